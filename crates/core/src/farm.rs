@@ -1,0 +1,179 @@
+//! The farm as its operator describes it: services, their servers, and the four choices.
+//!
+//! These types are what a valid configuration means. They hold no file positions and no defaults;
+//! the product's `config` module makes them from TOML, tests and the lab make them by hand.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use crate::wire::Mac;
+
+/// How a connection reaches its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Method {
+    /// Rewrite the MAC addresses and send the frame on; the server replies directly (LSMAC).
+    L2,
+}
+
+/// Where the decision is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Placement {
+    /// On dedicated hosts.
+    Director,
+}
+
+/// A transport protocol a service can be reached by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// RFC 9293.
+    Tcp,
+    /// RFC 768.
+    Udp,
+}
+
+impl Protocol {
+    /// The IANA protocol number, as in the IPv4 header.
+    pub const fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        })
+    }
+}
+
+/// How servers that nobody listed are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discover {
+    /// Ask by ARP for the service address; every MAC that answers is a server (LSMAC, section 3.1).
+    Arp,
+}
+
+/// Who may become a server by discovery: discovery is not identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allow {
+    /// This MAC address.
+    Mac(Mac),
+    /// The host that answers ARP for this address.
+    Address(Ipv4Addr),
+}
+
+/// One address in front of several servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Unique among the services of a farm.
+    pub name: String,
+    /// The service addresses (the paper's cluster address), with port. At least one.
+    pub addresses: Vec<SocketAddrV4>,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// How a connection reaches its server.
+    pub method: Method,
+    /// Where the decision is made.
+    pub placement: Placement,
+    /// Name of a policy in [`crate::policy::POLICIES`].
+    pub policy: &'static str,
+    /// How unlisted servers are found, if at all.
+    pub discover: Option<Discover>,
+    /// Time between two rounds of discovery, in milliseconds.
+    pub discover_interval_ms: u64,
+    /// Rounds of silence after which a discovered server is drained, then removed.
+    pub discover_rounds: u32,
+    /// Whether the director answers ARP for the addresses.
+    pub announce: bool,
+    /// If not empty, only these may become servers by discovery.
+    pub allow: Vec<Allow>,
+    /// The most servers discovery may add to.
+    pub servers_max: usize,
+    /// Servers the operator listed.
+    pub servers: Vec<Server>,
+    /// How servers are probed.
+    pub health: Health,
+    /// How long sessions live.
+    pub timeouts: Timeouts,
+    /// When every server fails at once, keep the last set: an empty farm helps nobody.
+    pub keep_last: bool,
+}
+
+/// A server the operator listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Unique within its service.
+    pub name: String,
+    /// The server's own address, by which its MAC is learned.
+    pub address: Ipv4Addr,
+    /// Its MAC address, where the operator fixes it; else it is learned by ARP.
+    pub mac: Option<Mac>,
+    /// Share of new sessions relative to the others; 0 drains.
+    pub weight: u16,
+}
+
+/// How servers are probed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// What a probe does.
+    pub kind: HealthKind,
+    /// Time between two probes of one server, in milliseconds.
+    pub interval_ms: u64,
+    /// A probe unanswered for this long has failed, in milliseconds.
+    pub timeout_ms: u64,
+    /// Successes in a row that make a server up.
+    pub rise: u32,
+    /// Failures in a row that make a server down.
+    pub fall: u32,
+    /// The interval varies by up to this share of itself, in percent.
+    pub jitter_percent: u32,
+    /// Port probed; `None` is the service's own.
+    pub port: Option<u16>,
+}
+
+/// What a probe does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HealthKind {
+    /// A TCP connection opens.
+    Tcp,
+    /// A GET is answered as asked.
+    Http {
+        /// Request target, beginning with `/`.
+        path: String,
+        /// Host header; `None` sends the service address.
+        host: Option<String>,
+        /// Accepted status codes, inclusive ranges.
+        status: Vec<(u16, u16)>,
+        /// Text that the body must contain.
+        body: Option<String>,
+    },
+    /// The server answers ARP.
+    Arp,
+    /// Servers are always taken to be up.
+    None,
+}
+
+/// How long sessions live without a packet, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// After a SYN, before anything else was seen.
+    pub syn_ms: u64,
+    /// An open TCP connection.
+    pub tcp_ms: u64,
+    /// After FIN or RST.
+    pub closing_ms: u64,
+    /// A UDP session.
+    pub udp_ms: u64,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts { syn_ms: 30_000, tcp_ms: 900_000, closing_ms: 10_000, udp_ms: 60_000 }
+    }
+}

@@ -1,0 +1,497 @@
+//! Whether a server works, from the answers to probes: a state machine per server that says when to
+//! probe next and what the answers amount to.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::SocketAddrV4;
+
+use crate::farm::{self, HealthKind};
+
+/// The most of a reply that is read for a probe, head and body, in bytes.
+pub const REPLY_MAX: usize = 64 * 1024;
+
+/// What is known of a server's health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// No probe has been answered or failed yet.
+    Unknown,
+    /// It takes sessions.
+    Up,
+    /// It failed `fall` probes in a row.
+    Down,
+}
+
+/// A state and its history, as much of it as a plan needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The state now.
+    pub state: State,
+    /// When it became so, in milliseconds; 0 for a server that began so.
+    pub since_ms: u64,
+    /// Whether the server was ever up.
+    pub was_up: bool,
+}
+
+/// A change of state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// Before.
+    pub from: State,
+    /// After.
+    pub to: State,
+    /// What the last failed probe met, where the server went down.
+    pub reason: Option<Failure>,
+}
+
+/// Why a probe failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Nothing came back in time.
+    #[error("no answer in time")]
+    Timeout,
+    /// The server's stack refused the connection.
+    #[error("connection refused")]
+    Refused,
+    /// The connection was reset after it opened.
+    #[error("connection reset")]
+    Reset,
+    /// The server's MAC address is not known.
+    #[error("no ARP answer")]
+    NoArp,
+    /// The connection ended in the middle of the reply.
+    #[error("closed before the reply was complete")]
+    Closed,
+    /// What came is not an HTTP/1 reply.
+    #[error("the reply is not HTTP/1")]
+    NotHttp,
+    /// A status that the service does not accept.
+    #[error("status {0}")]
+    Status(u16),
+    /// The body ended, or [`REPLY_MAX`] was reached, without the text asked for.
+    #[error("the body lacks the text asked for")]
+    Body,
+    /// Anything else, in the prober's words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// The health of one server.
+#[derive(Clone, Debug)]
+pub struct Health {
+    settings: farm::Health,
+    status: Status,
+    /// Answers in a row that speak against `state`.
+    against: u32,
+    seed: u64,
+    next_ms: u64,
+    in_flight: bool,
+    latency_us: Option<u64>,
+    last_failure: Option<(u64, Failure)>,
+}
+
+impl Health {
+    /// A server not probed yet; its first probe is due at once. `seed` spreads the jitter of servers.
+    pub fn new(settings: &farm::Health, seed: u64) -> Health {
+        let up = settings.kind == HealthKind::None;
+        let state = if up { State::Up } else { State::Unknown };
+        Health {
+            settings: settings.clone(),
+            status: Status { state, since_ms: 0, was_up: up },
+            against: 0,
+            seed,
+            next_ms: 0,
+            in_flight: false,
+            latency_us: None,
+            last_failure: None,
+        }
+    }
+
+    /// A server that took sessions when the control plane stopped: up until probes say otherwise.
+    pub fn resumed(settings: &farm::Health, seed: u64) -> Health {
+        let mut health = Health::new(settings, seed);
+        health.status = Status { state: State::Up, since_ms: 0, was_up: true };
+        health
+    }
+
+    /// Goes on with other settings after a reload; what is known stays known.
+    pub fn reconfigure(&mut self, now_ms: u64, settings: &farm::Health) -> Option<Transition> {
+        if self.settings == *settings {
+            return None;
+        }
+        self.settings = settings.clone();
+        self.against = 0;
+        self.next_ms = now_ms;
+        let unasked = settings.kind == HealthKind::None && self.status.state != State::Up;
+        unasked.then(|| self.become_state(now_ms, State::Up, None))
+    }
+
+    /// When the next probe is due, in milliseconds: never while one is under way, or if servers of
+    /// this service are not probed.
+    pub fn next_probe_at(&self) -> u64 {
+        let never = self.in_flight || self.settings.kind == HealthKind::None;
+        if never { u64::MAX } else { self.next_ms }
+    }
+
+    /// A probe began. Intervals run from the start of one probe to the start of the next.
+    pub fn started(&mut self, now_ms: u64) {
+        self.in_flight = true;
+        self.next_ms = now_ms.saturating_add(self.interval_ms());
+    }
+
+    /// A probe ended: how long it took in microseconds, or why it failed.
+    ///
+    /// The first answer counts at once, so that a farm starts fast; later ones need `rise` or `fall`
+    /// of them in a row.
+    pub fn result(&mut self, now_ms: u64, result: Result<u64, Failure>) -> Option<Transition> {
+        if self.in_flight {
+            self.in_flight = false;
+            self.next_ms = self.next_ms.max(now_ms);
+        } else {
+            self.next_ms = now_ms.saturating_add(self.interval_ms());
+        }
+        let (says, needed) = match &result {
+            Ok(_) => (State::Up, self.settings.rise),
+            Err(_) => (State::Down, self.settings.fall),
+        };
+        let reason = match result {
+            Ok(latency_us) => {
+                self.latency_us = Some(latency_us);
+                None
+            }
+            Err(failure) => {
+                self.last_failure = Some((now_ms, failure.clone()));
+                Some(failure)
+            }
+        };
+        if says == self.status.state {
+            self.against = 0;
+            return None;
+        }
+        self.against = self.against.saturating_add(1);
+        let enough = self.status.state == State::Unknown || self.against >= needed;
+        enough.then(|| self.become_state(now_ms, says, reason))
+    }
+
+    /// The state, and what a plan needs of its history.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// How long the last successful probe took, in microseconds.
+    pub fn latency_us(&self) -> Option<u64> {
+        self.latency_us
+    }
+
+    /// When the last failed probe ended, in milliseconds, and why it failed.
+    pub fn last_failure(&self) -> Option<&(u64, Failure)> {
+        self.last_failure.as_ref()
+    }
+
+    fn become_state(&mut self, now_ms: u64, to: State, reason: Option<Failure>) -> Transition {
+        let from = self.status.state;
+        let was_up = self.status.was_up || to == State::Up;
+        self.status = Status { state: to, since_ms: now_ms, was_up };
+        self.against = 0;
+        Transition { from, to, reason }
+    }
+
+    /// The interval, a little shorter or longer each time, so that the probes of many servers by many
+    /// directors do not fall together.
+    fn interval_ms(&mut self) -> u64 {
+        let interval = self.settings.interval_ms;
+        let spread = interval.saturating_mul(u64::from(self.settings.jitter_percent.min(100))) / 100;
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let within = mix(self.seed) % spread.saturating_mul(2).saturating_add(1);
+        (interval - spread).saturating_add(within)
+    }
+}
+
+/// The output function of SplitMix64 (Steele, Lea and Flood 2014): enough for jitter.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// What a reply read so far amounts to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// Read on.
+    More,
+    /// The probe succeeded; the connection can be closed.
+    Ok,
+    /// The probe failed.
+    Failed(Failure),
+}
+
+/// The request of an HTTP probe to a service address; `None` for other kinds.
+///
+/// HTTP/1.0, so that the server neither chunks the body nor keeps the connection (RFC 9112, sections
+/// 6.1 and 9.3).
+pub fn http_request(kind: &HealthKind, address: SocketAddrV4) -> Option<Vec<u8>> {
+    let HealthKind::Http { path, host, .. } = kind else {
+        return None;
+    };
+    let host = host.clone().unwrap_or_else(|| match address.port() {
+        80 => format!("{}", address.ip()),
+        _ => format!("{address}"),
+    });
+    let request = format!(
+        "GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: evener\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    );
+    Some(request.into_bytes())
+}
+
+/// Judges the reply to a probe from its bytes so far; `eof`: no more will come.
+///
+/// What follows the first [`REPLY_MAX`] bytes is not looked at. A probe that only opens a connection
+/// needs no reply and is always [`Judgement::Ok`].
+pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> Judgement {
+    let HealthKind::Http { status: accepted, body: wanted, .. } = kind else {
+        return Judgement::Ok;
+    };
+    let full = reply.len() >= REPLY_MAX;
+    let reply = &reply[..reply.len().min(REPLY_MAX)];
+    let status = match status_of(reply) {
+        Ok(Some(status)) => status,
+        Ok(None) if eof => return Judgement::Failed(Failure::Closed),
+        Ok(None) => return Judgement::More,
+        Err(failure) => return Judgement::Failed(failure),
+    };
+    if !accepted.iter().any(|&(low, high)| (low..=high).contains(&status)) {
+        return Judgement::Failed(Failure::Status(status));
+    }
+    let Some(wanted) = wanted.as_ref().filter(|text| !text.is_empty()) else {
+        return Judgement::Ok;
+    };
+    let body = body_of(reply);
+    match body {
+        Some(body) if contains(body, wanted.as_bytes()) => Judgement::Ok,
+        None if eof && !full => Judgement::Failed(Failure::Closed),
+        _ if eof || full => Judgement::Failed(Failure::Body),
+        _ => Judgement::More,
+    }
+}
+
+/// The status code of a status line (RFC 9112, section 4), once it is there.
+fn status_of(reply: &[u8]) -> Result<Option<u16>, Failure> {
+    const SHAPE: &[u8; 13] = b"HTTP/1.d ddd ";
+    for (&byte, &shape) in reply.iter().zip(SHAPE) {
+        let fits = match shape {
+            b'd' => byte.is_ascii_digit(),
+            // The reason and the space before it are left out by some.
+            b' ' => matches!(byte, b' ' | b'\r' | b'\n'),
+            _ => byte == shape,
+        };
+        if !fits {
+            return Err(Failure::NotHttp);
+        }
+    }
+    let code = |digits: &[u8]| digits.iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0'));
+    Ok(reply.get(..SHAPE.len()).and_then(|line| line.get(9..12)).map(code))
+}
+
+/// What follows the empty line, lone line feeds accepted (RFC 9112, section 2.2).
+fn body_of(reply: &[u8]) -> Option<&[u8]> {
+    let mut at_line_start = false;
+    let mut bytes = reply.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\n' if at_line_start => return Some(bytes.as_slice()),
+            b'\n' => at_line_start = true,
+            b'\r' if at_line_start => {}
+            _ => at_line_start = false,
+        }
+    }
+    None
+}
+
+fn contains(text: &[u8], wanted: &[u8]) -> bool {
+    text.windows(wanted.len()).any(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::string::ToString;
+    use std::vec;
+
+    fn settings(rise: u32, fall: u32) -> farm::Health {
+        farm::Health {
+            kind: HealthKind::Tcp,
+            interval_ms: 2_000,
+            timeout_ms: 1_000,
+            rise,
+            fall,
+            jitter_percent: 10,
+            port: None,
+        }
+    }
+
+    fn http(body: Option<&str>) -> HealthKind {
+        HealthKind::Http {
+            path: "/healthz".into(),
+            host: None,
+            status: vec![(200, 299), (304, 304)],
+            body: body.map(Into::into),
+        }
+    }
+
+    /// Feeds `.` for a success and `x` for a failure; gives the state after each.
+    fn states(health: &mut Health, answers: &str) -> String {
+        let mut now_ms = 0;
+        let mut letter = |answer| {
+            now_ms += 1;
+            health.result(now_ms, if answer == '.' { Ok(1) } else { Err(Failure::Timeout) });
+            match health.status().state {
+                State::Unknown => '?',
+                State::Up => 'U',
+                State::Down => 'D',
+            }
+        };
+        answers.chars().map(&mut letter).collect()
+    }
+
+    #[test]
+    fn the_first_answer_counts_at_once() {
+        assert_eq!(states(&mut Health::new(&settings(3, 3), 1), "."), "U");
+        assert_eq!(states(&mut Health::new(&settings(3, 3), 1), "x"), "D");
+    }
+
+    #[test]
+    fn later_answers_count_in_a_row() {
+        let mut health = Health::new(&settings(2, 3), 1);
+        assert_eq!(states(&mut health, ".xx.xxx.x.."), "UUUUUUDDDDU");
+    }
+
+    #[test]
+    fn a_transition_tells_why() {
+        let mut health = Health::new(&settings(1, 1), 1);
+        let up = Transition { from: State::Unknown, to: State::Up, reason: None };
+        assert_eq!(health.result(5, Ok(300)), Some(up));
+        assert_eq!(health.latency_us(), Some(300));
+        assert_eq!(health.result(6, Ok(200)), None);
+        let down = Transition { from: State::Up, to: State::Down, reason: Some(Failure::Status(503)) };
+        assert_eq!(health.result(9, Err(Failure::Status(503))), Some(down));
+        assert_eq!(health.status(), Status { state: State::Down, since_ms: 9, was_up: true });
+        assert_eq!(health.last_failure(), Some(&(9, Failure::Status(503))));
+        assert_eq!(Failure::Status(503).to_string(), "status 503");
+    }
+
+    #[test]
+    fn probes_do_not_overlap_and_keep_their_pace() {
+        let mut health = Health::new(&settings(1, 1), 7);
+        assert_eq!(health.next_probe_at(), 0);
+        health.started(100);
+        assert_eq!(health.next_probe_at(), u64::MAX);
+        health.result(150, Ok(50_000));
+        assert!((1_900..=2_300).contains(&health.next_probe_at()));
+        health.started(3_000);
+        health.result(9_000, Err(Failure::Timeout));
+        assert_eq!(health.next_probe_at(), 9_000);
+    }
+
+    #[test]
+    fn a_server_not_probed_is_up() {
+        let none = farm::Health { kind: HealthKind::None, ..settings(1, 1) };
+        let health = Health::new(&none, 1);
+        assert_eq!((health.status().state, health.next_probe_at()), (State::Up, u64::MAX));
+        let mut down = Health::new(&settings(1, 1), 1);
+        down.result(1, Err(Failure::Refused));
+        let transition = down.reconfigure(2, &none).unwrap();
+        assert_eq!(transition.to, State::Up);
+    }
+
+    #[test]
+    fn a_reload_keeps_what_is_known_and_probes_anew() {
+        let mut health = Health::resumed(&settings(1, 3), 1);
+        health.started(10);
+        health.result(11, Ok(1));
+        assert_eq!(health.reconfigure(20, &settings(1, 3)), None);
+        assert!(health.next_probe_at() > 20);
+        assert_eq!(health.reconfigure(20, &settings(1, 2)), None);
+        assert_eq!((health.status().state, health.next_probe_at()), (State::Up, 20));
+    }
+
+    #[test]
+    fn a_status_is_judged_as_soon_as_it_is_there() {
+        let kind = http(None);
+        assert_eq!(judge_http(&kind, b"", false), Judgement::More);
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 20", false), Judgement::More);
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\r\n", false), Judgement::Ok);
+        assert_eq!(judge_http(&kind, b"HTTP/1.0 304\r\n", false), Judgement::Ok);
+        let failed = |reply: &[u8], eof| match judge_http(&kind, reply, eof) {
+            Judgement::Failed(failure) => failure,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(failed(b"HTTP/1.1 503 Busy\r\n", false), Failure::Status(503));
+        assert_eq!(failed(b"SSH-2.0-x", false), Failure::NotHttp);
+        assert_eq!(failed(b"HTTP/1.1 2000", false), Failure::NotHttp);
+        assert_eq!(failed(b"HTTP/1.1 20", true), Failure::Closed);
+        assert_eq!(failed(b"", true), Failure::Closed);
+    }
+
+    #[test]
+    fn a_body_is_searched_until_it_ends() {
+        let kind = http(Some("ready"));
+        let head = "HTTP/1.1 200 OK\r\nX-State: ready\r\n\r\n";
+        let judge = |body: &str, eof| judge_http(&kind, [head, body].concat().as_bytes(), eof);
+        assert_eq!(judge("rea", false), Judgement::More, "the head is not the body");
+        assert_eq!(judge("all ready", false), Judgement::Ok);
+        assert_eq!(judge("starting", true), Judgement::Failed(Failure::Body));
+        assert_eq!(judge(&"x".repeat(REPLY_MAX), false), Judgement::Failed(Failure::Body));
+        let far = ["x".repeat(REPLY_MAX).as_str(), "ready"].concat();
+        assert_eq!(judge(&far, true), Judgement::Failed(Failure::Body));
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\nA: b\n\nready", false), Judgement::Ok);
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\r\nA", true), Judgement::Failed(Failure::Closed));
+        assert_eq!(judge_http(&http(Some("")), b"HTTP/1.1 200 OK\r\n", false), Judgement::Ok);
+    }
+
+    #[test]
+    fn a_request_names_the_service() {
+        let text = |port| {
+            let address = SocketAddrV4::new([192, 0, 2, 100].into(), port);
+            String::from_utf8(http_request(&http(None), address).unwrap()).unwrap()
+        };
+        assert!(text(80).starts_with("GET /healthz HTTP/1.0\r\nHost: 192.0.2.100\r\n"));
+        assert!(text(8080).contains("\r\nHost: 192.0.2.100:8080\r\n"));
+        assert!(text(80).ends_with("\r\n\r\n"));
+        assert_eq!(http_request(&HealthKind::Tcp, SocketAddrV4::new([192, 0, 2, 1].into(), 80)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_interval_stays_within_its_jitter(
+            seed: u64, interval_ms in 0u64..100_000, jitter_percent in 0u32..150
+        ) {
+            let mut health = Health::new(&farm::Health { interval_ms, jitter_percent, ..settings(1, 1) }, seed);
+            let spread = interval_ms * u64::from(jitter_percent.min(100)) / 100;
+            for _ in 0..20 {
+                health.started(1_000);
+                health.result(1_000, Ok(1));
+                let wait = health.next_probe_at() - 1_000;
+                prop_assert!((interval_ms - spread..=interval_ms + spread).contains(&wait));
+            }
+        }
+
+        #[test]
+        fn any_reply_is_judged_and_an_ended_one_for_good(
+            start in prop_oneof![Just(""), Just("HTTP/1.1 200 OK\r\n"), Just("HTTP/1.1 200 OK\r\n\r\n")],
+            rest in prop::collection::vec(any::<u8>(), 0..200),
+            body in prop::option::of("[a-c]{0,2}"),
+        ) {
+            let reply = [start.as_bytes(), &rest].concat();
+            let kind = http(body.as_deref());
+            prop_assert_ne!(judge_http(&kind, &reply, true), Judgement::More);
+            // A judgement once made is not taken back by bytes that follow.
+            let mut last = Judgement::More;
+            for end in 0..=reply.len() {
+                let now = judge_http(&kind, &reply[..end], false);
+                prop_assert!(last == Judgement::More || now == last);
+                last = now;
+            }
+        }
+    }
+}

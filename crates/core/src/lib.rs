@@ -1,0 +1,28 @@
+//! Everything Evener decides, and nothing it does.
+//!
+//! This crate has no IO, no clock, no randomness and no async: bytes, time and seeds are arguments.
+//! It is `no_std`, so the compiler holds it to that promise. Its packet side is the specification
+//! of the C in `bpf/`; the same packets go through both and must come out alike.
+//!
+//! * packet side: [`wire`] · [`parse`] · [`sessions`] · [`select`] · [`rewrite`] · [`decide`]
+//! * farm side: [`farm`] · [`health`] · [`membership`] · [`policy`] · [`plan`]
+#![no_std]
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod decide;
+pub mod farm;
+pub mod health;
+pub mod membership;
+pub mod parse;
+pub mod plan;
+pub mod policy;
+pub mod rewrite;
+pub mod select;
+pub mod sessions;
+pub mod tables;
+pub mod wire;

@@ -1,0 +1,203 @@
+//! What happens to a membership, in words for the log.
+
+use alloc::string::String;
+use core::fmt;
+
+use super::holder::Place;
+use super::surroundings::ArpReply;
+
+/// An event, and the service it is about; `None` if it is about the whole farm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The service's name.
+    pub service: Option<String>,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What happened to a server, or to who would be one. All but [`Event::Moved`] and
+/// [`Event::Refused`] call for a new plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A server answered for the first time.
+    Joined {
+        /// Its name.
+        server: String,
+        /// Where it answered.
+        place: Place,
+    },
+    /// A server has been silent for several rounds and takes no new sessions.
+    Silent {
+        /// Its name.
+        server: String,
+    },
+    /// A silent server answered again.
+    Returned {
+        /// Its name.
+        server: String,
+    },
+    /// A server is one no longer.
+    Removed {
+        /// Its name.
+        server: String,
+        /// Why.
+        why: Removal,
+    },
+    /// Another place claims to be the server, while it still answers from the old one. Not followed.
+    Moved {
+        /// Its name.
+        server: String,
+        /// Where it is.
+        from: Place,
+        /// Where it is said to be.
+        to: Place,
+    },
+    /// The server had been silent at its old place for several rounds, and is now taken to be where
+    /// its address is answered.
+    Followed {
+        /// Its name.
+        server: String,
+        /// Where it was.
+        from: Place,
+        /// Where it is now.
+        to: Place,
+    },
+    /// An answer was refused; told once for each MAC and reason.
+    Refused {
+        /// The answer.
+        reply: ArpReply,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+/// Why a server was removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It has been silent for twice the rounds that drain it.
+    Silent,
+    /// Its MAC is a listed server's, of this name.
+    Listed(String),
+    /// Its MAC is a router's or the director's.
+    NotAServer,
+    /// The configuration no longer has or allows it.
+    Configuration,
+}
+
+/// Why an answer was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// The MAC is not on the `allow` list, or not the one the operator fixed.
+    NotAllowed,
+    /// The service has `servers_max` servers.
+    Full,
+    /// It says that it has the director's own address.
+    ClaimsDirector,
+    /// It says that it has a router's address.
+    ClaimsRouter,
+    /// It is a router and says that it has a server's or service's address, as proxy ARP does.
+    IsRouter,
+    /// Its MAC is a group address or zero.
+    MulticastMac,
+    /// Its MAC is the director's.
+    OwnMac,
+    /// It answers for an address that the director itself announces.
+    Announced,
+    /// Types or lengths are not those of IPv4 over Ethernet (RFC 826).
+    Malformed,
+}
+
+impl Refusal {
+    /// Every reason.
+    pub const ALL: [Refusal; 9] = [
+        Refusal::NotAllowed,
+        Refusal::Full,
+        Refusal::ClaimsDirector,
+        Refusal::ClaimsRouter,
+        Refusal::IsRouter,
+        Refusal::MulticastMac,
+        Refusal::OwnMac,
+        Refusal::Announced,
+        Refusal::Malformed,
+    ];
+
+    /// Its name in views and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refusal::NotAllowed => "not_allowed",
+            Refusal::Full => "full",
+            Refusal::ClaimsDirector => "claims_director",
+            Refusal::ClaimsRouter => "claims_router",
+            Refusal::IsRouter => "is_router",
+            Refusal::MulticastMac => "multicast_mac",
+            Refusal::OwnMac => "own_mac",
+            Refusal::Announced => "announced",
+            Refusal::Malformed => "malformed",
+        }
+    }
+}
+
+impl Event {
+    /// Whether servers changed, so that a new plan is due.
+    pub fn changes_servers(&self) -> bool {
+        !matches!(self, Event::Moved { .. } | Event::Refused { .. })
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.service {
+            Some(service) => write!(f, "service {service}: {}", self.event),
+            None => self.event.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Joined { server, place } => write!(f, "server {server} joined at {place}"),
+            Event::Silent { server } => {
+                write!(f, "server {server} does not answer ARP any more; it gets no new sessions")
+            }
+            Event::Returned { server } => write!(f, "server {server} answers ARP again"),
+            Event::Removed { server, why } => write!(f, "server {server} removed: {why}"),
+            Event::Moved { server, from, to } => {
+                write!(f, "{to} answers for server {server}, which is at {from}; not followed")
+            }
+            Event::Followed { server, from, to } => {
+                write!(f, "server {server} moved from {from}, where it is silent, to {to}")
+            }
+            Event::Refused { reply, refusal } => {
+                write!(f, "{} answered ARP for {}: refused, {refusal}", reply.place, reply.address)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Removal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Removal::Silent => f.write_str("it stayed silent"),
+            Removal::Listed(name) => write!(f, "its MAC is that of the listed server {name}"),
+            Removal::NotAServer => f.write_str("its MAC is a router's or the director's"),
+            Removal::Configuration => f.write_str("the configuration no longer has or allows it"),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::NotAllowed => "its MAC is not allowed; add it to `allow` if it is a server",
+            Refusal::Full => "the service has as many servers as `servers_max` allows",
+            Refusal::ClaimsDirector => "that is the director's own address",
+            Refusal::ClaimsRouter => "that is a router's address, and the router has another MAC",
+            Refusal::IsRouter => "that MAC is a router's; switch off proxy ARP there",
+            Refusal::MulticastMac => "a group or zero MAC address names no server",
+            Refusal::OwnMac => "that MAC is the director's own",
+            Refusal::Announced => "the director announces that address; servers must keep silent for it",
+            Refusal::Malformed => "not a well-formed ARP reply",
+        })
+    }
+}

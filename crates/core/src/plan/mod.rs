@@ -1,0 +1,343 @@
+//! From what is known of the farm to the tables that packets meet.
+
+mod slots;
+#[cfg(test)]
+mod tests;
+
+pub use slots::{SERVICES_MAX, Slots, VIP_IDS};
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use siphasher::sip::SipHasher24;
+
+use crate::farm::{self, HealthKind, Timeouts};
+use crate::health;
+use crate::membership::{Known, Member, Place};
+use crate::policy::{self, Policy, Weighted};
+use crate::sessions::ticks;
+use crate::tables::{HASH_SLOTS, IdleTicks, Ring, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip, VipKey};
+use crate::wire::Mac;
+
+/// The most VIPs of a farm: addresses, each with a port and a protocol.
+pub const VIPS_MAX: usize = 64;
+
+/// A service and who its servers are at the moment.
+#[derive(Clone, Debug)]
+pub struct ServiceState<'a> {
+    /// As the operator describes it.
+    pub service: &'a farm::Service,
+    /// Its servers.
+    pub members: Vec<MemberState>,
+}
+
+/// A server and all that decides whether it takes new sessions.
+#[derive(Clone, Debug)]
+pub struct MemberState {
+    /// From [`crate::membership`].
+    pub member: Member,
+    /// From [`crate::health`].
+    pub health: health::Status,
+    /// Whether the operator drains it.
+    pub admin_draining: bool,
+}
+
+impl MemberState {
+    /// Whether it is wanted for new sessions, working or not: neither the operator nor its weight
+    /// drains it.
+    fn is_wanted(&self) -> bool {
+        !self.admin_draining && self.member.weight > 0
+    }
+
+    fn is_working(&self) -> bool {
+        self.health.state == health::State::Up && !self.member.draining
+    }
+
+    fn has_failed(&self) -> bool {
+        self.health.state == health::State::Down || self.member.draining
+    }
+
+    /// Since when a server that once worked does not, in milliseconds.
+    fn failed_since_ms(&self) -> Option<u64> {
+        let down = (self.health.state == health::State::Down).then_some(self.health.since_ms);
+        let silent = self.member.draining.then_some(self.member.since_ms);
+        let since_ms = [down, silent].into_iter().flatten().min();
+        since_ms.filter(|_| self.health.was_up)
+    }
+}
+
+/// The tables, and what they mean.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// For the engine.
+    pub tables: Tables,
+    /// The services, by their number.
+    pub services: BTreeMap<u16, PlannedService>,
+    /// The servers, by their slot.
+    pub servers: BTreeMap<u16, ServerName>,
+    /// Servers that no room was left for: the farm is full.
+    pub left_out: Vec<ServerName>,
+}
+
+/// What a plan made of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedService {
+    /// Its name.
+    pub name: String,
+    /// The policy that filled its ring.
+    pub policy: &'static str,
+    /// Who is in its ring.
+    pub ring_members: Vec<Weighted>,
+    /// Whether all its servers failed at once, so that the ring keeps the last that worked.
+    pub degraded: bool,
+}
+
+/// A server's name and its service's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerName {
+    /// The service's.
+    pub service: String,
+    /// The server's, unique within its service.
+    pub server: String,
+}
+
+/// Why there is no plan. A checked configuration meets none of these.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Two services have the same address, port and protocol.
+    #[error("services {first} and {second} both have {protocol} {address}:{port}",
+        protocol = .key.protocol, address = .key.address, port = .key.port)]
+    SharedVip {
+        /// What they share.
+        key: VipKey,
+        /// One service.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// More VIPs than [`VIPS_MAX`].
+    #[error("the farm has {0} service addresses; the most is {VIPS_MAX}")]
+    TooManyVips(usize),
+    /// Two services have the same name.
+    #[error("two services are called {0}")]
+    SharedName(String),
+    /// No policy has this name.
+    #[error("service {service} asks for the policy {policy}, which there isn't")]
+    UnknownPolicy {
+        /// The service.
+        service: String,
+        /// The name.
+        policy: String,
+    },
+}
+
+/// What names a server through restarts and reloads: a digest of its names.
+pub fn identity(service: &str, server: &str) -> u64 {
+    // Fixed keys: a restarted control plane must come to the same number.
+    SipHasher24::new_with_keys(0x6576_656e_6572, 0x7365_7276_6572)
+        .hash(format!("{service}/{server}").as_bytes())
+}
+
+/// Makes the tables for these services, with packets taken from these interfaces.
+///
+/// The result depends on the arguments alone. `slots` gains what is new; on an error it is left as it
+/// was. `previous` only saves work: rings whose members did not change are taken from it.
+pub fn plan(
+    services: &[ServiceState<'_>],
+    interfaces: &[(u32, Mac)],
+    slots: &mut Slots,
+    previous: Option<&Plan>,
+) -> Result<Plan, PlanError> {
+    let policies = check(services)?;
+    let numbers = slots.number_services(services.iter().map(|state| state.service));
+    let mut planner = Planner { slots, previous, plan: Plan::default() };
+    planner.plan.tables.interfaces = interfaces.iter().copied().collect();
+    for ((state, number), policy) in services.iter().zip(numbers).zip(policies) {
+        planner.service(state, number, policy);
+    }
+    let Planner { slots, plan, .. } = planner;
+    slots.retain(&plan.tables);
+    Ok(plan)
+}
+
+/// Finds what no plan can be made of, before anything is numbered; gives the services' policies.
+fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static dyn Policy>, PlanError> {
+    let mut policies = Vec::new();
+    let mut names = BTreeSet::new();
+    let mut vips: BTreeMap<VipKey, &str> = BTreeMap::new();
+    for ServiceState { service, .. } in services {
+        if !names.insert(&service.name) {
+            return Err(PlanError::SharedName(service.name.clone()));
+        }
+        policies.push(policy_of(service)?);
+        for key in vip_keys(service) {
+            if let Some(first) = vips.insert(key, &service.name) {
+                return Err(PlanError::SharedVip { key, first: first.into(), second: service.name.clone() });
+            }
+        }
+    }
+    if vips.len() > VIPS_MAX { Err(PlanError::TooManyVips(vips.len())) } else { Ok(policies) }
+}
+
+/// Which servers of a running data plane are whose, for [`crate::membership::Membership::resume`].
+pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
+    let mut known = Vec::new();
+    for server in tables.servers.values().filter(|server| !server.local) {
+        let place = Place { mac: server.mac, ifindex: server.ifindex };
+        let mac = server.mac.to_string();
+        for service in services {
+            let listed = service.servers.iter().map(|listed| &listed.name);
+            let name = listed.chain([&mac]).find(|name| identity(&service.name, name) == server.identity);
+            known.extend(name.map(|name| Known {
+                service: service.name.clone(),
+                server: name.clone(),
+                place,
+            }));
+        }
+    }
+    known
+}
+
+struct Planner<'a> {
+    slots: &'a mut Slots,
+    previous: Option<&'a Plan>,
+    plan: Plan,
+}
+
+/// A server that has its slot.
+struct Seated<'a> {
+    state: &'a MemberState,
+    seat: Weighted,
+}
+
+impl Planner<'_> {
+    fn service(&mut self, state: &ServiceState<'_>, number: u16, policy: &'static dyn Policy) {
+        let service = state.service;
+        let seated = self.seat_members(state);
+        let (chosen, degraded) = chosen(service, &seated);
+        for slot in chosen.iter().map(|member| member.slot) {
+            if let Some(entry) = self.plan.tables.servers.get_mut(&slot) {
+                // Servers that all failed at once are given the benefit of the doubt.
+                entry.up = true;
+            }
+        }
+        let ring = self.ring(number, policy, &chosen);
+        self.plan.tables.rings.insert(number, ring);
+        for key in vip_keys(service) {
+            let vip = Vip {
+                id: self.slots.vip_id(key),
+                service: number,
+                announce: service.announce,
+                pick: policy.pick(),
+                idle: idle_ticks(&service.timeouts),
+            };
+            self.plan.tables.vips.insert(key, vip);
+        }
+        let name = service.name.clone();
+        let planned = PlannedService { name, policy: policy.name(), ring_members: chosen, degraded };
+        self.plan.services.insert(number, planned);
+    }
+
+    /// Gives every server that frames can be sent to its slot and entry, by slot.
+    fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<Seated<'a>> {
+        let mut seated = Vec::new();
+        for member in &state.members {
+            let Some((mac, ifindex)) = self.destination(&member.member) else {
+                continue;
+            };
+            let Member { name: server, weight, local, .. } = &member.member;
+            let name = ServerName { service: state.service.name.clone(), server: server.clone() };
+            let identity = identity(&name.service, server);
+            let room = seated.len() < SERVICE_SERVERS_MAX;
+            let Some(slot) = room.then(|| self.slots.server(identity)).flatten() else {
+                self.plan.left_out.push(name);
+                continue;
+            };
+            let up = !member.has_failed();
+            let entry = ServerEntry { identity, mac, ifindex, weight: *weight, up, local: *local };
+            self.plan.tables.servers.insert(slot, entry);
+            self.plan.servers.insert(slot, name);
+            seated.push(Seated { state: member, seat: Weighted { slot, weight: *weight, seed: identity } });
+        }
+        seated.sort_unstable_by_key(|seated| seated.seat.slot);
+        seated
+    }
+
+    /// Where a server's frames go, if that is known and an interface of ours leads there.
+    fn destination(&self, member: &Member) -> Option<(Mac, u32)> {
+        if member.local {
+            return Some((Mac::default(), 0));
+        }
+        let ifindex = member.ifindex?;
+        let reached = self.plan.tables.interfaces.contains_key(&ifindex);
+        member.mac.filter(|_| reached).map(|mac| (mac, ifindex))
+    }
+
+    /// The ring, from the previous plan if it would come out the same.
+    fn ring(&self, number: u16, policy: &dyn Policy, members: &[Weighted]) -> Arc<Ring> {
+        let same = self.previous.filter(|previous| {
+            let before = previous.services.get(&number);
+            before.is_some_and(|before| before.policy == policy.name() && before.ring_members == members)
+        });
+        let known = same.and_then(|previous| previous.tables.rings.get(&number));
+        known.cloned().unwrap_or_else(|| {
+            Arc::new(Ring { order: policy.order(members), hash: policy::maglev(members, HASH_SLOTS) })
+        })
+    }
+}
+
+/// Who takes new sessions, and whether that is only because all have failed at once.
+fn chosen(service: &farm::Service, seated: &[Seated<'_>]) -> (Vec<Weighted>, bool) {
+    let wanted = || seated.iter().filter(|seated| seated.state.is_wanted());
+    let working: Vec<Weighted> = wanted().filter(|s| s.state.is_working()).map(|s| s.seat).collect();
+    if !working.is_empty() || !service.keep_last {
+        return (working, false);
+    }
+    // No two servers are seen to fail in the same instant. Those that failed within the time it takes
+    // to notice, counted back from the last, failed at once with it.
+    let last_ms = wanted().filter_map(|s| s.state.failed_since_ms()).max();
+    let from_ms = last_ms.unwrap_or(0).saturating_sub(time_to_notice_ms(service));
+    let last_set: Vec<Weighted> = wanted()
+        .filter(|s| s.state.failed_since_ms().is_some_and(|since_ms| since_ms >= from_ms))
+        .map(|s| s.seat)
+        .collect();
+    let degraded = !last_set.is_empty();
+    (last_set, degraded)
+}
+
+/// How far apart servers that fail in the same instant may be seen to fail, in milliseconds.
+fn time_to_notice_ms(service: &farm::Service) -> u64 {
+    let health = &service.health;
+    let interval_ms =
+        health.interval_ms.saturating_mul(100 + u64::from(health.jitter_percent.min(100))) / 100;
+    let probes_ms = match health.kind {
+        HealthKind::None => 0,
+        _ => interval_ms.saturating_mul(u64::from(health.fall) + 1).saturating_add(health.timeout_ms),
+    };
+    // An answer lost makes one server seem silent a round earlier than the others.
+    probes_ms.max(service.discover_interval_ms.saturating_mul(2))
+}
+
+fn policy_of(service: &farm::Service) -> Result<&'static dyn Policy, PlanError> {
+    policy::by_name(service.policy).ok_or_else(|| PlanError::UnknownPolicy {
+        service: service.name.clone(),
+        policy: service.policy.into(),
+    })
+}
+
+fn vip_keys(service: &farm::Service) -> impl Iterator<Item = VipKey> + '_ {
+    let protocol = service.protocol;
+    service.addresses.iter().map(move |at| VipKey { address: *at.ip(), port: at.port(), protocol })
+}
+
+fn idle_ticks(timeouts: &Timeouts) -> IdleTicks {
+    IdleTicks {
+        syn: ticks(timeouts.syn_ms),
+        tcp: ticks(timeouts.tcp_ms),
+        closing: ticks(timeouts.closing_ms),
+        udp: ticks(timeouts.udp_ms),
+    }
+}

@@ -1,0 +1,190 @@
+//! What a director knows when a packet comes: immutable tables, made by [`crate::plan`], carried to
+//! an engine as a [`Delta`].
+//!
+//! Identifiers are small numbers because sessions hold them. A number keeps its meaning for as long
+//! as any session may name it, through reloads and restarts; [`crate::plan::Slots`] sees to that.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::Ipv4Addr;
+
+use crate::farm::Protocol;
+use crate::wire::Mac;
+
+/// Slots of a service's hash table. Prime, as Maglev needs (Eisenbud et al. 2016, section 3.4), and a
+/// hundred times the servers of a large service.
+pub const HASH_SLOTS: usize = 65_537;
+/// The most entries of a service's ring.
+pub const ORDER_MAX: usize = 4_096;
+/// The most servers one service can have.
+pub const SERVICE_SERVERS_MAX: usize = 256;
+/// The most server slots of a farm; slot 0 is never used, so that 0 can mean "none".
+pub const SERVER_SLOTS: usize = 4_096;
+/// Slot number that names no server.
+pub const NO_SERVER: u16 = 0;
+
+/// What a packet is recognised by: one address, port and protocol of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VipKey {
+    /// The service address.
+    pub address: Ipv4Addr,
+    /// The service port.
+    pub port: u16,
+    /// The transport.
+    pub protocol: Protocol,
+}
+
+/// How a server is picked for a new session; the one thing a policy asks of the data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Pick {
+    /// By the flow's keyed hash, from the hash table.
+    Hash = 0,
+    /// The next entry of the ring.
+    Cursor = 1,
+    /// The server in the ring with the fewest active sessions for its weight.
+    Least = 2,
+}
+
+/// Idle times after which a session is gone, in ticks (see [`crate::sessions::ticks`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleTicks {
+    /// Only a SYN was seen.
+    pub syn: u32,
+    /// An open TCP connection.
+    pub tcp: u32,
+    /// After FIN or RST.
+    pub closing: u32,
+    /// UDP.
+    pub udp: u32,
+}
+
+/// One address of a service, as a packet meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vip {
+    /// Names this VIP in session keys; never 0.
+    pub id: u16,
+    /// The service whose rings it picks from; index into [`Tables::rings`].
+    pub service: u16,
+    /// Whether the director answers ARP for the address.
+    pub announce: bool,
+    /// How a server is picked.
+    pub pick: Pick,
+    /// When sessions end.
+    pub idle: IdleTicks,
+}
+
+/// The weighted tables that a service's servers are picked from. All entries are server slots.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Ring {
+    /// For [`Pick::Cursor`] and [`Pick::Least`]; at most [`ORDER_MAX`] entries.
+    pub order: Vec<u16>,
+    /// For [`Pick::Hash`], and for flows that no session is known of; [`HASH_SLOTS`] entries, or none
+    /// while the service has no server.
+    pub hash: Vec<u16>,
+}
+
+/// A server, as a packet meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerEntry {
+    /// Names the server through restarts: a digest of service and server name.
+    pub identity: u64,
+    /// Where its frames go.
+    pub mac: Mac,
+    /// The interface it is reached by.
+    pub ifindex: u32,
+    /// Its share; at least 1 while it takes new sessions.
+    pub weight: u16,
+    /// Whether its health is good. Its open sessions stay with it either way; one that has only begun is
+    /// chosen anew. A draining server is up: it is in no ring, and that is all.
+    pub up: bool,
+    /// Whether it is this host itself: packets go up the host's own stack.
+    pub local: bool,
+}
+
+/// What a director knows when a packet comes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Tables {
+    /// By address, port and protocol.
+    pub vips: BTreeMap<VipKey, Vip>,
+    /// By service number.
+    pub rings: BTreeMap<u16, Arc<Ring>>,
+    /// By server slot.
+    pub servers: BTreeMap<u16, ServerEntry>,
+    /// The interfaces that packets are taken from, with their own MAC.
+    pub interfaces: BTreeMap<u32, Mac>,
+}
+
+impl Tables {
+    /// Whether any service has this address; for packets too odd to name a port.
+    pub fn has_address(&self, address: Ipv4Addr) -> bool {
+        self.vip_of_address(address).is_some()
+    }
+
+    /// Whether the director answers ARP for this address: some service with it says so.
+    pub fn announces(&self, address: Ipv4Addr) -> bool {
+        self.vips_of_address(address).any(|vip| vip.announce)
+    }
+
+    fn vip_of_address(&self, address: Ipv4Addr) -> Option<&Vip> {
+        self.vips_of_address(address).next()
+    }
+
+    fn vips_of_address(&self, address: Ipv4Addr) -> impl Iterator<Item = &Vip> {
+        let from = VipKey { address, port: 0, protocol: Protocol::Tcp };
+        let to = VipKey { address, port: u16::MAX, protocol: Protocol::Udp };
+        self.vips.range(from..=to).map(|(_, vip)| vip)
+    }
+}
+
+/// What changed between two [`Tables`], in the order an engine must carry it out: what is referred to
+/// comes before what refers to it, removals come last.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Delta {
+    /// New or changed interfaces.
+    pub interfaces: Vec<(u32, Mac)>,
+    /// New or changed servers.
+    pub servers: Vec<(u16, ServerEntry)>,
+    /// New or changed rings.
+    pub rings: Vec<(u16, Arc<Ring>)>,
+    /// New or changed VIPs.
+    pub vips: Vec<(VipKey, Vip)>,
+    /// VIPs that are gone.
+    pub vips_removed: Vec<VipKey>,
+    /// Rings that are gone.
+    pub rings_removed: Vec<u16>,
+    /// Servers that are gone; their sessions go with them.
+    pub servers_removed: Vec<u16>,
+    /// Interfaces that are gone.
+    pub interfaces_removed: Vec<u32>,
+}
+
+impl Delta {
+    /// What makes `old` into `new`.
+    pub fn between(old: &Tables, new: &Tables) -> Delta {
+        Delta {
+            interfaces: changed(&old.interfaces, &new.interfaces),
+            servers: changed(&old.servers, &new.servers),
+            rings: changed(&old.rings, &new.rings),
+            vips: changed(&old.vips, &new.vips),
+            vips_removed: gone(&old.vips, &new.vips),
+            rings_removed: gone(&old.rings, &new.rings),
+            servers_removed: gone(&old.servers, &new.servers),
+            interfaces_removed: gone(&old.interfaces, &new.interfaces),
+        }
+    }
+
+    /// Whether there is nothing to carry out.
+    pub fn is_empty(&self) -> bool {
+        *self == Delta::default()
+    }
+}
+
+fn changed<K: Ord + Clone, V: PartialEq + Clone>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> Vec<(K, V)> {
+    new.iter().filter(|(k, v)| old.get(k) != Some(v)).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+fn gone<K: Ord + Clone, V>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> Vec<K> {
+    old.keys().filter(|k| !new.contains_key(k)).cloned().collect()
+}
