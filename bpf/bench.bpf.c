@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/*
+ * What a packet costs. BPF_PROG_TEST_RUN repeats a program on one frame and does not restore it: these
+ * wrappers vary the flow before each run and undo the rewrite after it. `empty` is the wrapper alone.
+ */
+#include "decide.h"
+
+struct bench {
+	__u32 flows; /* a power of two */
+	__u32 first; /* added to each flow's number, so that a run can have flows of its own */
+};
+
+const volatile struct bench bench = { .flows = 1 };
+__u64 turn;
+
+/* The flows in an order that no prefetcher guesses. */
+static __always_inline struct ethhdr *vary(struct xdp_md *ctx)
+{
+	struct headers {
+		struct ethhdr ethernet;
+		struct iphdr ip;
+		struct tcphdr tcp;
+	} __attribute__((packed)) *headers;
+	struct cursor cursor = cursor_of(ctx);
+	__u32 flow;
+
+	headers = take(&cursor, sizeof(*headers));
+	if (!headers)
+		return 0;
+	flow = (((__u32)turn++ * 2654435761u) & (bench.flows - 1)) + bench.first;
+	headers->ip.saddr = 10 | flow << 8; /* 10.x.x.x, and the bits above in the port */
+	headers->tcp.source = 1 | flow >> 24;
+	return &headers->ethernet;
+}
+
+static __always_inline void restore(struct xdp_md *ctx, const __u8 dst[ETH_ALEN])
+{
+	struct cursor cursor = cursor_of(ctx);
+	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
+
+	if (ethernet)
+		copy_mac(ethernet->h_dest, dst);
+}
+
+SEC("xdp")
+int empty(struct xdp_md *ctx)
+{
+	__u8 dst[8];
+	struct ethhdr *ethernet = vary(ctx);
+
+	if (!ethernet)
+		return XDP_ABORTED;
+	copy_mac(dst, ethernet->h_dest);
+	restore(ctx, dst);
+	return XDP_PASS;
+}
+
+SEC("xdp")
+int l2(struct xdp_md *ctx)
+{
+	__u8 dst[8];
+	struct ethhdr *ethernet = vary(ctx);
+	int verdict;
+
+	if (!ethernet)
+		return XDP_ABORTED;
+	copy_mac(dst, ethernet->h_dest);
+	verdict = decide(ctx);
+	restore(ctx, dst);
+	return verdict;
+}
+
+/*
+ * The yardstick: the steps of a kernel balancer of the usual design, written for this comparison. A VIP in
+ * a hash map, a flow in an LRU hash map, a server in an array, two per-CPU counters, IPIP encapsulation
+ * with an outer checksum. A flow not known is hashed to a ring and noted.
+ */
+struct tuple {
+	__be32 src;
+	__be32 dst;
+	__u32 ports;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+struct real {
+	__be32 address;
+	__u32 flags;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 512);
+	__type(key, struct vip_key);
+	__type(value, __u64);
+} yardstick_vips SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 21);
+	__type(key, struct tuple);
+	__type(value, __u64[2]);
+} yardstick_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 512);
+	__type(key, __u32);
+	__type(value, struct real);
+} yardstick_reals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65537);
+	__type(key, __u32);
+	__type(value, __u32);
+} yardstick_ring SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 512);
+	__type(key, __u32);
+	__type(value, __u64[2]);
+} yardstick_stats SEC(".maps");
+
+static __always_inline void yardstick_count(__u32 index, __u64 bytes)
+{
+	__u64 *stats = bpf_map_lookup_elem(&yardstick_stats, &index);
+
+	if (stats) {
+		stats[0] += 1;
+		stats[1] += bytes;
+	}
+}
+
+static __always_inline __u32 yardstick_hash(const struct tuple *tuple)
+{
+	__u32 hash = tuple->src * 2654435761u ^ tuple->ports;
+
+	hash ^= hash >> 16;
+	hash *= 0x85ebca6b;
+	hash ^= hash >> 13;
+	return hash;
+}
+
+static __always_inline int yardstick_encapsulate(struct xdp_md *ctx, __be32 src, __be32 dst, __u16 inner_len)
+{
+	struct cursor cursor;
+	struct ethhdr *outer, *inner;
+	struct iphdr *ip;
+	__u32 sum = 0;
+
+	if (bpf_xdp_adjust_head(ctx, -(int)sizeof(*ip)))
+		return XDP_DROP;
+	cursor = cursor_of(ctx);
+	outer = take(&cursor, sizeof(*outer));
+	ip = take(&cursor, sizeof(*ip));
+	if (!outer || !ip)
+		return XDP_DROP;
+	inner = (void *)outer + sizeof(*ip);
+	if ((void *)(inner + 1) > cursor.end)
+		return XDP_DROP;
+	/* The two overlap; the macs move before the outer header is written. */
+	copy_mac(outer->h_dest, inner->h_source);
+	copy_mac(outer->h_source, inner->h_dest);
+	outer->h_proto = bpf_htons(ETH_P_IP);
+	ip->version = 4;
+	ip->ihl = 5;
+	ip->tos = 0;
+	ip->tot_len = bpf_htons(inner_len + sizeof(*ip));
+	ip->id = 0;
+	ip->frag_off = 0;
+	ip->ttl = 64;
+	ip->protocol = IPPROTO_IPIP;
+	ip->check = 0;
+	ip->saddr = src;
+	ip->daddr = dst;
+	for (int i = 0; i < 10; i++)
+		sum += ((__u16 *)ip)[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~((sum & 0xffff) + (sum >> 16));
+	return XDP_TX;
+}
+
+static __always_inline int yardstick_decide(struct xdp_md *ctx)
+{
+	struct cursor cursor = cursor_of(ctx);
+	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
+	struct iphdr *ip = take(&cursor, sizeof(*ip));
+	struct tcphdr *tcp = take(&cursor, sizeof(*tcp));
+	struct tuple tuple = {};
+	struct vip_key key = {};
+	__u32 real_index, ring_index, *ring;
+	struct real *real;
+	__u64 *flow, note[2] = {};
+
+	if (!ethernet || !ip || !tcp || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->ihl != 5 ||
+	    ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(IPV4_FRAGMENT_MASK))
+		return XDP_PASS;
+	key.address = ip->daddr;
+	key.port = tcp->dest;
+	key.protocol = ip->protocol;
+	if (!bpf_map_lookup_elem(&yardstick_vips, &key))
+		return XDP_PASS;
+	tuple.src = ip->saddr;
+	tuple.dst = ip->daddr;
+	tuple.ports = (__u32)tcp->source << 16 | tcp->dest;
+	tuple.protocol = ip->protocol;
+	flow = bpf_map_lookup_elem(&yardstick_flows, &tuple);
+	if (flow) {
+		real_index = flow[0];
+	} else {
+		ring_index = yardstick_hash(&tuple) % 65537;
+		ring = bpf_map_lookup_elem(&yardstick_ring, &ring_index);
+		if (!ring)
+			return XDP_DROP;
+		real_index = *ring;
+		note[0] = real_index;
+		bpf_map_update_elem(&yardstick_flows, &tuple, note, BPF_ANY);
+	}
+	real = bpf_map_lookup_elem(&yardstick_reals, &real_index);
+	if (!real)
+		return XDP_DROP;
+	yardstick_count(0, frame_len(ctx));
+	yardstick_count(1, frame_len(ctx));
+	return yardstick_encapsulate(ctx, tuple.src ^ bpf_htonl(0xac100000), real->address, bpf_ntohs(ip->tot_len));
+}
+
+SEC("xdp")
+int yardstick(struct xdp_md *ctx)
+{
+	struct ethhdr saved, *ethernet = vary(ctx);
+	int verdict;
+
+	if (!ethernet)
+		return XDP_ABORTED;
+	saved = *ethernet;
+	verdict = yardstick_decide(ctx);
+	if (verdict == XDP_TX) {
+		struct cursor cursor;
+
+		if (bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
+			return XDP_ABORTED;
+		cursor = cursor_of(ctx);
+		ethernet = take(&cursor, sizeof(*ethernet));
+		if (ethernet)
+			*ethernet = saved;
+	}
+	return verdict;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Every map of the director. Those marked mmapable are read and written by the control plane as plain
+ * memory; sizes that depend on the farm are set before loading.
+ */
+#ifndef EVENER_MAPS_H
+#define EVENER_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+#include "abi.h"
+
+/* Keeps the compiler from dropping a check that it knows to hold and the verifier doesn't. */
+#define hide(x) asm volatile("" : "+r"(x))
+
+/* Filled before loading. */
+const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2 };
+
+/* The settings again, for who adopts a running data plane: a pinned map can be opened, a constant can't. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} about SEC(".maps");
+
+/* Two halves of VIP_PLACES: one in force, one to be written. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * VIP_PLACES);
+	__type(key, __u32);
+	__type(value, struct vip);
+} vips SEC(".maps");
+
+/* The multiplier that gives each VIP its place (odd), and in its lowest bit the half in force instead. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} commit SEC(".maps");
+
+/* Only for packets too odd to have a port, and for ARP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, VIP_PLACES);
+	__type(key, __be32);
+	__type(value, struct address);
+} addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, INTERFACE_PLACES);
+	__type(key, __u32);
+	__type(value, struct interface);
+} interfaces SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct ring);
+} rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SERVER_SLOTS);
+	__type(key, __u32);
+	__type(value, struct server);
+} servers SEC(".maps");
+
+/* Mmapable puts it at the start of a page, so a bucket is one cache line. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct bucket);
+} sessions SEC(".maps");
+
+/* Active sessions by server slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SERVER_SLOTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} active SEC(".maps");
+
+/* Where each service's ring stands. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} cursors SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SERVER_SLOTS);
+	__type(key, __u32);
+	__type(value, struct server_stats);
+} server_stats SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REASON_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} reasons SEC(".maps");
+
+static __always_inline struct vip *find_vip(const struct vip_key *key)
+{
+	__u32 first = 0, index;
+	__u64 *word = bpf_map_lookup_elem(&commit, &first), bits;
+	struct vip *vip;
+
+	if (!word)
+		return 0;
+	__builtin_memcpy(&bits, key, sizeof(bits));
+	index = (*word & 1) * VIP_PLACES + (bits * (*word | 1)) / (~0ULL / VIP_PLACES + 1);
+	vip = bpf_map_lookup_elem(&vips, &index);
+	return vip && *(__u64 *)&vip->key == bits ? vip : 0;
+}
+
+static __always_inline struct interface *find_interface(__u32 ifindex)
+{
+	__u32 index = ifindex % INTERFACE_PLACES;
+	struct interface *interface = bpf_map_lookup_elem(&interfaces, &index);
+
+	return interface && interface->ifindex == ifindex ? interface : 0;
+}
+
+static __always_inline void count_reason(__u32 reason)
+{
+	__u64 *count = bpf_map_lookup_elem(&reasons, &reason);
+
+	if (count)
+		*count += 1;
+}
+
+#endif

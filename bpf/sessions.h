@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * The session table: core/src/sessions.rs, whose comments say why. Memory order: a compare-and-exchange is
+ * a full barrier; plain loads are ordered on x86, and elsewhere the worst is that one packet of a session
+ * which expired at this instant follows its slot's next owner.
+ */
+#ifndef EVENER_SESSIONS_H
+#define EVENER_SESSIONS_H
+
+#include "maps.h"
+
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, to) (*(volatile typeof(x) *)&(x) = (to))
+
+#define VALUE_CLAIMED ((__u64)STATE_CLAIMED << 16)
+
+/* Jiffies are one load; any of the clocks is a call and a loop. */
+static __always_inline __u32 ticks_now(void)
+{
+	return (bpf_jiffies64() * settings.jiffy_ns) >> 20;
+}
+
+static __always_inline __u64 session_key(__be32 client, __be16 port, __u16 vip)
+{
+	return (__u64)bpf_ntohl(client) << 32 | (__u64)bpf_ntohs(port) << 16 | vip;
+}
+
+static __always_inline __u64 value_of(__u16 server, __u8 state, __u32 expires)
+{
+	return (__u64)expires << 32 | (__u64)state << 16 | server;
+}
+
+static __always_inline __u16 value_server(__u64 value)
+{
+	return value;
+}
+
+static __always_inline __u8 value_state(__u64 value)
+{
+	return value >> 16;
+}
+
+static __always_inline __u32 value_expires(__u64 value)
+{
+	return value >> 32;
+}
+
+static __always_inline bool is_live(__u64 value, __u32 now)
+{
+	__u8 state = value_state(value);
+
+	return state >= STATE_NEW && state <= STATE_UDP && (__s32)(value_expires(value) - now) > 0;
+}
+
+static __always_inline bool is_vacant(__u64 value, __u32 now)
+{
+	return value_state(value) != STATE_CLAIMED && !is_live(value, now);
+}
+
+static __always_inline bool is_active(__u64 value)
+{
+	__u8 state = value_state(value);
+
+	return state == STATE_NEW || state == STATE_ESTABLISHED || state == STATE_UDP;
+}
+
+/* Two rounds of multiply and fold, with secret odd multipliers: core/src/sessions.rs, FlowHash. */
+static __always_inline __u64 flow_hash(__u64 key)
+{
+	key *= settings.seed[0] | 1;
+	key ^= key >> 32;
+	key *= settings.seed[1] | 1;
+	return key ^ key >> 32;
+}
+
+static __always_inline __u32 scale(__u32 x, __u32 n)
+{
+	return ((__u64)x * n) >> 32;
+}
+
+static __always_inline struct bucket *first_bucket(__u64 hash)
+{
+	__u32 index = scale(hash, settings.buckets);
+
+	return bpf_map_lookup_elem(&sessions, &index);
+}
+
+static __always_inline struct bucket *second_bucket(__u64 hash)
+{
+	__u32 index = scale(hash >> 32, settings.buckets);
+
+	return bpf_map_lookup_elem(&sessions, &index);
+}
+
+static __always_inline void count_active(__u64 value, __s64 by)
+{
+	__u32 server = value_server(value);
+	__u64 *count;
+
+	if (!is_active(value))
+		return;
+	count = bpf_map_lookup_elem(&active, &server);
+	if (count)
+		__sync_fetch_and_add(count, by);
+}
+
+struct found {
+	struct session *slot;
+	__u64 value;
+};
+
+static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 now, struct found *found)
+{
+	for (int i = 0; i < BUCKET_SESSIONS; i++) {
+		struct session *slot = &bucket->slot[i];
+		__u64 value;
+
+		if (READ_ONCE(slot->key) != key)
+			continue;
+		value = READ_ONCE(slot->value);
+		if (READ_ONCE(slot->key) != key || !is_live(value, now))
+			continue;
+		found->slot = slot;
+		found->value = value;
+		return true;
+	}
+	return false;
+}
+
+static __always_inline bool find_session(__u64 key, __u64 hash, __u32 now, struct found *found)
+{
+	struct bucket *bucket = first_bucket(hash);
+
+	if (bucket && find_in(bucket, key, now, found))
+		return true;
+	bucket = second_bucket(hash);
+	return bucket && find_in(bucket, key, now, found);
+}
+
+static __always_inline bool change_session(struct found *found, __u64 to)
+{
+	if (__sync_val_compare_and_swap(&found->slot->value, found->value, to) != found->value)
+		return false;
+	if (is_active(found->value) != is_active(to) || value_server(found->value) != value_server(to)) {
+		count_active(found->value, -1);
+		count_active(to, 1);
+	}
+	return true;
+}
+
+static __always_inline __u32 room(struct bucket *bucket, __u32 now)
+{
+	__u32 vacant = 0;
+
+	for (int i = 0; i < BUCKET_SESSIONS; i++)
+		vacant += is_vacant(READ_ONCE(bucket->slot[i].value), now);
+	return vacant;
+}
+
+static __always_inline bool claim(struct session *slot, __u32 now)
+{
+	__u64 value = READ_ONCE(slot->value);
+
+	if (!is_vacant(value, now) || __sync_val_compare_and_swap(&slot->value, value, VALUE_CLAIMED) != value)
+		return false;
+	count_active(value, -1);
+	return true;
+}
+
+static __always_inline bool insert_in(struct bucket *bucket, __u64 key, __u64 value, __u32 now)
+{
+	for (int i = 0; i < BUCKET_SESSIONS; i++) {
+		struct session *slot = &bucket->slot[i];
+
+		if (claim(slot, now)) {
+			WRITE_ONCE(slot->key, key);
+			WRITE_ONCE(slot->value, value);
+			count_active(value, 1);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Not inlined: a new session is the rarer case, and the verifier checks it once. */
+__attribute__((noinline)) int insert_session(__u64 key, __u64 hash, __u64 value, __u32 now)
+{
+	struct bucket *first = first_bucket(hash);
+	struct bucket *second = second_bucket(hash);
+	__u32 room1, room2;
+
+	if (!first || !second)
+		return false;
+	room1 = room(first, now);
+	room2 = room(second, now);
+	if (room2 > room1 + 1 || room1 == 0) {
+		struct bucket *fuller = first;
+
+		first = second;
+		second = fuller;
+	}
+	return insert_in(first, key, value, now) || insert_in(second, key, value, now);
+}
+
+#endif

@@ -1,0 +1,23 @@
+//! Compiles the C in `bpf/` and makes Rust types from it.
+
+use std::env;
+use std::path::PathBuf;
+
+use libbpf_cargo::SkeletonBuilder;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let bpf = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../bpf");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    println!("cargo:rerun-if-changed={}", bpf.display());
+    // <asm/types.h> is in a folder of the host's architecture, which clang's BPF target doesn't know.
+    let include = format!("-I/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
+    for program in ["director", "bench"] {
+        SkeletonBuilder::new()
+            .source(bpf.join(format!("{program}.bpf.c")))
+            .obj(out.join(format!("{program}.bpf.o")))
+            .clang_args(["-O2", "-mcpu=v3", "-Wall", "-Werror", &include])
+            .build_and_generate(out.join(format!("{program}.skel.rs")))
+            .map_err(|error| format!("{program}.bpf.c: {error:#}"))?;
+    }
+    Ok(())
+}

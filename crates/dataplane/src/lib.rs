@@ -1,0 +1,144 @@
+//! Carries out what `evener-core` decides.
+//!
+//! Two engines with one behaviour: [`xdp`] runs the decisions in the kernel, [`packet`] in application
+//! space on AF_PACKET rings. Both keep their sessions in the same table in shared memory, so listing and
+//! sweeping are the same code too. This crate holds all of the project's unsafe code.
+
+pub mod link;
+pub mod packet;
+mod shared;
+pub mod xdp;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use evener_core::decide::{Memory, Reason};
+use evener_core::tables::{Delta, Tables};
+
+/// What carries decisions out.
+pub trait Engine: Send {
+    /// The engine's name in configuration, views and metrics.
+    fn kind(&self) -> &'static str;
+
+    /// One line for people: how it is attached, and where.
+    fn describe(&self) -> String;
+
+    /// Carries out a change of the tables. `tables` is the whole of what `delta` leads to. Traffic flows
+    /// meanwhile; each packet sees each VIP either before or after its change.
+    ///
+    /// # Errors
+    /// When the kernel refuses. What was carried out until then stands; applying again is safe.
+    fn apply(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError>;
+
+    /// The sessions, ring cursors and hash key that packets meet.
+    fn memory(&self) -> Memory<'_>;
+
+    /// The time by the clock that [`Engine::memory`]'s sessions go by, in ticks of 2^20 ns.
+    fn now(&self) -> u32;
+
+    /// What was counted since the engine first started; survives restarts of the daemon.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn counters(&self) -> Result<Counters, EngineError>;
+
+    /// Forgets a removed server's counters, so that the slot's next owner starts from nothing.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
+
+    /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its daemon.
+    ///
+    /// # Errors
+    /// When something could not be taken back; the rest was.
+    fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError>;
+}
+
+/// Totals since the engine first started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets by reason; every reason is there.
+    pub reasons: BTreeMap<Reason, u64>,
+    /// By server slot; servers that never had a packet may be missing.
+    pub servers: BTreeMap<u16, ServerCounters>,
+}
+
+/// What one server was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Frames sent to it.
+    pub packets: u64,
+    /// Their bytes, Ethernet header included.
+    pub bytes: u64,
+    /// How often it was chosen for a new session.
+    pub connections: u64,
+}
+
+/// Why an engine could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A missing capability.
+    #[error("{what} needs {capability}; run as root or grant it")]
+    Privilege {
+        /// What was tried.
+        what: String,
+        /// The capability's name.
+        capability: &'static str,
+    },
+    /// The kernel lacks something.
+    #[error("this kernel can't run the {engine} engine: {missing}")]
+    Kernel {
+        /// The engine asked for.
+        engine: &'static str,
+        /// What is missing.
+        missing: String,
+    },
+    /// There is no such interface, or it can't be used.
+    #[error("interface {interface}: {why}")]
+    Interface {
+        /// Its name or number.
+        interface: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The host is set up so that its own stack would interfere.
+    #[error("{0}")]
+    Host(String),
+    /// More of something than the tables hold.
+    #[error("{0}")]
+    Capacity(String),
+    /// The system refused an operation.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// Its answer.
+        source: io::Error,
+    },
+}
+
+impl EngineError {
+    /// Wraps an answer of the system; refused permission becomes [`EngineError::Privilege`].
+    pub fn system(what: impl Into<String>, capability: &'static str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => EngineError::Privilege { what: what.into(), capability },
+            _ => EngineError::System { what: what.into(), source },
+        }
+    }
+}
+
+/// The monotonic clock in ticks of 2^20 ns.
+pub fn now_ticks() -> u32 {
+    (now_ns() >> 20) as u32
+}
+
+/// Nanoseconds of the coarse monotonic clock.
+pub fn now_ns() -> u64 {
+    use nix::time::{ClockId, clock_gettime};
+    // The clock exists on every Linux; a zero would only make sessions look fresh.
+    clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)
+        .map(|time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+        .unwrap_or_default()
+}

@@ -1,0 +1,129 @@
+//! Attaching programs to interfaces by BPF links, which a pin keeps beyond the daemon's life.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use libbpf_rs::libbpf_sys as sys;
+
+/// Where in the kernel a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver, before the kernel makes a packet of the frame.
+    Native,
+    /// After it did: every interface can.
+    Generic,
+}
+
+impl Mode {
+    /// The name shown to people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Native => "native",
+            Mode::Generic => "generic",
+        }
+    }
+
+    const fn flag(self) -> u32 {
+        match self {
+            Mode::Native => sys::XDP_FLAGS_DRV_MODE,
+            Mode::Generic => sys::XDP_FLAGS_SKB_MODE,
+        }
+    }
+}
+
+/// A program attached to an interface; detached when dropped, unless pinned.
+#[derive(Debug)]
+pub(super) struct Link {
+    fd: OwnedFd,
+}
+
+impl Link {
+    pub(super) fn create(program: BorrowedFd<'_>, ifindex: u32, mode: Mode) -> io::Result<Link> {
+        let options = sys::bpf_link_create_opts {
+            sz: size_of::<sys::bpf_link_create_opts>() as sys::size_t,
+            flags: mode.flag(),
+            ..Default::default()
+        };
+        // SAFETY: the options live through the call and begin with their own size.
+        let fd = unsafe { sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, sys::BPF_XDP, &options) };
+        owned(fd)
+    }
+
+    pub(super) fn open(path: &Path) -> io::Result<Link> {
+        let path = c_path(path)?;
+        // SAFETY: a NUL-terminated path that lives through the call.
+        owned(unsafe { sys::bpf_obj_get(path.as_ptr()) })
+    }
+
+    pub(super) fn pin(&self, path: &Path) -> io::Result<()> {
+        let path = c_path(path)?;
+        // SAFETY: a NUL-terminated path that lives through the call.
+        check(unsafe { sys::bpf_obj_pin(self.fd.as_raw_fd(), path.as_ptr()) })
+    }
+
+    /// Puts another program in the place of the one that runs, between two packets.
+    pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        // SAFETY: two open descriptors, and no options.
+        check(unsafe { sys::bpf_link_update(self.fd.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
+    }
+
+    /// The interface it is attached to; 0 when that is gone.
+    pub(super) fn ifindex(&self) -> io::Result<u32> {
+        let mut info = sys::bpf_link_info::default();
+        let mut len = size_of::<sys::bpf_link_info>() as u32;
+        // SAFETY: `info` is as long as `len` says and lives through the call.
+        check(unsafe {
+            sys::bpf_obj_get_info_by_fd(self.fd.as_raw_fd(), (&raw mut info).cast(), &raw mut len)
+        })?;
+        // SAFETY: the link was made for XDP, so this is the union's field in force.
+        Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex })
+    }
+}
+
+fn owned(fd: i32) -> io::Result<Link> {
+    check(fd)?;
+    // SAFETY: the call has just given us this descriptor.
+    Ok(Link { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+}
+
+/// libbpf answers with a negative errno.
+fn check(answer: i32) -> io::Result<()> {
+    if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(()) }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// The driver of an interface, as `ethtool -i` names it.
+pub(super) fn driver(interface: &str) -> io::Result<String> {
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    /// `struct ethtool_drvinfo`, as far as its own length goes.
+    #[repr(C)]
+    struct DriverInfo {
+        command: u32,
+        driver: [u8; 32],
+        rest: [u8; 160],
+    }
+    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    // SAFETY: all zeros is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut info).cast();
+    // SAFETY: the kernel writes at most a struct ethtool_drvinfo (196 bytes) to where ifru_data points.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let len = info.driver.iter().position(|byte| *byte == 0).unwrap_or(info.driver.len());
+    debug_assert_eq!(info.rest.len(), 160);
+    Ok(String::from_utf8_lossy(&info.driver[..len]).into_owned())
+}

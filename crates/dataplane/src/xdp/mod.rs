@@ -1,0 +1,253 @@
+//! The kernel engine: `bpf/director.bpf.c` on every interface that service traffic comes in by.
+//!
+//! Maps and links are pinned, so traffic flows on while the daemon is stopped, killed or upgraded;
+//! the next one adopts what runs and puts its own program in the place of the old, between two packets.
+
+mod abi;
+mod attach;
+mod bench;
+pub mod pins;
+mod program;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use evener_core::decide::{Memory, Verdict};
+use evener_core::sessions::Seed;
+use evener_core::tables::{Delta, Tables};
+use nix::net::if_::if_indextoname;
+
+use crate::{Counters, Engine, EngineError};
+use attach::Link;
+use program::Program;
+
+pub use attach::Mode;
+pub use bench::{Bench, Traffic};
+pub use program::Adopted;
+
+/// How the engine starts.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sessions the table is sized for.
+    pub sessions_max: usize,
+    /// Key of the flow hash, for a table made anew.
+    pub seed: Seed,
+    /// Native or generic XDP; `None` picks for each interface.
+    pub mode: Option<Mode>,
+    /// Where to pin; `None` pins nothing, and all ends with the engine.
+    pub pins: Option<PathBuf>,
+}
+
+/// The kernel engine.
+pub struct XdpEngine {
+    program: Program,
+    mode: Option<Mode>,
+    pins: Option<PathBuf>,
+    links: BTreeMap<u32, (Link, Mode)>,
+    adopted: Option<Adopted>,
+}
+
+impl XdpEngine {
+    /// Loads the programs, adopting what an earlier daemon pinned. Attaches when the first tables name
+    /// interfaces.
+    ///
+    /// # Errors
+    /// Missing privileges, a kernel too old, or no memory for the session table.
+    pub fn start(options: Options) -> Result<Self, EngineError> {
+        lift_memlock();
+        if let Some(dir) = &options.pins {
+            pins::clear_stale(dir);
+        }
+        let adopt = options.pins.as_deref().filter(|dir| is_adoptable(dir));
+        let mut program = Program::load(options.sessions_max, options.seed, adopt)?;
+        let mut links = BTreeMap::new();
+        let mut adopted = None;
+        if let Some(dir) = adopt {
+            adopted = Some(program.adopted()?);
+            for (ifindex, path, link) in pins::links(dir) {
+                if ifindex == 0 {
+                    let _ = std::fs::remove_file(path);
+                    continue;
+                }
+                link.update(program.fd("director")?)
+                    .map_err(|e| EngineError::system("upgrading the attached program", "CAP_NET_ADMIN", e))?;
+                // The kernel doesn't tell a link's mode; the interface's own choice is the likely one.
+                let mode = options.mode.unwrap_or_else(|| preferred(&name_of(ifindex)));
+                links.insert(ifindex, (link, mode));
+            }
+        } else if let Some(dir) = &options.pins {
+            let failed = |e| EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", e);
+            pins::clear(dir).map_err(failed)?;
+            std::fs::create_dir_all(dir).map_err(failed)?;
+            program.pin_maps(dir)?;
+        }
+        Ok(XdpEngine { program, mode: options.mode, pins: options.pins, links, adopted })
+    }
+
+    /// What an earlier daemon left running, if it did; before the first tables are applied.
+    pub fn adopted(&self) -> Option<&Adopted> {
+        self.adopted.as_ref()
+    }
+
+    /// [`Engine::apply`] without attaching to the interfaces that the tables name. For test runs.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn load_tables(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
+        self.program.apply(delta, tables)
+    }
+
+    /// Runs one frame through the program, as if it had come in on the loopback interface (index 1).
+    /// Returns the verdict and the frame as it then stands. For tests.
+    ///
+    /// # Errors
+    /// When the kernel refuses, as it does frames shorter than an Ethernet header.
+    pub fn test_run(&self, frame: &[u8]) -> Result<(Verdict, Vec<u8>), EngineError> {
+        bench::test_run(&self.program, frame)
+    }
+
+    fn attach(&mut self, ifindex: u32) -> Result<(), EngineError> {
+        if self.links.contains_key(&ifindex) {
+            return Ok(());
+        }
+        let name = name_of(ifindex);
+        let program = self.program.fd("director")?;
+        let first = self.mode.unwrap_or_else(|| preferred(&name));
+        let tried = match (Link::create(program, ifindex, first), self.mode, first) {
+            (Err(error), None, Mode::Native) => {
+                tracing::info!(interface = name, %error, "no native XDP here: generic instead");
+                Link::create(program, ifindex, Mode::Generic).map(|link| (link, Mode::Generic))
+            }
+            (link, ..) => link.map(|link| (link, first)),
+        };
+        let (link, mode) = tried.map_err(|error| attach_error(&name, error))?;
+        if let Some(dir) = &self.pins {
+            link.pin(&pins::link_path(dir, ifindex))
+                .map_err(|e| EngineError::system("pinning a link", "CAP_SYS_ADMIN", e))?;
+        }
+        self.links.insert(ifindex, (link, mode));
+        Ok(())
+    }
+
+    fn detach(&mut self, ifindex: u32) {
+        if let Some(dir) = &self.pins {
+            let _ = std::fs::remove_file(pins::link_path(dir, ifindex));
+        }
+        self.links.remove(&ifindex);
+    }
+}
+
+/// Attaches a program that passes every frame: what the other end of a veth pair needs for frames that
+/// native XDP sends out of this end. It stays until the interface goes or [`std::mem::drop`] of the result.
+///
+/// # Errors
+/// As for attaching the engine.
+pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
+    lift_memlock();
+    let program = Program::load(2, Seed(0, 0), None)?;
+    Link::create(program.fd("pass_all")?, ifindex, Mode::Native)
+        .map_err(|error| attach_error(&name_of(ifindex), error))
+}
+
+fn attach_error(name: &str, error: std::io::Error) -> EngineError {
+    let why = match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => "another XDP program is attached to it; detach that one first".into(),
+        Some(libc::ENODEV) => "it is gone".into(),
+        _ => return EngineError::system(format!("attaching to {name}"), "CAP_NET_ADMIN", error),
+    };
+    EngineError::Interface { interface: name.to_owned(), why }
+}
+
+/// Native XDP on a veth delivers only where the peer, in a namespace we can't see, has a program too, and
+/// loses checksums that the sender left to the hardware. Elsewhere native is what the driver is made for.
+fn preferred(name: &str) -> Mode {
+    match attach::driver(name).as_deref() {
+        Ok("veth") => Mode::Generic,
+        _ => Mode::Native,
+    }
+}
+
+fn name_of(ifindex: u32) -> String {
+    if_indextoname(ifindex)
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_else(|_| format!("number {ifindex}"))
+}
+
+/// Kernels before 5.11 count maps against the limit on locked memory; libbpf lifts it where it may, and
+/// where it may not the kernel says so when the maps are made.
+fn lift_memlock() {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+}
+
+/// Whether what is pinned in `dir` can be carried on with.
+fn is_adoptable(dir: &Path) -> bool {
+    if !program::PINNED.iter().all(|map| dir.join(map).exists()) {
+        return false;
+    }
+    match program::pinned_settings(dir) {
+        Ok(settings) if settings.abi_version == abi::ABI_VERSION => true,
+        Ok(settings) => {
+            let (theirs, ours) = (settings.abi_version, abi::ABI_VERSION);
+            tracing::warn!(theirs, ours, "the running data plane is of another version: replaced, sessions are lost");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the running data plane can't be adopted: replaced, sessions are lost");
+            false
+        }
+    }
+}
+
+impl Engine for XdpEngine {
+    fn kind(&self) -> &'static str {
+        "xdp"
+    }
+
+    fn describe(&self) -> String {
+        let interfaces: Vec<_> =
+            self.links.iter().map(|(ifindex, (_, mode))| format!("{} on {}", mode.name(), name_of(*ifindex))).collect();
+        format!("xdp ({})", interfaces.join(", "))
+    }
+
+    fn apply(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
+        // No packet comes by an interface before the tables are there.
+        self.program.apply(delta, tables)?;
+        for ifindex in tables.interfaces.keys() {
+            self.attach(*ifindex)?;
+        }
+        let gone: Vec<u32> = self.links.keys().filter(|i| !tables.interfaces.contains_key(i)).copied().collect();
+        for ifindex in gone {
+            self.detach(ifindex);
+        }
+        if let Some(adopted) = self.adopted.take() {
+            self.program.clear_strangers(&adopted, tables)?;
+        }
+        Ok(())
+    }
+
+    fn memory(&self) -> Memory<'_> {
+        self.program.memory()
+    }
+
+    fn now(&self) -> u32 {
+        self.program.now()
+    }
+
+    fn counters(&self) -> Result<Counters, EngineError> {
+        self.program.counters()
+    }
+
+    fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
+        self.program.reset_server(slot)
+    }
+
+    fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError> {
+        match &self.pins {
+            Some(dir) if !keep => pins::clear(dir)
+                .map_err(|e| EngineError::system(format!("unpinning {}", dir.display()), "CAP_SYS_ADMIN", e)),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Where maps and links outlive the daemon: a folder of the BPF file system, one per network namespace.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+use super::attach::Link;
+use crate::EngineError;
+
+const BPFFS: &str = "/sys/fs/bpf";
+
+/// The inode number of this network namespace: what tells instances on one machine apart.
+///
+/// # Errors
+/// When /proc is not there.
+pub fn network_namespace() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/thread-self/ns/net")?.ino())
+}
+
+/// The folder for this network namespace's pins, on a BPF file system that is mounted if need be.
+///
+/// # Errors
+/// When there is none and it can't be mounted.
+pub fn directory() -> Result<PathBuf, EngineError> {
+    let failed = |error| EngineError::system("mounting the BPF file system", "CAP_SYS_ADMIN", error);
+    let namespace = network_namespace().map_err(failed)?;
+    Ok(bpffs().map_err(failed)?.join("evener").join(format!("net-{namespace}")))
+}
+
+/// The BPF file system that lives longest. `ip netns exec` gives each command a mount namespace of its own:
+/// what is pinned there is gone with the command, so the first process's mounts are used where they differ.
+fn bpffs() -> io::Result<PathBuf> {
+    let own = PathBuf::from(BPFFS);
+    let first = Path::new("/proc/1/root").join(BPFFS.trim_start_matches('/'));
+    let differs = match (fs::metadata("/proc/self/ns/mnt"), fs::metadata("/proc/1/ns/mnt")) {
+        (Ok(own), Ok(first)) => own.ino() != first.ino(),
+        _ => false,
+    };
+    if differs {
+        if !is_bpffs(&first) {
+            // Without the right to enter the first process's namespace our own must do.
+            if let Err(error) = mount_in_first() {
+                tracing::debug!(%error, "no BPF file system in the first mount namespace");
+            }
+        }
+        if is_bpffs(&first) {
+            return Ok(first);
+        }
+    }
+    if !is_bpffs(&own) {
+        mount_here()?;
+    }
+    Ok(own)
+}
+
+fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
+}
+
+fn mount_here() -> io::Result<()> {
+    Ok(mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), Some("mode=0700"))?)
+}
+
+/// A thread enters the first process's mount namespace, mounts, and ends.
+fn mount_in_first() -> io::Result<()> {
+    let namespace = fs::File::open("/proc/1/ns/mnt")?;
+    let thread = std::thread::spawn(move || -> io::Result<()> {
+        unshare(CloneFlags::CLONE_FS)?;
+        setns(namespace, CloneFlags::CLONE_NEWNS)?;
+        mount_here()
+    });
+    thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
+/// The links pinned in `dir`, with the interface each is attached to.
+pub(super) fn links(dir: &Path) -> Vec<(u32, PathBuf, Link)> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("link-"))
+        .filter_map(|entry| {
+            let link = Link::open(&entry.path()).ok()?;
+            Some((link.ifindex().unwrap_or_default(), entry.path(), link))
+        })
+        .collect()
+}
+
+pub(super) fn link_path(dir: &Path, ifindex: u32) -> PathBuf {
+    dir.join(format!("link-{ifindex}"))
+}
+
+/// Unpins everything in `dir`; what nothing else holds ends with it.
+pub(super) fn clear(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Clears what namespaces that are gone have left: their links are attached to no interface any more.
+/// Namespace numbers are used again, so `own` is looked at as well.
+pub(super) fn clear_stale(own: &Path) {
+    let Some(root) = own.parent() else { return };
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let found = links(&entry.path());
+        if !found.is_empty() && found.iter().all(|(ifindex, ..)| *ifindex == 0) {
+            tracing::info!(pins = %entry.path().display(), "cleared what a vanished network namespace left");
+            if let Err(error) = clear(&entry.path()) {
+                tracing::warn!(%error, pins = %entry.path().display(), "stale pins stay");
+            }
+        }
+    }
+}
