@@ -1,0 +1,254 @@
+//! The command line: one definition, from which help, man pages and completions come.
+
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::process::{ExitCode, Termination};
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+
+/// Where the configuration is unless it is named.
+pub const CONFIG_FILE: &str = "/etc/evener/evener.toml";
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  done
+  1  the request failed, or the file has errors
+  2  the command line is wrong
+  3  privileges are missing
+  4  the network or the kernel is not as the file needs it
+     (no such interface, address owned elsewhere, kernel too old)
+  5  another daemon already runs for these services";
+
+/// How the program ends; scripts rely on the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// The request failed, or the file has errors.
+    Failed = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// Privileges are missing.
+    Privileges = 3,
+    /// The network or the kernel is not as the file needs it.
+    Environment = 4,
+    /// Another daemon already runs for these services.
+    Running = 5,
+}
+
+impl Termination for Exit {
+    fn report(self) -> ExitCode {
+        ExitCode::from(self as u8)
+    }
+}
+
+/// One address in front of several web servers.
+#[derive(Debug, Parser)]
+#[command(name = "evener", version, after_help = EXIT_STATUS, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the farm in the foreground; ready when it prints "evener: ready"
+    Run(Run),
+    /// Check a file and show everything that is wrong with it
+    Check(Check),
+    /// Show how the daemon is doing
+    Status(View),
+    /// Show the services
+    Services(View),
+    /// Show the servers and their share of the load
+    Servers(View),
+    /// Show the sessions
+    Sessions(Sessions),
+    /// Say which server a flow gets, and why
+    Explain(Explain),
+    /// Look for what is wrong with host, network and servers
+    Doctor(View),
+    /// Send a server no new sessions; those it has go on
+    Drain(Drain),
+    /// Send a drained server new sessions again
+    Undrain(Drain),
+    /// Read the file again; a file with errors changes nothing
+    Reload(View),
+    /// Print shell completions
+    #[command(hide = true)]
+    Completions(Completions),
+    /// Print the manual page, or write one for each command
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// `evener run`
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub config: PathBuf,
+    /// Leave the data plane at work when stopped, for the next start to take over
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// `evener check`
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The configuration
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Print a list of {file, line, column, message, help} instead
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How to reach the daemon.
+#[derive(Debug, Args)]
+pub struct Admin {
+    /// The daemon's admin socket; found from the network namespace unless named
+    #[arg(long, value_name = "PATH", hide = true, value_hint = ValueHint::FilePath)]
+    pub socket: Option<PathBuf>,
+}
+
+/// A request whose answer is shown.
+#[derive(Debug, Args)]
+pub struct View {
+    /// Print JSON instead
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the daemon.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// `evener sessions`
+#[derive(Debug, Args)]
+pub struct Sessions {
+    /// Only those of this service
+    #[arg(long, value_name = "NAME")]
+    pub service: Option<String>,
+    /// Only those of this client
+    #[arg(long, value_name = "IP[:PORT]")]
+    pub client: Option<Client>,
+    /// At most this many; all unless given
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// How to show them.
+    #[command(flatten)]
+    pub view: View,
+}
+
+/// `evener explain`
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// Where the flow comes from
+    #[arg(value_name = "CLIENT_IP:PORT")]
+    pub client: SocketAddrV4,
+    /// The service address it goes to
+    #[arg(value_name = "VIP:PORT")]
+    pub vip: SocketAddrV4,
+    /// Its transport
+    #[arg(long, value_name = "tcp|udp", hide_possible_values = true, default_value = "tcp")]
+    pub protocol: Protocol,
+    /// How to show it.
+    #[command(flatten)]
+    pub view: View,
+}
+
+/// A transport on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// RFC 9293
+    Tcp,
+    /// RFC 768
+    Udp,
+}
+
+impl From<Protocol> for evener_core::farm::Protocol {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => evener_core::farm::Protocol::Tcp,
+            Protocol::Udp => evener_core::farm::Protocol::Udp,
+        }
+    }
+}
+
+/// `evener drain` and `evener undrain`
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// The server
+    #[arg(value_name = "SERVICE/SERVER")]
+    pub server: ServerName,
+    /// How to show it.
+    #[command(flatten)]
+    pub view: View,
+}
+
+/// `evener completions`
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell that they are for
+    pub shell: Shell,
+}
+
+/// `evener man`
+#[derive(Debug, Args)]
+pub struct Man {
+    /// Write a page for each command into this directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+/// A server as it is written on the command line: `SERVICE/SERVER`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerName {
+    /// Name of the service.
+    pub service: String,
+    /// Name of the server.
+    pub server: String,
+}
+
+impl FromStr for ServerName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((service, server)) if !service.is_empty() && !server.is_empty() => {
+                Ok(ServerName { service: service.to_owned(), server: server.to_owned() })
+            }
+            _ => Err("write SERVICE/SERVER, as in web/web1; `evener servers` lists them"),
+        }
+    }
+}
+
+/// A client as it is written on the command line: an address, perhaps with port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its address.
+    pub address: std::net::Ipv4Addr,
+    /// Its port; `None` for any.
+    pub port: Option<u16>,
+}
+
+impl FromStr for Client {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(address) = text.parse() {
+            return Ok(Client { address, port: None });
+        }
+        match text.parse::<SocketAddrV4>() {
+            Ok(client) => Ok(Client { address: *client.ip(), port: Some(client.port()) }),
+            Err(_) => {
+                Err("write an IPv4 address, perhaps with port, as in 198.51.100.7 or 198.51.100.7:40000")
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Every default and every limit of the configuration, in one place.
+//!
+//! `evener.example.toml` shows the defaults; a test holds the two together.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::ops::RangeInclusive;
+
+use evener_core::tables::SERVICE_SERVERS_MAX;
+
+use super::EngineKind;
+use super::XdpMode;
+
+pub(super) const ENGINE_KIND: EngineKind = EngineKind::Auto;
+pub(super) const XDP_MODE: XdpMode = XdpMode::Auto;
+pub(super) const SESSIONS_MAX: usize = 1_000_000;
+/// Loopback: whoever reaches the admin address sees the farm.
+pub(super) const ADMIN_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9180));
+
+pub(super) const POLICY: &str = "round-robin";
+pub(super) const DISCOVER_INTERVAL_MS: u64 = 5_000;
+pub(super) const DISCOVER_ROUNDS: u32 = 3;
+pub(super) const SERVERS_MAX: usize = 64;
+pub(super) const KEEP_LAST: bool = true;
+pub(super) const WEIGHT: u16 = 1;
+
+pub(super) const HEALTH_INTERVAL_MS: u64 = 2_000;
+pub(super) const HEALTH_RISE: u32 = 2;
+pub(super) const HEALTH_FALL: u32 = 3;
+pub(super) const HEALTH_JITTER_PERCENT: u32 = 10;
+pub(super) const HEALTH_PATH: &str = "/";
+pub(super) const HEALTH_STATUS: (u16, u16) = (200, 399);
+
+/// A second, or half the interval where that is shorter, so that naming a short interval is enough.
+pub(super) fn health_timeout_ms(interval_ms: u64) -> u64 {
+    (interval_ms / 2).min(1_000)
+}
+
+/// Addresses with port and protocol, over all services.
+pub(super) const VIPS: usize = 64;
+/// Servers that one service can list.
+pub(super) const SERVERS: usize = SERVICE_SERVERS_MAX;
+pub(super) const SESSIONS: RangeInclusive<u64> = 1_024..=16_777_216;
+pub(super) const THREADS: RangeInclusive<u64> = 1..=256;
+pub(super) const COUNTS: RangeInclusive<u64> = 1..=100;
+pub(super) const JITTER_PERCENT: RangeInclusive<u64> = 0..=50;
+pub(super) const WEIGHTS: RangeInclusive<u64> = 0..=u16::MAX as u64;
+pub(super) const PORTS: RangeInclusive<u64> = 1..=u16::MAX as u64;
+pub(super) const STATUS: RangeInclusive<u16> = 100..=599;
+/// Intervals of probes and of discovery, in milliseconds.
+pub(super) const INTERVAL_MS: RangeInclusive<u64> = 50..=3_600_000;
+/// Idle times of sessions, in milliseconds.
+pub(super) const IDLE_MS: RangeInclusive<u64> = 100..=86_400_000;
+/// Longest name of a service or server, in characters.
+pub(super) const NAME_CHARS: usize = 64;
+/// Largest file that is read, in bytes.
+pub(super) const FILE_BYTES: usize = 1 << 20;
+/// Problems that are shown; a file with more is most likely not a configuration at all.
+pub(super) const PROBLEMS: usize = 100;

@@ -1,0 +1,117 @@
+//! `[service.health]`: how servers are probed.
+
+use evener_core::farm::{Health, HealthKind, Protocol};
+use toml::Spanned;
+
+use super::problems::Problem;
+use super::section::Section;
+use super::{defaults, values};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Tcp,
+    Http,
+    Arp,
+    None,
+}
+
+const KINDS: [(&str, Kind); 4] =
+    [("tcp", Kind::Tcp), ("http", Kind::Http), ("arp", Kind::Arp), ("none", Kind::None)];
+
+/// Reads how the servers of a service over `protocol` are probed.
+pub(super) fn read(section: &mut Section<'_>, protocol: Protocol) -> Health {
+    let written = section.get("kind", values::choice(&KINDS, &[]));
+    if let Some(kind) =
+        written.as_ref().filter(|kind| *kind.get_ref() == Kind::Http && protocol == Protocol::Udp)
+    {
+        let help = "write kind = \"arp\" or \"none\", or \"tcp\" where the servers also listen on TCP";
+        section.problem(Problem::new(
+            kind.span(),
+            "an HTTP probe needs a service with protocol \"tcp\"",
+            help,
+        ));
+    }
+    let misspelt = written.is_none() && section.has("kind");
+    let kind = written.map_or(default_kind(protocol), Spanned::into_inner);
+    if !misspelt {
+        misplaced_keys(section, kind);
+    }
+    let http = http(section);
+    let (interval_ms, timeout_ms) = times(section);
+    Health {
+        kind: match kind {
+            Kind::Tcp => HealthKind::Tcp,
+            Kind::Http => http,
+            Kind::Arp => HealthKind::Arp,
+            Kind::None => HealthKind::None,
+        },
+        interval_ms,
+        timeout_ms,
+        rise: section.or("rise", values::count(defaults::COUNTS), defaults::HEALTH_RISE),
+        fall: section.or("fall", values::count(defaults::COUNTS), defaults::HEALTH_FALL),
+        jitter_percent: section.or(
+            "jitter_percent",
+            values::count(defaults::JITTER_PERCENT),
+            defaults::HEALTH_JITTER_PERCENT,
+        ),
+        port: section.get("port", values::count(defaults::PORTS)).map(Spanned::into_inner),
+    }
+}
+
+fn default_kind(protocol: Protocol) -> Kind {
+    match protocol {
+        Protocol::Tcp => Kind::Tcp,
+        Protocol::Udp => Kind::Arp,
+    }
+}
+
+/// Complains of keys that mean nothing with this kind of probe.
+fn misplaced_keys(section: &Section<'_>, kind: Kind) {
+    let complain = |key: &str, what: &str, help: &str| {
+        if let Some(span) = section.key_span(key) {
+            section.problem(Problem::new(span, format!("`{key}` is only for {what}"), help));
+        }
+    };
+    if kind != Kind::Http {
+        for key in ["path", "host", "status", "body"] {
+            complain(key, "HTTP probes", "write kind = \"http\", or remove it");
+        }
+    }
+    if matches!(kind, Kind::Arp | Kind::None) {
+        complain("port", "probes of a port", "write kind = \"tcp\" or \"http\", or remove it");
+    }
+}
+
+/// Reads the keys of an HTTP probe.
+fn http(section: &mut Section<'_>) -> HealthKind {
+    let status: Vec<_> =
+        section.one_or_list("status", values::status).into_iter().map(Spanned::into_inner).collect();
+    if let Some(span) = section.key_span("status").filter(|_| !section.has("status")) {
+        let help = "name the status codes that mean health, such as \"200-399\"";
+        section.problem(Problem::new(span, "`status` is empty, so no server would ever be healthy", help));
+    }
+    HealthKind::Http {
+        path: section.or("path", values::request_target, defaults::HEALTH_PATH.to_owned()),
+        host: section.get("host", values::word).map(Spanned::into_inner),
+        status: if status.is_empty() { vec![defaults::HEALTH_STATUS] } else { status },
+        body: section.get("body", values::text).map(Spanned::into_inner),
+    }
+}
+
+/// Interval and timeout, in milliseconds.
+fn times(section: &mut Section<'_>) -> (u64, u64) {
+    let interval_ms =
+        section.or("interval", values::duration_ms(defaults::INTERVAL_MS), defaults::HEALTH_INTERVAL_MS);
+    let Some(timeout) = section.get("timeout", values::duration_ms(1..=*defaults::INTERVAL_MS.end())) else {
+        return (interval_ms, defaults::health_timeout_ms(interval_ms));
+    };
+    if *timeout.get_ref() >= interval_ms {
+        let message = format!(
+            "`timeout` ({}) is not shorter than `interval` ({}), so probes would overlap",
+            values::written(*timeout.get_ref()),
+            values::written(interval_ms),
+        );
+        section.problem(Problem::new(timeout.span(), message, "lower the timeout or raise the interval"));
+    }
+    (interval_ms, timeout.into_inner())
+}

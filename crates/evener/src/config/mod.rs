@@ -1,0 +1,253 @@
+//! Configuration: TOML in, a validated [`Config`] out, or everything that is wrong with it.
+//!
+//! [`parse`] is pure and never panics. The raw file becomes a valid configuration once, here; nothing
+//! behind this module checks again.
+
+mod addresses;
+mod defaults;
+mod health;
+mod once;
+mod problems;
+mod section;
+mod server;
+mod service;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+
+use evener_core::farm::{Protocol, Service};
+use toml::Spanned;
+use toml::de::DeTable;
+
+use once::Once;
+use problems::{Cause, Problem, Sink, Span};
+pub use problems::{Problems, Report};
+use section::Section;
+use service::Placed;
+
+/// A configuration that holds together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What moves the packets.
+    pub engine: Engine,
+    /// How the daemon is watched.
+    pub admin: Admin,
+    /// What holds for all hosts of the farm.
+    pub farm: Farm,
+    /// At least one, with names and addresses of their own.
+    pub services: Vec<Service>,
+}
+
+/// What moves the packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Engine {
+    /// Which engine.
+    pub kind: EngineKind,
+    /// How the `xdp` engine attaches.
+    pub xdp_mode: XdpMode,
+    /// Interfaces that packets are taken from; empty: found from the routes to services and servers.
+    pub interfaces: Vec<String>,
+    /// Sessions that there is room for.
+    pub sessions_max: usize,
+    /// Threads of the `packet` engine; `None`: as many as there are processors.
+    pub threads: Option<usize>,
+}
+
+/// Which engine moves the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// `Xdp` where it works, else `Packet`.
+    Auto,
+    /// In the kernel.
+    Xdp,
+    /// In application space, by AF_PACKET.
+    Packet,
+}
+
+/// How the `xdp` engine attaches to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// `Native` where the driver can, else `Generic`.
+    Auto,
+    /// In the driver.
+    Native,
+    /// In the kernel's own receive path, with any driver.
+    Generic,
+}
+
+/// How the daemon is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Where metrics and health are served over HTTP; `None`: nowhere.
+    pub listen: Option<SocketAddr>,
+}
+
+/// What holds for all hosts of the farm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Farm {
+    /// The secret by which hosts of the farm know each other.
+    pub secret_file: Option<PathBuf>,
+}
+
+const ENGINE_KINDS: [(&str, EngineKind); 3] =
+    [("auto", EngineKind::Auto), ("xdp", EngineKind::Xdp), ("packet", EngineKind::Packet)];
+const XDP_MODES: [(&str, XdpMode); 3] =
+    [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("generic", XdpMode::Generic)];
+
+/// Reads and validates the file at `path`.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn load(path: &Path) -> Result<Config, Problems> {
+    let name = path.display().to_string();
+    let bytes = read_bytes(path).map_err(|error| {
+        let help = match error.kind() {
+            io::ErrorKind::NotFound => "name the file; evener.example.toml is one to begin with",
+            io::ErrorKind::PermissionDenied => "run as a user who may read it",
+            _ => "name a readable TOML file",
+        };
+        Problems::unreadable(&name, format!("{name} cannot be read: {error}"), help)
+    })?;
+    if bytes.len() > defaults::FILE_BYTES {
+        let message = format!("{name} is larger than {} KiB", defaults::FILE_BYTES / 1024);
+        return Err(Problems::unreadable(
+            &name,
+            message,
+            "name a TOML file; this is most likely another file",
+        ));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let message = format!("{name} is not UTF-8 text: byte {at} is not");
+        Problems::unreadable(&name, message, "save it as UTF-8")
+    })?;
+    parse(&text, &name)
+}
+
+/// At most one byte more than is allowed, so that an endless file ends.
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(defaults::FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Validates `text`; problems name `origin` as its file.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
+    let sink = Sink::default();
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        let span = error.span().unwrap_or(text.len()..text.len());
+        let help = syntax_help(error.message(), problems::line_at(text, span.start));
+        let message = format!("this is not TOML: {}", error.message());
+        sink.push(Problem { cause: Cause::Syntax, ..Problem::new(span, message, help) });
+    }
+    let config = Section::root(document.get_ref(), &sink, config);
+    sink.finish(config, origin, text)
+}
+
+/// What to do about a syntax error, told by the parser's message and the line that it is on.
+fn syntax_help(message: &str, line: &str) -> &'static str {
+    if message.contains("duplicate key") {
+        "a key can stand only once in a table: remove one, or write [[...]] before each of several tables"
+    } else if line.trim_start().starts_with('[') {
+        "write [name] or [[name]] on a line of its own, with as many brackets after it as before it"
+    } else if message.contains("string") {
+        "close the quotes on the same line"
+    } else {
+        "write KEY = VALUE, with quotes around words, addresses and times"
+    }
+}
+
+fn config(root: &mut Section<'_>) -> Config {
+    let engine = root.section("engine", engine);
+    let farm = root.section("farm", |section| Farm {
+        secret_file: section.get("secret_file", values::path).map(Spanned::into_inner),
+    });
+    let admin = root.section("admin", |section| Admin {
+        listen: section.or("listen", values::listen, Some(defaults::ADMIN_LISTEN)),
+    });
+    root.later("dns", "remove it: this version of Evener does not answer DNS");
+    let placed = root.sections("service", service::read);
+    if !root.has("service") {
+        root.missing("service",
+            "there is no service",
+            "add [[service]] with address = \"192.0.2.100:80\" and discover = \"arp\" or some [[service.server]]",
+        );
+    }
+    let placed: Vec<Placed> = placed.into_iter().flatten().collect();
+    check_between_services(root, &placed);
+    Config { engine, admin, farm, services: placed.into_iter().map(|placed| placed.service).collect() }
+}
+
+fn engine(section: &mut Section<'_>) -> Engine {
+    let interfaces = section.list("interfaces", values::interface);
+    let mut once = Once::new();
+    for interface in &interfaces {
+        let name = interface.get_ref();
+        let message = format!("interface {name:?} is listed twice");
+        once.first(section, name, interface.span(), message, "list it once");
+    }
+    Engine {
+        kind: section.or("kind", values::choice(&ENGINE_KINDS, &[]), defaults::ENGINE_KIND),
+        xdp_mode: section.or("xdp_mode", values::choice(&XDP_MODES, &[]), defaults::XDP_MODE),
+        interfaces: interfaces.into_iter().map(Spanned::into_inner).collect(),
+        sessions_max: section.or("sessions_max", values::count(defaults::SESSIONS), defaults::SESSIONS_MAX),
+        threads: section.get("threads", values::count(defaults::THREADS)).map(Spanned::into_inner),
+    }
+}
+
+/// What each service may have for itself only.
+fn check_between_services(root: &Section<'_>, placed: &[Placed]) {
+    let mut names = Once::new();
+    let mut vips: Once<(SocketAddrV4, Protocol)> = Once::new();
+    for Placed { service, name, addresses } in placed {
+        let message = format!("two services are called {:?}", service.name);
+        names.first(root, &service.name, name.clone(), message, "give each a name of its own");
+        for address in addresses {
+            let (vip, protocol) = (*address.get_ref(), service.protocol);
+            let message = format!("{vip} over {protocol} is given twice");
+            let help = "one address, port and protocol belongs to one service: remove one, or change it";
+            vips.first(root, (vip, protocol), address.span(), message, help);
+        }
+    }
+    check_announcers(root, placed);
+    let count = placed.iter().map(|placed| placed.addresses.len()).sum::<usize>();
+    let last = placed.iter().flat_map(|placed| &placed.addresses).nth(defaults::VIPS);
+    if let Some(one_too_many) = last {
+        let message = format!("the services have {count} addresses with port together");
+        let help = format!("this is the first too many: a farm can have {}", defaults::VIPS);
+        root.problem(Problem::new(one_too_many.span(), message, help));
+    }
+}
+
+/// ARP knows no ports: if the director answers for an address, discovery on it would find the director.
+fn check_announcers(root: &Section<'_>, placed: &[Placed]) {
+    let with = |announce: bool| {
+        placed
+            .iter()
+            .filter(move |placed| placed.service.announce == announce)
+            .flat_map(|placed| &placed.addresses)
+    };
+    let announced: BTreeMap<&Ipv4Addr, Span> = with(true).map(|a| (a.get_ref().ip(), a.span())).collect();
+    for Placed { service, addresses, .. } in placed.iter().filter(|placed| placed.service.discover.is_some())
+    {
+        for address in addresses.iter().filter(|_| !service.announce) {
+            let ip = address.get_ref().ip();
+            if let Some(span) = announced.get(ip) {
+                let message =
+                    format!("servers are discovered by {ip}, which the director answers ARP for itself");
+                let help = "add announce = false to the service without `discover`, or use another address";
+                root.problem(
+                    Problem::new(address.span(), message, help).also(span.clone(), "announced here"),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What is wrong with a file: everything at once, each with its place and what to write instead.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use serde::Serialize;
+
+use super::defaults;
+
+/// Where in the text something stands, in bytes.
+pub(super) type Span = Range<usize>;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    /// Its place; `None` where the file itself could not be read.
+    pub(super) span: Option<Span>,
+    /// Another place that explains it, with a label.
+    pub(super) also: Option<(Span, &'static str)>,
+    pub(super) message: String,
+    pub(super) help: String,
+    pub(super) cause: Cause,
+}
+
+/// What a problem comes from, which decides whether it still means anything beside another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The text is not TOML here.
+    Syntax,
+    /// Something written is wrong.
+    Value,
+    /// Something is not written.
+    Missing,
+}
+
+impl Problem {
+    pub(super) fn new(span: Span, message: impl Into<String>, help: impl Into<String>) -> Self {
+        let (message, help) = (message.into(), help.into());
+        Problem { span: Some(span), also: None, message, help, cause: Cause::Value }
+    }
+
+    pub(super) fn missing(span: Span, message: impl Into<String>, help: impl Into<String>) -> Self {
+        Problem { cause: Cause::Missing, ..Problem::new(span, message, help) }
+    }
+
+    pub(super) fn also(self, span: Span, label: &'static str) -> Self {
+        Problem { also: Some((span, label)), ..self }
+    }
+}
+
+/// Gathers problems while a file is read; shared by all who read, so that nobody stops at the first.
+#[derive(Debug, Default)]
+pub(super) struct Sink(RefCell<Vec<Problem>>);
+
+impl Sink {
+    pub(super) fn push(&self, problem: Problem) {
+        self.0.borrow_mut().push(problem);
+    }
+
+    /// `value` if nothing was wrong.
+    pub(super) fn finish<T>(self, value: T, file: &str, text: &str) -> Result<T, Problems> {
+        let found = self.0.into_inner();
+        if found.is_empty() { Ok(value) } else { Err(Problems::new(file, text, found)) }
+    }
+}
+
+/// Everything that is wrong with a configuration file, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems {
+    file: String,
+    text: String,
+    list: Vec<Problem>,
+    omitted: usize,
+}
+
+/// One problem as a program wants it: `evener check --json` prints a list of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report<'p> {
+    /// The file as it was named.
+    pub file: &'p str,
+    /// Line, from 1; `None` where the file could not be read at all.
+    pub line: Option<usize>,
+    /// Column in characters, from 1.
+    pub column: Option<usize>,
+    /// What is wrong.
+    pub message: &'p str,
+    /// What to write or do instead.
+    pub help: &'p str,
+}
+
+impl Problems {
+    fn new(file: &str, text: &str, mut list: Vec<Problem>) -> Self {
+        drop_echoes(text, &mut list);
+        list.sort_by_key(|problem| problem.span.as_ref().map(|span| span.start));
+        let omitted = list.len().saturating_sub(defaults::PROBLEMS);
+        list.truncate(defaults::PROBLEMS);
+        for problem in &mut list {
+            problem.span = problem.span.take().map(|span| within(text, span));
+            problem.also = problem.also.take().map(|(span, label)| (within(text, span), label));
+        }
+        Problems { file: file.to_owned(), text: text.to_owned(), list, omitted }
+    }
+
+    /// The file could not be read, so there is nothing to point at.
+    pub(super) fn unreadable(file: &str, message: String, help: &str) -> Self {
+        let problem = Problem { span: None, also: None, message, help: help.to_owned(), cause: Cause::Value };
+        Problems { file: file.to_owned(), text: String::new(), list: vec![problem], omitted: 0 }
+    }
+
+    /// The problems, as a program wants them.
+    pub fn reports(&self) -> impl Iterator<Item = Report<'_>> {
+        self.list.iter().map(|problem| {
+            let place = problem.span.as_ref().map(|span| line_and_column(&self.text, span.start));
+            Report {
+                file: &self.file,
+                line: place.map(|(line, _)| line),
+                column: place.map(|(_, column)| column),
+                message: &problem.message,
+                help: &problem.help,
+            }
+        })
+    }
+
+    /// The problems, as a person wants them: each with its line, a caret and what to write instead.
+    pub fn render(&self, colour: bool) -> String {
+        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+        let mut out = String::new();
+        for problem in &self.list {
+            out.push_str(&self.render_one(&renderer, problem));
+            out.push_str("\n\n");
+        }
+        let count = self.list.len() + self.omitted;
+        let errors = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
+        out.push_str(&format!("{}: {errors}", self.file));
+        if self.omitted > 0 {
+            out.push_str(&format!(", the first {} are shown", self.list.len()));
+        }
+        out
+    }
+
+    fn render_one(&self, renderer: &Renderer, problem: &Problem) -> String {
+        let title = Level::ERROR.primary_title(problem.message.as_str());
+        let help = Level::HELP.message(problem.help.as_str());
+        let Some(span) = problem.span.clone() else {
+            return renderer.render(&[title.element(help)]);
+        };
+        let mut snippet = Snippet::source(self.text.as_str())
+            .path(self.file.as_str())
+            .annotation(AnnotationKind::Primary.span(span));
+        if let Some((span, label)) = problem.also.clone() {
+            snippet = snippet.annotation(AnnotationKind::Context.span(span).label(label));
+        }
+        renderer.render(&[title.element(snippet).element(help)])
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// Around a syntax error the rest of the file is a guess: what seems missing may only be unreadable, what
+/// seems wrong on the same line is an echo, and behind a broken header keys seem to be in another table.
+fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
+    let start_of = |problem: &Problem| problem.span.as_ref().map_or(0, |span| line_start(text, span.start));
+    let broken: BTreeSet<usize> = list.iter().filter(|p| p.cause == Cause::Syntax).map(start_of).collect();
+    if broken.is_empty() {
+        return;
+    }
+    let header = broken.iter().copied().find(|&start| line_at(text, start).trim_start().starts_with('['));
+    list.retain(|problem| match problem.cause {
+        Cause::Syntax => true,
+        Cause::Missing => false,
+        Cause::Value => {
+            let start = start_of(problem);
+            !broken.contains(&start) && header.is_none_or(|header| start < header)
+        }
+    });
+}
+
+/// The line around `at`, without its end.
+pub(super) fn line_at(text: &str, at: usize) -> &str {
+    text.get(line_start(text, at)..).unwrap_or_default().lines().next().unwrap_or_default()
+}
+
+/// Where the line around `at` begins.
+fn line_start(text: &str, at: usize) -> usize {
+    text.get(..floor(text, at)).unwrap_or_default().rfind('\n').map_or(0, |newline| newline + 1)
+}
+
+/// The span cut to its first line and to whole characters, so that a caret can be drawn under it.
+fn within(text: &str, span: Span) -> Span {
+    let start = floor(text, span.start);
+    let rest = text.get(start..).unwrap_or_default();
+    let line_end = start + rest.find(['\r', '\n']).unwrap_or(rest.len());
+    let end = floor(text, span.end).clamp(start, line_end.max(start));
+    start..end
+}
+
+/// The last character boundary at or before `at`.
+fn floor(text: &str, at: usize) -> usize {
+    let at = at.min(text.len());
+    (0..=at).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0)
+}
+
+fn line_and_column(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or_default();
+    let column = before.get(line_start(text, at)..).unwrap_or_default().chars().count();
+    (before.matches('\n').count() + 1, column + 1)
+}

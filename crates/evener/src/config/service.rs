@@ -1,0 +1,167 @@
+//! `[[service]]`: an address, its four choices, and the servers behind it.
+
+use std::net::SocketAddrV4;
+
+use evener_core::farm::{Discover, Method, Placement, Protocol, Service, Timeouts};
+use toml::Spanned;
+
+use super::problems::{Problem, Span};
+use super::section::Section;
+use super::server::Servers;
+use super::{addresses, defaults, health, values};
+
+const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+const METHODS: [(&str, Method); 1] = [("l2", Method::L2)];
+const METHODS_LATER: [&str; 5] = ["nat", "tunnel", "handoff", "redirect", "dns"];
+const PLACEMENTS: [(&str, Placement); 1] = [("director", Placement::Director)];
+const PLACEMENTS_LATER: [&str; 1] = ["every-host"];
+const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
+
+/// A service and where in the file its name and addresses stand, for checks between services.
+pub(super) struct Placed {
+    pub(super) service: Service,
+    pub(super) name: Span,
+    pub(super) addresses: Vec<Spanned<SocketAddrV4>>,
+}
+
+/// Reads one service; `None` if it has no address, which has then been noted.
+pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
+    let name = section.get("name", values::name);
+    let addresses = service_addresses(section);
+    let protocol = section.or("protocol", values::choice(&PROTOCOLS, &[]), Protocol::Tcp);
+    let method = section.or("method", values::choice(&METHODS, &METHODS_LATER), Method::L2);
+    let placement =
+        section.or("placement", values::choice(&PLACEMENTS, &PLACEMENTS_LATER), Placement::Director);
+    let policy = section.or("policy", values::policy_name, defaults::POLICY);
+    let discovery = Discovery::read(section);
+    let servers = Servers::read(section, &addresses, discovery.wanted);
+    let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
+    let health = section.section("health", |section| health::read(section, protocol));
+    let timeouts = section.section("timeouts", timeouts);
+    section.later("route", "routes come with the methods that read requests; this version has method \"l2\"");
+
+    let first = addresses.first()?;
+    Some(Placed {
+        name: name.as_ref().map_or(first.span(), Spanned::span),
+        service: Service {
+            name: name.map_or_else(|| first.get_ref().to_string(), Spanned::into_inner),
+            addresses: addresses.iter().map(|address| *address.get_ref()).collect(),
+            protocol,
+            method,
+            placement,
+            policy,
+            discover: discovery.how,
+            discover_interval_ms: discovery.interval_ms,
+            discover_rounds: discovery.rounds,
+            announce: discovery.announce,
+            allow: discovery.allow,
+            servers_max: discovery.servers_max,
+            servers,
+            health,
+            timeouts,
+            keep_last,
+        },
+        addresses,
+    })
+}
+
+/// `address` or `addresses`: exactly one of the two.
+fn service_addresses(section: &mut Section<'_>) -> Vec<Spanned<SocketAddrV4>> {
+    let help = "add for example address = \"192.0.2.100:80\"";
+    let one = section.get("address", addresses::service_address);
+    let several = section.list("addresses", addresses::service_address);
+    match (section.key_span("address"), section.key_span("addresses")) {
+        (Some(address), Some(addresses)) => section.problem(
+            Problem::new(
+                addresses,
+                "a service has either `address` or `addresses`",
+                "put all of them into `addresses` and remove `address`",
+            )
+            .also(address, "and here is `address`"),
+        ),
+        (None, Some(addresses)) if !section.has("addresses") => section.problem(Problem::new(
+            addresses,
+            "`addresses` is empty, so this service has no address",
+            help,
+        )),
+        (None, None) => section.missing("address", "this service has no address", help),
+        (None, Some(_)) | (Some(_), None) => {}
+    }
+    one.into_iter().chain(several).collect()
+}
+
+/// How unlisted servers are found, and who then answers ARP for the address.
+struct Discovery {
+    /// Whether the file asks for discovery, rightly or not.
+    wanted: bool,
+    how: Option<Discover>,
+    interval_ms: u64,
+    rounds: u32,
+    announce: bool,
+    allow: Vec<evener_core::farm::Allow>,
+    servers_max: usize,
+}
+
+impl Discovery {
+    fn read(section: &mut Section<'_>) -> Self {
+        let how = section.get("discover", values::choice(&DISCOVER, &[]));
+        let announce = section.get("announce", values::flag);
+        let allow = section.list("allow", addresses::allow);
+        let wanted = section.key_span("discover").is_some();
+        let discovery = Discovery {
+            wanted,
+            how: how.as_ref().map(|how| *how.get_ref()),
+            interval_ms: section.or(
+                "discover_interval",
+                values::duration_ms(defaults::INTERVAL_MS),
+                defaults::DISCOVER_INTERVAL_MS,
+            ),
+            rounds: section.or("discover_rounds", values::count(defaults::COUNTS), defaults::DISCOVER_ROUNDS),
+            announce: announce.as_ref().map_or(!wanted, |announce| *announce.get_ref()),
+            allow: allow.into_iter().map(Spanned::into_inner).collect(),
+            servers_max: section.or(
+                "servers_max",
+                values::count(1..=defaults::SERVERS as u64),
+                defaults::SERVERS_MAX,
+            ),
+        };
+        if let (Some(how), Some(announce)) = (how, announce.filter(|announce| *announce.get_ref())) {
+            section.problem(
+                Problem::new(
+                    announce.span(),
+                    "with discover = \"arp\" the servers answer ARP for the address, so the director must not",
+                    "remove `announce` or `discover`",
+                )
+                .also(how.span(), "discovery is asked for here"),
+            );
+        }
+        if let Some(span) = section.key_span("allow").filter(|_| !section.has("allow")) {
+            let help = "list who may become a server, or leave it out for all who answer";
+            section.problem(Problem::new(span, "`allow` is empty, so nobody could be discovered", help));
+        }
+        if !discovery.wanted {
+            only_with_discovery(section);
+        }
+        discovery
+    }
+}
+
+fn only_with_discovery(section: &Section<'_>) {
+    for key in ["allow", "servers_max", "discover_interval", "discover_rounds"] {
+        if let Some(span) = section.key_span(key) {
+            let message = format!("`{key}` means nothing without `discover`");
+            section.problem(Problem::new(span, message, "add discover = \"arp\", or remove it"));
+        }
+    }
+}
+
+fn timeouts(section: &mut Section<'_>) -> Timeouts {
+    let default = Timeouts::default();
+    let idle = || values::duration_ms(defaults::IDLE_MS);
+    Timeouts {
+        syn_ms: section.or("syn", idle(), default.syn_ms),
+        tcp_ms: section.or("tcp", idle(), default.tcp_ms),
+        closing_ms: section.or("closing", idle(), default.closing_ms),
+        udp_ms: section.or("udp", idle(), default.udp_ms),
+    }
+}

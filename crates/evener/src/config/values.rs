@@ -1,0 +1,212 @@
+//! Readers of single values: each takes a TOML value and returns what it means, or what to write instead.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use evener_core::policy;
+use toml::de::DeValue;
+
+use super::defaults;
+use super::section::{Complaint, nearest_or_all};
+
+/// Longest name of a network interface, in bytes: IFNAMSIZ less its NUL.
+const INTERFACE_BYTES: usize = 15;
+
+/// A string of at least one printable character.
+pub(super) fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let DeValue::String(text) = value else {
+        return Complaint::wrong_type(value, "a string", "write it in quotes");
+    };
+    if text.is_empty() {
+        return Complaint::new("is empty", "write something between the quotes, or leave the key out");
+    }
+    if text.chars().any(char::is_control) {
+        return Complaint::new(
+            format!("has a control character in {text:?}"),
+            "write printable characters only",
+        );
+    }
+    Ok(text.clone().into_owned())
+}
+
+/// A printable string without spaces.
+pub(super) fn word(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let text = text(value)?;
+    if text.chars().any(char::is_whitespace) {
+        return Complaint::new(format!("has a space in {text:?}"), "write it without spaces");
+    }
+    Ok(text)
+}
+
+/// The name of a service or server; `drain` writes them as `SERVICE/SERVER`, hence no slash.
+pub(super) fn name(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let name = word(value)?;
+    if name.contains('/') {
+        return Complaint::new(format!("has a slash in {name:?}"), "use another character, such as a dash");
+    }
+    if name.chars().count() > defaults::NAME_CHARS {
+        return Complaint::new("is too long", format!("use at most {} characters", defaults::NAME_CHARS));
+    }
+    Ok(name)
+}
+
+/// `true` or `false`.
+pub(super) fn flag(value: &DeValue<'_>) -> Result<bool, Complaint> {
+    match value {
+        DeValue::Boolean(flag) => Ok(*flag),
+        other => Complaint::wrong_type(other, "true or false", "write true or false, without quotes"),
+    }
+}
+
+/// A whole number within `range`.
+pub(super) fn count<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&DeValue<'_>) -> Result<T, Complaint> {
+    move |value| {
+        let (least, most) = (range.start(), range.end());
+        let help = format!("write a whole number from {least} to {most}");
+        let DeValue::Integer(digits) = value else {
+            return Complaint::wrong_type(value, "a whole number", &help);
+        };
+        let number = u64::from_str_radix(digits.as_str(), digits.radix()).ok().filter(|n| range.contains(n));
+        match number.and_then(|number| T::try_from(number).ok()) {
+            Some(number) => Ok(number),
+            None => Complaint::new(format!("is {digits}, out of range"), help),
+        }
+    }
+}
+
+/// A time such as `"500ms"`, in milliseconds.
+pub(super) fn duration_ms(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Result<u64, Complaint> {
+    move |value| {
+        let help = "write a number and its unit in quotes, such as \"500ms\", \"2s\" or \"5m\"";
+        let text = match value {
+            DeValue::String(text) => text,
+            DeValue::Integer(n) => return Complaint::new(format!("is {n} without a unit"), help),
+            other => return Complaint::wrong_type(other, "a time", help),
+        };
+        let Ok(duration) = humantime::parse_duration(text) else {
+            return Complaint::new(format!("is not a time: {text:?}"), help);
+        };
+        match u64::try_from(duration.as_millis()).ok().filter(|ms| range.contains(ms)) {
+            Some(ms) => Ok(ms),
+            None => Complaint::new(
+                format!("is {text}, out of range"),
+                format!("write a time from {} to {}", written(*range.start()), written(*range.end())),
+            ),
+        }
+    }
+}
+
+/// Milliseconds as they are written in the file.
+pub(super) fn written(ms: u64) -> String {
+    humantime::format_duration(Duration::from_millis(ms)).to_string()
+}
+
+/// One of the named values. `later` names what Evener is to have, but not yet.
+pub(super) fn choice<T: Copy>(
+    choices: &'static [(&'static str, T)],
+    later: &'static [&'static str],
+) -> impl Fn(&DeValue<'_>) -> Result<T, Complaint> {
+    move |value| {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let word = match value {
+            DeValue::String(word) => word.as_ref(),
+            other => return Complaint::wrong_type(other, "a string", &format!("write {}", quoted(&names))),
+        };
+        match choices.iter().find(|(name, _)| *name == word) {
+            Some((_, choice)) => Ok(*choice),
+            None if later.contains(&word) => not_in_this_version(word, &names),
+            None => Complaint::new(format!("is unknown: {word:?}"), nearest_or_all(word, &names)),
+        }
+    }
+}
+
+/// The name of a policy.
+pub(super) fn policy_name(value: &DeValue<'_>) -> Result<&'static str, Complaint> {
+    const LATER: [&str; 4] = ["power-of-two", "least-load", "expected-delay", "peak-ewma"];
+    let names: Vec<&'static str> = policy::names().collect();
+    let word = match value {
+        DeValue::String(word) => word.as_ref(),
+        other => return Complaint::wrong_type(other, "a string", &format!("write {}", quoted(&names))),
+    };
+    match policy::by_name(word) {
+        Some(policy) => Ok(policy.name()),
+        None if LATER.contains(&word) => not_in_this_version(word, &names),
+        None => Complaint::new(format!("is unknown: {word:?}"), nearest_or_all(word, &names)),
+    }
+}
+
+fn not_in_this_version<T>(word: &str, names: &[&str]) -> Result<T, Complaint> {
+    Complaint::new(
+        format!("{word:?} is not in this version of Evener"),
+        format!("this version has {}", quoted(names)),
+    )
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" or ")
+}
+
+/// The name of a network interface.
+pub(super) fn interface(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let name = word(value)?;
+    if name.len() > INTERFACE_BYTES || name.contains('/') {
+        let help = "`ip link` lists the interfaces; leave the list out to have them found from the routes";
+        return Complaint::new(format!("is not an interface: {name:?}"), help);
+    }
+    Ok(name)
+}
+
+/// Where the admin address listens; `None` for `"none"`.
+pub(super) fn listen(value: &DeValue<'_>) -> Result<Option<SocketAddr>, Complaint> {
+    let text = text(value)?;
+    if text == "none" {
+        return Ok(None);
+    }
+    match text.parse() {
+        Ok(address) => Ok(Some(address)),
+        Err(_) => Complaint::new(
+            format!("is not an address with port: {text:?}"),
+            "write for example \"127.0.0.1:9180\", or \"none\" for no admin address",
+        ),
+    }
+}
+
+/// A file.
+pub(super) fn path(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
+    text(value).map(PathBuf::from)
+}
+
+/// The target of an HTTP request (RFC 9112, section 3.2.1: origin form).
+pub(super) fn request_target(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let target = word(value)?;
+    if !target.starts_with('/') {
+        return Complaint::new(
+            format!("does not begin with a slash: {target:?}"),
+            format!("write \"/{target}\""),
+        );
+    }
+    Ok(target)
+}
+
+/// One HTTP status code or a range of them: `200`, `"200"` or `"200-399"`.
+pub(super) fn status(value: &DeValue<'_>) -> Result<(u16, u16), Complaint> {
+    let help = "write codes from 100 to 599: 200, \"200-399\", or a list of such";
+    let text = match value {
+        DeValue::Integer(code) if code.radix() == 10 => code.as_str(),
+        DeValue::String(text) => text,
+        other => return Complaint::wrong_type(other, "a status code or a range of them", help),
+    };
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    match (low.trim().parse(), high.trim().parse()) {
+        (Ok(low), Ok(high))
+            if low <= high && defaults::STATUS.contains(&low) && defaults::STATUS.contains(&high) =>
+        {
+            Ok((low, high))
+        }
+        _ => Complaint::new(format!("is not a status code or a range of them: {text:?}"), help),
+    }
+}

@@ -1,0 +1,7 @@
+//! Evener makes a group of web servers look and perform like one.
+//!
+//! This crate is the product: configuration, the daemon that runs it, and the command line.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod config;

@@ -1,0 +1,71 @@
+//! `evener`: one address in front of several web servers.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use clap::{CommandFactory, Parser};
+use evener::cli::{Check, Cli, Command, Exit, Man};
+use evener::config::{self, Config, Problems};
+
+fn main() -> Exit {
+    match Cli::parse().command {
+        Command::Check(args) => check(&args),
+        Command::Completions(args) => {
+            clap_complete::generate(args.shell, &mut Cli::command(), "evener", &mut io::stdout());
+            Exit::Ok
+        }
+        Command::Man(args) => done("the manual could not be written", man(&args)),
+        _ => {
+            eprintln!("evener: this command needs the daemon, which this build does not have");
+            Exit::Failed
+        }
+    }
+}
+
+/// Shows everything that is wrong with a file.
+fn check(args: &Check) -> Exit {
+    let checked = config::load(&args.file);
+    let written = match &checked {
+        result if args.json => write_json(result.as_ref().err()),
+        Ok(config) => writeln!(io::stdout(), "{}", summary(&args.file, config)),
+        Err(problems) => writeln!(io::stderr(), "{}", problems.render(colour())),
+    };
+    if checked.is_err() { Exit::Failed } else { done("the result could not be written", written) }
+}
+
+fn write_json(problems: Option<&Problems>) -> io::Result<()> {
+    let reports: Vec<_> = problems.into_iter().flat_map(Problems::reports).collect();
+    writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&reports)?)
+}
+
+fn summary(file: &Path, config: &Config) -> String {
+    let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let servers: usize = config.services.iter().map(|service| service.servers.len()).sum();
+    let services = counted(config.services.len(), "service");
+    format!("{}: ok, {services}, {} listed", file.display(), counted(servers, "server"))
+}
+
+/// Whether messages are read by someone who sees colours (no-color.org).
+fn colour() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+fn man(args: &Man) -> io::Result<()> {
+    match &args.dir {
+        Some(dir) => {
+            std::fs::create_dir_all(dir)?;
+            clap_mangen::generate_to(Cli::command(), dir)
+        }
+        None => clap_mangen::Man::new(Cli::command()).render(&mut io::stdout()),
+    }
+}
+
+fn done(failure: &str, result: io::Result<()>) -> Exit {
+    match result {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            eprintln!("evener: {failure}: {error}");
+            Exit::Failed
+        }
+    }
+}
