@@ -1,0 +1,41 @@
+# The commands a newcomer needs. Each installs what it needs and leaves nothing behind.
+
+# where cargo and system programs are, whatever kind of shell this is
+export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
+
+# farms of network namespaces need root; building does not
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+LAB := $(SUDO) target/release/evener-lab
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build test demo bench fmt lint fuzz clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing to build and test
+	@scripts/setup
+
+build: setup ## Build the release programs
+	cargo build --release
+
+test: setup ## Check formatting and lints, and run every test; farm tests need root
+	@scripts/test
+
+demo: build ## Show a whole farm at work, in about half a minute
+	@$(LAB) demo
+
+bench: build ## Measure; `make bench ARGS=--quick` is quicker
+	@$(LAB) bench $(ARGS)
+
+fmt: ## Format the code
+	cargo fmt --all
+
+lint: setup ## Check the code for what the compiler lets pass
+	cargo clippy --workspace --all-targets -- -D warnings
+
+fuzz: setup ## Feed parser and configuration made-up bytes for a minute each
+	@scripts/fuzz
+
+clean: ## Remove what was built
+	cargo clean

@@ -1,0 +1,235 @@
+//! Clients and servers, and what stands between them: real nginx servers, a closed-loop client, and
+//! every way in turn within each round, so that what else the machine does falls on all alike.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::Effort;
+use crate::evener::{self, Evener};
+use crate::farm::{Farm, WEB_PORT};
+use crate::load::Load;
+use crate::proxies::{HaProxy, NginxProxy};
+use crate::table::{Table, median, thousands};
+
+/// As many as in the measurements that the targets come from.
+const CONNECTIONS: usize = 42;
+const SERVERS: u8 = 3;
+const PAGES: [(&str, &str); 3] = [("0 KB", "/0k"), ("2 KB", "/2k"), ("108 KB", "/108k")];
+/// What all others are compared with.
+const STRAIGHT: &str = "straight";
+
+/// A way from clients to servers.
+struct Way {
+    name: &'static str,
+    targets: Vec<SocketAddr>,
+}
+
+/// All figures, and what could not be measured.
+#[derive(Debug, Default, Serialize)]
+pub struct Outcome {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Rounds of which the median counts.
+    pub rounds: usize,
+    /// Way by way, for each kind of request.
+    pub figures: Vec<Figure>,
+    /// Ways that did not start, and why.
+    pub missing: Vec<String>,
+    /// What the engines are.
+    pub engines: Vec<String>,
+}
+
+/// One way, for one kind of request.
+#[derive(Debug, Serialize)]
+pub struct Figure {
+    /// What stands between clients and servers.
+    pub way: &'static str,
+    /// Whether connections are used again.
+    pub keep_alive: bool,
+    /// Length of the replies.
+    pub reply: &'static str,
+    /// Median over the rounds.
+    pub requests_per_second: f64,
+    /// Requests per second by those of going straight, in the same round; median over the rounds.
+    pub ratio: f64,
+    /// Median over the rounds, in microseconds.
+    pub p99_us: f64,
+    /// Requests that failed, in all rounds.
+    pub errors: u64,
+    #[serde(skip)]
+    rounds: Vec<Round>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    requests_per_second: f64,
+    p99_us: u64,
+}
+
+/// Builds the farm with all that is compared in it, and measures.
+pub(super) fn run(effort: Effort) -> Result<Outcome> {
+    // proxies have a director of their own, where no program of ours sees their packets; so has each engine
+    let farm = Farm::builder().servers(SERVERS).directors(3).vips(2).silent().offload_replies().build()?;
+    let mut outcome = Outcome { connections: CONNECTIONS, rounds: effort.rounds, ..Outcome::default() };
+    let haproxy = HaProxy::start(&farm.directors()[2], farm.servers())?;
+    let nginx = NginxProxy::start(&farm.directors()[2], farm.servers())?;
+    let mut ways = vec![Way { name: STRAIGHT, targets: farm.straight() }];
+    let mut running = Vec::new();
+    for (number, (name, engine)) in (0..).zip([("evener xdp", "xdp"), ("evener packet", "packet")]) {
+        match start_evener(&farm, number, engine) {
+            Ok((evener, says)) => {
+                running.push(evener);
+                outcome.engines.push(format!("{name}: {says}"));
+                ways.push(Way { name, targets: vec![(farm.vip(number), WEB_PORT).into()] });
+            }
+            Err(error) => outcome.missing.push(format!("{name}: {error:#}")),
+        }
+    }
+    ways.push(Way { name: "HAProxy tcp", targets: vec![haproxy.tcp] });
+    ways.push(Way { name: "HAProxy http", targets: vec![haproxy.http] });
+    ways.push(Way { name: "nginx proxy", targets: vec![nginx.http] });
+    measure(&farm, &ways, effort, &mut outcome)?;
+    Ok(outcome)
+}
+
+/// The daemon with one of its engines on one of the directors, and what it says of itself.
+fn start_evener(farm: &Farm, number: u8, engine: &str) -> Result<(Evener, String)> {
+    let host = &farm.directors()[usize::from(number)];
+    let evener = Evener::start(host, &evener::web_service(farm, number, engine))?;
+    evener.wait_for_servers(farm.servers().len(), std::time::Duration::from_secs(10))?;
+    let status: serde_json::Value = serde_json::from_str(&evener.command(&["status", "--json"])?)?;
+    let says =
+        status.get("engine").map_or_else(|| engine.to_owned(), |says| says.to_string().replace('"', ""));
+    Ok((evener, says))
+}
+
+fn measure(farm: &Farm, ways: &[Way], effort: Effort, outcome: &mut Outcome) -> Result<()> {
+    for round in 0..effort.rounds {
+        eprintln!("round {} of {}", round + 1, effort.rounds);
+        let kinds = [false, true].into_iter().flat_map(|keep_alive| PAGES.map(|page| (keep_alive, page)));
+        for (keep_alive, (reply, path)) in kinds {
+            for turn in 0..ways.len() {
+                // each round begins with another
+                let Some(way) = ways.get((turn + round) % ways.len()) else { continue };
+                let load = Load {
+                    targets: way.targets.clone(),
+                    path: path.to_owned(),
+                    connections: CONNECTIONS,
+                    keep_alive,
+                    duration: Some(effort.each),
+                    ..Load::to(farm.service())
+                };
+                let report = load.run_on(farm.client(0))?;
+                if way.name == STRAIGHT && report.errors.total() > 0 {
+                    bail!("Even straight to the servers, requests fail: {:?}", report.examples);
+                }
+                let result = Round { requests_per_second: report.requests_per_second, p99_us: report.p99_us };
+                outcome.figure(way.name, keep_alive, reply).add(result, report.errors.total());
+            }
+        }
+    }
+    outcome.settle();
+    Ok(())
+}
+
+impl Outcome {
+    pub(super) fn is_whole(&self) -> bool {
+        let ours = |figure: &&Figure| figure.way.starts_with("evener");
+        self.missing.is_empty() && self.figures.iter().filter(ours).all(|figure| figure.errors == 0)
+    }
+
+    fn figure(&mut self, way: &'static str, keep_alive: bool, reply: &'static str) -> &mut Figure {
+        let same = |it: &Figure| it.way == way && it.keep_alive == keep_alive && it.reply == reply;
+        let index = self.figures.iter().position(same).unwrap_or_else(|| {
+            self.figures.push(Figure {
+                way,
+                keep_alive,
+                reply,
+                requests_per_second: 0.0,
+                ratio: 0.0,
+                p99_us: 0.0,
+                errors: 0,
+                rounds: Vec::new(),
+            });
+            self.figures.len() - 1
+        });
+        &mut self.figures[index]
+    }
+
+    /// Makes medians of the rounds.
+    fn settle(&mut self) {
+        let straight = |keep_alive, reply| {
+            let figure = self
+                .figures
+                .iter()
+                .find(|it| (it.way, it.keep_alive, it.reply) == (STRAIGHT, keep_alive, reply));
+            figure.map(|figure| figure.rounds.clone()).unwrap_or_default()
+        };
+        let bases: Vec<_> =
+            self.figures.iter().map(|figure| straight(figure.keep_alive, figure.reply)).collect();
+        for (figure, base) in self.figures.iter_mut().zip(bases) {
+            let rounds = &figure.rounds;
+            figure.requests_per_second =
+                median(rounds.iter().map(|round| round.requests_per_second).collect());
+            figure.p99_us = median(rounds.iter().map(|round| round.p99_us as f64).collect());
+            let ratios = rounds
+                .iter()
+                .zip(&base)
+                .map(|(own, base)| own.requests_per_second / base.requests_per_second);
+            figure.ratio = median(ratios.collect());
+        }
+    }
+
+    pub(super) fn print(&self) {
+        println!(
+            "End to end: {SERVERS} nginx servers, {} connections, requests per second, median of {} rounds;",
+            self.connections, self.rounds
+        );
+        println!("behind it the ratio to the same client going straight to the servers in the same round.");
+        for engine in &self.engines {
+            println!("  {engine}");
+        }
+        for keep_alive in [false, true] {
+            println!();
+            println!(
+                "{}",
+                if keep_alive { "Connections kept:" } else { "A new connection for each request:" }
+            );
+            print!("{}", self.table(keep_alive));
+        }
+        for missing in &self.missing {
+            println!("\nNot measured: {missing}");
+        }
+    }
+
+    fn table(&self, keep_alive: bool) -> Table {
+        let heading: Vec<&str> =
+            [""].into_iter().chain(PAGES.iter().flat_map(|(reply, _)| [*reply, "", ""])).collect();
+        let mut table = Table::new(&heading);
+        let mut ways: Vec<&str> = Vec::new();
+        for figure in &self.figures {
+            if !ways.contains(&figure.way) {
+                ways.push(figure.way);
+            }
+        }
+        // rounds begin with different ways, yet the first began with the order that is meant
+        for way in ways {
+            let own = self.figures.iter().filter(|it| it.way == way && it.keep_alive == keep_alive);
+            let cells = own.flat_map(|it| {
+                let failed = if it.errors > 0 { format!("{} failed", it.errors) } else { String::new() };
+                [thousands(it.requests_per_second as u64), format!("{:.2}x", it.ratio), failed]
+            });
+            table.row([way.to_owned()].into_iter().chain(cells));
+        }
+        table
+    }
+}
+
+impl Figure {
+    fn add(&mut self, round: Round, errors: u64) {
+        self.rounds.push(round);
+        self.errors += errors;
+    }
+}

@@ -1,0 +1,90 @@
+//! How fast it is. Everything is a ratio within one run on one machine: absolute figures on shared
+//! machines mean little.
+
+mod end_to_end;
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+pub use end_to_end::{Figure, Outcome};
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Rounds of which the median counts.
+    pub rounds: usize,
+    /// How long each figure of a round is measured.
+    pub each: Duration,
+}
+
+impl Effort {
+    /// For a first look.
+    pub const QUICK: Effort = Effort { rounds: 5, each: Duration::from_millis(400) };
+    /// For figures to quote.
+    pub const FULL: Effort = Effort { rounds: 7, each: Duration::from_millis(1500) };
+}
+
+/// What was measured, and on what.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The machine and the programs.
+    pub environment: Environment,
+    /// Requests from clients to servers.
+    pub end_to_end: Outcome,
+}
+
+/// The machine and the programs.
+#[derive(Debug, Serialize)]
+pub struct Environment {
+    /// The kernel's release.
+    pub kernel: String,
+    /// Processors that this program may use.
+    pub cores: usize,
+    /// Versions of the programs that were compared.
+    pub programs: Vec<String>,
+}
+
+/// Measures everything, telling on standard error how far it is.
+pub fn run(effort: Effort) -> Result<Report> {
+    let environment = Environment::find()?;
+    Ok(Report { environment, end_to_end: end_to_end::run(effort)? })
+}
+
+impl Report {
+    /// Whether the product answered every request.
+    pub fn is_whole(&self) -> bool {
+        self.end_to_end.is_whole()
+    }
+
+    /// The tables.
+    pub fn print(&self) {
+        let Environment { kernel, cores, programs } = &self.environment;
+        println!("Measured on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));
+        println!();
+        self.end_to_end.print();
+    }
+}
+
+impl Environment {
+    fn find() -> Result<Environment> {
+        let kernel = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
+        let cores = std::thread::available_parallelism()?.get();
+        let evener = crate::evener::program().map(|path| path.to_string_lossy().into_owned());
+        let asked =
+            [("nginx", "-v"), ("haproxy", "-v"), (evener.as_deref().unwrap_or("evener"), "--version")];
+        let programs = asked.into_iter().filter_map(|(program, option)| version(program, option)).collect();
+        Ok(Environment { kernel, cores, programs })
+    }
+}
+
+/// The first line that a program says of its version, wherever it says it.
+fn version(program: &str, option: &str) -> Option<String> {
+    let output = Command::new(program).arg(option).output().ok()?;
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let line = text.lines().next()?.trim_start_matches("nginx version: ");
+    // HAProxy goes on with date and address
+    Some(line.split_once(" 20").map_or(line, |(version, _)| version).to_owned())
+}

@@ -1,0 +1,42 @@
+//! What is on a wire, by tcpdump(1).
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::host::Host;
+use crate::proc::Proc;
+
+/// A capture that runs; dropping it ends it.
+#[derive(Debug)]
+pub struct Capture {
+    tcpdump: Proc,
+}
+
+impl Host {
+    /// Captures what comes and goes at one of the host's interfaces, as the switch sees it: what a program
+    /// at the interface takes away or puts there is in it, too. `filter` is tcpdump's, and may be empty.
+    pub fn capture(&self, interface: usize, filter: &str) -> Result<Capture> {
+        let port = &self.interfaces[interface].port;
+        let switch = Host { name: format!("switch.{port}"), netns: self.switch.clone(), ..self.clone() };
+        let mut words = vec!["tcpdump", "-l", "-n", "-e", "-t", "--immediate-mode", "-i", port];
+        words.extend(filter.split_whitespace());
+        let mut tcpdump = switch.spawn("tcpdump", &words)?;
+        tcpdump.wait_for("listening on", Duration::from_secs(5))?;
+        Ok(Capture { tcpdump })
+    }
+}
+
+impl Capture {
+    /// The packets so far, one to a line, link-layer addresses first.
+    pub fn lines(&self) -> Vec<String> {
+        self.tcpdump.log().lines().filter(|line| line.contains(" > ")).map(str::to_owned).collect()
+    }
+
+    /// Waits for what is on its way, and ends the capture; its packets, as [`Capture::lines`].
+    pub fn stop(mut self) -> Result<Vec<String>> {
+        std::thread::sleep(Duration::from_millis(50));
+        self.tcpdump.sigterm(Duration::from_secs(2))?;
+        Ok(self.lines())
+    }
+}

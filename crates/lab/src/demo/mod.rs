@@ -1,0 +1,205 @@
+//! A whole farm at work, in about half a minute.
+//!
+//! LSMAC as its authors meant it: nobody names a server. While real clients use the farm, a server
+//! joins, one is drained, the daemon is killed and comes back; and nothing may break.
+
+mod outcome;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::evener::{self, Evener, Server};
+use crate::farm::Farm;
+use crate::faults::Traffic;
+use crate::load::{Load, Running};
+use crate::proxies::HaProxy;
+use crate::table::{bytes, median, thousands};
+pub use outcome::{Clients, Outcome, Speed};
+
+const SERVERS: usize = 3;
+/// How long each thing that happens is given to show what it does.
+const ACT: Duration = Duration::from_secs(3);
+/// How soon all servers must have been found.
+const FOUND_WITHIN: Duration = Duration::from_secs(10);
+/// Rounds of the comparison, and how long each way is measured in each.
+const ROUNDS: usize = 3;
+const ROUND: Duration = Duration::from_millis(700);
+const CONNECTIONS: usize = 42;
+
+/// Clients that use the farm all the while.
+struct Audience {
+    short: Running,
+    kept: Running,
+    downloads: Running,
+}
+
+/// Shows everything, telling on standard error what happens.
+pub fn run() -> Result<Outcome> {
+    let stage = Stage { begun: Instant::now() };
+    evener::program()?;
+    let mut farm = Farm::builder().servers(SERVERS as u8).directors(2).answering().build()?;
+    stage.tell(
+        "a farm: a client, a router, a switch, directors and three nginx servers that share one address",
+    );
+    let config = evener::web_service(&farm, 0, "auto");
+    config.lines().for_each(|line| eprintln!("          | {line}"));
+    let mut evener = Evener::start(farm.director(), &config)?;
+    let servers = evener.wait_for_servers(SERVERS, FOUND_WITHIN)?;
+    stage.tell("evener: ready; found by ARP, named by nobody:");
+    stage.show(&servers);
+
+    let mut outcome = Outcome { speeds: compare(&stage, &farm)?, ..Outcome::default() };
+
+    let director_before = farm.director().traffic()?;
+    let mut served_before = traffic_of_servers(&farm)?;
+    let audience = Audience::arrive(&farm);
+    stage.tell("clients come: some with a connection for each request, some that keep theirs, some with long downloads");
+    stage.watch(&audience, ACT);
+
+    let added = farm.add_server()?;
+    served_before.push(Traffic::default());
+    evener.wait_for_servers(SERVERS + 1, FOUND_WITHIN)?;
+    stage.tell(&format!("a fourth server, {}, was plugged in and found", added.name()));
+    stage.watch(&audience, ACT);
+
+    outcome.taken_while_draining = drain_one(&stage, &evener, &audience)?;
+
+    evener.daemon().kill9()?;
+    stage.tell("the daemon was killed (kill -9); who is there to send packets on?");
+    let before = audience.requests();
+    stage.watch(&audience, ACT);
+    outcome.answered_without_daemon = audience.requests() - before;
+
+    evener.start_again()?;
+    stage.tell("the daemon is back, and carries on with the sessions it finds");
+    stage.watch(&audience, ACT);
+
+    audience.leave(&mut outcome)?;
+    outcome.director = farm.director().traffic()?.since(&director_before);
+    let served = traffic_of_servers(&farm)?;
+    outcome.served_bytes =
+        served.iter().zip(&served_before).map(|(now, then)| now.since(then).sent_bytes).sum();
+    outcome.servers = evener.servers()?;
+    evener.stop().context("The daemon did not stop when told to")?;
+    drop(farm);
+    outcome.seconds = stage.begun.elapsed().as_secs_f64();
+    stage.tell("everything is removed again");
+    Ok(outcome)
+}
+
+/// Requests per second straight to the servers, through HAProxy, and through us, in turn.
+fn compare(stage: &Stage, farm: &Farm) -> Result<Vec<Speed>> {
+    // on a host of its own, where no program of ours sees its packets
+    let haproxy = HaProxy::start(&farm.directors()[1], farm.servers())?;
+    let ways = [
+        ("straight to the servers", farm.straight()),
+        ("evener", vec![farm.service()]),
+        ("HAProxy, mode tcp", vec![haproxy.tcp]),
+        ("HAProxy, mode http", vec![haproxy.http]),
+    ];
+    let mut figures = [const { Vec::new() }; 4];
+    for _ in 0..ROUNDS {
+        for ((_, targets), figures) in ways.iter().zip(&mut figures) {
+            let load = Load {
+                targets: targets.clone(),
+                path: "/2k".to_owned(),
+                connections: CONNECTIONS,
+                duration: Some(ROUND),
+                ..Load::to(farm.service())
+            };
+            let report = load.run_on(farm.client(0))?;
+            if report.errors.total() > 0 {
+                bail!("In the comparison, requests failed: {:?}", report.examples);
+            }
+            figures.push(report.requests_per_second);
+        }
+    }
+    let speeds = ways.into_iter().zip(figures);
+    let speeds = speeds.map(|((way, _), figures)| Speed { way, requests_per_second: median(figures) });
+    let speeds: Vec<_> = speeds.collect();
+    stage.tell("how fast, with a new connection for each request of 2 KB: measured");
+    Ok(speeds)
+}
+
+/// Drains the first server, and counts what it is given afterwards.
+fn drain_one(stage: &Stage, evener: &Evener, audience: &Audience) -> Result<u64> {
+    let chosen = evener.servers()?.into_iter().next().context("There is no server left to drain")?;
+    let name = format!("{}/{}", chosen.service, chosen.name);
+    evener.command(&["drain", &name])?;
+    let connections = || -> Result<u64> {
+        let server = evener.servers()?.into_iter().find(|server| server.name == chosen.name);
+        Ok(server.with_context(|| format!("{name} is gone, though it was only drained"))?.connections)
+    };
+    let before = connections()?;
+    stage.tell(&format!("evener drain {name}: no new connections for it; those it has go on"));
+    stage.watch(audience, ACT);
+    Ok(connections()? - before)
+}
+
+fn traffic_of_servers(farm: &Farm) -> Result<Vec<Traffic>> {
+    farm.servers().iter().map(|server| server.traffic()).collect()
+}
+
+impl Audience {
+    /// Gently: they shall show that nothing breaks, not how much there can be.
+    fn arrive(farm: &Farm) -> Audience {
+        let client = farm.client(0);
+        let visit = Load { connections: 8, pause: Duration::from_millis(5), ..Load::to(farm.service()) };
+        let kept = Load { keep_alive: true, path: "/2k".to_owned(), ..visit.clone() };
+        let download =
+            Load { connections: 3, path: "/big".to_owned(), pace: Some(2_000_000), ..visit.clone() };
+        Audience {
+            short: visit.start_on(client),
+            kept: kept.start_on(client),
+            downloads: download.start_on(client),
+        }
+    }
+
+    fn requests(&self) -> u64 {
+        self.short.requests() + self.kept.requests() + self.downloads.requests()
+    }
+
+    fn errors(&self) -> u64 {
+        self.short.errors() + self.kept.errors() + self.downloads.errors()
+    }
+
+    fn leave(self, outcome: &mut Outcome) -> Result<()> {
+        outcome.clients = vec![
+            Clients { who: "a connection for each request", report: self.short.stop()? },
+            Clients { who: "connections kept", report: self.kept.stop()? },
+            Clients { who: "long downloads", report: self.downloads.stop()? },
+        ];
+        Ok(())
+    }
+}
+
+/// Where what happens is told, with the time.
+struct Stage {
+    begun: Instant,
+}
+
+impl Stage {
+    fn tell(&self, what: &str) {
+        eprintln!("{:5.1} s   {what}", self.begun.elapsed().as_secs_f64());
+    }
+
+    fn show(&self, servers: &[Server]) {
+        for server in servers {
+            eprintln!("          {}/{} is {}", server.service, server.name, server.state);
+        }
+    }
+
+    /// Lets clients go on for a while, and tells how they fared.
+    fn watch(&self, audience: &Audience, time: Duration) {
+        let (begun, before) = (Instant::now(), audience.requests());
+        thread::sleep(time);
+        let rate = (audience.requests() - before) as f64 / begun.elapsed().as_secs_f64();
+        eprintln!(
+            "          {} requests a second, {} broken so far",
+            thousands(rate as u64),
+            audience.errors()
+        );
+    }
+}

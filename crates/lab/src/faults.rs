@@ -1,0 +1,137 @@
+//! What can be wrong with a host or its cables, and how much went through them.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::host::{Host, Interface};
+
+/// What went through a host's cables, in bytes and packets, seen from the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Traffic {
+    /// Bytes that came to the host.
+    pub received_bytes: u64,
+    /// Packets that came to the host.
+    pub received_packets: u64,
+    /// Bytes that the host sent.
+    pub sent_bytes: u64,
+    /// Packets that the host sent.
+    pub sent_packets: u64,
+}
+
+impl Traffic {
+    /// What was added since `before`.
+    pub fn since(&self, before: &Traffic) -> Traffic {
+        Traffic {
+            received_bytes: self.received_bytes - before.received_bytes,
+            received_packets: self.received_packets - before.received_packets,
+            sent_bytes: self.sent_bytes - before.sent_bytes,
+            sent_packets: self.sent_packets - before.sent_packets,
+        }
+    }
+}
+
+/// Faults are made in the switch: between sender and receiver, as real ones are, and before any
+/// program that the receiver has attached to its interface.
+impl Host {
+    /// Pulls the host's cables out of the switch.
+    pub fn unplug(&self) -> Result<()> {
+        self.set_ports("down")
+    }
+
+    /// Puts the cables back.
+    pub fn plug(&self) -> Result<()> {
+        self.set_ports("up")
+    }
+
+    fn set_ports(&self, state: &str) -> Result<()> {
+        let lines: Vec<_> =
+            self.interfaces.iter().map(|each| format!("link set {} {state}", each.port)).collect();
+        self.switch.ip(&lines)
+    }
+
+    /// Loses so many in a hundred of the packets on their way to this host; 0 loses none.
+    ///
+    /// Where a packet is forwarded, since one that is dropped as it is sent is no loss: its sender would
+    /// learn of it and send it again.
+    pub fn lose(&self, percent: u8) -> Result<()> {
+        let table = format!("{}_loss", self.name);
+        let mut rules = format!("table bridge {table}\ndelete table bridge {table}\n");
+        if percent > 0 {
+            let ports: Vec<_> = self.interfaces.iter().map(|each| format!("\"{}\"", each.port)).collect();
+            rules += &format!(
+                "table bridge {table} {{\n chain forwarded {{\n  type filter hook forward priority 0\n  \
+                 oifname {{ {} }} numgen random mod 100 <= {} drop\n }}\n}}\n",
+                ports.join(", "),
+                percent.min(100) - 1,
+            );
+        }
+        let file = self.write("loss.nft", &rules)?;
+        self.in_switch(&["nft", "-f", &file.to_string_lossy()])
+    }
+
+    /// Lets this host send so many megabits a second at most, on each interface; nothing lifts the limit.
+    pub fn limit(&self, megabits: Option<u32>) -> Result<()> {
+        self.interfaces.iter().try_for_each(|Interface { name, .. }| {
+            match megabits {
+                Some(rate) => {
+                    let rate = format!("{rate}mbit");
+                    let words = ["tc", "qdisc", "replace", "dev", name, "root", "tbf"];
+                    self.run(&[&words[..], &["rate", &rate, "burst", "64k", "latency", "50ms"]].concat())
+                }
+                None => self.run(&["tc", "qdisc", "delete", "dev", name, "root"]),
+            }
+            .map(|_| ())
+        })
+    }
+
+    /// What went through the host's cables so far, counted in the switch: nothing that the host does
+    /// with packets can hide them there.
+    pub fn traffic(&self) -> Result<Traffic> {
+        self.switch.enter(|| {
+            let mut sum = Traffic::default();
+            // not /proc/net, which shows the namespace of the process, not of this thread
+            let table = std::fs::read_to_string(Path::new("/proc/thread-self/net/dev"))?;
+            for port in self.interfaces.iter().map(|each| each.port.as_str()) {
+                let counters =
+                    counters_of(&table, port).with_context(|| format!("The switch has no port {port}"))?;
+                // what the switch received, the host sent
+                sum.sent_bytes += counters.received_bytes;
+                sum.sent_packets += counters.received_packets;
+                sum.received_bytes += counters.sent_bytes;
+                sum.received_packets += counters.sent_packets;
+            }
+            Ok(sum)
+        })?
+    }
+
+    fn in_switch(&self, words: &[&str]) -> Result<()> {
+        let switch = Host { name: "switch".to_owned(), netns: self.switch.clone(), ..self.clone() };
+        switch.run(words).map(|_| ())
+    }
+}
+
+/// An interface's counters in the table that the kernel shows in `net/dev` (proc_pid_net(5)).
+fn counters_of(table: &str, interface: &str) -> Option<Traffic> {
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
+    let numbers: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    Some(Traffic {
+        received_bytes: *numbers.first()?,
+        received_packets: *numbers.get(1)?,
+        sent_bytes: *numbers.get(8)?,
+        sent_packets: *numbers.get(9)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read() {
+        let table = "Inter-|   Receive\n face |bytes\n  web1-0: 1 2 0 0 0 0 0 0 3 4 0 0 0 0 0 0\n";
+        let traffic = Traffic { received_bytes: 1, received_packets: 2, sent_bytes: 3, sent_packets: 4 };
+        assert_eq!(counters_of(table, "web1-0"), Some(traffic));
+        assert_eq!(counters_of(table, "web1"), None);
+    }
+}

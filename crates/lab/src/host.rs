@@ -1,0 +1,137 @@
+//! A host of a farm: a namespace, its interfaces, and what can be run there.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::netns::Netns;
+use crate::proc::Proc;
+
+/// Commands that are waited for are ended after this many seconds: a test should fail, not hang.
+const RUN_LIMIT_S: &str = "60";
+
+/// One end of a cable: a host's interface, and the switch port it goes to.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// As the host calls it: `eth0`, `eth1` ...
+    pub name: String,
+    /// Its address, in a /24.
+    pub address: Ipv4Addr,
+    /// Its MAC address: 02:00 and then the bytes of `address`, to be told at a glance in a trace.
+    pub mac: String,
+    /// As the switch calls the other end.
+    pub port: String,
+}
+
+/// A host of a farm. Clones are the same host.
+#[derive(Clone, Debug)]
+pub struct Host {
+    pub(crate) name: String,
+    pub(crate) netns: Netns,
+    pub(crate) interfaces: Vec<Interface>,
+    /// Where the other ends of its cables are.
+    pub(crate) switch: Netns,
+    /// The farm's files.
+    pub(crate) files: PathBuf,
+}
+
+impl Host {
+    /// Its name in the farm: `router`, `director1`, `web1`, `client1` ...
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Its interfaces, `eth0` first.
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// The address of `eth0`.
+    pub fn address(&self) -> Ipv4Addr {
+        self.interfaces[0].address
+    }
+
+    /// The MAC address of `eth0`.
+    pub fn mac(&self) -> &str {
+        &self.interfaces[0].mac
+    }
+
+    /// Where a file called `name` of this host belongs; it goes with the farm.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.files.join(format!("{}.{name}", self.name))
+    }
+
+    /// Runs `work` in the host's network namespace: see [`Netns::enter`].
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        self.netns.enter(work)
+    }
+
+    /// A command that will run on this host, and be told to end if this program does.
+    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", "--", "nsenter"]);
+        command.arg(format!("--net={}", self.netns.path().display())).arg("--").args(words);
+        command
+    }
+
+    /// Runs a command to its end, whatever that is.
+    pub fn output<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<Output> {
+        let mut limited: Vec<&std::ffi::OsStr> = ["timeout", RUN_LIMIT_S].map(AsRef::as_ref).into();
+        limited.extend(words.iter().map(AsRef::as_ref));
+        self.command(&limited)
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("The programs setpriv and nsenter are needed on {}", self.name))
+    }
+
+    /// Runs a command that must succeed; what it printed on standard output.
+    pub fn run<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<String> {
+        let output = self.output(words)?;
+        if !output.status.success() {
+            let words: Vec<_> = words.iter().map(|word| word.as_ref().to_string_lossy()).collect();
+            bail!(
+                "On {}, `{}` ended with {}:\n{}{}",
+                self.name,
+                words.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stderr),
+                String::from_utf8_lossy(&output.stdout),
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Starts a command that runs on; its output is kept in the file `NAME.log`, see [`Host::file`].
+    pub fn spawn<S: AsRef<std::ffi::OsStr>>(&self, name: &str, words: &[S]) -> Result<Proc> {
+        let log = self.file(&format!("{name}.log"));
+        Proc::spawn(self.command(words), &format!("{name} on {}", self.name), &log)
+    }
+
+    /// Asks with curl(1), which gives up after ten seconds; the body of the answer.
+    pub fn curl(&self, arguments: &[&str]) -> Result<String> {
+        self.run(&[&["curl", "--silent", "--show-error", "--fail", "--max-time", "10"], arguments].concat())
+    }
+
+    /// Carries out lines of ip(8) commands here.
+    pub fn ip(&self, lines: &[String]) -> Result<()> {
+        self.netns.ip(lines)
+    }
+
+    /// Writes `text` to a file of this host.
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.file(name);
+        write(&path, text)?;
+        Ok(path)
+    }
+}
+
+pub(crate) fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
+    std::fs::write(path, contents).with_context(|| format!("Writing {} failed", path.display()))
+}

@@ -1,0 +1,29 @@
+//! Evener's testbed: farms of network namespaces with real servers and real clients, for tests,
+//! demonstrations and benchmarks. The product never needs it.
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use evener_lab::farm::Farm;
+//! let farm = Farm::builder().servers(3).answering().build()?;
+//! assert_eq!(farm.client(0).curl(&["http://192.0.2.11/who"])?, "web1\n");
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod bench;
+pub mod capture;
+pub mod demo;
+pub mod evener;
+pub mod farm;
+pub mod faults;
+pub mod host;
+mod lan;
+pub mod load;
+pub mod netns;
+pub mod owner;
+pub mod proc;
+pub mod proxies;
+pub mod skip;
+pub mod table;
+pub mod udp;
+pub mod web;

@@ -1,0 +1,278 @@
+//! One HTTP request and its reply (RFC 9112), every byte checked.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Load;
+use crate::web;
+
+const BUFFER_LEN: usize = 64 * 1024;
+/// Paced connections read so much at a time, in bytes.
+const PACED_LEN: usize = 16 * 1024;
+
+/// How an exchange failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The connection did not open.
+    Connect(String),
+    /// The connection was reset.
+    Reset(String),
+    /// Nothing came in time.
+    Timeout(String),
+    /// The reply ended early.
+    Short(String),
+    /// The reply was not what was asked for.
+    Wrong(String),
+}
+
+/// What a good reply was.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// Header `X-Server`; empty if there was none.
+    pub(super) server: String,
+    /// Length of the body, in bytes.
+    pub(super) bytes: u64,
+    /// Whether a new connection was opened for it.
+    pub(super) fresh: bool,
+}
+
+/// What the body must be.
+#[derive(Debug)]
+enum Page {
+    /// So many bytes of the pattern.
+    Pattern(usize),
+    /// The server's name, and a newline.
+    Name,
+    /// Anything as long as the reply says it is.
+    Any,
+}
+
+impl Page {
+    fn of(path: &str) -> Page {
+        let name = path.trim_start_matches('/');
+        match web::PAGES.iter().find(|(page, _)| *page == name) {
+            Some((_, len)) => Page::Pattern(*len),
+            None if name == "who" => Page::Name,
+            None => Page::Any,
+        }
+    }
+
+    /// Whether `bytes`, from position `at` of the body, are as they must be.
+    fn holds(&self, server: &str, at: usize, bytes: &[u8]) -> bool {
+        match self {
+            Page::Pattern(_) => {
+                let start = at % web::PATTERN.len();
+                patterns().get(start..start + bytes.len()) == Some(bytes)
+            }
+            Page::Name => server.bytes().chain([b'\n']).skip(at).take(bytes.len()).eq(bytes.iter().copied()),
+            Page::Any => true,
+        }
+    }
+}
+
+/// Enough of the pattern to compare a whole buffer with, from any position in it.
+fn patterns() -> &'static [u8] {
+    static PATTERNS: OnceLock<Vec<u8>> = OnceLock::new();
+    PATTERNS.get_or_init(|| web::PATTERN.repeat(BUFFER_LEN / web::PATTERN.len() + 1))
+}
+
+/// What a reply's head says.
+struct Head {
+    len: usize,
+    body_len: usize,
+    server: String,
+}
+
+/// One of the connections of a load, or one after another.
+#[derive(Debug)]
+pub(super) struct Client<'a> {
+    load: &'a Load,
+    stop: &'a AtomicBool,
+    page: Page,
+    request: String,
+    buffer: Vec<u8>,
+    open: Option<TcpStream>,
+    turn: usize,
+}
+
+impl<'a> Client<'a> {
+    /// A client that connects to the targets in turn, beginning with number `turn`.
+    pub(super) fn new(load: &'a Load, turn: usize, stop: &'a AtomicBool) -> Client<'a> {
+        let close = if load.keep_alive { "" } else { "Connection: close\r\n" };
+        let request = format!("GET {} HTTP/1.1\r\nHost: www.example.com\r\n{close}\r\n", load.path);
+        Client {
+            load,
+            stop,
+            page: Page::of(&load.path),
+            request,
+            buffer: vec![0; BUFFER_LEN],
+            open: None,
+            turn,
+        }
+    }
+
+    /// Sends a request and reads its reply; nothing if it was stopped within a paced download.
+    pub(super) fn ask(&mut self) -> Result<Option<Reply>, Failure> {
+        let fresh = self.open.is_none();
+        let mut stream = match self.open.take() {
+            Some(stream) => stream,
+            None => self.connect()?,
+        };
+        stream.write_all(self.request.as_bytes()).map_err(|error| failure(&error))?;
+        let (head, filled) = self.read_head(&mut stream)?;
+        if let Page::Pattern(len) = self.page
+            && len != head.body_len
+        {
+            return Err(Failure::Wrong(format!("{} bytes were announced instead of {len}", head.body_len)));
+        }
+        if !self.read_body(&mut stream, &head, filled)? {
+            return Ok(None);
+        }
+        if self.load.keep_alive {
+            self.open = Some(stream);
+        } else if self.read(&mut stream, 0..1)? != 0 {
+            return Err(Failure::Wrong(format!("{} sent more than it announced", head.server)));
+        }
+        // else the server has closed first, and keeps the waiting time (RFC 9293, section 3.6) that would
+        // use up our ports
+        Ok(Some(Reply { server: head.server, bytes: head.body_len as u64, fresh }))
+    }
+
+    /// Connects to the target whose turn it is.
+    fn connect(&mut self) -> Result<TcpStream, Failure> {
+        let targets = &self.load.targets;
+        let target = targets.get(self.turn % targets.len().max(1)).copied();
+        let target: SocketAddr = target.ok_or_else(|| Failure::Connect("no target was given".to_owned()))?;
+        self.turn += 1;
+        let connect = || -> io::Result<TcpStream> {
+            let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP))?;
+            socket.set_read_timeout(Some(self.load.timeout))?;
+            // this one holds for connecting, too
+            socket.set_write_timeout(Some(self.load.timeout))?;
+            socket.connect(&target.into())?;
+            Ok(socket.into())
+        };
+        connect().map_err(|error| Failure::Connect(format!("{target}: {error}")))
+    }
+
+    /// Reads the reply's head, and how much of the buffer is filled with it and what follows.
+    fn read_head(&mut self, stream: &mut TcpStream) -> Result<(Head, usize), Failure> {
+        let mut filled = 0;
+        while filled < BUFFER_LEN {
+            let got = self.read(stream, filled..BUFFER_LEN)?;
+            if got == 0 {
+                let what = if filled == 0 { "instead of a reply" } else { "within the head of the reply" };
+                return Err(Failure::Short(format!("the connection was closed {what}")));
+            }
+            filled += got;
+            if let Some(head) = parse_head(self.buffer.get(..filled).unwrap_or_default())? {
+                return Ok((head, filled));
+            }
+        }
+        Err(Failure::Wrong(format!("the head of the reply is longer than {BUFFER_LEN} bytes")))
+    }
+
+    /// Reads the body, of which some may be in the buffer already; false if it was stopped.
+    fn read_body(&mut self, stream: &mut TcpStream, head: &Head, mut filled: usize) -> Result<bool, Failure> {
+        let (Head { len, body_len, server }, mut at) = (head, 0);
+        let mut from = *len;
+        loop {
+            let bytes = self.buffer.get(from..filled).unwrap_or_default();
+            if !self.page.holds(server, at, bytes) {
+                return Err(Failure::Wrong(format!(
+                    "{server} sent other bytes than it has, from byte {at} on"
+                )));
+            }
+            at += bytes.len();
+            match at.cmp(body_len) {
+                std::cmp::Ordering::Less => {}
+                std::cmp::Ordering::Equal => return Ok(true),
+                std::cmp::Ordering::Greater => {
+                    return Err(Failure::Wrong(format!(
+                        "{server} sent more than the {body_len} bytes it announced"
+                    )));
+                }
+            }
+            if let Some(pace) = self.load.pace {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(false);
+                }
+                thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / pace.max(1) as f64));
+            }
+            let room = if self.load.pace.is_some() { PACED_LEN } else { BUFFER_LEN };
+            (from, filled) = (0, self.read(stream, 0..room)?);
+            if filled == 0 {
+                return Err(Failure::Short(format!("{server} closed after {at} of {body_len} bytes")));
+            }
+        }
+    }
+
+    fn read(&mut self, stream: &mut TcpStream, room: Range<usize>) -> Result<usize, Failure> {
+        stream.read(self.buffer.get_mut(room).unwrap_or_default()).map_err(|error| failure(&error))
+    }
+}
+
+fn failure(error: &io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::Timeout(error.to_string()),
+        _ => Failure::Reset(error.to_string()),
+    }
+}
+
+/// What a reply's head says; nothing while it is not complete.
+fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Failure> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    let status = response.parse(bytes).map_err(|error| Failure::Wrong(format!("not a reply: {error}")))?;
+    let httparse::Status::Complete(len) = status else { return Ok(None) };
+    if response.code != Some(200) {
+        return Err(Failure::Wrong(format!("status {:?}", response.code.unwrap_or_default())));
+    }
+    let header = |name: &str| {
+        let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(found.value).ok()
+    };
+    let body_len = header("Content-Length").and_then(|value| value.parse().ok());
+    let body_len = body_len.ok_or_else(|| Failure::Wrong("the reply has no Content-Length".to_owned()))?;
+    Ok(Some(Head { len, body_len, server: header("X-Server").unwrap_or_default().to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn pages_are_told_from_others() {
+        let page = Page::of("/2k");
+        assert!(page.holds("", 0, &web::PATTERN[..]));
+        assert!(page.holds("", 130, &web::PATTERN[2..]));
+        assert!(!page.holds("", 1, &web::PATTERN[..]));
+        let who = Page::of("/who");
+        assert!(who.holds("web1", 0, b"web1\n"));
+        assert!(who.holds("web1", 3, b"1\n"));
+        assert!(!who.holds("web1", 0, b"web2\n"));
+        assert!(!who.holds("web1", 0, b"web1\n+"));
+    }
+
+    #[test]
+    fn heads_are_read_or_refused() {
+        let head = parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Server: web1\r\n\r\nweb1\n")
+            .unwrap()
+            .unwrap();
+        assert_eq!((head.body_len, head.server.as_str()), (5, "web1"));
+        assert!(parse_head(b"HTTP/1.1 200 OK\r\nContent-Le").unwrap().is_none());
+        for bad in
+            ["SSH-2.0-x\r\n\r\n", "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"]
+        {
+            assert!(parse_head(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What a load found.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::exchange::{Failure, Reply};
+
+/// Failures told in full, at most.
+const EXAMPLES_MAX: usize = 8;
+/// Replies are taken to last no longer, in microseconds.
+const LONGEST_US: u64 = 600_000_000;
+
+/// What a load found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// How long it ran.
+    pub seconds: f64,
+    /// Requests answered, whole and right.
+    pub requests: u64,
+    /// Requests answered, by second.
+    pub requests_per_second: f64,
+    /// Connections that got an answer.
+    pub connections: u64,
+    /// Bytes of bodies.
+    pub bytes: u64,
+    /// Requests that failed.
+    pub errors: Errors,
+    /// By server, as it named itself.
+    pub servers: BTreeMap<String, Share>,
+    /// Half of the requests were answered sooner, in microseconds; the connection's opening counts.
+    pub p50_us: u64,
+    /// 99 of 100 requests were answered sooner, in microseconds.
+    pub p99_us: u64,
+    /// The first failures: when, in seconds, and what.
+    pub examples: Vec<String>,
+}
+
+/// A server's share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// Of the connections.
+    pub connections: u64,
+    /// Of the requests.
+    pub requests: u64,
+}
+
+/// Requests that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Errors {
+    /// The connection did not open.
+    pub connect: u64,
+    /// The connection was reset.
+    pub reset: u64,
+    /// Nothing came in time.
+    pub timeout: u64,
+    /// The reply ended early.
+    pub short: u64,
+    /// The reply was another than was asked for.
+    pub wrong: u64,
+}
+
+impl Errors {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.connect + self.reset + self.timeout + self.short + self.wrong
+    }
+}
+
+/// What one connection, or several, have found so far.
+#[derive(Debug)]
+pub(super) struct Tally {
+    report: Report,
+    latencies: Histogram<u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        let latencies = match Histogram::new_with_bounds(1, LONGEST_US, 2) {
+            Ok(histogram) => histogram,
+            Err(error) => unreachable!("constant bounds are good or bad for ever: {error}"),
+        };
+        Tally { report: Report::default(), latencies }
+    }
+}
+
+impl Tally {
+    pub(super) fn answered(&mut self, reply: &Reply, took: Duration) {
+        let report = &mut self.report;
+        report.requests += 1;
+        report.connections += u64::from(reply.fresh);
+        report.bytes += reply.bytes;
+        // most replies come from a server seen before: no copy of its name then
+        let share = match report.servers.get_mut(&reply.server) {
+            Some(share) => share,
+            None => report.servers.entry(reply.server.clone()).or_default(),
+        };
+        share.requests += 1;
+        share.connections += u64::from(reply.fresh);
+        self.latencies.saturating_record(u64::try_from(took.as_micros()).unwrap_or(LONGEST_US).max(1));
+    }
+
+    pub(super) fn failed(&mut self, failure: &Failure, at: Duration) {
+        let errors = &mut self.report.errors;
+        let (count, kind, text) = match failure {
+            Failure::Connect(text) => (&mut errors.connect, "connect", text),
+            Failure::Reset(text) => (&mut errors.reset, "reset", text),
+            Failure::Timeout(text) => (&mut errors.timeout, "timeout", text),
+            Failure::Short(text) => (&mut errors.short, "short", text),
+            Failure::Wrong(text) => (&mut errors.wrong, "wrong", text),
+        };
+        *count += 1;
+        if self.report.examples.len() < EXAMPLES_MAX {
+            self.report.examples.push(format!("{:.3} s: {kind}: {text}", at.as_secs_f64()));
+        }
+    }
+
+    /// A connection whose findings are lost must not look like one without errors.
+    pub(super) fn note_lost_thread(&mut self, what: &str) {
+        self.failed(&Failure::Wrong(what.to_owned()), Duration::ZERO);
+    }
+
+    pub(super) fn add(&mut self, other: &Tally) {
+        let (total, more) = (&mut self.report, &other.report);
+        total.requests += more.requests;
+        total.connections += more.connections;
+        total.bytes += more.bytes;
+        total.errors.connect += more.errors.connect;
+        total.errors.reset += more.errors.reset;
+        total.errors.timeout += more.errors.timeout;
+        total.errors.short += more.errors.short;
+        total.errors.wrong += more.errors.wrong;
+        for (server, share) in &more.servers {
+            let sum = total.servers.entry(server.clone()).or_default();
+            sum.requests += share.requests;
+            sum.connections += share.connections;
+        }
+        total.examples.extend(more.examples.iter().cloned());
+        // same bounds, so this cannot fail
+        let _ = self.latencies.add(&other.latencies);
+    }
+
+    pub(super) fn report(mut self, took: Duration) -> Report {
+        self.report.seconds = took.as_secs_f64();
+        self.report.requests_per_second = self.report.requests as f64 / took.as_secs_f64().max(f64::EPSILON);
+        self.report.p50_us = self.latencies.value_at_quantile(0.5);
+        self.report.p99_us = self.latencies.value_at_quantile(0.99);
+        self.report.examples.truncate(EXAMPLES_MAX);
+        self.report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tallies_add_up() {
+        let mut total = Tally::default();
+        for server in ["web1", "web2", "web1"] {
+            let mut tally = Tally::default();
+            let reply = |fresh| Reply { server: server.to_owned(), bytes: 10, fresh };
+            tally.answered(&reply(true), Duration::from_micros(100));
+            tally.answered(&reply(false), Duration::from_micros(300));
+            tally.failed(&Failure::Short("half".to_owned()), Duration::from_millis(1500));
+            total.add(&tally);
+        }
+        let report = total.report(Duration::from_secs(2));
+        assert_eq!((report.requests, report.connections, report.bytes), (6, 3, 60));
+        assert_eq!(report.servers.get("web1"), Some(&Share { connections: 2, requests: 4 }));
+        assert_eq!(report.errors.total(), 3);
+        assert_eq!(report.examples.first().map(String::as_str), Some("1.500 s: short: half"));
+        assert_eq!(report.requests_per_second, 3.0);
+        assert!((95..=105).contains(&report.p50_us) && report.p99_us >= 295, "{report:?}");
+    }
+}

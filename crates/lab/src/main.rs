@@ -1,0 +1,117 @@
+//! `evener-lab`: see a farm at work, measure one, or put load on any web server.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use evener_lab::bench::{self, Effort};
+use evener_lab::demo;
+use evener_lab::load::Load;
+
+/// Evener's testbed: farms of network namespaces with real servers and real clients.
+#[derive(Parser)]
+#[command(name = "evener-lab", version, max_term_width = 100)]
+enum Command {
+    /// Show a whole farm at work, in about half a minute; needs root
+    Demo {
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure a farm beside other ways to its servers; needs root
+    Bench {
+        /// Less exact, in about two minutes
+        #[arg(long)]
+        quick: bool,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ask web servers for as long or as often as wanted, and print what they did as JSON
+    Load(LoadOptions),
+}
+
+#[derive(clap::Args)]
+struct LoadOptions {
+    /// Whom to ask; connections take turns
+    #[arg(required = true, value_name = "IP:PORT")]
+    targets: Vec<SocketAddr>,
+    /// What to ask for
+    #[arg(long, default_value = "/who")]
+    path: String,
+    /// Connections at a time
+    #[arg(long, default_value_t = 1)]
+    connections: usize,
+    /// Use connections again
+    #[arg(long)]
+    keep_alive: bool,
+    /// Requests of each connection, at most
+    #[arg(long, value_name = "N")]
+    requests: Option<u64>,
+    /// How long, at most
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// Rest after each reply
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pause_ms: u64,
+    /// Bytes that each connection reads in a second, at most
+    #[arg(long, value_name = "BYTES")]
+    pace: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let done = match Command::parse() {
+        Command::Demo { json } => show(json),
+        Command::Bench { quick, json } => measure(if quick { Effort::QUICK } else { Effort::FULL }, json),
+        Command::Load(options) => load(options),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("evener-lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn show(json: bool) -> Result<ExitCode> {
+    let outcome = demo::run()?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&outcome)?)
+    } else {
+        outcome.print()
+    }
+    Ok(if outcome.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn measure(effort: Effort, json: bool) -> Result<ExitCode> {
+    let report = bench::run(effort)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&report)?)
+    } else {
+        report.print()
+    }
+    Ok(if report.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn load(options: LoadOptions) -> Result<ExitCode> {
+    let Some(first) = options.targets.first() else { bail!("No target was given") };
+    if options.requests.is_none() && options.seconds.is_none() {
+        bail!("A load needs a bound: --requests or --seconds");
+    }
+    let load = Load {
+        path: options.path,
+        connections: options.connections,
+        keep_alive: options.keep_alive,
+        requests: options.requests,
+        duration: options.seconds.map(Duration::try_from_secs_f64).transpose()?,
+        pause: Duration::from_millis(options.pause_ms),
+        pace: options.pace,
+        ..Load::to(*first)
+    };
+    let report = Load { targets: options.targets, ..load }.run();
+    println!("{}", serde_json::to_string_pretty(&report)?);
+    Ok(if report.errors.total() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,131 @@
+//! Who owns which namespaces, and how they go when their owner does.
+//!
+//! Every namespace, and every directory, is named after the process that made it: its number, and
+//! its start time so that a number used again is not taken for its owner. Three things remove them:
+//! dropping the farm; a guardian, a small process that outlives any end of its owner, `kill -9`
+//! included; and, should even the guardian have been killed, whoever builds the next farm.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+
+const REAP: &str = include_str!("reap.sh");
+/// Where the kernel's namespaces have their names (ip-netns(8)).
+const NETNS: &str = "/run/netns";
+
+/// The guardian; its standard input closes when this process ends.
+static GUARDIAN: Mutex<Option<Child>> = Mutex::new(None);
+static FARMS: AtomicU32 = AtomicU32::new(0);
+
+/// A name that no other farm has, to begin the names of everything the farm makes with.
+///
+/// The first call also removes what dead owners left, and starts the guardian.
+pub(crate) fn next_prefix() -> Result<String> {
+    let mut guardian = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
+    if guardian.is_none() {
+        reap_dead();
+        let child =
+            start_guardian().context("The guardian that cleans up after this process did not start")?;
+        *guardian = Some(child);
+    }
+    let number = FARMS.fetch_add(1, Ordering::Relaxed);
+    Ok(format!("{}{number}-", own_prefix()?))
+}
+
+/// The directory that farms keep their files in.
+pub(crate) fn directory() -> PathBuf {
+    std::env::temp_dir().join("evener-lab")
+}
+
+/// Removes every namespace, process and directory whose name begins with `prefix`.
+pub(crate) fn reap(prefix: &str) {
+    // nothing useful can be done about a failure here: the next owner tries again
+    let _ = Command::new("sh").arg("-c").arg(REAP).arg("reap").arg(prefix).arg(directory()).status();
+}
+
+/// Names of the namespaces that exist for a process, by its number. For tests of the testbed itself.
+pub fn namespaces_of(pid: u32) -> Vec<String> {
+    names(NETNS.into()).into_iter().filter(|name| name.starts_with(&format!("ev{pid}-"))).collect()
+}
+
+/// Removes what owners that are gone have left.
+pub fn reap_dead() {
+    let mut prefixes: Vec<String> = names(NETNS.into())
+        .into_iter()
+        .chain(names(directory()))
+        .filter_map(|name| Some((owner_of(&name)?, name)))
+        .filter(|((pid, start), _)| start_time(*pid).ok().as_deref() != Some(start))
+        .map(|((pid, start), _)| format!("ev{pid}-{start}-"))
+        .collect();
+    prefixes.sort();
+    prefixes.dedup();
+    prefixes.iter().for_each(|prefix| reap(prefix));
+}
+
+fn start_guardian() -> Result<Child> {
+    let script = format!("trap '' INT TERM HUP\ncat >/dev/null\n{REAP}");
+    Ok(Command::new("sh")
+        .args(["-c", &script, "evener-lab-guardian", &own_prefix()?])
+        .arg(directory())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // its own group, or ^C would end it together with its owner
+        .process_group(0)
+        .spawn()?)
+}
+
+fn own_prefix() -> Result<String> {
+    let pid = process::id();
+    let start = start_time(pid).context("The start time of this process is not to be read in /proc")?;
+    Ok(format!("ev{pid}-{start}-"))
+}
+
+/// Process number and start time in the name of something a farm made.
+fn owner_of(name: &str) -> Option<(u32, String)> {
+    let mut parts = name.strip_prefix("ev")?.splitn(3, '-');
+    let pid = parts.next()?.parse().ok()?;
+    let start = parts.next()?.to_owned();
+    parts.next().map(|_| (pid, start))
+}
+
+/// When a process started, in clock ticks since boot: field 22 of its stat line (proc_pid_stat(5)).
+fn start_time(pid: u32) -> io::Result<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // the command name, field 2, may hold anything; what follows its last parenthesis does not
+    stat.rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(22 - 3))
+        .map(str::to_owned)
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+fn names(directory: PathBuf) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_their_owner() {
+        assert_eq!(owner_of("ev12-345-0-web1"), Some((12, "345".to_owned())));
+        for other in ["ev12", "ev12-345", "everest-1-2", "blue", "ev-1-2-3"] {
+            assert_eq!(owner_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn start_time_is_found() {
+        assert!(start_time(process::id()).is_ok_and(|ticks| ticks.parse::<u64>().is_ok()));
+        assert!(start_time(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! Proxies of the first rank, to compare with: HAProxy and nginx, set up as their manuals advise.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use anyhow::Result;
+
+use crate::farm::WEB_PORT;
+use crate::host::Host;
+use crate::proc::Proc;
+
+/// HAProxy on a host, both of its modes.
+#[derive(Debug)]
+pub struct HaProxy {
+    _proc: Proc,
+    /// Where it forwards connections (`mode tcp`).
+    pub tcp: SocketAddr,
+    /// Where it forwards requests (`mode http`).
+    pub http: SocketAddr,
+}
+
+impl HaProxy {
+    /// Starts it in front of some servers.
+    pub fn start(host: &Host, servers: &[Host]) -> Result<HaProxy> {
+        let tcp = SocketAddr::from((host.address(), 8081));
+        let http = SocketAddr::from((host.address(), 8082));
+        let mut config = "global\n maxconn 4000\ndefaults\n timeout connect 5s\n timeout client 10m\n timeout server 10m\n".to_owned();
+        for (mode, address) in [("tcp", tcp), ("http", http)] {
+            config +=
+                &format!("listen {mode}\n mode {mode}\n bind {address} backlog 4096\n balance roundrobin\n");
+            for server in servers {
+                config += &format!(" server {} {}:{WEB_PORT}\n", server.name(), server.address());
+            }
+        }
+        let path = host.write("haproxy.cfg", &config)?;
+        let mut proc = host.spawn("haproxy", &["haproxy", "-db", "-f", &path.to_string_lossy()])?;
+        for address in [tcp, http] {
+            proc.wait_until_listening(host, address)?;
+        }
+        Ok(HaProxy { _proc: proc, tcp, http })
+    }
+}
+
+/// nginx as a proxy on a host.
+#[derive(Debug)]
+pub struct NginxProxy {
+    _proc: Proc,
+    /// Where it forwards requests.
+    pub http: SocketAddr,
+}
+
+impl NginxProxy {
+    /// Starts it in front of some servers.
+    pub fn start(host: &Host, servers: &[Host]) -> Result<NginxProxy> {
+        let http = SocketAddr::from((host.address(), 8083));
+        let servers: Vec<Ipv4Addr> = servers.iter().map(Host::address).collect();
+        let config = nginx_config(host, http, &servers);
+        let path = host.write("nginx-proxy.conf", &config)?;
+        let mut proc = host.spawn("nginx-proxy", &["nginx", "-c", &path.to_string_lossy()])?;
+        proc.wait_until_listening(host, http)?;
+        Ok(NginxProxy { _proc: proc, http })
+    }
+}
+
+/// As many processes as HAProxy has threads; connections to servers are kept, replies stay in memory.
+fn nginx_config(host: &Host, listen: SocketAddr, servers: &[Ipv4Addr]) -> String {
+    let temporary = host.file("nginx-proxy");
+    let temporary = temporary.display();
+    let servers: String = servers.iter().map(|address| format!("server {address}:{WEB_PORT}; ")).collect();
+    format!(
+        r#"daemon off;
+user root;
+worker_processes auto;
+worker_rlimit_nofile 65536;
+error_log stderr warn;
+pid {temporary}.pid;
+events {{ worker_connections 16384; }}
+http {{
+    access_log off;
+    keepalive_timeout 600s;
+    keepalive_requests 1000000000;
+    client_body_temp_path {temporary}.body;
+    proxy_temp_path {temporary}.proxy;
+    fastcgi_temp_path {temporary}.fastcgi;
+    uwsgi_temp_path {temporary}.uwsgi;
+    scgi_temp_path {temporary}.scgi;
+    upstream servers {{ {servers}keepalive 128; keepalive_requests 1000000000; }}
+    server {{
+        listen {listen} backlog=4096 reuseport;
+        location / {{
+            proxy_pass http://servers;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_buffers 16 16k;
+            proxy_max_temp_file_size 0;
+        }}
+    }}
+}}
+"#
+    )
+}

@@ -1,0 +1,259 @@
+//! The testbed itself: farms carry real traffic, and leave nothing behind.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::net::SocketAddr;
+use std::process::{self, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use evener_lab::farm::Farm;
+use evener_lab::load::Load;
+use evener_lab::{owner, skip, udp};
+
+/// Runs again in a process of its own, see [`an_owner_that_is_killed_leaves_nothing`].
+const VICTIM: &str = "EVENER_LAB_VICTIM";
+
+#[test]
+fn servers_answer_straight_through_the_router() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().servers(3).server_lans(2).clients(2).build()?;
+    for (number, server) in farm.servers().iter().enumerate() {
+        let name = format!("web{}", number + 1);
+        assert_eq!(server.name(), name);
+        let body = farm.client(number % 2).curl(&[&format!("http://{}/who", server.address())])?;
+        assert_eq!(body, name + "\n");
+    }
+    let all = Load { connections: 6, requests: Some(20), ..Load::to(farm.straight()[0]) };
+    for (path, bytes) in [("/who", 5), ("/0k", 0), ("/2k", 2_000), ("/108k", 108_000)] {
+        for keep_alive in [false, true] {
+            let load = Load { path: path.to_owned(), keep_alive, targets: farm.straight(), ..all.clone() };
+            let report = load.run_on(farm.client(0))?;
+            assert_eq!((report.requests, report.errors.total()), (120, 0), "{path}: {report:?}");
+            assert_eq!(report.bytes, 120 * bytes);
+            assert_eq!(report.connections, if keep_alive { 6 } else { 120 });
+            let shares: Vec<_> = report.servers.values().map(|share| share.requests).collect();
+            assert_eq!(shares, [40, 40, 40], "{path}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn who_answers_arp_is_as_the_set_up_says() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let silent = Farm::builder().servers(2).silent().build()?;
+    let capture = silent.server(0).capture(0, "arp")?;
+    assert!(silent.client(0).curl(&["--max-time", "1", "http://192.0.2.100/who"]).is_err(), "nobody answers");
+    let packets = capture.stop()?;
+    assert!(packets.iter().any(|line| line.contains("Request who-has 192.0.2.100")), "{packets:?}");
+    assert!(!packets.iter().any(|line| line.contains("192.0.2.100 is-at")), "{packets:?}");
+    drop(silent);
+
+    let answering = Farm::builder().servers(2).answering().build()?;
+    let route = answering.router().run(&["ip", "route", "get", "192.0.2.100"])?;
+    assert!(route.contains("via 192.0.2.2"), "{route}");
+    // without that route, any of the servers' answers brings the router there
+    answering.router().ip(&["route delete 192.0.2.100/32".to_owned()])?;
+    assert!(answering.client(0).curl(&["http://192.0.2.100/who"])?.starts_with("web"));
+    Ok(())
+}
+
+#[test]
+fn faults_are_felt_and_heal() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let mut farm = Farm::builder().servers(2).build()?;
+    let client = farm.client(0).clone();
+    let second: SocketAddr = farm.straight()[1];
+    let reaches = || client.curl(&["--max-time", "1", &format!("http://{second}/who")]).is_ok();
+    let heals = || (0..50).any(|_| reaches());
+    assert!(reaches());
+
+    farm.server(1).unplug()?;
+    assert!(!reaches());
+    farm.server(1).plug()?;
+    assert!(heals());
+
+    farm.server(1).lose(100)?;
+    assert!(!reaches());
+    farm.server(1).lose(0)?;
+    assert!(heals());
+
+    farm.stop_web(1)?;
+    assert!(!reaches());
+    farm.start_web(1)?;
+    assert!(reaches());
+
+    let healthz = format!("http://{second}/healthz");
+    farm.set_healthy(1, false)?;
+    assert!(client.curl(&[&healthz]).is_err());
+    farm.set_healthy(1, true)?;
+    assert_eq!(client.curl(&[&healthz])?, "ok\n");
+
+    farm.server(1).limit(Some(50))?;
+    let before = farm.server(1).traffic()?;
+    let download = Load { path: "/big".to_owned(), requests: Some(1), ..Load::to(second) };
+    let report = download.run_on(&client)?;
+    assert_eq!((report.requests, report.bytes), (1, 16_000_000), "{report:?}");
+    let sent = farm.server(1).traffic()?.since(&before).sent_bytes;
+    assert!((16_000_000..20_000_000).contains(&sent), "{sent}");
+    // 50 Mbit/s of 16 MB: 2.56 s; a bound far below it still tells a limit from none
+    assert!(report.seconds > 1.5, "{} s", report.seconds);
+
+    let third = farm.add_server()?;
+    assert_eq!(client.curl(&[&format!("http://{}/who", third.address())])?, "web3\n");
+    Ok(())
+}
+
+#[test]
+fn a_load_tells_what_is_broken() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let mut farm = Farm::builder().build()?;
+    let target = farm.straight()[0];
+    let client = farm.client(0).clone();
+
+    let download =
+        Load { path: "/big".to_owned(), pace: Some(1_000_000), keep_alive: true, ..Load::to(target) };
+    let running = download.clone().start_on(&client);
+    thread::sleep(Duration::from_millis(300));
+    let report = running.stop()?;
+    assert_eq!((report.requests, report.errors.total()), (0, 0), "stopped is not broken: {report:?}");
+
+    let running = Load { requests: Some(1), ..download }.start_on(&client);
+    thread::sleep(Duration::from_millis(300));
+    farm.stop_web(0)?;
+    let errors = running.join()?.errors;
+    assert_eq!(errors.total(), 1, "{errors:?}");
+
+    let refused = Load { requests: Some(3), ..Load::to(target) }.run_on(&client)?;
+    assert_eq!((refused.requests, refused.errors.connect), (0, 3), "{refused:?}");
+    farm.start_web(0)?;
+    let missing =
+        Load { requests: Some(2), path: "/nothing".to_owned(), ..Load::to(target) }.run_on(&client)?;
+    assert_eq!(missing.errors.wrong, 2, "{missing:?}");
+    Ok(())
+}
+
+#[test]
+fn datagrams_come_back_with_a_name() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().build()?;
+    let address = SocketAddr::from((farm.server(0).address(), 5353));
+    let client = udp::Client::open(farm.client(0), address, Duration::from_millis(500))?;
+    assert!(client.ask("anybody?").is_err());
+    let echo = udp::Echo::start(farm.server(0), address)?;
+    assert_eq!(client.ask("who are you?")?, "web1");
+    drop(echo);
+    assert!(client.ask("still there?").is_err());
+    Ok(())
+}
+
+#[test]
+fn a_farm_that_is_dropped_leaves_nothing() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().servers(2).build()?;
+    let (directory, namespace) = (farm.server(0).file("nginx.conf"), farm.server(0).netns().path());
+    let sleeper = farm.server(0).spawn("sleep", &["sleep", "600"])?;
+    let pid = sleeper.pid();
+    assert!(directory.exists() && namespace.exists() && running(pid));
+    // a process that is left on purpose, as a panicking test would leave it
+    std::mem::forget(sleeper);
+    drop(farm);
+    assert!(!directory.exists() && !namespace.exists());
+    assert!(!running(pid));
+    Ok(())
+}
+
+#[test]
+fn an_owner_that_is_killed_leaves_nothing() -> Result<()> {
+    if std::env::var_os(VICTIM).is_some() {
+        return be_the_victim();
+    }
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let mut victim = Command::new(std::env::current_exe()?)
+        .args(["--exact", "an_owner_that_is_killed_leaves_nothing", "--nocapture"])
+        .env(VICTIM, "1")
+        .stdout(Stdio::null())
+        .spawn()?;
+    let pid = victim.id();
+    let built = wait_until(|| owner::namespaces_of(pid).len() == 5 && !web_servers_of(pid).is_empty());
+    assert!(built, "the victim did not build its farm: {:?}", owner::namespaces_of(pid));
+    let servers = web_servers_of(pid);
+    victim.kill()?;
+    victim.wait()?;
+    assert!(wait_until(|| owner::namespaces_of(pid).is_empty()), "{:?}", owner::namespaces_of(pid));
+    assert!(wait_until(|| servers.iter().all(|server| !running(*server))), "{servers:?}");
+    Ok(())
+}
+
+#[test]
+fn what_dead_owners_left_is_removed_by_others() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let mut gone = Command::new("true").spawn()?;
+    let pid = gone.id();
+    gone.wait()?;
+    let left = format!("ev{pid}-1-0-web1");
+    assert!(Command::new("ip").args(["netns", "add", &left]).status()?.success());
+    // ours has the right number and the wrong start time: a number that was used again
+    let reused = format!("ev{}-1-0-web1", process::id());
+    assert!(Command::new("ip").args(["netns", "add", &reused]).status()?.success());
+    let farm = Farm::builder().build()?;
+    owner::reap_dead();
+    assert!(owner::namespaces_of(pid).is_empty());
+    assert!(!owner::namespaces_of(process::id()).contains(&reused));
+    assert!(farm.server(0).netns().path().exists(), "the living are left alone");
+    Ok(())
+}
+
+fn be_the_victim() -> Result<()> {
+    let _farm = Farm::builder().build()?;
+    thread::sleep(Duration::from_secs(60));
+    Ok(())
+}
+
+fn web_servers_of(owner: u32) -> Vec<u32> {
+    owner::namespaces_of(owner)
+        .iter()
+        .filter(|name| name.ends_with("-web1"))
+        .flat_map(|name| {
+            let output = Command::new("ip").args(["netns", "pids", name]).output();
+            let text =
+                output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+            text.lines().filter_map(|line| line.trim().parse().ok()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Whether a process runs; one that has ended and waits to be asked for its result does not.
+fn running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(' ') && !rest.starts_with(" Z"))
+}
+
+fn wait_until(condition: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        if condition() {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
