@@ -17,11 +17,27 @@ pub enum Method {
     L2,
 }
 
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Method::L2 => "l2",
+        })
+    }
+}
+
 /// Where the decision is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placement {
     /// On dedicated hosts.
     Director,
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Placement::Director => "director",
+        })
+    }
 }
 
 /// A transport protocol a service can be reached by.

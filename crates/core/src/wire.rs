@@ -3,6 +3,7 @@
 //! A view says where the fields are; whether they make sense is for [`crate::parse`].
 
 use core::fmt;
+use core::net::Ipv4Addr;
 use core::str::FromStr;
 
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -217,6 +218,28 @@ impl Arp {
             && self.hardware_len == 6
             && self.protocol_len == 4
     }
+}
+
+/// An ARP request, to everyone: who has `target`? With `sender` equal to `target` it is an announcement;
+/// with 0.0.0.0 a probe (RFC 5227, sections 1.1 and 3).
+pub fn arp_request(own: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> [u8; ETHERNET_LEN + ARP_LEN] {
+    let ethernet = Ethernet { dst: Mac::BROADCAST, src: own, ethertype: U16::new(ETHERTYPE_ARP) };
+    let arp = Arp {
+        hardware_type: U16::new(1),
+        protocol_type: U16::new(ETHERTYPE_IPV4),
+        hardware_len: 6,
+        protocol_len: 4,
+        operation: U16::new(ARP_REQUEST),
+        sender_mac: own,
+        sender_ip: U32::new(sender.to_bits()),
+        target_mac: Mac::default(),
+        target_ip: U32::new(target.to_bits()),
+    };
+    let mut frame = [0; ETHERNET_LEN + ARP_LEN];
+    let (head, body) = frame.split_at_mut(ETHERNET_LEN);
+    head.copy_from_slice(ethernet.as_bytes());
+    body.copy_from_slice(arp.as_bytes());
+    frame
 }
 
 #[cfg(test)]

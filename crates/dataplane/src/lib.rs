@@ -24,6 +24,10 @@ pub trait Engine: Send {
     /// One line for people: how it is attached, and where.
     fn describe(&self) -> String;
 
+    /// What an earlier daemon left and this engine carries on with, before anything is applied: its VIPs,
+    /// servers and interfaces; rings are left out. The first delta begins there.
+    fn running(&self) -> Option<&Tables>;
+
     /// Carries out a change of the tables. `tables` is the whole of what `delta` leads to. Traffic flows
     /// meanwhile; each packet sees each VIP either before or after its change.
     ///

@@ -3,5 +3,10 @@
 //! This crate is the product: configuration, the daemon that runs it, and the command line.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod cli;
 pub mod config;
+pub mod control;
+pub mod doctor;
+pub mod network;
+pub mod probe;

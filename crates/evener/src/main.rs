@@ -6,6 +6,7 @@ use std::path::Path;
 use clap::{CommandFactory, Parser};
 use evener::cli::{Check, Cli, Command, Exit, Man};
 use evener::config::{self, Config, Problems};
+use evener::{admin, control, doctor};
 
 fn main() -> Exit {
     match Cli::parse().command {
@@ -15,10 +16,9 @@ fn main() -> Exit {
             Exit::Ok
         }
         Command::Man(args) => done("the manual could not be written", man(&args)),
-        _ => {
-            eprintln!("evener: this command needs the daemon, which this build does not have");
-            Exit::Failed
-        }
+        Command::Run(args) => control::run(&args),
+        Command::Doctor(view) => doctor::run(&view),
+        asking => admin::command::run(&asking),
     }
 }
 

@@ -3,7 +3,7 @@
 use evener_core::decide::Reason;
 use evener_core::farm::Protocol;
 use evener_core::sessions::{BUCKET_SESSIONS, Bucket, Seed, State};
-use evener_core::tables::{self, Pick, Ring, ServerEntry, Vip, VipKey};
+use evener_core::tables::{self, IdleTicks, Pick, Ring, ServerEntry, Vip, VipKey};
 use evener_core::wire::Mac;
 
 /// Generated; its names are C's.
@@ -28,12 +28,12 @@ pub(super) const ABI_VERSION: u32 = 1;
 /// `SERVICES_MAX`: rings there are room for.
 pub(super) const SERVICES_MAX: usize = 64;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
-pub(super) const SERVER_WORDS: usize = size_of::<c::server>() / 8;
+pub(crate) const SERVER_WORDS: usize = size_of::<c::server>() / 8;
 /// `VIP_PLACES`: places in each half of the VIP table.
 pub(super) const VIP_PLACES: usize = 1024;
 /// `INTERFACE_PLACES`.
 pub(super) const INTERFACE_PLACES: usize = 256;
-pub(super) const VIP_WORDS: usize = size_of::<c::vip>() / 8;
+pub(crate) const VIP_WORDS: usize = size_of::<c::vip>() / 8;
 pub(super) const INTERFACE_WORDS: usize = size_of::<c::interface>() / 8;
 const REASONS: usize = c::reason::REASON_MAX.0 as usize;
 
@@ -57,8 +57,8 @@ const _: () = {
     assert!(c::session_state::STATE_UDP.0 == State::Udp as u32);
     assert!(size_of::<c::bucket>() == size_of::<Bucket>());
     assert!(size_of::<c::session>() * BUCKET_SESSIONS == size_of::<Bucket>());
-    assert!(size_of::<c::vip>() == 64 && size_of::<c::interface>() % 8 == 0);
-    assert!(size_of::<c::ring>() % 8 == 0 && size_of::<c::server>() % 8 == 0);
+    assert!(size_of::<c::vip>() == 64 && size_of::<c::interface>().is_multiple_of(8));
+    assert!(size_of::<c::ring>().is_multiple_of(8) && size_of::<c::server>().is_multiple_of(8));
     assert!(size_of::<c::ring>() >= 8 + 2 * (tables::ORDER_MAX + tables::HASH_SLOTS));
 };
 
@@ -119,7 +119,7 @@ pub(super) fn vip_place(bits: u64, multiplier: u64) -> usize {
     (bits.wrapping_mul(multiplier | 1) / (u64::MAX / VIP_PLACES as u64 + 1)) as usize
 }
 
-pub(super) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
+pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
     let mut idle = [0; 8];
     for state in [State::New, State::Established, State::Closing, State::Udp] {
         idle[state as usize] = state.idle(&vip.idle);
@@ -137,19 +137,51 @@ pub(super) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
     })
 }
 
-/// Reads back what [`vip`] wrote: key, number, service and ring half; `None` for an empty place.
-pub(super) fn vip_of(words: &[u64]) -> Option<(VipKey, u16, u16, u8)> {
-    let [key, rest, ..] = *words else { return None };
-    let [a, b, d, e, port_high, port_low, protocol, _] = key.to_ne_bytes();
-    let protocol = match protocol {
-        6 => Protocol::Tcp,
-        17 => Protocol::Udp,
-        _ => return None,
+/// Reads back what [`vip`] wrote, and its ring half; `None` for an empty place.
+pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
+    let place: c::vip = from_words(place)?;
+    let protocol = [Protocol::Tcp, Protocol::Udp].into_iter().find(|p| p.number() == place.key.protocol)?;
+    let address = u32::from_be(place.key.address).into();
+    let key = VipKey { address, port: u16::from_be(place.key.port), protocol };
+    let idle = |state: State| place.idle[state as usize];
+    let vip = Vip {
+        id: place.id,
+        service: place.service,
+        announce: place.announce != 0,
+        pick: [Pick::Hash, Pick::Cursor, Pick::Least].into_iter().find(|pick| *pick as u8 == place.pick)?,
+        idle: IdleTicks {
+            syn: idle(State::New),
+            tcp: idle(State::Established),
+            closing: idle(State::Closing),
+            udp: idle(State::Udp),
+        },
     };
-    let port = u16::from_be_bytes([port_high, port_low]);
-    let [id0, id1, service0, service1, _, half, ..] = rest.to_ne_bytes();
-    let key = VipKey { address: [a, b, d, e].into(), port, protocol };
-    Some((key, u16::from_ne_bytes([id0, id1]), u16::from_ne_bytes([service0, service1]), half & 1))
+    Some((key, vip, place.ring & 1))
+}
+
+/// Reads back what [`interface`] wrote.
+pub(super) fn interface_of(place: &[u64]) -> Option<(u32, Mac)> {
+    let place: c::interface = from_words(place)?;
+    (place.ifindex != 0).then_some((place.ifindex, Mac(place.mac)))
+}
+
+/// Reads back what [`server`] wrote.
+pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
+    let place: c::server = from_words(place)?;
+    (place.flags & SERVER_PRESENT != 0).then_some(ServerEntry {
+        identity: place.identity,
+        mac: Mac(place.dst),
+        ifindex: place.ifindex,
+        weight: place.weight,
+        up: place.flags & SERVER_UP != 0,
+        local: place.flags & SERVER_LOCAL != 0,
+    })
+}
+
+/// The reverse of [`words`]; `None` unless the length is right.
+fn from_words<T: Copy>(words: &[u64]) -> Option<T> {
+    // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a value.
+    (size_of_val(words) == size_of::<T>()).then(|| unsafe { words.as_ptr().cast::<T>().read_unaligned() })
 }
 
 pub(super) fn interface(ifindex: u32, mac: Mac) -> [u64; INTERFACE_WORDS] {
@@ -179,7 +211,7 @@ pub(super) fn ring(ring: &Ring) -> Vec<u64> {
 }
 
 /// A server's words, `src` being the MAC of the interface it is reached by.
-pub(super) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
+pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     let mut flags = SERVER_PRESENT;
     if server.up {
         flags |= SERVER_UP;
@@ -198,10 +230,5 @@ pub(super) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     })
 }
 
-/// The word that holds the flags, and whether it says that a server is there.
-pub(super) const SERVER_FLAGS_WORD: usize = 1;
-pub(super) const SERVER_IDENTITY_WORD: usize = 3;
-pub(super) fn is_present(flags_word: u64) -> bool {
-    let [.., low, high] = flags_word.to_ne_bytes();
-    u16::from_ne_bytes([low, high]) & SERVER_PRESENT != 0
-}
+/// The word that holds the flags.
+pub(crate) const SERVER_FLAGS_WORD: usize = 1;

@@ -3,7 +3,7 @@
 //! Maps and links are pinned, so traffic flows on while the daemon is stopped, killed or upgraded;
 //! the next one adopts what runs and puts its own program in the place of the old, between two packets.
 
-mod abi;
+pub(crate) mod abi;
 mod attach;
 mod bench;
 pub mod pins;
@@ -24,8 +24,6 @@ use program::Program;
 
 pub use attach::Mode;
 pub use bench::{Bench, Traffic};
-pub use program::Adopted;
-
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -45,7 +43,7 @@ pub struct XdpEngine {
     mode: Option<Mode>,
     pins: Option<PathBuf>,
     links: BTreeMap<u32, (Link, Mode)>,
-    adopted: Option<Adopted>,
+    running: Option<Tables>,
 }
 
 impl XdpEngine {
@@ -62,9 +60,9 @@ impl XdpEngine {
         let adopt = options.pins.as_deref().filter(|dir| is_adoptable(dir));
         let mut program = Program::load(options.sessions_max, options.seed, adopt)?;
         let mut links = BTreeMap::new();
-        let mut adopted = None;
+        let mut running = None;
         if let Some(dir) = adopt {
-            adopted = Some(program.adopted()?);
+            running = Some(program.adopted());
             for (ifindex, path, link) in pins::links(dir) {
                 if ifindex == 0 {
                     let _ = std::fs::remove_file(path);
@@ -82,12 +80,7 @@ impl XdpEngine {
             std::fs::create_dir_all(dir).map_err(failed)?;
             program.pin_maps(dir)?;
         }
-        Ok(XdpEngine { program, mode: options.mode, pins: options.pins, links, adopted })
-    }
-
-    /// What an earlier daemon left running, if it did; before the first tables are applied.
-    pub fn adopted(&self) -> Option<&Adopted> {
-        self.adopted.as_ref()
+        Ok(XdpEngine { program, mode: options.mode, pins: options.pins, links, running })
     }
 
     /// [`Engine::apply`] without attaching to the interfaces that the tables name. For test runs.
@@ -211,6 +204,10 @@ impl Engine for XdpEngine {
         format!("xdp ({})", interfaces.join(", "))
     }
 
+    fn running(&self) -> Option<&Tables> {
+        self.running.as_ref()
+    }
+
     fn apply(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
         // No packet comes by an interface before the tables are there.
         self.program.apply(delta, tables)?;
@@ -221,9 +218,7 @@ impl Engine for XdpEngine {
         for ifindex in gone {
             self.detach(ifindex);
         }
-        if let Some(adopted) = self.adopted.take() {
-            self.program.clear_strangers(&adopted, tables)?;
-        }
+        self.running = None;
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use evener_core::decide::{Memory, Reason};
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket, Seed, Sessions, buckets_for};
-use evener_core::tables::{Delta, Ring, SERVER_SLOTS, Tables, VipKey};
+use evener_core::tables::{Delta, Ring, SERVER_SLOTS, Tables};
 use evener_core::wire::Mac;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
@@ -32,15 +32,6 @@ pub(super) const PINNED: [&str; 12] = [
 
 /// A packet in flight has left the old halves after this long; only then may they be written again.
 const GRACE: Duration = Duration::from_millis(5);
-
-/// Numbers that a running data plane uses, so that a restarted daemon gives them their old meaning.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Adopted {
-    /// Server slots and whose they are.
-    pub servers: Vec<(u16, u64)>,
-    /// VIPs with their number and that of their service.
-    pub vips: Vec<(VipKey, u16, u16)>,
-}
 
 /// The loaded programs and their maps.
 pub(super) struct Program {
@@ -168,30 +159,30 @@ impl Program {
         }
     }
 
-    /// What a data plane that was adopted is using.
-    pub(super) fn adopted(&mut self) -> Result<Adopted, EngineError> {
-        let mut adopted = Adopted::default();
-        for slot in 1..SERVER_SLOTS {
-            let words = &self.servers[slot * abi::SERVER_WORDS..][..abi::SERVER_WORDS];
-            if abi::is_present(words[abi::SERVER_FLAGS_WORD].load(Relaxed)) {
-                adopted.servers.push((slot as u16, words[abi::SERVER_IDENTITY_WORD].load(Relaxed)));
-            }
+    /// What a data plane that was adopted is using, but for its rings.
+    pub(super) fn adopted(&mut self) -> Tables {
+        let load = |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
+        let mut tables = Tables::default();
+        for (slot, place) in self.servers.chunks_exact(abi::SERVER_WORDS).enumerate() {
+            tables.servers.extend(abi::server_of(&load(place)).map(|server| (slot as u16, server)));
         }
+        for place in self.interfaces.chunks_exact(abi::INTERFACE_WORDS) {
+            tables.interfaces.extend(abi::interface_of(&load(place)));
+        }
+        let size = abi::VIP_PLACES * abi::VIP_WORDS;
         let half = (self.commit[0].load(Relaxed) & 1) as usize;
-        let places = &self.vips[half * abi::VIP_PLACES * abi::VIP_WORDS..][..abi::VIP_PLACES * abi::VIP_WORDS];
-        for place in places.chunks_exact(abi::VIP_WORDS) {
-            let words: Vec<u64> = place.iter().map(|word| word.load(Relaxed)).collect();
-            if let Some((key, id, service, half)) = abi::vip_of(&words) {
-                adopted.vips.push((key, id, service));
-                self.halves.insert(service, half);
+        for place in self.vips[half * size..][..size].chunks_exact(abi::VIP_WORDS) {
+            if let Some((key, vip, ring)) = abi::vip_of(&load(place)) {
+                self.halves.insert(vip.service, ring);
+                tables.vips.insert(key, vip);
             }
         }
-        Ok(adopted)
+        self.tables = Arc::new(tables.clone());
+        tables
     }
 
     /// Makes the maps say what `tables` says. Rings and VIPs are written beside those in force and come into
-    /// force all at once. After adoption the first delta starts from nothing, so what an earlier daemon left
-    /// and `tables` doesn't have is cleared by [`Program::clear_strangers`].
+    /// force all at once.
     pub(super) fn apply(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
         if let Some(wait) = GRACE.checked_sub(self.committed.elapsed()) {
             std::thread::sleep(wait);
@@ -310,23 +301,6 @@ impl Program {
     fn clear_server(&self, slot: u16) {
         let at = usize::from(slot) * abi::SERVER_WORDS;
         self.servers[at + abi::SERVER_FLAGS_WORD].store(0, Release);
-    }
-
-    /// After the first [`Program::apply`] on adopted maps: clears what `tables` doesn't name.
-    pub(super) fn clear_strangers(&self, adopted: &Adopted, tables: &Tables) -> Result<(), EngineError> {
-        for (key, ..) in &adopted.vips {
-            self.write_address(key.address, tables)?;
-        }
-        for (slot, _) in adopted.servers.iter().filter(|(slot, _)| !tables.servers.contains_key(slot)) {
-            self.clear_server(*slot);
-        }
-        for place in self.interfaces.chunks_exact(abi::INTERFACE_WORDS) {
-            let ifindex = place[1].load(Relaxed) as u32;
-            if ifindex != 0 && !tables.interfaces.contains_key(&ifindex) {
-                self.clear_interface(ifindex);
-            }
-        }
-        Ok(())
     }
 
     /// The clock that sessions go by.

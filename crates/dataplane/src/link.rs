@@ -1,0 +1,283 @@
+//! Frames as they stand on the link: a socket for one interface and EtherType, and TCP ports that a
+//! user-space TCP can have for itself.
+//!
+//! Discovery and probes need both: they talk to servers that share the service address, which the host's own
+//! stack would keep or misroute. CAP_NET_RAW is enough, with either engine.
+
+use std::io::{self, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::sys::socket::{LinkAddr, MsgFlags, recvmsg};
+use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
+
+/// One instruction of a classic BPF program (bpf(4)).
+pub use libc::sock_filter as Instruction;
+
+/// Frames of which kind a [`LinkSocket`] receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EtherType {
+    /// Any.
+    All,
+    /// This one only, as in [`evener_core::wire::ETHERTYPE_ARP`].
+    Only(u16),
+}
+
+impl EtherType {
+    /// As `protocol` of packet(7), in network byte order.
+    fn protocol(self) -> u16 {
+        match self {
+            EtherType::All => (libc::ETH_P_ALL as u16).to_be(),
+            EtherType::Only(number) => number.to_be(),
+        }
+    }
+}
+
+/// What is known of a received frame besides its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketMeta {
+    /// This host sent it. Only kernels before 4.20 deliver such frames.
+    pub outgoing: bool,
+    /// The buffer was too short for all of it.
+    pub truncated: bool,
+}
+
+/// Sends and receives whole Ethernet frames on one interface, without blocking.
+///
+/// VLAN-tagged frames are not received: the kernel takes the tag out, and they would look untagged.
+/// Frames of hosts behind checksum offload may come with checksums not yet filled in.
+#[derive(Debug)]
+pub struct LinkSocket {
+    socket: Socket,
+}
+
+impl LinkSocket {
+    /// A socket on the interface of index `ifindex`.
+    ///
+    /// # Errors
+    /// Without CAP_NET_RAW, or when there is no such interface or it is down.
+    pub fn open(ifindex: u32, ethertype: EtherType) -> io::Result<Self> {
+        Self::open_filtered(ifindex, ethertype, &[accept()])
+    }
+
+    /// The same, receiving only what `filter` accepts: not a single frame comes before it is in force.
+    ///
+    /// # Errors
+    /// As for [`LinkSocket::open`], and when the kernel finds the filter invalid.
+    pub fn open_filtered(ifindex: u32, ethertype: EtherType, filter: &[Instruction]) -> io::Result<Self> {
+        let socket = packet_socket()?;
+        let link = LinkSocket { socket };
+        link.attach_filter(filter)?;
+        // Older kernels don't know the option; they tell by `outgoing`.
+        let _ = set_option(link.as_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1);
+        link.socket.set_nonblocking(true)?;
+        bind(&link.socket, ifindex, ethertype)?;
+        Ok(link)
+    }
+
+    /// Replaces the filter: a classic BPF program that sees the frame from its Ethernet header on.
+    ///
+    /// # Errors
+    /// When the kernel finds it invalid; the old one stays.
+    pub fn attach_filter(&self, filter: &[Instruction]) -> io::Result<()> {
+        attach(&self.socket, untagged().iter().chain(filter))
+    }
+
+    /// Sends a frame, Ethernet header included, checksums filled in.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the interface's queue is full; when it is down, or the frame too long for it.
+    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
+        self.socket.send(frame).map(drop)
+    }
+
+    /// Receives a frame into `buffer`; its length, as far as it fits, and what else is known of it.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is none; when the interface went down.
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<(usize, PacketMeta)> {
+        let mut parts = [IoSliceMut::new(buffer)];
+        let message = recvmsg::<LinkAddr>(self.socket.as_raw_fd(), &mut parts, None, MsgFlags::empty())?;
+        let outgoing = message.address.is_some_and(|from| from.pkttype() == libc::PACKET_OUTGOING);
+        let truncated = message.flags.contains(MsgFlags::MSG_TRUNC);
+        Ok((message.bytes, PacketMeta { outgoing, truncated }))
+    }
+}
+
+impl AsFd for LinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A filter for the TCP segments that `from` sends to `to`, without the fragments: what a probe's
+/// user-space TCP wants to see.
+pub fn tcp_filter(from: Ipv4Addr, to: SocketAddrV4) -> Vec<Instruction> {
+    // Offsets within an Ethernet frame with an IPv4 header (RFC 791, section 3.1).
+    const ETHERTYPE: u32 = 12;
+    const HEADER_LEN: u32 = 14;
+    const FRAGMENT: u32 = 20;
+    const PROTOCOL: u32 = 23;
+    const SOURCE: u32 = 26;
+    const DESTINATION: u32 = 30;
+    const PORT: u32 = 16;
+    let load = |size: u32, mode: u32, at: u32| instruction(libc::BPF_LD | size | mode, 0, 0, at);
+    // Jumps lead to the last instruction, which drops.
+    let unless = |kind: u32, value: u32, left: u8| match kind {
+        libc::BPF_JSET => instruction(libc::BPF_JMP | kind | libc::BPF_K, left, 0, value),
+        _ => instruction(libc::BPF_JMP | kind | libc::BPF_K, 0, left, value),
+    };
+    vec![
+        load(libc::BPF_H, libc::BPF_ABS, ETHERTYPE),
+        unless(libc::BPF_JEQ, 0x0800, 12),
+        load(libc::BPF_B, libc::BPF_ABS, PROTOCOL),
+        unless(libc::BPF_JEQ, 6, 10),
+        load(libc::BPF_W, libc::BPF_ABS, SOURCE),
+        unless(libc::BPF_JEQ, from.to_bits(), 8),
+        load(libc::BPF_W, libc::BPF_ABS, DESTINATION),
+        unless(libc::BPF_JEQ, to.ip().to_bits(), 6),
+        load(libc::BPF_H, libc::BPF_ABS, FRAGMENT),
+        unless(libc::BPF_JSET, 0x1fff, 4),
+        instruction(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, HEADER_LEN),
+        load(libc::BPF_H, libc::BPF_IND, PORT),
+        unless(libc::BPF_JEQ, u32::from(to.port()), 1),
+        accept(),
+        drop_all(),
+    ]
+}
+
+/// A TCP port that the host's own stack leaves alone while this lives: it neither answers nor resets
+/// what comes to it, so that a user-space TCP can use it.
+#[derive(Debug)]
+pub struct ReservedPort {
+    _listener: Socket,
+    port: u16,
+}
+
+impl ReservedPort {
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+/// Takes a free port of `address`, one of this host's, from the host's own stack.
+///
+/// A listener has it whose filter accepts nothing. The kernel runs the filter before it looks at the
+/// segment, and is silent where it refuses; without a listener it would answer with a reset.
+///
+/// # Errors
+/// When the address isn't this host's, or no port is free.
+pub fn reserve_port(address: Ipv4Addr) -> io::Result<ReservedPort> {
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    attach(&listener, &[drop_all()])?;
+    listener.bind(&SocketAddrV4::new(address, 0).into())?;
+    listener.listen(1)?;
+    let port = listener.local_addr()?.as_socket().map_or(0, |local| local.port());
+    Ok(ReservedPort { _listener: listener, port })
+}
+
+fn attach<'a>(socket: &Socket, program: impl IntoIterator<Item = &'a Instruction>) -> io::Result<()> {
+    let program: Vec<_> = program.into_iter().map(|i| SockFilter::new(i.code, i.jt, i.jf, i.k)).collect();
+    socket.attach_filter(&program)
+}
+
+fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> Instruction {
+    Instruction { code: code as u16, jt, jf, k }
+}
+
+fn accept() -> Instruction {
+    instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX)
+}
+
+fn drop_all() -> Instruction {
+    instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0)
+}
+
+/// Drops frames whose VLAN tag the kernel took out; whatever filter stands behind it sees the others.
+fn untagged() -> [Instruction; 3] {
+    let tagged = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
+    [
+        instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, tagged),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, 0),
+        drop_all(),
+    ]
+}
+
+/// A packet(7) socket that receives nothing until it is bound.
+pub(crate) fn packet_socket() -> io::Result<Socket> {
+    Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))
+}
+
+/// Binds a packet socket to an interface; from here on it receives.
+pub(crate) fn bind(socket: &Socket, ifindex: u32, ethertype: EtherType) -> io::Result<()> {
+    let mut storage = SockAddrStorage::zeroed();
+    // SAFETY: `sockaddr_ll` is plain data, and fits a `sockaddr_storage` as all socket addresses do.
+    *unsafe { storage.view_as::<libc::sockaddr_ll>() } = link_address(ifindex, ethertype.protocol());
+    // SAFETY: the storage holds a whole `sockaddr_ll`, written just above.
+    let address = unsafe { SockAddr::new(storage, size_of::<libc::sockaddr_ll>() as libc::socklen_t) };
+    socket.bind(&address)
+}
+
+/// An interface as a socket address; `protocol` in network byte order.
+pub(crate) fn link_address(ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol,
+        sll_ifindex: ifindex as libc::c_int,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        // packet(7) wants this much of an address even where it is in the frame.
+        sll_halen: 6,
+        sll_addr: [0; 8],
+    }
+}
+
+/// setsockopt(2) with an integer.
+pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
+    set_option_with(fd, level, name, &value)
+}
+
+/// setsockopt(2) with plain data.
+pub(crate) fn set_option_with<T: Copy>(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    value: &T,
+) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the pointer and the length are those of a live value; the kernel only reads it.
+    let done =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// getsockopt(2) of an integer.
+pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let into = std::ptr::from_mut(&mut value).cast();
+    // SAFETY: the kernel writes at most `len` bytes to `value`, and the length to `len`.
+    let done = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, into, &mut len) };
+    if done == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    #[test]
+    fn reserved_port_is_silent_where_a_closed_one_refuses() {
+        let reserved = reserve_port(Ipv4Addr::LOCALHOST).unwrap();
+        let wait = Duration::from_millis(300);
+        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, reserved.port());
+        let silent = TcpStream::connect_timeout(&to.into(), wait).unwrap_err();
+        assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
+        drop(reserved);
+        let refused = TcpStream::connect_timeout(&to.into(), wait).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

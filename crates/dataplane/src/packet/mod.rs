@@ -1,0 +1,185 @@
+//! The application-space engine: the papers' program, on AF_PACKET rings. CAP_NET_RAW is all it needs, in a
+//! user namespace too.
+//!
+//! Each interface has threads that share its frames by flow. A thread reads a batch of frames from
+//! the ring it shares with the kernel ([`ring`]), has each decided by `evener-core` where it lies, and sends the
+//! batch with one call ([`outbox`]). Sessions and counts are in a mapped file ([`store`]), which a
+//! restarted daemon carries on with. The host's own stack is kept out by [`guard`].
+
+mod guard;
+mod outbox;
+mod ring;
+mod store;
+mod tally;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use arc_swap::ArcSwap;
+use evener_core::decide::Memory;
+use evener_core::sessions::Seed;
+use evener_core::tables::{Delta, SERVER_SLOTS, Tables};
+use nix::net::if_::{if_indextoname, if_nametoindex};
+
+use crate::{Counters, Engine, EngineError};
+use guard::Guard;
+use store::{SERVICES_MAX, Store, VIPS_MAX};
+use worker::{Common, Workers};
+
+/// How the engine starts.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sessions the table is sized for.
+    pub sessions_max: usize,
+    /// Key of the flow hash, for a table made anew.
+    pub seed: Seed,
+    /// Threads for each interface; 0 is taken for 1.
+    pub threads: usize,
+    /// The file that keeps sessions and counts; its folder must exist, on a tmpfs.
+    pub session_file: PathBuf,
+}
+
+/// The application-space engine.
+#[derive(Debug)]
+pub struct PacketEngine {
+    common: Arc<Common>,
+    workers: BTreeMap<u32, Workers>,
+    guard: Guard,
+    threads: usize,
+    running: Option<Tables>,
+}
+
+impl PacketEngine {
+    /// Opens the session file, adopting what an earlier daemon left in it. Frames are taken from when
+    /// the first tables name interfaces. Threads belong to the network namespace of the thread that
+    /// applies tables.
+    ///
+    /// # Errors
+    /// Missing privileges, or a session file that can't be had.
+    pub fn start(options: Options) -> Result<Self, EngineError> {
+        // Sooner or later packets need it: better to say so before anything is touched.
+        crate::link::packet_socket()
+            .map_err(|error| EngineError::system("opening a packet socket", "CAP_NET_RAW", error))?;
+        let loopback = if_nametoindex("lo").map_err(|_| EngineError::Interface {
+            interface: "lo".into(),
+            why: "it is missing; frames for a server on this host go by it".into(),
+        })?;
+        let (store, running) = Store::open(&options.session_file, options.sessions_max, options.seed)?;
+        let common = Arc::new(Common { tables: ArcSwap::default(), store, loopback });
+        Ok(PacketEngine {
+            common,
+            workers: BTreeMap::new(),
+            guard: Guard::default(),
+            threads: options.threads.max(1),
+            running,
+        })
+    }
+
+    /// Takes frames from exactly the interfaces of `tables`.
+    fn attach(&mut self, tables: &Tables) -> Result<(), EngineError> {
+        self.workers.retain(|ifindex, _| tables.interfaces.contains_key(ifindex));
+        for ifindex in tables.interfaces.keys() {
+            if !self.workers.contains_key(ifindex) {
+                let workers = Workers::start(&self.common, *ifindex, self.threads)
+                    .map_err(|error| attach_error(*ifindex, error))?;
+                self.workers.insert(*ifindex, workers);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine for PacketEngine {
+    fn kind(&self) -> &'static str {
+        "packet"
+    }
+
+    fn describe(&self) -> String {
+        let names: Vec<_> = self.workers.keys().map(|ifindex| name_of(*ifindex)).collect();
+        let (threads, guard) = (self.threads, self.guard.describe());
+        format!("packet ({} on {threads} threads each, {guard})", names.join(", "))
+    }
+
+    fn running(&self) -> Option<&Tables> {
+        self.running.as_ref()
+    }
+
+    fn now(&self) -> u32 {
+        crate::now_ticks()
+    }
+
+    fn apply(&mut self, _delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
+        check(tables)?;
+        // First the guard: a packet that gets neither to the stack nor to a server is sent again, one that the
+        // stack resets is a lost connection.
+        self.guard.apply(tables)?;
+        self.common.store.record(tables);
+        self.common.tables.store(Arc::clone(tables));
+        self.attach(tables)?;
+        self.running = None;
+        Ok(())
+    }
+
+    fn memory(&self) -> Memory<'_> {
+        self.common.store.memory()
+    }
+
+    fn counters(&self) -> Result<Counters, EngineError> {
+        Ok(self.common.store.counters())
+    }
+
+    fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
+        if usize::from(slot) < SERVER_SLOTS {
+            self.common.store.server(slot).iter().for_each(|count| count.store(0, Relaxed));
+        }
+        Ok(())
+    }
+
+    /// Without its daemon this engine sends nothing on. With `keep`, the session file and the guard stay for the
+    /// next daemon, so that what comes meanwhile is sent again and not reset.
+    fn leave(mut self: Box<Self>, keep: bool) -> Result<(), EngineError> {
+        self.workers.clear();
+        if keep {
+            return Ok(());
+        }
+        let unguarded = self.guard.remove();
+        let removed = self.common.store.remove();
+        unguarded?;
+        removed.map_err(|error| EngineError::system("removing the session file", "access", error))
+    }
+}
+
+/// Whether the file has room for these tables.
+fn check(tables: &Tables) -> Result<(), EngineError> {
+    let room = |what: &str, needed: usize, max: usize| match needed > max {
+        true => {
+            Err(EngineError::Capacity(format!("the tables hold {max} {what}, and {needed} are asked for")))
+        }
+        false => Ok(()),
+    };
+    let slots = tables.servers.keys().last().map_or(0, |slot| usize::from(*slot) + 1);
+    let services = tables.rings.keys().last().map_or(0, |service| usize::from(*service) + 1);
+    room("service addresses", tables.vips.len(), VIPS_MAX)?;
+    room("services", services, SERVICES_MAX)?;
+    room("servers", slots, SERVER_SLOTS)
+}
+
+fn attach_error(ifindex: u32, error: io::Error) -> EngineError {
+    let refuse = |why: &str| EngineError::Interface { interface: name_of(ifindex), why: why.into() };
+    match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENXIO) => refuse("it is gone"),
+        Some(libc::ENETDOWN) => refuse("it is down; set it up first"),
+        Some(libc::ENOMEM) => refuse("there is no memory for its ring of 8 MiB a thread; use fewer threads"),
+        _ => EngineError::system(format!("taking frames from {}", name_of(ifindex)), "CAP_NET_RAW", error),
+    }
+}
+
+fn name_of(ifindex: u32) -> String {
+    if_indextoname(ifindex)
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_else(|_| format!("number {ifindex}"))
+}

@@ -1,0 +1,163 @@
+//! Frames in: the TPACKET_V2 ring that the kernel fills and a thread empties (packet(7), PACKET_RX_RING).
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Release};
+
+use memmap2::{MmapOptions, MmapRaw};
+use socket2::Socket;
+
+use crate::link::{self, EtherType, set_option, set_option_with};
+
+/// Length of `struct virtio_net_hdr`, which stands before every frame (PACKET_VNET_HDR): what the sender
+/// left to its hardware. It goes out again with the frame, so a checksum not yet filled in and a frame not
+/// yet cut into segments stay right.
+pub(super) const VIRTIO_LEN: usize = 10;
+/// Room for an Ethernet frame of 1500 bytes, its header and the kernel's notes.
+const SLOT_LEN: usize = 2048;
+/// 20 ms of 200,000 frames a second: what may come while the thread doesn't run.
+const SLOTS: usize = 4096;
+/// The kernel's unit of allocation.
+const BLOCK_LEN: usize = 1 << 18;
+/// For frames that no slot holds, in bytes.
+const QUEUE_LEN: i32 = 8 << 20;
+
+/// The receiving end of one thread on one interface.
+#[derive(Debug)]
+pub(super) struct Ring {
+    map: MmapRaw,
+    next: usize,
+}
+
+/// A frame received; it holds its slot.
+pub(super) struct Received<'r> {
+    /// It had a VLAN tag, which the kernel took out.
+    pub(super) tagged: bool,
+    /// This host sent it (kernels that don't know PACKET_FANOUT_FLAG_IGNORE_OUTGOING).
+    pub(super) outgoing: bool,
+    pub(super) content: Content<'r>,
+}
+
+/// Where a received frame is.
+pub(super) enum Content<'r> {
+    /// Here: virtio header, then the whole frame.
+    Whole(&'r mut [u8]),
+    /// Longer than a slot: first in the socket's queue, with so many bytes.
+    Queued(usize),
+    /// Longer than a slot, and the queue was full.
+    Lost,
+}
+
+impl Ring {
+    /// Opens a ring on an interface, and joins or founds the fan-out `group` (its number, once known).
+    pub(super) fn open(ifindex: u32, group: Option<&mut u16>) -> io::Result<(Socket, Ring)> {
+        let socket = link::packet_socket()?;
+        let fd = socket.as_fd();
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, SLOT_LEN as i32)?;
+        let _ = set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1);
+        // Above the system's limit with CAP_NET_ADMIN only; what the limit allows does as well, with more loss
+        // of large frames under load.
+        if set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, QUEUE_LEN).is_err() {
+            set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, QUEUE_LEN)?;
+        }
+        let request = libc::tpacket_req {
+            tp_block_size: BLOCK_LEN as u32,
+            tp_block_nr: (SLOTS * SLOT_LEN / BLOCK_LEN) as u32,
+            tp_frame_size: SLOT_LEN as u32,
+            tp_frame_nr: SLOTS as u32,
+        };
+        set_option_with(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        let map = MmapOptions::new().len(SLOTS * SLOT_LEN).map_raw(&socket)?;
+        link::bind(&socket, ifindex, EtherType::All)?;
+        if let Some(group) = group {
+            *group = fan_out(&socket, *group)?;
+        }
+        Ok((socket, Ring { map, next: 0 }))
+    }
+
+    /// The frames that are there, oldest first; each is handed out once.
+    pub(super) fn ready(&mut self) -> Ready<'_> {
+        Ready { at: self.next, ring: self }
+    }
+
+    /// Gives the oldest `count` slots back to the kernel.
+    pub(super) fn release(&mut self, count: usize) {
+        for _ in 0..count {
+            self.status(self.next).store(libc::TP_STATUS_KERNEL, Release);
+            self.next = (self.next + 1) % SLOTS;
+        }
+    }
+
+    fn slot(&self, at: usize) -> *mut u8 {
+        // SAFETY: the mapping is `SLOTS * SLOT_LEN` bytes long, and `at` is below SLOTS: the remainder brings
+        // it there.
+        unsafe { self.map.as_mut_ptr().add((at % SLOTS) * SLOT_LEN) }
+    }
+
+    fn status(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: a slot begins with its 32-bit status, aligned as slots are; kernel and program hand the slot
+        // over to each other by it, so every access is atomic. The mapping lives as long as `self`.
+        unsafe { AtomicU32::from_ptr(self.slot(at).cast()) }
+    }
+}
+
+/// Iterator over the frames in a [`Ring`].
+pub(super) struct Ready<'r> {
+    ring: &'r Ring,
+    at: usize,
+}
+
+impl<'r> Iterator for Ready<'r> {
+    type Item = Received<'r>;
+
+    fn next(&mut self) -> Option<Received<'r>> {
+        // A whole turn would hand out slots twice; the caller's batches are far shorter.
+        let turn = self.at.wrapping_sub(self.ring.next) >= SLOTS;
+        let status = self.ring.status(self.at % SLOTS).load(Acquire);
+        if turn || status & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        let slot = self.ring.slot(self.at);
+        self.at += 1;
+        // SAFETY: the status says that the slot is ours: the kernel wrote a header there and won't change it
+        // until `release`, which needs the ring that `'r` borrows. Headers are plain data, aligned by 16.
+        let (header, sender) = unsafe {
+            let sender = slot.add(size_of::<libc::tpacket2_hdr>()).cast::<libc::sockaddr_ll>();
+            (&*slot.cast::<libc::tpacket2_hdr>(), &*sender)
+        };
+        let start = usize::from(header.tp_mac).wrapping_sub(VIRTIO_LEN);
+        let len = header.tp_snaplen as usize + VIRTIO_LEN;
+        let content = if status & libc::TP_STATUS_COPY != 0 {
+            Content::Queued(header.tp_len as usize)
+        } else if header.tp_snaplen < header.tp_len || start.saturating_add(len) > SLOT_LEN {
+            Content::Lost
+        } else {
+            // SAFETY: within the slot, as just checked, behind the header, and handed out once: `at` moves on,
+            // and never a whole turn. The slot is ours as said above.
+            Content::Whole(unsafe { std::slice::from_raw_parts_mut(slot.add(start), len) })
+        };
+        Some(Received {
+            tagged: status & libc::TP_STATUS_VLAN_VALID != 0,
+            outgoing: sender.sll_pkttype == libc::PACKET_OUTGOING,
+            content,
+        })
+    }
+}
+
+/// Shares an interface's frames among the sockets of a group by the CPU that a frame came in on
+/// (PACKET_FANOUT): a thread on that CPU is the cheapest to wake. Network cards and RPS keep a flow on one
+/// CPU, and thereby in order. What a full ring has no room for goes to another one.
+///
+/// Group 0 founds a new group, whose number the kernel picks. Returns the group's number.
+fn fan_out(socket: &Socket, group: u16) -> io::Result<u16> {
+    let new = if group == 0 { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
+    let flags = libc::PACKET_FANOUT_FLAG_ROLLOVER | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING | new;
+    let asked = u32::from(group) | (libc::PACKET_FANOUT_CPU | flags) << 16;
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, asked as i32)?;
+    link::option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT).map(|fanout| fanout as u16)
+}
+
+const _: () = assert!(BLOCK_LEN.is_multiple_of(SLOT_LEN) && (SLOTS * SLOT_LEN).is_multiple_of(BLOCK_LEN));
+const _: () = assert!(size_of::<libc::tpacket2_hdr>() == 32);

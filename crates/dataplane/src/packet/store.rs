@@ -1,0 +1,243 @@
+//! The file that outlives the daemon: sessions, counts, and whose the numbers in them are. It is mapped, so
+//! that what a killed daemon knew is there for the next one; in a tmpfs it is memory and nothing else.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+
+use evener_core::decide::{Memory, Reason};
+use evener_core::select::Counts;
+use evener_core::sessions::{Bucket, Seed, Sessions, buckets_for};
+use evener_core::tables::{SERVER_SLOTS, Tables};
+use evener_core::wire::Mac;
+use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
+
+use crate::shared::Shared;
+use crate::xdp::abi;
+use crate::{Counters, EngineError, ServerCounters, now_ticks};
+
+/// VIPs that there is room for.
+pub(super) const VIPS_MAX: usize = 64;
+/// Services that there is room for.
+pub(super) const SERVICES_MAX: usize = 64;
+
+/// Where things stand in the file's first part, in words of 64 bits. The session table follows it.
+mod layout {
+    use super::{Range, SERVER_SLOTS, SERVICES_MAX, VIPS_MAX, abi};
+
+    pub(super) const HEADER: Range<usize> = 0..512;
+    pub(super) const ACTIVE: Range<usize> = after(HEADER, SERVER_SLOTS);
+    pub(super) const CURSORS: Range<usize> = after(ACTIVE, SERVICES_MAX);
+    pub(super) const REASONS: Range<usize> = after(CURSORS, 64);
+    /// Packets, bytes, connections and a spare word for each server.
+    pub(super) const SERVERS: Range<usize> = after(REASONS, 4 * SERVER_SLOTS);
+    /// The tables in the kernel engine's own words: what server each slot is, and the VIPs.
+    pub(super) const ENTRIES: Range<usize> = after(SERVERS, abi::SERVER_WORDS * SERVER_SLOTS);
+    pub(super) const VIPS: Range<usize> = after(ENTRIES, abi::VIP_WORDS * VIPS_MAX);
+    /// Whole pages, however large the machine's are.
+    pub(super) const WORDS: usize = VIPS.end.next_multiple_of(65_536 / 8);
+
+    const fn after(before: Range<usize>, len: usize) -> Range<usize> {
+        before.end..before.end + len
+    }
+}
+
+/// Header words: what a file must have in common with this program to be adopted.
+const HEADER_WORDS: usize = 6;
+const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
+/// Changes with [`layout`] and with what the words mean.
+const VERSION: u64 = 1;
+/// Where the hash key stands, behind the header words.
+const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
+
+/// The mapped file.
+#[derive(Debug)]
+pub(super) struct Store {
+    words: Shared<AtomicU64>,
+    buckets: Shared<Bucket>,
+    seed: Seed,
+    path: PathBuf,
+    /// Held, so that no other process takes the file for abandoned.
+    _lock: Flock<File>,
+}
+
+impl Store {
+    /// Opens the file at `path` and adopts what is in it, or makes it anew for `sessions_max` sessions and
+    /// with `seed`. A file of another boot, version or size is not adopted.
+    pub(super) fn open(
+        path: &Path,
+        sessions_max: usize,
+        seed: Seed,
+    ) -> Result<(Store, Option<Tables>), EngineError> {
+        let buckets = buckets_for(sessions_max);
+        let failed =
+            |error| EngineError::system(format!("the session file {}", path.display()), "access", error);
+        let header = header(buckets).map_err(failed)?;
+        if let Some(store) = Self::adopt(path, buckets, &header).map_err(failed)? {
+            store.memory().sessions.recover(now_ticks());
+            let running = store.recorded();
+            return Ok((store, Some(running)));
+        }
+        let store = Self::create(path, buckets, &header, seed).map_err(failed)?;
+        Ok((store, None))
+    }
+
+    fn adopt(path: &Path, buckets: usize, header: &[u64; HEADER_WORDS]) -> io::Result<Option<Store>> {
+        let file = match options().open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let about = file.metadata()?;
+        let ours =
+            about.is_file() && about.uid() == nix::unistd::geteuid().as_raw() && about.mode() & 0o077 == 0;
+        let file = lock(file)?;
+        if !ours || about.len() != len(buckets) {
+            return Ok(None);
+        }
+        let store = Self::map(path, file, buckets)?;
+        let same = header.iter().zip(&*store.words).all(|(ours, theirs)| *ours == theirs.load(Relaxed));
+        Ok(same.then_some(store))
+    }
+
+    /// Makes the file under another name first: under its own it is whole or not there at all.
+    fn create(path: &Path, buckets: usize, header: &[u64; HEADER_WORDS], seed: Seed) -> io::Result<Store> {
+        let draft = path.with_extension("new");
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = lock(options().create_new(true).open(&draft)?)?;
+        // All of it now: a mapped page that finds no room later would be a fatal signal.
+        let bytes = i64::try_from(len(buckets)).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        if let Err(error) = fallocate(file.as_fd(), FallocateFlags::empty(), 0, bytes) {
+            let _ = fs::remove_file(&draft);
+            return Err(error.into());
+        }
+        let mut store = Self::map(path, file, buckets)?;
+        store.seed = seed;
+        for (value, word) in header.iter().chain(&[seed.0, seed.1]).zip(&*store.words) {
+            word.store(*value, Relaxed);
+        }
+        fs::rename(draft, path)?;
+        Ok(store)
+    }
+
+    fn map(path: &Path, file: Flock<File>, buckets: usize) -> io::Result<Store> {
+        let words: Shared<AtomicU64> = Shared::map(file.as_fd(), layout::WORDS)?;
+        let table = Shared::map_at(file.as_fd(), 8 * layout::WORDS as u64, buckets)?;
+        let seed = Seed(words[SEED.start].load(Relaxed), words[SEED.start + 1].load(Relaxed));
+        Ok(Store { words, buckets: table, seed, path: path.to_owned(), _lock: file })
+    }
+
+    /// What packets meet.
+    pub(super) fn memory(&self) -> Memory<'_> {
+        let active = &self.words[layout::ACTIVE];
+        Memory {
+            sessions: Sessions::new(&self.buckets, active),
+            counts: Counts { cursors: &self.words[layout::CURSORS], active },
+            seed: self.seed,
+        }
+    }
+
+    /// Totals by reason.
+    pub(super) fn reasons(&self) -> &[AtomicU64] {
+        &self.words[layout::REASONS]
+    }
+
+    /// A server's totals: packets, bytes, connections. `slot` is below [`SERVER_SLOTS`].
+    pub(super) fn server(&self, slot: u16) -> [&AtomicU64; 3] {
+        let at = layout::SERVERS.start + 4 * usize::from(slot);
+        [&self.words[at], &self.words[at + 1], &self.words[at + 2]]
+    }
+
+    /// All totals; servers that have none are left out.
+    pub(super) fn counters(&self) -> Counters {
+        let reasons =
+            Reason::ALL.iter().zip(self.reasons()).map(|(r, count)| (*r, count.load(Relaxed))).collect();
+        let servers = (0..SERVER_SLOTS as u16)
+            .map(|slot| {
+                let [packets, bytes, connections] = self.server(slot).map(|count| count.load(Relaxed));
+                (slot, ServerCounters { packets, bytes, connections })
+            })
+            .filter(|(_, counters)| *counters != ServerCounters::default())
+            .collect();
+        Counters { reasons, servers }
+    }
+
+    /// Notes what the numbers in sessions mean. To be called before packets meet the tables.
+    pub(super) fn record(&self, tables: &Tables) {
+        for (slot, place) in (0..).zip(self.words[layout::ENTRIES].chunks_exact(abi::SERVER_WORDS)) {
+            let entry = tables.servers.get(&slot).map(|server| abi::server(server, Mac::default()));
+            put(place, &entry.unwrap_or_default(), abi::SERVER_FLAGS_WORD);
+        }
+        let mut vips = tables.vips.iter();
+        for place in self.words[layout::VIPS].chunks_exact(abi::VIP_WORDS) {
+            put(place, &vips.next().map(|(key, vip)| abi::vip(key, vip, 0)).unwrap_or_default(), 0);
+        }
+    }
+
+    /// What [`Store::record`] noted.
+    fn recorded(&self) -> Tables {
+        let load = |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
+        let mut tables = Tables::default();
+        for (slot, place) in (0..).zip(self.words[layout::ENTRIES].chunks_exact(abi::SERVER_WORDS)) {
+            tables.servers.extend(abi::server_of(&load(place)).map(|server| (slot, server)));
+        }
+        for place in self.words[layout::VIPS].chunks_exact(abi::VIP_WORDS) {
+            tables.vips.extend(abi::vip_of(&load(place)).map(|(key, vip, _)| (key, vip)));
+        }
+        tables
+    }
+
+    /// Removes the file: nobody is to carry on.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        fs::remove_file(&self.path)
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options
+}
+
+fn lock(file: File) -> io::Result<Flock<File>> {
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        nix::errno::Errno::EWOULDBLOCK => {
+            io::Error::new(io::ErrorKind::ResourceBusy, "another process uses it")
+        }
+        other => other.into(),
+    })
+}
+
+/// Length of the file, in bytes.
+fn len(buckets: usize) -> u64 {
+    8 * layout::WORDS as u64 + (buckets * size_of::<Bucket>()) as u64
+}
+
+fn header(buckets: usize) -> io::Result<[u64; HEADER_WORDS]> {
+    // Ticks are counted from the boot on; after another one they mean nothing.
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
+    let boot = u128::from_str_radix(&digits, 16).map_err(io::Error::other)?;
+    Ok([MAGIC, VERSION, (boot >> 64) as u64, boot as u64, buckets as u64, layout::WORDS as u64])
+}
+
+/// Writes an entry so that whoever reads a half-written one sees none: the word that says that it is there
+/// goes first and comes last.
+fn put(place: &[AtomicU64], entry: &[u64], there: usize) {
+    if place.iter().zip(entry).all(|(word, value)| word.load(Relaxed) == *value) {
+        return;
+    }
+    place[there].store(0, Release);
+    for at in (0..place.len()).filter(|at| *at != there).chain([there]) {
+        place[at].store(entry[at], Release);
+    }
+}
+
+const _: () = assert!(Reason::ALL.len() <= 64);

@@ -1,0 +1,71 @@
+//! The application-space engine, on real links between network namespaces.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
+
+mod connections;
+mod frames;
+mod hosts;
+mod raw_only;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use evener_core::decide::Reason;
+use evener_core::farm::Protocol;
+use evener_core::sessions::{Seed, ticks};
+use evener_core::tables::{Delta, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey};
+use evener_core::wire::Mac;
+use evener_dataplane::Engine;
+use evener_dataplane::packet::{Options, PacketEngine};
+
+/// Says why a test does not run here, if it doesn't.
+fn skipped() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        println!("skipped: network namespaces need root");
+    }
+    !root
+}
+
+/// A session file of this test alone.
+fn session_file() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
+    std::env::temp_dir().join(format!("evener-packet-{process}-{number}.sessions"))
+}
+
+fn options(session_file: PathBuf) -> Options {
+    Options { sessions_max: 4096, seed: Seed(1, 2), threads: 2, session_file }
+}
+
+fn key() -> VipKey {
+    VipKey { address: hosts::VIP, port: 80, protocol: Protocol::Tcp }
+}
+
+fn server(mac: Mac, ifindex: u32) -> ServerEntry {
+    ServerEntry { identity: u64::from(mac.0[5]) + 77, mac, ifindex, weight: 1, up: true, local: false }
+}
+
+/// One service in front of `servers`, in slots from 1 on, chosen in turn.
+fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) -> Tables {
+    let idle =
+        IdleTicks { syn: ticks(30_000), tcp: ticks(900_000), closing: ticks(10_000), udp: ticks(60_000) };
+    let order: Vec<u16> = (1..).take(servers.len()).collect();
+    let hash = order.iter().copied().cycle().take(HASH_SLOTS).collect();
+    Tables {
+        vips: BTreeMap::from([(key(), Vip { id: 1, service: 0, announce, pick: Pick::Cursor, idle })]),
+        rings: BTreeMap::from([(0, Arc::new(Ring { order, hash }))]),
+        servers: (1..).zip(servers.iter().copied()).collect(),
+        interfaces: interfaces.iter().copied().collect(),
+    }
+}
+
+fn apply(engine: &mut PacketEngine, tables: Tables) {
+    let tables = Arc::new(tables);
+    engine.apply(&Delta::between(&Tables::default(), &tables), &tables).unwrap();
+}
+
+fn count(engine: &PacketEngine, reason: Reason) -> u64 {
+    engine.counters().unwrap().reasons[&reason]
+}

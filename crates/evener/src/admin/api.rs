@@ -1,0 +1,289 @@
+//! What can be asked over HTTP. The same routes serve the Unix socket, whose file mode says who may change
+//! the farm, and the TCP port, where anyone who reaches it may look.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use axum::extract::path::ErrorKind;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request as HttpRequest, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use evener_core::farm::Protocol;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::{metrics, views};
+use crate::cli::Client;
+use crate::control::request::{Flow, Handle, Request, SessionFilter};
+
+/// How long the control loop may take for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may take to carry out another configuration.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(45);
+/// How long a daemon in good health takes at most.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(1);
+/// No request has a body; clients that send one anyway are read no further than this.
+const BODY_BYTES: usize = 4 * 1024;
+/// Sessions in one answer on the TCP port: whoever reaches it must not fill the daemon's memory.
+const SESSIONS_READ_ONLY: usize = 10_000;
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// A sentence.
+    pub message: String,
+}
+
+/// Why nothing was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// A sentence.
+    pub error: String,
+}
+
+#[derive(Clone, Debug)]
+struct Api {
+    control: Handle,
+    /// The most sessions in one answer.
+    sessions_max: usize,
+}
+
+/// Everything, for who may change the farm.
+pub(super) fn everything(control: Handle) -> Router {
+    let routes = views_and_health()
+        .route("/v1/drain/{service}/{server}", post(drain))
+        .route("/v1/undrain/{service}/{server}", post(undrain))
+        .route("/v1/reload", post(reload));
+    with_fallbacks(routes).with_state(Api { control, sessions_max: usize::MAX })
+}
+
+/// What changes nothing.
+pub(super) fn read_only(control: Handle) -> Router {
+    with_fallbacks(views_and_health())
+        .layer(middleware::from_fn(refuse_changes))
+        .with_state(Api { control, sessions_max: SESSIONS_READ_ONLY })
+}
+
+fn views_and_health() -> Router<Api> {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/services", get(services))
+        .route("/v1/servers", get(servers))
+        .route("/v1/sessions", get(sessions))
+        .route("/v1/explain", get(explain))
+        .route("/metrics", get(scrape))
+        .route("/healthz", get(healthz))
+}
+
+/// Once all routes are there: those that come later would go without.
+fn with_fallbacks(routes: Router<Api>) -> Router<Api> {
+    routes
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+}
+
+/// An error as it is answered.
+struct Failure(StatusCode, String);
+
+impl Failure {
+    fn bad_request(message: impl Into<String>) -> Failure {
+        Failure(StatusCode::BAD_REQUEST, message.into())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, Json(Refusal { error: self.1 })).into_response()
+    }
+}
+
+impl From<QueryRejection> for Failure {
+    fn from(rejection: QueryRejection) -> Failure {
+        Failure(rejection.status(), format!("{}.", rejection.body_text()))
+    }
+}
+
+impl From<PathRejection> for Failure {
+    fn from(rejection: PathRejection) -> Failure {
+        let message = match &rejection {
+            PathRejection::FailedToDeserializePathParams(error)
+                if matches!(error.kind(), ErrorKind::InvalidUtf8InPathParam { .. }) =>
+            {
+                "The path is not UTF-8 text behind its percent signs.".to_owned()
+            }
+            other => format!("{}.", other.body_text()),
+        };
+        Failure(rejection.status(), message)
+    }
+}
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+/// Asks the control loop, and waits so long and no longer.
+async fn ask<T>(
+    control: &Handle,
+    timeout: Duration,
+    request: impl FnOnce(oneshot::Sender<T>) -> Request,
+) -> Result<T, Failure> {
+    let unavailable = |why: String| Failure(StatusCode::SERVICE_UNAVAILABLE, why);
+    let (sender, receiver) = oneshot::channel();
+    let asked = async {
+        control.send(request(sender)).await.ok()?;
+        receiver.await.ok()
+    };
+    match tokio::time::timeout(timeout, asked).await {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err(unavailable("The control loop has ended; the daemon is stopping.".to_owned())),
+        Err(_) => {
+            let seconds = timeout.as_secs();
+            Err(unavailable(format!(
+                "The control loop has not answered within {seconds} s; see the daemon's log."
+            )))
+        }
+    }
+}
+
+async fn status(State(api): State<Api>) -> Answer<views::Status> {
+    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, Request::Status).await?))
+}
+
+async fn services(State(api): State<Api>) -> Answer<Vec<views::Service>> {
+    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, Request::Services).await?))
+}
+
+async fn servers(State(api): State<Api>) -> Answer<Vec<views::Server>> {
+    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, Request::Servers).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SessionsQuery {
+    service: Option<String>,
+    client: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn sessions(
+    State(api): State<Api>,
+    query: Result<Query<SessionsQuery>, QueryRejection>,
+) -> Answer<Vec<views::Session>> {
+    let Query(query) = query?;
+    let client = query.client.map(|text| {
+        text.parse::<Client>().map_err(|help| Failure::bad_request(format!("client is {text:?}: {help}.")))
+    });
+    let client = client.transpose()?;
+    let limit = query.limit.unwrap_or(usize::MAX).min(api.sessions_max);
+    let filter = SessionFilter {
+        service: query.service,
+        client: client.map(|client| client.address),
+        client_port: client.and_then(|client| client.port),
+        limit: (limit < usize::MAX).then_some(limit),
+    };
+    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Sessions(filter, answer)).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExplainQuery {
+    client: String,
+    vip: String,
+    protocol: Option<String>,
+}
+
+async fn explain(
+    State(api): State<Api>,
+    query: Result<Query<ExplainQuery>, QueryRejection>,
+) -> Answer<views::Explanation> {
+    let Query(query) = query?;
+    let flow = Flow {
+        client: endpoint("client", &query.client)?,
+        vip: endpoint("vip", &query.vip)?,
+        protocol: match query.protocol.as_deref() {
+            None | Some("tcp") => Protocol::Tcp,
+            Some("udp") => Protocol::Udp,
+            Some(other) => {
+                return Err(Failure::bad_request(format!("protocol is {other:?}: write tcp or udp.")));
+            }
+        },
+    };
+    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Explain(flow, answer)).await?))
+}
+
+fn endpoint(what: &str, text: &str) -> Result<SocketAddrV4, Failure> {
+    text.parse().map_err(|_| {
+        let help = "write an IPv4 address and port, as in 192.0.2.100:80";
+        Failure::bad_request(format!("{what} is {text:?}: {help}."))
+    })
+}
+
+type Named = Result<Path<(String, String)>, PathRejection>;
+
+async fn drain(State(api): State<Api>, names: Named) -> Answer<Done> {
+    set_drain(&api, names, true).await
+}
+
+async fn undrain(State(api): State<Api>, names: Named) -> Answer<Done> {
+    set_drain(&api, names, false).await
+}
+
+async fn set_drain(api: &Api, names: Named, drain: bool) -> Answer<Done> {
+    let Path((service, server)) = names?;
+    let request = |answer| Request::Drain { service, server, drain, answer };
+    done(ask(&api.control, ANSWER_TIMEOUT, request).await?)
+}
+
+async fn reload(State(api): State<Api>) -> Answer<Done> {
+    done(ask(&api.control, RELOAD_TIMEOUT, Request::Reload).await?)
+}
+
+fn done(answer: Result<String, String>) -> Answer<Done> {
+    match answer {
+        Ok(message) => Ok(Json(Done { message })),
+        Err(why) => Err(Failure(StatusCode::CONFLICT, why)),
+    }
+}
+
+async fn scrape(State(api): State<Api>) -> Result<Response, Failure> {
+    let status = ask(&api.control, ANSWER_TIMEOUT, Request::Status).await?;
+    let services = ask(&api.control, ANSWER_TIMEOUT, Request::Services).await?;
+    let servers = ask(&api.control, ANSWER_TIMEOUT, Request::Servers).await?;
+    let text = metrics::text(status, services, servers);
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
+    ask(&api.control, HEALTH_TIMEOUT, Request::Status).await?;
+    Ok("ok\n")
+}
+
+async fn no_such_path(request: HttpRequest) -> Failure {
+    let message = format!(
+        "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/sessions, /v1/explain, \
+         /metrics and /healthz.",
+        request.uri().path()
+    );
+    Failure(StatusCode::NOT_FOUND, message)
+}
+
+async fn wrong_method(request: HttpRequest) -> Failure {
+    let (method, path) = (request.method(), request.uri().path());
+    let message = format!(
+        "{method} does not go with {path:?}: views are read with GET, the farm is changed with POST."
+    );
+    Failure(StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+/// Whoever is on the host can reach a TCP port, and many a browser too: it must not change the farm.
+async fn refuse_changes(request: HttpRequest, next: Next) -> Response {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return next.run(request).await;
+    }
+    let message = "This address only shows the farm, since anyone who can reach it may ask; \
+                   change the farm through the admin socket, as `evener drain` and `evener reload` do.";
+    Failure(StatusCode::FORBIDDEN, message.to_owned()).into_response()
+}

@@ -1,0 +1,142 @@
+//! The other end of the admin socket.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::{Method, Request, StatusCode, header};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use super::api::Refusal;
+
+/// A little longer than the daemon gives itself, so that its own words are heard.
+const TIMEOUT: Duration = Duration::from_secs(65);
+/// The longest answer that is read: some four million sessions.
+const ANSWER_BYTES: usize = 1 << 30;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no daemon answers on {path}; is `evener run` running in this network namespace?")]
+    NoDaemon {
+        /// The socket.
+        path: String,
+    },
+    /// The socket is another user's.
+    #[error("{path} may not be used: it is for the daemon's user; run this as that user, mostly root")]
+    Forbidden {
+        /// The socket.
+        path: String,
+    },
+    /// The daemon said no, in its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// The daemon took too long.
+    #[error("the daemon on {path} has not answered within {} s; see its log", TIMEOUT.as_secs())]
+    Timeout {
+        /// The socket.
+        path: String,
+    },
+    /// What came is no answer.
+    #[error("the answer on {path} can't be understood: {why}; is the daemon of the same version?")]
+    Garbled {
+        /// The socket.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// A way to ask the daemon.
+#[derive(Clone, Debug)]
+pub struct Client {
+    path: PathBuf,
+}
+
+impl Client {
+    /// Asks the daemon whose admin socket is at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Client {
+        Client { path: path.into() }
+    }
+
+    /// The admin socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads a view.
+    ///
+    /// # Errors
+    /// When the daemon can't be reached, refuses, or answers with something else.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.ask(Method::GET, path).await
+    }
+
+    /// Gives an order.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.ask(Method::POST, path).await
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
+        let (status, body) = match tokio::time::timeout(TIMEOUT, self.exchange(method, path)).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(ClientError::Timeout { path: self.name() }),
+        };
+        if !status.is_success() {
+            return Err(match serde_json::from_slice::<Refusal>(&body) {
+                Ok(refusal) => ClientError::Refused(refusal.error),
+                Err(_) => self.garbled(status),
+            });
+        }
+        serde_json::from_slice(&body).map_err(|error| self.garbled(error))
+    }
+
+    async fn exchange(&self, method: Method, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
+        let stream = UnixStream::connect(&self.path).await.map_err(|error| match error.kind() {
+            std::io::ErrorKind::PermissionDenied => ClientError::Forbidden { path: self.name() },
+            _ => ClientError::NoDaemon { path: self.name() },
+        })?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            // RFC 9112, section 3.2: a Host is needed, and means nothing here.
+            .header(header::HOST, "localhost")
+            .body(Body::empty())
+            .map_err(|error| self.garbled(error))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.garbled(error))?;
+        let answer = async {
+            let response = sender.send_request(request).await.map_err(|error| self.garbled(error))?;
+            let status = response.status();
+            let body = to_bytes(Body::new(response.into_body()), ANSWER_BYTES).await;
+            Ok((status, body.map_err(|error| self.garbled(error))?))
+        };
+        // The connection moves the bytes while the answer is waited for; what ails it shows in the answer.
+        tokio::pin!(answer);
+        tokio::select! {
+            answer = &mut answer => answer,
+            _ = connection => answer.await,
+        }
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn garbled(&self, why: impl ToString) -> ClientError {
+        ClientError::Garbled { path: self.name(), why: why.to_string() }
+    }
+}
+
+/// A name as it stands in a path or a query.
+pub(super) fn escape(name: &str) -> String {
+    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
+}

@@ -1,0 +1,167 @@
+//! The views as metrics, in the OpenMetrics text that Prometheus and its kin read.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::views::{Server, Service, Status};
+
+/// What [`text`] is written in.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All metrics. They are made of the views anew for each scrape, so a server that is gone leaves none behind.
+pub fn text(status: Status, services: Vec<Service>, servers: Vec<Server>) -> String {
+    let mut registry = Registry::with_prefix("evener");
+    registry.register_collector(Box::new(Farm { status, services, servers }));
+    let mut text = String::new();
+    match encode(&mut text, &registry) {
+        Ok(()) => text,
+        // Writing to a String does not fail.
+        Err(fmt::Error) => String::new(),
+    }
+}
+
+#[derive(Debug)]
+struct Farm {
+    status: Status,
+    services: Vec<Service>,
+    servers: Vec<Server>,
+}
+
+impl Collector for Farm {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        encode_status(encoder, &self.status)?;
+        let up = self.servers.iter().filter(|server| server.state == "up").count() as u64;
+        let mut farm = Group { encoder, things: &[()], labels: |()| Vec::new() };
+        farm.gauge("up_servers", "Servers that are up, over all services.", |()| up)?;
+        encode_services(farm.encoder, &self.services)?;
+        encode_servers(farm.encoder, &self.servers)
+    }
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Metrics of one kind of thing, told apart by its labels.
+struct Group<'g, 'e, T> {
+    encoder: &'g mut DescriptorEncoder<'e>,
+    things: &'g [T],
+    labels: fn(&T) -> Labels,
+}
+
+impl<T> Group<'_, '_, T> {
+    fn gauge(&mut self, name: &str, help: &str, value: impl Fn(&T) -> u64) -> fmt::Result {
+        let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        each(metric, self.things, self.labels, |metric, thing| metric.encode_gauge(&value(thing)))
+    }
+
+    /// Its name in the text ends in `_total`.
+    fn counter(&mut self, name: &str, help: &str, value: impl Fn(&T) -> u64) -> fmt::Result {
+        let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        each(metric, self.things, self.labels, |metric, thing| {
+            metric.encode_counter::<NoLabelSet, _, f64>(&value(thing), None)
+        })
+    }
+
+    /// Its name in the text ends in `_seconds`; things of which nothing is known are left out.
+    fn seconds(&mut self, name: &str, help: &str, value: impl Fn(&T) -> Option<f64>) -> fmt::Result {
+        let metric = self.encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        let known: Vec<&T> = self.things.iter().filter(|thing| value(thing).is_some()).collect();
+        let labels = self.labels;
+        each(
+            metric,
+            &known,
+            |thing| labels(thing),
+            |metric, thing| metric.encode_gauge(&value(thing).unwrap_or_default()),
+        )
+    }
+}
+
+/// A sample for each thing; without braces where there are no labels.
+fn each<T>(
+    mut metric: MetricEncoder<'_>,
+    things: &[T],
+    labels: impl Fn(&T) -> Labels,
+    sample: impl Fn(&mut MetricEncoder<'_>, &T) -> fmt::Result,
+) -> fmt::Result {
+    for thing in things {
+        let labels = labels(thing);
+        match labels.is_empty() {
+            true => sample(&mut metric, thing)?,
+            false => sample(&mut metric.encode_family(&labels)?, thing)?,
+        }
+    }
+    Ok(())
+}
+
+fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    encoder
+        .encode_descriptor("build", "The program that runs.", None, MetricType::Info)?
+        .encode_info(&[("version", &*status.version)])?;
+    encoder
+        .encode_descriptor("engine", "What moves the packets.", None, MetricType::Info)?
+        .encode_info(&[("engine", &*status.engine)])?;
+    let things: Vec<_> = status.packets.iter().collect();
+    Group { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }.counter(
+        "packets",
+        "Packets by what became of them.",
+        |(_, count)| **count,
+    )?;
+    let things: Vec<_> = status.refused.iter().collect();
+    Group { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }.counter(
+        "arp_refused",
+        "ARP answers that were not believed.",
+        |(_, count)| **count,
+    )?;
+
+    let mut daemon = Group { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
+    daemon
+        .seconds("uptime", "Time since the daemon started.", |status| Some(status.uptime_seconds as f64))?;
+    daemon.gauge("adopted", "Whether the daemon carries on with what an earlier one left.", |status| {
+        status.adopted.into()
+    })?;
+    daemon.gauge("sessions", "Sessions in the table.", |status| status.sessions)?;
+    daemon.gauge("sessions_max", "Sessions that the table is sized for.", |status| status.sessions_max)?;
+    daemon.gauge("session_slots", "Slots of the session table.", |status| status.session_slots)?;
+    daemon.counter("reloads", "Configurations taken up since the daemon started.", |s| s.reloads)?;
+    daemon.gauge("reload_failed", "Whether the last reload changed nothing, for an error.", |status| {
+        status.reload_error.is_some().into()
+    })
+}
+
+fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[Service]) -> fmt::Result {
+    let mut group =
+        Group { encoder, things: services, labels: |service| vec![("service", service.name.clone())] };
+    group.gauge("service_servers", "Servers known.", |service| service.servers)?;
+    group.gauge("service_servers_up", "Servers that take new sessions.", |service| service.servers_up)?;
+    group.gauge(
+        "service_degraded",
+        "Whether all servers fail and the last good set is kept.",
+        |service| service.degraded.into(),
+    )?;
+    group.gauge("service_sessions", "Active sessions.", |service| service.sessions)?;
+    group.counter("service_connections", "Times that a server was chosen.", |service| service.connections)?;
+    group.counter("service_packets", "Frames sent to servers.", |service| service.packets)?;
+    group.counter("service_bytes", "Bytes of the frames sent to servers.", |service| service.bytes)
+}
+
+fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[Server]) -> fmt::Result {
+    let labels = |server: &Server| vec![("service", server.service.clone()), ("server", server.name.clone())];
+    let mut group = Group { encoder, things: servers, labels };
+    group.gauge("server_up", "Whether it is up.", |server| (server.state == "up").into())?;
+    group.gauge("server_draining", "Whether it only keeps the sessions it has.", |server| {
+        (server.state == "draining").into()
+    })?;
+    group.gauge("server_weight", "Its share of new sessions relative to the others.", |server| {
+        server.weight.into()
+    })?;
+    group.gauge("server_sessions", "Active sessions.", |server| server.sessions)?;
+    group.counter("server_connections", "Times that it was chosen.", |server| server.connections)?;
+    group.counter("server_packets", "Frames sent to it.", |server| server.packets)?;
+    group.counter("server_bytes", "Bytes of the frames sent to it.", |server| server.bytes)?;
+    group.seconds("server_probe", "How long the last good probe took.", |server| server.probe_seconds)
+}

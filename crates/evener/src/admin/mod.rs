@@ -1,0 +1,18 @@
+//! How a running farm is watched and steered: an HTTP API on a Unix socket, the same views read-only on a
+//! TCP port, metrics, and the commands that talk to them.
+//!
+//! [`views`] holds the stable names; everything else here carries them about.
+
+mod api;
+mod client;
+pub mod command;
+pub mod metrics;
+pub mod server;
+mod table;
+pub mod views;
+
+pub use api::{Done, Refusal};
+pub use client::{Client, ClientError};
+pub(crate) use command::print;
+pub use server::{Server, ServerError};
+pub(crate) use table::message;

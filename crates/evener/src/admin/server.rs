@@ -1,0 +1,203 @@
+//! Where the daemon answers: sockets, and what bounds whoever connects to them.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use nix::sys::stat::{Mode, fchmod};
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::api;
+use crate::control::request::Handle;
+
+/// Connections at once, for each of the two sockets; further ones wait in the kernel.
+const CONNECTIONS: usize = 64;
+/// Who sends no request for this long is let go.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
+/// A connection carries one request, and is over after this long whatever the other end does.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Between two attempts to accept when the system refuses, as it does when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes that hyper reads ahead of a request's end; also bounds its head.
+const READ_BUFFER: usize = 16 * 1024;
+
+/// Why the daemon can't be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The Unix socket can't be made.
+    #[error("the admin socket {path} can't be made: {source}; make its folder one that evener may write to")]
+    Socket {
+        /// Where it should be.
+        path: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The TCP address can't be had.
+    #[error(
+        "the admin address {address} can't be listened on: {source}; give another as `listen` in [admin], or \
+         \"none\""
+    )]
+    Address {
+        /// As configured.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl From<ServerError> for io::Error {
+    fn from(error: ServerError) -> io::Error {
+        let (ServerError::Socket { source, .. } | ServerError::Address { source, .. }) = &error;
+        io::Error::new(source.kind(), error)
+    }
+}
+
+/// Binds as [`Server::bind`] does, and answers for as long as the runtime lives.
+///
+/// # Errors
+/// As for [`Server::bind`].
+pub async fn start(control: Handle, path: &Path, listen: Option<SocketAddr>) -> io::Result<()> {
+    let server = Server::bind(path, listen)?;
+    tokio::spawn(server.run(control));
+    Ok(())
+}
+
+/// The sockets, before anyone is answered.
+#[derive(Debug)]
+pub struct Server {
+    unix: UnixListener,
+    tcp: Option<TcpListener>,
+    path: SocketPath,
+}
+
+impl Server {
+    /// Makes the admin socket at `path`, for this user only, and listens on the TCP address `listen` if there
+    /// is one. A socket that is already at `path` is replaced: the caller holds the lock, so nobody answers
+    /// there. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// When either can't be had.
+    pub fn bind(path: &Path, listen: Option<SocketAddr>) -> Result<Server, ServerError> {
+        let unix = bind_unix(path)
+            .map_err(|source| ServerError::Socket { path: path.display().to_string(), source })?;
+        let path = SocketPath(path.to_owned());
+        let tcp = listen
+            .map(|address| bind_tcp(address).map_err(|source| ServerError::Address { address, source }));
+        Ok(Server { unix, tcp: tcp.transpose()?, path })
+    }
+
+    /// The TCP address listened on, its port known even where port 0 was asked for.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
+    }
+
+    /// Answers, forever. Dropping the future closes every connection and removes the socket.
+    pub async fn run(self, control: Handle) {
+        let Server { unix, tcp, path: _path } = self;
+        let everything = api::everything(control.clone());
+        let unix = accept(|| async { Ok(unix.accept().await?.0) }, everything);
+        match tcp {
+            Some(tcp) => {
+                let tcp = accept(|| async { Ok(tcp.accept().await?.0) }, api::read_only(control));
+                tokio::join!(unix, tcp);
+            }
+            None => unix.await,
+        }
+    }
+}
+
+/// Removes the socket with the server.
+#[derive(Debug)]
+struct SocketPath(PathBuf);
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        fs::remove_file(path)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Linux gives the file the mode that the socket has when it is bound: there is no moment at which others
+    // could connect, as there would be with a chmod afterwards.
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(CONNECTIONS as i32)?;
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(socket.into())
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if address.ip().is_loopback() {
+        // In a new network namespace the loopback interface may come up later than the daemon.
+        match address {
+            SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+            SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+        }
+    }
+    socket.bind(&address.into())?;
+    socket.listen(CONNECTIONS as i32)?;
+    socket.set_nonblocking(true)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Serves whoever comes, each for a bounded time.
+async fn accept<S, F>(mut next: impl FnMut() -> F, routes: Router)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    F: Future<Output = io::Result<S>>,
+{
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    // Dropped with this future, and with it whatever is still served.
+    let mut served = JoinSet::new();
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match next().await {
+            Ok(stream) => {
+                let routes = routes.clone();
+                served.spawn(async move {
+                    serve(stream, routes).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "an admin connection was not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+        while served.try_join_next().is_some() {}
+    }
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, routes: Router) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .keep_alive(false)
+        .max_buf_size(READ_BUFFER)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    match tokio::time::timeout(CONNECTION_TIMEOUT, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "an admin connection broke"),
+        Err(_) => tracing::debug!("an admin connection took too long"),
+    }
+}

@@ -1,0 +1,138 @@
+//! What the daemon shows: one set of names for the command line, the API, metrics and the dashboard.
+//!
+//! Fields are only ever added. Times are seconds, sizes bytes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The daemon as a whole.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Program version.
+    pub version: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_seconds: u64,
+    /// `xdp` or `packet`.
+    pub engine: String,
+    /// How the engine is attached, and why `auto` chose it.
+    pub engine_detail: String,
+    /// Whether it carries on with what an earlier daemon left running.
+    pub adopted: bool,
+    /// The configuration file.
+    pub config: String,
+    /// Successful reloads since the start.
+    pub reloads: u64,
+    /// Why the last reload changed nothing, if it did not.
+    pub reload_error: Option<String>,
+    /// Sessions in the table.
+    pub sessions: u64,
+    /// Sessions that the table is sized for, and its slots in all.
+    pub sessions_max: u64,
+    /// Slots of the table.
+    pub session_slots: u64,
+    /// Packets by reason; every reason is there.
+    pub packets: BTreeMap<String, u64>,
+    /// ARP answers that were not believed, by reason.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// A service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Its addresses with port.
+    pub addresses: Vec<String>,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// `l2`.
+    pub method: String,
+    /// `director`.
+    pub placement: String,
+    /// The policy's name.
+    pub policy: String,
+    /// Servers known.
+    pub servers: u64,
+    /// Servers that take new sessions.
+    pub servers_up: u64,
+    /// All servers fail, and the last good set is kept.
+    pub degraded: bool,
+    /// Active sessions.
+    pub sessions: u64,
+    /// How often a server was chosen.
+    pub connections: u64,
+    /// Frames sent to servers.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A server of a service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Server {
+    /// Its service's name.
+    pub service: String,
+    /// Its name, unique in the service.
+    pub name: String,
+    /// Its own address; the MAC of one that was discovered.
+    pub address: String,
+    /// `up`, `down` or `draining`.
+    pub state: String,
+    /// Why it is not up.
+    pub reason: Option<String>,
+    /// Its share.
+    pub weight: u16,
+    /// Active sessions.
+    pub sessions: u64,
+    /// How often it was chosen.
+    pub connections: u64,
+    /// Frames sent to it.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Where its frames go.
+    pub mac: Option<String>,
+    /// The interface it is reached by.
+    pub interface: Option<String>,
+    /// `listed` or `discovered`.
+    pub source: String,
+    /// Whether it is the director itself.
+    pub local: bool,
+    /// How long the last good probe took.
+    pub probe_seconds: Option<f64>,
+    /// Why the last failed probe failed.
+    pub probe_error: Option<String>,
+}
+
+/// A session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    /// Its service's name.
+    pub service: String,
+    /// The service address.
+    pub address: String,
+    /// `ip:port`.
+    pub client: String,
+    /// The server's name.
+    pub server: String,
+    /// `new`, `established`, `closing` or `udp`.
+    pub state: String,
+    /// Seconds since its last packet, to about one second.
+    pub idle_seconds: u64,
+    /// Seconds until it is forgotten unless a packet comes.
+    pub expires_seconds: u64,
+}
+
+/// Which server a flow gets, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The service, if the address is one's.
+    pub service: Option<String>,
+    /// The server, if there is one.
+    pub server: Option<String>,
+    /// Sentences, in the order of the decision.
+    pub because: Vec<String>,
+}

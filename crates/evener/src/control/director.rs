@@ -1,0 +1,360 @@
+//! The director's state: what the file says, who answers, who is healthy, and what the engine was told.
+//!
+//! Everything is decided in core; this holds the pieces together and carries each conclusion to the engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+
+use evener_core::farm::Service;
+use evener_core::health::{Failure, Health};
+use evener_core::membership::{Event, Member, Membership, Notice};
+use evener_core::plan::{self, MemberState, Plan, PlanError, ServerName, ServiceState, Slots, identity};
+use evener_core::tables::{Delta, Tables};
+use evener_core::wire::Mac;
+use evener_dataplane::{Engine, EngineError};
+
+use crate::config::Config;
+use crate::network::Network;
+use crate::probe::Target;
+
+/// A probe that is due.
+#[derive(Clone, Debug)]
+pub(super) struct Due {
+    /// Whose.
+    pub(super) server: ServerName,
+    /// Where to.
+    pub(super) target: Target,
+    /// What to do, and how long it may take.
+    pub(super) settings: evener_core::farm::Health,
+}
+
+/// What went wrong while a conclusion was carried out.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DirectError {
+    /// The farm can't be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// The farm as the director sees it.
+pub(super) struct Director {
+    pub(super) config: Config,
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) network: Network,
+    pub(super) interfaces: BTreeMap<u32, Mac>,
+    pub(super) membership: Membership,
+    pub(super) healths: BTreeMap<ServerName, Health>,
+    pub(super) drained: BTreeSet<ServerName>,
+    pub(super) plan: Plan,
+    slots: Slots,
+    applied: Arc<Tables>,
+    swept: usize,
+}
+
+impl Director {
+    /// Begins with what the engine already runs, if it adopted something.
+    pub(super) fn new(
+        config: Config,
+        engine: Box<dyn Engine>,
+        network: Network,
+        interfaces: BTreeMap<u32, Mac>,
+        drained: BTreeSet<ServerName>,
+        now_ms: u64,
+    ) -> Self {
+        let surroundings = network.surroundings(&interfaces.keys().copied().collect::<Vec<_>>());
+        let mut membership = Membership::new(&config.services, surroundings, now_ms);
+        let mut slots = Slots::default();
+        let mut healths = BTreeMap::new();
+        let running = engine.running().cloned().unwrap_or_default();
+        slots.adopt(&running);
+        for known in plan::known(&running, &config.services) {
+            membership.resume(&known, now_ms);
+            let up = running.servers.values().any(|s| s.identity == identity(&known.service, &known.server) && s.up);
+            let service = config.services.iter().find(|service| service.name == known.service);
+            if let Some(service) = service.filter(|_| up) {
+                let name = ServerName { service: known.service, server: known.server };
+                let seed = identity(&name.service, &name.server);
+                healths.insert(name, Health::resumed(&service.health, seed));
+            }
+        }
+        Director {
+            config,
+            network,
+            interfaces,
+            membership,
+            healths,
+            drained,
+            plan: Plan::default(),
+            slots,
+            applied: Arc::new(running),
+            swept: 0,
+            engine,
+        }
+    }
+
+    /// Plans anew and tells the engine what changed.
+    ///
+    /// # Errors
+    /// When the engine refuses; what was in force mostly stays, and the next call tries again.
+    pub(super) fn replan(&mut self) -> Result<(), DirectError> {
+        let interfaces: Vec<_> = self.interfaces.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect();
+        let mut slots = std::mem::take(&mut self.slots);
+        let plan = plan::plan(&self.states(), &interfaces, &mut slots, Some(&self.plan));
+        self.slots = slots;
+        let plan = plan?;
+        self.warn_of_changes(&plan);
+        let delta = Delta::between(&self.applied, &plan.tables);
+        self.plan = plan;
+        if delta.is_empty() {
+            return Ok(());
+        }
+        let tables = Arc::new(self.plan.tables.clone());
+        self.engine.apply(&delta, &tables)?;
+        self.applied = tables;
+        self.forget_removed(&delta)
+    }
+
+    fn warn_of_changes(&self, plan: &Plan) {
+        for (number, service) in &plan.services {
+            let was = self.plan.services.get(number).filter(|was| was.name == service.name);
+            match (was.is_some_and(|was| was.degraded), service.degraded) {
+                (false, true) => tracing::warn!(
+                    service = service.name,
+                    "every server fails: those that worked last are kept, since an empty farm helps nobody"
+                ),
+                (true, false) => tracing::info!(service = service.name, "servers work again"),
+                _ => {}
+            }
+        }
+        for name in plan.left_out.iter().filter(|name| !self.plan.left_out.contains(name)) {
+            tracing::warn!(service = name.service, server = name.server, "no room for this server: the farm is full");
+        }
+    }
+
+    /// Sessions of servers and VIPs that are gone go too; then their numbers are free again.
+    fn forget_removed(&mut self, delta: &Delta) -> Result<(), DirectError> {
+        if delta.servers_removed.is_empty() && delta.vips_removed.is_empty() {
+            return Ok(());
+        }
+        let buckets = self.engine.memory().sessions.buckets();
+        self.sweep(0..buckets);
+        for slot in self.slots.retired().collect::<Vec<_>>() {
+            self.engine.reset_server(slot)?;
+            self.slots.released(slot);
+        }
+        Ok(())
+    }
+
+    /// Sweeps the next tenth of the table: called once a second, it keeps the counts of active sessions
+    /// true to within ten seconds.
+    pub(super) fn sweep_some(&mut self) {
+        let buckets = self.engine.memory().sessions.buckets();
+        let end = (self.swept + buckets.div_ceil(10)).min(buckets);
+        self.sweep(self.swept..end);
+        self.swept = if end == buckets { 0 } else { end };
+    }
+
+    fn sweep(&self, range: std::ops::Range<usize>) {
+        let vips: BTreeSet<u16> = self.applied.vips.values().map(|vip| vip.id).collect();
+        let freed = self.engine.memory().sessions.sweep(range, self.engine.now(), |key, value| {
+            vips.contains(&key.vip()) && self.applied.servers.contains_key(&value.server())
+        });
+        tracing::trace!(freed, "swept");
+    }
+
+    pub(super) fn states(&self) -> Vec<ServiceState<'_>> {
+        let state = |service| ServiceState { service, members: self.member_states(service) };
+        self.config.services.iter().map(state).collect()
+    }
+
+    pub(super) fn member_states(&self, service: &Service) -> Vec<MemberState> {
+        let members = self.membership.members(&service.name).into_iter();
+        members
+            .map(|member| {
+                let name = ServerName { service: service.name.clone(), server: member.name.clone() };
+                let health = self.healths.get(&name).map(Health::status);
+                MemberState {
+                    health: health.unwrap_or_else(|| Health::new(&service.health, 0).status()),
+                    admin_draining: self.drained.contains(&name),
+                    member,
+                }
+            })
+            .collect()
+    }
+
+    /// Gives every server a health, and forgets that of those who are gone.
+    pub(super) fn match_healths(&mut self) {
+        let mut healths = BTreeMap::new();
+        for service in &self.config.services {
+            for member in self.membership.members(&service.name) {
+                let name = ServerName { service: service.name.clone(), server: member.name };
+                let seed = identity(&name.service, &name.server);
+                let known = self.healths.remove(&name);
+                let health = known.unwrap_or_else(|| Health::new(&service.health, seed));
+                healths.insert(name, health);
+            }
+        }
+        self.healths = healths;
+    }
+
+    /// Logs what happened to the membership, and follows it if it changed.
+    ///
+    /// # Errors
+    /// As [`Director::replan`].
+    pub(super) fn notice(&mut self, notices: &[Notice]) -> Result<(), DirectError> {
+        for notice in notices {
+            match notice.event {
+                Event::Refused { .. } | Event::Moved { .. } | Event::Silent { .. } => tracing::warn!("{notice}"),
+                _ => tracing::info!("{notice}"),
+            }
+        }
+        if notices.iter().any(|notice| notice.event.changes_servers()) {
+            self.match_healths();
+            self.replan()?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with another configuration that was checked, on these interfaces.
+    ///
+    /// # Errors
+    /// As [`Director::replan`].
+    pub(super) fn reconfigure(
+        &mut self,
+        config: Config,
+        interfaces: BTreeMap<u32, Mac>,
+        now_ms: u64,
+    ) -> Result<(), DirectError> {
+        self.config = config;
+        self.interfaces = interfaces;
+        let surroundings = self.network.surroundings(&self.interfaces.keys().copied().collect::<Vec<_>>());
+        let mut notices = self.membership.surroundings(surroundings, now_ms);
+        notices.extend(self.membership.reconfigure(&self.config.services, now_ms));
+        for (name, health) in &mut self.healths {
+            if let Some(service) = self.config.services.iter().find(|service| service.name == name.service) {
+                health.reconfigure(now_ms, &service.health);
+            }
+        }
+        self.match_healths();
+        for notice in &notices {
+            tracing::info!("{notice}");
+        }
+        self.replan()
+    }
+
+    /// Takes in what is newly known of the network.
+    ///
+    /// # Errors
+    /// As [`Director::replan`].
+    pub(super) fn surroundings(&mut self, network: Network, now_ms: u64) -> Result<(), DirectError> {
+        // An interface may have come back with another MAC; one that is gone keeps its place until reload.
+        for (ifindex, mac) in &mut self.interfaces {
+            if let Some(interface) = network.interfaces.get(ifindex) {
+                *mac = interface.mac;
+            }
+        }
+        self.network = network;
+        let surroundings = self.network.surroundings(&self.interfaces.keys().copied().collect::<Vec<_>>());
+        let notices = self.membership.surroundings(surroundings, now_ms);
+        self.notice(&notices)?;
+        self.replan()
+    }
+
+    /// Probes that are due now; each counts as begun.
+    ///
+    /// # Errors
+    /// As [`Director::replan`].
+    pub(super) fn due_probes(&mut self, now_ms: u64) -> Result<Vec<Due>, DirectError> {
+        let due: Vec<ServerName> = self.healths.iter().filter(|(_, h)| h.next_probe_at() <= now_ms).map(|(n, _)| n.clone()).collect();
+        let mut probes = Vec::new();
+        for name in due {
+            let target = self.target(&name);
+            if let Some(health) = self.healths.get_mut(&name) {
+                health.started(now_ms);
+            }
+            let service = self.config.services.iter().find(|service| service.name == name.service);
+            match (target, service) {
+                (Some(target), Some(service)) => {
+                    probes.push(Due { server: name, target, settings: service.health.clone() });
+                }
+                _ => self.probed(&name, Err(Failure::NoArp), now_ms)?,
+            }
+        }
+        Ok(probes)
+    }
+
+    /// When the next probe is due.
+    pub(super) fn next_probe_at(&self) -> u64 {
+        self.healths.values().map(Health::next_probe_at).min().unwrap_or(u64::MAX)
+    }
+
+    fn target(&self, name: &ServerName) -> Option<Target> {
+        let service = self.config.services.iter().find(|service| service.name == name.service)?;
+        let member = self.membership.members(&name.service).into_iter().find(|member| member.name == name.server)?;
+        let address = service.addresses.first()?;
+        let port = service.health.port.unwrap_or(address.port());
+        if member.local {
+            return Some(self.local_target(*address.ip(), port, &member));
+        }
+        let (mac, ifindex) = (member.mac?, member.ifindex?);
+        let own_mac = *self.interfaces.get(&ifindex)?;
+        // A server answers the director's own address; without one on that interface any will be routed.
+        let source = self.network.source_for(ifindex, member.address.unwrap_or(*address.ip()))?;
+        Some(Target {
+            mac,
+            ifindex,
+            own_mac,
+            source,
+            destination: SocketAddrV4::new(*address.ip(), port),
+            local: false,
+            server_address: member.address,
+        })
+    }
+
+    /// This host as a server answers on the service address if it has it, else on its own.
+    fn local_target(&self, vip: Ipv4Addr, port: u16, member: &Member) -> Target {
+        let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
+        Target {
+            mac: Mac::default(),
+            ifindex: 0,
+            own_mac: Mac::default(),
+            source: own,
+            destination: SocketAddrV4::new(own, port),
+            local: true,
+            server_address: member.address,
+        }
+    }
+
+    /// Takes in a probe's result: latency in microseconds, or why there is none.
+    ///
+    /// # Errors
+    /// As [`Director::replan`].
+    pub(super) fn probed(&mut self, name: &ServerName, result: Result<u64, Failure>, now_ms: u64) -> Result<(), DirectError> {
+        let Some(transition) = self.healths.get_mut(name).and_then(|health| health.result(now_ms, result)) else {
+            return Ok(());
+        };
+        let to = format!("{:?}", transition.to).to_lowercase();
+        match transition.reason {
+            Some(reason) => {
+                tracing::warn!(service = name.service, server = name.server, %reason, "server is {to}");
+            }
+            None => tracing::info!(service = name.service, server = name.server, "server is {to}"),
+        }
+        self.replan()
+    }
+
+    /// Whether every service has a server that takes sessions.
+    pub(super) fn is_serving(&self) -> bool {
+        !self.plan.services.is_empty() && self.plan.services.values().all(|service| !service.ring_members.is_empty())
+    }
+
+    /// The service addresses that the director answers ARP for.
+    pub(super) fn announced(&self) -> BTreeSet<Ipv4Addr> {
+        let announced = self.config.services.iter().filter(|service| service.announce);
+        announced.flat_map(|service| &service.addresses).map(|address| *address.ip()).collect()
+    }
+}

@@ -1,0 +1,299 @@
+//! The daemon: one loop that hears ARP, probes, signals and requests, and keeps the engine in step.
+
+mod arp;
+mod director;
+mod explain;
+mod lock;
+pub mod paths;
+pub mod request;
+mod reload;
+mod show;
+mod start;
+
+use std::future::pending;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use evener_core::health::Failure;
+use evener_core::membership::Round;
+use evener_core::plan::ServerName;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::cli;
+use crate::cli::Exit;
+use crate::network::Network;
+use crate::probe::probe;
+use arp::{Arp, ArpFrame};
+use director::{Director, DirectError};
+use request::Request;
+use show::About;
+use start::StartError;
+
+/// How long a new daemon may look for servers before it says that it is ready all the same.
+const READY_AFTER_MS: u64 = 3_000;
+/// Between two portions of the sweep through the session table.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Changes of the network come in flocks: read it once they have settled.
+const SETTLE: Duration = Duration::from_millis(200);
+/// An interval at which the network is read in any case.
+const REREAD: Duration = Duration::from_secs(10);
+/// Requests waiting for the loop.
+const REQUESTS: usize = 64;
+
+/// Runs the daemon until it is told to stop.
+pub fn run(args: &cli::Run) -> Exit {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("EVENER_LOG").unwrap_or_else(|_| "info".into()),
+        )
+        .with_target(false)
+        .init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("evener: the control plane's threads can't be started: {error}");
+            return Exit::Failed;
+        }
+    };
+    let done = runtime.block_on(async {
+        let mut daemon = start::start(&args.config).await?;
+        daemon.serve().await;
+        daemon.leave(args.keep).map_err(StartError::from)
+    });
+    match done {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            eprintln!("evener: {error}");
+            error.exit()
+        }
+    }
+}
+
+/// The monotonic clock in milliseconds.
+fn now_ms() -> u64 {
+    evener_dataplane::now_ns() / 1_000_000
+}
+
+/// Everything that runs.
+struct Daemon {
+    director: Director,
+    about: About,
+    config_path: PathBuf,
+    directory: PathBuf,
+    arp: Arp,
+    arp_frames: mpsc::Receiver<ArpFrame>,
+    requests: mpsc::Receiver<Request>,
+    network_changes: mpsc::Receiver<()>,
+    probed: mpsc::Receiver<Probed>,
+    probe_results: mpsc::Sender<Probed>,
+    ready: bool,
+    _lock: lock::Lock,
+}
+
+/// A probe's result on its way back.
+struct Probed {
+    server: ServerName,
+    result: Result<u64, Failure>,
+}
+
+/// Signals that the daemon answers to.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
+impl Daemon {
+    /// The loop. Ends with SIGTERM or SIGINT.
+    async fn serve(&mut self) {
+        let mut signals = match Signals::new() {
+            Ok(signals) => signals,
+            Err(error) => {
+                tracing::error!(%error, "signals can't be heard");
+                return;
+            }
+        };
+        let mut sweep = tokio::time::interval(SWEEP);
+        let mut reread = Some(Instant::now() + REREAD);
+        loop {
+            self.say_ready();
+            let wake = self.next_wake();
+            tokio::select! {
+                _ = signals.terminate.recv() => return,
+                _ = signals.interrupt.recv() => return,
+                _ = signals.hangup.recv() => {
+                    if let Err(error) = self.reload().await {
+                        tracing::error!("{error}");
+                    }
+                }
+                Some(frame) = self.arp_frames.recv() => self.hear(&frame),
+                Some(Probed { server, result }) = self.probed.recv() => {
+                    let done = self.director.probed(&server, result, now_ms());
+                    log_failure(done);
+                }
+                Some(request) = self.requests.recv() => self.answer(request).await,
+                Some(()) = self.network_changes.recv() => {
+                    reread = Some(reread.unwrap_or_else(Instant::now).min(Instant::now() + SETTLE));
+                }
+                () = until(reread) => {
+                    self.reread_network().await;
+                    reread = Some(Instant::now() + REREAD);
+                }
+                _ = sweep.tick() => self.director.sweep_some(),
+                () = sleep_until(wake) => self.tick(),
+            }
+        }
+    }
+
+    fn say_ready(&mut self) {
+        let waited = now_ms().saturating_sub(self.about.started_ms) > READY_AFTER_MS;
+        if self.ready || !(self.director.is_serving() || waited) {
+            return;
+        }
+        self.ready = true;
+        if !self.director.is_serving() {
+            tracing::warn!("some service has no server yet: its packets are dropped until one is found and healthy");
+        }
+        eprintln!("evener: ready");
+        if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+            tracing::debug!(%error, "the service manager was not told");
+        }
+    }
+
+    fn next_wake(&self) -> Instant {
+        let ready = if self.ready { u64::MAX } else { self.about.started_ms + READY_AFTER_MS + 1 };
+        let round = self.director.membership.next_round_at().unwrap_or(u64::MAX);
+        let at = round.min(self.director.next_probe_at()).min(ready);
+        Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).min(60_000))
+    }
+
+    /// Does what is due: a round of ARP, probes.
+    fn tick(&mut self) {
+        let now = now_ms();
+        if self.director.membership.next_round_at().is_some_and(|at| at <= now) {
+            let Round { asks, notices } = self.director.membership.round(now);
+            for address in asks {
+                for &ifindex in self.director.interfaces.keys() {
+                    if let Some(source) = self.director.network.source_for(ifindex, address) {
+                        self.arp.ask(ifindex, source, address);
+                    }
+                }
+            }
+            log_failure(self.director.notice(&notices));
+        }
+        match self.director.due_probes(now) {
+            Ok(due) => due.into_iter().for_each(|due| self.start_probe(due)),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+
+    fn start_probe(&self, due: director::Due) {
+        let results = self.probe_results.clone();
+        tokio::spawn(async move {
+            let timeout = Duration::from_millis(due.settings.timeout_ms);
+            let result = probe(&due.target, &due.settings.kind, timeout).await;
+            // The loop ends first only when the daemon does.
+            let _ = results.send(Probed { server: due.server, result }).await;
+        });
+    }
+
+    fn hear(&mut self, frame: &ArpFrame) {
+        let notices = self.director.membership.arp_frame(now_ms(), frame.ifindex, &frame.bytes);
+        log_failure(self.director.notice(&notices));
+    }
+
+    async fn reread_network(&mut self) {
+        match Network::read().await {
+            Ok(network) => {
+                log_failure(self.director.surroundings(network, now_ms()));
+                self.listen();
+            }
+            Err(error) => tracing::warn!(%error, "the network can't be read; what was known of it stays"),
+        }
+    }
+
+    /// Hears ARP on the director's interfaces, as far as they are up.
+    fn listen(&mut self) {
+        if let Err((ifindex, error)) = self.arp.listen(&self.director.interfaces) {
+            let name = self.director.network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
+            tracing::warn!(interface = name, %error, "no ARP here");
+        }
+    }
+
+    async fn answer(&mut self, request: Request) {
+        // Who asked may have gone; that is no matter.
+        match request {
+            Request::Status(to) => drop(to.send(self.director.show_status(&self.about, now_ms()))),
+            Request::Services(to) => drop(to.send(self.director.show_services())),
+            Request::Servers(to) => drop(to.send(self.director.show_servers())),
+            Request::Sessions(filter, to) => drop(to.send(self.director.show_sessions(&filter))),
+            Request::Explain(flow, to) => drop(to.send(self.director.explain(&flow))),
+            Request::Drain { service, server, drain, answer } => {
+                drop(answer.send(self.drain(ServerName { service, server }, drain)));
+            }
+            Request::Reload(to) => drop(to.send(self.reload().await)),
+        }
+    }
+
+    fn drain(&mut self, name: ServerName, drain: bool) -> Result<String, String> {
+        if !self.director.config.services.iter().any(|service| service.name == name.service) {
+            return Err(format!("there is no service {}", name.service));
+        }
+        if !self.director.membership.members(&name.service).iter().any(|member| member.name == name.server) {
+            return Err(format!("service {} has no server {}", name.service, name.server));
+        }
+        let full = format!("{}/{}", name.service, name.server);
+        let changed =
+            if drain { self.director.drained.insert(name) } else { self.director.drained.remove(&name) };
+        self.director.replan().map_err(|error| error.to_string())?;
+        start::write_drained(&self.directory, &self.director.drained)
+            .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
+        Ok(match (drain, changed) {
+            (true, true) => format!("{full} drains: it keeps its sessions and takes no new ones"),
+            (true, false) => format!("{full} was draining already"),
+            (false, true) => format!("{full} takes new sessions again"),
+            (false, false) => format!("{full} was not drained"),
+        })
+    }
+
+    /// Leaves the farm as it should be left.
+    fn leave(self, keep: bool) -> Result<(), DirectError> {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        let _ = std::fs::remove_file(self.directory.join("admin.sock"));
+        if !keep {
+            let _ = std::fs::remove_file(start::drained_path(&self.directory));
+        }
+        Ok(self.director.engine.leave(keep)?)
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+fn log_failure(done: Result<(), DirectError>) {
+    if let Err(error) = done {
+        tracing::error!("{error}; what was in force stays, and it is tried again with the next change");
+    }
+}
+
+/// The path as people would write it.
+fn display(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,63 @@
+//! What others may ask of the control loop.
+
+use std::net::SocketAddrV4;
+
+use evener_core::farm::Protocol;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::admin::views;
+
+/// A question or an order, with where its answer goes.
+#[derive(Debug)]
+pub enum Request {
+    /// The daemon as a whole.
+    Status(oneshot::Sender<views::Status>),
+    /// All services.
+    Services(oneshot::Sender<Vec<views::Service>>),
+    /// All servers.
+    Servers(oneshot::Sender<Vec<views::Server>>),
+    /// Sessions that match.
+    Sessions(SessionFilter, oneshot::Sender<Vec<views::Session>>),
+    /// Which server a flow gets.
+    Explain(Flow, oneshot::Sender<views::Explanation>),
+    /// Give a server no new sessions, or give it some again.
+    Drain {
+        /// Service name.
+        service: String,
+        /// Server name.
+        server: String,
+        /// Whether to drain; else to end that.
+        drain: bool,
+        /// What was done, or why it can't be, in a sentence.
+        answer: oneshot::Sender<Result<String, String>>,
+    },
+    /// Read the file again.
+    Reload(oneshot::Sender<Result<String, String>>),
+}
+
+/// Which sessions are wanted; all of them by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// Only of this service.
+    pub service: Option<String>,
+    /// Only of this client address.
+    pub client: Option<std::net::Ipv4Addr>,
+    /// Only of this client port.
+    pub client_port: Option<u16>,
+    /// At most so many.
+    pub limit: Option<usize>,
+}
+
+/// A flow to explain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The client's endpoint.
+    pub client: SocketAddrV4,
+    /// The service's endpoint.
+    pub vip: SocketAddrV4,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+}
+
+/// The way to the control loop.
+pub type Handle = mpsc::Sender<Request>;

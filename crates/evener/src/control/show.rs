@@ -1,0 +1,222 @@
+//! The director's state in the words of [`views`].
+
+use std::collections::BTreeMap;
+
+use evener_core::decide::Reason;
+use evener_core::farm::Service;
+use evener_core::health;
+use evener_core::membership::Source;
+use evener_core::plan::{MemberState, ServerName};
+use evener_core::sessions::{Session, ms};
+use evener_core::tables::VipKey;
+use evener_dataplane::{Counters, EngineError, ServerCounters};
+
+use super::director::Director;
+use super::request::SessionFilter;
+use crate::admin::views;
+
+/// What a daemon is, besides its farm.
+#[derive(Clone, Debug)]
+pub(super) struct About {
+    /// When it started, in milliseconds of the monotonic clock.
+    pub(super) started_ms: u64,
+    /// The configuration file.
+    pub(super) config: String,
+    /// Whether it carries on with what another left running.
+    pub(super) adopted: bool,
+    /// Why `auto` didn't choose the kernel engine.
+    pub(super) engine_note: Option<String>,
+    /// Successful reloads.
+    pub(super) reloads: u64,
+    /// Why the last one failed.
+    pub(super) reload_error: Option<String>,
+}
+
+impl Director {
+    /// The daemon as a whole.
+    pub(super) fn show_status(&self, about: &About, now_ms: u64) -> views::Status {
+        let sessions = self.engine.memory().sessions;
+        let counters = self.counters();
+        let packets = Reason::ALL.iter().map(|reason| {
+            (reason.name().to_owned(), counters.reasons.get(reason).copied().unwrap_or_default())
+        });
+        let mut detail = self.engine.describe();
+        if let Some(note) = &about.engine_note {
+            detail = format!("{detail}; {note}");
+        }
+        views::Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: now_ms.saturating_sub(about.started_ms) / 1000,
+            engine: self.engine.kind().to_owned(),
+            engine_detail: detail,
+            adopted: about.adopted,
+            config: about.config.clone(),
+            reloads: about.reloads,
+            reload_error: about.reload_error.clone(),
+            sessions: sessions.list(self.engine.now()).count() as u64,
+            sessions_max: (sessions.capacity() / 2) as u64,
+            session_slots: sessions.capacity() as u64,
+            packets: packets.collect(),
+            refused: self.refused(),
+        }
+    }
+
+    fn refused(&self) -> BTreeMap<String, u64> {
+        let mut refused = BTreeMap::new();
+        let services = self.config.services.iter().map(|service| Some(service.name.as_str()));
+        for service in services.chain([None]) {
+            for (refusal, count) in self.membership.refused(service).iter() {
+                *refused.entry(refusal.name().to_owned()).or_default() += count;
+            }
+        }
+        refused
+    }
+
+    fn counters(&self) -> Counters {
+        self.engine.counters().unwrap_or_else(|error: EngineError| {
+            tracing::warn!(%error, "the counters can't be read");
+            Counters::default()
+        })
+    }
+
+    /// All services.
+    pub(super) fn show_services(&self) -> Vec<views::Service> {
+        let servers = self.show_servers();
+        self.config.services.iter().map(|service| self.show_service(service, &servers)).collect()
+    }
+
+    fn show_service(&self, service: &Service, servers: &[views::Server]) -> views::Service {
+        let own: Vec<_> = servers.iter().filter(|server| server.service == service.name).collect();
+        let sum = |of: fn(&views::Server) -> u64| own.iter().map(|server| of(server)).sum();
+        let planned = self.plan.services.values().find(|planned| planned.name == service.name);
+        views::Service {
+            name: service.name.clone(),
+            addresses: service.addresses.iter().map(ToString::to_string).collect(),
+            protocol: service.protocol.to_string(),
+            method: service.method.to_string(),
+            placement: service.placement.to_string(),
+            policy: service.policy.to_owned(),
+            servers: own.len() as u64,
+            servers_up: own.iter().filter(|server| server.state == "up").count() as u64,
+            degraded: planned.is_some_and(|planned| planned.degraded),
+            sessions: sum(|server| server.sessions),
+            connections: sum(|server| server.connections),
+            packets: sum(|server| server.packets),
+            bytes: sum(|server| server.bytes),
+        }
+    }
+
+    /// All servers.
+    pub(super) fn show_servers(&self) -> Vec<views::Server> {
+        let counters = self.counters();
+        let slots: BTreeMap<&ServerName, u16> = self.plan.servers.iter().map(|(slot, name)| (name, *slot)).collect();
+        let mut servers = Vec::new();
+        for service in &self.config.services {
+            for state in self.member_states(service) {
+                let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
+                servers.push(self.show_server(&name, &state, slots.get(&name).copied(), &counters));
+            }
+        }
+        servers
+    }
+
+    fn show_server(
+        &self,
+        name: &ServerName,
+        state: &MemberState,
+        slot: Option<u16>,
+        counters: &Counters,
+    ) -> views::Server {
+        let member = &state.member;
+        let count = slot.and_then(|slot| counters.servers.get(&slot).copied());
+        let ServerCounters { packets, bytes, connections } = count.unwrap_or_default();
+        let active = slot.and_then(|slot| self.engine.memory().counts.active.get(usize::from(slot)));
+        let health = self.healths.get(name);
+        let (word, reason) = self.state_of(name, state);
+        let interface = member.ifindex.and_then(|ifindex| self.network.interfaces.get(&ifindex));
+        let mac = member.mac.map(|mac| mac.to_string());
+        views::Server {
+            service: name.service.clone(),
+            name: name.server.clone(),
+            address: member.address.map(|address| address.to_string()).or_else(|| mac.clone()).unwrap_or_default(),
+            state: word.to_owned(),
+            reason,
+            weight: member.weight,
+            sessions: active.map_or(0, |active| active.load(std::sync::atomic::Ordering::Relaxed)),
+            connections,
+            packets,
+            bytes,
+            mac,
+            interface: interface.map(|interface| interface.name.clone()),
+            source: match member.source {
+                Source::Listed => "listed".to_owned(),
+                Source::Discovered => "discovered".to_owned(),
+            },
+            local: member.local,
+            probe_seconds: health.and_then(|health| health.latency_us()).map(|us| us as f64 / 1e6),
+            probe_error: health.and_then(|health| health.last_failure()).map(|(_, failure)| failure.to_string()),
+        }
+    }
+
+    fn state_of(&self, name: &ServerName, state: &MemberState) -> (&'static str, Option<String>) {
+        let member = &state.member;
+        if state.admin_draining {
+            return ("draining", Some("drained by the operator".into()));
+        }
+        if member.weight == 0 {
+            return ("draining", Some("its weight is 0".into()));
+        }
+        if member.draining {
+            return ("draining", Some("silent: it no longer answers ARP".into()));
+        }
+        if !member.local && member.mac.is_none() {
+            return ("down", Some("no ARP answer".into()));
+        }
+        match state.health.state {
+            health::State::Up => ("up", None),
+            health::State::Unknown => ("down", Some("not probed yet".into())),
+            health::State::Down => {
+                let failure = self.healths.get(name).and_then(|health| health.last_failure());
+                ("down", failure.map(|(_, failure)| failure.to_string()))
+            }
+        }
+    }
+
+    /// Sessions that match.
+    pub(super) fn show_sessions(&self, filter: &SessionFilter) -> Vec<views::Session> {
+        let now = self.engine.now();
+        let vips: BTreeMap<u16, &VipKey> = self.plan.tables.vips.iter().map(|(key, vip)| (vip.id, key)).collect();
+        let sessions = self.engine.memory().sessions.list(now).filter(|session| filter.admits(session));
+        sessions
+            .filter_map(|session| self.show_session(&session, &vips, now))
+            .filter(|session| filter.service.as_ref().is_none_or(|service| *service == session.service))
+            .take(filter.limit.unwrap_or(usize::MAX))
+            .collect()
+    }
+
+    fn show_session(&self, session: &Session, vips: &BTreeMap<u16, &VipKey>, now: u32) -> Option<views::Session> {
+        let key = *vips.get(&session.key.vip())?;
+        let vip = self.plan.tables.vips.get(key)?;
+        let state = session.value.state();
+        let left = session.value.expires().wrapping_sub(now);
+        let client = std::net::Ipv4Addr::from_bits(session.key.client());
+        let server = self.plan.servers.get(&session.value.server());
+        Some(views::Session {
+            service: self.plan.services.get(&vip.service).map(|service| service.name.clone()).unwrap_or_default(),
+            address: format!("{}:{}", key.address, key.port),
+            client: format!("{client}:{}", session.key.port()),
+            server: server.map(|name| name.server.clone()).unwrap_or_default(),
+            state: state.name().to_owned(),
+            idle_seconds: ms(state.idle(&vip.idle).saturating_sub(left)) / 1000,
+            expires_seconds: ms(left) / 1000,
+        })
+    }
+}
+
+impl SessionFilter {
+    fn admits(&self, session: &Session) -> bool {
+        self.client.is_none_or(|client| client.to_bits() == session.key.client())
+            && self.client_port.is_none_or(|port| port == session.key.port())
+    }
+}

@@ -1,0 +1,151 @@
+//! `evener doctor`: looks for what is wrong with the host, the network and the farm, with or without a
+//! running daemon. It only looks: nothing is changed, mounted, attached or sent to servers.
+
+mod daemon;
+mod farm;
+mod host;
+mod links;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::admin::{self, Client};
+use crate::cli::{CONFIG_FILE, Exit, View};
+use crate::control::paths;
+use crate::network::Network;
+
+/// How good a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Works, but not as well as it could, or not for every farm.
+    Warn,
+    /// Will not work.
+    Fail,
+}
+
+/// What was looked at, and how it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at, in a word or two.
+    pub check: String,
+    /// How good it is.
+    pub state: State,
+    /// A sentence: how it is, and what to do about it.
+    pub message: String,
+}
+
+impl Finding {
+    fn ok(check: impl Into<String>, message: impl Into<String>) -> Finding {
+        Finding { check: check.into(), state: State::Ok, message: message.into() }
+    }
+
+    fn warn(check: impl Into<String>, message: impl Into<String>) -> Finding {
+        Finding { state: State::Warn, ..Finding::ok(check, message) }
+    }
+
+    fn fail(check: impl Into<String>, message: impl Into<String>) -> Finding {
+        Finding { state: State::Fail, ..Finding::ok(check, message) }
+    }
+}
+
+/// Looks at everything, and prints what was found. Ends with 4 if anything failed.
+pub fn run(view: &View) -> Exit {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("evener: this host can't be looked at: {error}");
+            return Exit::Environment;
+        }
+    };
+    let findings = runtime.block_on(look(view.admin.socket.as_deref()));
+    let text = match view.json {
+        true => serde_json::to_string_pretty(&findings).map(|text| text + "\n").map_err(Into::into),
+        false => Ok(render(&findings)),
+    };
+    if let Err(error) = text.and_then(|text| admin::print(&text)) {
+        eprintln!("evener: what was found can't be written: {error}");
+        return Exit::Failed;
+    }
+    match findings.iter().any(|finding| finding.state == State::Fail) {
+        true => Exit::Environment,
+        false => Exit::Ok,
+    }
+}
+
+/// Everything there is to say. `socket` is the daemon's admin socket, where it is not the usual one.
+async fn look(socket: Option<&Path>) -> Vec<Finding> {
+    let mut findings = host::findings();
+    let socket = socket.map_or_else(paths::admin_socket, |path| Ok(path.to_owned()));
+    let daemon = match socket {
+        Ok(socket) => daemon::look(&Client::new(socket), &mut findings).await,
+        Err(error) => {
+            findings.push(Finding::fail(
+                "namespace",
+                format!("The network namespace can't be told: {error}; mount /proc."),
+            ));
+            None
+        }
+    };
+    let links = match links::Links::read().await {
+        Ok(links) => links,
+        Err(error) => {
+            let message = format!("The kernel does not say what interfaces there are: {error}.");
+            findings.push(Finding::fail("interfaces", message));
+            return findings;
+        }
+    };
+    let network = match Network::read().await {
+        Ok(network) => network,
+        Err(error) => {
+            findings.push(Finding::fail("network", format!("The network can't be read: {error}.")));
+            return findings;
+        }
+    };
+    let path = daemon.map_or_else(|| PathBuf::from(CONFIG_FILE), |status| PathBuf::from(status.config));
+    let config = farm::load(&path, &mut findings);
+    match config {
+        Some(config) => farm::look(&config, &network, &links, &mut findings),
+        None => links.look(links.ethernet(), &mut findings),
+    }
+    findings
+}
+
+/// For people: one line each, then how many are bad.
+fn render(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or_default();
+    let mut text = String::new();
+    for finding in findings {
+        let state = match finding.state {
+            State::Ok => "ok",
+            State::Warn => "warn",
+            State::Fail => "FAIL",
+        };
+        let message = admin::message(&finding.message).replace('\n', &format!("\n{}", " ".repeat(width + 8)));
+        text += &format!("{state:<4}  {:<width$}  {message}\n", finding.check);
+    }
+    let count = |state| findings.iter().filter(|finding| finding.state == state).count();
+    text + &match (count(State::Fail), count(State::Warn)) {
+        (0, 0) => "\nNothing is wrong.\n".to_owned(),
+        (fails, warns) => format!("\n{fails} failed, {warns} to know about.\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_line_up_and_are_counted() {
+        let findings = [Finding::ok("kernel", "6.18."), Finding::fail("config", "Wrong.\nSee there.")];
+        let text = "ok    kernel  6.18.\nFAIL  config  Wrong.\n              See there.\n\n1 failed, 0 to know about.\n";
+        assert_eq!(render(&findings), text);
+        assert_eq!(
+            serde_json::to_value(&findings[1]).ok(),
+            Some(serde_json::json!({"check": "config", "state": "fail", "message": "Wrong.\nSee there."}))
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! What a running daemon says of itself, or what one that is gone has left.
+
+use std::path::Path;
+
+use super::Finding;
+use crate::admin::{Client, ClientError, views};
+
+const CHECK: &str = "daemon";
+
+/// Asks the daemon, if there is one; its status.
+pub(super) async fn look(client: &Client, findings: &mut Vec<Finding>) -> Option<views::Status> {
+    let status: views::Status = match client.get("/v1/status").await {
+        Ok(status) => status,
+        Err(error) => {
+            findings.push(silent(client.path(), &error));
+            return None;
+        }
+    };
+    findings.push(Finding::ok(CHECK, format!("Process {}, engine {}.", status.pid, status.engine)));
+    findings.extend(judge(&status));
+    match client.get::<Vec<views::Server>>("/v1/servers").await {
+        Ok(servers) => findings.extend(servers.iter().filter_map(server)),
+        Err(error) => {
+            findings.push(Finding::warn("servers", format!("The daemon does not list them: {error}.")))
+        }
+    }
+    match client.get::<Vec<views::Service>>("/v1/services").await {
+        Ok(services) => findings.extend(services.iter().filter_map(service)),
+        Err(error) => {
+            findings.push(Finding::warn("services", format!("The daemon does not list them: {error}.")));
+        }
+    }
+    Some(status)
+}
+
+fn silent(socket: &Path, error: &ClientError) -> Finding {
+    match error {
+        ClientError::NoDaemon { .. } => match (pins(socket), socket.exists()) {
+            (Some(pins), _) => Finding::warn(
+                CHECK,
+                format!(
+                    "None answers, but the data plane of an earlier one is still at work (pinned in {pins}); \
+                     `evener run` takes it over, and removes it when stopped."
+                ),
+            ),
+            (None, true) => Finding::warn(
+                CHECK,
+                "None answers, and one did not end as it should have; `evener run` clears up after it.",
+            ),
+            (None, false) => Finding::ok(CHECK, "None runs in this network namespace."),
+        },
+        other => Finding::fail(CHECK, format!("{other}.")),
+    }
+}
+
+/// Where the kernel engine's maps and links for this namespace are pinned, if they are.
+fn pins(socket: &Path) -> Option<String> {
+    let namespace = socket.parent()?.file_name()?;
+    ["/sys/fs/bpf/evener", "/proc/1/root/sys/fs/bpf/evener"]
+        .into_iter()
+        .map(|root| Path::new(root).join(namespace))
+        .find(|folder| folder.is_dir())
+        .map(|folder| folder.display().to_string())
+}
+
+/// What is odd about the daemon as a whole.
+fn judge(status: &views::Status) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(error) = &status.reload_error {
+        let message = format!("The last one changed nothing; mend the file and `evener reload`:\n{error}");
+        findings.push(Finding::warn("reload", message));
+    }
+    let full = status.packets.get("table_full").copied().unwrap_or_default();
+    if full > 0 {
+        let message = format!(
+            "{full} found no room and were spread by hash; raise `sessions_max` in [engine], now {}.",
+            status.sessions_max
+        );
+        findings.push(Finding::warn("sessions", message));
+    }
+    let refused: Vec<_> = status.refused.iter().filter(|(_, count)| **count > 0).collect();
+    if !refused.is_empty() {
+        let listed: Vec<_> = refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        let message =
+            format!("Answers were not believed: {}; the daemon's log says whose.", listed.join(", "));
+        findings.push(Finding::warn("ARP", message));
+    }
+    findings
+}
+
+fn server(server: &views::Server) -> Option<Finding> {
+    if server.state == "up" {
+        return None;
+    }
+    let why = [&server.reason, &server.probe_error].into_iter().flatten().next();
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    let check = format!("{}/{}", server.service, server.name);
+    Some(Finding::warn(check, format!("{} ({}){why}.", server.state, server.address)))
+}
+
+fn service(service: &views::Service) -> Option<Finding> {
+    let check = service.name.clone();
+    match (service.servers_up, service.degraded) {
+        (_, true) => Some(Finding::fail(
+            check,
+            "All its servers fail; new sessions still go to the last that were up.",
+        )),
+        (0, _) => Some(Finding::fail(check, "It has no server that takes new sessions.")),
+        _ => None,
+    }
+}

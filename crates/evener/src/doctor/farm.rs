@@ -1,0 +1,145 @@
+//! The configuration, held against the network around this host.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use evener_core::farm::Service;
+
+use super::links::Links;
+use super::{Finding, host};
+use crate::cli::CONFIG_FILE;
+use crate::config::{self, Config, EngineKind};
+use crate::network::Network;
+
+/// Reads the file, if there is one.
+pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
+    const CHECK: &str = "config";
+    let name = path.display();
+    if path == Path::new(CONFIG_FILE) && !path.exists() {
+        let message = format!("There is no {name}; services and servers are not looked at.");
+        findings.push(Finding::ok(CHECK, message));
+        return None;
+    }
+    match config::load(path) {
+        Ok(config) => {
+            findings.push(Finding::ok(CHECK, format!("{name} is valid.")));
+            Some(config)
+        }
+        Err(problems) => {
+            let first = problems.reports().next().map(|report| report.message.to_owned()).unwrap_or_default();
+            let count = problems.reports().count();
+            let errors = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
+            let message = format!("{name} has {errors}: {first}; `evener check {name}` shows all there is.");
+            findings.push(Finding::fail(CHECK, message));
+            None
+        }
+    }
+}
+
+/// Judges the network for this farm.
+pub(super) fn look(config: &Config, network: &Network, links: &Links, findings: &mut Vec<Finding>) {
+    let interfaces = match network.pick_interfaces(&config.engine.interfaces, &config.services) {
+        Ok(picked) => picked.into_keys().collect(),
+        Err(error) => {
+            findings.push(Finding::fail("interfaces", format!("{error}.")));
+            Vec::new()
+        }
+    };
+    if !interfaces.is_empty() {
+        links.look(interfaces.iter().copied(), findings);
+    }
+    findings.push(forwarding(config.engine.kind));
+    for service in &config.services {
+        findings.extend(addresses(service, network));
+        findings.extend(servers(service, network, links));
+    }
+    let local = config.services.iter().any(|service| has_local_server(service, network));
+    let strict = links.strict_reverse_path(interfaces);
+    if local && !strict.is_empty() {
+        let (names, name) = (strict.join(", "), strict.first().unwrap_or(&"all"));
+        let message = format!(
+            "Strict on {names}: what this host serves itself is dropped where the way back to a client leads \
+             through another interface; `sysctl -w net.ipv4.conf.{name}.rp_filter=2` makes it loose."
+        );
+        findings.push(Finding::warn("rp_filter", message));
+    }
+}
+
+/// The packet engine takes copies; what the host's stack gets must not be sent on a second time.
+fn forwarding(kind: EngineKind) -> Finding {
+    const CHECK: &str = "ip_forward";
+    let on = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() != "0");
+    match (on, host::has_nft(), kind) {
+        (false, ..) => Finding::ok(CHECK, "Off; Evener does not need it."),
+        (true, true, _) => Finding::ok(CHECK, "On; the packet engine guards the services with nft."),
+        (true, false, EngineKind::Packet) => Finding::fail(
+            CHECK,
+            "On, and there is no nft: this host would forward the packet engine's packets a second time; \
+             install nftables or `sysctl -w net.ipv4.ip_forward=0`.",
+        ),
+        (true, false, _) => Finding::warn(
+            CHECK,
+            "On, and there is no nft: the packet engine, where xdp does not work, would not start; install \
+             nftables.",
+        ),
+    }
+}
+
+fn has_local_server(service: &Service, network: &Network) -> bool {
+    service.servers.iter().any(|server| network.is_local(server.address))
+}
+
+/// An address of the service that is this host's own makes its stack answer clients, unless it serves.
+fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
+    let addresses: BTreeSet<Ipv4Addr> = service.addresses.iter().map(|address| *address.ip()).collect();
+    let (own, others): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| network.is_local(*address));
+    let serves = has_local_server(service, network);
+    let mut findings = Vec::new();
+    for address in &own {
+        findings.push(match serves {
+            true => Finding::ok(&service.name, format!("{address} is this host's own, which serves it too.")),
+            false => Finding::warn(
+                &service.name,
+                format!(
+                    "{address} is this host's own, but none of the listed servers is this host: list it, or take \
+                     the address away with `ip address del`."
+                ),
+            ),
+        });
+    }
+    for address in others.iter().filter(|_| serves) {
+        let message = format!(
+            "This host is one of the servers but does not have {address}: `ip address add {address}/32 dev lo`."
+        );
+        findings.push(Finding::fail(&service.name, message));
+    }
+    if findings.is_empty() {
+        let listed: Vec<_> = others.iter().map(Ipv4Addr::to_string).collect();
+        findings.push(Finding::ok(&service.name, format!("{} is not this host's own.", listed.join(", "))));
+    }
+    findings
+}
+
+/// Method l2 reaches who shares a LAN with this host (LSMAC, section 3.1).
+fn servers(service: &Service, network: &Network, links: &Links) -> Vec<Finding> {
+    let listed = service.servers.iter().filter(|server| !network.is_local(server.address));
+    let judged = listed.filter_map(|server| {
+        let (check, address) = (format!("{}/{}", service.name, server.name), server.address);
+        if network.route_to(address).is_none() {
+            let help = "method l2 needs servers on a LAN that this host is on";
+            return Some(Finding::fail(
+                check,
+                format!("{address} is on none of this host's networks; {help}."),
+            ));
+        }
+        if server.mac.is_none() && links.is_silent(address) {
+            let help = "look whether it runs, and on the same LAN";
+            return Some(Finding::fail(check, format!("{address} does not answer ARP; {help}.")));
+        }
+        None
+    });
+    judged.collect()
+}

@@ -1,0 +1,208 @@
+//! The machine: privileges, kernel, and what the engines need of both.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use nix::sys::utsname::uname;
+
+use super::Finding;
+
+/// The oldest kernel that the xdp engine is tested on.
+const KERNEL: (u32, u32) = (6, 1);
+/// From here on BPF maps are not locked memory any more, and the limit does not matter.
+const KERNEL_WITHOUT_MEMLOCK: (u32, u32) = (5, 11);
+/// Enough locked memory for the maps of a million sessions on kernels that count them.
+const MEMLOCK_BYTES: u64 = 256 << 20;
+
+/// Bit numbers of capabilities(7) in CapEff.
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_NET_RAW: u32 = 13;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+pub(super) fn findings() -> Vec<Finding> {
+    let capabilities = fs::read_to_string("/proc/self/status").ok().and_then(|text| effective(&text));
+    let release = uname().ok().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
+    let may_mount = capabilities.is_some_and(|set| has(set, CAP_SYS_ADMIN));
+    vec![
+        privileges(capabilities),
+        kernel(&release),
+        btf(),
+        jit(fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok().as_deref()),
+        bpf_file_system(may_mount),
+        memory_lock(&release),
+        nft(),
+    ]
+}
+
+/// The effective set in /proc/PID/status.
+fn effective(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+fn has(set: u64, capability: u32) -> bool {
+    set & (1 << capability) != 0
+}
+
+fn privileges(set: Option<u64>) -> Finding {
+    const CHECK: &str = "privileges";
+    let Some(set) = set else {
+        return Finding::warn(CHECK, "/proc/self/status does not say what this process may do; mount /proc.");
+    };
+    // CAP_SYS_ADMIN includes both of the newer ones.
+    let bpf = |capability| has(set, capability) || has(set, CAP_SYS_ADMIN);
+    let wanted = [
+        ("CAP_NET_ADMIN", has(set, CAP_NET_ADMIN)),
+        ("CAP_BPF", bpf(CAP_BPF)),
+        ("CAP_PERFMON", bpf(CAP_PERFMON)),
+    ];
+    let missing: Vec<&str> = wanted.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect();
+    if !has(set, CAP_NET_RAW) {
+        return Finding::fail(CHECK, "CAP_NET_RAW is missing: no engine, ARP or probe works; run as root.");
+    }
+    match missing.is_empty() {
+        true => Finding::ok(CHECK, "Enough for both engines."),
+        false => {
+            let missing = missing.join(", ");
+            Finding::warn(
+                CHECK,
+                format!("{missing} missing: only the packet engine works; run as root for xdp."),
+            )
+        }
+    }
+}
+
+/// Major and minor, as in `6.1.0-13-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn kernel(release: &str) -> Finding {
+    const CHECK: &str = "kernel";
+    let (major, minor) = KERNEL;
+    match version(release) {
+        Some(found) if found >= KERNEL => Finding::ok(CHECK, format!("Linux {release}.")),
+        Some(_) => {
+            let help = format!("the xdp engine needs {major}.{minor} or later; the packet engine works");
+            Finding::warn(CHECK, format!("Linux {release}: {help}."))
+        }
+        None => Finding::warn(CHECK, format!("The version {release:?} can't be understood.")),
+    }
+}
+
+fn btf() -> Finding {
+    match Path::new("/sys/kernel/btf/vmlinux").exists() {
+        true => Finding::ok("BTF", "The kernel describes its types."),
+        false => Finding::warn(
+            "BTF",
+            "There is no /sys/kernel/btf/vmlinux: if the xdp engine can't be loaded, use a kernel built with \
+             CONFIG_DEBUG_INFO_BTF, or mount /sys.",
+        ),
+    }
+}
+
+fn jit(setting: Option<&str>) -> Finding {
+    const CHECK: &str = "BPF JIT";
+    match setting.map(str::trim) {
+        Some("0") => Finding::warn(
+            CHECK,
+            "Off: the xdp engine runs interpreted, several times slower; \
+             `sysctl -w net.core.bpf_jit_enable=1` turns it on.",
+        ),
+        Some(_) => Finding::ok(CHECK, "On."),
+        // The setting is shown in the first network namespace only.
+        None => Finding::ok(CHECK, "Not shown in this network namespace; on with nearly all kernels."),
+    }
+}
+
+fn bpf_file_system(may_mount: bool) -> Finding {
+    const CHECK: &str = "BPF file system";
+    let mounted = |path: &str| statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
+    // `ip netns exec` gives each command mounts of its own; the engine then pins in those of the first process.
+    let known = fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\tbpf"));
+    match ["/sys/fs/bpf", "/proc/1/root/sys/fs/bpf"].into_iter().find(|path| mounted(path)) {
+        Some(path) => Finding::ok(CHECK, format!("Mounted at {path}.")),
+        None if known && may_mount => Finding::ok(CHECK, "Not mounted yet; `evener run` mounts it."),
+        None if known => Finding::warn(
+            CHECK,
+            "Not mounted: traffic stops with the daemon; `mount -t bpf bpf /sys/fs/bpf` as root.",
+        ),
+        None => Finding::warn(CHECK, "This kernel has none: only the packet engine works."),
+    }
+}
+
+fn memory_lock(release: &str) -> Finding {
+    const CHECK: &str = "memory lock";
+    if version(release).is_some_and(|found| found >= KERNEL_WITHOUT_MEMLOCK) {
+        return Finding::ok(CHECK, "BPF maps don't count with this kernel.");
+    }
+    match getrlimit(Resource::RLIMIT_MEMLOCK) {
+        Ok((soft, _)) if soft == RLIM_INFINITY || soft >= MEMLOCK_BYTES => Finding::ok(CHECK, "High enough."),
+        Ok((soft, _)) => {
+            let kib = soft / 1024;
+            Finding::warn(CHECK, format!("{kib} KiB may be too little for BPF maps; `ulimit -l unlimited`."))
+        }
+        Err(error) => Finding::warn(CHECK, format!("The limit can't be read: {error}.")),
+    }
+}
+
+/// Whether the program nft is where programs are.
+pub(super) fn has_nft() -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| folder.join("nft").is_file())
+}
+
+fn nft() -> Finding {
+    match has_nft() {
+        true => Finding::ok("nft", "There, for the packet engine to keep this host's stack out."),
+        false => Finding::warn(
+            "nft",
+            "Not found in PATH: the packet engine can't keep this host's stack out and works only where that \
+             stays silent; install nftables.",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_and_judged() {
+        let root = effective("Name:\tx\nCapEff:\t000001ffffffffff\n");
+        assert_eq!(root, Some(0x1ff_ffff_ffff));
+        assert_eq!(privileges(root).state, State::Ok);
+        // What a container gets as a rule: CAP_NET_RAW, nothing that BPF needs.
+        let container = privileges(Some(0xa804_25fb));
+        assert_eq!(container.state, State::Warn);
+        assert!(container.message.contains("CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON"), "{container:?}");
+        // CAP_SYS_ADMIN does for the two that came out of it.
+        assert_eq!(privileges(Some(1 << 12 | 1 << 13 | 1 << 21)).state, State::Ok);
+        assert_eq!(privileges(Some(0)).state, State::Fail);
+        assert_eq!(effective("CapEff:\tmany\n"), None);
+    }
+
+    #[test]
+    fn kernels_are_told_apart() {
+        assert_eq!(version("6.1.0-13-amd64"), Some((6, 1)));
+        assert_eq!(version("6.18-rc1"), Some((6, 18)));
+        assert_eq!(version("linux"), None);
+        let states = ["6.1.0", "5.15.3", "?"].map(|release| kernel(release).state);
+        assert_eq!(states, [State::Ok, State::Warn, State::Warn]);
+    }
+
+    #[test]
+    fn the_jit_is_judged_where_it_shows() {
+        assert_eq!(
+            [Some("0\n"), Some("1\n"), None].map(|s| jit(s).state),
+            [State::Warn, State::Ok, State::Ok]
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! Interfaces: what they are, how the engines will use them, and the host's settings for them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::Ipv4Addr;
+
+use futures_util::TryStreamExt;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType};
+use rtnetlink::packet_route::link::{LinkXdp, XdpAttached};
+use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourState};
+
+use super::Finding;
+
+/// A full Ethernet frame's content.
+const MTU: u32 = 1500;
+
+/// What the kernel tells of an interface, beyond addresses.
+#[derive(Clone, Debug, Default)]
+struct Link {
+    name: String,
+    ethernet: bool,
+    up: bool,
+    carrier: bool,
+    mtu: u32,
+    /// What a virtual interface is; `None` for hardware.
+    kind: Option<String>,
+    veth: bool,
+    /// How an XDP program is attached, if one is.
+    xdp: Option<&'static str>,
+}
+
+/// The interfaces of this network namespace, and the neighbours that did not answer ARP.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Links {
+    links: BTreeMap<u32, Link>,
+    unanswered: Vec<Ipv4Addr>,
+}
+
+impl Links {
+    /// Asks the kernel.
+    pub(super) async fn read() -> Result<Links, rtnetlink::Error> {
+        let (connection, handle, _) = rtnetlink::new_connection()
+            .map_err(|error| rtnetlink::Error::NamespaceError(error.to_string()))?;
+        let connection = tokio::spawn(connection);
+        let mut links = Links::default();
+        let mut found = handle.link().get().execute();
+        while let Some(message) = found.try_next().await? {
+            links.links.insert(message.header.index, link(&message));
+        }
+        let mut found = handle.neighbours().get().set_address_family(AddressFamily::Inet).execute();
+        while let Some(message) = found.try_next().await? {
+            if matches!(message.header.state, NeighbourState::Failed | NeighbourState::Incomplete) {
+                links.unanswered.extend(message.attributes.iter().find_map(destination));
+            }
+        }
+        connection.abort();
+        Ok(links)
+    }
+
+    /// Ethernet interfaces that are up.
+    pub(super) fn ethernet(&self) -> impl Iterator<Item = u32> {
+        self.links.iter().filter(|(_, link)| link.up && link.ethernet).map(|(ifindex, _)| *ifindex)
+    }
+
+    /// Whether this neighbour was asked for by ARP, and is silent.
+    pub(super) fn is_silent(&self, address: Ipv4Addr) -> bool {
+        self.unanswered.contains(&address)
+    }
+
+    /// Judges these interfaces.
+    pub(super) fn look(&self, which: impl IntoIterator<Item = u32>, findings: &mut Vec<Finding>) {
+        let before = findings.len();
+        let found = which.into_iter().filter_map(|ifindex| self.links.get(&ifindex));
+        findings.extend(found.map(judge));
+        if findings.len() == before {
+            findings
+                .push(Finding::fail("interfaces", "No Ethernet interface is up in this network namespace."));
+        }
+    }
+
+    /// Interfaces among these whose reverse path filter is strict.
+    pub(super) fn strict_reverse_path(&self, which: impl IntoIterator<Item = u32>) -> Vec<&str> {
+        let all = reverse_path_filter("all");
+        which
+            .into_iter()
+            .filter_map(|ifindex| self.links.get(&ifindex))
+            // The kernel goes by the larger of the two (ip-sysctl, rp_filter); 1 is strict, 2 is loose.
+            .filter(|link| all.max(reverse_path_filter(&link.name)) == Some(1))
+            .map(|link| link.name.as_str())
+            .collect()
+    }
+}
+
+fn link(message: &rtnetlink::packet_route::link::LinkMessage) -> Link {
+    let flags = message.header.flags;
+    let mut link = Link {
+        ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+        up: flags.contains(LinkFlags::Up),
+        carrier: flags.contains(LinkFlags::LowerUp),
+        ..Link::default()
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    if let LinkInfo::Kind(kind) = info {
+                        link.veth = *kind == InfoKind::Veth;
+                        link.kind = Some(kind.to_string());
+                    }
+                }
+            }
+            LinkAttribute::Xdp(xdp) => link.xdp = xdp.iter().find_map(attached),
+            _ => {}
+        }
+    }
+    link
+}
+
+fn attached(xdp: &LinkXdp) -> Option<&'static str> {
+    match xdp {
+        LinkXdp::Attached(XdpAttached::Driver) => Some("native"),
+        LinkXdp::Attached(XdpAttached::SocketBuffer) => Some("generic"),
+        LinkXdp::Attached(XdpAttached::Hardware) => Some("hardware"),
+        LinkXdp::Attached(XdpAttached::Multiple) => Some("several modes"),
+        _ => None,
+    }
+}
+
+fn destination(attribute: &NeighbourAttribute) -> Option<Ipv4Addr> {
+    match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(*address),
+        _ => None,
+    }
+}
+
+fn reverse_path_filter(interface: &str) -> Option<u8> {
+    let setting = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter")).ok()?;
+    setting.trim().parse().ok()
+}
+
+fn judge(link: &Link) -> Finding {
+    let kind = link.kind.as_deref().unwrap_or("hardware");
+    let mut message = format!("{kind}, MTU {}", link.mtu);
+    match (link.xdp, link.veth) {
+        (Some(mode), _) => message += &format!(", an XDP program is attached ({mode})"),
+        (None, true) => message += ", where xdp is generic: native needs a program at the other end too",
+        (None, false) => {}
+    }
+    let name = &link.name;
+    if !link.up {
+        return Finding::fail(name, format!("{message}: it is down; `ip link set {name} up`."));
+    }
+    if !link.carrier {
+        return Finding::warn(
+            name,
+            format!("{message}: it has no carrier; look at the cable or the other end."),
+        );
+    }
+    if link.mtu < MTU {
+        let help = "clients that send full frames are cut off unless all of the LAN has it";
+        return Finding::warn(name, format!("{message}: less than {MTU}; {help}."));
+    }
+    Finding::ok(name, format!("{message}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    #[test]
+    fn interfaces_are_judged() {
+        let good = Link {
+            name: "eth0".into(),
+            ethernet: true,
+            up: true,
+            carrier: true,
+            mtu: 1500,
+            ..Link::default()
+        };
+        assert_eq!(judge(&good), Finding::ok("eth0", "hardware, MTU 1500."));
+        assert_eq!(judge(&Link { up: false, ..good.clone() }).state, State::Fail);
+        assert_eq!(judge(&Link { carrier: false, ..good.clone() }).state, State::Warn);
+        assert_eq!(judge(&Link { mtu: 1400, ..good.clone() }).state, State::Warn);
+        let veth = judge(&Link { kind: Some("veth".into()), veth: true, ..good });
+        assert!(veth.message.contains("generic"), "{veth:?}");
+    }
+}

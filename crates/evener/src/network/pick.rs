@@ -1,0 +1,176 @@
+//! Which interfaces a director works on: those named in the file, else those that lead to its farm.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evener_core::farm::Service;
+use evener_core::wire::Mac;
+
+use super::{Interface, Network, NetworkError};
+
+/// Likeness from which on one name is taken for a misspelling of another.
+const LIKE: f64 = 0.8;
+
+impl Network {
+    /// The interfaces of these names with their MACs. With no names, those by which listed servers and
+    /// service addresses are reached on the link; and if nothing leads to any of them, as for servers yet
+    /// to be discovered, every Ethernet interface that is up and has an IPv4 address.
+    ///
+    /// # Errors
+    /// For names that don't exist, for interfaces that aren't Ethernet, and when nothing is left.
+    pub fn pick_interfaces(
+        &self,
+        configured: &[String],
+        services: &[Service],
+    ) -> Result<BTreeMap<u32, Mac>, NetworkError> {
+        let picked = match configured {
+            [] => self.leading_to(services)?,
+            names => names.iter().map(|name| self.named(name)).collect::<Result<_, _>>()?,
+        };
+        let picked = if picked.is_empty() { self.usable() } else { picked };
+        if picked.is_empty() {
+            return Err(NetworkError::NoInterface);
+        }
+        Ok(self
+            .interfaces
+            .iter()
+            .filter(|(i, _)| picked.contains(*i))
+            .map(|(i, found)| (*i, found.mac))
+            .collect())
+    }
+
+    fn named(&self, name: &str) -> Result<u32, NetworkError> {
+        let found = self.interfaces.iter().find(|(_, interface)| interface.name == name);
+        let Some((&ifindex, interface)) = found else {
+            return Err(NetworkError::NoSuchInterface {
+                name: name.to_owned(),
+                hint: self.nearest_or_all(name),
+            });
+        };
+        ethernet(interface, || "[engine] names it".to_owned())?;
+        Ok(ifindex)
+    }
+
+    fn leading_to(&self, services: &[Service]) -> Result<BTreeSet<u32>, NetworkError> {
+        let mut picked = BTreeSet::new();
+        for server in services.iter().flat_map(|service| &service.servers) {
+            if let Some((ifindex, interface)) = self.interface_to(server.address) {
+                ethernet(interface, || {
+                    format!("server {} ({}) is reached by it", server.name, server.address)
+                })?;
+                picked.insert(ifindex);
+            }
+        }
+        // A service address may well be where no server is, as on an interface of its own.
+        for address in services.iter().flat_map(|service| &service.addresses) {
+            let found = self.interface_to(*address.ip());
+            picked.extend(found.filter(|(_, interface)| interface.ethernet).map(|(ifindex, _)| ifindex));
+        }
+        Ok(picked)
+    }
+
+    fn interface_to(&self, address: std::net::Ipv4Addr) -> Option<(u32, &Interface)> {
+        let ifindex = self.route_to(address)?;
+        Some((ifindex, self.interfaces.get(&ifindex)?))
+    }
+
+    fn usable(&self) -> BTreeSet<u32> {
+        let usable = |found: &Interface| found.up && found.ethernet && !found.addresses.is_empty();
+        self.interfaces.iter().filter(|(_, found)| usable(found)).map(|(ifindex, _)| *ifindex).collect()
+    }
+
+    fn nearest_or_all(&self, wrong: &str) -> String {
+        let names = self.interfaces.values().filter(|found| found.ethernet).map(|found| found.name.as_str());
+        let nearest = names
+            .clone()
+            .map(|name| (strsim::jaro_winkler(wrong, name), name))
+            .filter(|(likeness, _)| *likeness >= LIKE)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        match nearest {
+            Some((_, name)) => format!("did you mean {name:?}?"),
+            None => format!("there are {}", names.collect::<Vec<_>>().join(", ")),
+        }
+    }
+}
+
+fn ethernet(interface: &Interface, why: impl FnOnce() -> String) -> Result<(), NetworkError> {
+    if interface.ethernet {
+        return Ok(());
+    }
+    Err(NetworkError::NotEthernet { name: interface.name.clone(), why: why() })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::tests::{director, ip};
+    use super::*;
+    use evener_core::farm::{Health, HealthKind, Method, Placement, Protocol, Server, Service, Timeouts};
+    use std::net::SocketAddrV4;
+
+    fn service(address: &str, servers: &[&str]) -> Service {
+        let server = |address: &&str| Server {
+            name: format!("at {address}"),
+            address: ip(address),
+            mac: None,
+            weight: 1,
+        };
+        Service {
+            name: "web".to_owned(),
+            addresses: vec![SocketAddrV4::new(ip(address), 80)],
+            protocol: Protocol::Tcp,
+            method: Method::L2,
+            placement: Placement::Director,
+            policy: "hash",
+            discover: None,
+            discover_interval_ms: 1,
+            discover_rounds: 1,
+            announce: false,
+            allow: Vec::new(),
+            servers_max: 1,
+            servers: servers.iter().map(server).collect(),
+            health: Health {
+                kind: HealthKind::None,
+                interval_ms: 1,
+                timeout_ms: 1,
+                rise: 1,
+                fall: 1,
+                jitter_percent: 0,
+                port: None,
+            },
+            timeouts: Timeouts::default(),
+            keep_last: true,
+        }
+    }
+
+    fn picked(names: &[&str], services: &[Service]) -> Result<Vec<u32>, String> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let picked = director().pick_interfaces(&names, services);
+        picked.map(|picked| picked.into_keys().collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn names_are_taken_at_their_word() {
+        assert_eq!(picked(&["eth1", "eth2"], &[service("192.0.2.100", &[])]), Ok(vec![3, 5]));
+        let wrong = picked(&["eht0"], &[]).unwrap_err();
+        assert_eq!(wrong, "there is no interface \"eht0\" here: did you mean \"eth0\"?");
+        let wrong = picked(&["uplink"], &[]).unwrap_err();
+        assert!(wrong.ends_with("there are eth0, eth1, eth2"), "{wrong}");
+        let tunnel = picked(&["wg0"], &[]).unwrap_err();
+        assert!(tunnel.starts_with("interface wg0 is not Ethernet, and [engine] names it"), "{tunnel}");
+    }
+
+    #[test]
+    fn routes_lead_to_servers_and_service_addresses() {
+        assert_eq!(picked(&[], &[service("192.0.2.100", &["198.51.100.11"])]), Ok(vec![2, 3]));
+        assert_eq!(picked(&[], &[service("203.0.113.9", &["198.51.100.11"])]), Ok(vec![3]));
+        let tunnel = picked(&[], &[service("192.0.2.100", &["10.9.0.7"])]).unwrap_err();
+        assert!(tunnel.contains("server at 10.9.0.7 (10.9.0.7) is reached by it"), "{tunnel}");
+    }
+
+    #[test]
+    fn where_nothing_leads_anywhere_all_are_tried() {
+        assert_eq!(picked(&[], &[service("203.0.113.9", &[])]), Ok(vec![2, 3]));
+        let nowhere = Network::default().pick_interfaces(&[], &[service("203.0.113.9", &[])]);
+        assert!(matches!(nowhere, Err(NetworkError::NoInterface)));
+    }
+}

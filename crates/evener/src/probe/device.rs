@@ -1,0 +1,104 @@
+//! What smoltcp takes for a network card: IP packets in and out, the Ethernet header put on and taken off
+//! here. So smoltcp need not resolve the server's address, which every server of the service has.
+
+use evener_core::health::Failure;
+use evener_core::wire::{ETHERNET_LEN, ETHERTYPE_IPV4, Ethernet};
+use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium};
+use smoltcp::time::Instant;
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::network_endian::U16;
+
+use super::Target;
+use super::link::Link;
+
+/// The most that a server may send unacknowledged, in bytes.
+pub(super) const WINDOW: usize = 8 * 1024;
+/// As told to servers, in bytes: passes everywhere, overlay networks included.
+const MTU: usize = 1280;
+/// A whole window, with the longest headers (RFC 791, section 3.1; RFC 9293, section 3.1): kernels merge
+/// segments before they hand them out.
+const FRAME_MAX: usize = ETHERNET_LEN + 60 + 60 + WINDOW;
+
+/// The card.
+pub(super) struct Device<'a> {
+    out: Out<'a>,
+    buffer: Box<[u8]>,
+}
+
+/// Where packets leave.
+pub(super) struct Out<'a> {
+    link: &'a Link,
+    header: Ethernet,
+    /// Why the link can't be used any more.
+    failure: Option<Failure>,
+}
+
+/// A packet that came.
+pub(super) struct Received<'d>(&'d [u8]);
+
+impl<'a> Device<'a> {
+    /// To this server and no other.
+    pub(super) fn new(link: &'a Link, target: &Target) -> Self {
+        let header = Ethernet { dst: target.mac, src: target.own_mac, ethertype: U16::new(ETHERTYPE_IPV4) };
+        Device { out: Out { link, header, failure: None }, buffer: vec![0; FRAME_MAX].into() }
+    }
+
+    /// Why the link can't be used any more, if so.
+    pub(super) fn failure(&mut self) -> Result<(), Failure> {
+        self.out.failure.take().map_or(Ok(()), Err)
+    }
+}
+
+impl<'a> phy::Device for Device<'a> {
+    type RxToken<'d>
+        = Received<'d>
+    where
+        Self: 'd;
+    type TxToken<'d>
+        = &'d mut Out<'a>
+    where
+        Self: 'd;
+
+    fn receive(&mut self, _now: Instant) -> Option<(Received<'_>, &mut Out<'a>)> {
+        match self.out.link.receive(&mut self.buffer) {
+            Ok(frame) => Some((Received(frame?.get(ETHERNET_LEN..).unwrap_or_default()), &mut self.out)),
+            Err(failure) => {
+                self.out.failure = Some(failure);
+                None
+            }
+        }
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<&mut Out<'a>> {
+        Some(&mut self.out)
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = MTU;
+        // Servers behind checksum offload leave checksums to a card that there may not be.
+        capabilities.checksum.ipv4 = Checksum::Tx;
+        capabilities.checksum.tcp = Checksum::Tx;
+        capabilities
+    }
+}
+
+impl phy::RxToken for Received<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(self.0)
+    }
+}
+
+impl phy::TxToken for &mut Out<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
+        let mut frame = vec![0; ETHERNET_LEN + len];
+        let (header, packet) = frame.split_at_mut(ETHERNET_LEN);
+        header.copy_from_slice(self.header.as_bytes());
+        let filled = fill(packet);
+        if let Err(failure) = self.link.send(&frame) {
+            self.failure = Some(failure);
+        }
+        filled
+    }
+}

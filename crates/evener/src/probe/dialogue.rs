@@ -1,0 +1,52 @@
+//! What is said over a probe's connection, whoever carries it.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use evener_core::farm::HealthKind;
+use evener_core::health::{Failure, Judgement, REPLY_MAX, http_request, judge_http};
+
+/// One connection's part of a probe.
+pub(super) struct Dialogue<'a> {
+    kind: &'a HealthKind,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl<'a> Dialogue<'a> {
+    pub(super) fn new(kind: &'a HealthKind, destination: SocketAddrV4) -> Self {
+        let request = http_request(kind, destination).unwrap_or_default();
+        Dialogue { kind, request, reply: Vec::new() }
+    }
+
+    /// What to send once the connection is open. If that is nothing, an open connection is all that
+    /// was asked for.
+    pub(super) fn request(&self) -> &[u8] {
+        &self.request
+    }
+
+    /// Takes in a part of the reply.
+    pub(super) fn heard(&mut self, bytes: &[u8]) -> Judgement {
+        let room = REPLY_MAX.saturating_sub(self.reply.len());
+        self.reply.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        judge_http(self.kind, &self.reply, false)
+    }
+
+    /// No more will come.
+    pub(super) fn ended(&self) -> Result<(), Failure> {
+        match judge_http(self.kind, &self.reply, true) {
+            Judgement::Ok => Ok(()),
+            Judgement::Failed(failure) => Err(failure),
+            Judgement::More => Err(Failure::Closed),
+        }
+    }
+
+    /// The time is over; `opened`: the connection had been made.
+    pub(super) fn late(&self, opened: bool, timeout: Duration) -> Failure {
+        Failure::Other(match (opened, self.reply.is_empty()) {
+            (false, _) => format!("no answer to SYN within {timeout:?}"),
+            (true, true) => format!("connected, but no reply within {timeout:?}"),
+            (true, false) => format!("connected, but the reply was not complete within {timeout:?}"),
+        })
+    }
+}

@@ -1,0 +1,53 @@
+//! Probes of this host itself, where the director is a server too (LSMAC, section 4.2.4): its own stack
+//! is the way that clients' traffic takes.
+
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use evener_core::farm::HealthKind;
+use evener_core::health::{Failure, Judgement};
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout as within;
+
+use super::Target;
+use super::dialogue::Dialogue;
+
+/// Opens a connection, asks what is to be asked, and resets it.
+pub(super) async fn probe(target: &Target, kind: &HealthKind, timeout: Duration) -> Result<(), Failure> {
+    let mut dialogue = Dialogue::new(kind, target.destination);
+    let mut opened = false;
+    let talk = within(timeout, talk(target, &mut dialogue, &mut opened)).await;
+    talk.unwrap_or_else(|_| Err(dialogue.late(opened, timeout)))
+}
+
+async fn talk(target: &Target, dialogue: &mut Dialogue<'_>, opened: &mut bool) -> Result<(), Failure> {
+    let mut stream = TcpStream::connect(target.destination).await.map_err(failure)?;
+    *opened = true;
+    // No port is left waiting for stragglers.
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).map_err(failure)?;
+    if dialogue.request().is_empty() {
+        return Ok(());
+    }
+    stream.write_all(dialogue.request()).await.map_err(failure)?;
+    let mut buffer = [0; 4096];
+    loop {
+        let len = stream.read(&mut buffer).await.map_err(failure)?;
+        let heard = buffer.get(..len).filter(|heard| !heard.is_empty());
+        match heard.map(|heard| dialogue.heard(heard)) {
+            Some(Judgement::More) => {}
+            Some(Judgement::Ok) => return Ok(()),
+            Some(Judgement::Failed(failure)) => return Err(failure),
+            None => return dialogue.ended(),
+        }
+    }
+}
+
+fn failure(error: io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Failure::Refused,
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Failure::Reset,
+        _ => Failure::Other(format!("this host's own stack says: {error}")),
+    }
+}

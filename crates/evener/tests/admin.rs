@@ -1,0 +1,519 @@
+//! The admin interface over real sockets, with a control loop that answers fixed views.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use evener::admin::views::{Explanation, Server, Service, Session, Status};
+use evener::admin::{self, metrics};
+use evener::control::request::{Handle, Request};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+fn status() -> Status {
+    let counts = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        pairs.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+    };
+    Status {
+        version: "0.1.0".into(),
+        pid: 4711,
+        uptime_seconds: 93_784,
+        engine: "xdp".into(),
+        engine_detail: "generic on eth0".into(),
+        adopted: true,
+        config: "/etc/evener/evener.toml".into(),
+        reloads: 3,
+        reload_error: Some("evener.toml: 2 errors\nsecond line".into()),
+        sessions: 12_345,
+        sessions_max: 1_000_000,
+        session_slots: 2_097_152,
+        packets: counts(&[("forwarded", 1_234_567), ("fragment", 0), ("no_server", 7)]),
+        refused: counts(&[("own_mac", 2)]),
+    }
+}
+
+fn services() -> Vec<Service> {
+    vec![Service {
+        name: "web".into(),
+        addresses: vec!["192.0.2.100:80".into()],
+        protocol: "tcp".into(),
+        method: "l2".into(),
+        placement: "director".into(),
+        policy: "round-robin".into(),
+        servers: 3,
+        servers_up: 1,
+        degraded: false,
+        sessions: 42,
+        connections: 400,
+        packets: 1_234_567,
+        bytes: 987_654_321,
+    }]
+}
+
+fn server(name: &str, state: &str, connections: u64) -> Server {
+    Server {
+        service: "web".into(),
+        name: name.into(),
+        address: name.into(),
+        state: state.into(),
+        reason: None,
+        weight: 1,
+        sessions: 21,
+        connections,
+        packets: 1_000,
+        bytes: 2_500_000,
+        mac: Some("02:00:00:00:00:0a".into()),
+        interface: Some("eth0".into()),
+        source: "discovered".into(),
+        local: false,
+        probe_seconds: None,
+        probe_error: None,
+    }
+}
+
+fn servers() -> Vec<Server> {
+    vec![
+        Server { probe_seconds: Some(0.000_42), ..server("02:00:00:00:00:0a", "up", 300) },
+        Server {
+            address: "192.0.2.12".into(),
+            reason: Some("probes fail".into()),
+            probe_error: Some("no answer\x1b[2J".into()),
+            ..server("web2", "down", 100)
+        },
+        Server { weight: 0, local: true, ..server("caf\u{e9} \"1\"", "draining", 0) },
+    ]
+}
+
+fn sessions() -> Vec<Session> {
+    vec![Session {
+        service: "web".into(),
+        address: "192.0.2.100:80".into(),
+        client: "198.51.100.7:40000".into(),
+        server: "web2".into(),
+        state: "established".into(),
+        idle_seconds: 3,
+        expires_seconds: 897,
+    }]
+}
+
+/// Answers as the control loop would; what was asked shows in the answers.
+async fn control(mut requests: mpsc::Receiver<Request>) {
+    // Whoever hung up meanwhile needs no answer.
+    while let Some(request) = requests.recv().await {
+        match request {
+            Request::Status(answer) => drop(answer.send(status())),
+            Request::Services(answer) => drop(answer.send(services())),
+            Request::Servers(answer) => drop(answer.send(servers())),
+            Request::Sessions(filter, answer) => {
+                let mut found = sessions();
+                if filter.limit != Some(1) {
+                    found[0].service = format!("{filter:?}");
+                }
+                drop(answer.send(if filter.limit == Some(0) { Vec::new() } else { found }));
+            }
+            Request::Explain(flow, answer) => drop(answer.send(Explanation {
+                service: Some("web".into()),
+                server: Some("web2".into()),
+                because: vec![format!("{} {} to {}", flow.protocol, flow.client, flow.vip), "so.".into()],
+            })),
+            Request::Drain { service, server, drain, answer } => drop(answer.send(match server.as_str() {
+                "nobody" => Err(format!("Service {service} has no server {server}.")),
+                _ => Ok(format!("{service:?} {server:?} drains: {drain}.")),
+            })),
+            Request::Reload(answer) => {
+                drop(answer.send(Err("evener.toml: 1 error\n  | here".into())));
+            }
+        }
+    }
+}
+
+/// A daemon as far as its admin interface goes.
+struct Daemon {
+    runtime: Option<Runtime>,
+    folder: PathBuf,
+    tcp: SocketAddr,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        Daemon::with(|requests| drop(tokio::spawn(control(requests))))
+    }
+
+    fn with(answer: impl FnOnce(mpsc::Receiver<Request>)) -> Daemon {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("evener-admin-{}-{number}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let runtime = Runtime::new().unwrap();
+        let (handle, requests): (Handle, _) = mpsc::channel(8);
+        let guard = runtime.enter();
+        answer(requests);
+        let listen = Some("127.0.0.1:0".parse().unwrap());
+        let server = admin::Server::bind(&folder.join("admin.sock"), listen).unwrap();
+        let tcp = server.address().unwrap();
+        runtime.spawn(server.run(handle));
+        drop(guard);
+        Daemon { runtime: Some(runtime), folder, tcp }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("admin.sock")
+    }
+
+    fn unix(&self, method: &str, path: &str) -> (u16, String) {
+        exchange(UnixStream::connect(self.socket()).unwrap(), method, path)
+    }
+
+    fn tcp(&self, method: &str, path: &str) -> (u16, String) {
+        exchange(TcpStream::connect(self.tcp).unwrap(), method, path)
+    }
+
+    fn command(&self, args: &[&str]) -> Output {
+        command(args, &self.socket())
+    }
+
+    /// What a command that succeeds prints.
+    fn shown(&self, args: &[&str]) -> String {
+        let output = self.command(args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        drop(self.runtime.take());
+        assert!(!self.socket().exists(), "the socket goes with the daemon");
+        fs::remove_dir_all(&self.folder).unwrap();
+    }
+}
+
+fn command(args: &[&str], socket: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_evener")).args(args).arg("--socket").arg(socket).output().unwrap()
+}
+
+/// One request, as plainly as can be; status and body.
+fn exchange(mut stream: impl Read + Write, method: &str, path: &str) -> (u16, String) {
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect(&answer);
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn parsed((status, body): (u16, String)) -> Value {
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+fn error((status, body): (u16, String)) -> (u16, String) {
+    let body: Value = serde_json::from_str(&body).expect(&body);
+    (status, body["error"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn views_are_the_same_on_both_sockets() {
+    let daemon = Daemon::start();
+    let views = [
+        ("/v1/status", json!(status())),
+        ("/v1/services", json!(services())),
+        ("/v1/servers", json!(servers())),
+    ];
+    for (path, expected) in views {
+        assert_eq!(parsed(daemon.unix("GET", path)), expected, "{path}");
+        assert_eq!(parsed(daemon.tcp("GET", path)), expected, "{path}");
+    }
+    assert_eq!(daemon.tcp("GET", "/healthz"), (200, "ok\n".into()));
+    let expected = metrics::text(status(), services(), servers());
+    assert_eq!(daemon.tcp("GET", "/metrics"), (200, expected));
+}
+
+#[test]
+fn queries_reach_the_control_loop() {
+    let daemon = Daemon::start();
+    let asked = |answer: Value| answer[0]["service"].as_str().unwrap().to_owned();
+    let all = asked(parsed(daemon.unix("GET", "/v1/sessions")));
+    assert_eq!(all, "SessionFilter { service: None, client: None, client_port: None, limit: None }");
+    let some = "/v1/sessions?service=192.0.2.100%3A80&client=198.51.100.7:40000&limit=5";
+    let expected = "SessionFilter { service: Some(\"192.0.2.100:80\"), client: Some(198.51.100.7), \
+                    client_port: Some(40000), limit: Some(5) }";
+    assert_eq!(asked(parsed(daemon.unix("GET", some))), expected);
+    let bounded = asked(parsed(daemon.tcp("GET", "/v1/sessions")));
+    assert!(bounded.contains("limit: Some(10000)"), "{bounded}");
+
+    let flow = "/v1/explain?client=198.51.100.7:40000&vip=192.0.2.100:80&protocol=udp";
+    let because = &parsed(daemon.tcp("GET", flow))["because"][0];
+    assert_eq!(because, "udp 198.51.100.7:40000 to 192.0.2.100:80");
+}
+
+#[test]
+fn bad_requests_are_answered_in_sentences() {
+    let daemon = Daemon::start();
+    let bad = [
+        ("/v1/sessions?client=nobody", "client is \"nobody\": write an IPv4 address"),
+        ("/v1/sessions?limit=-1", "limit: invalid digit"),
+        ("/v1/sessions?clinet=198.51.100.7", "unknown field `clinet`"),
+        ("/v1/explain?client=198.51.100.7:1", "missing field `vip`"),
+        ("/v1/explain?client=198.51.100.7&vip=192.0.2.100:80", "client is \"198.51.100.7\""),
+        ("/v1/explain?client=198.51.100.7:1&vip=192.0.2.100:80&protocol=sctp", "write tcp or udp"),
+    ];
+    for (path, expected) in bad {
+        let (status, message) = error(daemon.unix("GET", path));
+        assert!(status == 400 && message.contains(expected), "{path}: {status} {message}");
+    }
+    let (status, message) = error(daemon.unix("GET", "/v2"));
+    assert!(status == 404 && message.contains("There is nothing at \"/v2\""), "{status} {message}");
+    let (status, message) = error(daemon.unix("GET", "/v1/reload"));
+    assert!(status == 405 && message.contains("POST"), "{status} {message}");
+    let (status, message) = error(daemon.unix("POST", "/v1/drain/web/%FF"));
+    assert!(status == 400 && message.contains("UTF-8"), "{status} {message}");
+}
+
+#[test]
+fn the_tcp_port_changes_nothing() {
+    let daemon = Daemon::start();
+    for path in ["/v1/drain/web/web2", "/v1/undrain/web/web2", "/v1/reload", "/v1/status"] {
+        for method in ["POST", "PUT", "DELETE"] {
+            let (status, message) = error(daemon.tcp(method, path));
+            assert!(status == 403 && message.contains("admin socket"), "{method} {path}: {status} {message}");
+        }
+    }
+    assert_eq!(error(daemon.tcp("GET", "/v1/reload")).0, 404);
+}
+
+#[test]
+fn orders_go_through_the_socket_whatever_the_names() {
+    let daemon = Daemon::start();
+    let done = parsed(daemon.unix("POST", "/v1/drain/192.0.2.100%3A80/a%2Fb%20%C3%A9"));
+    assert_eq!(done, json!({"message": "\"192.0.2.100:80\" \"a/b \u{e9}\" drains: true."}));
+    let done = parsed(daemon.unix("POST", "/v1/undrain/web/02:00:00:00:00:0a"));
+    assert_eq!(done, json!({"message": "\"web\" \"02:00:00:00:00:0a\" drains: false."}));
+    let refused = error(daemon.unix("POST", "/v1/drain/web/nobody"));
+    assert_eq!(refused, (409, "Service web has no server nobody.".into()));
+    assert_eq!(error(daemon.unix("POST", "/v1/reload")), (409, "evener.toml: 1 error\n  | here".into()));
+}
+
+#[test]
+fn the_socket_is_for_its_user_only() {
+    let daemon = Daemon::start();
+    let mode = fs::metadata(daemon.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // What a killed daemon left is replaced; what is no socket is not touched.
+    let left = daemon.folder.join("left.sock");
+    drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+    let guard = daemon.runtime.as_ref().unwrap().enter();
+    drop(admin::Server::bind(&left, None).unwrap());
+    let file = daemon.folder.join("file");
+    fs::write(&file, "mine").unwrap();
+    let message = admin::Server::bind(&file, None).unwrap_err().to_string();
+    assert!(message.contains("can't be made: Address already in use"), "{message}");
+    let message = admin::Server::bind(&left, Some(daemon.tcp)).unwrap_err().to_string();
+    assert!(message.contains(&format!("{} can't be listened on", daemon.tcp)), "{message}");
+    drop(guard);
+    assert!(!left.exists());
+    assert_eq!(fs::read_to_string(file).unwrap(), "mine");
+}
+
+#[test]
+fn a_stuck_control_loop_is_unhealthy() {
+    let mut kept = None;
+    let daemon = Daemon::with(|requests| kept = Some(requests));
+    let (status, message) = error(daemon.tcp("GET", "/healthz"));
+    assert!(status == 503 && message.contains("not answered within 1 s"), "{status} {message}");
+    drop(kept);
+    let (status, message) = error(daemon.tcp("GET", "/healthz"));
+    assert!(status == 503 && message.contains("the daemon is stopping"), "{status} {message}");
+}
+
+#[test]
+fn idle_and_oversized_connections_do_not_stay() {
+    let daemon = Daemon::start();
+    let mut idle: Vec<_> = (0..80).map(|_| TcpStream::connect(daemon.tcp).unwrap()).collect();
+    // The port is full, the socket is not; and once the idle ones are let go, the port answers again.
+    assert_eq!(daemon.unix("GET", "/healthz").0, 200);
+    let mut nothing = [0; 1];
+    for stream in &mut idle {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        assert_eq!(stream.read(&mut nothing).unwrap(), 0);
+    }
+    assert_eq!(daemon.tcp("GET", "/healthz").0, 200);
+    let long = format!("/{}", "x".repeat(100_000));
+    let mut stream = TcpStream::connect(daemon.tcp).unwrap();
+    let _ = write!(stream, "GET {long} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let mut answer = Vec::new();
+    // It may be reset while it still sends.
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+}
+
+/// Samples by name with labels, as a scraper reads them.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    assert!(text.ends_with("# EOF\n"));
+    let mut found = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        let bare = name.split('{').next().unwrap();
+        assert!(bare.starts_with("evener_"), "{line}");
+        assert!(bare.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{line}");
+        assert!(name == bare || name.ends_with("\"}"), "{line}");
+        let before = found.insert(name.to_owned(), value.parse().unwrap());
+        assert!(before.is_none(), "{line} is there twice");
+    }
+    found
+}
+
+#[test]
+fn metrics_are_the_views() {
+    let text = metrics::text(status(), services(), servers());
+    let expected = [
+        ("evener_build_info{version=\"0.1.0\"}", 1.0),
+        ("evener_engine_info{engine=\"xdp\"}", 1.0),
+        ("evener_uptime_seconds", 93_784.0),
+        ("evener_adopted", 1.0),
+        ("evener_sessions", 12_345.0),
+        ("evener_sessions_max", 1_000_000.0),
+        ("evener_session_slots", 2_097_152.0),
+        ("evener_reloads_total", 3.0),
+        ("evener_reload_failed", 1.0),
+        ("evener_up_servers", 1.0),
+        ("evener_packets_total{reason=\"forwarded\"}", 1_234_567.0),
+        ("evener_packets_total{reason=\"fragment\"}", 0.0),
+        ("evener_arp_refused_total{reason=\"own_mac\"}", 2.0),
+        ("evener_service_servers{service=\"web\"}", 3.0),
+        ("evener_service_servers_up{service=\"web\"}", 1.0),
+        ("evener_service_degraded{service=\"web\"}", 0.0),
+        ("evener_service_bytes_total{service=\"web\"}", 987_654_321.0),
+        ("evener_server_up{service=\"web\",server=\"web2\"}", 0.0),
+        ("evener_server_up{service=\"web\",server=\"02:00:00:00:00:0a\"}", 1.0),
+        ("evener_server_draining{service=\"web\",server=\"caf\u{e9} \\\"1\\\"\"}", 1.0),
+        ("evener_server_connections_total{service=\"web\",server=\"web2\"}", 100.0),
+        ("evener_server_packets_total{service=\"web\",server=\"web2\"}", 1_000.0),
+        ("evener_server_weight{service=\"web\",server=\"web2\"}", 1.0),
+        ("evener_server_probe_seconds{service=\"web\",server=\"02:00:00:00:00:0a\"}", 0.000_42),
+    ];
+    let samples = samples(&text);
+    for (name, value) in expected {
+        assert_eq!(samples.get(name), Some(&value), "{name} in\n{text}");
+    }
+    assert_eq!(samples.keys().filter(|name| name.starts_with("evener_server_probe_seconds")).count(), 1);
+}
+
+#[test]
+fn people_see_tables() {
+    let daemon = Daemon::start();
+    insta::assert_snapshot!(daemon.shown(&["services"]), @r#"
+    SERVICE  ADDRESS             METHOD  POLICY        UP  SESSIONS  CONNECTIONS  PACKETS      BYTES
+    web      tcp 192.0.2.100:80  l2      round-robin  1/3        42          400     1.2M  941.9 MiB
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["servers"]), @r#"
+    SERVICE  SERVER             ADDRESS            VIA        STATE     WEIGHT  SESSIONS  CONNECTIONS  SHARE  PACKETS    BYTES   PROBE  NOTE
+    web      02:00:00:00:00:0a  02:00:00:00:00:0a  eth0       up             1        21          300    75%     1000  2.4 MiB  420 us
+    web      web2               192.0.2.12         eth0       down           1        21          100    25%     1000  2.4 MiB       -  probes fail; no answer?[2J
+    web      café "1"           café "1"           this host  draining       0        21            0     0%     1000  2.4 MiB       -
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["status"]), @r#"
+    version:        0.1.0
+    process:        4711, running for 1day 2h
+    engine:         xdp: generic on eth0
+    config:         /etc/evener/evener.toml
+    reloads:        3
+    sessions:       12345 of 1.0M (1%)
+    adopted:        yes: it carries on with what an earlier daemon left running
+    reload failed:  the farm is as before: evener.toml: 2 errors
+                    second line
+    packets:        1.2M forwarded, 7 no_server
+    refused ARP:    2 own_mac
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["explain", "198.51.100.7:40000", "192.0.2.100:80"]), @r#"
+    tcp 198.51.100.7:40000 to 192.0.2.100:80.
+    so.
+    => web/web2
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["sessions", "--limit", "1"]), @r#"
+    SERVICE  CLIENT              ADDRESS         SERVER  STATE        IDLE  EXPIRES
+    web      198.51.100.7:40000  192.0.2.100:80  web2    established    3s  14m 57s
+    "#);
+    let filtered = daemon.shown(&["sessions", "--service", "w/b", "--client", "198.51.100.7"]);
+    assert!(filtered.contains("service: Some(\"w/b\"), client: Some(198.51.100.7)"), "{filtered}");
+    assert_eq!(daemon.shown(&["sessions", "--limit", "0"]), "There are no sessions.\n");
+}
+
+#[test]
+fn programs_get_the_views() {
+    let daemon = Daemon::start();
+    let views = [("status", json!(status())), ("services", json!(services())), ("servers", json!(servers()))];
+    for (name, expected) in views {
+        let shown: Value = serde_json::from_str(&daemon.shown(&[name, "--json"])).unwrap();
+        assert_eq!(shown, expected, "{name}");
+    }
+    let shown: Value = serde_json::from_str(&daemon.shown(&["sessions", "--json"])).unwrap();
+    assert_eq!(shown[0]["idle_seconds"], 3);
+}
+
+#[test]
+fn orders_say_what_was_done() {
+    let daemon = Daemon::start();
+    let drained = daemon.shown(&["drain", "192.0.2.100:80/02:00:00:00:00:0a"]);
+    assert_eq!(drained, "\"192.0.2.100:80\" \"02:00:00:00:00:0a\" drains: true.\n");
+    let undrained = daemon.shown(&["undrain", "web/web2", "--json"]);
+    assert_eq!(undrained, "{\n  \"message\": \"\\\"web\\\" \\\"web2\\\" drains: false.\"\n}\n");
+    let refused = daemon.command(&["drain", "web/nobody"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.stderr, b"evener: Service web has no server nobody.\n");
+    let refused = daemon.command(&["reload"]);
+    assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(1), &b""[..]));
+    assert_eq!(refused.stderr, b"evener: evener.toml: 1 error\n  | here\n");
+}
+
+#[test]
+fn no_daemon_is_said_so() {
+    let nowhere = std::env::temp_dir().join(format!("evener-nowhere-{}", std::process::id()));
+    for args in [&["status"][..], &["servers", "--json"], &["drain", "web/web1"], &["reload"]] {
+        let output = command(args, &nowhere);
+        assert_eq!(output.status.code(), Some(1));
+        let expected = format!(
+            "evener: no daemon answers on {}; is `evener run` running in this network namespace?\n",
+            nowhere.display()
+        );
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
+    }
+}
+
+#[test]
+fn the_doctor_looks_with_and_without_a_daemon() {
+    let daemon = Daemon::start();
+    let look = |socket: &Path| -> Vec<(String, String, String)> {
+        let output = command(&["doctor", "--json"], socket);
+        let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+        let found: Vec<_> = findings
+            .iter()
+            .map(|finding| (text(finding, "check"), text(finding, "state"), text(finding, "message")))
+            .collect();
+        let failed = found.iter().any(|(_, state, _)| state == "fail");
+        assert_eq!(output.status.code(), Some(if failed { 4 } else { 0 }), "{found:?}");
+        found
+    };
+    let found = look(&daemon.socket());
+    let message = |check: &str| found.iter().find(|(name, ..)| name == check).map(|found| &*found.2);
+    assert_eq!(message("daemon"), Some("Process 4711, engine xdp."));
+    assert_eq!(message("web/web2"), Some("down (192.0.2.12): probes fail."));
+    assert!(message("reload").unwrap().contains("2 errors"));
+    assert!(message("kernel").unwrap().contains("Linux"));
+
+    let found = look(&daemon.folder.join("nobody.sock"));
+    let daemon = found.iter().find(|(check, ..)| check == "daemon").unwrap();
+    assert_eq!((&*daemon.1, &*daemon.2), ("ok", "None runs in this network namespace."));
+    assert!(found.iter().all(|(_, _, message)| message.contains('.')), "{found:?}");
+}

@@ -1,0 +1,163 @@
+//! Text cases: packet in, verdict, packet out. One set of files, read by people and run on the core and on
+//! both engines; `cases/README.md` explains the format.
+
+mod frame;
+mod packet;
+mod run;
+mod spec;
+mod text;
+mod words;
+mod world;
+mod xdp;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use evener_core::decide::Reason;
+use evener_core::sessions::{Seed, State};
+use evener_core::tables::Tables;
+use evener_core::wire::Mac;
+
+pub use packet::Cables;
+pub use run::{Subject, Tally, run};
+pub use spec::Spec;
+pub use text::parse;
+pub use xdp::Kernel;
+
+/// Key of the flow hash in every case, so that a case's choices are the same on every engine and in every run.
+pub const SEED: Seed = Seed(0x6576_656e_6572_2d31, 0x6361_7365_732d_3031);
+
+/// One file of cases.
+#[derive(Clone, Debug)]
+pub struct CaseFile {
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// The director's interfaces, by the number they have in the file.
+    pub interfaces: BTreeMap<u32, Mac>,
+    /// In the order of the file.
+    pub cases: Vec<Case>,
+}
+
+/// A story that begins without any session.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What the case shows.
+    pub name: String,
+    /// Where it begins, counted from 1.
+    pub line: usize,
+    /// Sessions that the table is sized for.
+    pub sessions_max: usize,
+    /// What the director knows at first. Interfaces have the numbers of the file.
+    pub tables: Arc<Tables>,
+    /// What happens, in order.
+    pub steps: Vec<Step>,
+}
+
+/// One thing that happens, or is to be found.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The line that says so, counted from 1.
+    pub line: usize,
+    /// That line.
+    pub text: String,
+    /// What it says.
+    pub action: Action,
+}
+
+/// What a [`Step`] does.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// A frame comes in.
+    Packet(Packet),
+    /// So many sessions are noted; in these states, if any are listed (sorted).
+    Sessions {
+        /// How many.
+        count: usize,
+        /// Their states, or nothing.
+        states: Vec<State>,
+    },
+    /// The farm changes; this is what the director knows from now on.
+    Change(Arc<Tables>),
+    /// Time passes without a packet.
+    Wait {
+        /// How much, in milliseconds.
+        ms: u64,
+    },
+}
+
+/// A frame and what must become of it.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Number of the interface that it comes in by.
+    pub ingress: u32,
+    /// Its bytes, from the Ethernet header on.
+    pub frame: Vec<u8>,
+    /// What must become of it.
+    pub expected: Seen,
+}
+
+/// What became of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Where it went.
+    pub exit: Exit,
+    /// What was counted.
+    pub reasons: BTreeMap<Reason, u64>,
+    /// Its bytes as it went; without meaning where none could be seen.
+    pub frame: Vec<u8>,
+}
+
+/// Where a frame went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Out of the interface of this number.
+    Interface(u32),
+    /// To the host's own stack.
+    Host,
+    /// Nowhere.
+    Nowhere,
+    /// To the host's own stack or nowhere: whoever looks from outside can't tell.
+    Unseen,
+}
+
+impl Seen {
+    /// Whether what was seen is what was expected, as far as it could be seen.
+    pub fn agrees(&self, expected: &Seen) -> bool {
+        let exit = match (self.exit, expected.exit) {
+            // What is meant for a server on this host is to be seen on its way there.
+            (Exit::Unseen, Exit::Host) => !expected.reasons.contains_key(&Reason::Local),
+            (Exit::Unseen, Exit::Nowhere) => true,
+            (seen, expected) => seen == expected,
+        };
+        let bytes = matches!(self.exit, Exit::Nowhere | Exit::Unseen) || self.frame == expected.frame;
+        exit && bytes && self.reasons == expected.reasons
+    }
+}
+
+/// The cases that belong to the project.
+pub fn directory() -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", "..", "cases"].iter().collect()
+}
+
+/// Reads every `.case` file of a directory, sorted by name.
+///
+/// # Errors
+/// The first line that makes no sense, as `file:line: why`.
+pub fn load(directory: &Path) -> Result<Vec<CaseFile>> {
+    let listing = fs::read_dir(directory).with_context(|| format!("Reading {} failed", directory.display()))?;
+    let mut paths: Vec<PathBuf> = listing.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "case"));
+    paths.sort();
+    paths
+        .into_iter()
+        .map(|path| {
+            let text = fs::read_to_string(&path).with_context(|| format!("Reading {} failed", path.display()))?;
+            // Names as one would type them at the project's root.
+            let shown = Path::new("cases").join(path.file_name().unwrap_or_default());
+            parse(&shown, &text)
+        })
+        .collect()
+}

@@ -1,0 +1,222 @@
+//! The farm that a case is played in.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use evener_core::farm::{Protocol, Timeouts};
+use evener_core::policy::{self, Policy, Weighted, maglev};
+use evener_core::sessions::ticks;
+use evener_core::tables::{HASH_SLOTS, IdleTicks, Ring, ServerEntry, Tables, Vip, VipKey};
+use evener_core::wire::Mac;
+
+use super::words::{Fields, Words, Wrong};
+
+/// Interfaces, stations, servers and services, as the lines so far describe them.
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    pub(super) interfaces: BTreeMap<u32, Mac>,
+    pub(super) sessions_max: usize,
+    /// Stations besides interfaces and servers.
+    hosts: BTreeMap<String, Mac>,
+    servers: Vec<Server>,
+    services: Vec<Service>,
+    timeouts: Timeouts,
+}
+
+#[derive(Clone, Debug)]
+struct Server {
+    name: String,
+    mac: Mac,
+    interface: u32,
+    weight: u16,
+    up: bool,
+    local: bool,
+    gone: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Service {
+    addresses: Vec<SocketAddrV4>,
+    protocol: Protocol,
+    policy: &'static dyn Policy,
+    announce: bool,
+    /// Places in [`World::servers`].
+    servers: Vec<usize>,
+}
+
+impl std::fmt::Debug for dyn Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        World {
+            interfaces: BTreeMap::new(),
+            sessions_max: 1024,
+            hosts: BTreeMap::from([("broadcast".to_owned(), Mac::BROADCAST)]),
+            servers: Vec::new(),
+            services: Vec::new(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+impl World {
+    /// Reads one line that describes the farm; `false` if it is another kind of line.
+    pub(super) fn describe(&mut self, line: &str) -> Result<bool, Wrong> {
+        let mut words = Words::of(line);
+        match words.next("a statement")? {
+            "interface" => {
+                let number = words.parse("an interface number")?;
+                self.interfaces.insert(number, words.parse("a MAC address")?);
+            }
+            "host" => {
+                let name = words.next("a name")?.to_owned();
+                self.hosts.insert(name, words.parse("a MAC address")?);
+            }
+            "server" => self.server(&mut words)?,
+            "service" => return self.service(line).map(|()| true),
+            "timeouts" => self.set_timeouts(&mut words)?,
+            "sessions-max" => self.sessions_max = words.parse("a number of sessions")?,
+            _ => return Ok(false),
+        }
+        words.end()?;
+        Ok(true)
+    }
+
+    fn server(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+        let name = words.next("a server's name")?.to_owned();
+        let mac = words.parse("a MAC address")?;
+        words.expect("via")?;
+        let interface = words.parse("an interface number")?;
+        if !self.interfaces.contains_key(&interface) {
+            return Err(format!("there is no interface {interface}"));
+        }
+        let mut server = Server { name, mac, interface, weight: 1, up: true, local: false, gone: false };
+        if words.take("weight") {
+            server.weight = words.parse("a weight")?;
+        }
+        server.up = !words.take("down");
+        server.local = words.take("local");
+        self.servers.push(server);
+        Ok(())
+    }
+
+    fn service(&mut self, line: &str) -> Result<(), Wrong> {
+        // An address has a colon too, but no space behind it.
+        let (head, members) =
+            line.split_once(": ").or_else(|| line.strip_suffix(':').map(|head| (head, ""))).ok_or(
+                "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce]: SERVER...`",
+            )?;
+        let mut words = Words::of(head);
+        words.expect("service")?;
+        words.next("a service's name")?;
+        let protocol = match words.next("tcp or udp")? {
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            other => return Err(format!("`{other}` is neither tcp nor udp")),
+        };
+        let mut addresses = Vec::new();
+        while let Some(word) = words.take_if(|word| word.contains(':')) {
+            addresses.push(word.parse().map_err(|_| format!("`{word}` is no ADDRESS:PORT"))?);
+        }
+        let policy = words.next("a policy")?;
+        let policy = policy::by_name(policy).ok_or_else(|| {
+            format!("`{policy}` is no policy; there are {}", policy::names().collect::<Vec<_>>().join(", "))
+        })?;
+        let announce = words.take("announce");
+        words.end()?;
+        let servers = members.split_whitespace().map(|name| self.place(name)).collect::<Result<_, _>>()?;
+        self.services.push(Service { addresses, protocol, policy, announce, servers });
+        Ok(())
+    }
+
+    fn set_timeouts(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+        let fields = Fields::of(words, &["syn", "tcp", "closing", "udp"])?;
+        let Timeouts { syn_ms, tcp_ms, closing_ms, udp_ms } = self.timeouts;
+        self.timeouts = Timeouts {
+            syn_ms: fields.number("syn", syn_ms)?,
+            tcp_ms: fields.number("tcp", tcp_ms)?,
+            closing_ms: fields.number("closing", closing_ms)?,
+            udp_ms: fields.number("udp", udp_ms)?,
+        };
+        Ok(())
+    }
+
+    /// What happens to a server in the middle of a case.
+    pub(super) fn change(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+        let place = self.place(words.next("a server's name")?)?;
+        let server = &mut self.servers[place];
+        match words.next("down, up, gone or weight")? {
+            "down" => server.up = false,
+            "up" => server.up = true,
+            "gone" => server.gone = true,
+            "weight" => server.weight = words.parse("a weight")?,
+            other => return Err(format!("`{other}` happens to no server; down, up, gone and weight do")),
+        }
+        words.end()
+    }
+
+    fn place(&self, name: &str) -> Result<usize, Wrong> {
+        self.servers
+            .iter()
+            .position(|server| server.name == name)
+            .ok_or_else(|| format!("there is no server {name}"))
+    }
+
+    /// A station's MAC address: its name, or the address itself. Interface 1 is called `if1`.
+    pub(super) fn mac(&self, word: &str) -> Result<Mac, Wrong> {
+        let interface = || word.strip_prefix("if")?.parse().ok().and_then(|number: u32| self.interfaces.get(&number));
+        let server = || self.servers.iter().find(|server| server.name == word).map(|server| &server.mac);
+        match self.hosts.get(word).or_else(server).or_else(interface) {
+            Some(mac) => Ok(*mac),
+            None => word.parse().map_err(|_| format!("`{word}` is no MAC address and nobody's name")),
+        }
+    }
+
+    /// What a director knows of this farm.
+    pub(super) fn tables(&self) -> Tables {
+        let mut tables = Tables { interfaces: self.interfaces.clone(), ..Tables::default() };
+        for (slot, server) in (1u16..).zip(&self.servers).filter(|(_, server)| !server.gone) {
+            let &Server { mac, interface, weight, up, local, .. } = server;
+            let entry = ServerEntry { identity: slot.into(), mac, ifindex: interface, weight: weight.max(1), up, local };
+            tables.servers.insert(slot, entry);
+        }
+        let Timeouts { syn_ms, tcp_ms, closing_ms, udp_ms } = self.timeouts;
+        let idle = IdleTicks {
+            syn: ticks(syn_ms),
+            tcp: ticks(tcp_ms),
+            closing: ticks(closing_ms),
+            udp: ticks(udp_ms),
+        };
+        let mut ids = 1u16..;
+        for (number, service) in (0u16..).zip(&self.services) {
+            let members = self.members(service);
+            let ring = Ring { order: service.policy.order(&members), hash: maglev(&members, HASH_SLOTS) };
+            tables.rings.insert(number, Arc::new(ring));
+            for (address, id) in service.addresses.iter().zip(&mut ids) {
+                let key = VipKey { address: *address.ip(), port: address.port(), protocol: service.protocol };
+                let (announce, pick) = (service.announce, service.policy.pick());
+                tables.vips.insert(key, Vip { id, service: number, announce, pick, idle });
+            }
+        }
+        tables
+    }
+
+    /// Who takes new sessions: what is down or gone is in no ring.
+    fn members(&self, service: &Service) -> Vec<Weighted> {
+        service
+            .servers
+            .iter()
+            .filter_map(|&place| self.servers.get(place).map(|server| (place, server)))
+            .filter(|(_, server)| server.up && !server.gone)
+            .map(|(place, server)| {
+                let slot = place as u16 + 1;
+                Weighted { slot, weight: server.weight, seed: slot.into() }
+            })
+            .collect()
+    }
+}
