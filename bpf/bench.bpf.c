@@ -8,10 +8,11 @@
 struct bench {
 	__u32 flows; /* a power of two */
 	__u32 first; /* added to each flow's number, so that a run can have flows of its own */
+	__u32 turn;
+	__u32 pad;
 };
 
-const volatile struct bench bench = { .flows = 1 };
-__u64 turn;
+struct bench bench = { .flows = 1 };
 
 /* The flows in an order that no prefetcher guesses. */
 static __always_inline struct ethhdr *vary(struct xdp_md *ctx)
@@ -27,7 +28,7 @@ static __always_inline struct ethhdr *vary(struct xdp_md *ctx)
 	headers = take(&cursor, sizeof(*headers));
 	if (!headers)
 		return 0;
-	flow = (((__u32)turn++ * 2654435761u) & (bench.flows - 1)) + bench.first;
+	flow = ((bench.turn++ * 2654435761u) & (bench.flows - 1)) + bench.first;
 	headers->ip.saddr = 10 | flow << 8; /* 10.x.x.x, and the bits above in the port */
 	headers->tcp.source = 1 | flow >> 24;
 	return &headers->ethernet;

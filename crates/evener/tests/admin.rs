@@ -430,7 +430,7 @@ fn people_see_tables() {
     reloads:        3
     sessions:       12345 of 1.0M (1%)
     adopted:        yes: it carries on with what an earlier daemon left running
-    reload failed:  the farm is as before: evener.toml: 2 errors
+    reload failed:  evener.toml: 2 errors
                     second line
     packets:        1.2M forwarded, 7 no_server
     refused ARP:    2 own_mac

@@ -12,6 +12,7 @@
 
 pub mod bench;
 pub mod capture;
+pub mod cases;
 pub mod demo;
 pub mod evener;
 pub mod farm;

@@ -195,7 +195,7 @@ fn lost_frames_are_sent_again() -> Result<()> {
     // the first SYN is lost on its way in
     let rules = "table netdev lossy { chain in { type filter hook ingress device eth0 priority 0;\n\
                  tcp flags syn limit rate over 1/minute burst 1 packets accept\n\
-                 tcp flags syn drop\n } }\n";
+                 tcp flags syn drop\n }\n }\n";
     let rules = farm.server(0).write("lossy.nft", rules)?;
     farm.server(0).run(&["nft", "-f", &rules.to_string_lossy()])?;
     let started = Instant::now();

@@ -21,13 +21,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::ArcSwap;
 use evener_core::decide::Memory;
+use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::sessions::Seed;
 use evener_core::tables::{Delta, SERVER_SLOTS, Tables};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use crate::{Counters, Engine, EngineError};
 use guard::Guard;
-use store::{SERVICES_MAX, Store, VIPS_MAX};
+use store::Store;
 use worker::{Common, Workers};
 
 /// How the engine starts.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use evener_core::decide::{Memory, Reason};
+use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket, Seed, Sessions, buckets_for};
 use evener_core::tables::{SERVER_SLOTS, Tables};
@@ -19,11 +20,6 @@ use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 use crate::shared::Shared;
 use crate::xdp::abi;
 use crate::{Counters, EngineError, ServerCounters, now_ticks};
-
-/// VIPs that there is room for.
-pub(super) const VIPS_MAX: usize = 64;
-/// Services that there is room for.
-pub(super) const SERVICES_MAX: usize = 64;
 
 /// Where things stand in the file's first part, in words of 64 bits. The session table follows it.
 mod layout {
@@ -49,7 +45,7 @@ mod layout {
 /// Header words: what a file must have in common with this program to be adopted.
 const HEADER_WORDS: usize = 6;
 const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
-/// Changes with [`layout`] and with what the words mean.
+/// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
 const VERSION: u64 = 1;
 /// Where the hash key stands, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
@@ -78,8 +74,12 @@ impl Store {
             |error| EngineError::system(format!("the session file {}", path.display()), "access", error);
         let header = header(buckets).map_err(failed)?;
         if let Some(store) = Self::adopt(path, buckets, &header).map_err(failed)? {
-            store.memory().sessions.recover(now_ticks());
             let running = store.recorded();
+            let (sessions, now) = (store.memory().sessions, now_ticks());
+            sessions.recover(now);
+            // A slot that is nobody's may become another server's.
+            sessions
+                .sweep(0..sessions.buckets(), now, |_, value| running.servers.contains_key(&value.server()));
             return Ok((store, Some(running)));
         }
         let store = Self::create(path, buckets, &header, seed).map_err(failed)?;
@@ -183,7 +183,8 @@ impl Store {
 
     /// What [`Store::record`] noted.
     fn recorded(&self) -> Tables {
-        let load = |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
+        let load =
+            |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
         let mut tables = Tables::default();
         for (slot, place) in (0..).zip(self.words[layout::ENTRIES].chunks_exact(abi::SERVER_WORDS)) {
             tables.servers.extend(abi::server_of(&load(place)).map(|server| (slot, server)));

@@ -11,9 +11,11 @@ use evener_core::decide::Verdict;
 use evener_core::farm::Protocol;
 use evener_core::sessions::Seed;
 use evener_core::tables::{Delta, Tables, VipKey};
+use evener_core::wire::{TCP_ACK, TCP_SYN};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 
+use super::abi::{self, Settings};
 use super::program::{PINNED, Program};
 use crate::EngineError;
 
@@ -58,31 +60,23 @@ pub(super) fn run(program: i32, frame: &[u8], out: &mut [u8], repeat: u32) -> Re
     Ok((options.retval, options.data_size_out as usize, Duration::from_nanos(options.duration.into())))
 }
 
-/// What kind of packets a measurement sends.
+/// Whose packets are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Traffic {
-    /// Nothing: the cost of the wrapper itself.
+pub enum Subject {
+    /// Nobody's: the cost of measuring, which every figure includes.
     Wrapper,
-    /// Packets of sessions that are known.
-    Established,
-    /// A SYN of a new session each.
-    New,
-    /// Packets for no service.
-    Pass,
-    /// Established packets through the yardstick, a kernel balancer of the usual design.
-    YardstickEstablished,
-    /// New flows through the yardstick.
-    YardstickNew,
-    /// Packets for no service through the yardstick.
-    YardstickPass,
+    /// The director's.
+    L2,
+    /// A kernel balancer's of the usual design, IPIP with an LRU map of flows (`bpf/bench.bpf.c`).
+    Yardstick,
 }
 
-impl Traffic {
-    fn program(self) -> &'static str {
+impl Subject {
+    const fn program(self) -> &'static str {
         match self {
-            Traffic::Wrapper => "empty",
-            Traffic::Established | Traffic::New | Traffic::Pass => "l2",
-            _ => "yardstick",
+            Subject::Wrapper => "empty",
+            Subject::L2 => "l2",
+            Subject::Yardstick => "yardstick",
         }
     }
 }
@@ -90,8 +84,12 @@ impl Traffic {
 /// A data plane without a network, for measuring what one packet costs.
 pub struct Bench {
     program: Program,
+    wrappers: Object,
     vip: Ipv4Addr,
 }
+
+/// Flows of [`Bench::new_sessions`] are numbered from here on, out of the way of the others.
+const NEW_FLOWS: u32 = 1 << 27;
 
 impl Bench {
     /// Loads a table for `sessions_max` sessions. `tables` must have a TCP service on `vip`, port 80, and
@@ -103,82 +101,63 @@ impl Bench {
         super::lift_memlock();
         let mut program = Program::load(sessions_max, Seed(1, 2), None)?;
         program.apply(&Delta::between(&Tables::default(), tables), tables)?;
-        Ok(Bench { program, vip })
+        let wrappers = wrappers(&program, vip).map_err(|error| {
+            EngineError::system("loading the measuring programs", "CAP_BPF", io::Error::other(format!("{error:#}")))
+        })?;
+        Ok(Bench { program, wrappers, vip })
     }
 
-    /// The wrappers over the same maps, for `flows` (a power of two) flows from number `first` on.
-    fn wrappers(&self, flows: u32, first: u32) -> Result<Object, EngineError> {
-        let failed = |e: libbpf_rs::Error| {
-            EngineError::system("loading the measuring programs", "CAP_BPF", io::Error::other(format!("{e:#}")))
-        };
-        let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(failed)?;
-        let settings = super::abi::Settings {
-            abi_version: super::abi::ABI_VERSION,
-            buckets: self.program.memory().sessions.buckets() as u32,
-            seed: Seed(1, 2),
-            jiffy_ns: super::abi::jiffy_ns(),
-        };
-        for mut map in open.maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if name.ends_with(".rodata") {
-                let value = map.initial_value_mut().unwrap_or_default();
-                let (head, tail) = value.split_at_mut(super::abi::SETTINGS_LEN);
-                head.copy_from_slice(&settings.to_bytes());
-                for (place, byte) in tail.iter_mut().zip([flows, first].iter().flat_map(|n| n.to_ne_bytes())) {
-                    *place = byte;
-                }
-            } else if let Some(ours) = PINNED.iter().find(|p| **p == name).and_then(|p| self.program.map(p)) {
-                map.reuse_fd(ours.as_fd()).map_err(failed)?;
-            }
-        }
-        let object = open.load().map_err(failed)?;
-        if let Some(vips) = object.maps().find(|map| map.name() == OsStr::new("yardstick_vips")) {
-            let key = VipKey { address: self.vip, port: 80, protocol: Protocol::Tcp };
-            let key = super::abi::vip_bits(&key).to_ne_bytes();
-            vips.update(&key, &[0; 8], MapFlags::ANY).map_err(failed)?;
-        }
-        if let Some(ring) = object.maps().find(|map| map.name() == OsStr::new("yardstick_ring")) {
-            for slot in 0..65_537u32 {
-                let real = slot % 8 + 1;
-                ring.update(&slot.to_ne_bytes(), &real.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
-            }
-        }
-        Ok(object)
-    }
-
-    /// Nanoseconds a packet, the wrapper included, over `packets` packets of `flows` flows after every flow
-    /// was opened once. Flows are numbered from `first`.
+    /// Opens `flows` (a power of two) sessions, and sends a packet of each.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn measure(&self, traffic: Traffic, flows: u32, first: u32, packets: u32) -> Result<f64, EngineError> {
-        assert!(flows.is_power_of_two(), "flows are walked by a mask");
-        let object = self.wrappers(flows, first)?;
-        let program = object
-            .progs()
-            .find(|program| program.name() == OsStr::new(traffic.program()))
-            .map(|program| program.as_fd().as_raw_fd())
-            .ok_or_else(|| EngineError::Capacity("a measuring program is missing".into()))?;
-        let port = match traffic {
-            Traffic::Pass | Traffic::YardstickPass => 81,
-            _ => 80,
-        };
-        let (syn, ack) = (self.frame(port, 0x02), self.frame(port, 0x10));
-        let mut out = vec![0u8; 256];
-        match traffic {
-            Traffic::Established | Traffic::YardstickEstablished => {
-                run(program, &syn, &mut out, flows)?;
-                run(program, &ack, &mut out, flows.min(packets))?;
-                Ok(run(program, &ack, &mut out, packets)?.2.as_nanos() as f64)
-            }
-            Traffic::New | Traffic::YardstickNew => {
-                Ok(run(program, &syn, &mut out, packets.min(flows))?.2.as_nanos() as f64)
-            }
-            _ => Ok(run(program, &ack, &mut out, packets)?.2.as_nanos() as f64),
+    pub fn open(&self, subject: Subject, flows: u32) -> Result<(), EngineError> {
+        for flags in [TCP_SYN, TCP_ACK] {
+            self.run(subject, self.frame(80, flags), flows, 0, flows)?;
         }
+        Ok(())
     }
 
-    /// Live sessions and room for them.
+    /// Nanoseconds a packet of sessions that [`Bench::open`] opened.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn established(&self, subject: Subject, flows: u32, packets: u32) -> Result<u64, EngineError> {
+        self.run(subject, self.frame(80, TCP_ACK), flows, 0, packets)
+    }
+
+    /// Nanoseconds a SYN of a session that there wasn't; `round` keeps calls apart.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn new_sessions(&self, subject: Subject, round: u32, packets: u32) -> Result<u64, EngineError> {
+        self.run(subject, self.frame(80, TCP_SYN), packets, NEW_FLOWS + round * packets, packets)
+    }
+
+    /// Nanoseconds a packet for no service.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn pass(&self, subject: Subject, packets: u32) -> Result<u64, EngineError> {
+        self.run(subject, self.frame(81, TCP_ACK), 1024, 0, packets)
+    }
+
+    fn run(&self, subject: Subject, frame: Vec<u8>, flows: u32, first: u32, packets: u32) -> Result<u64, EngineError> {
+        assert!(flows.is_power_of_two(), "flows are walked by a mask");
+        let failed = |error: libbpf_rs::Error| {
+            EngineError::system("setting the measurement", "CAP_BPF", io::Error::other(format!("{error:#}")))
+        };
+        let data = self.wrappers.maps().find(|map| map.name().to_string_lossy().ends_with(".data"));
+        let data = data.ok_or_else(|| EngineError::Capacity("the measuring programs have no settings".into()))?;
+        let settings: Vec<u8> = [flows, first, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        data.update(&0u32.to_ne_bytes(), &settings, MapFlags::ANY).map_err(failed)?;
+        let program = self.wrappers.progs().find(|program| program.name() == OsStr::new(subject.program()));
+        let program = program.ok_or_else(|| EngineError::Capacity("a measuring program is missing".into()))?;
+        let mut out = vec![0u8; 256];
+        Ok(run(program.as_fd().as_raw_fd(), &frame, &mut out, packets)?.2.as_nanos() as u64)
+    }
+
+    /// Live sessions and slots for them.
     pub fn fill(&self) -> (usize, usize) {
         let sessions = self.program.memory().sessions;
         (sessions.list(self.program.now()).count(), sessions.capacity())
@@ -200,4 +179,36 @@ impl Bench {
         frame[47] = flags;
         frame
     }
+}
+
+/// The measuring programs over the director's own maps.
+fn wrappers(program: &Program, vip: Ipv4Addr) -> libbpf_rs::Result<Object> {
+    let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+    let settings = Settings {
+        abi_version: abi::ABI_VERSION,
+        buckets: program.memory().sessions.buckets() as u32,
+        seed: program.memory().seed,
+        jiffy_ns: abi::jiffy_ns(),
+    };
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if name.ends_with(".rodata") {
+            let value = map.initial_value_mut().unwrap_or_default();
+            value[..abi::SETTINGS_LEN].copy_from_slice(&settings.to_bytes());
+        } else if let Some(ours) = PINNED.iter().find(|p| **p == name).and_then(|p| program.map(p)) {
+            map.reuse_fd(ours.as_fd())?;
+        }
+    }
+    let object = open.load()?;
+    for map in object.maps() {
+        if map.name() == OsStr::new("yardstick_ring") {
+            for slot in 0..65_537u32 {
+                map.update(&slot.to_ne_bytes(), &(slot % 8 + 1).to_ne_bytes(), MapFlags::ANY)?;
+            }
+        } else if map.name() == OsStr::new("yardstick_vips") {
+            let key = VipKey { address: vip, port: 80, protocol: Protocol::Tcp };
+            map.update(&abi::vip_bits(&key).to_ne_bytes(), &[0; 8], MapFlags::ANY)?;
+        }
+    }
+    Ok(object)
 }

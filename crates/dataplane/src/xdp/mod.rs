@@ -23,7 +23,7 @@ use attach::Link;
 use program::Program;
 
 pub use attach::Mode;
-pub use bench::{Bench, Traffic};
+pub use bench::{Bench, Subject};
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {

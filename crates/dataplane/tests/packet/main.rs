@@ -36,7 +36,12 @@ fn session_file() -> PathBuf {
 }
 
 fn options(session_file: PathBuf) -> Options {
-    Options { sessions_max: 4096, seed: Seed(1, 2), threads: 2, session_file }
+    Options {
+        sessions_max: 4096,
+        seed: Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f),
+        threads: 2,
+        session_file,
+    }
 }
 
 fn key() -> VipKey {

@@ -108,7 +108,7 @@ pub(super) fn status(status: &Status) -> String {
     let mut facts = vec![
         ("version", status.version.clone()),
         ("process", format!("{}, running for {}", status.pid, duration(status.uptime_seconds))),
-        ("engine", format!("{}: {}", status.engine, status.engine_detail)),
+        ("engine", engine(status)),
         ("config", status.config.clone()),
         ("reloads", status.reloads.to_string()),
         ("sessions", format!("{} of {} ({percent})", count(status.sessions), count(status.sessions_max))),
@@ -117,7 +117,7 @@ pub(super) fn status(status: &Status) -> String {
         facts.push(("adopted", "yes: it carries on with what an earlier daemon left running".to_owned()));
     }
     if let Some(error) = &status.reload_error {
-        facts.push(("reload failed", format!("the farm is as before: {error}")));
+        facts.push(("reload failed", error.clone()));
     }
     facts.push(("packets", counts(&status.packets)));
     facts.push(("refused ARP", counts(&status.refused)));
@@ -125,9 +125,18 @@ pub(super) fn status(status: &Status) -> String {
     let indent = " ".repeat(width + 1 + GAP.len());
     let line = |(name, value): &(&str, String)| {
         let (label, value) = (format!("{name}:"), message(value).replace('\n', &format!("\n{indent}")));
-        format!("{label:<0$}{GAP}{value}\n", width + 1)
+        let text = format!("{label:<0$}{GAP}{value}", width + 1);
+        text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>()
     };
     facts.iter().map(line).collect()
+}
+
+/// How it is attached; engines mostly begin with their own name.
+fn engine(status: &Status) -> String {
+    match status.engine_detail.starts_with(&status.engine) {
+        true => status.engine_detail.clone(),
+        false => format!("{}: {}", status.engine, status.engine_detail),
+    }
 }
 
 /// What was counted, without the zeros.

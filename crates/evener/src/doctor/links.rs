@@ -160,7 +160,7 @@ fn judge(link: &Link) -> Finding {
         );
     }
     if link.mtu < MTU {
-        let help = "clients that send full frames are cut off unless all of the LAN has it";
+        let help = "the router and the servers on this LAN must have the same";
         return Finding::warn(name, format!("{message}: less than {MTU}; {help}."));
     }
     Finding::ok(name, format!("{message}."))

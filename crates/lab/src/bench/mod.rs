@@ -2,6 +2,8 @@
 //! machines mean little.
 
 mod end_to_end;
+mod packet_cost;
+mod session_table;
 
 use std::process::Command;
 use std::time::Duration;
@@ -32,6 +34,10 @@ impl Effort {
 pub struct Report {
     /// The machine and the programs.
     pub environment: Environment,
+    /// Packets in the kernel engine.
+    pub packet_cost: packet_cost::Outcome,
+    /// Memory of sessions.
+    pub session_table: session_table::Outcome,
     /// Requests from clients to servers.
     pub end_to_end: Outcome,
 }
@@ -50,7 +56,12 @@ pub struct Environment {
 /// Measures everything, telling on standard error how far it is.
 pub fn run(effort: Effort) -> Result<Report> {
     let environment = Environment::find()?;
-    Ok(Report { environment, end_to_end: end_to_end::run(effort)? })
+    Ok(Report {
+        environment,
+        packet_cost: packet_cost::run(effort.rounds)?,
+        session_table: session_table::run(),
+        end_to_end: end_to_end::run(effort)?,
+    })
 }
 
 impl Report {
@@ -64,6 +75,8 @@ impl Report {
         let Environment { kernel, cores, programs } = &self.environment;
         println!("Measured on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));
         println!();
+        self.packet_cost.print();
+        self.session_table.print();
         self.end_to_end.print();
     }
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use etherparse::checksum::Sum16BitWords;
 use evener_core::wire::{
     ARP_REPLY, ARP_REQUEST, Arp, ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_QINQ, ETHERTYPE_VLAN,
-    Ethernet, Ipv4, Mac, Tcp, Udp,
+    Ipv4, Mac, Tcp, Udp,
 };
 use zerocopy::IntoBytes;
 
@@ -21,7 +21,8 @@ const NOP: u8 = 1;
 
 /// Reads a whole frame up to the line's end. `before` is what came in, of which `...` takes the rest.
 pub(super) fn frame(words: &mut Words<'_>, world: &World, before: Option<&[u8]>) -> Result<Vec<u8>, Wrong> {
-    let mut frame = if words.peek() == Some("hex") { payload(words)? } else { ethernet(words, world, before)? };
+    let mut frame =
+        if words.peek() == Some("hex") { payload(words)? } else { ethernet(words, world, before)? };
     if words.take("pad") {
         frame.resize(frame.len() + words.parse::<usize>("a number of bytes")?, 0);
     }
@@ -71,7 +72,8 @@ fn ipv4(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
         Some("udp") => (17, udp(words, src, dst)?),
         _ => (0, payload(words)?),
     };
-    let (version, ihl) = (fields.number("version", 4u8)?, fields.number("ihl", 5 + (options.len() / 4) as u8)?);
+    let (version, ihl) =
+        (fields.number("version", 4u8)?, fields.number("ihl", 5 + (options.len() / 4) as u8)?);
     let len = size_of::<Ipv4>() + options.len() + body.len();
     let header = Ipv4 {
         version_ihl: version << 4 | ihl & 0x0f,
@@ -185,7 +187,10 @@ fn payload(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
 }
 
 /// `SRC > DST`
-fn ends<T: std::str::FromStr<Err: std::fmt::Display>>(words: &mut Words<'_>, what: &str) -> Result<(T, T), Wrong> {
+fn ends<T: std::str::FromStr<Err: std::fmt::Display>>(
+    words: &mut Words<'_>,
+    what: &str,
+) -> Result<(T, T), Wrong> {
     let src = words.parse(what)?;
     words.expect(">")?;
     Ok((src, words.parse(what)?))
@@ -203,11 +208,9 @@ fn flags(word: &str) -> Result<u8, Wrong> {
 
 /// The pseudo-header that both transports' checksums begin with (RFC 9293, section 3.1).
 fn pseudo(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: usize) -> Sum16BitWords {
-    Sum16BitWords::new()
-        .add_4bytes(src.octets())
-        .add_4bytes(dst.octets())
-        .add_2bytes([0, protocol])
-        .add_2bytes((len as u16).to_be_bytes())
+    let [len_high, len_low] = (len as u16).to_be_bytes();
+    let addresses = [src.octets(), dst.octets()].concat();
+    Sum16BitWords::new().add_slice(&addresses).add_slice(&[0, protocol, len_high, len_low])
 }
 
 fn fill_sum(packet: &mut [u8], at: usize, fields: &Fields<'_>, right: u16) -> Result<(), Wrong> {

@@ -147,14 +147,16 @@ pub fn directory() -> PathBuf {
 /// # Errors
 /// The first line that makes no sense, as `file:line: why`.
 pub fn load(directory: &Path) -> Result<Vec<CaseFile>> {
-    let listing = fs::read_dir(directory).with_context(|| format!("Reading {} failed", directory.display()))?;
+    let listing =
+        fs::read_dir(directory).with_context(|| format!("Reading {} failed", directory.display()))?;
     let mut paths: Vec<PathBuf> = listing.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "case"));
     paths.sort();
     paths
         .into_iter()
         .map(|path| {
-            let text = fs::read_to_string(&path).with_context(|| format!("Reading {} failed", path.display()))?;
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("Reading {} failed", path.display()))?;
             // Names as one would type them at the project's root.
             let shown = Path::new("cases").join(path.file_name().unwrap_or_default());
             parse(&shown, &text)

@@ -62,7 +62,9 @@ impl<'t> Fields<'t> {
     /// Takes all such words that follow; only `known` keys are allowed.
     pub(super) fn of(words: &mut Words<'t>, known: &[&str]) -> Result<Fields<'t>, Wrong> {
         let mut pairs = Vec::new();
-        while let Some((key, value)) = words.take_if(|word| word.contains('=')).and_then(|w| w.split_once('=')) {
+        while let Some((key, value)) =
+            words.take_if(|word| word.contains('=')).and_then(|w| w.split_once('='))
+        {
             if !known.contains(&key) {
                 return Err(format!("`{key}` is no field here; there are {}", known.join(", ")));
             }

@@ -13,7 +13,7 @@ use evener_core::wire::Mac;
 use super::words::{Fields, Words, Wrong};
 
 /// Interfaces, stations, servers and services, as the lines so far describe them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct World {
     pub(super) interfaces: BTreeMap<u32, Mac>,
     pub(super) sessions_max: usize,
@@ -24,7 +24,7 @@ pub(super) struct World {
     timeouts: Timeouts,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Server {
     name: String,
     mac: Mac,
@@ -35,7 +35,7 @@ struct Server {
     gone: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Service {
     addresses: Vec<SocketAddrV4>,
     protocol: Protocol,
@@ -43,12 +43,6 @@ struct Service {
     announce: bool,
     /// Places in [`World::servers`].
     servers: Vec<usize>,
-}
-
-impl std::fmt::Debug for dyn Policy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl Default for World {
@@ -107,10 +101,10 @@ impl World {
 
     fn service(&mut self, line: &str) -> Result<(), Wrong> {
         // An address has a colon too, but no space behind it.
-        let (head, members) =
-            line.split_once(": ").or_else(|| line.strip_suffix(':').map(|head| (head, ""))).ok_or(
-                "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce]: SERVER...`",
-            )?;
+        let (head, members) = line
+            .split_once(": ")
+            .or_else(|| line.strip_suffix(':').map(|head| (head, "")))
+            .ok_or("a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce]: SERVER...`")?;
         let mut words = Words::of(head);
         words.expect("service")?;
         words.next("a service's name")?;
@@ -169,7 +163,8 @@ impl World {
 
     /// A station's MAC address: its name, or the address itself. Interface 1 is called `if1`.
     pub(super) fn mac(&self, word: &str) -> Result<Mac, Wrong> {
-        let interface = || word.strip_prefix("if")?.parse().ok().and_then(|number: u32| self.interfaces.get(&number));
+        let interface =
+            || word.strip_prefix("if")?.parse().ok().and_then(|number: u32| self.interfaces.get(&number));
         let server = || self.servers.iter().find(|server| server.name == word).map(|server| &server.mac);
         match self.hosts.get(word).or_else(server).or_else(interface) {
             Some(mac) => Ok(*mac),
@@ -182,7 +177,14 @@ impl World {
         let mut tables = Tables { interfaces: self.interfaces.clone(), ..Tables::default() };
         for (slot, server) in (1u16..).zip(&self.servers).filter(|(_, server)| !server.gone) {
             let &Server { mac, interface, weight, up, local, .. } = server;
-            let entry = ServerEntry { identity: slot.into(), mac, ifindex: interface, weight: weight.max(1), up, local };
+            let entry = ServerEntry {
+                identity: slot.into(),
+                mac,
+                ifindex: interface,
+                weight: weight.max(1),
+                up,
+                local,
+            };
             tables.servers.insert(slot, entry);
         }
         let Timeouts { syn_ms, tcp_ms, closing_ms, udp_ms } = self.timeouts;

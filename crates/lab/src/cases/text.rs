@@ -1,0 +1,234 @@
+//! Lines to cases. Nothing is guessed: a line that makes no sense is an error with its place.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use evener_core::decide::Reason;
+use evener_core::sessions::State;
+
+use super::frame::frame;
+use super::words::{Words, Wrong};
+use super::world::World;
+use super::{Action, Case, CaseFile, Exit, Packet, Seen, Step};
+
+const STATES: [State; 4] = [State::New, State::Established, State::Closing, State::Udp];
+
+/// Reads the text of the file `path`.
+///
+/// # Errors
+/// The first line that makes no sense, as `path:line: why`.
+pub fn parse(path: &Path, text: &str) -> Result<CaseFile> {
+    let mut reader = Reader::default();
+    let mut last = 0;
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split_once('#').map_or(line, |(line, _)| line).trim();
+        last = number;
+        if !line.is_empty() {
+            reader.line(number, line).map_err(|why| anyhow!("{}:{number}: {why}", path.display()))?;
+        }
+    }
+    reader.expect_out().map_err(|why| anyhow!("{}:{last}: {why}", path.display()))?;
+    Ok(CaseFile { path: path.to_owned(), interfaces: reader.farm.interfaces, cases: reader.cases })
+}
+
+/// What the lines so far amount to.
+#[derive(Default)]
+struct Reader {
+    /// The farm that every case begins with.
+    farm: World,
+    /// The farm as the current case has changed it.
+    world: World,
+    cases: Vec<Case>,
+    /// The frame of an `in` line whose `out` is yet to come, and that line.
+    coming: Option<(u32, Vec<u8>, usize, String)>,
+}
+
+impl Reader {
+    fn line(&mut self, number: usize, line: &str) -> Result<(), Wrong> {
+        let mut words = Words::of(line);
+        let word = words.next("a statement")?;
+        if word != "out" {
+            self.expect_out()?;
+        }
+        match word {
+            "case" => self.begin(number, line),
+            "in" => self.frame_in(number, line, &mut words),
+            "out" => self.frame_out(&mut words),
+            "sessions" => {
+                let action = sessions(&mut words)?;
+                self.step(number, line, action)
+            }
+            "wait" => {
+                let ms = words.parse("a time in milliseconds")?;
+                words.expect("ms")?;
+                words.end()?;
+                self.step(number, line, Action::Wait { ms })
+            }
+            "now" => {
+                self.world.change(&mut words)?;
+                let tables = Arc::new(self.world.tables());
+                self.step(number, line, Action::Change(tables))
+            }
+            _ if self.cases.is_empty() && self.farm.describe(line)? => Ok(()),
+            "interface" | "host" | "server" | "service" | "timeouts" | "sessions-max" => {
+                Err("the farm is described before the first case".into())
+            }
+            other => Err(format!("`{other}` begins no line")),
+        }
+    }
+
+    fn expect_out(&self) -> Result<(), Wrong> {
+        match &self.coming {
+            Some((_, _, line, _)) => {
+                Err(format!("line {line} lets a frame in, and there is no `out` for it"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, number: usize, line: &str) -> Result<(), Wrong> {
+        let name = line.trim_start_matches("case").trim().to_owned();
+        if name.is_empty() {
+            return Err("a case says what it shows".into());
+        }
+        self.world = self.farm.clone();
+        // Every case of a file begins with the same tables.
+        let tables = match self.cases.first() {
+            Some(first) => Arc::clone(&first.tables),
+            None => Arc::new(self.world.tables()),
+        };
+        let sessions_max = self.farm.sessions_max;
+        self.cases.push(Case { name, line: number, sessions_max, tables, steps: Vec::new() });
+        Ok(())
+    }
+
+    fn step(&mut self, line: usize, text: &str, action: Action) -> Result<(), Wrong> {
+        let case = self.cases.last_mut().ok_or("this belongs into a case")?;
+        case.steps.push(Step { line, text: text.to_owned(), action });
+        Ok(())
+    }
+
+    fn frame_in(&mut self, number: usize, line: &str, words: &mut Words<'_>) -> Result<(), Wrong> {
+        let ingress = self.interface(words)?;
+        let frame = frame(words, &self.world, None)?;
+        self.coming = Some((ingress, frame, number, line.to_owned()));
+        Ok(())
+    }
+
+    fn frame_out(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+        let (ingress, before, line, text) = self.coming.take().ok_or("no frame came in that could go out")?;
+        let (exit, reason) = match words.next("a verdict")? {
+            "forward" => (Exit::Interface(self.interface(words)?), Reason::Forwarded),
+            "answer" => (Exit::Interface(self.interface(words)?), Reason::ArpAnswered),
+            "local" => (Exit::Host, Reason::Local),
+            "pass" => (Exit::Host, self::reason(words)?),
+            "drop" => (Exit::Nowhere, self::reason(words)?),
+            other => {
+                return Err(format!("`{other}` is no verdict; forward, answer, local, pass and drop are"));
+            }
+        };
+        let mut reasons = BTreeMap::from([(reason, 1)]);
+        while words.peek().is_some_and(|word| word != "eth" && word != "hex") {
+            reasons.insert(self::reason(words)?, 1);
+        }
+        let frame = match exit {
+            Exit::Interface(_) => frame(words, &self.world, Some(&before))?,
+            _ => before.clone(),
+        };
+        words.end()?;
+        let expected = Seen { exit, reasons, frame };
+        self.step(line, &text, Action::Packet(Packet { ingress, frame: before, expected }))
+    }
+
+    fn interface(&self, words: &mut Words<'_>) -> Result<u32, Wrong> {
+        let number = words.parse("an interface number")?;
+        match self.world.interfaces.contains_key(&number) {
+            true => Ok(number),
+            false => Err(format!("there is no interface {number}")),
+        }
+    }
+}
+
+fn reason(words: &mut Words<'_>) -> Result<Reason, Wrong> {
+    let name = words.next("a reason")?;
+    Reason::ALL
+        .iter()
+        .copied()
+        .find(|reason| reason.name() == name)
+        .ok_or_else(|| format!("`{name}` is no reason that is counted"))
+}
+
+fn sessions(words: &mut Words<'_>) -> Result<Action, Wrong> {
+    let count = words.parse("a number of sessions")?;
+    let mut states = Vec::new();
+    while let Ok(name) = words.next("a state") {
+        let state = STATES.into_iter().find(|state| state.name() == name);
+        states.push(state.ok_or_else(|| format!("`{name}` is no state of a session"))?);
+    }
+    if !states.is_empty() && states.len() != count {
+        return Err(format!("{count} sessions can't have {} states", states.len()));
+    }
+    states.sort_by_key(|state| *state as u8);
+    Ok(Action::Sessions { count, states })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+
+    const FARM: &str = "interface 1 02:00:00:00:00:01\nhost router 02:00:00:00:00:09\n\
+        server web1 02:00:00:00:01:01 via 1\nservice web tcp 192.0.2.100:80 round-robin announce: web1\n";
+
+    fn error(lines: &str) -> String {
+        parse(Path::new("a.case"), &format!("{FARM}{lines}")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_case_is_read() {
+        let text = "case one # of many\n\
+            in 1 eth router > if1 ip 203.0.113.7 > 192.0.2.100 tcp 1000 > 80 S\n\
+            out forward 1 no_session eth if1 > web1 ...\n\
+            sessions 1 new\nnow web1 down\nwait 5 ms";
+        let file = parse(Path::new("a.case"), &format!("{FARM}{text}")).unwrap();
+        let [case] = &file.cases[..] else { panic!("one case") };
+        assert_eq!((case.name.as_str(), case.line, case.steps.len()), ("one", 5, 4));
+        let Action::Packet(packet) = &case.steps[0].action else { panic!("a packet") };
+        assert_eq!(packet.expected.exit, Exit::Interface(1));
+        assert_eq!(packet.expected.reasons.len(), 2);
+        assert_eq!(packet.expected.frame[..12], [2, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 1]);
+        assert_eq!(packet.expected.frame[12..], packet.frame[12..]);
+        assert_eq!(case.tables.vips.len(), 1);
+    }
+
+    #[test]
+    fn errors_tell_their_line() {
+        for (lines, expected) in [
+            ("cake", "a.case:5: `cake` begins no line"),
+            ("case x\nin 2 eth router > if1", "a.case:6: there is no interface 2"),
+            ("case x\nin 1 eth nobody > if1", "a.case:6: `nobody` is no MAC address and nobody's name"),
+            (
+                "case x\nin 1 eth router > if1\nsessions 0",
+                "a.case:7: line 6 lets a frame in, and there is no `out` for it",
+            ),
+            (
+                "case x\nin 1 eth router > if1",
+                "a.case:6: line 6 lets a frame in, and there is no `out` for it",
+            ),
+            ("case x\nout drop runt", "a.case:6: no frame came in that could go out"),
+            ("case x\nin 1 hex 00\nout drop rant", "a.case:7: `rant` is no reason that is counted"),
+            ("case x\nsessions 2 new", "a.case:6: 2 sessions can't have 1 states"),
+            (
+                "case x\nserver web2 02:00:00:00:01:02 via 1",
+                "a.case:6: the farm is described before the first case",
+            ),
+            ("server web2 02:00:00:00:01:02 via 3", "a.case:5: there is no interface 3"),
+            ("case x\nnow web3 down", "a.case:6: there is no server web3"),
+            ("sessions 0", "a.case:5: this belongs into a case"),
+        ] {
+            assert_eq!(error(lines), expected);
+        }
+    }
+}

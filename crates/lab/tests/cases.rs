@@ -1,0 +1,56 @@
+//! The cases of `cases/`, on the core, on the C and on the packet engine.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use anyhow::Result;
+use evener_dataplane::EngineError;
+use evener_lab::cases::{self, Cables, CaseFile, Kernel, Spec, Subject, Tally, run};
+use evener_lab::skip;
+
+fn files() -> Result<Vec<CaseFile>> {
+    let files = cases::load(&cases::directory())?;
+    assert!(!files.is_empty(), "there are no cases in {}", cases::directory().display());
+    Ok(files)
+}
+
+fn check(tallies: &[Tally]) {
+    let sum = |count: fn(&Tally) -> usize| tallies.iter().map(count).sum::<usize>();
+    let (cases, packets, left_out) = (sum(|t| t.cases), sum(|t| t.packets), sum(|t| t.left_out));
+    println!("{cases} cases, {packets} packets; {left_out} packets left out for their length");
+    let failures: Vec<&str> = tallies.iter().flat_map(|tally| &tally.failures).map(String::as_str).collect();
+    assert!(failures.is_empty(), "{} of {cases} cases fail\n\n{}\n", failures.len(), failures.join("\n\n"));
+}
+
+fn play(subject: &mut dyn Subject) -> Result<()> {
+    let tallies: Vec<Tally> = files()?.iter().map(|file| run(file, subject)).collect();
+    check(&tallies);
+    Ok(())
+}
+
+#[test]
+fn the_core_does_what_the_cases_say() -> Result<()> {
+    play(&mut Spec::default())
+}
+
+#[test]
+fn the_c_does_what_the_cases_say() -> Result<()> {
+    match Kernel::new() {
+        Ok(mut kernel) => play(&mut kernel),
+        Err(EngineError::Privilege { what, capability }) => {
+            skip::skipped(&format!("{what} needs {capability}"));
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[test]
+fn the_packet_engine_does_what_the_cases_say() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let tallies: Vec<Tally> =
+        files()?.iter().map(|file| Cables::lay(file)?.run(file)).collect::<Result<_>>()?;
+    check(&tallies);
+    Ok(())
+}
