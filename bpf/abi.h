@@ -22,7 +22,7 @@
 #define INTERFACE_PLACES 256
 
 /* core/src/sessions.rs */
-#define BUCKET_SESSIONS 4
+#define BUCKET_SESSIONS 8
 
 /* core/src/decide.rs, Reason */
 enum reason {
@@ -143,7 +143,7 @@ struct session {
 	__u64 value;
 };
 
-/* One cache line. */
+/* Two neighbouring cache lines. */
 struct bucket {
 	struct session slot[BUCKET_SESSIONS];
 };

@@ -69,9 +69,9 @@ static __always_inline void follow(const struct flow *flow, struct found *found)
 	else if (was == STATE_NEW && !(flow->flags & TCP_SYN))
 		state = STATE_ESTABLISHED;
 	value = value_in(flow, value_server(found->value), state);
-	step = idle_of(flow->vip, state) >> 4;
-	if (step > 1 << 10)
-		step = 1 << 10;
+	step = idle_of(flow->vip, state) >> 6;
+	if (step > 1 << 12)
+		step = 1 << 12;
 	if (state != was || (__s32)(value_expires(value) - value_expires(found->value)) > (__s32)step)
 		change_session(found, value);
 }
@@ -148,7 +148,7 @@ static __always_inline int decide_segment(struct xdp_md *ctx, struct packet *pac
 		.vip = vip,
 		.key = session_key(packet->client, packet->client_port, vip->id),
 		.now = ticks_now(),
-		.udp = packet->vip.protocol == IPPROTO_UDP,
+		.udp = packet->protocol == IPPROTO_UDP,
 		.flags = packet->flags,
 	};
 
@@ -179,7 +179,7 @@ static __always_inline int decide(struct xdp_md *ctx)
 
 	switch (parse(ctx, own, &packet)) {
 	case PARSED_SEGMENT:
-		vip = find_vip(&packet.vip);
+		vip = find_vip(vip_bits(packet.address, packet.port, packet.protocol));
 		if (!vip)
 			return count_and(XDP_PASS, REASON_NOT_SERVICE);
 		return decide_segment(ctx, &packet, vip);
@@ -193,10 +193,13 @@ static __always_inline int decide(struct xdp_md *ctx)
 		rewrite_arp_answer(packet.ethernet, packet.arp, own->mac);
 		return count_and(XDP_TX, REASON_ARP_ANSWERED);
 	}
-	case PARSED_ODD:
-		if (!bpf_map_lookup_elem(&addresses, &packet.vip.address))
+	case PARSED_ODD: {
+		__be32 dst = packet.address;
+
+		if (!bpf_map_lookup_elem(&addresses, &dst))
 			return count_and(XDP_PASS, REASON_NOT_SERVICE);
 		return count_and(XDP_DROP, packet.reason);
+	}
 	default:
 		return count_and(XDP_PASS, packet.reason);
 	}

@@ -75,7 +75,7 @@ struct {
 	__type(value, struct server);
 } servers SEC(".maps");
 
-/* Mmapable puts it at the start of a page, so a bucket is one cache line. */
+/* Mmapable puts it at the start of a page, so a bucket is two cache lines and in one page. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -116,15 +116,24 @@ struct {
 	__type(value, __u64);
 } reasons SEC(".maps");
 
-static __always_inline struct vip *find_vip(const struct vip_key *key)
+/* A struct vip_key as one word. */
+static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return address | (__u64)port << 32 | (__u64)protocol << 48;
+#else
+	return (__u64)address << 32 | (__u64)port << 16 | (__u64)protocol << 8;
+#endif
+}
+
+static __always_inline struct vip *find_vip(__u64 bits)
 {
 	__u32 first = 0, index;
-	__u64 *word = bpf_map_lookup_elem(&commit, &first), bits;
+	__u64 *word = bpf_map_lookup_elem(&commit, &first);
 	struct vip *vip;
 
 	if (!word)
 		return 0;
-	__builtin_memcpy(&bits, key, sizeof(bits));
 	index = (*word & 1) * VIP_PLACES + (bits * (*word | 1)) / (~0ULL / VIP_PLACES + 1);
 	vip = bpf_map_lookup_elem(&vips, &index);
 	return vip && *(__u64 *)&vip->key == bits ? vip : 0;

@@ -41,9 +41,11 @@ enum parsed {
 struct packet {
 	struct ethhdr *ethernet;
 	struct arp *arp;
-	struct vip_key vip; /* vip.address is also what an odd packet was sent to */
+	__be32 address; /* the destination, also of an odd packet */
 	__be32 client;
+	__be16 port;
 	__be16 client_port;
+	__u8 protocol;
 	__u8 flags;
 	__u8 reason; /* of PARSED_PASS and PARSED_ODD */
 };
@@ -110,7 +112,7 @@ static __always_inline enum parsed parse_arp(struct cursor *cursor, const struct
 
 static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 len, struct packet *packet)
 {
-	if (packet->vip.protocol == IPPROTO_TCP) {
+	if (packet->protocol == IPPROTO_TCP) {
 		struct tcphdr *tcp = take(cursor, sizeof(*tcp));
 		__u32 header_len;
 
@@ -120,7 +122,7 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 		if (header_len < sizeof(*tcp) || header_len > len)
 			return odd(packet, REASON_BAD_LENGTH);
 		packet->client_port = tcp->source;
-		packet->vip.port = tcp->dest;
+		packet->port = tcp->dest;
 		packet->flags = ((__u8 *)tcp)[13];
 	} else {
 		struct udphdr *udp = take(cursor, sizeof(*udp));
@@ -132,7 +134,7 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 		if (udp_len < sizeof(*udp) || udp_len > len)
 			return odd(packet, REASON_BAD_LENGTH);
 		packet->client_port = udp->source;
-		packet->vip.port = udp->dest;
+		packet->port = udp->dest;
 		packet->flags = 0;
 	}
 	return PARSED_SEGMENT;
@@ -150,9 +152,8 @@ static __always_inline enum parsed parse_ipv4(struct cursor *cursor, struct pack
 		return pass(packet, REASON_BAD_VERSION);
 	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
 		return pass(packet, REASON_NOT_SERVICE);
-	packet->vip.address = ip->daddr;
-	packet->vip.protocol = ip->protocol;
-	packet->vip.pad = 0;
+	packet->address = ip->daddr;
+	packet->protocol = ip->protocol;
 	packet->client = ip->saddr;
 
 	if (ip->ihl != 5)
@@ -176,7 +177,8 @@ static __always_inline enum parsed parse(struct xdp_md *ctx, const struct interf
 	packet->ethernet = take(&cursor, sizeof(struct ethhdr));
 	if (!packet->ethernet)
 		return pass(packet, REASON_RUNT);
-	switch (packet->ethernet->h_proto) {
+	/* In one load; the header is packed, so the compiler makes two. */
+	switch (*(__be16 *)&packet->ethernet->h_proto) {
 	case bpf_htons(ETH_P_IP):
 		break;
 	case bpf_htons(ETH_P_ARP):

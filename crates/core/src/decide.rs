@@ -250,9 +250,10 @@ fn follow(memory: &Memory<'_>, flow: &Flow<'_>, found: Found<'_>) {
         same => same,
     };
     let value = flow.value(found.value.server(), state);
-    // A cache line written for every packet would travel between CPUs: about once a second is enough.
+    // A cache line written for every packet would travel between CPUs: every few seconds is enough, a 64th
+    // of the idle time at the most.
     let gained = value.expires().wrapping_sub(found.value.expires()) as i32;
-    let step = (state.idle(&flow.vip.idle) >> 4).min(1 << 10) as i32;
+    let step = (state.idle(&flow.vip.idle) >> 6).min(1 << 12) as i32;
     if state != was || gained > step {
         memory.sessions.change(found, value);
     }

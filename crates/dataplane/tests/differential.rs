@@ -11,10 +11,12 @@ use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::farm::Protocol;
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket, Seed, Session, Sessions, buckets_for, ticks};
-use evener_core::tables::{Delta, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey};
+use evener_core::tables::{
+    Delta, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey,
+};
 use evener_core::wire::Mac;
-use evener_dataplane::{Engine, EngineError};
 use evener_dataplane::xdp::{Options, XdpEngine};
+use evener_dataplane::{Engine, EngineError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -161,11 +163,27 @@ fn mutation() -> impl Strategy<Value = Mutation> {
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
-    let flags = prop_oneof![4 => Just(0x02), 4 => Just(0x10), 1 => Just(0x11), 1 => Just(0x04), 1 => any::<u8>()];
-    (0u8..12, 1000u16..1008, 99u8..105, prop_oneof![9 => Just(80u16), 1 => Just(81)], prop::bool::weighted(0.25), flags,
-     0usize..64, mutation())
+    let flags =
+        prop_oneof![4 => Just(0x02), 4 => Just(0x10), 1 => Just(0x11), 1 => Just(0x04), 1 => any::<u8>()];
+    (
+        0u8..12,
+        1000u16..1008,
+        99u8..105,
+        prop_oneof![9 => Just(80u16), 1 => Just(81)],
+        prop::bool::weighted(0.25),
+        flags,
+        0usize..64,
+        mutation(),
+    )
         .prop_map(|(client, port, vip, dport, udp, flags, payload, mutation)| Plan {
-            client, port, vip, dport, udp, flags, payload, mutation,
+            client,
+            port,
+            vip,
+            dport,
+            udp,
+            flags,
+            payload,
+            mutation,
         })
 }
 
@@ -253,7 +271,10 @@ fn core_and_c_agree_on_random_and_mutated_packets() {
                 let mut after = before.clone();
                 let decision = core.decide(&mut after);
                 let (verdict, bytes) = c.test_run(&before).map_err(|e| TestCaseError::fail(e.to_string()))?;
-                prop_assert!(same_verdict(decision.verdict, verdict), "{decision:?} but {verdict:?} for {before:02x?}");
+                prop_assert!(
+                    same_verdict(decision.verdict, verdict),
+                    "{decision:?} but {verdict:?} for {before:02x?}"
+                );
                 prop_assert_eq!(&after, &bytes, "{:?}", decision);
             }
             prop_assert_eq!(sessions(&core.memory(), NOW), sessions(&c.memory(), c.now()));

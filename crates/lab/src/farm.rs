@@ -63,6 +63,8 @@ pub struct Farm {
     clients: Vec<Host>,
     /// By server, as long as it runs.
     webs: Vec<Option<Proc>>,
+    /// Those of directors that serve themselves.
+    director_webs: Vec<Proc>,
 }
 
 impl Builder {
@@ -102,7 +104,7 @@ impl Builder {
         Builder { arp: Arp::Silent, ..self }
     }
 
-    /// Directors have the service addresses too, for those that serve themselves (LSMAC, section 4.2.4).
+    /// Directors have the service addresses and a web server too, and serve themselves (LSMAC, section 4.2.4).
     pub fn director_serves(self) -> Self {
         Builder { director_serves: true, ..self }
     }
@@ -259,6 +261,7 @@ impl Farm {
 impl Drop for Farm {
     fn drop(&mut self) {
         self.webs.clear();
+        self.director_webs.clear();
         owner::reap(&self.prefix);
     }
 }
@@ -294,6 +297,7 @@ impl Farm {
             servers: Vec::new(),
             clients,
             webs: Vec::new(),
+            director_webs: Vec::new(),
         };
         farm.servers = (0..farm.spec.servers).map(|number| farm.planned_server(number)).collect();
         farm
@@ -327,6 +331,13 @@ impl Farm {
         web::write_pages(&self.files)?;
         for host in &self.servers {
             self.webs.push(Some(web::start(host)?));
+        }
+        if self.spec.director_serves {
+            for host in &self.directors {
+                let mut nginx = web::start(host)?;
+                web::wait_until_listening(host, &mut nginx)?;
+                self.director_webs.push(nginx);
+            }
         }
         // all start together, then all are waited for
         let webs = self.webs.iter_mut().flatten();

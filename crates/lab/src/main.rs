@@ -25,6 +25,9 @@ enum Command {
         /// Less exact, in about two minutes
         #[arg(long)]
         quick: bool,
+        /// Only the kernel engine's packets and the session table; no farm is built
+        #[arg(long)]
+        packets: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -64,7 +67,10 @@ struct LoadOptions {
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Demo { json } => show(json),
-        Command::Bench { quick, json } => measure(if quick { Effort::QUICK } else { Effort::FULL }, json),
+        Command::Bench { quick, packets, json } => measure(
+            Effort { packets_only: packets, ..if quick { Effort::QUICK } else { Effort::FULL } },
+            json,
+        ),
         Command::Load(options) => load(options),
     };
     match done {

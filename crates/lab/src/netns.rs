@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::panic;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -29,6 +30,12 @@ impl Netns {
     /// The file that stands for it.
     pub fn path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    /// The number by which the kernel tells it from the others that there are.
+    pub fn inode(&self) -> Result<u64> {
+        let about = std::fs::metadata(self.path());
+        Ok(about.with_context(|| format!("There is no namespace {}", self.name))?.ino())
     }
 
     /// Runs `work` inside, in a thread of its own: sockets it opens, and threads it starts, belong to

@@ -15,6 +15,10 @@ if [ -n "$pids" ]; then
     [ -n "$pids" ] && kill -9 $pids 2>/dev/null
 fi
 for path in /run/netns/"$1"*; do
-    [ -e "$path" ] && ip netns del "${path##*/}"
+    [ -e "$path" ] || continue
+    # what a daemon that was killed has left; first, since the number may be another's soon
+    number=$(stat --format=%i "$path")
+    rm -rf "/run/evener/net-$number" "/sys/fs/bpf/evener/net-$number"
+    ip netns del "${path##*/}"
 done
 rm -rf "$2"/"$1"*

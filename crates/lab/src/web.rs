@@ -2,7 +2,8 @@
 //!
 //! Every reply names its server in `X-Server`, and so does the body of `/who`. `/0k`, `/2k`, `/108k`
 //! and `/big` are files of that many bytes (1 KB = 1000 bytes, as in the papers), filled with
-//! [`PATTERN`] over and over, so that a client can tell every byte. `/healthz` can be made to fail.
+//! [`PATTERN`] over and over, so that a client can tell every byte. What is put below `/upload/` on one server is there on all.
+//! `/healthz` can be made to fail.
 
 use std::fs;
 use std::path::Path;
@@ -90,6 +91,7 @@ http {{
         root {pages};
         add_header X-Server {name} always;
         location / {{ open_file_cache max=16; }}
+        location /upload/ {{ dav_methods PUT; create_full_put_path on; client_max_body_size 100m; }}
         location = /who {{ return 200 "{name}\n"; }}
         location = /healthz {{
             if (-f {sick}) {{ return 503 "sick\n"; }}

@@ -145,7 +145,9 @@ pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
 
 fn attach_error(name: &str, error: std::io::Error) -> EngineError {
     let why = match error.raw_os_error() {
-        Some(libc::EBUSY | libc::EEXIST) => "another XDP program is attached to it; detach that one first".into(),
+        Some(libc::EBUSY | libc::EEXIST) => {
+            "another XDP program is attached to it; detach that one first".into()
+        }
         Some(libc::ENODEV) => "it is gone".into(),
         _ => return EngineError::system(format!("attaching to {name}"), "CAP_NET_ADMIN", error),
     };
@@ -183,7 +185,11 @@ fn is_adoptable(dir: &Path) -> bool {
         Ok(settings) if settings.abi_version == abi::ABI_VERSION => true,
         Ok(settings) => {
             let (theirs, ours) = (settings.abi_version, abi::ABI_VERSION);
-            tracing::warn!(theirs, ours, "the running data plane is of another version: replaced, sessions are lost");
+            tracing::warn!(
+                theirs,
+                ours,
+                "the running data plane is of another version: replaced, sessions are lost"
+            );
             false
         }
         Err(error) => {
@@ -199,8 +205,11 @@ impl Engine for XdpEngine {
     }
 
     fn describe(&self) -> String {
-        let interfaces: Vec<_> =
-            self.links.iter().map(|(ifindex, (_, mode))| format!("{} on {}", mode.name(), name_of(*ifindex))).collect();
+        let interfaces: Vec<_> = self
+            .links
+            .iter()
+            .map(|(ifindex, (_, mode))| format!("{} on {}", mode.name(), name_of(*ifindex)))
+            .collect();
         format!("xdp ({})", interfaces.join(", "))
     }
 
@@ -214,7 +223,8 @@ impl Engine for XdpEngine {
         for ifindex in tables.interfaces.keys() {
             self.attach(*ifindex)?;
         }
-        let gone: Vec<u32> = self.links.keys().filter(|i| !tables.interfaces.contains_key(i)).copied().collect();
+        let gone: Vec<u32> =
+            self.links.keys().filter(|i| !tables.interfaces.contains_key(i)).copied().collect();
         for ifindex in gone {
             self.detach(ifindex);
         }

@@ -26,8 +26,18 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
 pub(super) const PINNED: [&str; 12] = [
-    "about", "commit", "vips", "addresses", "interfaces", "rings", "servers", "sessions", "active", "cursors",
-    "server_stats", "reasons",
+    "about",
+    "commit",
+    "vips",
+    "addresses",
+    "interfaces",
+    "rings",
+    "servers",
+    "sessions",
+    "active",
+    "cursors",
+    "server_stats",
+    "reasons",
 ];
 
 /// A packet in flight has left the old halves after this long; only then may they be written again.
@@ -101,7 +111,8 @@ impl Program {
         }
         let map = |name: &str| maps[name].as_fd();
         let shared = |name: &str, len: usize| {
-            Shared::map(map(name), len).map_err(|e| EngineError::system(format!("mapping {name}"), CAPABILITY, e))
+            Shared::map(map(name), len)
+                .map_err(|e| EngineError::system(format!("mapping {name}"), CAPABILITY, e))
         };
         let program = Program {
             seed: settings.seed,
@@ -161,7 +172,8 @@ impl Program {
 
     /// What a data plane that was adopted is using, but for its rings.
     pub(super) fn adopted(&mut self) -> Tables {
-        let load = |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
+        let load =
+            |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
         let mut tables = Tables::default();
         for (slot, place) in self.servers.chunks_exact(abi::SERVER_WORDS).enumerate() {
             tables.servers.extend(abi::server_of(&load(place)).map(|server| (slot as u16, server)));
@@ -193,7 +205,9 @@ impl Program {
         let interfaces: BTreeMap<u32, Mac> = delta.interfaces.iter().copied().collect();
         for (slot, server) in &tables.servers {
             // A server's entry holds the MAC of its interface too.
-            if delta.servers.iter().any(|(changed, _)| changed == slot) || interfaces.contains_key(&server.ifindex) {
+            if delta.servers.iter().any(|(changed, _)| changed == slot)
+                || interfaces.contains_key(&server.ifindex)
+            {
                 self.write_server(*slot, server, tables);
             }
         }
@@ -227,7 +241,10 @@ impl Program {
         if there != 0 && there != ifindex && self.tables.interfaces.contains_key(&there) {
             return Err(EngineError::Interface {
                 interface: format!("number {ifindex}"),
-                why: format!("its number and that of interface {there} are equal modulo {}", abi::INTERFACE_PLACES),
+                why: format!(
+                    "its number and that of interface {there} are equal modulo {}",
+                    abi::INTERFACE_PLACES
+                ),
             });
         }
         for (word, value) in place.iter().zip(abi::interface(ifindex, mac)) {
@@ -248,7 +265,9 @@ impl Program {
         let words = abi::server(server, src);
         let at = usize::from(slot) * abi::SERVER_WORDS;
         // The flags' word last: until it says "present", nothing reads the others.
-        for word in (0..abi::SERVER_WORDS).filter(|w| *w != abi::SERVER_FLAGS_WORD).chain([abi::SERVER_FLAGS_WORD]) {
+        for word in
+            (0..abi::SERVER_WORDS).filter(|w| *w != abi::SERVER_FLAGS_WORD).chain([abi::SERVER_FLAGS_WORD])
+        {
             self.servers[at + word].store(words[word], Release);
         }
     }
@@ -362,7 +381,8 @@ fn separating(keys: &[u64], from: u64) -> Option<u64> {
     let mut multiplier = from;
     for _ in 0..100_000 {
         // Any sequence that tries many will do; this is Knuth's linear congruential one.
-        multiplier = multiplier.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        multiplier =
+            multiplier.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mut taken = [false; abi::VIP_PLACES];
         let mut place = |bits: &u64| std::mem::replace(&mut taken[abi::vip_place(*bits, multiplier)], true);
         if !keys.iter().any(&mut place) {
@@ -394,7 +414,8 @@ fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> R
 
 /// What the data plane pinned in `dir` was loaded with.
 pub(super) fn pinned_settings(dir: &Path) -> Result<Settings, EngineError> {
-    let about = MapHandle::from_pinned_path(dir.join("about")).map_err(|e| refused("opening the pinned maps", e))?;
+    let about =
+        MapHandle::from_pinned_path(dir.join("about")).map_err(|e| refused("opening the pinned maps", e))?;
     about
         .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
         .map_err(|error| refused("reading the pinned maps", error))?

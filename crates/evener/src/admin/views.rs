@@ -27,9 +27,9 @@ pub struct Status {
     pub reloads: u64,
     /// Why the last reload changed nothing, if it did not.
     pub reload_error: Option<String>,
-    /// Sessions in the table.
+    /// Active sessions: neither closing nor idle for too long.
     pub sessions: u64,
-    /// Sessions that the table is sized for, and its slots in all.
+    /// Sessions that the table is sized for.
     pub sessions_max: u64,
     /// Slots of the table.
     pub session_slots: u64,
@@ -120,7 +120,7 @@ pub struct Session {
     pub server: String,
     /// `new`, `established`, `closing` or `udp`.
     pub state: String,
-    /// Seconds since its last packet, to about one second.
+    /// Seconds since its last packet, to within a 64th of the idle time and at most four seconds.
     pub idle_seconds: u64,
     /// Seconds until it is forgotten unless a packet comes.
     pub expires_seconds: u64,

@@ -65,7 +65,8 @@ impl Arp {
     /// # Errors
     /// Without CAP_NET_RAW, or when an interface is gone or down; the others are listened on.
     pub(super) fn listen(&mut self, interfaces: &BTreeMap<u32, Mac>) -> Result<(), (u32, io::Error)> {
-        self.links.retain(|ifindex, link| interfaces.get(ifindex) == Some(&link.own) && !link.reader.is_finished());
+        self.links
+            .retain(|ifindex, link| interfaces.get(ifindex) == Some(&link.own) && !link.reader.is_finished());
         let mut first_error = Ok(());
         for (&ifindex, &own) in interfaces {
             if self.links.contains_key(&ifindex) {
@@ -112,7 +113,9 @@ async fn read(socket: Arc<AsyncFd<Socket>>, ifindex: u32, frames: mpsc::Sender<A
         match ready.try_io(|socket| socket.get_ref().0.recv(&mut buffer)) {
             Ok(Ok((len, meta))) if !meta.outgoing => {
                 let bytes = buffer.get(..len).unwrap_or(&buffer).to_vec();
-                if let Err(mpsc::error::TrySendError::Closed(_)) = frames.try_send(ArpFrame { ifindex, bytes }) {
+                if let Err(mpsc::error::TrySendError::Closed(_)) =
+                    frames.try_send(ArpFrame { ifindex, bytes })
+                {
                     return;
                 }
             }

@@ -73,7 +73,10 @@ impl Director {
         slots.adopt(&running);
         for known in plan::known(&running, &config.services) {
             membership.resume(&known, now_ms);
-            let up = running.servers.values().any(|s| s.identity == identity(&known.service, &known.server) && s.up);
+            let up = running
+                .servers
+                .values()
+                .any(|s| s.identity == identity(&known.service, &known.server) && s.up);
             let service = config.services.iter().find(|service| service.name == known.service);
             if let Some(service) = service.filter(|_| up) {
                 let name = ServerName { service: known.service, server: known.server };
@@ -131,7 +134,11 @@ impl Director {
             }
         }
         for name in plan.left_out.iter().filter(|name| !self.plan.left_out.contains(name)) {
-            tracing::warn!(service = name.service, server = name.server, "no room for this server: the farm is full");
+            tracing::warn!(
+                service = name.service,
+                server = name.server,
+                "no room for this server: the farm is full"
+            );
         }
     }
 
@@ -208,7 +215,9 @@ impl Director {
     pub(super) fn notice(&mut self, notices: &[Notice]) -> Result<(), DirectError> {
         for notice in notices {
             match notice.event {
-                Event::Refused { .. } | Event::Moved { .. } | Event::Silent { .. } => tracing::warn!("{notice}"),
+                Event::Refused { .. } | Event::Moved { .. } | Event::Silent { .. } => {
+                    tracing::warn!("{notice}")
+                }
                 _ => tracing::info!("{notice}"),
             }
         }
@@ -269,7 +278,12 @@ impl Director {
     /// # Errors
     /// As [`Director::replan`].
     pub(super) fn due_probes(&mut self, now_ms: u64) -> Result<Vec<Due>, DirectError> {
-        let due: Vec<ServerName> = self.healths.iter().filter(|(_, h)| h.next_probe_at() <= now_ms).map(|(n, _)| n.clone()).collect();
+        let due: Vec<ServerName> = self
+            .healths
+            .iter()
+            .filter(|(_, h)| h.next_probe_at() <= now_ms)
+            .map(|(n, _)| n.clone())
+            .collect();
         let mut probes = Vec::new();
         for name in due {
             let target = self.target(&name);
@@ -294,7 +308,8 @@ impl Director {
 
     fn target(&self, name: &ServerName) -> Option<Target> {
         let service = self.config.services.iter().find(|service| service.name == name.service)?;
-        let member = self.membership.members(&name.service).into_iter().find(|member| member.name == name.server)?;
+        let member =
+            self.membership.members(&name.service).into_iter().find(|member| member.name == name.server)?;
         let address = service.addresses.first()?;
         let port = service.health.port.unwrap_or(address.port());
         if member.local {
@@ -333,8 +348,14 @@ impl Director {
     ///
     /// # Errors
     /// As [`Director::replan`].
-    pub(super) fn probed(&mut self, name: &ServerName, result: Result<u64, Failure>, now_ms: u64) -> Result<(), DirectError> {
-        let Some(transition) = self.healths.get_mut(name).and_then(|health| health.result(now_ms, result)) else {
+    pub(super) fn probed(
+        &mut self,
+        name: &ServerName,
+        result: Result<u64, Failure>,
+        now_ms: u64,
+    ) -> Result<(), DirectError> {
+        let Some(transition) = self.healths.get_mut(name).and_then(|health| health.result(now_ms, result))
+        else {
             return Ok(());
         };
         let to = format!("{:?}", transition.to).to_lowercase();
@@ -349,7 +370,8 @@ impl Director {
 
     /// Whether every service has a server that takes sessions.
     pub(super) fn is_serving(&self) -> bool {
-        !self.plan.services.is_empty() && self.plan.services.values().all(|service| !service.ring_members.is_empty())
+        !self.plan.services.is_empty()
+            && self.plan.services.values().all(|service| !service.ring_members.is_empty())
     }
 
     /// The service addresses that the director answers ARP for.

@@ -5,12 +5,13 @@ mod director;
 mod explain;
 mod lock;
 pub mod paths;
-pub mod request;
 mod reload;
+pub mod request;
 mod show;
 mod start;
 
 use std::future::pending;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use crate::cli::Exit;
 use crate::network::Network;
 use crate::probe::probe;
 use arp::{Arp, ArpFrame};
-use director::{Director, DirectError};
+use director::{DirectError, Director};
 use request::Request;
 use show::About;
 use start::StartError;
@@ -46,6 +47,7 @@ const REQUESTS: usize = 64;
 pub fn run(args: &cli::Run) -> Exit {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("EVENER_LOG").unwrap_or_else(|_| "info".into()),
         )
@@ -165,7 +167,9 @@ impl Daemon {
         }
         self.ready = true;
         if !self.director.is_serving() {
-            tracing::warn!("some service has no server yet: its packets are dropped until one is found and healthy");
+            tracing::warn!(
+                "some service has no server yet: its packets are dropped until one is found and healthy"
+            );
         }
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
@@ -228,7 +232,8 @@ impl Daemon {
     /// Hears ARP on the director's interfaces, as far as they are up.
     fn listen(&mut self) {
         if let Err((ifindex, error)) = self.arp.listen(&self.director.interfaces) {
-            let name = self.director.network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
+            let name =
+                self.director.network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
             tracing::warn!(interface = name, %error, "no ARP here");
         }
     }

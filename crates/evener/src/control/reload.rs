@@ -39,7 +39,8 @@ impl Daemon {
             // What the engine refused is taken back whole.
             let (config, interfaces) = before;
             let back = self.director.reconfigure(config, interfaces, now_ms());
-            let back = back.err().map_or_else(String::new, |error| format!("; and going back failed: {error}"));
+            let back =
+                back.err().map_or_else(String::new, |error| format!("; and going back failed: {error}"));
             return Err(format!("{unchanged}: {error}{back}"));
         }
         self.listen();

@@ -1,6 +1,7 @@
 //! The director's state in the words of [`views`].
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::decide::Reason;
 use evener_core::farm::Service;
@@ -35,7 +36,7 @@ pub(super) struct About {
 impl Director {
     /// The daemon as a whole.
     pub(super) fn show_status(&self, about: &About, now_ms: u64) -> views::Status {
-        let sessions = self.engine.memory().sessions;
+        let memory = self.engine.memory();
         let counters = self.counters();
         let packets = Reason::ALL.iter().map(|reason| {
             (reason.name().to_owned(), counters.reasons.get(reason).copied().unwrap_or_default())
@@ -54,9 +55,9 @@ impl Director {
             config: about.config.clone(),
             reloads: about.reloads,
             reload_error: about.reload_error.clone(),
-            sessions: sessions.list(self.engine.now()).count() as u64,
-            sessions_max: (sessions.capacity() / 2) as u64,
-            session_slots: sessions.capacity() as u64,
+            sessions: memory.counts.active.iter().map(|count| count.load(Relaxed)).sum(),
+            sessions_max: memory.sessions.sized_for() as u64,
+            session_slots: memory.sessions.capacity() as u64,
             packets: packets.collect(),
             refused: self.refused(),
         }
@@ -110,7 +111,8 @@ impl Director {
     /// All servers.
     pub(super) fn show_servers(&self) -> Vec<views::Server> {
         let counters = self.counters();
-        let slots: BTreeMap<&ServerName, u16> = self.plan.servers.iter().map(|(slot, name)| (name, *slot)).collect();
+        let slots: BTreeMap<&ServerName, u16> =
+            self.plan.servers.iter().map(|(slot, name)| (name, *slot)).collect();
         let mut servers = Vec::new();
         for service in &self.config.services {
             for state in self.member_states(service) {
@@ -139,11 +141,15 @@ impl Director {
         views::Server {
             service: name.service.clone(),
             name: name.server.clone(),
-            address: member.address.map(|address| address.to_string()).or_else(|| mac.clone()).unwrap_or_default(),
+            address: member
+                .address
+                .map(|address| address.to_string())
+                .or_else(|| mac.clone())
+                .unwrap_or_default(),
             state: word.to_owned(),
             reason,
             weight: member.weight,
-            sessions: active.map_or(0, |active| active.load(std::sync::atomic::Ordering::Relaxed)),
+            sessions: active.map_or(0, |active| active.load(Relaxed)),
             connections,
             packets,
             bytes,
@@ -155,7 +161,9 @@ impl Director {
             },
             local: member.local,
             probe_seconds: health.and_then(|health| health.latency_us()).map(|us| us as f64 / 1e6),
-            probe_error: health.and_then(|health| health.last_failure()).map(|(_, failure)| failure.to_string()),
+            probe_error: health
+                .and_then(|health| health.last_failure())
+                .map(|(_, failure)| failure.to_string()),
         }
     }
 
@@ -186,7 +194,8 @@ impl Director {
     /// Sessions that match.
     pub(super) fn show_sessions(&self, filter: &SessionFilter) -> Vec<views::Session> {
         let now = self.engine.now();
-        let vips: BTreeMap<u16, &VipKey> = self.plan.tables.vips.iter().map(|(key, vip)| (vip.id, key)).collect();
+        let vips: BTreeMap<u16, &VipKey> =
+            self.plan.tables.vips.iter().map(|(key, vip)| (vip.id, key)).collect();
         let sessions = self.engine.memory().sessions.list(now).filter(|session| filter.admits(session));
         sessions
             .filter_map(|session| self.show_session(&session, &vips, now))
@@ -195,7 +204,12 @@ impl Director {
             .collect()
     }
 
-    fn show_session(&self, session: &Session, vips: &BTreeMap<u16, &VipKey>, now: u32) -> Option<views::Session> {
+    fn show_session(
+        &self,
+        session: &Session,
+        vips: &BTreeMap<u16, &VipKey>,
+        now: u32,
+    ) -> Option<views::Session> {
         let key = *vips.get(&session.key.vip())?;
         let vip = self.plan.tables.vips.get(key)?;
         let state = session.value.state();
@@ -203,7 +217,12 @@ impl Director {
         let client = std::net::Ipv4Addr::from_bits(session.key.client());
         let server = self.plan.servers.get(&session.value.server());
         Some(views::Session {
-            service: self.plan.services.get(&vip.service).map(|service| service.name.clone()).unwrap_or_default(),
+            service: self
+                .plan
+                .services
+                .get(&vip.service)
+                .map(|service| service.name.clone())
+                .unwrap_or_default(),
             address: format!("{}:{}", key.address, key.port),
             client: format!("{client}:{}", session.key.port()),
             server: server.map(|name| name.server.clone()).unwrap_or_default(),

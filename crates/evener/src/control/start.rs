@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use zerocopy::FromBytes;
 
 use super::arp::{Arp, ArpFrame};
-use super::director::{Director, DirectError};
+use super::director::{DirectError, Director};
 use super::lock::{Lock, LockError};
 use super::show::About;
 use super::{Daemon, REQUESTS, display, now_ms, paths};
@@ -225,13 +225,18 @@ async fn refuse_conflicts(
     }
     let end = Instant::now() + CONFLICT_WAIT;
     while let Ok(Some(frame)) = timeout_at(end, frames.recv()).await {
-        let Some(body) = frame.bytes.get(ETHERNET_LEN..).and_then(|b| ArpBody::ref_from_prefix(b).ok()) else {
+        let Some(body) = frame.bytes.get(ETHERNET_LEN..).and_then(|b| ArpBody::ref_from_prefix(b).ok())
+        else {
             continue;
         };
         let (body, _) = body;
         let address = Ipv4Addr::from_bits(body.sender_ip.get());
         let own = interfaces.values().any(|mac| *mac == body.sender_mac);
-        if body.is_ipv4_over_ethernet() && body.operation.get() == ARP_REPLY && addresses.contains(&address) && !own {
+        if body.is_ipv4_over_ethernet()
+            && body.operation.get() == ARP_REPLY
+            && addresses.contains(&address)
+            && !own
+        {
             let interface = network.interfaces.get(&frame.ifindex).map_or("?", |i| &i.name).to_owned();
             return Err(StartError::OwnedElsewhere { address, mac: body.sender_mac, interface });
         }

@@ -12,8 +12,9 @@ const LIKE: f64 = 0.8;
 
 impl Network {
     /// The interfaces of these names with their MACs. With no names, those by which listed servers and
-    /// service addresses are reached on the link; and if nothing leads to any of them, as for servers yet
-    /// to be discovered, every Ethernet interface that is up and has an IPv4 address.
+    /// service addresses are reached on the link. Servers yet to be discovered may be anywhere, and so may
+    /// the router that sends the traffic of an address on no link of ours: then it is every Ethernet
+    /// interface that is up and has an IPv4 address.
     ///
     /// # Errors
     /// For names that don't exist, for interfaces that aren't Ethernet, and when nothing is left.
@@ -26,7 +27,6 @@ impl Network {
             [] => self.leading_to(services)?,
             names => names.iter().map(|name| self.named(name)).collect::<Result<_, _>>()?,
         };
-        let picked = if picked.is_empty() { self.usable() } else { picked };
         if picked.is_empty() {
             return Err(NetworkError::NoInterface);
         }
@@ -60,10 +60,14 @@ impl Network {
                 picked.insert(ifindex);
             }
         }
-        // A service address may well be where no server is, as on an interface of its own.
-        for address in services.iter().flat_map(|service| &service.addresses) {
-            let found = self.interface_to(*address.ip());
-            picked.extend(found.filter(|(_, interface)| interface.ethernet).map(|(ifindex, _)| ifindex));
+        for service in services {
+            for address in &service.addresses {
+                // It may well be where no server is, as on an interface of its own.
+                match self.interface_to(*address.ip()).filter(|(_, interface)| interface.ethernet) {
+                    Some((ifindex, _)) if service.discover.is_none() => drop(picked.insert(ifindex)),
+                    _ => picked.extend(self.usable()),
+                }
+            }
         }
         Ok(picked)
     }
@@ -162,9 +166,17 @@ mod tests {
     #[test]
     fn routes_lead_to_servers_and_service_addresses() {
         assert_eq!(picked(&[], &[service("192.0.2.100", &["198.51.100.11"])]), Ok(vec![2, 3]));
-        assert_eq!(picked(&[], &[service("203.0.113.9", &["198.51.100.11"])]), Ok(vec![3]));
+        // On no link of ours: the router that sends its traffic may be on any.
+        assert_eq!(picked(&[], &[service("203.0.113.9", &["198.51.100.11"])]), Ok(vec![2, 3]));
         let tunnel = picked(&[], &[service("192.0.2.100", &["10.9.0.7"])]).unwrap_err();
         assert!(tunnel.contains("server at 10.9.0.7 (10.9.0.7) is reached by it"), "{tunnel}");
+    }
+
+    #[test]
+    fn servers_to_be_discovered_may_be_anywhere() {
+        let discovering =
+            Service { discover: Some(evener_core::farm::Discover::Arp), ..service("192.0.2.100", &[]) };
+        assert_eq!(picked(&[], &[discovering]), Ok(vec![2, 3]));
     }
 
     #[test]

@@ -21,7 +21,7 @@ const NEW: u32 = 1 << 16;
 
 /// Costs by number of flows.
 #[derive(Debug, Serialize)]
-pub struct Outcome {
+pub(super) struct Outcome {
     rows: Vec<Row>,
 }
 
@@ -49,7 +49,7 @@ impl Cost {
 }
 
 /// Measures with `rounds` rounds for each figure, in turn, so that both meet the same noise.
-pub fn run(rounds: usize) -> Result<Outcome> {
+pub(super) fn run(rounds: usize) -> Result<Outcome> {
     let tables = Arc::new(tables());
     let mut rows = Vec::new();
     for flows in FLOWS {
@@ -103,7 +103,8 @@ fn tables() -> Tables {
     tables.interfaces.insert(1, Mac([2, 0, 0, 0, 0, 1]));
     for slot in 1..=8u16 {
         let mac = Mac([2, 0, 0, 0, 1, slot as u8]);
-        let server = ServerEntry { identity: slot.into(), mac, ifindex: 1, weight: 1, up: true, local: false };
+        let server =
+            ServerEntry { identity: slot.into(), mac, ifindex: 1, weight: 1, up: true, local: false };
         tables.servers.insert(slot, server);
     }
     let members: Vec<_> =
@@ -119,8 +120,10 @@ fn tables() -> Tables {
 
 impl Outcome {
     /// The table.
-    pub fn print(&self) {
-        println!("One packet in the kernel engine, in nanoseconds (BPF_PROG_TEST_RUN, the wrapper's cost included;");
+    pub(super) fn print(&self) {
+        println!(
+            "One packet in the kernel engine, in nanoseconds (BPF_PROG_TEST_RUN, the wrapper's cost included;"
+        );
         println!("beside it an IPIP balancer with an LRU map of flows, on the same frames):");
         let mut table = Table::new(&["flows", "wrapper", "pass", "established", "new session"]);
         for row in &self.rows {

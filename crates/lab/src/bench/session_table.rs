@@ -15,7 +15,7 @@ const FILLS: [usize; 9] = [25, 50, 60, 70, 75, 80, 85, 90, 95];
 
 /// The table at each fill.
 #[derive(Debug, Serialize)]
-pub struct Outcome {
+pub(super) struct Outcome {
     sessions_max: usize,
     slots: usize,
     session_bytes: usize,
@@ -33,7 +33,7 @@ struct Row {
 
 /// Fills a table for four million sessions, slot by slot, with clients as they come: many hosts, ports in
 /// sequence.
-pub fn run() -> Outcome {
+pub(super) fn run() -> Outcome {
     let buckets: Vec<Bucket> = (0..buckets_for(SESSIONS_MAX)).map(|_| Bucket::default()).collect();
     let active: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
     let sessions = Sessions::new(&buckets, &active);
@@ -65,7 +65,7 @@ pub fn run() -> Outcome {
 
 impl Outcome {
     /// The table.
-    pub fn print(&self) {
+    pub(super) fn print(&self) {
         println!(
             "The session table, made for {} sessions: {} slots of {} bytes, nothing besides:",
             thousands(self.sessions_max as u64),

@@ -220,3 +220,188 @@ fn fill_sum(packet: &mut [u8], at: usize, fields: &Fields<'_>, right: u16) -> Re
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use etherparse::{
+        EtherType, IpFragOffset, IpNumber, Ipv4Header, NetSlice, PacketBuilder, SlicedPacket, TransportSlice,
+        VlanId,
+    };
+
+    use super::*;
+
+    const SRC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    const DST: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const CLIENT: [u8; 4] = [203, 0, 113, 7];
+    const VIP: [u8; 4] = [192, 0, 2, 100];
+    const IP: &str = "ip 203.0.113.7 > 192.0.2.100";
+
+    fn built(text: &str) -> Vec<u8> {
+        let line = format!("eth 02:00:00:00:00:09 > 02:00:00:00:00:01 {text}");
+        frame(&mut Words::of(&line), &World::default(), None).unwrap()
+    }
+
+    fn wrong(line: &str) -> String {
+        frame(&mut Words::of(line), &World::default(), None).unwrap_err()
+    }
+
+    fn ip_header() -> Ipv4Header {
+        let mut header = Ipv4Header::new(0, 64, IpNumber::TCP, CLIENT, VIP).unwrap();
+        (header.identification, header.dont_fragment) = (1, true);
+        header
+    }
+
+    #[test]
+    fn tcp_is_as_another_builder_makes_it() {
+        let payload: Vec<u8> = (0..=255).chain(0..46).collect();
+        for (flags, options, len) in [("S", 0, 0), ("PA", 0, 301), ("FSRPAUEC", 3, 302), (".", 10, 1)] {
+            let mut tcp = PacketBuilder::ethernet2(SRC, DST)
+                .ip(etherparse::IpHeaders::Ipv4(ip_header(), Default::default()))
+                .tcp(40_000, 80, 7, 64_000)
+                .options_raw(&vec![NOP; 4 * options])
+                .unwrap();
+            for flag in flags.chars() {
+                tcp = match flag {
+                    'F' => tcp.fin(),
+                    'S' => tcp.syn(),
+                    'R' => tcp.rst(),
+                    'P' => tcp.psh(),
+                    'A' => tcp.ack(9),
+                    'U' => tcp.urg(0),
+                    'E' => tcp.ece(),
+                    'C' => tcp.cwr(),
+                    _ => tcp,
+                };
+            }
+            let mut expected = Vec::new();
+            tcp.write(&mut expected, &payload[..len]).unwrap();
+            let ack = if flags.contains('A') { 9 } else { 0 };
+            let text = format!("{IP} tcp 40000 > 80 {flags} seq=7 ack={ack} options={options} payload {len}");
+            assert_eq!(built(&text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn udp_and_tags_are_as_another_builder_makes_them() {
+        for len in [0, 1, 30] {
+            let payload: Vec<u8> = (0..len).collect();
+            let mut expected = Vec::new();
+            PacketBuilder::ethernet2(SRC, DST)
+                .double_vlan(VlanId::try_new(7).unwrap(), VlanId::try_new(5).unwrap())
+                .ip(etherparse::IpHeaders::Ipv4(ip_header(), Default::default()))
+                .udp(40_000, 53)
+                .write(&mut expected, &payload)
+                .unwrap();
+            assert_eq!(built(&format!("qinq 7 vlan 5 {IP} udp 40000 > 53 payload {len}")), expected);
+        }
+    }
+
+    #[test]
+    fn arp_is_as_another_builder_makes_it() {
+        for (text, operation, target) in [
+            ("arp who-has 192.0.2.100 tell 203.0.113.7", etherparse::ArpOperation::REQUEST, [0; 6]),
+            (
+                "arp 203.0.113.7 is-at 02:00:00:00:00:09 tell 192.0.2.100",
+                etherparse::ArpOperation::REPLY,
+                DST,
+            ),
+        ] {
+            let arp = etherparse::ArpEthIpv4Packet {
+                operation,
+                sender_mac: SRC,
+                sender_ipv4: CLIENT,
+                target_mac: target,
+                target_ipv4: VIP,
+            };
+            let mut expected = Vec::new();
+            PacketBuilder::ethernet2(SRC, DST).arp(arp.into()).write(&mut expected).unwrap();
+            assert_eq!(built(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn ip_fields_are_where_another_parser_finds_them() {
+        let text =
+            "ip 203.0.113.7 > 192.0.2.100 tos=0xb8 id=0xbeef frag=0x2010 ttl=3 proto=17 options=2 payload 9";
+        let bytes = built(text);
+        let packet = SlicedPacket::from_ethernet(&bytes).unwrap();
+        let Some(NetSlice::Ipv4(ip)) = packet.net else { panic!("IPv4") };
+        let header = ip.header().to_header();
+        assert_eq!((header.dscp.value(), header.ecn.value(), header.identification), (0x2e, 0, 0xbeef));
+        assert_eq!(
+            (header.more_fragments, header.fragment_offset),
+            (true, IpFragOffset::try_new(16).unwrap())
+        );
+        assert_eq!((header.time_to_live, header.protocol, header.options.len()), (3, IpNumber::UDP, 8));
+        assert_eq!(header.header_checksum, header.calc_header_checksum());
+        assert_eq!((header.total_len, ip.payload().payload.len()), (37, 9));
+    }
+
+    #[test]
+    fn a_lie_changes_its_own_field_and_the_checksum() {
+        let right = built(&format!("{IP} tcp 1 > 2 S"));
+        for (text, place, value) in
+            [("version=6", 14, 0x65), ("ihl=6", 14, 0x46), ("len=255", 17, 255), ("proto=17", 23, 17)]
+        {
+            let lie = built(&format!("{IP} {text} tcp 1 > 2 S"));
+            assert_eq!(lie[place], value, "{text}");
+            let differing: Vec<_> = (0..right.len()).filter(|at| right[*at] != lie[*at]).collect();
+            assert!(differing.iter().all(|at| [place, 24, 25].contains(at)), "{text}: {differing:?}");
+        }
+        assert_eq!(built(&format!("{IP} tcp 1 > 2 S doff=4"))[46], 0x40);
+        assert_eq!(built(&format!("{IP} udp 1 > 2 len=7"))[39], 7);
+        assert_eq!(built(&format!("{IP} sum=0x1234 udp 1 > 2 sum=0"))[24..26], [0x12, 0x34]);
+        assert_eq!(built("type=0x86dd payload 3")[12..], [0x86, 0xdd, 0, 1, 2]);
+    }
+
+    #[test]
+    fn frames_are_cut_and_padded() {
+        assert_eq!(built(&format!("{IP} tcp 1 > 2 S pad 6")).len(), 60);
+        assert_eq!(built(&format!("{IP} tcp 1 > 2 S truncate 33")).len(), 33);
+        let whole = frame(&mut Words::of("hex 00 ff 7a pad 2"), &World::default(), None).unwrap();
+        assert_eq!(whole, [0, 0xff, 0x7a, 0, 0]);
+        let rest = frame(&mut Words::of("eth broadcast > broadcast ..."), &World::default(), Some(&[7; 14]));
+        assert_eq!(rest.unwrap()[11..], [0xff, 7, 7]);
+        let bytes = built(&format!("{IP} tcp 1 > 2 S pad 6"));
+        let packet = SlicedPacket::from_ethernet(&bytes).unwrap();
+        assert!(
+            matches!(packet.transport, Some(TransportSlice::Tcp(tcp)) if tcp.syn() && tcp.payload().is_empty())
+        );
+        assert_eq!(
+            packet.link.and_then(|link| link.to_header()?.ethernet2()).unwrap().ether_type,
+            EtherType::IPV4
+        );
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        for (line, expected) in [
+            ("eth broadcast broadcast", "expected `>`, found `broadcast`"),
+            ("eth broadcast >", "the line ends where a destination MAC should be"),
+            (
+                "eth broadcast > broadcast ip 1.2.3 > 4.5.6.7",
+                "`1.2.3` is not an IPv4 address: invalid IPv4 address syntax",
+            ),
+            (
+                "eth broadcast > broadcast ip 1.2.3.4 > 4.5.6.7 ihl=x",
+                "`ihl=x` is not a number that fits the field",
+            ),
+            (
+                "eth broadcast > broadcast ip 1.2.3.4 > 4.5.6.7 len=65536",
+                "`len=65536` is not a number that fits the field",
+            ),
+            ("eth broadcast > broadcast payload 3 x", "`x` is one word too many"),
+            ("eth broadcast > broadcast ...", "`...` is the rest of the frame that came in; here none did"),
+        ] {
+            assert_eq!(wrong(line), expected);
+        }
+        assert!(
+            wrong("eth broadcast > broadcast ip 1.2.3.4 > 4.5.6.7 mtu=5")
+                .starts_with("`mtu` is no field here")
+        );
+        assert!(
+            wrong("eth broadcast > broadcast ip 1.2.3.4 > 4.5.6.7 tcp 1 > 2 SX").contains("are no TCP flags")
+        );
+    }
+}

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use evener_core::decide::Reason;
 use evener_core::sessions::State;
 use evener_core::tables::Tables;
 
@@ -91,11 +92,9 @@ fn play(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Result<(),
                 found.sort_by_key(|state| *state as u8);
                 if found.len() != *count || !(states.is_empty() || found == *states) {
                     let names: Vec<_> = found.iter().map(|state| state.name()).collect();
-                    let (text, count) = (&step.text, found.len());
-                    return Err((
-                        step.line,
-                        format!("    expected {text}\n    got      sessions {count} {}", names.join(" ")),
-                    ));
+                    let (text, count, names) = (&step.text, found.len(), names.join(" "));
+                    let why = format!("    expected {text}\n    got      sessions {count} {names}");
+                    return Err((step.line, why));
                 }
             }
             Action::Change(tables) => subject.change(tables).map_err(failed(step.line))?,
@@ -107,34 +106,82 @@ fn play(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Result<(),
 
 fn difference(step: &Step, packet: &Packet, seen: &Seen) -> String {
     let expected = &packet.expected;
-    let mut text = format!("    {}\n    packet   {}\n", step.text, hex(&packet.frame));
+    let mut text = format!("    {}\n", step.text);
+    let frames = [("came in as", &packet.frame), ("expected", &expected.frame), ("got", &seen.frame)];
     // Writing to a String does not fail.
-    let _ = writeln!(text, "    expected {}", describe(expected));
-    let _ = write!(text, "    got      {}", describe(seen));
-    if let Some(at) = (0..)
-        .zip(seen.frame.iter().zip(&expected.frame))
-        .find(|(_, (a, b))| a != b)
-        .map(|(at, _): (usize, _)| at)
-    {
-        let _ = write!(text, "\n    the first byte that differs is number {at}");
+    let _ = writeln!(text, "    expected {}", verdict(expected));
+    let _ = writeln!(text, "    got      {}", verdict(seen));
+    let differing = expected.frame.iter().zip(&seen.frame).position(|(expected, got)| expected != got);
+    if let Some(at) = differing.filter(|_| seen.shows_frame()) {
+        let _ = writeln!(text, "    the first byte that differs is number {at}");
     }
-    text
+    for (what, frame) in frames {
+        let _ = writeln!(text, "    {what:<10} {}", hex(frame));
+    }
+    text.trim_end().to_owned()
 }
 
-fn describe(seen: &Seen) -> String {
-    let reasons: Vec<_> = seen
-        .reasons
-        .iter()
-        .map(
-            |(reason, count)| {
-                if *count == 1 { reason.name().to_owned() } else { format!("{} x{count}", reason.name()) }
-            },
-        )
-        .collect();
-    format!("{:?} ({})\n             {}", seen.exit, reasons.join(", "), hex(&seen.frame))
+fn verdict(seen: &Seen) -> String {
+    let name = |(reason, count): (&Reason, &u64)| match count {
+        1 => reason.name().to_owned(),
+        count => format!("{} {count} times", reason.name()),
+    };
+    let reasons: Vec<_> = seen.reasons.iter().map(name).collect();
+    format!(
+        "{}; counted: {}",
+        seen.exit,
+        if reasons.is_empty() { "nothing".into() } else { reasons.join(", ") }
+    )
 }
 
+/// The beginning of a frame: all headers, and no more than fits a few lines.
 fn hex(bytes: &[u8]) -> String {
-    let digits: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{} bytes: {}", bytes.len(), digits.join(" "))
+    const SHOWN: usize = 80;
+    let digits: Vec<_> = bytes.iter().take(SHOWN).map(|byte| format!("{byte:02x}")).collect();
+    let more = if bytes.len() > SHOWN { " ..." } else { "" };
+    format!("{} bytes: {}{more}", bytes.len(), digits.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use std::path::Path;
+
+    use super::super::{Spec, parse};
+    use super::*;
+
+    /// What a case with these lines has to complain about on the core.
+    fn failure(lines: &str) -> String {
+        let farm = "interface 1 02:00:00:00:00:01\ninterface 2 02:00:00:00:00:02\nhost router 02:00:00:00:00:09\n\
+            server web1 02:00:00:00:01:01 via 1\nserver web2 02:00:00:00:01:02 via 2\n\
+            service web tcp 192.0.2.100:80 round-robin: web1 web2\ncase x\n\
+            in 1 eth router > if1 ip 203.0.113.7 > 192.0.2.100 tcp 1000 > 80 S\n";
+        let file = parse(Path::new("a.case"), &format!("{farm}{lines}")).unwrap();
+        run(&file, &mut Spec::default()).failures.join("\n")
+    }
+
+    #[test]
+    fn what_agrees_is_quiet() {
+        assert_eq!(failure("out forward 1 eth if1 > web1 ...\nsessions 1 new"), "");
+    }
+
+    #[test]
+    fn every_difference_is_told_with_its_place() {
+        let text = failure("out forward 1 eth if1 > web2 ...");
+        assert!(text.starts_with("a.case:8: core, case x:\n    in 1 eth router > if1 ip"), "{text}");
+        assert!(text.contains("the first byte that differs is number 5\n"), "{text}");
+        for (lines, expected) in [
+            ("out forward 2 eth if1 > web1 ...", "expected out of interface 2; counted: forwarded\n"),
+            ("out drop no_server", "got      out of interface 1; counted: forwarded\n"),
+            ("out pass not_service", "expected to the host's own stack; counted: not_service\n"),
+            (
+                "out forward 1 table_full eth if1 > web1 ...",
+                "expected out of interface 1; counted: forwarded, table_full\n",
+            ),
+            ("out forward 1 eth if1 > web1 ...\nsessions 0", "got      sessions 1 new"),
+            ("out forward 1 eth if1 > web1 ...\nsessions 1 closing", "expected sessions 1 closing"),
+        ] {
+            assert!(failure(lines).contains(expected), "{}", failure(lines));
+        }
+    }
 }

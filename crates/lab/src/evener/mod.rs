@@ -1,0 +1,208 @@
+//! The product as its users meet it: the program, its file and its commands.
+
+mod left;
+mod views;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+
+use crate::farm::{Arp, Farm, WEB_PORT};
+use crate::host::Host;
+use crate::proc::Proc;
+use crate::wait;
+
+pub use left::left_on;
+pub use views::{Explanation, Server, Service, Session, Status};
+
+/// How long the daemon may take until it is ready, and until it has ended.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Where the program is: as `EVENER` says, else beside this one (or above it, for tests), else
+/// among the release builds.
+pub fn program() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("EVENER") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe().context("This program does not know where it is")?;
+    let beside = own.ancestors().skip(1).take(2).map(|directory| directory.join("evener"));
+    let released = PathBuf::from("target/release/evener");
+    beside.chain([released]).find(|path| path.is_file()).with_context(|| {
+        format!("There is no program evener beside {}; `cargo build --release` makes it", own.display())
+    })
+}
+
+/// A file for one web service at a service address, in front of a farm's servers: discovered if they
+/// answer ARP, else listed. `engine` is `auto`, `xdp` or `packet`.
+pub fn web_service(farm: &Farm, vip: u8, engine: &str) -> String {
+    let mut text = format!(
+        "[engine]\nkind = \"{engine}\"\n\n[[service]]\nname = \"web\"\naddress = \"{}:{WEB_PORT}\"\n",
+        farm.vip(vip)
+    );
+    if farm.arp() == Arp::Answering {
+        text += "discover = \"arp\"\ndiscover_interval = \"500ms\"\n";
+    }
+    text += "\n[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"500ms\"\ntimeout = \"300ms\"\n";
+    if farm.arp() == Arp::Silent {
+        for server in farm.servers() {
+            text += &format!(
+                "\n[[service.server]]\nname = \"{}\"\naddress = \"{}\"\n",
+                server.name(),
+                server.address()
+            );
+        }
+    }
+    text
+}
+
+/// The daemon on a director. Dropping it stops it.
+#[derive(Debug)]
+pub struct Evener {
+    host: Host,
+    program: String,
+    config: PathBuf,
+    /// How it is started, but for what stands before and after.
+    words: Vec<String>,
+    daemon: Proc,
+}
+
+impl Evener {
+    /// Starts the daemon with a configuration, and waits until it is ready.
+    pub fn start(host: &Host, config: &str) -> Result<Evener> {
+        Self::start_by(host, config, &[], &[])
+    }
+
+    /// The same, with words in front of its command, such as those of setpriv(1), and options behind it.
+    pub fn start_by(host: &Host, config: &str, before: &[&str], options: &[&str]) -> Result<Evener> {
+        let program = program()?.to_string_lossy().into_owned();
+        let config = host.write("evener.toml", config)?;
+        let path = config.to_string_lossy();
+        let words = [before, &[&program, "run", "--config", &path], options].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let daemon = run(host, &words)?;
+        Ok(Evener { host: host.clone(), program, config, words, daemon })
+    }
+
+    /// Starts a daemon that is expected to refuse: its exit code, and what it printed on standard error.
+    pub fn refused(host: &Host, config: &str, before: &[&str]) -> Result<(i32, String)> {
+        let config = host.write("refused.toml", config)?;
+        let program = program()?.to_string_lossy().into_owned();
+        let output =
+            host.output(&[before, &[&program, "run", "--config", &config.to_string_lossy()]].concat())?;
+        let code = output.status.code().context("The daemon was ended by a signal")?;
+        Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
+    /// The daemon's process.
+    pub fn daemon(&mut self) -> &mut Proc {
+        &mut self.daemon
+    }
+
+    /// Starts the daemon again in the same way, once it has ended.
+    pub fn start_again(&mut self) -> Result<()> {
+        if self.daemon.status()?.is_none() {
+            bail!("The daemon still runs");
+        }
+        self.daemon = run(&self.host, &self.words)?;
+        Ok(())
+    }
+
+    /// Starts another copy of the program in its place, as an upgrade does.
+    pub fn upgrade(&mut self) -> Result<()> {
+        let copy = self.host.file("evener");
+        fs::copy(&self.program, &copy).context("Copying the program failed")?;
+        let copy = copy.to_string_lossy().into_owned();
+        self.words.iter_mut().filter(|word| **word == self.program).for_each(|word| copy.clone_into(word));
+        self.program = copy;
+        self.start_again()
+    }
+
+    /// Stops the daemon as an operator would; its exit code.
+    pub fn stop(&mut self) -> Result<i32> {
+        self.daemon.sigterm(LIMIT)
+    }
+
+    /// Writes another configuration, which is read when it is asked to.
+    pub fn write(&self, config: &str) -> Result<()> {
+        fs::write(&self.config, config).context("Writing the configuration failed")
+    }
+
+    /// Writes another configuration, and has the daemon read it.
+    pub fn reload(&self, config: &str) -> Result<String> {
+        self.write(config)?;
+        self.command(&["reload"])
+    }
+
+    /// Runs one of the program's commands on the same host; what it printed.
+    pub fn command(&self, words: &[&str]) -> Result<String> {
+        self.host.run(&[&[self.program.as_str()], words].concat())
+    }
+
+    /// Runs one of the program's commands that is expected to fail: exit code, and standard error.
+    pub fn failure(&self, words: &[&str]) -> Result<(i32, String)> {
+        let output = self.host.output(&[&[self.program.as_str()], words].concat())?;
+        let code = output.status.code().context("The command was ended by a signal")?;
+        Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
+    /// What a command prints with `--json`.
+    pub fn json<T: DeserializeOwned>(&self, words: &[&str]) -> Result<T> {
+        let text = self.command(&[words, &["--json"]].concat())?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("`evener {} --json` printed: {text}", words.join(" ")))
+    }
+
+    /// How the daemon sees itself.
+    pub fn status(&self) -> Result<Status> {
+        self.json(&["status"])
+    }
+
+    /// The services as the daemon sees them.
+    pub fn services(&self) -> Result<Vec<Service>> {
+        self.json(&["services"])
+    }
+
+    /// The servers as the daemon sees them.
+    pub fn servers(&self) -> Result<Vec<Server>> {
+        self.json(&["servers"])
+    }
+
+    /// The server of this name, of whatever service.
+    pub fn server(&self, name: &str) -> Result<Server> {
+        let servers = self.servers()?;
+        let found = servers.iter().find(|server| server.name == name);
+        found.cloned().with_context(|| format!("There is no server {name}: {servers:?}"))
+    }
+
+    /// The sessions.
+    pub fn sessions(&self) -> Result<Vec<Session>> {
+        self.json(&["sessions"])
+    }
+
+    /// Waits until so many servers are up, and no others; they.
+    pub fn wait_for_servers(&self, up: usize, timeout: Duration) -> Result<Vec<Server>> {
+        self.wait_for(&format!("{up} servers up"), timeout, |servers| {
+            servers.iter().filter(|server| server.state == "up").count() == up
+        })
+    }
+
+    /// Waits until the servers are as they should be; they.
+    pub fn wait_for(
+        &self,
+        what: &str,
+        timeout: Duration,
+        right: impl Fn(&[Server]) -> bool,
+    ) -> Result<Vec<Server>> {
+        let found = wait::for_value(timeout, || self.servers(), |servers| right(servers))?;
+        found.map_err(|servers| anyhow::anyhow!("No {what}: {servers:?}\n{}", self.daemon.log()))
+    }
+}
+
+fn run(host: &Host, words: &[String]) -> Result<Proc> {
+    let mut daemon = host.spawn("evener", words)?;
+    daemon.wait_for("evener: ready", LIMIT)?;
+    Ok(daemon)
+}

@@ -1,0 +1,95 @@
+//! What the program's commands print with `--json`, as far as its users may rely on it. The testbed has
+//! these names of its own: who renames one in the product must notice here.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// `evener status --json`
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Status {
+    /// The daemon's process.
+    pub pid: u32,
+    /// `xdp` or `packet`.
+    pub engine: String,
+    /// Whether it carries on with what an earlier daemon left.
+    pub adopted: bool,
+    /// Successful reloads.
+    pub reloads: u64,
+    /// Why the last reload changed nothing.
+    pub reload_error: Option<String>,
+    /// Sessions in the table.
+    pub sessions: u64,
+    /// Packets by reason.
+    pub packets: BTreeMap<String, u64>,
+    /// ARP answers that were not believed, by reason.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// One service in `evener services --json`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Whether all its servers fail and the last good ones are kept.
+    pub degraded: bool,
+    /// How often a server was chosen.
+    pub connections: u64,
+}
+
+/// One server in `evener servers --json`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Server {
+    /// The service it serves.
+    pub service: String,
+    /// Its name in that service.
+    pub name: String,
+    /// Where it is, where that is known.
+    pub address: Option<String>,
+    /// `up`, `down` or `draining`.
+    pub state: String,
+    /// Why it is not up.
+    pub reason: Option<String>,
+    /// Its share of new sessions.
+    pub weight: u32,
+    /// Active sessions.
+    pub sessions: u64,
+    /// Sessions it was chosen for.
+    pub connections: u64,
+    /// Packets sent to it.
+    pub packets: u64,
+    /// Bytes sent to it.
+    pub bytes: u64,
+    /// Where its frames go.
+    pub mac: Option<String>,
+    /// `listed` or `discovered`.
+    pub source: String,
+    /// Whether it is the director itself.
+    pub local: bool,
+}
+
+/// One session in `evener sessions --json`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Session {
+    /// Its service.
+    pub service: String,
+    /// `ip:port`.
+    pub client: String,
+    /// Its server's name.
+    pub server: String,
+    /// `new`, `established`, `closing` or `udp`.
+    pub state: String,
+    /// Seconds since its last packet.
+    pub idle_seconds: u64,
+}
+
+/// `evener explain --json`
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Explanation {
+    /// The service.
+    pub service: Option<String>,
+    /// The server.
+    pub server: Option<String>,
+    /// Why.
+    pub because: Vec<String>,
+}

@@ -1,0 +1,121 @@
+//! What can't be done is said in one sentence, by one exit code, and leaves nothing.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+
+use anyhow::Result;
+use evener_lab::evener::{self, Evener, left_on};
+use evener_lab::farm::Farm;
+use evener_lab::wait::LONG;
+
+use crate::{file, shares, split};
+
+on_both_engines! { each_has_its_exit_code_and_sentence }
+
+mod application_space {
+    on_engine!(packet: one_capability_is_enough, a_user_namespace_is_enough);
+
+    pub(super) use super::{a_user_namespace_is_enough, one_capability_is_enough};
+}
+
+/// The one line that says why, among what was logged.
+fn sentence(said: &str) -> &str {
+    let sentences: Vec<_> = said.lines().filter(|line| line.starts_with("evener: ")).collect();
+    let [sentence] = sentences.as_slice() else { panic!("not one sentence: {said}") };
+    sentence
+}
+
+fn each_has_its_exit_code_and_sentence(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(1).build()?;
+    let director = farm.director();
+    let good = file::listed(engine, &farm, "");
+    let refused = |file: &str, before: &[&str]| Evener::refused(director, file, before);
+
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let (code, said) = refused(&good, &nobody)?;
+    assert!(code == 3 && sentence(&said).contains("ermission denied"), "{code}: {said}");
+    let (code, said) = refused(&good, &["setpriv", "--bounding-set=-all", "--inh-caps=-all"])?;
+    assert!(code == 3 && sentence(&said).contains("needs CAP_"), "{code}: {said}");
+
+    let misspelt = good.replacen("[engine]\n", "[engine]\ninterfaces = [\"eht0\"]\n", 1);
+    let (code, said) = refused(&misspelt, &[])?;
+    assert!(code == 4 && sentence(&said).contains("did you mean \"eth0\"?"), "{code}: {said}");
+
+    let (code, said) = refused(&good.replace("kind", "knid"), &[])?;
+    assert!(code == 1 && said.contains("knid") && said.contains("kind"), "{code}: {said}");
+    let program = evener::program()?;
+    let missing = director.output(&[
+        program.as_os_str(),
+        "run".as_ref(),
+        "--config".as_ref(),
+        "/none.toml".as_ref(),
+    ])?;
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(missing.status.code() == Some(1) && sentence(&said).contains("/none.toml"), "{said}");
+
+    assert_eq!(left_on(director)?, [""; 0]);
+    Ok(())
+}
+
+/// The one that packet(7) asks for, and an ordinary user.
+const RAW_ONLY: [&str; 7] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--inh-caps=-all,+net_raw",
+    "--ambient-caps=-all,+net_raw",
+    "--bounding-set=-all,+net_raw",
+];
+
+fn one_capability_is_enough(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let director = farm.director();
+    let folder = director.file("run");
+    fs::create_dir(&folder)?;
+    chown(&folder, Some(65534), Some(65534))?;
+    let run_dir = format!("EVENER_RUN_DIR={}", folder.display());
+    let before = [&["env", &run_dir], &RAW_ONLY[..]].concat();
+    let file = file::listed(engine, &farm, "");
+    let mut evener = Evener::start_by(director, &file, &before, &[])?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    evener.daemon().kill9()?;
+    evener.start_again()?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    assert_eq!(evener.stop()?, 0);
+    Ok(())
+}
+
+fn a_user_namespace_is_enough(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let director = farm.director();
+    let file = file::listed(engine, &farm, "");
+    let folder = director.file("run");
+    fs::create_dir(&folder)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
+    // a user's own network namespace, into which somebody has put the director's interface
+    let mut holder = director.spawn(
+        "holder",
+        &["unshare", "--user", "--map-root-user", "--net", "sh", "-c", "echo here; exec sleep 600"],
+    )?;
+    holder.wait_for("here", LONG)?;
+    let pid = holder.pid().to_string();
+    let interface = &director.interfaces()[0];
+    director.run(&["ip", "link", "set", &interface.name, "netns", &pid])?;
+    let inside = ["nsenter", "--user", "--net", "--target", &pid];
+    let (address, router) =
+        (format!("{}/24", interface.address), farm.router().interfaces()[1].address.to_string());
+    for words in [
+        &["link", "set", "lo", "up"][..],
+        &["address", "add", &address, "dev", &interface.name],
+        &["link", "set", &interface.name, "up"],
+        &["route", "add", "default", "via", &router],
+    ] {
+        director.run(&[&inside[..], &["ip"], words].concat())?;
+    }
+    let run_dir = format!("EVENER_RUN_DIR={}", folder.display());
+    let mut evener = Evener::start_by(director, &file, &[&inside[..], &["env", &run_dir]].concat(), &[])?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    assert_eq!(evener.stop()?, 0);
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Probes, and what follows from them.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use evener_lab::evener::Evener;
+use evener_lab::farm::Farm;
+use evener_lab::visit::Visit;
+use evener_lab::wait::{self, LONG};
+
+use crate::{file, shares, shares_of, split};
+
+on_both_engines! {
+    a_server_that_fails_is_left_out_until_it_works,
+    every_kind_of_probe,
+    rise_and_fall_are_counted,
+    when_all_fail_the_last_are_kept_or_not,
+    a_probe_goes_the_way_that_traffic_goes,
+}
+
+/// Quick probes. A busy machine may be late for one of them, hardly for three in a row.
+fn probed(keys: &str) -> String {
+    let fall = if keys.contains("fall") { "" } else { "fall = 3\n" };
+    let rise = if keys.contains("rise") { "" } else { "rise = 1\n" };
+    format!("[service.health]\ninterval = \"300ms\"\ntimeout = \"250ms\"\n{rise}{fall}{keys}\n")
+}
+
+fn one_service(engine: &str, farm: &Farm, health: &str) -> String {
+    file::engine(engine)
+        + &file::service("web", farm.service(), "")
+        + &probed(health)
+        + &file::servers(farm.servers())
+}
+
+const HEALTHZ: &str = "kind = \"http\"\npath = \"/healthz\"\n";
+
+fn a_server_that_fails_is_left_out_until_it_works(engine: &str) -> Result<()> {
+    let mut farm = Farm::builder().servers(2).build()?;
+    let evener = Evener::start(farm.director(), &one_service(engine, &farm, HEALTHZ))?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+
+    farm.stop_web(1)?;
+    evener.wait_for_servers(1, LONG)?;
+    assert_eq!(evener.server("web2")?.reason.as_deref(), Some("connection refused"));
+    assert_eq!(shares(&farm, 6)?, split([6, 0]));
+    farm.start_web(1)?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+
+    let mut old = Vec::new();
+    for _ in 0..2 {
+        let mut visit = Visit::open(farm.client(0), farm.service())?;
+        old.push((visit.who()?, visit));
+    }
+    farm.set_healthy(0, false)?;
+    evener.wait_for_servers(1, LONG)?;
+    assert_eq!(evener.server("web1")?.reason.as_deref(), Some("status 503"));
+    assert_eq!(shares(&farm, 6)?, split([0, 6]));
+    for (server, visit) in &mut old {
+        assert_eq!(*server, visit.who()?, "what was open stays");
+    }
+    farm.set_healthy(0, true)?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    Ok(())
+}
+
+fn every_kind_of_probe(engine: &str) -> Result<()> {
+    let mut farm = Farm::builder().servers(1).build()?;
+    let kinds = [
+        ("tcp", "kind = \"tcp\"\nport = 80"),
+        ("status", "kind = \"http\"\nport = 80\npath = \"/healthz\"\nstatus = [503]"),
+        ("body", "kind = \"http\"\nport = 80\npath = \"/healthz\"\nbody = \"ok\""),
+        ("other-body", "kind = \"http\"\nport = 80\npath = \"/healthz\"\nbody = \"fine\""),
+        ("arp", "kind = \"arp\""),
+        ("none", "kind = \"none\""),
+    ];
+    let mut text = file::engine(engine);
+    for ((name, health), port) in kinds.into_iter().zip(8001..) {
+        text += &file::service(name, (farm.vip(0), port), "");
+        text += &if name == "none" { file::ALWAYS_UP.to_owned() } else { probed(health) };
+        text += &file::servers(farm.servers());
+    }
+    let evener = Evener::start(farm.director(), &text)?;
+    let becomes = |what: &str, up: &[&str]| {
+        wait::until(what, || {
+            let servers = evener.servers()?;
+            let states: BTreeMap<_, _> =
+                servers.iter().map(|server| (server.service.as_str(), server.state == "up")).collect();
+            Ok(kinds.iter().all(|(name, _)| states.get(name) == Some(&up.contains(name))))
+        })
+    };
+    becomes("all as a healthy server answers", &["tcp", "body", "arp", "none"])?;
+    farm.set_healthy(0, false)?;
+    becomes("all as a sick server answers", &["tcp", "status", "arp", "none"])?;
+    farm.stop_web(0)?;
+    becomes("all as a host without a web server answers", &["arp", "none"])?;
+    farm.set_healthy(0, true)?;
+    farm.start_web(0)?;
+    becomes("all as a healthy server answers again", &["tcp", "body", "arp", "none"])?;
+    farm.server(0).unplug()?;
+    wait::until("ARP tells that the host is gone", || {
+        Ok(evener.servers()?.iter().any(|server| server.service == "arp" && server.state == "down"))
+    })
+}
+
+fn rise_and_fall_are_counted(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(1).build()?;
+    let mut text = file::engine(engine);
+    for (name, counts, port) in [
+        ("quick", "rise = 1\nfall = 1", 8001),
+        ("stubborn", "rise = 1\nfall = 50", 8002),
+        ("wary", "rise = 50\nfall = 1", 8003),
+    ] {
+        text += &file::service(name, (farm.vip(0), port), "");
+        text += &probed(&format!("{HEALTHZ}port = 80\n{counts}"));
+        text += &file::servers(farm.servers());
+    }
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(3, LONG)?;
+    let states =
+        || -> Result<Vec<String>> { Ok(evener.servers()?.into_iter().map(|server| server.state).collect()) };
+    farm.set_healthy(0, false)?;
+    wait::until("two fell", || Ok(states()? == ["down", "up", "down"]))?;
+    farm.set_healthy(0, true)?;
+    wait::until("one rose", || Ok(states()? == ["up", "up", "down"]))
+}
+
+fn when_all_fail_the_last_are_kept_or_not(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).vips(2).build()?;
+    let strict = (farm.vip(1), 80).into();
+    let text = one_service(engine, &farm, HEALTHZ)
+        + &file::service("strict", strict, "keep_last = false\n")
+        + &probed(HEALTHZ)
+        + &file::servers(farm.servers());
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(4, LONG)?;
+    let mut old = Visit::open(farm.client(0), strict)?;
+    let server = old.who()?;
+
+    farm.set_healthy(0, false)?;
+    farm.set_healthy(1, false)?;
+    evener.wait_for_servers(0, LONG)?;
+    let services = evener.services()?;
+    let degraded: Vec<_> = services.iter().map(|service| service.degraded).collect();
+    assert_eq!(degraded, [true, false], "{services:?}");
+    assert_eq!(shares(&farm, 6)?, split([3, 3]), "an empty farm helps nobody");
+    let url = format!("http://{strict}/who");
+    assert!(farm.client(0).curl(&["--max-time", "1", &url]).is_err(), "no new connections");
+    assert!(evener.status()?.packets["no_server"] > 0);
+    assert_eq!(old.who()?, server, "the old ones go on");
+
+    farm.set_healthy(0, true)?;
+    farm.set_healthy(1, true)?;
+    evener.wait_for_servers(4, LONG)?;
+    assert_eq!(shares_of(&farm, strict, 6)?.len(), 2);
+    Ok(())
+}
+
+fn a_probe_goes_the_way_that_traffic_goes(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let evener = Evener::start(farm.director(), &one_service(engine, &farm, HEALTHZ))?;
+    evener.wait_for_servers(2, LONG)?;
+    let change = |verb: &str| farm.server(1).ip(&[format!("addr {verb} {}/32 dev lo", farm.vip(0))]);
+    change("del")?;
+    evener.wait_for_servers(1, LONG)?;
+    assert_eq!(evener.server("web2")?.state, "down");
+    let straight = format!("http://{}/who", farm.server(1).address());
+    assert_eq!(farm.director().curl(&[&straight])?, "web2\n", "its own address works");
+    assert_eq!(shares(&farm, 6)?, split([6, 0]));
+    change("add")?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    Ok(())
+}

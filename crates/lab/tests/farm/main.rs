@@ -1,0 +1,76 @@
+//! Whole farms: the daemon as its users run it, real web servers, real clients; each test on both engines.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+/// Makes two tests of each function, one for each engine, whose name is the argument.
+macro_rules! on_both_engines {
+    ($($name:ident),+ $(,)?) => {
+        on_engine!(xdp: $($name),+);
+        on_engine!(packet: $($name),+);
+    };
+}
+
+/// Makes tests of functions, on one engine.
+macro_rules! on_engine {
+    ($engine:ident: $($name:ident),+ $(,)?) => {
+        mod $engine {
+            $(#[test]
+            fn $name() -> anyhow::Result<()> {
+                crate::on_engine(stringify!($engine), super::$name)
+            })+
+        }
+    };
+}
+
+mod discovery;
+mod errors;
+mod file;
+mod health;
+mod hostile;
+mod listed;
+mod local;
+mod policies;
+mod reload;
+mod sessions;
+mod survival;
+mod udp;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::farm::Farm;
+use evener_lab::load::{Load, Report};
+use evener_lab::skip;
+
+fn on_engine(engine: &str, test: fn(&str) -> Result<()>) -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    test(engine).with_context(|| format!("with the {engine} engine"))
+}
+
+/// Whom so many new connections to the farm's service, one after another, were given to.
+fn shares(farm: &Farm, connections: u64) -> Result<BTreeMap<String, u64>> {
+    shares_of(farm, farm.service(), connections)
+}
+
+/// The same for another service.
+fn shares_of(farm: &Farm, service: SocketAddr, connections: u64) -> Result<BTreeMap<String, u64>> {
+    let load = Load { requests: Some(connections), ..Load::to(service) };
+    let report = unbroken(load.run_on(farm.client(0))?)?;
+    Ok(report.servers.into_iter().map(|(server, share)| (server, share.connections)).collect())
+}
+
+/// A report without errors.
+fn unbroken(report: Report) -> Result<Report> {
+    ensure!(report.errors.total() == 0, "{} requests broke: {:?}", report.errors.total(), report.examples);
+    ensure!(report.requests > 0, "nothing was asked at all");
+    Ok(report)
+}
+
+/// `web1`, `web2` ... with their shares, as [`shares`] gives them.
+fn split<const N: usize>(shares: [u64; N]) -> BTreeMap<String, u64> {
+    let named = shares.into_iter().enumerate().filter(|(_, share)| *share > 0);
+    named.map(|(number, share)| (format!("web{}", number + 1), share)).collect()
+}

@@ -1,0 +1,145 @@
+//! Who is chosen.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use evener_lab::evener::Evener;
+use evener_lab::farm::Farm;
+use evener_lab::load::Load;
+use evener_lab::visit::Visit;
+use evener_lab::wait::{self, LONG};
+
+use crate::{file, shares, split, unbroken};
+
+on_both_engines! {
+    round_robin_is_exact_by_weight,
+    the_hash_has_one_server_for_an_endpoint,
+    least_connections_spares_who_has_many,
+    a_drained_server_keeps_what_it_has,
+}
+
+fn weighted(engine: &str, farm: &Farm, weights: [u16; 3]) -> String {
+    let servers = farm.servers().iter().zip(weights).map(|(host, weight)| file::server(host, weight));
+    file::engine(engine)
+        + &file::service("web", farm.service(), "")
+        + file::ALWAYS_UP
+        + &servers.collect::<String>()
+}
+
+fn round_robin_is_exact_by_weight(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(3).build()?;
+    let evener = Evener::start(farm.director(), &weighted(engine, &farm, [1, 2, 3]))?;
+    evener.wait_for_servers(3, LONG)?;
+    assert_eq!(shares(&farm, 60)?, split([10, 20, 30]));
+    evener.reload(&weighted(engine, &farm, [1, 1, 1]))?;
+    assert_eq!(shares(&farm, 30)?, split([10, 10, 10]));
+
+    let mut kept: Vec<_> =
+        (0..3).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+    let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    evener.reload(&weighted(engine, &farm, [2, 1, 0]))?;
+    assert_eq!(evener.server("web3")?.state, "draining");
+    assert_eq!(shares(&farm, 30)?, split([20, 10]));
+    let after: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    assert_eq!(before, after, "weight 0 keeps the old ones");
+    Ok(())
+}
+
+fn the_hash_has_one_server_for_an_endpoint(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(3).build()?;
+    let keys = "policy = \"hash\"\ntimeouts = { closing = \"100ms\" }\n";
+    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
+    evener.wait_for_servers(3, LONG)?;
+    let mut used = BTreeSet::new();
+    for port in 40_000..40_020 {
+        let explain =
+            ["explain", &format!("{}:{port}", farm.client(0).address()), &farm.service().to_string()];
+        let foretold = evener.json::<evener_lab::evener::Explanation>(&explain)?.server;
+        let visit = || -> Result<String> {
+            let mut visit = Visit::open_from(farm.client(0), port, farm.service())?;
+            let server = visit.who()?;
+            visit.reset()?;
+            Ok(server)
+        };
+        let first = visit()?;
+        assert_eq!(foretold.as_deref(), Some(first.as_str()), "port {port}");
+        assert_eq!((visit()?, visit()?), (first.clone(), first.clone()), "port {port}");
+        used.insert(first);
+    }
+    assert_eq!(used.len(), 3, "every server is somebody's");
+    Ok(())
+}
+
+fn least_connections_spares_who_has_many(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(3).build()?;
+    let keys = "policy = \"least-connections\"\ntimeouts = { closing = \"100ms\" }\n";
+    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
+    evener.wait_for_servers(3, LONG)?;
+    let open = |count: usize| -> Result<Vec<(String, Visit)>> {
+        let visit = || -> Result<_> {
+            let mut visit = Visit::open(farm.client(0), farm.service())?;
+            Ok((visit.who()?, visit))
+        };
+        (0..count).map(|_| visit()).collect()
+    };
+    let shares_of = |visits: &[(String, Visit)]| {
+        let of = |name: &str| visits.iter().filter(|(server, _)| server == name).count();
+        ["web1", "web2", "web3"].map(of)
+    };
+    let mut held = open(9)?;
+    assert_eq!(shares_of(&held), [3, 3, 3]);
+
+    // only web1's visitors stay
+    let (stay, leave): (Vec<_>, Vec<_>) = held.drain(..).partition(|(server, _)| server == "web1");
+    leave.into_iter().try_for_each(|(_, visit)| visit.reset())?;
+    wait::until("those who left are forgotten", || {
+        let active: Vec<_> = evener.servers()?.iter().map(|server| server.sessions).collect();
+        Ok(active == [3, 0, 0])
+    })?;
+    assert_eq!(shares_of(&open(6)?), [0, 3, 3]);
+    assert_eq!(stay.len(), 3);
+    Ok(())
+}
+
+fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut kept: Vec<_> =
+        (0..2).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+    let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let slow = Load {
+        path: "/big".to_owned(),
+        connections: 2,
+        requests: Some(1),
+        pace: Some(4_000_000),
+        ..Load::to(farm.service())
+    };
+    let downloads = slow.start_on(farm.client(0));
+    wait::until("the downloads began", || Ok(evener.sessions()?.len() >= 4))?;
+
+    let said = evener.command(&["drain", "web/web1"])?;
+    assert!(said.contains("drains"), "{said}");
+    let drained = evener.server("web1")?;
+    assert_eq!(
+        (drained.state.as_str(), drained.reason.as_deref()),
+        ("draining", Some("drained by the operator"))
+    );
+    assert_eq!(shares(&farm, 6)?, split([0, 6]));
+    assert_eq!(evener.server("web1")?.connections, drained.connections);
+    // what the operator wants outlives the daemon
+    evener.daemon().kill9()?;
+    evener.start_again()?;
+    assert_eq!(shares(&farm, 6)?, split([0, 6]));
+    let after: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    assert_eq!(before, after);
+
+    evener.command(&["undrain", "web/web1"])?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    let report = unbroken(downloads.join()?)?;
+    assert_eq!((report.requests, report.servers.len()), (2, 2), "{report:?}");
+
+    let (code, said) = evener.failure(&["drain", "web/web9"])?;
+    assert!(code == 1 && said.contains("no server web9"), "{said}");
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! What belongs together stays together.
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::evener::{Evener, Explanation, Session};
+use evener_lab::farm::{Builder, Farm};
+use evener_lab::visit::Visit;
+use evener_lab::wait::{self, LONG};
+
+use crate::{file, split};
+
+on_both_engines! {
+    a_connection_stays_where_it_began,
+    a_port_used_again_gets_a_new_choice,
+    idle_sessions_are_forgotten,
+    explain_says_what_happens,
+    large_files_pass_whole_both_ways,
+}
+
+fn session_of(evener: &Evener, visit: &Visit) -> Result<Option<Session>> {
+    let client = visit.client().to_string();
+    Ok(evener.sessions()?.into_iter().find(|session| session.client == client))
+}
+
+fn a_connection_stays_where_it_began(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let evener =
+        Evener::start(farm.director(), &file::listed(engine, &farm, "timeouts = { closing = \"2s\" }\n"))?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut visits: Vec<_> =
+        (0..4).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+    for (visit, server) in visits.iter_mut().zip(["web1", "web2"].into_iter().cycle()) {
+        for _ in 0..5 {
+            assert_eq!(visit.who()?, server);
+        }
+        let session = session_of(&evener, visit)?.context("there is no session")?;
+        assert_eq!((session.server.as_str(), session.state.as_str()), (server, "established"));
+    }
+    let clients: Vec<_> = visits.iter().map(|visit| visit.client().to_string()).collect();
+    let state = |client: &String| -> Result<Option<String>> {
+        let sessions = evener.sessions()?;
+        Ok(sessions.into_iter().find(|session| session.client == *client).map(|session| session.state))
+    };
+    let (mut reset, mut kept) = (visits.split_off(2), visits);
+    drop(kept.remove(0));
+    reset.remove(0).reset()?;
+    for gone in [&clients[0], &clients[2]] {
+        wait::until("FIN and RST close", || Ok(state(gone)?.is_none_or(|state| state == "closing")))?;
+        wait::until("what has closed is forgotten", || Ok(state(gone)?.is_none()))?;
+    }
+    assert_eq!((kept[0].who()?, reset[0].who()?), ("web2".to_owned(), "web2".to_owned()));
+    wait::until("only the open ones count", || {
+        let active: Vec<_> = evener.servers()?.iter().map(|server| server.sessions).collect();
+        Ok(active == [0, 2])
+    })
+}
+
+fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    // closing lasts longer than the test, so that a port is used again within it
+    let keys = "timeouts = { closing = \"1m\" }\n";
+    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
+    evener.wait_for_servers(2, LONG)?;
+    for server in ["web1", "web2", "web1", "web2"] {
+        let mut visit = Visit::open_from(farm.client(0), 40_000, farm.service())?;
+        assert_eq!(visit.who()?, server);
+        let client = visit.client().to_string();
+        visit.reset()?;
+        wait::until("it closes", || {
+            let sessions = evener.sessions()?;
+            Ok(sessions.iter().any(|session| session.client == client && session.state == "closing"))
+        })?;
+    }
+    assert_eq!(evener.sessions()?.len(), 1);
+    Ok(())
+}
+
+fn idle_sessions_are_forgotten(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let keys = "timeouts = { tcp = \"1s\" }\n";
+    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut visit = Visit::open(farm.client(0), farm.service())?;
+    let server = visit.who()?;
+    for _ in 0..8 {
+        std::thread::sleep(std::time::Duration::from_millis(250));
+        assert_eq!(visit.who()?, server, "who talks is not idle");
+    }
+    assert!(session_of(&evener, &visit)?.is_some());
+    wait::until("it is forgotten", || Ok(session_of(&evener, &visit)?.is_none()))?;
+    assert_eq!(evener.status()?.sessions, 0);
+    Ok(())
+}
+
+fn explain_says_what_happens(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(3).build()?;
+    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
+    evener.wait_for_servers(3, LONG)?;
+    let (client, service) = (farm.client(0).address(), farm.service().to_string());
+    let explain = |port: u16, service: &str| -> Result<Explanation> {
+        evener.json(&["explain", &format!("{client}:{port}"), service])
+    };
+    for port in 40_000..40_006 {
+        let foretold = explain(port, &service)?;
+        assert!(foretold.because.iter().any(|why| why.contains("no session")), "{foretold:?}");
+        let mut visit = Visit::open_from(farm.client(0), port, farm.service())?;
+        let server = visit.who()?;
+        assert_eq!(foretold.server.as_deref(), Some(server.as_str()), "{foretold:?}");
+        let told = explain(port, &service)?;
+        assert_eq!(told.server.as_deref(), Some(server.as_str()), "{told:?}");
+        assert!(told.because.iter().any(|why| why.contains("there is a session")), "{told:?}");
+    }
+    let stranger = explain(1, "192.0.2.77:80")?;
+    assert_eq!((stranger.service, stranger.server), (None, None));
+    Ok(())
+}
+
+fn large_files_pass_whole_both_ways(engine: &str) -> Result<()> {
+    for farm in [Farm::builder(), Farm::builder().offload_replies()] {
+        there_and_back(engine, farm)?;
+    }
+    Ok(())
+}
+
+fn there_and_back(engine: &str, farm: Builder) -> Result<()> {
+    let farm = farm.servers(2).build()?;
+    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
+    evener.wait_for_servers(2, LONG)?;
+    let client = farm.client(0);
+    let (original, copy) = (client.file("original"), client.file("copy"));
+    let (original, copy) = (original.to_string_lossy().into_owned(), copy.to_string_lossy().into_owned());
+    client.run(&[
+        "dd",
+        "if=/dev/urandom",
+        &format!("of={original}"),
+        "bs=1000000",
+        "count=30",
+        "status=none",
+    ])?;
+    let url = format!("http://{}/upload/file", farm.service());
+    let long = ["--max-time", "60", "--output", &copy];
+    client.curl(&[&long[..], &["--upload-file", &original, &url]].concat())?;
+    client.curl(&[&long[..], &[&url]].concat())?;
+    let sums = client.run(&["sha256sum", &original, &copy])?;
+    let sums: Vec<_> = sums.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    ensure!(sums.len() == 2 && sums[0] == sums[1], "{sums:?}");
+    let connections: u64 = evener.servers()?.iter().map(|server| server.connections).sum();
+    assert_eq!(connections, 2);
+    assert_eq!(crate::shares(&farm, 4)?, split([2, 2]));
+    Ok(())
+}

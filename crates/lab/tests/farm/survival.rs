@@ -1,0 +1,239 @@
+//! Whatever happens to the daemon, the farm goes on; and when it shall end, nothing is left of it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use evener_lab::evener::{Evener, left_on};
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::load::{Load, Running};
+use evener_lab::visit::Visit;
+use evener_lab::wait::{self, LONG};
+
+use crate::{file, shares, shares_of, split};
+
+on_both_engines! {
+    killed_under_load_nothing_breaks,
+    kept_when_stopped_with_keep,
+    stopped_it_leaves_nothing,
+    an_upgrade_carries_on,
+    a_second_daemon_is_refused,
+    daemons_in_two_namespaces_never_meet,
+    a_daemon_with_mounts_of_its_own_survives,
+}
+
+mod kernel {
+    on_engine!(xdp: vanished_namespaces_are_cleared_up_after);
+
+    pub(super) use super::vanished_namespaces_are_cleared_up_after;
+}
+
+/// Clients of every kind. They wait as long as a TCP does that sends again.
+fn audience(farm: &Farm) -> [Running; 3] {
+    let visit =
+        Load { connections: 4, pause: Duration::from_millis(5), timeout: LONG, ..Load::to(farm.service()) };
+    let kept = Load { keep_alive: true, path: "/2k".to_owned(), ..visit.clone() };
+    let slow = Load { connections: 2, path: "/big".to_owned(), pace: Some(4_000_000), ..visit.clone() };
+    [visit, kept, slow].map(|load| load.start_on(farm.client(0)))
+}
+
+/// Each session's server, by client.
+fn servers_of_sessions(evener: &Evener) -> Result<BTreeMap<String, String>> {
+    Ok(evener.sessions()?.into_iter().map(|session| (session.client, session.server)).collect())
+}
+
+fn killed_under_load_nothing_breaks(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(3).build()?;
+    let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
+    evener.wait_for_servers(3, LONG)?;
+    let loads = audience(&farm);
+    wait::until("all are at it", || Ok(loads[0].requests() > 100 && loads[1].requests() > 100))?;
+    for _ in 0..2 {
+        let (before, status) = (servers_of_sessions(&evener)?, evener.status()?);
+        let asked: u64 = loads[..2].iter().map(Running::requests).sum();
+        evener.daemon().kill9()?;
+        if engine == "xdp" {
+            wait::until("traffic flows without a daemon", || {
+                Ok(loads[..2].iter().map(Running::requests).sum::<u64>() > asked + 200)
+            })?;
+        } else {
+            thread::sleep(Duration::from_millis(500));
+        }
+        evener.start_again()?;
+        let after = evener.status()?;
+        assert!(after.adopted && after.pid != status.pid, "{after:?}");
+        assert!(after.packets["forwarded"] >= status.packets["forwarded"], "counters go on");
+        let now = servers_of_sessions(&evener)?;
+        let moved: Vec<_> = now
+            .iter()
+            .filter(|(client, server)| before.get(*client).is_some_and(|was| was != *server))
+            .collect();
+        // ports are used again, but hardly one within so short a time
+        assert!(moved.is_empty(), "{moved:?}");
+        assert!(before.keys().filter(|client| now.contains_key(*client)).count() >= 4);
+        let asked: u64 = loads[..2].iter().map(Running::requests).sum();
+        wait::until("all go on", || Ok(loads[..2].iter().map(Running::requests).sum::<u64>() > asked + 100))?;
+    }
+    for load in loads {
+        let report = load.stop()?;
+        ensure!(report.errors.total() == 0, "{} broke: {:?}", report.errors.total(), report.examples);
+    }
+    Ok(())
+}
+
+/// Kept connections, and whose they are.
+fn kept(farm: &Farm, count: usize) -> Result<Vec<(String, Visit)>> {
+    let open = || -> Result<_> {
+        let mut visit = Visit::open(farm.client(0), farm.service())?;
+        Ok((visit.who()?, visit))
+    };
+    (0..count).map(|_| open()).collect()
+}
+
+fn go_on(kept: &mut [(String, Visit)]) -> Result<()> {
+    for (server, visit) in kept {
+        assert_eq!(*server, visit.who()?);
+    }
+    Ok(())
+}
+
+fn kept_when_stopped_with_keep(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let mut evener = Evener::start_by(farm.director(), &file::listed(engine, &farm, ""), &[], &["--keep"])?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut kept = kept(&farm, 4)?;
+    let before: Vec<_> = evener.servers()?.iter().map(|server| server.connections).collect();
+    assert_eq!(evener.stop()?, 0);
+    if engine == "xdp" {
+        go_on(&mut kept)?;
+        assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    }
+    evener.start_again()?;
+    assert!(evener.status()?.adopted);
+    go_on(&mut kept)?;
+    let after: Vec<_> = evener.servers()?.iter().map(|server| server.connections).collect();
+    assert!(after.iter().zip(&before).all(|(after, before)| after >= before), "{before:?}, {after:?}");
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    Ok(())
+}
+
+fn stopped_it_leaves_nothing(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let director = farm.director();
+    assert_eq!(left_on(director)?, [""; 0], "nothing was there before");
+    let mut evener = Evener::start(director, &file::listed(engine, &farm, ""))?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    assert!(!left_on(director)?.is_empty());
+    assert_eq!(evener.stop()?, 0);
+    assert_eq!(left_on(director)?, [""; 0]);
+    let (code, said) = evener.failure(&["status"])?;
+    assert!(code == 1 && said.starts_with("evener: "), "{said}");
+    // what a killed daemon left goes with the next one
+    evener.start_again()?;
+    evener.daemon().kill9()?;
+    evener.start_again()?;
+    assert_eq!(evener.stop()?, 0);
+    assert_eq!(left_on(director)?, [""; 0]);
+    Ok(())
+}
+
+fn an_upgrade_carries_on(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut kept = kept(&farm, 4)?;
+    evener.daemon().kill9()?;
+    evener.upgrade()?;
+    assert!(evener.status()?.adopted);
+    go_on(&mut kept)?;
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    Ok(())
+}
+
+fn a_second_daemon_is_refused(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let file = file::listed(engine, &farm, "");
+    let mut evener = Evener::start(farm.director(), &file)?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut kept = kept(&farm, 2)?;
+    let (code, said) = Evener::refused(farm.director(), &file, &[])?;
+    let pid = format!("pid {}", evener.daemon().pid());
+    assert!(code == 5 && said.contains(&pid) && said.lines().count() == 1, "{code}: {said}");
+    go_on(&mut kept)?;
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    Ok(())
+}
+
+fn daemons_in_two_namespaces_never_meet(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).directors(2).vips(2).answering().build()?;
+    let second = SocketAddr::from((farm.vip(1), 80));
+    let other = file::engine(engine) + &file::service("other", second, file::DISCOVER) + file::ALWAYS_UP;
+    let mut one = Evener::start(&farm.directors()[0], &file::discovered(engine, &farm, ""))?;
+    let mut two = Evener::start(&farm.directors()[1], &other)?;
+    one.wait_for_servers(2, LONG)?;
+    two.wait_for_servers(2, LONG)?;
+    assert_eq!((one.services()?[0].name.as_str(), two.services()?[0].name.as_str()), ("web", "other"));
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    assert_eq!(shares_of(&farm, second, 6)?, split([3, 3]));
+    assert_eq!((one.services()?[0].connections, two.services()?[0].connections), (4, 6));
+    assert_eq!(one.stop()?, 0);
+    assert_eq!(shares_of(&farm, second, 6)?, split([3, 3]));
+    two.daemon().kill9()?;
+    one.start_again()?;
+    assert!(!one.status()?.adopted, "the other's is not its own");
+    two.start_again()?;
+    assert!(two.status()?.adopted);
+    Ok(())
+}
+
+fn a_daemon_with_mounts_of_its_own_survives(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    // ip-netns(8) gives each command mounts of its own, among them a BPF file system that goes with it
+    let name = farm.director().netns().name();
+    let file = file::listed(engine, &farm, "");
+    let mut evener = Evener::start_by(farm.director(), &file, &["ip", "netns", "exec", name], &[])?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut kept = kept(&farm, 4)?;
+    evener.daemon().kill9()?;
+    if engine == "xdp" {
+        go_on(&mut kept)?;
+        assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    }
+    evener.start_again()?;
+    assert!(evener.status()?.adopted);
+    go_on(&mut kept)?;
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    assert_eq!(evener.stop()?, 0);
+    assert_eq!(left_on(farm.director())?, [""; 0]);
+    Ok(())
+}
+
+fn pins_of(host: &Host) -> Result<PathBuf> {
+    Ok(PathBuf::from(format!("/sys/fs/bpf/evener/net-{}", host.netns().inode()?)))
+}
+
+fn vanished_namespaces_are_cleared_up_after(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(1).directors(2).vips(2).answering().build()?;
+    let mut evener = Evener::start(farm.director(), &file::discovered(engine, &farm, ""))?;
+    evener.wait_for_servers(1, LONG)?;
+    let pins = pins_of(farm.director())?;
+    evener.daemon().kill9()?;
+    assert!(pins.is_dir());
+    farm.switch().ip(&[format!("link delete {}", farm.director().interfaces()[0].port)])?;
+    farm.router().run(&["ip", "netns", "delete", farm.director().netns().name()])?;
+    assert!(pins.is_dir(), "nobody has looked yet");
+
+    let second = SocketAddr::from((farm.vip(1), 80));
+    let other = file::engine(engine) + &file::service("other", second, file::DISCOVER) + file::ALWAYS_UP;
+    wait::until("the kernel has removed the namespace, and a daemon what was left of it", || {
+        let mut evener = Evener::start(&farm.directors()[1], &other)?;
+        evener.wait_for_servers(1, LONG)?;
+        evener.stop()?;
+        Ok(!pins.exists())
+    })
+}
