@@ -77,6 +77,13 @@ impl Guard {
 }
 
 /// Works whether there is such a table or not.
+/// Removes the guard of an engine that is gone: under another engine it would drop what that one passes.
+pub(super) fn remove_stale() {
+    if let Err(error) = nft(REMOVE) {
+        tracing::debug!(%error, "no guard to remove, or no right to");
+    }
+}
+
 const REMOVE: &str = "add table netdev evener\ndelete table netdev evener\n";
 
 fn names(tables: &Tables) -> Result<Vec<String>, EngineError> {

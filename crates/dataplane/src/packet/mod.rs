@@ -15,7 +15,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -52,6 +52,13 @@ pub struct PacketEngine {
     guard: Guard,
     threads: usize,
     running: Option<Tables>,
+}
+
+/// Clears what a packet engine that is gone left for its successor, which now is another engine.
+pub fn clear_left(session_file: &Path) {
+    if std::fs::remove_file(session_file).is_ok() {
+        guard::remove_stale();
+    }
 }
 
 impl PacketEngine {

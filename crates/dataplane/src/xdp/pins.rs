@@ -36,7 +36,7 @@ pub fn directory() -> Result<PathBuf, EngineError> {
 /// what is pinned there is gone with the command, so the first process's mounts are used where they differ.
 fn bpffs() -> io::Result<PathBuf> {
     let own = PathBuf::from(BPFFS);
-    let first = Path::new("/proc/1/root").join(BPFFS.trim_start_matches('/'));
+    let first = first_bpffs();
     let differs = match (fs::metadata("/proc/self/ns/mnt"), fs::metadata("/proc/1/ns/mnt")) {
         (Ok(own), Ok(first)) => own.ino() != first.ino(),
         _ => false,
@@ -75,6 +75,29 @@ fn mount_in_first() -> io::Result<()> {
         mount_here()
     });
     thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
+/// Detaches and forgets what a kernel engine that is gone left in this network namespace for its
+/// successor, which now is another engine: its programs would take every packet first.
+///
+/// # Errors
+/// When it can't be removed.
+pub fn clear_left() -> Result<(), EngineError> {
+    let namespace = network_namespace().unwrap_or_default();
+    for root in [PathBuf::from(BPFFS), first_bpffs()] {
+        let dir = root.join("evener").join(format!("net-{namespace}"));
+        if is_bpffs(&root) && dir.exists() {
+            clear(&dir)
+                .map_err(|e| EngineError::system(format!("unpinning {}", dir.display()), "CAP_SYS_ADMIN", e))?;
+            tracing::info!("detached what an earlier kernel engine had left");
+        }
+    }
+    Ok(())
+}
+
+/// The BPF file system as the first process sees it.
+fn first_bpffs() -> PathBuf {
+    Path::new("/proc/1/root").join(BPFFS.trim_start_matches('/'))
 }
 
 /// The links pinned in `dir`, with the interface each is attached to.

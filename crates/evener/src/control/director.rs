@@ -260,12 +260,13 @@ impl Director {
     /// # Errors
     /// As [`Director::replan`].
     pub(super) fn surroundings(&mut self, network: Network, now_ms: u64) -> Result<(), DirectError> {
-        // An interface may have come back with another MAC; one that is gone keeps its place until reload.
-        for (ifindex, mac) in &mut self.interfaces {
-            if let Some(interface) = network.interfaces.get(ifindex) {
-                *mac = interface.mac;
-            }
+        // One that is down for a while keeps its place; one that came back may have another number or MAC.
+        let mut interfaces =
+            network.pick_interfaces(&self.config.engine.interfaces, &self.config.services).unwrap_or_default();
+        for ifindex in self.interfaces.keys() {
+            interfaces.extend(network.interfaces.get(ifindex).map(|interface| (*ifindex, interface.mac)));
         }
+        self.interfaces = interfaces;
         self.network = network;
         let surroundings = self.network.surroundings(&self.interfaces.keys().copied().collect::<Vec<_>>());
         let notices = self.membership.surroundings(surroundings, now_ms);

@@ -156,9 +156,9 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
 /// The engine that the file asks for; for `auto` also why it isn't the kernel's.
 fn engine(config: &Config, directory: &Path) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
     match config.engine.kind {
-        EngineKind::Xdp => Ok((Box::new(xdp(config)?), None)),
+        EngineKind::Xdp => Ok((Box::new(xdp(config, directory)?), None)),
         EngineKind::Packet => Ok((Box::new(packet(config, directory)?), None)),
-        EngineKind::Auto => match xdp(config) {
+        EngineKind::Auto => match xdp(config, directory) {
             Ok(engine) => Ok((Box::new(engine), None)),
             Err(StartError::Engine(error)) => {
                 let note = format!("the packet engine, since the kernel engine can't run: {error}");
@@ -170,7 +170,7 @@ fn engine(config: &Config, directory: &Path) -> Result<(Box<dyn Engine>, Option<
     }
 }
 
-fn xdp(config: &Config) -> Result<XdpEngine, StartError> {
+fn xdp(config: &Config, directory: &Path) -> Result<XdpEngine, StartError> {
     let mode = match config.engine.xdp_mode {
         XdpMode::Auto => None,
         XdpMode::Native => Some(xdp::Mode::Native),
@@ -182,17 +182,24 @@ fn xdp(config: &Config) -> Result<XdpEngine, StartError> {
         mode,
         pins: Some(pins::directory()?),
     };
-    Ok(XdpEngine::start(options)?)
+    let engine = XdpEngine::start(options)?;
+    packet::clear_left(&session_file(directory));
+    Ok(engine)
 }
 
 fn packet(config: &Config, directory: &Path) -> Result<PacketEngine, StartError> {
+    pins::clear_left()?;
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(PacketEngine::start(packet::Options {
         sessions_max: config.engine.sessions_max,
         seed: seed()?,
         threads: config.engine.threads.unwrap_or(processors),
-        session_file: directory.join("sessions"),
+        session_file: session_file(directory),
     })?)
+}
+
+fn session_file(directory: &Path) -> PathBuf {
+    directory.join("sessions")
 }
 
 /// A new key for the flow hash.
