@@ -153,6 +153,7 @@ struct server_stats {
 	__u64 packets;
 	__u64 bytes;
 	__u64 connections;
+	__u64 pad;
 };
 
 #endif

@@ -42,9 +42,12 @@ static __always_inline __u64 value_in(const struct flow *flow, __u16 server, __u
 
 static __always_inline struct server *present_server(__u32 slot)
 {
-	struct server *server = bpf_map_lookup_elem(&servers, &slot);
+	struct server *server = &servers[slot % SERVER_SLOTS];
 
-	return server && (server->flags & SERVER_PRESENT) ? server : 0;
+	if (!(server->flags & SERVER_PRESENT))
+		server = 0;
+	hide(server);
+	return server;
 }
 
 static __always_inline bool chooses_anew(const struct flow *flow, __u64 value, const struct server *server)

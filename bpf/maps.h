@@ -11,7 +11,10 @@
 #include <stdbool.h>
 #include "abi.h"
 
-/* Keeps the compiler from dropping a check that it knows to hold and the verifier doesn't. */
+/*
+ * Keeps the compiler from using what it knows of a value: from dropping a check that the verifier wants to
+ * see, or putting in the place of a check for NULL the comparison that the NULL came from.
+ */
 #define hide(x) asm volatile("" : "+r"(x))
 
 /* Filled before loading. */
@@ -25,23 +28,27 @@ struct {
 	__type(value, struct settings);
 } about SEC(".maps");
 
+/*
+ * Tables of fixed size are plain arrays, each in a section of its own, which libbpf makes a map of: the
+ * program reads them without a look-up, and the control plane maps and pins them like any other.
+ */
+#define TABLE(name) SEC(".bss." #name)
+
 /* Two halves of VIP_PLACES: one in force, one to be written. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 2 * VIP_PLACES);
-	__type(key, __u32);
-	__type(value, struct vip);
-} vips SEC(".maps");
+struct vip vips[2 * VIP_PLACES] TABLE(vips);
 
 /* The multiplier that gives each VIP its place (odd), and in its lowest bit the half in force instead. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} commit SEC(".maps");
+__u64 commit TABLE(commit);
+
+struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
+
+struct server servers[SERVER_SLOTS] TABLE(servers);
+
+/* Active sessions by server slot. */
+__u64 active[SERVER_SLOTS] TABLE(active);
+
+/* Where each service's ring stands. */
+__u64 cursors[SERVICES_MAX] TABLE(cursors);
 
 /* Only for packets too odd to have a port, and for ARP. */
 struct {
@@ -54,26 +61,10 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, INTERFACE_PLACES);
-	__type(key, __u32);
-	__type(value, struct interface);
-} interfaces SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 2 * SERVICES_MAX);
 	__type(key, __u32);
 	__type(value, struct ring);
 } rings SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SERVER_SLOTS);
-	__type(key, __u32);
-	__type(value, struct server);
-} servers SEC(".maps");
 
 /* Mmapable puts it at the start of a page, so a bucket is two cache lines and in one page. */
 struct {
@@ -83,24 +74,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct bucket);
 } sessions SEC(".maps");
-
-/* Active sessions by server slot. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SERVER_SLOTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} active SEC(".maps");
-
-/* Where each service's ring stands. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SERVICES_MAX);
-	__type(key, __u32);
-	__type(value, __u64);
-} cursors SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -128,23 +101,24 @@ static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol
 
 static __always_inline struct vip *find_vip(__u64 bits)
 {
-	__u32 first = 0, index;
-	__u64 *word = bpf_map_lookup_elem(&commit, &first);
-	struct vip *vip;
+	__u64 word = *(volatile __u64 *)&commit;
+	__u32 place = (bits * (word | 1)) / (~0ULL / VIP_PLACES + 1);
+	struct vip *vip = &vips[(word & 1) * VIP_PLACES + place];
 
-	if (!word)
-		return 0;
-	index = (*word & 1) * VIP_PLACES + (bits * (*word | 1)) / (~0ULL / VIP_PLACES + 1);
-	vip = bpf_map_lookup_elem(&vips, &index);
-	return vip && *(__u64 *)&vip->key == bits ? vip : 0;
+	if (*(__u64 *)&vip->key != bits)
+		vip = 0;
+	hide(vip);
+	return vip;
 }
 
 static __always_inline struct interface *find_interface(__u32 ifindex)
 {
-	__u32 index = ifindex % INTERFACE_PLACES;
-	struct interface *interface = bpf_map_lookup_elem(&interfaces, &index);
+	struct interface *interface = &interfaces[ifindex % INTERFACE_PLACES];
 
-	return interface && interface->ifindex == ifindex ? interface : 0;
+	if (interface->ifindex != ifindex)
+		interface = 0;
+	hide(interface);
+	return interface;
 }
 
 static __always_inline void count_reason(__u32 reason)

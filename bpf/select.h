@@ -25,9 +25,7 @@ static __always_inline __u16 by_hash(const struct vip *vip, __u64 hash)
 
 static __always_inline __u64 next(__u32 service)
 {
-	__u64 *cursor = bpf_map_lookup_elem(&cursors, &service);
-
-	return cursor ? __sync_fetch_and_add(cursor, 1) : 0;
+	return __sync_fetch_and_add(&cursors[service % SERVICES_MAX], 1);
 }
 
 struct least {
@@ -44,18 +42,17 @@ static long consider(__u32 step, void *arg)
 	struct least *least = arg;
 	__u32 at = least->at + step, slot;
 	struct server *server;
-	__u64 *count, sessions;
+	__u64 sessions;
 
 	if (at >= least->len)
 		at -= least->len;
 	if (at >= ORDER_MAX)
 		return 1;
-	slot = least->ring->order[at];
-	server = bpf_map_lookup_elem(&servers, &slot);
-	count = bpf_map_lookup_elem(&active, &slot);
-	if (!server || !count || !(server->flags & SERVER_PRESENT))
+	slot = least->ring->order[at] % SERVER_SLOTS;
+	server = &servers[slot];
+	if (!(server->flags & SERVER_PRESENT))
 		return 0;
-	sessions = READ_ONCE(*count);
+	sessions = READ_ONCE(active[slot]);
 	/* sessions / weight < least->active / least->weight, without dividing */
 	if (least->server == NO_SERVER || sessions * least->weight < least->active * server->weight) {
 		least->server = slot;

@@ -107,14 +107,8 @@ static __always_inline struct bucket *second_bucket(__u64 hash)
 
 static __always_inline void count_active(__u64 value, __s64 by)
 {
-	__u32 server = value_server(value);
-	__u64 *count;
-
-	if (!is_active(value))
-		return;
-	count = bpf_map_lookup_elem(&active, &server);
-	if (count)
-		__sync_fetch_and_add(count, by);
+	if (is_active(value))
+		__sync_fetch_and_add(&active[value_server(value) % SERVER_SLOTS], by);
 }
 
 struct found {

@@ -9,7 +9,9 @@ use evener_core::decide::{Memory, Verdict, decide};
 use evener_core::farm::Protocol;
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket, Seed, Sessions, buckets_for};
-use evener_core::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey};
+use evener_core::tables::{
+    HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey,
+};
 use evener_core::wire::Mac;
 
 /// A service for every address that the corpus names, so that frames get as far as they can.
@@ -17,7 +19,14 @@ fn tables(frame: &[u8]) -> Tables {
     let mut tables = Tables::default();
     let own = frame.get(..6).and_then(|mac| mac.try_into().ok()).map_or(Mac([2, 0, 0, 0, 0, 1]), Mac);
     tables.interfaces.insert(1, own);
-    let server = ServerEntry { identity: 1, mac: Mac([2, 0, 0, 0, 1, 1]), ifindex: 1, weight: 1, up: true, local: false };
+    let server = ServerEntry {
+        identity: 1,
+        mac: Mac([2, 0, 0, 0, 1, 1]),
+        ifindex: 1,
+        weight: 1,
+        up: true,
+        local: false,
+    };
     tables.servers.insert(1, server);
     let idle = IdleTicks { syn: 100, tcp: 100, closing: 100, udp: 100 };
     let address = frame.get(30..34).map_or([192, 0, 2, 100], |bytes| bytes.try_into().unwrap()).into();

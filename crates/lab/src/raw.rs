@@ -12,12 +12,13 @@ use nix::net::if_::if_nametoindex;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::host::Host;
+use crate::netns::Netns;
 
 /// How long a full queue is given to empty, and how often.
 const REST: Duration = Duration::from_millis(1);
 const RESTS: usize = 1000;
 
-/// Sends whole frames by one of a host's interfaces.
+/// Sends whole frames by one end of a cable.
 #[derive(Debug)]
 pub struct Raw {
     socket: LinkSocket,
@@ -25,18 +26,29 @@ pub struct Raw {
 }
 
 impl Host {
-    /// Opens an interface, counted from 0, for whole frames.
+    /// Sends by one of the host's interfaces, counted from 0.
     pub fn raw(&self, interface: usize) -> Result<Raw> {
         let interface = self.interfaces.get(interface).context("There is no such interface")?;
-        let open = || -> Result<LinkSocket> {
-            Ok(LinkSocket::open(if_nametoindex(interface.name.as_str())?, EtherType::Only(ETHERTYPE_IPV4))?)
-        };
-        Ok(Raw { socket: self.enter(open)??, mac: interface.mac.parse()? })
+        Raw::open(&self.netns, &interface.name, &interface.mac)
+    }
+
+    /// Sends to one of the host's interfaces, from the other end of its cable: a bridge between would keep
+    /// malformed frames to itself.
+    pub fn raw_to(&self, interface: usize) -> Result<Raw> {
+        let interface = self.interfaces.get(interface).context("There is no such interface")?;
+        Raw::open(&self.switch, &interface.port, "02:00:00:00:00:01")
     }
 }
 
 impl Raw {
-    /// The interface's own address.
+    fn open(netns: &Netns, interface: &str, mac: &str) -> Result<Raw> {
+        let open = || -> Result<LinkSocket> {
+            Ok(LinkSocket::open(if_nametoindex(interface)?, EtherType::Only(ETHERTYPE_IPV4))?)
+        };
+        Ok(Raw { socket: netns.enter(open)??, mac: mac.parse()? })
+    }
+
+    /// Whose frames they are, unless they say otherwise.
     pub fn mac(&self) -> Mac {
         self.mac
     }

@@ -1,6 +1,6 @@
 //! One connection of one client, step by step.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::host::Host;
+use crate::wait;
 
 /// What takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -27,7 +28,7 @@ impl Visit {
 
     /// The same from this port; 0 for any.
     pub fn open_from(host: &Host, port: u16, service: SocketAddr) -> Result<Visit> {
-        let connect = || -> Result<TcpStream> {
+        let connect = || -> io::Result<TcpStream> {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
             socket.set_reuse_address(true)?;
             socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
@@ -35,7 +36,11 @@ impl Visit {
             socket.set_read_timeout(Some(LIMIT))?;
             Ok(socket.into())
         };
-        let stream = host.enter(connect)?.with_context(|| format!("{service} took no connection"))?;
+        // until it has its own program, a process that starts elsewhere in this one holds the port's last socket
+        let taken = |stream: &io::Result<TcpStream>| matches!(stream, Err(error) if error.kind() == ErrorKind::AddrNotAvailable);
+        let stream = wait::for_value(LIMIT, || host.enter(connect), |stream| !taken(stream))?;
+        let stream = stream.unwrap_or_else(|stream| stream);
+        let stream = stream.with_context(|| format!("{service} took no connection"))?;
         let client = stream.local_addr()?;
         Ok(Visit { stream: BufReader::new(stream), client })
     }

@@ -16,7 +16,7 @@ use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 
 use super::abi::{self, Settings};
-use super::program::{PINNED, Program};
+use super::program::{PINNED, Program, table_name};
 use crate::EngineError;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bench.bpf.o"));
@@ -211,7 +211,7 @@ fn wrappers(program: &Program, vip: Ipv4Addr) -> libbpf_rs::Result<Object> {
         jiffy_ns: abi::jiffy_ns(),
     };
     for mut map in open.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
+        let name = table_name(map.name());
         if name.ends_with(".rodata") {
             let value = map.initial_value_mut().unwrap_or_default();
             value[..abi::SETTINGS_LEN].copy_from_slice(&settings.to_bytes());

@@ -33,11 +33,11 @@ pub fn directory() -> Result<PathBuf, EngineError> {
 }
 
 /// The BPF file system that lives longest. `ip netns exec` gives each command a mount namespace of its own:
-/// what is pinned there is gone with the command, so the first process's mounts are used where they differ.
+/// what is pinned there is gone with the command, so the mounts of [`first_process`] are used where they differ.
 fn bpffs() -> io::Result<PathBuf> {
     let own = PathBuf::from(BPFFS);
     let first = first_bpffs();
-    let differs = match (fs::metadata("/proc/self/ns/mnt"), fs::metadata("/proc/1/ns/mnt")) {
+    let differs = match (fs::metadata("/proc/self/ns/mnt"), fs::metadata(first_process().join("ns/mnt"))) {
         (Ok(own), Ok(first)) => own.ino() != first.ino(),
         _ => false,
     };
@@ -68,7 +68,7 @@ fn mount_here() -> io::Result<()> {
 
 /// A thread enters the first process's mount namespace, mounts, and ends.
 fn mount_in_first() -> io::Result<()> {
-    let namespace = fs::File::open("/proc/1/ns/mnt")?;
+    let namespace = fs::File::open(first_process().join("ns/mnt"))?;
     let thread = std::thread::spawn(move || -> io::Result<()> {
         unshare(CloneFlags::CLONE_FS)?;
         setns(namespace, CloneFlags::CLONE_NEWNS)?;
@@ -87,8 +87,9 @@ pub fn clear_left() -> Result<(), EngineError> {
     for root in [PathBuf::from(BPFFS), first_bpffs()] {
         let dir = root.join("evener").join(format!("net-{namespace}"));
         if is_bpffs(&root) && dir.exists() {
-            clear(&dir)
-                .map_err(|e| EngineError::system(format!("unpinning {}", dir.display()), "CAP_SYS_ADMIN", e))?;
+            clear(&dir).map_err(|e| {
+                EngineError::system(format!("unpinning {}", dir.display()), "CAP_SYS_ADMIN", e)
+            })?;
             tracing::info!("detached what an earlier kernel engine had left");
         }
     }
@@ -97,7 +98,27 @@ pub fn clear_left() -> Result<(), EngineError> {
 
 /// The BPF file system as the first process sees it.
 fn first_bpffs() -> PathBuf {
-    Path::new("/proc/1/root").join(BPFFS.trim_start_matches('/'))
+    first_process().join("root").join(BPFFS.trim_start_matches('/'))
+}
+
+/// The first of this process's ancestors whose mounts may be looked at: number 1, unless that is kept from us.
+fn first_process() -> PathBuf {
+    let mut first = PathBuf::from("/proc/self");
+    let mut next = Some(std::os::unix::process::parent_id());
+    while let Some(pid) = next.filter(|pid| *pid > 0) {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        next = parent(&process);
+        if fs::metadata(process.join("ns/mnt")).is_ok() {
+            first = process;
+        }
+    }
+    first
+}
+
+/// The parent of a process: field 4 of its stat line (proc_pid_stat(5)), the second after its name.
+fn parent(process: &Path) -> Option<u32> {
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// The links pinned in `dir`, with the interface each is attached to.

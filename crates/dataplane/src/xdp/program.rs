@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -65,12 +64,21 @@ pub(super) struct Program {
 }
 
 fn refused(what: impl Into<String>, error: libbpf_rs::Error) -> EngineError {
-    let errno = match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => Some(libc::EPERM),
-        _ => None,
-    };
-    let source = errno.map_or_else(|| io::Error::other(format!("{error:#}")), io::Error::from_raw_os_error);
-    EngineError::system(what, CAPABILITY, source)
+    // The verifier says "permission denied" too, and that is no matter of privileges.
+    match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied if !may_load() => {
+            EngineError::Privilege { what: what.into(), capability: CAPABILITY }
+        }
+        _ => EngineError::Kernel { engine: "xdp", missing: format!("{}: {error:#}", what.into()) },
+    }
+}
+
+/// Whether this thread has CAP_BPF, or CAP_SYS_ADMIN, which includes it (linux/capability.h).
+fn may_load() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    effective & (1 << 39 | 1 << 21) != 0
 }
 
 impl Program {
@@ -104,7 +112,7 @@ impl Program {
         for name in PINNED {
             let map = object
                 .maps()
-                .find(|map| map.name() == OsStr::new(name))
+                .find(|map| table_name(map.name()) == name)
                 .ok_or_else(|| EngineError::Capacity(format!("the BPF object has no map {name}")))?;
             let handle = MapHandle::try_from(&map).map_err(|error| refused(format!("map {name}"), error))?;
             maps.insert(name, handle);
@@ -369,7 +377,7 @@ impl Program {
 
     pub(super) fn reset_server(&self, slot: u16) -> Result<(), EngineError> {
         let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;
-        let zeros = vec![vec![0u8; 24]; cpus];
+        let zeros = vec![vec![0u8; size_of::<[u64; 4]>()]; cpus];
         self.maps["server_stats"]
             .update_percpu(&u32::from(slot).to_ne_bytes(), &zeros, MapFlags::ANY)
             .map_err(|error| refused("writing map server_stats", error))
@@ -392,10 +400,17 @@ fn separating(keys: &[u64], from: u64) -> Option<u64> {
     None
 }
 
+/// A map's name in [`PINNED`]: that of its section without the prefix, where the compiler made the map of an
+/// array. The BPF file system takes no name with a dot.
+pub(super) fn table_name(name: &OsStr) -> String {
+    let name = name.to_string_lossy();
+    name.strip_prefix(".bss.").unwrap_or(&name).to_owned()
+}
+
 /// Settings and sizes into the object before it is loaded.
 fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> Result<(), EngineError> {
     for mut map in open.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
+        let name = table_name(map.name());
         if name.ends_with(".rodata") {
             let value = map.initial_value_mut().unwrap_or_default();
             let built = Settings::from_bytes(value).map(|settings| settings.abi_version);
@@ -405,7 +420,7 @@ fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> R
         if name == "sessions" {
             map.set_max_entries(settings.buckets).map_err(|error| refused("sizing sessions", error))?;
         }
-        if let Some(dir) = adopt.filter(|_| PINNED.contains(&name.as_str())) {
+        if let Some(dir) = adopt.filter(|_| PINNED.contains(&&*name)) {
             map.reuse_pinned_map(dir.join(&name)).map_err(|e| refused(format!("adopting map {name}"), e))?;
         }
     }

@@ -261,8 +261,9 @@ impl Director {
     /// As [`Director::replan`].
     pub(super) fn surroundings(&mut self, network: Network, now_ms: u64) -> Result<(), DirectError> {
         // One that is down for a while keeps its place; one that came back may have another number or MAC.
-        let mut interfaces =
-            network.pick_interfaces(&self.config.engine.interfaces, &self.config.services).unwrap_or_default();
+        let mut interfaces = network
+            .pick_interfaces(&self.config.engine.interfaces, &self.config.services)
+            .unwrap_or_default();
         for ifindex in self.interfaces.keys() {
             interfaces.extend(network.interfaces.get(ifindex).map(|interface| (*ifindex, interface.mac)));
         }

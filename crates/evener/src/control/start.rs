@@ -21,6 +21,7 @@ use zerocopy::FromBytes;
 use super::arp::{Arp, ArpFrame};
 use super::director::{DirectError, Director};
 use super::lock::{Lock, LockError};
+use super::request::Request;
 use super::show::About;
 use super::{Daemon, REQUESTS, display, now_ms, paths};
 use crate::admin;
@@ -106,6 +107,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let network = Network::read().await?;
     let interfaces = network.pick_interfaces(&config.engine.interfaces, &config.services)?;
 
+    let network_changes = crate::network::watch().await?;
     let (mut arp, mut arp_frames) = Arp::new();
     if let Err((ifindex, error)) = arp.listen(&interfaces) {
         let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
@@ -113,22 +115,18 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     }
     let (engine, engine_note) = engine(&config, &directory)?;
     let adopted = engine.running().is_some();
-    if !adopted {
-        refuse_conflicts(&config, &network, &interfaces, &arp, &mut arp_frames).await?;
-    }
     let started_ms = now_ms();
     let drained = read_drained(&directory);
     let mut director = Director::new(config, engine, network, interfaces, drained, started_ms);
-    director.match_healths();
-    director.replan()?;
-    tracing::info!(engine = director.engine.describe(), adopted, "attached");
-    arp.announce(&director.announced());
-
     let (handle, requests) = mpsc::channel(REQUESTS);
-    let socket = directory.join("admin.sock");
-    admin::server::start(handle, &socket, director.config.admin.listen)
-        .await
-        .map_err(StartError::io("the admin interface can't be opened"))?;
+    if let Err(error) = open(&mut director, adopted, &arp, &mut arp_frames, handle, &directory).await {
+        // What was found running is left as it was found.
+        let _ = fs::remove_file(directory.join("admin.sock"));
+        if let Err(error) = director.engine.leave(adopted) {
+            tracing::warn!(%error, "something stays attached");
+        }
+        return Err(error);
+    }
     let (probe_results, probed) = mpsc::channel(256);
     Ok(Daemon {
         about: About {
@@ -139,7 +137,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
             reloads: 0,
             reload_error: None,
         },
-        network_changes: crate::network::watch().await?,
+        network_changes,
         director,
         config_path: config_path.to_owned(),
         directory,
@@ -151,6 +149,27 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         ready: false,
         _lock: lock,
     })
+}
+
+/// Opens the farm to traffic, and the daemon to requests.
+async fn open(
+    director: &mut Director,
+    adopted: bool,
+    arp: &Arp,
+    arp_frames: &mut mpsc::Receiver<ArpFrame>,
+    requests: mpsc::Sender<Request>,
+    directory: &Path,
+) -> Result<(), StartError> {
+    if !adopted {
+        refuse_conflicts(&director.config, &director.network, &director.interfaces, arp, arp_frames).await?;
+    }
+    director.match_healths();
+    director.replan()?;
+    tracing::info!(engine = director.engine.describe(), adopted, "attached");
+    arp.announce(&director.announced());
+    admin::server::start(requests, &directory.join("admin.sock"), director.config.admin.listen)
+        .await
+        .map_err(StartError::io("the admin interface can't be opened"))
 }
 
 /// The engine that the file asks for; for `auto` also why it isn't the kernel's.

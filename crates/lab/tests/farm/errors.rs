@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use anyhow::Result;
 use evener_lab::evener::{self, Evener, left_on};
 use evener_lab::farm::Farm;
-use evener_lab::wait::LONG;
+use evener_lab::wait::{self, LONG};
 
 use crate::{file, shares, split};
 
@@ -53,6 +53,10 @@ fn each_has_its_exit_code_and_sentence(engine: &str) -> Result<()> {
     let said = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(missing.status.code() == Some(1) && sentence(&said).contains("/none.toml"), "{said}");
 
+    let _taken = director.enter(|| std::net::TcpListener::bind("127.0.0.1:9180"))??;
+    let (code, said) = refused(&good, &[])?;
+    assert!(code == 1 && sentence(&said).contains("admin interface"), "{code}: {said}");
+
     assert_eq!(left_on(director)?, [""; 0]);
     Ok(())
 }
@@ -78,11 +82,17 @@ fn one_capability_is_enough(engine: &str) -> Result<()> {
     let before = [&["env", &run_dir], &RAW_ONLY[..]].concat();
     let file = file::listed(engine, &farm, "");
     let mut evener = Evener::start_by(director, &file, &before, &[])?;
-    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    both_serve(&farm)?;
     evener.daemon().kill9()?;
     evener.start_again()?;
-    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    both_serve(&farm)?;
     assert_eq!(evener.stop()?, 0);
+    Ok(())
+}
+
+fn both_serve(farm: &Farm) -> Result<()> {
+    wait::until("both servers were found", || Ok(shares(farm, 2)? == split([1, 1])))?;
+    assert_eq!(shares(farm, 6)?, split([3, 3]));
     Ok(())
 }
 
@@ -115,7 +125,7 @@ fn a_user_namespace_is_enough(engine: &str) -> Result<()> {
     }
     let run_dir = format!("EVENER_RUN_DIR={}", folder.display());
     let mut evener = Evener::start_by(director, &file, &[&inside[..], &["env", &run_dir]].concat(), &[])?;
-    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    both_serve(&farm)?;
     assert_eq!(evener.stop()?, 0);
     Ok(())
 }

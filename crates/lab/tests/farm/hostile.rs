@@ -56,10 +56,10 @@ fn crimes(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
 
 fn malformed_frames_are_counted_and_harm_nobody(engine: &str) -> Result<()> {
     const ROUNDS: usize = 300;
-    let farm = Farm::builder().servers(2).directors(2).build()?;
+    let farm = Farm::builder().servers(2).build()?;
     let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
     evener.wait_for_servers(2, LONG)?;
-    let rogue = farm.directors()[1].raw(0)?;
+    let rogue = farm.director().raw_to(0)?;
     let to: Mac = farm.director().mac().parse()?;
     let good = syn(rogue.mac(), to, CLIENT, 5000, farm.vip(0));
     let crimes = crimes(&good);

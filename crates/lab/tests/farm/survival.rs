@@ -24,6 +24,7 @@ on_both_engines! {
     a_second_daemon_is_refused,
     daemons_in_two_namespaces_never_meet,
     a_daemon_with_mounts_of_its_own_survives,
+    another_engine_finds_nothing_in_its_way,
 }
 
 mod kernel {
@@ -208,6 +209,24 @@ fn a_daemon_with_mounts_of_its_own_survives(engine: &str) -> Result<()> {
     assert!(evener.status()?.adopted);
     go_on(&mut kept)?;
     assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    assert_eq!(evener.stop()?, 0);
+    assert_eq!(left_on(farm.director())?, [""; 0]);
+    Ok(())
+}
+
+fn another_engine_finds_nothing_in_its_way(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let other = if engine == "xdp" { "packet" } else { "xdp" };
+    let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    evener.daemon().kill9()?;
+    evener.write(&file::listed(other, &farm, ""))?;
+    evener.start_again()?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(evener.status()?.engine, other);
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    assert_eq!(evener.services()?[0].connections, 4, "all were its own");
     assert_eq!(evener.stop()?, 0);
     assert_eq!(left_on(farm.director())?, [""; 0]);
     Ok(())
