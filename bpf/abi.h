@@ -24,7 +24,7 @@
 /* core/src/sessions.rs */
 #define BUCKET_SESSIONS 8
 
-/* core/src/decide.rs, Reason */
+/* core/src/reason.rs */
 enum reason {
 	REASON_FORWARDED = 0,
 	REASON_LOCAL = 1,

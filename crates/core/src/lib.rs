@@ -4,7 +4,7 @@
 //! It is `no_std`, so the compiler holds it to that promise. Its packet side is the specification
 //! of the C in `bpf/`; the same packets go through both and must come out alike.
 //!
-//! * packet side: [`wire`] · [`parse`] · [`sessions`] · [`select`] · [`rewrite`] · [`decide`]
+//! * packet side: [`wire`] · [`parse`] · [`sessions`] · [`select`] · [`rewrite`] · [`decide`] · [`reason`]
 //! * farm side: [`farm`] · [`health`] · [`membership`] · [`policy`] · [`plan`]
 #![no_std]
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod membership;
 pub mod parse;
 pub mod plan;
 pub mod policy;
+pub mod reason;
 pub mod rewrite;
 pub mod select;
 pub mod sessions;

@@ -7,8 +7,8 @@ use core::net::Ipv4Addr;
 
 use zerocopy::FromBytes;
 
-use crate::decide::Reason;
 use crate::farm::Protocol;
+use crate::reason::Reason;
 use crate::tables::{Tables, VipKey};
 use crate::wire::{
     ARP_LEN, ARP_REQUEST, Arp, ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_QINQ, ETHERTYPE_VLAN,

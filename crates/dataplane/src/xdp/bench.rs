@@ -5,66 +5,19 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::time::Duration;
 
-use evener_core::decide::Verdict;
 use evener_core::farm::Protocol;
 use evener_core::sessions::Seed;
 use evener_core::tables::{Delta, Tables, VipKey};
 use evener_core::wire::{TCP_ACK, TCP_SYN};
-use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 
 use super::abi::{self, Settings};
 use super::program::{PINNED, Program, table_name};
+use super::test_run::run;
 use crate::EngineError;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bench.bpf.o"));
-/// XDP verdicts (linux/bpf.h).
-const XDP_PASS: u32 = 2;
-const XDP_TX: u32 = 3;
-const XDP_REDIRECT: u32 = 4;
-/// The loopback interface, which test runs come in by.
-const LOOPBACK: u32 = 1;
-
-pub(super) fn test_run(program: &Program, frame: &[u8]) -> Result<(Verdict, Vec<u8>), EngineError> {
-    let mut out = vec![0u8; frame.len() + 256];
-    let (verdict, len, _) = run(program.fd("director")?.as_raw_fd(), frame, &mut out, 1)?;
-    out.truncate(len);
-    let verdict = match verdict {
-        XDP_TX => Verdict::Forward { ifindex: LOOPBACK },
-        // The target is not told; the frame's new source MAC is that interface's own.
-        XDP_REDIRECT => Verdict::Forward { ifindex: 0 },
-        XDP_PASS => Verdict::Pass,
-        _ => Verdict::Drop,
-    };
-    Ok((verdict, out))
-}
-
-pub(super) fn run(
-    program: i32,
-    frame: &[u8],
-    out: &mut [u8],
-    repeat: u32,
-) -> Result<(u32, usize, Duration), EngineError> {
-    let mut options = sys::bpf_test_run_opts {
-        sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
-        data_in: frame.as_ptr().cast(),
-        data_size_in: frame.len() as u32,
-        data_out: out.as_mut_ptr().cast(),
-        data_size_out: out.len() as u32,
-        repeat: repeat as i32,
-        ..Default::default()
-    };
-    // SAFETY: the pointers are to slices of the lengths given, which live through the call.
-    let answer = unsafe { sys::bpf_prog_test_run_opts(program, &raw mut options) };
-    if answer < 0 {
-        let error = io::Error::from_raw_os_error(-answer);
-        return Err(EngineError::system("running a program on a frame", "CAP_BPF", error));
-    }
-    Ok((options.retval, options.data_size_out as usize, Duration::from_nanos(options.duration.into())))
-}
-
 /// Whose packets are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {

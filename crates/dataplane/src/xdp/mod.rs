@@ -8,6 +8,7 @@ mod attach;
 mod bench;
 pub mod pins;
 mod program;
+mod test_run;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -97,7 +98,7 @@ impl XdpEngine {
     /// # Errors
     /// When the kernel refuses, as it does frames shorter than an Ethernet header.
     pub fn test_run(&self, frame: &[u8]) -> Result<(Verdict, Vec<u8>), EngineError> {
-        bench::test_run(&self.program, frame)
+        test_run::director(&self.program, frame)
     }
 
     fn attach(&mut self, ifindex: u32) -> Result<(), EngineError> {

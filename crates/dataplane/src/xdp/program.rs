@@ -334,7 +334,7 @@ impl Program {
     pub(super) fn now(&self) -> u32 {
         let frame = [0u8; 64];
         self.fd("clock")
-            .and_then(|clock| super::bench::run(clock.as_raw_fd(), &frame, &mut [0u8; 64], 1))
+            .and_then(|clock| super::test_run::run(clock.as_raw_fd(), &frame, &mut [0u8; 64], 1))
             // A program that was loaded runs; if ever it doesn't, the clock is merely coarser.
             .map_or_else(|_| crate::now_ticks(), |(ticks, ..)| ticks)
     }
