@@ -49,11 +49,19 @@ fn what_did_not_change_goes_on(engine: &str) -> Result<()> {
     assert_eq!(evener.server("web1")?.weight, 5);
     same()?;
     let both = file::service("second", second, "") + file::ALWAYS_UP + &file::server(&added, 1);
-    evener.reload(&(weighted.clone() + &both))?;
+    evener.reload(&(weighted + &both))?;
     evener.wait_for_servers(4, LONG)?;
     assert_eq!(shares_of(&farm, second, 3)?, split([0, 0, 3]));
     same()?;
 
+    // a server goes without harm to anyone once nobody is left on it
+    evener.command(&["drain", "web/web3"])?;
+    wait::until("nobody is left on the server that goes", || {
+        let server = evener.server("web3")?;
+        let sessions = evener.sessions()?;
+        let left = sessions.iter().filter(|session| session.service == "web" && session.server == "web3");
+        Ok(server.state == "draining" && left.filter(|session| session.state != "closing").count() == 0)
+    })?;
     // the other way of asking for it
     evener.write(&web)?;
     evener.daemon().sighup()?;
