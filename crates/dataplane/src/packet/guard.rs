@@ -76,7 +76,6 @@ impl Guard {
     }
 }
 
-/// Works whether there is such a table or not.
 /// Removes the guard of an engine that is gone: under another engine it would drop what that one passes.
 pub(super) fn remove_stale() {
     if let Err(error) = nft(REMOVE) {
@@ -84,6 +83,7 @@ pub(super) fn remove_stale() {
     }
 }
 
+/// Works whether there is such a table or not.
 const REMOVE: &str = "add table netdev evener\ndelete table netdev evener\n";
 
 fn names(tables: &Tables) -> Result<Vec<String>, EngineError> {

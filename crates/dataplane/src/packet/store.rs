@@ -226,7 +226,25 @@ fn header(buckets: usize) -> io::Result<[u64; HEADER_WORDS]> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
     let boot = u128::from_str_radix(&digits, 16).map_err(io::Error::other)?;
-    Ok([MAGIC, VERSION, (boot >> 64) as u64, boot as u64, buckets as u64, layout::WORDS as u64])
+    // Another network namespace may have the number, and so the file, of one that is gone; never its cookie.
+    let namespace = network_namespace_cookie()?;
+    let boot = (boot >> 64) as u64 ^ boot as u64;
+    Ok([MAGIC, VERSION, boot, namespace, buckets as u64, layout::WORDS as u64])
+}
+
+/// What names this network namespace among all of this boot (SO_NETNS_COOKIE, Linux 5.14); 0 before that.
+fn network_namespace_cookie() -> io::Result<u64> {
+    use std::os::fd::AsRawFd;
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::DGRAM, None)?;
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `cookie`, which is as long.
+    let answer = unsafe {
+        let (place, len) = ((&raw mut cookie).cast(), &raw mut len);
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, place, len)
+    };
+    Ok(if answer == 0 { cookie } else { 0 })
 }
 
 /// Writes an entry so that whoever reads a half-written one sees none: the word that says that it is there

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use evener_core::farm::Service;
-use evener_core::health::{Failure, Health};
+use evener_core::health::{Failure, Health, State};
 use evener_core::membership::{Event, Member, Membership, Notice};
 use evener_core::plan::{self, MemberState, Plan, PlanError, ServerName, ServiceState, Slots, identity};
 use evener_core::tables::{Delta, Tables};
@@ -374,6 +374,11 @@ impl Director {
     pub(super) fn is_serving(&self) -> bool {
         !self.plan.services.is_empty()
             && self.plan.services.values().all(|service| !service.ring_members.is_empty())
+    }
+
+    /// Whether every server known was probed once, so that the first connections are shared by all.
+    pub(super) fn is_settled(&self) -> bool {
+        self.healths.values().all(|health| health.status().state != State::Unknown)
     }
 
     /// The service addresses that the director answers ARP for.

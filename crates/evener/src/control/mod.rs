@@ -162,7 +162,8 @@ impl Daemon {
 
     fn say_ready(&mut self) {
         let waited = now_ms().saturating_sub(self.about.started_ms) > READY_AFTER_MS;
-        if self.ready || !(self.director.is_serving() || waited) {
+        let settled = self.director.is_serving() && self.director.is_settled();
+        if self.ready || !(settled || waited) {
             return;
         }
         self.ready = true;

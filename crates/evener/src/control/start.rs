@@ -104,6 +104,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(StartError::io(format!("{} can't be made", directory.display())))?;
     let lock = Lock::take(&directory.join("lock"))?;
+    paths::clear_vanished(&directory);
     let network = Network::read().await?;
     let interfaces = network.pick_interfaces(&config.engine.interfaces, &config.services)?;
 
