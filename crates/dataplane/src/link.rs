@@ -163,18 +163,32 @@ impl ReservedPort {
 
 /// Takes a free port of `address`, one of this host's, from the host's own stack.
 ///
-/// A listener has it whose filter accepts nothing. The kernel runs the filter before it looks at the
-/// segment, and is silent where it refuses; without a listener it would answer with a reset.
+/// A listener has it that takes only segments with a TTL of 255 (RFC 5082), which the kernel checks before
+/// anything else and is silent about; without a listener it would answer with a reset. A filter that takes
+/// nothing at all is added where the kernel lets it be, which some do only for CAP_NET_ADMIN.
 ///
 /// # Errors
 /// When the address isn't this host's, or no port is free.
 pub fn reserve_port(address: Ipv4Addr) -> io::Result<ReservedPort> {
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    attach(&listener, &[drop_all()])?;
+    require_ttl(&listener, 255)?;
+    match attach(&listener, &[drop_all()]) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+        _ => {}
+    }
     listener.bind(&SocketAddrV4::new(address, 0).into())?;
     listener.listen(1)?;
     let port = listener.local_addr()?.as_socket().map_or(0, |local| local.port());
     Ok(ReservedPort { _listener: listener, port })
+}
+
+fn require_ttl(socket: &Socket, ttl: libc::c_int) -> io::Result<()> {
+    // SAFETY: the option's value is an int, which lives through the call, and its length is given.
+    let answer = unsafe {
+        let (place, len) = ((&raw const ttl).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MINTTL, place, len)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn attach<'a>(socket: &Socket, program: impl IntoIterator<Item = &'a Instruction>) -> io::Result<()> {

@@ -39,6 +39,7 @@ fn status() -> Status {
         session_slots: 2_097_152,
         packets: counts(&[("forwarded", 1_234_567), ("fragment", 0), ("no_server", 7)]),
         refused: counts(&[("own_mac", 2)]),
+        interfaces: vec!["eth0".into()],
     }
 }
 

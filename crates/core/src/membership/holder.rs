@@ -29,6 +29,8 @@ pub(super) struct Holder {
     silent_rounds: u32,
     /// Another place that says it is the holder, and whether it said so since the last round.
     claim: Option<(Place, bool)>,
+    /// The place can't be reached any more: its interface is gone.
+    stranded: bool,
 }
 
 /// What an answer meant.
@@ -45,6 +47,11 @@ pub(super) enum Heard {
     },
     /// From elsewhere, nothing new.
     OldClaim,
+    /// From elsewhere, after the place where it was had gone.
+    Landed {
+        /// Where the holder was.
+        from: Place,
+    },
 }
 
 impl Holder {
@@ -72,7 +79,12 @@ impl Holder {
             (Some(own), _) if own == place => {
                 self.answered = true;
                 self.silent_rounds = 0;
+                self.stranded = false;
                 Heard::Again
+            }
+            (Some(from), _) if self.stranded => {
+                *self = Holder::at(place);
+                Heard::Landed { from }
             }
             (Some(_), Some((claimed, recent))) => {
                 *recent |= *claimed == place;
@@ -103,6 +115,11 @@ impl Holder {
         None
     }
 
+    /// The holder's interface is gone: whoever answers next is followed, since nobody is left to be asked.
+    pub(super) fn strand(&mut self) {
+        self.stranded = self.place.is_some();
+    }
+
     /// Forgets where the holder is.
     pub(super) fn clear(&mut self) {
         *self = Holder::default();
@@ -131,6 +148,14 @@ mod tests {
         holder.heard(B);
         assert_eq!(holder.end_round(2), Some((A, B)));
         assert_eq!(holder.place(), Some(B));
+    }
+
+    #[test]
+    fn who_is_stranded_is_followed_at_once() {
+        let mut holder = Holder::at(A);
+        holder.strand();
+        assert_eq!(holder.heard(B), Heard::Landed { from: A });
+        assert_eq!(holder.heard(A), Heard::Claim { from: B });
     }
 
     #[test]

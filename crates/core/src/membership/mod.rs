@@ -129,7 +129,11 @@ impl Membership {
     /// Takes in what is newly known of the director's interfaces, its addresses and the routers. Who
     /// turns out to be a router is a server no longer.
     pub fn surroundings(&mut self, surroundings: Surroundings, now_ms: u64) -> Vec<Notice> {
+        let moved = self.surroundings.interfaces != surroundings.interfaces;
         self.surroundings = surroundings;
+        if moved {
+            self.teams.values_mut().for_each(|team| team.ask_now(now_ms));
+        }
         self.each_team(|team, surroundings| team.surroundings_changed(surroundings, now_ms))
     }
 

@@ -107,6 +107,12 @@ impl Seat {
                     Event::Returned { server }
                 })
             }
+            Heard::Landed { from } => {
+                self.last_seen_ms = Some(now_ms);
+                self.since_ms = now_ms;
+                self.draining = false;
+                Some(Event::Followed { server, from, to: place })
+            }
             Heard::Claim { from } => Some(Event::Moved { server, from, to: place }),
             Heard::OldClaim => None,
         }
@@ -155,6 +161,9 @@ impl Seat {
             self.draining = false;
             self.since_ms = now_ms;
             self.holder.clear();
+        }
+        if self.place().is_some_and(|place| !around.interfaces.contains_key(&place.ifindex)) {
+            self.holder.strand();
         }
         if !misplaced {
             self.place_fixed(around);

@@ -90,8 +90,7 @@ impl Team {
         });
         self.allowed = addresses.map(|a| (a, known.remove(&a).unwrap_or_default())).collect();
         self.strangers.set_max(self.service.servers_max.saturating_mul(4));
-        self.rounds_asked = 0;
-        self.next_round_ms = now_ms;
+        self.ask_now(now_ms);
         events.extend(self.remove_who_is_not_allowed());
         events
     }
@@ -113,6 +112,12 @@ impl Team {
         let events = events.collect();
         self.seats.retain(|_, seat| seat.source == Source::Listed || !seat.is_missing());
         events
+    }
+
+    /// Begins anew with asking, as after a change of the director's interfaces.
+    pub(super) fn ask_now(&mut self, now_ms: u64) {
+        self.rounds_asked = 0;
+        self.next_round_ms = now_ms;
     }
 
     /// Whether an answer for this address means anything here.

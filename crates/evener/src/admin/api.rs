@@ -257,7 +257,11 @@ async fn scrape(State(api): State<Api>) -> Result<Response, Failure> {
 }
 
 async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
-    ask(&api.control, HEALTH_TIMEOUT, Request::Status).await?;
+    let status = ask(&api.control, HEALTH_TIMEOUT, Request::Status).await?;
+    if status.interfaces.is_empty() {
+        let message = "No interface is left to take packets from.";
+        return Err(Failure(StatusCode::SERVICE_UNAVAILABLE, message.to_owned()));
+    }
     Ok("ok\n")
 }
 

@@ -124,7 +124,9 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     daemon.gauge("adopted", "Whether the daemon carries on with what an earlier one left.", |status| {
         status.adopted.into()
     })?;
-    daemon.gauge("sessions", "Sessions in the table.", |status| status.sessions)?;
+    daemon.gauge("sessions", "Active sessions: neither closing nor idle for too long.", |status| {
+        status.sessions
+    })?;
     daemon.gauge("sessions_max", "Sessions that the table is sized for.", |status| status.sessions_max)?;
     daemon.gauge("session_slots", "Slots of the session table.", |status| status.session_slots)?;
     daemon.counter("reloads", "Configurations taken up since the daemon started.", |s| s.reloads)?;

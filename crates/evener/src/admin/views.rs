@@ -37,6 +37,8 @@ pub struct Status {
     pub packets: BTreeMap<String, u64>,
     /// ARP answers that were not believed, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// The interfaces that packets are taken from.
+    pub interfaces: Vec<String>,
 }
 
 /// A service.
@@ -103,7 +105,7 @@ pub struct Server {
     pub local: bool,
     /// How long the last good probe took.
     pub probe_seconds: Option<f64>,
-    /// Why the last failed probe failed.
+    /// Why the last probe failed, while the server is not up.
     pub probe_error: Option<String>,
 }
 

@@ -48,6 +48,8 @@ pub(super) struct Director {
     pub(super) interfaces: BTreeMap<u32, Mac>,
     pub(super) membership: Membership,
     pub(super) healths: BTreeMap<ServerName, Health>,
+    /// Servers that a probe can be sent to: whose MAC is known, or who are this host.
+    reachable: BTreeSet<ServerName>,
     pub(super) drained: BTreeSet<ServerName>,
     pub(super) plan: Plan,
     slots: Slots,
@@ -90,6 +92,7 @@ impl Director {
             interfaces,
             membership,
             healths,
+            reachable: BTreeSet::new(),
             drained,
             plan: Plan::default(),
             slots,
@@ -193,12 +196,17 @@ impl Director {
             .collect()
     }
 
-    /// Gives every server a health, and forgets that of those who are gone.
+    /// Gives every server a health, and forgets that of those who are gone. One that ARP has yet to find is
+    /// not probed: that nobody knows where it is says enough.
     pub(super) fn match_healths(&mut self) {
         let mut healths = BTreeMap::new();
+        self.reachable.clear();
         for service in &self.config.services {
             for member in self.membership.members(&service.name) {
                 let name = ServerName { service: service.name.clone(), server: member.name };
+                if member.local || member.mac.is_some() {
+                    self.reachable.insert(name.clone());
+                }
                 let seed = identity(&name.service, &name.server);
                 let known = self.healths.remove(&name);
                 let health = known.unwrap_or_else(|| Health::new(&service.health, seed));
@@ -260,6 +268,11 @@ impl Director {
     /// # Errors
     /// As [`Director::replan`].
     pub(super) fn surroundings(&mut self, network: Network, now_ms: u64) -> Result<(), DirectError> {
+        for (ifindex, interface) in &self.network.interfaces {
+            if self.interfaces.contains_key(ifindex) && !network.interfaces.contains_key(ifindex) {
+                tracing::warn!(interface = interface.name, "the interface is gone");
+            }
+        }
         // One that is down for a while keeps its place; one that came back may have another number or MAC.
         let mut interfaces = network
             .pick_interfaces(&self.config.engine.interfaces, &self.config.services)
@@ -272,7 +285,23 @@ impl Director {
         let surroundings = self.network.surroundings(&self.interfaces.keys().copied().collect::<Vec<_>>());
         let notices = self.membership.surroundings(surroundings, now_ms);
         self.notice(&notices)?;
+        self.match_healths();
         self.replan()
+    }
+
+    /// Says what about this host's own addresses is likely a mistake.
+    pub(super) fn warn_of_own_addresses(&self) {
+        for service in &self.config.services {
+            let serves = service.servers.iter().any(|server| self.network.is_local(server.address));
+            for address in service.addresses.iter().filter(|a| !serves && self.network.is_local(*a.ip())) {
+                tracing::warn!(
+                    service = service.name,
+                    "this host has the service address {} itself, and is not one of the servers: what the service \
+                     doesn't take, it will answer. Remove the address, or list this host as a server",
+                    address.ip()
+                );
+            }
+        }
     }
 
     /// Probes that are due now; each counts as begun.
@@ -280,12 +309,8 @@ impl Director {
     /// # Errors
     /// As [`Director::replan`].
     pub(super) fn due_probes(&mut self, now_ms: u64) -> Result<Vec<Due>, DirectError> {
-        let due: Vec<ServerName> = self
-            .healths
-            .iter()
-            .filter(|(_, h)| h.next_probe_at() <= now_ms)
-            .map(|(n, _)| n.clone())
-            .collect();
+        let due = self.probed_servers().filter(|(_, health)| health.next_probe_at() <= now_ms);
+        let due: Vec<ServerName> = due.map(|(name, _)| name.clone()).collect();
         let mut probes = Vec::new();
         for name in due {
             let target = self.target(&name);
@@ -305,7 +330,11 @@ impl Director {
 
     /// When the next probe is due.
     pub(super) fn next_probe_at(&self) -> u64 {
-        self.healths.values().map(Health::next_probe_at).min().unwrap_or(u64::MAX)
+        self.probed_servers().map(|(_, health)| health.next_probe_at()).min().unwrap_or(u64::MAX)
+    }
+
+    fn probed_servers(&self) -> impl Iterator<Item = (&ServerName, &Health)> {
+        self.healths.iter().filter(|(name, _)| self.reachable.contains(name))
     }
 
     fn target(&self, name: &ServerName) -> Option<Target> {
@@ -376,9 +405,9 @@ impl Director {
             && self.plan.services.values().all(|service| !service.ring_members.is_empty())
     }
 
-    /// Whether every server known was probed once, so that the first connections are shared by all.
+    /// Whether every server that was found was probed once, so that the first connections are shared by all.
     pub(super) fn is_settled(&self) -> bool {
-        self.healths.values().all(|health| health.status().state != State::Unknown)
+        self.probed_servers().all(|(_, health)| health.status().state != State::Unknown)
     }
 
     /// The service addresses that the director answers ARP for.

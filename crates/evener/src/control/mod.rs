@@ -223,8 +223,13 @@ impl Daemon {
     async fn reread_network(&mut self) {
         match Network::read().await {
             Ok(network) => {
+                let moved = self.director.network.interfaces != network.interfaces;
                 log_failure(self.director.surroundings(network, now_ms()));
                 self.listen();
+                if moved {
+                    // Whoever knew an announced address at another MAC, or forgot it, is told.
+                    self.arp.announce(&self.director.announced());
+                }
             }
             Err(error) => tracing::warn!(%error, "the network can't be read; what was known of it stays"),
         }

@@ -60,6 +60,14 @@ impl Director {
             session_slots: memory.sessions.capacity() as u64,
             packets: packets.collect(),
             refused: self.refused(),
+            interfaces: self
+                .plan
+                .tables
+                .interfaces
+                .keys()
+                .filter_map(|i| self.network.interfaces.get(i))
+                .map(|i| i.name.clone())
+                .collect(),
         }
     }
 
@@ -162,6 +170,7 @@ impl Director {
             local: member.local,
             probe_seconds: health.and_then(|health| health.latency_us()).map(|us| us as f64 / 1e6),
             probe_error: health
+                .filter(|_| state.health.state != health::State::Up)
                 .and_then(|health| health.last_failure())
                 .map(|(_, failure)| failure.to_string()),
         }
@@ -179,7 +188,17 @@ impl Director {
             return ("draining", Some("silent: it no longer answers ARP".into()));
         }
         if !member.local && member.mac.is_none() {
-            return ("down", Some("no ARP answer".into()));
+            let unreachable = member.address.filter(|address| self.network.route_to(*address).is_none());
+            return (
+                "down",
+                Some(match unreachable {
+                    Some(address) => format!("no interface here is on the LAN of {address}"),
+                    None => "no ARP answer".into(),
+                }),
+            );
+        }
+        if member.ifindex.is_some_and(|ifindex| !self.interfaces.contains_key(&ifindex)) {
+            return ("down", Some("the interface that led to it is gone".into()));
         }
         match state.health.state {
             health::State::Up => ("up", None),

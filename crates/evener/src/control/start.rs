@@ -102,7 +102,10 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let config = config::load(config_path).map_err(StartError::Config)?;
     let directory = paths::directory().map_err(StartError::io("the network namespace can't be told"))?;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-    made.map_err(StartError::io(format!("{} can't be made", directory.display())))?;
+    made.map_err(StartError::io(format!(
+        "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",
+        directory.display()
+    )))?;
     let lock = Lock::take(&directory.join("lock"))?;
     paths::clear_vanished(&directory);
     let network = Network::read().await?;
@@ -167,6 +170,7 @@ async fn open(
     director.match_healths();
     director.replan()?;
     tracing::info!(engine = director.engine.describe(), adopted, "attached");
+    director.warn_of_own_addresses();
     arp.announce(&director.announced());
     admin::server::start(requests, &directory.join("admin.sock"), director.config.admin.listen)
         .await

@@ -80,7 +80,9 @@ fn one_capability_is_enough(engine: &str) -> Result<()> {
     chown(&folder, Some(65534), Some(65534))?;
     let run_dir = format!("EVENER_RUN_DIR={}", folder.display());
     let before = [&["env", &run_dir], &RAW_ONLY[..]].concat();
-    let file = file::listed(engine, &farm, "");
+    // Probes need no more than packets do.
+    let probed = "[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"400ms\"\nrise = 1\n";
+    let file = file::listed(engine, &farm, "").replace(file::ALWAYS_UP, probed);
     let mut evener = Evener::start_by(director, &file, &before, &[])?;
     both_serve(&farm)?;
     evener.daemon().kill9()?;
