@@ -100,8 +100,9 @@ fn start_evener(farm: &Farm, number: u8, engine: &str) -> Result<(Evener, String
     let evener = Evener::start(host, &evener::web_service(farm, number, engine))?;
     evener.wait_for_servers(farm.servers().len(), std::time::Duration::from_secs(10))?;
     let status: serde_json::Value = serde_json::from_str(&evener.command(&["status", "--json"])?)?;
-    let says =
-        status.get("engine").map_or_else(|| engine.to_owned(), |says| says.to_string().replace('"', ""));
+    let says = status
+        .get("engine_detail")
+        .map_or_else(|| engine.to_owned(), |says| says.to_string().replace('"', ""));
     Ok((evener, says))
 }
 
