@@ -266,11 +266,13 @@ fn a_director_that_serves_is_probed_by_its_own_stack() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
+    // One that the farm's own web server on the director leaves free.
+    const PORT: u16 = 8080;
     let farm = Farm::builder().director_serves().build()?;
     let director = farm.director();
-    let local = Target { local: true, ..target(&farm, 0, 80) };
+    let local = Target { local: true, ..target(&farm, 0, PORT) };
     assert_eq!(probed(director, &local, &HealthKind::Tcp, TIMEOUT), Err(Failure::Refused));
-    server(director, (farm.vip(0), 80), |mut stream| {
+    server(director, (farm.vip(0), PORT), |mut stream| {
         let asked = request(&stream);
         if asked.starts_with("GET /slow ") {
             thread::sleep(Duration::from_secs(1));
