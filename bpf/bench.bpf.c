@@ -161,7 +161,7 @@ static __always_inline int yardstick_encapsulate(struct xdp_md *ctx, __be32 src,
 	inner = (void *)outer + sizeof(*ip);
 	if ((void *)(inner + 1) > cursor.end)
 		return XDP_DROP;
-	/* The two overlap; the macs move before the outer header is written. */
+	/* The MACs move first: the outer IP header will lie over the inner Ethernet one. */
 	copy_mac(outer->h_dest, inner->h_source);
 	copy_mac(outer->h_source, inner->h_dest);
 	outer->h_proto = bpf_htons(ETH_P_IP);

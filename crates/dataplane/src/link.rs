@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use nix::sys::socket::{LinkAddr, MsgFlags, recvmsg};
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
@@ -101,6 +101,12 @@ impl LinkSocket {
         let outgoing = message.address.is_some_and(|from| from.pkttype() == libc::PACKET_OUTGOING);
         let truncated = message.flags.contains(MsgFlags::MSG_TRUNC);
         Ok((message.bytes, PacketMeta { outgoing, truncated }))
+    }
+}
+
+impl AsRawFd for LinkSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
     }
 }
 

@@ -10,3 +10,4 @@ pub mod control;
 pub mod doctor;
 pub mod network;
 pub mod probe;
+mod spelling;

@@ -6,6 +6,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::problems::{Problem, Sink, Span};
+use crate::spelling::{is_like, nearest};
 
 /// Why a value will not do, to be prefixed by its key, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,7 +187,7 @@ impl<'d> Section<'d> {
     /// Notes that `key` is not there, unless it is but misspelt, which is complained of already.
     pub(super) fn missing(&self, key: &str, message: &str, help: &str) {
         let misspelt = |name: &Spanned<DeString<'_>>| {
-            !self.known.contains(&name.get_ref().as_ref()) && likeness(name.get_ref(), key) >= LIKE
+            !self.known.contains(&name.get_ref().as_ref()) && is_like(name.get_ref(), key)
         };
         if !self.table.keys().any(misspelt) {
             self.problem(Problem::missing(self.span(), message, help));
@@ -248,22 +249,10 @@ impl<'d> Section<'d> {
     }
 }
 
-/// Likeness from which on one word is taken for a misspelling of another.
-const LIKE: f64 = 0.8;
-
-fn likeness(a: &str, b: &str) -> f64 {
-    strsim::jaro_winkler(a, b)
-}
-
 /// "did you mean ...?" where one of `names` is like `wrong`, else all of them.
 pub(super) fn nearest_or_all(wrong: &str, names: &[&str]) -> String {
-    let nearest = names
-        .iter()
-        .map(|name| (likeness(wrong, name), name))
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .filter(|(likeness, _)| *likeness >= LIKE);
-    match nearest {
-        Some((_, name)) => format!("did you mean `{name}`?"),
+    match nearest(wrong, names.iter().copied()) {
+        Some(name) => format!("did you mean `{name}`?"),
         None => format!("possible here: {}", names.join(", ")),
     }
 }

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use evener_core::wire::{ETHERTYPE_ARP, Mac, arp_request};
@@ -33,16 +32,8 @@ pub(super) struct Arp {
     frames: mpsc::Sender<ArpFrame>,
 }
 
-struct Socket(LinkSocket);
-
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 struct Link {
-    socket: Arc<AsyncFd<Socket>>,
+    socket: Arc<AsyncFd<LinkSocket>>,
     own: Mac,
     reader: JoinHandle<()>,
 }
@@ -84,7 +75,7 @@ impl Arp {
 
     fn open(&self, ifindex: u32, own: Mac) -> io::Result<Link> {
         let socket = LinkSocket::open(ifindex, EtherType::Only(ETHERTYPE_ARP))?;
-        let socket = Arc::new(AsyncFd::new(Socket(socket))?);
+        let socket = Arc::new(AsyncFd::new(socket)?);
         let reader = tokio::spawn(read(socket.clone(), ifindex, self.frames.clone()));
         Ok(Link { socket, own, reader })
     }
@@ -92,7 +83,7 @@ impl Arp {
     /// Asks everyone on an interface who has `target`. What can't be sent is lost, as any frame may be.
     pub(super) fn ask(&self, ifindex: u32, sender: Ipv4Addr, target: Ipv4Addr) {
         if let Some(link) = self.links.get(&ifindex)
-            && let Err(error) = link.socket.get_ref().0.send(&arp_request(link.own, sender, target))
+            && let Err(error) = link.socket.get_ref().send(&arp_request(link.own, sender, target))
         {
             tracing::debug!(ifindex, %target, %error, "an ARP request was not sent");
         }
@@ -106,11 +97,11 @@ impl Arp {
     }
 }
 
-async fn read(socket: Arc<AsyncFd<Socket>>, ifindex: u32, frames: mpsc::Sender<ArpFrame>) {
+async fn read(socket: Arc<AsyncFd<LinkSocket>>, ifindex: u32, frames: mpsc::Sender<ArpFrame>) {
     let mut buffer = [0; FRAME_MAX];
     loop {
         let Ok(mut ready) = socket.readable().await else { return };
-        match ready.try_io(|socket| socket.get_ref().0.recv(&mut buffer)) {
+        match ready.try_io(|socket| socket.get_ref().recv(&mut buffer)) {
             Ok(Ok((len, meta))) if !meta.outgoing => {
                 let bytes = buffer.get(..len).unwrap_or(&buffer).to_vec();
                 if let Err(mpsc::error::TrySendError::Closed(_)) =

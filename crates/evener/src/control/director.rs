@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use evener_core::farm::Service;
 use evener_core::health::{Failure, Health, State};
-use evener_core::membership::{Event, Member, Membership, Notice};
+use evener_core::membership::{Event, Member, Membership, Notice, Surroundings};
 use evener_core::plan::{self, MemberState, Plan, PlanError, ServerName, ServiceState, Slots, identity};
 use evener_core::tables::{Delta, Tables};
 use evener_core::wire::Mac;
@@ -67,7 +67,7 @@ impl Director {
         drained: BTreeSet<ServerName>,
         now_ms: u64,
     ) -> Self {
-        let surroundings = network.surroundings(&interfaces.keys().copied().collect::<Vec<_>>());
+        let surroundings = surroundings_of(&network, &interfaces);
         let mut membership = Membership::new(&config.services, surroundings, now_ms);
         let mut slots = Slots::default();
         let mut healths = BTreeMap::new();
@@ -221,14 +221,7 @@ impl Director {
     /// # Errors
     /// As [`Director::replan`].
     pub(super) fn notice(&mut self, notices: &[Notice]) -> Result<(), DirectError> {
-        for notice in notices {
-            match notice.event {
-                Event::Refused { .. } | Event::Moved { .. } | Event::Silent { .. } => {
-                    tracing::warn!("{notice}")
-                }
-                _ => tracing::info!("{notice}"),
-            }
-        }
+        log(notices);
         if notices.iter().any(|notice| notice.event.changes_servers()) {
             self.match_healths();
             self.replan()?;
@@ -248,7 +241,7 @@ impl Director {
     ) -> Result<(), DirectError> {
         self.config = config;
         self.interfaces = interfaces;
-        let surroundings = self.network.surroundings(&self.interfaces.keys().copied().collect::<Vec<_>>());
+        let surroundings = surroundings_of(&self.network, &self.interfaces);
         let mut notices = self.membership.surroundings(surroundings, now_ms);
         notices.extend(self.membership.reconfigure(&self.config.services, now_ms));
         for (name, health) in &mut self.healths {
@@ -257,9 +250,7 @@ impl Director {
             }
         }
         self.match_healths();
-        for notice in &notices {
-            tracing::info!("{notice}");
-        }
+        log(&notices);
         self.replan()
     }
 
@@ -282,9 +273,9 @@ impl Director {
         }
         self.interfaces = interfaces;
         self.network = network;
-        let surroundings = self.network.surroundings(&self.interfaces.keys().copied().collect::<Vec<_>>());
+        let surroundings = surroundings_of(&self.network, &self.interfaces);
         let notices = self.membership.surroundings(surroundings, now_ms);
-        self.notice(&notices)?;
+        log(&notices);
         self.match_healths();
         self.replan()
     }
@@ -414,5 +405,19 @@ impl Director {
     pub(super) fn announced(&self) -> BTreeSet<Ipv4Addr> {
         let announced = self.config.services.iter().filter(|service| service.announce);
         announced.flat_map(|service| &service.addresses).map(|address| *address.ip()).collect()
+    }
+}
+
+/// What stands around the servers that are reached by these interfaces.
+fn surroundings_of(network: &Network, interfaces: &BTreeMap<u32, Mac>) -> Surroundings {
+    network.surroundings(&interfaces.keys().copied().collect::<Vec<_>>())
+}
+
+fn log(notices: &[Notice]) {
+    for notice in notices {
+        match notice.event {
+            Event::Refused { .. } | Event::Moved { .. } | Event::Silent { .. } => tracing::warn!("{notice}"),
+            _ => tracing::info!("{notice}"),
+        }
     }
 }

@@ -6,9 +6,7 @@ use evener_core::farm::Service;
 use evener_core::wire::Mac;
 
 use super::{Interface, Network, NetworkError};
-
-/// Likeness from which on one name is taken for a misspelling of another.
-const LIKE: f64 = 0.8;
+use crate::spelling::nearest;
 
 impl Network {
     /// The interfaces of these names with their MACs. With no names, those by which listed servers and
@@ -84,13 +82,8 @@ impl Network {
 
     fn nearest_or_all(&self, wrong: &str) -> String {
         let names = self.interfaces.values().filter(|found| found.ethernet).map(|found| found.name.as_str());
-        let nearest = names
-            .clone()
-            .map(|name| (strsim::jaro_winkler(wrong, name), name))
-            .filter(|(likeness, _)| *likeness >= LIKE)
-            .max_by(|a, b| a.0.total_cmp(&b.0));
-        match nearest {
-            Some((_, name)) => format!("did you mean {name:?}?"),
+        match nearest(wrong, names.clone()) {
+            Some(name) => format!("did you mean {name:?}?"),
             None => format!("there are {}", names.collect::<Vec<_>>().join(", ")),
         }
     }

@@ -1,7 +1,6 @@
 //! A probe's own socket on the link.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use evener_core::health::Failure;
 use evener_dataplane::link::{EtherType, Instruction, LinkSocket};
@@ -10,28 +9,20 @@ use tokio::io::unix::AsyncFd;
 
 /// A socket that receives what its filter accepts.
 pub(super) struct Link {
-    socket: AsyncFd<Socket>,
+    socket: AsyncFd<LinkSocket>,
     ifindex: u32,
-}
-
-struct Socket(LinkSocket);
-
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
 }
 
 impl Link {
     pub(super) fn open(ifindex: u32, ethertype: u16, filter: &[Instruction]) -> Result<Link, Failure> {
         let socket = LinkSocket::open_filtered(ifindex, EtherType::Only(ethertype), filter);
-        let socket = socket.and_then(|socket| AsyncFd::new(Socket(socket)));
+        let socket = socket.and_then(AsyncFd::new);
         Ok(Link { socket: socket.map_err(|error| unusable(ifindex, &error))?, ifindex })
     }
 
     /// Sends a frame. One that the queue has no room for is lost, as it could be anywhere else.
     pub(super) fn send(&self, frame: &[u8]) -> Result<(), Failure> {
-        match self.socket.get_ref().0.send(frame) {
+        match self.socket.get_ref().send(frame) {
             Err(error) if !is_passing(&error) => Err(unusable(self.ifindex, &error)),
             _ => Ok(()),
         }
@@ -39,7 +30,7 @@ impl Link {
 
     /// The next frame that is there already, if any, cut to the length of the buffer.
     pub(super) fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>, Failure> {
-        match self.socket.try_io(Interest::READABLE, |socket| socket.0.recv(buffer)) {
+        match self.socket.try_io(Interest::READABLE, |socket| socket.recv(buffer)) {
             Ok((_, meta)) if meta.outgoing => Ok(Some(&[])),
             Ok((len, _)) => Ok(Some(buffer.get(..len).unwrap_or(buffer))),
             Err(error) if is_passing(&error) => Ok(None),

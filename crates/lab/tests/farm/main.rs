@@ -40,7 +40,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::farm::Farm;
-use evener_lab::load::{Load, Report};
+use evener_lab::load::{Load, Report, Running};
 use evener_lab::skip;
 
 fn on_engine(engine: &str, test: fn(&str) -> Result<()>) -> Result<()> {
@@ -67,6 +67,18 @@ fn unbroken(report: Report) -> Result<Report> {
     ensure!(report.errors.total() == 0, "{} requests broke: {:?}", report.errors.total(), report.examples);
     ensure!(report.requests > 0, "nothing was asked at all");
     Ok(report)
+}
+
+/// Two clients that each download the big file once, slowly enough that it outlasts a change of the farm.
+fn slow_downloads(farm: &Farm) -> Running {
+    let slow = Load {
+        path: "/big".to_owned(),
+        connections: 2,
+        requests: Some(1),
+        pace: Some(4_000_000),
+        ..Load::to(farm.service())
+    };
+    slow.start_on(farm.client(0))
 }
 
 /// `web1`, `web2` ... with their shares, as [`shares`] gives them.

@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::load::Load;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
-use crate::{file, shares, split, unbroken};
+use crate::{file, shares, slow_downloads, split, unbroken};
 
 on_both_engines! {
     round_robin_is_exact_by_weight,
@@ -108,14 +107,7 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     let mut kept: Vec<_> =
         (0..2).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
     let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
-    let slow = Load {
-        path: "/big".to_owned(),
-        connections: 2,
-        requests: Some(1),
-        pace: Some(4_000_000),
-        ..Load::to(farm.service())
-    };
-    let downloads = slow.start_on(farm.client(0));
+    let downloads = slow_downloads(&farm);
     wait::until("the downloads began", || Ok(evener.sessions()?.len() >= 4))?;
 
     let said = evener.command(&["drain", "web/web1"])?;

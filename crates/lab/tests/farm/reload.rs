@@ -7,7 +7,7 @@ use evener_lab::load::Load;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
-use crate::{file, shares, shares_of, split, unbroken};
+use crate::{file, shares, shares_of, slow_downloads, split, unbroken};
 
 on_both_engines! {
     what_did_not_change_goes_on,
@@ -23,14 +23,7 @@ fn what_did_not_change_goes_on(engine: &str) -> Result<()> {
     let mut kept: Vec<_> =
         (0..4).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
     let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
-    let slow = Load {
-        path: "/big".to_owned(),
-        connections: 2,
-        requests: Some(1),
-        pace: Some(4_000_000),
-        ..Load::to(farm.service())
-    };
-    let downloads = slow.start_on(farm.client(0));
+    let downloads = slow_downloads(&farm);
     let visitors = Load { connections: 2, ..Load::to(farm.service()) }.start_on(farm.client(0));
     let mut same = || -> Result<()> {
         let now: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;

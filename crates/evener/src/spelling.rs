@@ -1,0 +1,16 @@
+//! What a misspelt word was probably meant to be.
+
+/// Likeness from which on one word is taken for a misspelling of another.
+const LIKE: f64 = 0.8;
+
+/// Whether one word may be a misspelling of the other.
+pub(crate) fn is_like(a: &str, b: &str) -> bool {
+    strsim::jaro_winkler(a, b) >= LIKE
+}
+
+/// The one of `names` that is most like `wrong`, if any is like it.
+pub(crate) fn nearest<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let likeness = |name: &str| strsim::jaro_winkler(wrong, name);
+    let nearest = names.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    nearest.filter(|name| is_like(wrong, name))
+}
