@@ -6,7 +6,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 
 use crate::wire::Mac;
 
@@ -15,12 +15,37 @@ use crate::wire::Mac;
 pub enum Method {
     /// Rewrite the MAC addresses and send the frame on; the server replies directly (LSMAC).
     L2,
+    /// Rewrite IP addresses and ports, in both directions (LSNAT, RFC 2391).
+    Nat,
+    /// Put the packet into another one, addressed to the server, which replies directly (RFC 2003).
+    Tunnel,
 }
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Method::L2 => "l2",
+            Method::Nat => "nat",
+            Method::Tunnel => "tunnel",
+        })
+    }
+}
+
+/// What a packet is put into on its way to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Encapsulation {
+    /// IP in IP, of either version in either (RFC 2003, RFC 2473, RFC 4213).
+    Ipip,
+    /// Generic UDP Encapsulation (draft-ietf-intarea-gue): its source port is the flow's own, so that
+    /// receive queues and equal-cost paths spread.
+    Gue,
+}
+
+impl fmt::Display for Encapsulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Encapsulation::Ipip => "ipip",
+            Encapsulation::Gue => "gue",
         })
     }
 }
@@ -71,7 +96,8 @@ impl fmt::Display for Protocol {
 /// How servers that nobody listed are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discover {
-    /// Ask by ARP for the service address; every MAC that answers is a server (LSMAC, section 3.1).
+    /// Ask by ARP (or neighbour discovery) for the service address; every MAC that answers is a server
+    /// (LSMAC, section 3.1).
     Arp,
 }
 
@@ -81,7 +107,7 @@ pub enum Allow {
     /// This MAC address.
     Mac(Mac),
     /// The host that answers ARP for this address.
-    Address(Ipv4Addr),
+    Address(IpAddr),
 }
 
 /// One address in front of several servers.
@@ -90,11 +116,21 @@ pub struct Service {
     /// Unique among the services of a farm.
     pub name: String,
     /// The service addresses (the paper's cluster address), with port. At least one.
-    pub addresses: Vec<SocketAddrV4>,
+    pub addresses: Vec<SocketAddr>,
     /// TCP or UDP.
     pub protocol: Protocol,
     /// How a connection reaches its server.
     pub method: Method,
+    /// [`Method::Nat`]: packets to servers carry an address of the director's own, so that servers need
+    /// no route back through it.
+    pub source_nat: bool,
+    /// [`Method::Tunnel`]: what packets are put into.
+    pub encapsulation: Encapsulation,
+    /// [`Method::Tunnel`]: the longest packet on the way to the servers, outer headers included, in bytes;
+    /// `None` goes by the interface and by what routers on the way say.
+    pub tunnel_mtu: Option<u16>,
+    /// [`Method::Tunnel`]: agents lower the segment size that servers offer, so that clients' packets fit.
+    pub clamp_mss: bool,
     /// Where the decision is made.
     pub placement: Placement,
     /// Name of a policy in [`crate::policy::POLICIES`].
@@ -126,8 +162,10 @@ pub struct Service {
 pub struct Server {
     /// Unique within its service.
     pub name: String,
-    /// The server's own address, by which its MAC is learned.
-    pub address: Ipv4Addr,
+    /// The server's own address, by which its MAC or the way to it is learned.
+    pub address: IpAddr,
+    /// [`Method::Nat`]: the port it serves on; `None` is the service's own.
+    pub port: Option<u16>,
     /// Its MAC address, where the operator fixes it; else it is learned by ARP.
     pub mac: Option<Mac>,
     /// Share of new sessions relative to the others; 0 drains.

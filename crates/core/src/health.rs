@@ -4,7 +4,7 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 
 use crate::farm::{self, HealthKind};
 
@@ -59,6 +59,12 @@ pub enum Failure {
     /// The server's MAC address is not known.
     #[error("no ARP answer")]
     NoArp,
+    /// The server answers no neighbour solicitation, ARP's counterpart over IPv6.
+    #[error("no neighbour advertisement")]
+    NoNeighbour,
+    /// The server is not on a link of the director's, and the way to it isn't known.
+    #[error("no route to the server, or its next hop does not answer")]
+    NoWay,
     /// The connection ended in the middle of the reply.
     #[error("closed before the reply was complete")]
     Closed,
@@ -229,12 +235,14 @@ pub enum Judgement {
 ///
 /// HTTP/1.0, so that the server neither chunks the body nor keeps the connection (RFC 9112, sections
 /// 6.1 and 9.3).
-pub fn http_request(kind: &HealthKind, address: SocketAddrV4) -> Option<Vec<u8>> {
+pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
     let HealthKind::Http { path, host, .. } = kind else {
         return None;
     };
-    let host = host.clone().unwrap_or_else(|| match address.port() {
-        80 => format!("{}", address.ip()),
+    let host = host.clone().unwrap_or_else(|| match address {
+        SocketAddr::V4(address) if address.port() == 80 => format!("{}", address.ip()),
+        // In brackets, as with a port (RFC 3986, section 3.2.2).
+        SocketAddr::V6(address) if address.port() == 80 => format!("[{}]", address.ip()),
         _ => format!("{address}"),
     });
     let request = format!(
@@ -452,13 +460,16 @@ mod tests {
     #[test]
     fn a_request_names_the_service() {
         let text = |port| {
-            let address = SocketAddrV4::new([192, 0, 2, 100].into(), port);
+            let address = SocketAddr::new([192, 0, 2, 100].into(), port);
             String::from_utf8(http_request(&http(None), address).unwrap()).unwrap()
         };
         assert!(text(80).starts_with("GET /healthz HTTP/1.0\r\nHost: 192.0.2.100\r\n"));
         assert!(text(8080).contains("\r\nHost: 192.0.2.100:8080\r\n"));
+        let ipv6 = |address: &str| http_request(&http(None), address.parse().unwrap()).unwrap();
+        assert!(contains(&ipv6("[2001:db8::100]:80"), b"\r\nHost: [2001:db8::100]\r\n"));
+        assert!(contains(&ipv6("[2001:db8::100]:8080"), b"\r\nHost: [2001:db8::100]:8080\r\n"));
         assert!(text(80).ends_with("\r\n\r\n"));
-        assert_eq!(http_request(&HealthKind::Tcp, SocketAddrV4::new([192, 0, 2, 1].into(), 80)), None);
+        assert_eq!(http_request(&HealthKind::Tcp, SocketAddr::new([192, 0, 2, 1].into(), 80)), None);
     }
 
     proptest! {

@@ -4,7 +4,8 @@
 //! It is `no_std`, so the compiler holds it to that promise. Its packet side is the specification
 //! of the C in `bpf/`; the same packets go through both and must come out alike.
 //!
-//! * packet side: [`wire`] · [`parse`] · [`sessions`] · [`select`] · [`rewrite`] · [`decide`] · [`reason`]
+//! * packet side: [`wire`] · [`packet`] · [`parse`] · [`sessions`] · [`select`] · [`rewrite`] · [`decide`] ·
+//!   [`reason`]; and what they ask of their surroundings: [`routes`] · [`fragments`] · [`ports`]
 //! * farm side: [`farm`] · [`health`] · [`membership`] · [`policy`] · [`plan`]
 #![no_std]
 #![forbid(unsafe_code)]
@@ -14,15 +15,21 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod checksum;
 pub mod decide;
 pub mod farm;
+pub mod fragments;
 pub mod health;
 pub mod membership;
+pub mod neighbour;
+pub mod packet;
 pub mod parse;
 pub mod plan;
 pub mod policy;
+pub mod ports;
 pub mod reason;
 pub mod rewrite;
+pub mod routes;
 pub mod select;
 pub mod sessions;
 pub mod tables;

@@ -28,23 +28,23 @@ reasons! {
     ArpAnswered = 2, "arp_answered";
     /// Passed: not for a service.
     NotService = 3, "not_service";
-    /// Passed: neither IPv4 nor an ARP request.
+    /// Passed: neither IP nor an ARP request.
     NotIp = 4, "not_ip";
-    /// Passed: VLAN-tagged.
+    /// Passed: more VLAN tags than two.
     Vlan = 5, "vlan";
     /// Passed: not sent to this host's MAC.
     OtherHost = 6, "other_host";
     /// Passed: too short to say what it is.
     Runt = 7, "runt";
-    /// Passed: an IPv4 frame with another version in its header.
+    /// Passed: another IP version in the header than the frame's type says.
     BadVersion = 8, "bad_version";
     /// Dropped: the transport header is cut off.
     Truncated = 9, "truncated";
     /// Dropped: a length field contradicts another or the frame.
     BadLength = 10, "bad_length";
-    /// Dropped: IP options.
+    /// Dropped: IPv4 options.
     IpOptions = 11, "ip_options";
-    /// Dropped: a fragment.
+    /// Dropped: a fragment of an ICMP message.
     Fragment = 12, "fragment";
     /// Dropped: a group address as source MAC.
     MulticastSource = 13, "multicast_source";
@@ -58,4 +58,38 @@ reasons! {
     TableFull = 17, "table_full";
     /// Beside the verdict: a TCP packet that no session is known of goes by the hash.
     NoSession = 18, "no_session";
+    /// An answer of a server, rewritten and sent on to its client.
+    Answered = 19, "answered";
+    /// Rewritten; the host's own stack sends it on, since it has yet to resolve a neighbour or to fragment.
+    ByHost = 20, "by_host";
+    /// A neighbour solicitation for a service address, answered.
+    NeighbourAnswered = 21, "neighbour_answered";
+    /// An echo request to a service address, answered.
+    EchoAnswered = 22, "echo_answered";
+    /// Longer than the way takes; its sender was told so by ICMP.
+    TooBig = 23, "too_big";
+    /// An ICMP error about a session, sent on to who must know.
+    IcmpForwarded = 24, "icmp_forwarded";
+    /// Dropped: an ICMP error about nothing that was sent.
+    IcmpUnknown = 25, "icmp_unknown";
+    /// Dropped: an ICMP error that claims a smaller MTU than any link has.
+    ForgedMtu = 26, "forged_mtu";
+    /// A later fragment that came before its first: it waits in application space.
+    FragmentHeld = 27, "fragment_held";
+    /// Dropped: a fragment whose first never came, or that found no room to wait.
+    FragmentLost = 28, "fragment_lost";
+    /// Dropped: a first fragment too short for its transport header (RFC 1858, section 3.2).
+    TinyFragment = 29, "tiny_fragment";
+    /// Dropped: a fragment that would be written over another one.
+    FragmentOverlap = 30, "fragment_overlap";
+    /// Dropped: IPv6 extension headers out of order, too many, or forbidden (RFC 5095).
+    ExtensionHeaders = 31, "extension_headers";
+    /// Dropped: its time to live is over.
+    TtlExpired = 32, "ttl_expired";
+    /// Dropped: no port of the director's own address is free for a new session.
+    NoPort = 33, "no_port";
+    /// Dropped: no route leads to the client.
+    NoRoute = 34, "no_route";
+    /// Dropped: the frame has no room for a longer header.
+    NoRoom = 35, "no_room";
 }

@@ -7,9 +7,9 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, SocketAddr};
 
-use crate::farm::Protocol;
+use crate::farm::{Encapsulation, Protocol};
 use crate::wire::Mac;
 
 /// Slots of a service's hash table. Prime, as Maglev needs (Eisenbud et al. 2016, section 3.4), and a
@@ -19,6 +19,8 @@ pub const HASH_SLOTS: usize = 65_537;
 pub const ORDER_MAX: usize = 4_096;
 /// The most servers one service can have.
 pub const SERVICE_SERVERS_MAX: usize = 256;
+/// The most VIPs that one address and port of a server may stand behind with [`Way::Nat`].
+pub const BEHIND_MAX: usize = 8;
 /// The most server slots of a farm; slot 0 is never used, so that 0 can mean "none".
 pub const SERVER_SLOTS: usize = 4_096;
 /// Slot number that names no server.
@@ -28,7 +30,7 @@ pub const NO_SERVER: u16 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipKey {
     /// The service address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The service port.
     pub port: u16,
     /// The transport.
@@ -85,6 +87,35 @@ pub struct Ring {
     pub hash: Vec<u16>,
 }
 
+/// How a packet reaches its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By its MAC address alone; nothing above layer two changes.
+    Link,
+    /// By rewriting addresses and ports.
+    Nat {
+        /// The server's own address and port.
+        to: SocketAddr,
+        /// The director's address towards the server: where it speaks of itself.
+        own: IpAddr,
+        /// Whether `own` takes the client's place, with a port of [`crate::ports`].
+        source_nat: bool,
+        /// The longest packet that the way takes, in bytes.
+        mtu: u16,
+    },
+    /// Inside another packet.
+    Tunnel {
+        /// Of which kind.
+        encapsulation: Encapsulation,
+        /// The outer packet's source: an address of the director's.
+        from: IpAddr,
+        /// Its destination: the server's own address. Of the same family.
+        to: IpAddr,
+        /// The longest packet that the way takes, outer headers included, in bytes.
+        mtu: u16,
+    },
+}
+
 /// A server, as a packet meets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerEntry {
@@ -101,6 +132,17 @@ pub struct ServerEntry {
     pub up: bool,
     /// Whether it is this host itself: packets go up the host's own stack.
     pub local: bool,
+    /// How packets get there.
+    pub way: Way,
+}
+
+/// What a packet from a server may be the answer to: a VIP, and which of its servers this endpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Behind {
+    /// [`Vip::id`].
+    pub vip: u16,
+    /// The server's slot.
+    pub server: u16,
 }
 
 /// What a director knows when a packet comes.
@@ -114,24 +156,39 @@ pub struct Tables {
     pub servers: BTreeMap<u16, ServerEntry>,
     /// The interfaces that packets are taken from, with their own MAC.
     pub interfaces: BTreeMap<u32, Mac>,
+    /// Servers' own addresses and ports with [`Way::Nat`]: answers come from there. At most [`BEHIND_MAX`]
+    /// entries each, in order.
+    pub endpoints: BTreeMap<VipKey, Vec<Behind>>,
 }
 
 impl Tables {
     /// Whether any service has this address; for packets too odd to name a port.
-    pub fn has_address(&self, address: Ipv4Addr) -> bool {
+    pub fn has_address(&self, address: IpAddr) -> bool {
         self.vip_of_address(address).is_some()
     }
 
     /// Whether the director answers ARP for this address: some service with it says so.
-    pub fn announces(&self, address: Ipv4Addr) -> bool {
+    pub fn announces(&self, address: IpAddr) -> bool {
         self.vips_of_address(address).any(|vip| vip.announce)
     }
 
-    fn vip_of_address(&self, address: Ipv4Addr) -> Option<&Vip> {
+    /// Whether a server that answers through the director has this address.
+    pub fn has_endpoint(&self, address: IpAddr) -> bool {
+        let from = VipKey { address, port: 0, protocol: Protocol::Tcp };
+        let to = VipKey { address, port: u16::MAX, protocol: Protocol::Udp };
+        self.endpoints.range(from..=to).next().is_some()
+    }
+
+    /// A VIP by its number.
+    pub fn vip_by_id(&self, id: u16) -> Option<(&VipKey, &Vip)> {
+        self.vips.iter().find(|(_, vip)| vip.id == id)
+    }
+
+    fn vip_of_address(&self, address: IpAddr) -> Option<&Vip> {
         self.vips_of_address(address).next()
     }
 
-    fn vips_of_address(&self, address: Ipv4Addr) -> impl Iterator<Item = &Vip> {
+    fn vips_of_address(&self, address: IpAddr) -> impl Iterator<Item = &Vip> {
         let from = VipKey { address, port: 0, protocol: Protocol::Tcp };
         let to = VipKey { address, port: u16::MAX, protocol: Protocol::Udp };
         self.vips.range(from..=to).map(|(_, vip)| vip)
@@ -158,6 +215,10 @@ pub struct Delta {
     pub servers_removed: Vec<u16>,
     /// Interfaces that are gone.
     pub interfaces_removed: Vec<u32>,
+    /// New or changed endpoints.
+    pub endpoints: Vec<(VipKey, Vec<Behind>)>,
+    /// Endpoints that are gone.
+    pub endpoints_removed: Vec<VipKey>,
 }
 
 impl Delta {
@@ -172,6 +233,8 @@ impl Delta {
             rings_removed: gone(&old.rings, &new.rings),
             servers_removed: gone(&old.servers, &new.servers),
             interfaces_removed: gone(&old.interfaces, &new.interfaces),
+            endpoints: changed(&old.endpoints, &new.endpoints),
+            endpoints_removed: gone(&old.endpoints, &new.endpoints),
         }
     }
 

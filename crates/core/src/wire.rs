@@ -13,13 +13,80 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of ARP (RFC 826).
 pub const ETHERTYPE_ARP: u16 = 0x0806;
+/// EtherType of IPv6 (RFC 2464, section 3).
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// EtherType of a VLAN tag (IEEE 802.1Q).
 pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of a service VLAN tag (IEEE 802.1ad).
 pub const ETHERTYPE_QINQ: u16 = 0x88a8;
 
-/// "More fragments" and the fragment offset in [`Ipv4::fragment`] (RFC 791, section 3.1).
-pub const IPV4_FRAGMENT_MASK: u16 = 0x3fff;
+/// "Don't fragment" in [`Ipv4::fragment`] (RFC 791, section 3.1).
+pub const IPV4_DONT_FRAGMENT: u16 = 0x4000;
+/// "More fragments" in [`Ipv4::fragment`].
+pub const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
+/// The fragment's offset in [`Ipv4::fragment`], in units of eight bytes.
+pub const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
+
+/// IANA protocol numbers, of transports and of what may stand before them.
+pub mod protocol {
+    /// IPv6 hop-by-hop options (RFC 8200, section 4.3).
+    pub const HOP_BY_HOP: u8 = 0;
+    /// RFC 792.
+    pub const ICMP: u8 = 1;
+    /// IPv4 inside (RFC 2003).
+    pub const IPV4: u8 = 4;
+    /// RFC 9293.
+    pub const TCP: u8 = 6;
+    /// RFC 768.
+    pub const UDP: u8 = 17;
+    /// IPv6 inside (RFC 2473).
+    pub const IPV6: u8 = 41;
+    /// IPv6 routing header (RFC 8200, section 4.4).
+    pub const ROUTING: u8 = 43;
+    /// IPv6 fragment header (RFC 8200, section 4.5).
+    pub const FRAGMENT: u8 = 44;
+    /// RFC 4443.
+    pub const ICMPV6: u8 = 58;
+    /// IPv6 destination options (RFC 8200, section 4.6).
+    pub const DESTINATION_OPTIONS: u8 = 60;
+}
+
+/// The UDP port of Generic UDP Encapsulation, as IANA assigns it.
+pub const GUE_PORT: u16 = 6080;
+
+/// ICMP types (RFC 792).
+pub mod icmp {
+    /// Answer to an echo request.
+    pub const ECHO_REPLY: u8 = 0;
+    /// Destination unreachable.
+    pub const UNREACHABLE: u8 = 3;
+    /// Code of [`UNREACHABLE`]: too long, and not to be fragmented (RFC 1191, section 4).
+    pub const FRAGMENTATION_NEEDED: u8 = 4;
+    /// Echo request.
+    pub const ECHO: u8 = 8;
+    /// Time exceeded.
+    pub const TIME_EXCEEDED: u8 = 11;
+    /// Parameter problem.
+    pub const PARAMETER_PROBLEM: u8 = 12;
+}
+
+/// ICMPv6 types (RFC 4443; RFC 4861, section 4).
+pub mod icmpv6 {
+    /// Destination unreachable, the first of the errors.
+    pub const UNREACHABLE: u8 = 1;
+    /// Packet too big.
+    pub const TOO_BIG: u8 = 2;
+    /// Parameter problem, the last of the errors.
+    pub const PARAMETER_PROBLEM: u8 = 4;
+    /// Echo request.
+    pub const ECHO: u8 = 128;
+    /// Answer to an echo request.
+    pub const ECHO_REPLY: u8 = 129;
+    /// Neighbour solicitation: who has this address?
+    pub const NEIGHBOUR_SOLICITATION: u8 = 135;
+    /// Neighbour advertisement: I have.
+    pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+}
 
 /// TCP control bits (RFC 9293, section 3.1).
 pub const TCP_FIN: u8 = 0x01;
@@ -134,7 +201,7 @@ pub struct Ipv4 {
     pub total_len: U16,
     /// Identification.
     pub id: U16,
-    /// Flags and fragment offset; see [`IPV4_FRAGMENT_MASK`].
+    /// Flags and fragment offset; see [`IPV4_FRAGMENT_OFFSET`].
     pub fragment: U16,
     /// Time to live.
     pub ttl: u8,
@@ -146,6 +213,62 @@ pub struct Ipv4 {
     pub src: U32,
     /// Destination address.
     pub dst: U32,
+}
+
+/// An IPv6 header (RFC 8200, section 3).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Ipv6 {
+    /// Version in the high four bits, then traffic class and flow label.
+    pub version_class_flow: U32,
+    /// What follows this header, in bytes.
+    pub payload_len: U16,
+    /// What follows this header, as a protocol number.
+    pub next_header: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Source address.
+    pub src: [u8; 16],
+    /// Destination address.
+    pub dst: [u8; 16],
+}
+
+/// An IPv6 fragment header (RFC 8200, section 4.5).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct FragmentHeader {
+    /// What the fragmented part begins with.
+    pub next_header: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// Offset in units of eight bytes in the high 13 bits; "more fragments" in the lowest.
+    pub offset_more: U16,
+    /// Identification.
+    pub id: U32,
+}
+
+/// What ICMP and ICMPv6 messages begin with (RFC 792; RFC 4443, section 2.1).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Icmp {
+    /// The kind of message.
+    pub kind: u8,
+    /// Its variety.
+    pub code: u8,
+    /// Checksum, in ICMPv6 with a pseudo-header.
+    pub checksum: U16,
+    /// What depends on the kind.
+    pub rest: U32,
+}
+
+/// A neighbour solicitation or advertisement without options (RFC 4861, sections 4.3 and 4.4).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Neighbour {
+    /// The ICMPv6 header; `rest` has an advertisement's flags.
+    pub icmp: Icmp,
+    /// The address asked for, or spoken for.
+    pub target: [u8; 16],
 }
 
 /// A TCP header without options (RFC 9293, section 3.1).
@@ -261,6 +384,8 @@ mod tests {
     fn headers_have_their_wire_lengths() {
         assert_eq!(size_of::<Ethernet>(), ETHERNET_LEN);
         assert_eq!(size_of::<Ipv4>(), 20);
+        assert_eq!(size_of::<Ipv6>(), 40);
+        assert_eq!(size_of::<Neighbour>(), 24);
         assert_eq!(size_of::<Tcp>(), 20);
         assert_eq!(size_of::<Udp>(), 8);
         assert_eq!(size_of::<Arp>(), ARP_LEN);

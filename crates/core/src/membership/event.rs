@@ -4,7 +4,7 @@ use alloc::string::String;
 use core::fmt;
 
 use super::holder::Place;
-use super::surroundings::ArpReply;
+use super::surroundings::Answer;
 
 /// An event, and the service it is about; `None` if it is about the whole farm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Notice {
 /// [`Event::Refused`] call for a new plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A server answered for the first time.
+    /// A server answered for the first time, or the way to it became known.
     Joined {
         /// Its name.
         server: String,
@@ -62,10 +62,19 @@ pub enum Event {
         /// Where it is now.
         to: Place,
     },
+    /// The way to a server that is reached by routes now leads elsewhere.
+    Rerouted {
+        /// Its name.
+        server: String,
+        /// Where frames for it went.
+        from: Place,
+        /// Where they go now.
+        to: Place,
+    },
     /// An answer was refused; told once for each MAC and reason.
     Refused {
         /// The answer.
-        reply: ArpReply,
+        reply: Answer,
         /// Why.
         refusal: Refusal,
     },
@@ -103,7 +112,7 @@ pub enum Refusal {
     OwnMac,
     /// It answers for an address that the director itself announces.
     Announced,
-    /// Types or lengths are not those of IPv4 over Ethernet (RFC 826).
+    /// Not as RFC 826 has it for IPv4 over Ethernet, or RFC 4861, section 7.1.2.
     Malformed,
 }
 
@@ -158,9 +167,9 @@ impl fmt::Display for Event {
         match self {
             Event::Joined { server, place } => write!(f, "server {server} joined at {place}"),
             Event::Silent { server } => {
-                write!(f, "server {server} does not answer ARP any more; it gets no new sessions")
+                write!(f, "server {server} does not answer any more; it gets no new sessions")
             }
-            Event::Returned { server } => write!(f, "server {server} answers ARP again"),
+            Event::Returned { server } => write!(f, "server {server} answers again"),
             Event::Removed { server, why } => write!(f, "server {server} removed: {why}"),
             Event::Moved { server, from, to } => {
                 write!(f, "{to} answers for server {server}, which is at {from}; not followed")
@@ -168,8 +177,12 @@ impl fmt::Display for Event {
             Event::Followed { server, from, to } => {
                 write!(f, "server {server} moved from {from}, where it is silent, to {to}")
             }
+            Event::Rerouted { server, from, to } => {
+                write!(f, "the way to server {server} leads over {to} now, and no longer over {from}")
+            }
             Event::Refused { reply, refusal } => {
-                write!(f, "{} answered ARP for {}: refused, {refusal}", reply.place, reply.address)
+                let asked = if reply.address.is_ipv4() { "ARP" } else { "neighbour discovery" };
+                write!(f, "{} answered {asked} for {}: refused, {refusal}", reply.place, reply.address)
             }
         }
     }
@@ -197,7 +210,7 @@ impl fmt::Display for Refusal {
             Refusal::MulticastMac => "a group or zero MAC address names no server",
             Refusal::OwnMac => "that MAC is the director's own",
             Refusal::Announced => "the director announces that address; servers must keep silent for it",
-            Refusal::Malformed => "not a well-formed ARP reply",
+            Refusal::Malformed => "not a well-formed ARP reply or neighbour advertisement",
         })
     }
 }

@@ -1,11 +1,15 @@
-//! Who the servers are and at which MAC address, from what ARP tells (LSMAC, section 3.1).
+//! Who the servers are and at which MAC address, from what ARP and neighbour discovery tell (LSMAC,
+//! section 3.1), or from the routes to them.
 //!
-//! The director broadcasts ARP for a service address; every MAC that answers is a server. Servers the
-//! operator listed are asked for by their own address. Who falls silent is drained, then removed.
+//! The director asks everyone on its links for a service address; every MAC that answers is a server. Servers
+//! the operator listed are asked for by their own address. Who falls silent is drained, then removed.
 //! Discovery is not identity: answers pass an `allow` list, a cap, and [`Surroundings`], and whoever
 //! claims another's place is logged first and followed only when the other is gone.
 //!
-//! [`Membership`] is a state machine: ARP frames and the time go in, addresses to ask for and
+//! Servers of methods `nat` and `tunnel` may be on other networks, where nobody answers: they are listed, the
+//! way to each comes in with [`Surroundings::hops`], and only probes tell whether they work.
+//!
+//! [`Membership`] is a state machine: frames and the time go in, addresses to ask for and
 //! [`Notice`]s come out, [`Membership::members`] is the state.
 
 mod event;
@@ -20,12 +24,12 @@ mod tests;
 pub use event::{Event, Notice, Refusal, Removal};
 pub use holder::Place;
 pub use strangers::Refused;
-pub use surroundings::{ArpReply, Router, Surroundings};
+pub use surroundings::{Answer, Hop, Router, Surroundings};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use crate::farm;
 use crate::tables::SERVICE_SERVERS_MAX;
@@ -38,7 +42,7 @@ use team::Team;
 pub enum Source {
     /// The operator listed it.
     Listed,
-    /// It answered ARP for the service address; its name is its MAC.
+    /// It answered for the service address; its name is its MAC.
     Discovered,
 }
 
@@ -48,11 +52,13 @@ pub struct Member {
     /// Unique within its service.
     pub name: String,
     /// Its own address; not known of discovered servers.
-    pub address: Option<Ipv4Addr>,
-    /// Where its frames go; `None` until ARP tells, and for a local server.
+    pub address: Option<IpAddr>,
+    /// Where its frames go; `None` until that is known, and for a local server.
     pub mac: Option<Mac>,
-    /// The interface it answered on; as `mac`.
+    /// The interface that leads to it; as `mac`.
     pub ifindex: Option<u32>,
+    /// The way to it, if it is reached by routes and not on the link.
+    pub hop: Option<Hop>,
     /// Share of new sessions; 1 for discovered servers.
     pub weight: u16,
     /// Whether it is this host itself.
@@ -63,15 +69,15 @@ pub struct Member {
     pub source: Source,
     /// When it last joined, fell silent or returned, in milliseconds.
     pub since_ms: u64,
-    /// When it last answered ARP, in milliseconds.
+    /// When it last answered, in milliseconds; never for one that is reached by routes.
     pub last_seen_ms: Option<u64>,
 }
 
 /// What a round of discovery asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Round {
-    /// Addresses to broadcast an ARP request for, on every interface.
-    pub asks: Vec<Ipv4Addr>,
+    /// Addresses to ask everyone for, on every interface: by ARP, or by neighbour solicitation.
+    pub asks: Vec<IpAddr>,
     /// What the silence since the last round meant.
     pub notices: Vec<Notice>,
 }
@@ -85,6 +91,8 @@ pub struct Known {
     pub server: String,
     /// Where its frames go.
     pub place: Place,
+    /// The way to it, if it is reached by routes.
+    pub hop: Option<Hop>,
 }
 
 /// Who the servers of all services are.
@@ -126,8 +134,8 @@ impl Membership {
         notices
     }
 
-    /// Takes in what is newly known of the director's interfaces, its addresses and the routers. Who
-    /// turns out to be a router is a server no longer.
+    /// Takes in what is newly known of the director's interfaces, its addresses, the routers and the ways to
+    /// servers. Who turns out to be a router is a server no longer.
     pub fn surroundings(&mut self, surroundings: Surroundings, now_ms: u64) -> Vec<Notice> {
         let moved = self.surroundings.interfaces != surroundings.interfaces;
         self.surroundings = surroundings;
@@ -141,22 +149,22 @@ impl Membership {
     /// rounds to answer as any other. Those of services and servers that are gone are ignored.
     pub fn resume(&mut self, known: &Known, now_ms: u64) {
         if let Some(team) = self.teams.get_mut(&known.service) {
-            team.resume(&known.server, known.place, &self.surroundings, now_ms);
+            team.resume(known, &self.surroundings, now_ms);
         }
     }
 
-    /// Takes in a frame received on an interface. Frames that are not ARP replies, or are about
-    /// addresses that mean nothing to the farm, change nothing.
-    pub fn arp_frame(&mut self, now_ms: u64, ifindex: u32, frame: &[u8]) -> Vec<Notice> {
-        match ArpReply::read(ifindex, frame) {
-            Ok(Some(reply)) => self.arp_reply(now_ms, reply),
+    /// Takes in a frame received on an interface. Frames that answer neither ARP nor neighbour discovery, or
+    /// are about addresses that mean nothing to the farm, change nothing.
+    pub fn frame(&mut self, now_ms: u64, ifindex: u32, frame: &[u8]) -> Vec<Notice> {
+        match Answer::read(ifindex, frame) {
+            Ok(Some(reply)) => self.answer(now_ms, reply),
             Ok(None) => Vec::new(),
             Err(malformed) => self.impostor(malformed, Refusal::Malformed),
         }
     }
 
-    /// Takes in an ARP reply: this MAC says that it has this address.
-    pub fn arp_reply(&mut self, now_ms: u64, reply: ArpReply) -> Vec<Notice> {
+    /// Takes in an answer: this MAC says that it has this address.
+    pub fn answer(&mut self, now_ms: u64, reply: Answer) -> Vec<Notice> {
         let concerns_servers = self.teams.values().any(|team| team.is_concerned(reply.address));
         if !concerns_servers && !self.surroundings.is_concerned(reply.address) {
             return Vec::new();
@@ -198,7 +206,7 @@ impl Membership {
         }
     }
 
-    fn impostor(&mut self, reply: ArpReply, refusal: Refusal) -> Vec<Notice> {
+    fn impostor(&mut self, reply: Answer, refusal: Refusal) -> Vec<Notice> {
         let event = self.impostors.refuse(reply, refusal);
         event.map(|event| Notice { service: None, event }).into_iter().collect()
     }

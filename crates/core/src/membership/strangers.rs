@@ -3,7 +3,7 @@
 use alloc::collections::BTreeSet;
 
 use super::event::{Event, Refusal};
-use super::surroundings::ArpReply;
+use super::surroundings::Answer;
 use crate::wire::Mac;
 
 /// How many answers were refused, by reason.
@@ -37,7 +37,7 @@ impl Strangers {
     }
 
     /// Counts a refusal; gives the event the first time, as long as there is room to remember it.
-    pub(super) fn refuse(&mut self, reply: ArpReply, refusal: Refusal) -> Option<Event> {
+    pub(super) fn refuse(&mut self, reply: Answer, refusal: Refusal) -> Option<Event> {
         let count = &mut self.refused.0[refusal as usize];
         *count = count.saturating_add(1);
         let news = self.logged.len() < self.max && self.logged.insert((reply.place.mac, refusal));

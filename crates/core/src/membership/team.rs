@@ -3,14 +3,14 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use super::event::{Event, Refusal, Removal};
 use super::holder::{Holder, Place};
 use super::seat::Seat;
 use super::strangers::{Refused, Strangers};
-use super::surroundings::{ArpReply, Surroundings};
-use super::{Member, Source};
+use super::surroundings::{Answer, Surroundings};
+use super::{Known, Member, Source};
 use crate::farm::{self, Allow};
 use crate::tables::SERVICE_SERVERS_MAX;
 use crate::wire::Mac;
@@ -25,9 +25,9 @@ pub(super) struct Team {
     service: farm::Service,
     seats: BTreeMap<String, Seat>,
     /// Who answers for the addresses on the `allow` list.
-    allowed: BTreeMap<Ipv4Addr, Holder>,
+    allowed: BTreeMap<IpAddr, Holder>,
     /// Who answered for the service address before it was clear whether they are listed or allowed.
-    waiting: BTreeMap<Mac, ArpReply>,
+    waiting: BTreeMap<Mac, Answer>,
     strangers: Strangers,
     rounds_asked: u32,
     next_round_ms: u64,
@@ -67,11 +67,11 @@ impl Team {
         for server in &self.service.servers {
             let known = old.remove(&server.name);
             let seat = match known {
-                Some(mut seat) if seat.is_listed_as(server) => {
+                Some(mut seat) if seat.is_listed_as(server, self.service.method) => {
                     seat.weight = server.weight;
                     seat
                 }
-                _ => Seat::listed(server, around, now_ms),
+                _ => Seat::listed(server, self.service.method, around, now_ms),
             };
             self.seats.insert(seat.name.clone(), seat);
         }
@@ -95,14 +95,18 @@ impl Team {
         events
     }
 
-    pub(super) fn resume(&mut self, name: &str, place: Place, around: &Surroundings, now_ms: u64) {
-        if around.excludes(place.mac) || !around.interfaces.contains_key(&place.ifindex) {
+    pub(super) fn resume(&mut self, known: &Known, around: &Surroundings, now_ms: u64) {
+        let Known { server: name, place, .. } = known;
+        let seat = self.seats.get_mut(name);
+        // The way to a server on another network leads over a router.
+        let misplaced = around.excludes(place.mac) && !seat.as_ref().is_some_and(|seat| seat.is_routed());
+        if misplaced || !around.interfaces.contains_key(&place.ifindex) {
             return;
         }
-        if let Some(seat) = self.seats.get_mut(name) {
-            seat.resume(place);
-        } else if self.discovers() && name == place.mac.to_string() && !self.is_full() {
-            self.seats.insert(name.into(), Seat::discovered(place, now_ms));
+        if let Some(seat) = seat {
+            seat.resume(known);
+        } else if self.discovers() && *name == place.mac.to_string() && !self.is_full() {
+            self.seats.insert(name.clone(), Seat::discovered(*place, now_ms));
         }
     }
 
@@ -121,19 +125,19 @@ impl Team {
     }
 
     /// Whether an answer for this address means anything here.
-    pub(super) fn is_concerned(&self, address: Ipv4Addr) -> bool {
+    pub(super) fn is_concerned(&self, address: IpAddr) -> bool {
         self.has_address(address)
             || self.allowed.contains_key(&address)
             || self.seats.values().any(|seat| seat.address == Some(address))
     }
 
     /// Whether this is an address of the service.
-    pub(super) fn has_address(&self, address: Ipv4Addr) -> bool {
-        self.service.addresses.iter().any(|service| *service.ip() == address)
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        self.service.addresses.iter().any(|service| service.ip() == address)
     }
 
     /// Takes in an answer that [`Surroundings::judge`] found credible.
-    pub(super) fn heard(&mut self, now_ms: u64, reply: &ArpReply) -> Vec<Event> {
+    pub(super) fn heard(&mut self, now_ms: u64, reply: &Answer) -> Vec<Event> {
         let mut events = Vec::new();
         if let Some(holder) = self.allowed.get_mut(&reply.address) {
             holder.heard(reply.place);
@@ -152,7 +156,7 @@ impl Team {
     }
 
     /// Someone answers for a listed server's own address.
-    fn heard_listed(&mut self, name: &str, reply: &ArpReply, now_ms: u64) -> Vec<Event> {
+    fn heard_listed(&mut self, name: &str, reply: &Answer, now_ms: u64) -> Vec<Event> {
         let Some(seat) = self.seats.get_mut(name) else {
             return Vec::new();
         };
@@ -165,7 +169,7 @@ impl Team {
     }
 
     /// Someone answers for the service address (LSMAC, section 3.1).
-    fn heard_for_service(&mut self, reply: &ArpReply, now_ms: u64) -> Vec<Event> {
+    fn heard_for_service(&mut self, reply: &Answer, now_ms: u64) -> Vec<Event> {
         if !self.discovers() {
             let stray = self.service.announce;
             return stray
@@ -189,7 +193,7 @@ impl Team {
     }
 
     /// Makes a server of who answered, if that is allowed.
-    fn admit(&mut self, reply: ArpReply, now_ms: u64) -> Option<Event> {
+    fn admit(&mut self, reply: Answer, now_ms: u64) -> Option<Event> {
         let place = reply.place;
         if self.seats.values().any(|seat| seat.has_mac(place.mac)) {
             return None;
@@ -231,14 +235,14 @@ impl Team {
     }
 
     /// Ends the last round and begins another: adds the addresses to ask for.
-    pub(super) fn round(&mut self, now_ms: u64, asks: &mut BTreeSet<Ipv4Addr>) -> Vec<Event> {
+    pub(super) fn round(&mut self, now_ms: u64, asks: &mut BTreeSet<IpAddr>) -> Vec<Event> {
         let events = if self.rounds_asked > 0 { self.end_round(now_ms) } else { Vec::new() };
         self.rounds_asked = self.rounds_asked.saturating_add(1);
         let interval = self.service.discover_interval_ms;
         let wait = if self.rounds_asked == 1 { interval.min(SECOND_ROUND_MS) } else { interval };
         self.next_round_ms = now_ms.saturating_add(wait.max(1));
         if self.discovers() {
-            asks.extend(self.service.addresses.iter().map(|address| *address.ip()));
+            asks.extend(self.service.addresses.iter().map(|address| address.ip()));
         }
         asks.extend(self.seats.values().filter_map(Seat::address_to_ask));
         asks.extend(self.allowed.keys());

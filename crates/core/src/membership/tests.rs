@@ -1,16 +1,20 @@
 use super::*;
 use crate::farm::{
-    Allow, Discover, Health, HealthKind, Method, Placement, Protocol, Server, Service, Timeouts,
+    Allow, Discover, Encapsulation, Health, HealthKind, Method, Placement, Protocol, Server, Service,
+    Timeouts,
 };
+use crate::neighbour::{announcement, solicitation};
 use crate::wire::{ARP_REPLY, ARP_REQUEST};
 use alloc::string::ToString;
-use core::net::SocketAddrV4;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use proptest::prelude::*;
 use std::{format, vec};
 
-const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
-const DIRECTOR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+mod routed;
+
+const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 100));
+const DIRECTOR: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+const ROUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const ETH: u32 = 3;
 const OTHER_ETH: u32 = 4;
 const INTERVAL_MS: u64 = 5_000;
@@ -20,8 +24,8 @@ fn mac(last: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, last])
 }
 
-fn own_address(host: u8) -> Ipv4Addr {
-    Ipv4Addr::new(192, 0, 2, host)
+fn own_address(host: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, host))
 }
 
 fn place(last: u8) -> Place {
@@ -33,15 +37,20 @@ fn around() -> Surroundings {
         interfaces: [(ETH, mac(0xd1)), (OTHER_ETH, mac(0xd2))].into(),
         addresses: [DIRECTOR].into(),
         routers: vec![Router { address: ROUTER, mac: Some(mac(0xfe)) }],
+        hops: BTreeMap::new(),
     }
 }
 
 fn service() -> Service {
     Service {
         name: "web".into(),
-        addresses: vec![SocketAddrV4::new(VIP, 80)],
+        addresses: vec![SocketAddr::new(VIP, 80)],
         protocol: Protocol::Tcp,
         method: Method::L2,
+        source_nat: false,
+        encapsulation: Encapsulation::Ipip,
+        tunnel_mtu: None,
+        clamp_mss: true,
         placement: Placement::Director,
         policy: "round-robin",
         discover: Some(Discover::Arp),
@@ -66,7 +75,7 @@ fn service() -> Service {
 }
 
 fn listed(host: u8) -> Server {
-    Server { name: format!("web{host}"), address: own_address(host), mac: None, weight: 1 }
+    Server { name: format!("web{host}"), address: own_address(host), port: None, mac: None, weight: 1 }
 }
 
 /// A membership, and a clock that goes from round to round.
@@ -82,9 +91,9 @@ impl Lan {
         lan
     }
 
-    fn reply(&mut self, place: Place, address: Ipv4Addr) -> Vec<Event> {
+    fn reply(&mut self, place: Place, address: IpAddr) -> Vec<Event> {
         self.now_ms += 1;
-        events(self.membership.arp_reply(self.now_ms, ArpReply { place, address }))
+        events(self.membership.answer(self.now_ms, Answer { place, address }))
     }
 
     /// The next round, when it is due.
@@ -256,7 +265,7 @@ fn an_allow_list_of_macs_and_addresses() {
     for host in 1..=3 {
         assert_eq!(lan.reply(place(host), VIP), [], "who has {} is not known yet", own_address(12));
     }
-    let reply = ArpReply { place: place(3), address: VIP };
+    let reply = Answer { place: place(3), address: VIP };
     let refused = Event::Refused { reply, refusal: Refusal::NotAllowed };
     assert_eq!(lan.reply(place(2), own_address(12)), [joined(1), joined(2), refused]);
     assert_eq!(lan.reply(place(3), VIP), [], "told once");
@@ -289,7 +298,7 @@ fn nobody_takes_the_place_of_director_or_router() {
     ];
     for (place, address, refusal) in cases {
         let before = lan.refused(refusal);
-        let told = Event::Refused { reply: ArpReply { place, address }, refusal };
+        let told = Event::Refused { reply: Answer { place, address }, refusal };
         assert_eq!(lan.reply(place, address), [told]);
         assert_eq!(lan.refused(refusal), before + 1);
     }
@@ -378,8 +387,12 @@ fn a_reload_keeps_the_servers_it_still_has() {
 fn a_restart_knows_the_servers_that_packets_go_to() {
     let service = Service { servers: vec![listed(11)], ..service() };
     let mut membership = Membership::new(&[service], around(), 0);
-    let known =
-        |service: &str, server: &str, place| Known { service: service.into(), server: server.into(), place };
+    let known = |service: &str, server: &str, place| Known {
+        service: service.into(),
+        server: server.into(),
+        place,
+        hop: None,
+    };
     membership.resume(&known("web", "web11", place(1)), 0);
     membership.resume(&known("web", &name(2), place(2)), 0);
     for (service, server, place) in [
@@ -397,7 +410,8 @@ fn a_restart_knows_the_servers_that_packets_go_to() {
     assert_eq!(lan.rounds(ROUNDS + 1, &[]), []);
 }
 
-fn frame(operation: u16, hardware_len: u8, mac: Mac, address: Ipv4Addr) -> Vec<u8> {
+fn frame(operation: u16, hardware_len: u8, mac: Mac, address: IpAddr) -> Vec<u8> {
+    let IpAddr::V4(address) = address else { panic!("ARP is for IPv4") };
     let mut frame = [Mac::BROADCAST.0, mac.0].concat();
     frame.extend([0x08, 0x06, 0, 1, 8, 0, hardware_len, 4]);
     frame.extend(operation.to_be_bytes());
@@ -412,19 +426,57 @@ fn frames_are_read_and_malformed_ones_counted() {
     let mut lan = Lan::new(service());
     let good = frame(ARP_REPLY, 6, mac(1), VIP);
     let padded = [good.as_slice(), &[0; 18]].concat();
-    assert_eq!(events(lan.membership.arp_frame(1, ETH, &padded)), [joined(1)]);
-    assert!(lan.membership.arp_frame(1, ETH, &frame(ARP_REQUEST, 6, mac(2), VIP)).is_empty());
-    assert!(lan.membership.arp_frame(1, ETH, &[]).is_empty());
+    assert_eq!(events(lan.membership.frame(1, ETH, &padded)), [joined(1)]);
+    assert!(lan.membership.frame(1, ETH, &frame(ARP_REQUEST, 6, mac(2), VIP)).is_empty());
+    assert!(lan.membership.frame(1, ETH, &[]).is_empty());
     for bad in [&good[..41], &frame(ARP_REPLY, 8, mac(2), VIP)] {
-        lan.membership.arp_frame(1, ETH, bad);
+        lan.membership.frame(1, ETH, bad);
     }
     assert_eq!(lan.refused(Refusal::Malformed), 2);
     assert_eq!(lan.names(), [name(1)]);
 }
 
+const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x100);
+
+#[test]
+fn servers_of_an_ipv6_address_are_discovered_alike() {
+    let addresses = vec![SocketAddr::new(VIP, 80), SocketAddr::new(VIP6.into(), 80)];
+    let mut lan = Lan::new(Service { addresses, ..service() });
+    assert_eq!(lan.membership.clone().round(1_000).asks, [VIP, VIP6.into()]);
+    assert_eq!(events(lan.membership.frame(1, ETH, &announcement(mac(1), VIP6))), [joined(1)]);
+    assert_eq!(events(lan.membership.frame(2, ETH, &frame(ARP_REPLY, 6, mac(1), VIP))), [], "one server");
+    assert!(lan.membership.frame(3, ETH, &solicitation(mac(2), Ipv6Addr::UNSPECIFIED, VIP6)).is_empty());
+    let mut spoilt = announcement(mac(2), VIP6);
+    spoilt[60] ^= 1;
+    lan.membership.frame(4, ETH, &spoilt);
+    assert_eq!(lan.refused(Refusal::Malformed), 1);
+    let router = events(lan.membership.frame(5, ETH, &announcement(mac(0xfe), VIP6)));
+    assert!(matches!(router[..], [Event::Refused { refusal: Refusal::IsRouter, .. }]), "{router:?}");
+    assert_eq!(lan.names(), [name(1)]);
+    assert_eq!(lan.rounds(ROUNDS, &[]), []);
+    assert_eq!(lan.rounds(1, &[]), [Event::Silent { server: name(1) }]);
+    assert_eq!(events(lan.membership.frame(lan.now_ms, ETH, &announcement(mac(1), VIP6))).len(), 1);
+}
+
+#[test]
+fn who_is_asked_alone_may_leave_out_its_mac() {
+    let mut lan = Lan::new(Service { addresses: vec![SocketAddr::new(VIP6.into(), 80)], ..service() });
+    // Type, code and checksum; solicited; to the director's own address. No option.
+    let mut bare = announcement(mac(1), VIP6);
+    bare.truncate(78);
+    bare[19] = 24;
+    bare[38..54].copy_from_slice(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    bare[58] = 0x60;
+    bare[56..58].fill(0);
+    let pseudo = [&bare[22..54], &[0, 0, 0, 24, 0, 0, 0, 58], &bare[54..]].concat();
+    let checksum = crate::checksum::finish(crate::checksum::add(0, &pseudo));
+    bare[56..58].copy_from_slice(&checksum.to_be_bytes());
+    assert_eq!(events(lan.membership.frame(1, ETH, &bare)), [joined(1)]);
+}
+
 #[test]
 fn notices_are_sentences() {
-    let reply = ArpReply { place: place(1), address: VIP };
+    let reply = Answer { place: place(1), address: VIP };
     let event = Event::Refused { reply, refusal: Refusal::Full };
     let notice = Notice { service: Some("web".into()), event };
     assert_eq!(
@@ -454,6 +506,7 @@ proptest! {
             interfaces: [(ETH, mac(0)), (OTHER_ETH, mac(1))].into(),
             addresses: [DIRECTOR].into(),
             routers: vec![Router { address: ROUTER, mac: Some(mac(2)) }],
+            hops: BTreeMap::new(),
         };
         lan.membership.surroundings(surroundings.clone(), 0);
         for (host, address, ifindex, round) in heard {
@@ -485,6 +538,6 @@ proptest! {
             ethertype.copy_from_slice(&[0x08, 0x06]);
         }
         let mut lan = Lan::new(service());
-        lan.membership.arp_frame(1, ETH, &frame);
+        lan.membership.frame(1, ETH, &frame);
     }
 }

@@ -11,15 +11,20 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher24;
 
-use crate::farm::{self, HealthKind, Timeouts};
+use crate::farm::{self, HealthKind, Method};
 use crate::health;
-use crate::membership::{Known, Member, Place};
+use crate::membership::{Hop, Known, Member, Place};
 use crate::policy::{self, Policy, Weighted};
+use crate::ports::HOLD_MS;
 use crate::sessions::ticks;
-use crate::tables::{HASH_SLOTS, IdleTicks, Ring, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip, VipKey};
+use crate::tables::{
+    BEHIND_MAX, Behind, HASH_SLOTS, IdleTicks, Ring, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip, VipKey,
+    Way,
+};
 use crate::wire::Mac;
 
 /// The most VIPs of a farm: addresses, each with a port and a protocol.
@@ -108,8 +113,8 @@ pub struct ServerName {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Two services have the same address, port and protocol.
-    #[error("services {first} and {second} both have {protocol} {address}:{port}",
-        protocol = .key.protocol, address = .key.address, port = .key.port)]
+    #[error("services {first} and {second} both have {protocol} {address}",
+        protocol = .key.protocol, address = SocketAddr::new(.key.address, .key.port))]
     SharedVip {
         /// What they share.
         key: VipKey,
@@ -124,6 +129,18 @@ pub enum PlanError {
     /// Two services have the same name.
     #[error("two services are called {0}")]
     SharedName(String),
+    /// More service addresses than [`BEHIND_MAX`] on one server endpoint.
+    #[error(
+        "{protocol} {address} serves {count} service addresses by method nat; the most is {BEHIND_MAX}: give the \
+         server another port for some of them", protocol = .key.protocol,
+        address = SocketAddr::new(.key.address, .key.port)
+    )]
+    TooManyBehind {
+        /// The server's endpoint.
+        key: VipKey,
+        /// How many VIPs.
+        count: usize,
+    },
     /// No policy has this name.
     #[error("service {service} asks for the policy {policy}, which there isn't")]
     UnknownPolicy {
@@ -179,7 +196,28 @@ fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static dyn Policy>, Plan
             }
         }
     }
-    if vips.len() > VIPS_MAX { Err(PlanError::TooManyVips(vips.len())) } else { Ok(policies) }
+    if vips.len() > VIPS_MAX {
+        return Err(PlanError::TooManyVips(vips.len()));
+    }
+    let crowded = vips_behind(services.iter().map(|state| state.service));
+    match crowded.into_iter().find(|(_, count)| *count > BEHIND_MAX) {
+        Some((key, count)) => Err(PlanError::TooManyBehind { key, count }),
+        None => Ok(policies),
+    }
+}
+
+/// How many VIPs each endpoint of the listed servers stands behind.
+fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMap<VipKey, usize> {
+    let mut behind = BTreeMap::new();
+    for service in services.filter(|service| service.method == Method::Nat) {
+        for server in &service.servers {
+            if let Some(to) = endpoint(service, &server.name, server.address) {
+                let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
+                *behind.entry(key).or_default() += service.addresses.len();
+            }
+        }
+    }
+    behind
 }
 
 /// Which servers of a running data plane are whose, for [`crate::membership::Membership::resume`].
@@ -187,6 +225,11 @@ pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
     let mut known = Vec::new();
     for server in tables.servers.values().filter(|server| !server.local) {
         let place = Place { mac: server.mac, ifindex: server.ifindex };
+        let hop = match server.way {
+            Way::Link => None,
+            Way::Nat { own, mtu, .. } => Some(Hop { place, own, tunnel: own, mtu }),
+            Way::Tunnel { from, mtu, .. } => Some(Hop { place, own: from, tunnel: from, mtu }),
+        };
         let mac = server.mac.to_string();
         for service in services {
             let listed = service.servers.iter().map(|listed| &listed.name);
@@ -195,6 +238,7 @@ pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
                 service: service.name.clone(),
                 server: name.clone(),
                 place,
+                hop,
             }));
         }
     }
@@ -232,20 +276,36 @@ impl Planner<'_> {
                 service: number,
                 announce: service.announce,
                 pick: policy.pick(),
-                idle: idle_ticks(&service.timeouts),
+                idle: idle_ticks(service),
             };
             self.plan.tables.vips.insert(key, vip);
+            self.stand_behind(vip.id, key, &seated);
         }
         let name = service.name.clone();
         let planned = PlannedService { name, policy: policy.name(), ring_members: chosen, degraded };
         self.plan.services.insert(number, planned);
     }
 
-    /// Gives every server that frames can be sent to its slot and entry, by slot.
+    /// Notes that packets from these servers' own endpoints may be answers of this VIP.
+    fn stand_behind(&mut self, vip: u16, key: VipKey, seated: &[Seated<'_>]) {
+        let tables = &mut self.plan.tables;
+        for server in seated.iter().map(|seated| seated.seat.slot) {
+            let Some(&ServerEntry { way: Way::Nat { to, .. }, .. }) = tables.servers.get(&server) else {
+                continue;
+            };
+            let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: key.protocol };
+            let behind = tables.endpoints.entry(endpoint).or_default();
+            behind.push(Behind { vip, server });
+            behind.sort_unstable();
+        }
+    }
+
+    /// Gives every server that packets can be sent to its slot and entry, by slot.
     fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<Seated<'a>> {
         let mut seated = Vec::new();
         for member in &state.members {
-            let Some((mac, ifindex)) = self.destination(&member.member) else {
+            let way = self.destination(&member.member).zip(way(state.service, &member.member));
+            let Some(((mac, ifindex), way)) = way else {
                 continue;
             };
             let Member { name: server, weight, local, .. } = &member.member;
@@ -257,7 +317,7 @@ impl Planner<'_> {
                 continue;
             };
             let up = !member.has_failed();
-            let entry = ServerEntry { identity, mac, ifindex, weight: *weight, up, local: *local };
+            let entry = ServerEntry { identity, mac, ifindex, weight: *weight, up, local: *local, way };
             self.plan.tables.servers.insert(slot, entry);
             self.plan.servers.insert(slot, name);
             seated.push(Seated { state: member, seat: Weighted { slot, weight: *weight, seed: identity } });
@@ -287,6 +347,37 @@ impl Planner<'_> {
             Arc::new(Ring { order: policy.order(members), hash: policy::maglev(members, HASH_SLOTS) })
         })
     }
+}
+
+/// How packets get to a server, if its service's method can reach it.
+fn way(service: &farm::Service, member: &Member) -> Option<Way> {
+    match service.method {
+        // Its answers would leave by this host's own stack, with its own address.
+        Method::Nat if member.local => None,
+        _ if member.local => Some(Way::Link),
+        Method::L2 => Some(Way::Link),
+        Method::Nat => {
+            let (address, Hop { own, mtu, .. }) = member.address.zip(member.hop)?;
+            let to = endpoint(service, &member.name, address)?;
+            let of_family = |vip: &SocketAddr| vip.is_ipv4() == to.is_ipv4();
+            let translates = service.addresses.iter().all(of_family) && own.is_ipv4() == to.is_ipv4();
+            translates.then_some(Way::Nat { to, own, source_nat: service.source_nat, mtu })
+        }
+        Method::Tunnel => {
+            let (to, Hop { tunnel: from, mtu, .. }) = member.address.zip(member.hop)?;
+            let mtu = service.tunnel_mtu.unwrap_or(mtu);
+            let encapsulation = service.encapsulation;
+            (from.is_ipv4() == to.is_ipv4()).then_some(Way::Tunnel { encapsulation, from, to, mtu })
+        }
+    }
+}
+
+/// A server's own endpoint. Without a port of its own it has that of the service's first address.
+fn endpoint(service: &farm::Service, server: &str, address: IpAddr) -> Option<SocketAddr> {
+    let listed = service.servers.iter().find(|listed| listed.name == server);
+    let own = listed.and_then(|listed| listed.port);
+    let port = own.or_else(|| service.addresses.first().map(SocketAddr::port))?;
+    Some(SocketAddr::new(address, port))
 }
 
 /// Who takes new sessions, and whether that is only because all have failed at once.
@@ -330,14 +421,18 @@ fn policy_of(service: &farm::Service) -> Result<&'static dyn Policy, PlanError> 
 
 fn vip_keys(service: &farm::Service) -> impl Iterator<Item = VipKey> + '_ {
     let protocol = service.protocol;
-    service.addresses.iter().map(move |at| VipKey { address: *at.ip(), port: at.port(), protocol })
+    service.addresses.iter().map(move |at| VipKey { address: at.ip(), port: at.port(), protocol })
 }
 
-fn idle_ticks(timeouts: &Timeouts) -> IdleTicks {
+fn idle_ticks(service: &farm::Service) -> IdleTicks {
+    let timeouts = &service.timeouts;
+    // A session goes with its port, and takes it along no sooner than the server lets go of the connection.
+    let borrows_ports = service.method == Method::Nat && service.source_nat;
+    let closing_ms = timeouts.closing_ms.max(if borrows_ports { HOLD_MS } else { 0 });
     IdleTicks {
         syn: ticks(timeouts.syn_ms),
         tcp: ticks(timeouts.tcp_ms),
-        closing: ticks(timeouts.closing_ms),
+        closing: ticks(closing_ms),
         udp: ticks(timeouts.udp_ms),
     }
 }

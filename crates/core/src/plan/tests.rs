@@ -1,10 +1,11 @@
 use super::*;
-use crate::farm::{Discover, Health, Method, Placement, Protocol, Server};
+use crate::farm::{Discover, Encapsulation, Health, Method, Placement, Protocol, Server, Timeouts};
 use crate::membership::Source;
 use crate::tables::{Delta, Pick, SERVER_SLOTS};
-use core::net::{Ipv4Addr, SocketAddrV4};
 use proptest::prelude::*;
 use std::vec;
+
+mod ways;
 
 const ETH: u32 = 3;
 const INTERFACES: &[(u32, Mac)] = &[(ETH, Mac([2, 0, 0, 0, 0, 0xd1]))];
@@ -12,9 +13,13 @@ const INTERFACES: &[(u32, Mac)] = &[(ETH, Mac([2, 0, 0, 0, 0, 0xd1]))];
 fn service(name: &str, port: u16) -> farm::Service {
     farm::Service {
         name: name.into(),
-        addresses: vec![SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 100), port)],
+        addresses: vec![SocketAddr::new(IpAddr::from([192, 0, 2, 100]), port)],
         protocol: Protocol::Tcp,
         method: Method::L2,
+        source_nat: false,
+        encapsulation: Encapsulation::Ipip,
+        tunnel_mtu: None,
+        clamp_mss: true,
         placement: Placement::Director,
         policy: "round-robin",
         discover: Some(Discover::Arp),
@@ -46,6 +51,7 @@ fn up(name: &str) -> MemberState {
             address: None,
             mac: Some(Mac([2, 0, 0, 0, 0, last])),
             ifindex: Some(ETH),
+            hop: None,
             weight: 1,
             local: false,
             draining: false,
@@ -96,10 +102,10 @@ fn degraded(plan: &Plan) -> bool {
 fn a_farm_becomes_tables() {
     let plan = plan_one(vec![up("a"), change(up("b"), |b| b.member.weight = 2)]);
     let tables = &plan.tables;
-    let key = VipKey { address: Ipv4Addr::new(192, 0, 2, 100), port: 80, protocol: Protocol::Tcp };
+    let key = VipKey { address: IpAddr::from([192, 0, 2, 100]), port: 80, protocol: Protocol::Tcp };
     let vip = tables.vips[&key];
     assert_eq!((vip.id, vip.service, vip.announce, vip.pick), (1, 0, false, Pick::Cursor));
-    assert_eq!(vip.idle, idle_ticks(&Timeouts::default()));
+    assert_eq!(vip.idle, idle_ticks(&service("web", 80)));
     assert!(vip.idle.syn < vip.idle.udp && vip.idle.udp < vip.idle.tcp);
     assert_eq!(order(&plan), [2, 1, 2]);
     assert_eq!(tables.rings[&0].hash.len(), HASH_SLOTS);
@@ -110,8 +116,10 @@ fn a_farm_becomes_tables() {
         weight: 1,
         up: true,
         local: false,
+        way: Way::Link,
     };
     assert_eq!(tables.servers[&1], entry);
+    assert!(tables.endpoints.is_empty());
     assert_eq!(tables.interfaces, INTERFACES.iter().copied().collect());
     assert_eq!(plan.servers[&2], ServerName { service: "web".into(), server: "b".into() });
     assert_eq!(plan.services[&0].name, "web");
@@ -253,7 +261,8 @@ fn a_vip_number_freed_is_not_given_out_next() {
 #[test]
 fn a_restarted_control_plane_comes_to_the_tables_that_run() {
     let mut web = service("web", 80);
-    web.servers = vec![Server { name: "b".into(), address: [192, 0, 2, 12].into(), mac: None, weight: 1 }];
+    web.servers =
+        vec![Server { name: "b".into(), address: [192, 0, 2, 12].into(), port: None, mac: None, weight: 1 }];
     let mail = service("mail", 25);
     let found = change(up("02:00:00:00:00:61"), |m| m.member.mac = Some(Mac([2, 0, 0, 0, 0, 0x61])));
     let state = |service, members| ServiceState { service, members };

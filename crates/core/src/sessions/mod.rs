@@ -3,7 +3,7 @@
 //! A flat array of buckets, each of eight sessions of 16 bytes: two neighbouring cache lines, which
 //! processors fetch together, in one page. A session's keyed hash names two buckets, of which the first
 //! nearly always has it, so a look-up reads one or two cache lines. A table is sized for five sessions a
-//! bucket and spends 25.6 bytes on each; the papers count up to 32 (LSMAC, section 4.2.1). The table is plain memory:
+//! bucket and spends 25.6 bytes on each, 51.2 on an IPv6 session, whose slot has 32; the papers count up to 32 (LSMAC, section 4.2.1). The table is plain memory:
 //! the kernel's array map, a mapped file or a vector hold the same bits, and this code lists, sweeps
 //! and serves all of them. `bpf/sessions.h` is its copy in C.
 //!
@@ -13,7 +13,12 @@
 //! the value. A reader reads the key, the value and the key again. Every change of a live session is
 //! a compare-and-exchange too, so a server's count of active sessions changes exactly once with it.
 
-use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+mod table;
+
+pub use table::{Bucket, Found, Table, Words};
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::tables::{HASH_SLOTS, IdleTicks};
 
@@ -39,24 +44,48 @@ pub const fn ms(ticks: u32) -> u64 {
 
 /// What a session is known by: the client's endpoint and the VIP (which stands for the other one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionKey(pub u64);
+pub struct SessionKey {
+    /// The client's address.
+    pub client: IpAddr,
+    /// The client's port.
+    pub port: u16,
+    /// [`crate::tables::Vip::id`].
+    pub vip: u16,
+}
 
 impl SessionKey {
-    /// Client address and port, and [`crate::tables::Vip::id`].
-    pub const fn new(client: u32, port: u16, vip: u16) -> Self {
-        SessionKey((client as u64) << 32 | (port as u64) << 16 | vip as u64)
+    /// As an IPv4 session's slot holds it.
+    fn word(client: Ipv4Addr, port: u16, vip: u16) -> Words<1> {
+        [u64::from(client.to_bits()) << 32 | u64::from(port) << 16 | u64::from(vip)]
     }
-    /// The client's address.
-    pub const fn client(self) -> u32 {
-        (self.0 >> 32) as u32
+
+    fn of_word([word]: Words<1>) -> Self {
+        let client = Ipv4Addr::from_bits((word >> 32) as u32).into();
+        SessionKey { client, port: (word >> 16) as u16, vip: word as u16 }
     }
-    /// The client's port.
-    pub const fn port(self) -> u16 {
-        (self.0 >> 16) as u16
+
+    /// As an IPv6 session's slot holds it, and that of a port; an IPv4 client is mapped (RFC 4291,
+    /// section 2.5.5.2).
+    pub(crate) fn words(&self) -> Words<3> {
+        let client = match self.client {
+            IpAddr::V4(client) => client.to_ipv6_mapped(),
+            IpAddr::V6(client) => client,
+        };
+        let bits = client.to_bits();
+        [(bits >> 64) as u64, bits as u64, u64::from(self.port) << 16 | u64::from(self.vip)]
     }
-    /// The VIP's number.
-    pub const fn vip(self) -> u16 {
-        self.0 as u16
+
+    pub(crate) fn of_words([high, low, rest]: Words<3>) -> Self {
+        let client = Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
+        SessionKey { client: client.to_canonical(), port: (rest >> 16) as u16, vip: rest as u16 }
+    }
+
+    /// Its keyed hash.
+    pub fn hash(&self, seed: Seed) -> FlowHash {
+        match self.client {
+            IpAddr::V4(client) => FlowHash::of(&Self::word(client, self.port, self.vip), seed),
+            IpAddr::V6(_) => FlowHash::of(&self.words(), seed),
+        }
     }
 }
 
@@ -74,11 +103,13 @@ pub struct Seed(pub u64, pub u64);
 pub struct FlowHash(pub u64);
 
 impl FlowHash {
-    /// Hashes a key.
-    pub const fn of(key: SessionKey, seed: Seed) -> Self {
-        let mixed = key.0.wrapping_mul(seed.0 | 1);
-        let mixed = (mixed ^ mixed >> 32).wrapping_mul(seed.1 | 1);
-        FlowHash(mixed ^ mixed >> 32)
+    /// Hashes a key: each word is mixed into the last one's hash, and a round at the end mixes what the last
+    /// one left regular.
+    pub(crate) fn of<const N: usize>(words: &Words<N>, seed: Seed) -> Self {
+        let seeds = [seed.0 | 1, seed.1 | 1];
+        let mix = |hash: u64, (at, word): (usize, &u64)| fold((hash ^ word).wrapping_mul(seeds[at % 2]));
+        let hash = words.iter().enumerate().fold(0, mix);
+        FlowHash(fold(hash.wrapping_mul(seeds[N % 2])))
     }
     /// The slot of the service's hash table that this flow falls in.
     pub const fn hash_slot(self) -> usize {
@@ -90,6 +121,11 @@ impl FlowHash {
         let second = scale((self.0 >> 32) as u32, buckets);
         (first, second)
     }
+}
+
+/// The upper half over the lower, which a product leaves poorer.
+const fn fold(x: u64) -> u64 {
+    x ^ x >> 32
 }
 
 /// A 32-bit number to the range below `n`, without dividing.
@@ -190,18 +226,10 @@ impl Value {
     }
 }
 
-/// One session's place in memory.
-#[derive(Debug, Default)]
-#[repr(C)]
-pub struct Slot {
-    key: AtomicU64,
-    value: AtomicU64,
-}
-
-/// Eight sessions in two cache lines.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub struct Bucket([Slot; BUCKET_SESSIONS]);
+/// Eight IPv4 sessions.
+pub type Bucket4 = Bucket<1>;
+/// Eight IPv6 sessions, or ports.
+pub type Bucket6 = Bucket<3>;
 
 /// A session as found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,23 +240,16 @@ pub struct Session {
     pub value: Value,
 }
 
-/// A session found, with its place, so that it can be changed.
-#[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
-    slot: &'a Slot,
-    /// What was found.
-    pub value: Value,
-}
-
 /// No vacant slot in either bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("both buckets are full of live sessions")]
 pub struct Full;
 
-/// A view of the table and of the servers' counts of active sessions.
+/// A view of the tables of both IP versions, and of the servers' counts of active sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Sessions<'a> {
-    buckets: &'a [Bucket],
+    four: Table<'a, 1>,
+    six: Table<'a, 3>,
     active: &'a [AtomicU64],
 }
 
@@ -239,78 +260,61 @@ pub const fn buckets_for(sessions_max: usize) -> usize {
 }
 
 impl<'a> Sessions<'a> {
-    /// A view over `buckets`; `active` is indexed by server slot.
-    pub const fn new(buckets: &'a [Bucket], active: &'a [AtomicU64]) -> Self {
-        Sessions { buckets, active }
+    /// A view over buckets for each IP version; `active` is indexed by server slot.
+    pub const fn new(four: &'a [Bucket4], six: &'a [Bucket6], active: &'a [AtomicU64]) -> Self {
+        Sessions { four: Table::new(four, active), six: Table::new(six, active), active }
     }
 
-    /// Sessions the table can hold when every slot is taken.
+    /// Sessions the tables can hold when every slot is taken.
     pub const fn capacity(&self) -> usize {
-        self.buckets.len() * BUCKET_SESSIONS
+        self.buckets() * BUCKET_SESSIONS
     }
 
-    fn pair(&self, hash: FlowHash) -> [&'a Bucket; 2] {
-        let (first, second) = hash.buckets(self.buckets.len() as u32);
-        [&self.buckets[first as usize], &self.buckets[second as usize]]
+    /// Sessions that the tables are sized for.
+    pub const fn sized_for(&self) -> usize {
+        self.four.sized_for() + self.six.sized_for()
     }
 
-    /// Finds a live session.
+    /// Number of buckets, for walking the tables in portions.
+    pub const fn buckets(&self) -> usize {
+        self.four.buckets() + self.six.buckets()
+    }
+
+    /// Finds a live session; `hash` is the key's own.
     pub fn find(&self, key: SessionKey, hash: FlowHash, now: u32) -> Option<Found<'a>> {
-        // A key is noted again only where it has expired, and there in the same place or before it: in each
-        // bucket the first is the one.
-        self.pair(hash).into_iter().find_map(|bucket| {
-            let slot = bucket.0.iter().find(|slot| slot.key.load(Acquire) == key.0)?;
-            let (found, value) = slot.read();
-            (found == key && value.is_live(now)).then_some(Found { slot, value })
-        })
+        let found = match key.client {
+            IpAddr::V4(client) => self.four.find(&SessionKey::word(client, key.port, key.vip), hash, now),
+            IpAddr::V6(_) => self.six.find(&key.words(), hash, now),
+        };
+        found.map(|(_, found)| found)
     }
 
-    /// Notes a new session: in its first bucket, which look-ups read first, until that is half full; then in
-    /// the emptier one, since two choices keep buckets level (Mitzenmacher 2001).
+    /// Notes a new session.
     ///
     /// # Errors
-    /// [`Full`] when both buckets hold live sessions only; no live session is ever put out.
+    /// [`Full`] when there is no room; no live session is ever put out.
     pub fn insert(&self, key: SessionKey, hash: FlowHash, value: Value, now: u32) -> Result<(), Full> {
-        let [first, second] = self.pair(hash);
-        let (room1, room2) = (first.room(now), second.room(now));
-        let crowded = room1 < BUCKET_SESSIONS / 2 && room2 > room1;
-        let order = if crowded { [second, first] } else { [first, second] };
-        for bucket in order {
-            for slot in &bucket.0 {
-                if slot.claim(now, self.active) {
-                    slot.key.store(key.0, Release);
-                    slot.value.store(value.0, Release);
-                    self.count(value, 1);
-                    return Ok(());
-                }
+        let inserted = match key.client {
+            IpAddr::V4(client) => {
+                self.four.insert(&SessionKey::word(client, key.port, key.vip), hash, value, now)
             }
-        }
-        Err(Full)
+            IpAddr::V6(_) => self.six.insert(&key.words(), hash, value, now),
+        };
+        inserted.map(drop)
     }
 
     /// Changes a session found, unless another CPU was faster; then its change stands.
     pub fn change(&self, found: Found<'a>, to: Value) -> bool {
-        let changed = found.slot.value.compare_exchange(found.value.0, to.0, Release, Relaxed).is_ok();
-        if changed
-            && (found.value.state().is_active(), found.value.server())
-                != (to.state().is_active(), to.server())
-        {
-            self.count(found.value, -1);
-            self.count(to, 1);
-        }
-        changed
-    }
-
-    fn count(&self, value: Value, by: i64) {
-        count(self.active, value, by);
+        self.four.change(found, to)
     }
 
     /// All live sessions, while others come and go.
-    pub fn list(&self, now: u32) -> impl Iterator<Item = Session> + 'a {
-        self.buckets.iter().flat_map(|bucket| &bucket.0).filter_map(move |slot| {
-            let (key, value) = slot.read();
-            value.is_live(now).then_some(Session { key, value })
-        })
+    pub fn list(&self, now: u32) -> impl Iterator<Item = Session> + use<'a> {
+        let four =
+            self.four.list(now).map(|(words, value)| Session { key: SessionKey::of_word(words), value });
+        let six =
+            self.six.list(now).map(|(words, value)| Session { key: SessionKey::of_words(words), value });
+        four.chain(six)
     }
 
     /// Frees what has expired and what `keep` doesn't want, in the buckets of `range`, so that the
@@ -321,87 +325,19 @@ impl<'a> Sessions<'a> {
         now: u32,
         mut keep: impl FnMut(SessionKey, Value) -> bool,
     ) -> usize {
-        let end = range.end.min(self.buckets.len());
-        let buckets = self.buckets.get(range.start..end).unwrap_or_default();
-        let mut freed = 0;
-        for slot in buckets.iter().flat_map(|bucket| &bucket.0) {
-            let (key, value) = slot.read();
-            if matches!(value.state(), State::Free | State::Claimed)
-                || (value.is_live(now) && keep(key, value))
-            {
-                continue;
-            }
-            if slot.value.compare_exchange(value.0, Value::FREE.0, Release, Relaxed).is_ok() {
-                self.count(value, -1);
-                freed += 1;
-            }
-        }
-        freed
+        let four = self.four.buckets();
+        let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);
+        self.four.part(range).sweep(now, |words, value| keep(SessionKey::of_word(words), value))
+            + self.six.part(in_six).sweep(now, |words, value| keep(SessionKey::of_words(words), value))
     }
 
-    /// Frees slots that a writer claimed and never finished (it was killed in between). Only for a
-    /// table that nobody else uses yet. Makes the counts of active sessions anew.
+    /// Frees slots that a writer claimed and never finished (it was killed in between). Only for
+    /// tables that nobody else uses yet. Makes the counts of active sessions anew.
     pub fn recover(&self, now: u32) {
         for count in self.active {
             count.store(0, Relaxed);
         }
-        for slot in self.buckets.iter().flat_map(|bucket| &bucket.0) {
-            let value = Value(slot.value.load(Acquire));
-            if value.is_live(now) {
-                self.count(value, 1);
-            } else {
-                slot.value.store(Value::FREE.0, Release);
-            }
-        }
-    }
-
-    /// Sessions that the table is sized for.
-    pub const fn sized_for(&self) -> usize {
-        self.buckets.len() * BUCKET_FILL
-    }
-
-    /// Number of buckets, for walking the table in portions.
-    pub const fn buckets(&self) -> usize {
-        self.buckets.len()
+        self.four.recover(now);
+        self.six.recover(now);
     }
 }
-
-fn count(active: &[AtomicU64], value: Value, by: i64) {
-    if value.state().is_active()
-        && let Some(count) = active.get(usize::from(value.server()))
-    {
-        count.fetch_add(by as u64, Relaxed);
-    }
-}
-
-impl Bucket {
-    fn room(&self, now: u32) -> usize {
-        self.0.iter().filter(|slot| Value(slot.value.load(Acquire)).is_vacant(now)).count()
-    }
-}
-
-impl Slot {
-    /// Key and value as of one moment; a slot that changes hands meanwhile reads as claimed.
-    fn read(&self) -> (SessionKey, Value) {
-        let key = self.key.load(Acquire);
-        let value = self.value.load(Acquire);
-        if self.key.load(Acquire) == key {
-            (SessionKey(key), Value(value))
-        } else {
-            (SessionKey(key), Value::CLAIMED)
-        }
-    }
-
-    /// Takes a vacant slot; an expired session in it ends here and leaves its server's count.
-    fn claim(&self, now: u32, active: &[AtomicU64]) -> bool {
-        let value = Value(self.value.load(Acquire));
-        let won = value.is_vacant(now)
-            && self.value.compare_exchange(value.0, Value::CLAIMED.0, Acquire, Relaxed).is_ok();
-        if won {
-            count(active, value, -1);
-        }
-        won
-    }
-}
-
-const _: () = assert!(size_of::<Bucket>() == 128 && size_of::<Slot>() == SESSION_BYTES);

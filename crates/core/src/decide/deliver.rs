@@ -1,0 +1,152 @@
+//! How a packet gets to its server, whichever way that is reached.
+
+use super::choose::{Choice, Flow};
+use super::{Knowledge, Reason, Verdict};
+use crate::packet::Packet;
+use crate::parse::{Layers, TCP_LEN, UDP_LEN};
+use crate::rewrite::{self, Ends, encapsulate, link_len, outer_len, too_big};
+use crate::sessions::FlowHash;
+use crate::tables::{ServerEntry, Way};
+use crate::wire::{Mac, protocol};
+
+/// What of a packet's session matters on the way.
+#[derive(Clone, Copy)]
+pub(super) struct Route {
+    /// Spreads tunnels.
+    pub(super) hash: FlowHash,
+    /// The port that stands for the client, or 0.
+    pub(super) port: u16,
+}
+
+/// Sends a packet to a server.
+pub(super) fn deliver(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    at: &Layers,
+    server: &ServerEntry,
+    route: &Route,
+) -> (Verdict, Reason) {
+    if server.local {
+        return (Verdict::Pass, Reason::Local);
+    }
+    let Some(&src) = known.tables.interfaces.get(&server.ifindex) else {
+        return (Verdict::Drop, Reason::NoServer);
+    };
+    let (l3, done) = match server.way {
+        Way::Link => (at.l3, Ok(())),
+        Way::Tunnel { encapsulation, from, to, mtu } => {
+            let most = usize::from(mtu).saturating_sub(outer_len(encapsulation, to));
+            let fits = fit(packet, at, most, at.dst);
+            let wrap = |packet: &mut Packet<'_>| {
+                rewrite::decrement_ttl(packet.frame_mut(), at);
+                encapsulate(packet, at, encapsulation, (from, to), route.hash, server.ifindex)
+            };
+            let room =
+                packet.has_room(at.l3, outer_len(encapsulation, to), link_len(packet, at, server.ifindex));
+            match fits {
+                Ok(()) if room && wrap(packet) => return send(packet, server, src),
+                Ok(()) => (at.l3, Err((Verdict::Drop, Reason::NoRoom))),
+                other => (at.l3, other),
+            }
+        }
+        Way::Nat { to, own, source_nat, mtu } => {
+            let fits = fit(packet, at, mtu.into(), at.dst);
+            if fits.is_ok() {
+                rewrite::decrement_ttl(packet.frame_mut(), at);
+                let ends = Ends {
+                    src: source_nat.then_some(own),
+                    src_port: source_nat.then_some(route.port),
+                    dst: Some(to.ip()),
+                    dst_port: Some(to.port()),
+                };
+                rewrite::translate(packet, at, &ends);
+            }
+            (at.l3, fits)
+        }
+    };
+    if let Err(stopped) = done {
+        return stopped;
+    }
+    untag(packet, l3, server.ifindex, at);
+    send(packet, server, src)
+}
+
+fn send(packet: &mut Packet<'_>, server: &ServerEntry, src: Mac) -> (Verdict, Reason) {
+    packet.readdress(src, server.mac);
+    (Verdict::Forward { ifindex: server.ifindex }, Reason::Forwarded)
+}
+
+/// Takes the tags off a frame that leaves the LAN they belong to.
+pub(super) fn untag(packet: &mut Packet<'_>, l3: usize, ifindex: u32, at: &Layers) {
+    let link_len = link_len(packet, at, ifindex);
+    if link_len != l3 {
+        // It becomes shorter, so there is room.
+        let _ = packet.relink(l3, 0, link_len, rewrite::ethertype(at.dst.is_ipv6()));
+    }
+}
+
+/// Whether a packet may go on over a way that takes `most` bytes; else it becomes the ICMP error that says
+/// so in the name of `from`.
+///
+/// A packet without "don't fragment" is answered too: nothing here cuts packets, and a sender that learns
+/// how long they may be cuts the next ones itself.
+pub(super) fn fit(
+    packet: &mut Packet<'_>,
+    at: &Layers,
+    most: usize,
+    from: core::net::IpAddr,
+) -> Result<(), (Verdict, Reason)> {
+    if rewrite::ttl(packet.frame(), at) <= 1 {
+        return Err((Verdict::Drop, Reason::TtlExpired));
+    }
+    if longest(packet, at) <= most {
+        return Ok(());
+    }
+    let verdict = Verdict::Forward { ifindex: packet.ingress };
+    match too_big(packet, at, most as u16, from) {
+        true => Err((verdict, Reason::TooBig)),
+        false => Err((Verdict::Drop, Reason::NoRoom)),
+    }
+}
+
+/// The longest of the packets that the frame is or will be cut into.
+fn longest(packet: &Packet<'_>, at: &Layers) -> usize {
+    let Some(payload_len) = packet.segment_len else {
+        return at.len;
+    };
+    let transport_len = match at.protocol {
+        protocol::UDP => UDP_LEN,
+        _ => packet.frame().get(at.l4 + 12).map_or(TCP_LEN, |offset| usize::from(offset >> 4) * 4),
+    };
+    at.l4 - at.l3 + transport_len + usize::from(payload_len)
+}
+
+/// The port that stands for the client towards a server that knows only the director; 0 for other servers.
+///
+/// # Errors
+/// Why the packet can't go on: it has no session, or there is no port for one.
+pub(super) fn hidden_port(
+    known: &Knowledge<'_>,
+    flow: &Flow<'_>,
+    choice: &Choice,
+    server: &ServerEntry,
+) -> Result<u16, Reason> {
+    let Way::Nat { source_nat, .. } = server.way else {
+        return Ok(0);
+    };
+    // What no session is known of couldn't be answered either.
+    let session = choice.session.ok_or(choice.beside.unwrap_or(Reason::NoSession))?;
+    if !source_nat {
+        return Ok(0);
+    }
+    let ports = known.memory.ports;
+    match ports.find(choice.server, flow.key, flow.hash, flow.now) {
+        Some((port, found)) => {
+            if flow.is_stale(found.value, session) {
+                ports.keep(found, session);
+            }
+            Ok(port)
+        }
+        None => ports.take(choice.server, flow.key, flow.hash, session, flow.now).ok_or(Reason::NoPort),
+    }
+}

@@ -1,0 +1,108 @@
+//! ICMP errors go to whoever sent the packet that they are about (RFC 792; RFC 4443; RFC 5508, section 4.2).
+
+use super::answer::{self, owner};
+use super::deliver::{Route, deliver, fit, untag};
+use super::{Decision, Knowledge, Reason, Verdict};
+use crate::packet::Packet;
+use crate::parse::IcmpError;
+use crate::rewrite::{self, Ends};
+use crate::sessions::SessionKey;
+use crate::tables::{ServerEntry, Vip, VipKey, Way};
+use core::net::SocketAddr;
+
+pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
+    if known.tables.has_address(error.at.dst) {
+        let sender = VipKey { address: error.quoted.src, port: error.src_port, protocol: error.protocol };
+        let vip = known.tables.vips.get(&sender).filter(|_| error.quoted.src == error.at.dst);
+        return match vip {
+            Some(vip) => to_server(known, packet, error, vip),
+            None => Decision::drop(Reason::IcmpUnknown),
+        };
+    }
+    to_client(known, packet, error)
+}
+
+/// About what a server sent to a client.
+fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, vip: &Vip) -> Decision {
+    let key = SessionKey { client: error.quoted.dst, port: error.dst_port, vip: vip.id };
+    let hash = key.hash(known.memory.seed);
+    let found = known.memory.sessions.find(key, hash, known.now);
+    let slot = found.map(|found| found.value.server());
+    let Some(server) = slot.and_then(|slot| known.tables.servers.get(&slot).map(|server| (slot, server)))
+    else {
+        return Decision::drop(Reason::IcmpUnknown);
+    };
+    let (slot, server) = server;
+    let (verdict, reason) = match server.way {
+        Way::Nat { .. } => match translated(known, packet, error, (slot, server), key) {
+            Some(decision) => return decision,
+            None => return Decision::drop(Reason::IcmpUnknown),
+        },
+        _ => deliver(known, packet, &error.at, server, &Route { hash, port: 0 }),
+    };
+    match reason {
+        Reason::Forwarded => Decision::of(verdict, Reason::IcmpForwarded),
+        other => Decision::of(verdict, other),
+    }
+}
+
+/// The error as a server must see it that knows itself by another address.
+fn translated(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    error: &IcmpError,
+    (slot, server): (u16, &ServerEntry),
+    key: SessionKey,
+) -> Option<Decision> {
+    let Way::Nat { to, own, source_nat, mtu } = server.way else {
+        return None;
+    };
+    let src = *known.tables.interfaces.get(&server.ifindex)?;
+    let hidden = match source_nat {
+        true => {
+            let (port, _) = known.memory.ports.find(slot, key, key.hash(known.memory.seed), known.now)?;
+            Some(port)
+        }
+        false => None,
+    };
+    if let Err((verdict, reason)) = fit(packet, &error.at, mtu.into(), error.at.dst) {
+        return Some(Decision::of(verdict, reason));
+    }
+    rewrite::decrement_ttl(packet.frame_mut(), &error.at);
+    let outer = Ends { dst: Some(to.ip()), ..Ends::default() };
+    let quoted =
+        Ends { src: Some(to.ip()), src_port: Some(to.port()), dst: hidden.map(|_| own), dst_port: hidden };
+    rewrite::translate_error(packet, error, &outer, &quoted);
+    untag(packet, error.at.l3, server.ifindex, &error.at);
+    packet.readdress(src, server.mac);
+    Some(Decision::of(Verdict::Forward { ifindex: server.ifindex }, Reason::IcmpForwarded))
+}
+
+/// About what a client sent to a server, by the server or by a router on the way to it.
+fn to_client(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
+    let endpoint = VipKey { address: error.quoted.dst, port: error.dst_port, protocol: error.protocol };
+    let from = SocketAddr::new(error.quoted.src, error.src_port);
+    let Some(owner) = owner(known, &endpoint, from) else {
+        return Decision::pass(Reason::NotService);
+    };
+    // What the server itself says, the client hears from the service; a router speaks for itself.
+    let from_server = error.at.src == endpoint.address;
+    let outer = Ends {
+        src: from_server.then_some(owner.service.address),
+        dst: Some(owner.key.client),
+        ..Ends::default()
+    };
+    let quoted = Ends {
+        src: owner.port.map(|_| owner.key.client),
+        src_port: owner.port.map(|_| owner.key.port),
+        dst: Some(owner.service.address),
+        dst_port: Some(owner.service.port),
+    };
+    let ends = (outer.src.unwrap_or(error.at.src), owner.key.client);
+    let rewrite = |packet: &mut Packet<'_>| rewrite::translate_error(packet, error, &outer, &quoted);
+    let decision = answer::send(known, packet, &error.at, ends, owner.own, rewrite);
+    match decision.reason {
+        Reason::Answered => Decision { reason: Reason::IcmpForwarded, ..decision },
+        _ => decision,
+    }
+}

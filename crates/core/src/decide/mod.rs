@@ -1,0 +1,178 @@
+//! One packet, one verdict: the specification that every engine carries out.
+//!
+//! [`decide`] tells packets apart. What clients send goes to servers ([`choose`] and [`deliver`]), what servers
+//! answer through the director goes back to clients ([`answer`]); fragments and ICMP errors follow the
+//! packets that they belong to ([`fragment`], [`error`]).
+
+mod answer;
+mod choose;
+mod deliver;
+mod error;
+mod fragment;
+
+pub use crate::reason::Reason;
+
+use crate::fragments::Fragments;
+use crate::packet::Packet;
+use crate::parse::{Parsed, Segment, odd_reason, parse};
+use crate::ports::Ports;
+use crate::rewrite;
+use crate::routes::Routes;
+use crate::select::Counts;
+use crate::sessions::{Seed, Sessions};
+use crate::tables::{NO_SERVER, Tables, Vip, VipKey};
+use crate::wire::{TCP_FIN, TCP_RST, TCP_SYN};
+use choose::{Flow, choose};
+use deliver::{Route, deliver};
+
+/// What an engine must do with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Send it out of this interface, as it now stands.
+    Forward {
+        /// Interface index.
+        ifindex: u32,
+    },
+    /// The host's own stack has it, as it now stands.
+    Pass,
+    /// It goes nowhere.
+    Drop,
+    /// Keep it as it is, and decide again soon: for [`crate::fragments::PATIENCE_MS`] at most.
+    Hold,
+}
+
+/// What a packet meets besides the tables: memory that outlives it, and the host's routes.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory<'a> {
+    /// The session tables.
+    pub sessions: Sessions<'a>,
+    /// Ring cursors and active sessions.
+    pub counts: Counts<'a>,
+    /// Ports of the director's own addresses.
+    pub ports: Ports<'a>,
+    /// First fragments.
+    pub fragments: &'a dyn Fragments,
+    /// Where answers go.
+    pub routes: &'a dyn Routes,
+    /// Key of the flow hash.
+    pub seed: Seed,
+}
+
+/// A verdict, and what there is to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What to do with the frame.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: Reason,
+    /// The server that the packet is for and counted to, or [`NO_SERVER`].
+    pub server: u16,
+    /// Whether a server was chosen anew.
+    pub new_session: bool,
+    /// [`Reason::TableFull`] or [`Reason::NoSession`], counted beside `reason`.
+    pub beside: Option<Reason>,
+}
+
+impl Decision {
+    const fn of(verdict: Verdict, reason: Reason) -> Self {
+        Decision { verdict, reason, server: NO_SERVER, new_session: false, beside: None }
+    }
+    const fn pass(reason: Reason) -> Self {
+        Decision::of(Verdict::Pass, reason)
+    }
+    const fn drop(reason: Reason) -> Self {
+        Decision::of(Verdict::Drop, reason)
+    }
+}
+
+/// Everything that a decision goes by.
+#[derive(Clone, Copy)]
+struct Knowledge<'a> {
+    tables: &'a Tables,
+    memory: &'a Memory<'a>,
+    now: u32,
+}
+
+/// Decides a packet at tick `now`, and rewrites it accordingly.
+pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
+    let own = tables.interfaces.get(&packet.ingress).copied();
+    let known = Knowledge { tables, memory, now };
+    let answered = |reason| Decision::of(Verdict::Forward { ifindex: packet.ingress }, reason);
+    match parse(packet.frame(), own) {
+        Parsed::Pass(reason) => Decision::pass(reason),
+        Parsed::Odd(reason, dst) => match odd_reason(tables, reason, dst) {
+            Reason::NotService => Decision::pass(Reason::NotService),
+            reason => Decision::drop(reason),
+        },
+        Parsed::ArpRequest { l3, target, sender } => match own {
+            // A sender that claims the address itself is no question but a conflict (RFC 5227).
+            Some(own) if tables.announces(target.into()) && sender != target => {
+                let decision = answered(Reason::ArpAnswered);
+                rewrite::arp_answer(packet, l3, own);
+                decision
+            }
+            _ => Decision::pass(Reason::NotService),
+        },
+        Parsed::Solicitation { l3, target, sender } => match own {
+            Some(own) if tables.announces(target.into()) && sender != target => {
+                let decision = answered(Reason::NeighbourAnswered);
+                match rewrite::neighbour_answer(packet, l3, target, sender, own) {
+                    true => decision,
+                    false => Decision::drop(Reason::NoRoom),
+                }
+            }
+            _ => Decision::pass(Reason::NotService),
+        },
+        Parsed::Echo(at) if tables.has_address(at.dst) => {
+            let decision = answered(Reason::EchoAnswered);
+            rewrite::echo_answer(packet, &at);
+            decision
+        }
+        Parsed::Echo(_) => Decision::pass(Reason::NotService),
+        Parsed::Segment(segment) => {
+            let key = VipKey { address: segment.at.dst, port: segment.dst_port, protocol: segment.protocol };
+            match tables.vips.get(&key) {
+                Some(vip) => decide_segment(&known, packet, &segment, vip),
+                None => answer::decide(&known, packet, &segment),
+            }
+        }
+        Parsed::LaterFragment(at) => fragment::decide(&known, packet, &at),
+        Parsed::IcmpError(error) => error::decide(&known, packet, &error),
+    }
+}
+
+/// SYN together with FIN or RST: no stack sends that.
+fn has_bad_flags(segment: &Segment) -> bool {
+    segment.flags & TCP_SYN != 0 && segment.flags & (TCP_FIN | TCP_RST) != 0
+}
+
+/// A packet from a client.
+fn decide_segment(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment, vip: &Vip) -> Decision {
+    if has_bad_flags(segment) {
+        return Decision::drop(Reason::BadFlags);
+    }
+    let flow = Flow::new(known.memory.seed, segment, vip, known.now);
+    let choice = choose(known.tables, known.memory, &flow);
+    let Some(server) = known.tables.servers.get(&choice.server) else {
+        return Decision::drop(Reason::NoServer);
+    };
+    let port = match deliver::hidden_port(known, &flow, &choice, server) {
+        Ok(port) => port,
+        Err(reason) => return Decision::drop(reason),
+    };
+    if let Err(reason) = fragment::note(known, &segment.at, choice.server, vip.id, port, false) {
+        return Decision::drop(reason);
+    }
+    let route = Route { hash: flow.hash, port };
+    let (verdict, reason) = deliver(known, packet, &segment.at, server, &route);
+    if !matches!(reason, Reason::Forwarded | Reason::Local) {
+        return Decision { beside: choice.beside, ..Decision::of(verdict, reason) };
+    }
+    Decision {
+        verdict,
+        reason,
+        server: choice.server,
+        new_session: choice.new_session,
+        beside: choice.beside,
+    }
+}

@@ -1,0 +1,51 @@
+//! What is remembered of a fragmented packet's first fragment, which alone has the ports, for the later ones.
+//!
+//! The memory is bounded: the engines keep a fixed number of entries and put the oldest out. Nothing is ever
+//! put together again: later fragments follow the first one to its server and are reassembled there.
+
+use core::fmt;
+use core::net::IpAddr;
+
+/// How long the first fragment is remembered, in milliseconds. The others follow within a round trip;
+/// hosts give up on them after 30 s (Linux) to 60 s (RFC 8200, section 4.5).
+pub const LIFETIME_MS: u64 = 5_000;
+/// How long a later fragment that came first waits for it, in milliseconds.
+pub const PATIENCE_MS: u64 = 500;
+
+/// What the fragments of one packet have in common (RFC 791, section 3.2; RFC 8200, section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FragmentKey {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// Identification; 16 bits in IPv4.
+    pub id: u32,
+    /// Transport protocol.
+    pub protocol: u8,
+}
+
+/// Where a packet's fragments go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Track {
+    /// Until when this is true, in ticks.
+    pub expires: u32,
+    /// The server's slot.
+    pub server: u16,
+    /// The VIP's number.
+    pub vip: u16,
+    /// The port that stands for the client, where it is hidden from the server; else 0.
+    pub port: u16,
+    /// Where the first fragment ends, in units of eight bytes: no later one may begin before.
+    pub first_end: u16,
+    /// Whether the packet is a server's answer.
+    pub answer: bool,
+}
+
+/// The memory of first fragments.
+pub trait Fragments: fmt::Debug {
+    /// What is remembered. Entries that have expired may be given.
+    fn find(&self, key: &FragmentKey) -> Option<Track>;
+    /// Remembers, in the place of an older entry of this key.
+    fn note(&self, key: &FragmentKey, track: Track);
+}

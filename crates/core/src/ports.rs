@@ -1,0 +1,79 @@
+//! Ports of the director's own addresses, each standing for one client towards one server (RFC 2663, section
+//! 4.1.2): what `source_nat` allocates.
+//!
+//! A port and the session it stands for are one slot of a table: the slot's number says the port, its key the
+//! client, its value the server and how long the port is taken. So a port is free exactly when its slot is, no
+//! two sessions can have it, an answer finds its client by its number alone, and nothing can leak. A client's
+//! keyed hash says which sixteen ports its session may have, which also makes ports hard to guess (RFC 6056).
+//!
+//! A port need only be unique towards one server, so servers have pools of their own, by their slot's number.
+
+use crate::sessions::{Bucket6, FlowHash, Found, SessionKey, Table, Value};
+
+/// The first port that is given out: below the range that Linux uses for its own connections.
+pub const FIRST_PORT: u16 = 4_096;
+/// How many there are.
+pub const PORTS: usize = 28_672;
+/// Pools; servers share them evenly.
+pub const POOLS: usize = 16;
+/// Buckets of one pool.
+pub const POOL_BUCKETS: usize = PORTS / crate::sessions::BUCKET_SESSIONS;
+/// Servers may hold on to a closed connection for this long (TIME_WAIT), in milliseconds; no port is given
+/// out again before.
+pub const HOLD_MS: u64 = 60_000;
+
+/// All pools.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports<'a> {
+    table: Table<'a, 3>,
+}
+
+impl<'a> Ports<'a> {
+    /// A view over [`POOLS`] times [`POOL_BUCKETS`] buckets.
+    pub const fn new(buckets: &'a [Bucket6]) -> Self {
+        // Sessions are counted where they are noted as such.
+        Ports { table: Table::new(buckets, &[]) }
+    }
+
+    fn pool(&self, server: u16) -> Table<'a, 3> {
+        let first = usize::from(server) % POOLS * POOL_BUCKETS;
+        self.table.part(first..first + POOL_BUCKETS)
+    }
+
+    /// The port that a session has towards a server, if it has one.
+    pub fn find(&self, server: u16, key: SessionKey, hash: FlowHash, now: u32) -> Option<(u16, Found<'a>)> {
+        let (number, found) = self.pool(server).find(&key.words(), hash, now)?;
+        Some((FIRST_PORT + number as u16, found))
+    }
+
+    /// A free port for a session; `None` if all that it may have are taken.
+    pub fn take(&self, server: u16, key: SessionKey, hash: FlowHash, value: Value, now: u32) -> Option<u16> {
+        let number = self.pool(server).insert(&key.words(), hash, value, now).ok()?;
+        Some(FIRST_PORT + number as u16)
+    }
+
+    /// The session that a port stands for towards a server.
+    pub fn holder(&self, server: u16, port: u16, now: u32) -> Option<(SessionKey, Found<'a>)> {
+        let number = usize::from(port.checked_sub(FIRST_PORT)?);
+        let (words, found) = (number < PORTS).then(|| self.pool(server).at(number, now))??;
+        (found.value.server() == server).then(|| (SessionKey::of_words(words), found))
+    }
+
+    /// Keeps a port for as long as its session.
+    pub fn keep(&self, found: Found<'a>, value: Value) -> bool {
+        self.table.change(found, value)
+    }
+
+    /// Ports taken at the moment.
+    pub fn taken(&self, now: u32) -> usize {
+        self.table.list(now).count()
+    }
+
+    /// Frees the ports towards servers that `keep` doesn't want.
+    pub fn sweep(&self, now: u32, mut keep: impl FnMut(SessionKey, Value) -> bool) -> usize {
+        self.table.sweep(now, |words, value| keep(SessionKey::of_words(words), value))
+    }
+}
+
+const _: () =
+    assert!(PORTS.is_multiple_of(crate::sessions::BUCKET_SESSIONS) && FIRST_PORT as usize + PORTS <= 32_768);

@@ -1,0 +1,213 @@
+//! One table of sessions: buckets of eight, keys of any length.
+
+use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use super::{BUCKET_FILL, BUCKET_SESSIONS, FlowHash, Full, State, Value};
+
+/// A key's words; what they mean is for who made them.
+pub type Words<const N: usize> = [u64; N];
+
+/// One session's place in memory.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Slot<const N: usize> {
+    key: [AtomicU64; N],
+    value: AtomicU64,
+}
+
+/// Eight sessions in neighbouring cache lines: two for keys of one word, four for keys of three.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Bucket<const N: usize>([Slot<N>; BUCKET_SESSIONS]);
+
+impl<const N: usize> Default for Bucket<N> {
+    fn default() -> Self {
+        let slot = |_| Slot { key: core::array::from_fn(|_| AtomicU64::new(0)), value: AtomicU64::new(0) };
+        Bucket(core::array::from_fn(slot))
+    }
+}
+
+/// A session found, with its place, so that it can be changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    place: &'a AtomicU64,
+    /// What was found.
+    pub value: Value,
+}
+
+/// A view of buckets, and of the servers' counts of active sessions.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a, const N: usize> {
+    buckets: &'a [Bucket<N>],
+    active: &'a [AtomicU64],
+}
+
+impl<'a, const N: usize> Table<'a, N> {
+    /// A view over `buckets`; `active` is indexed by server slot.
+    pub const fn new(buckets: &'a [Bucket<N>], active: &'a [AtomicU64]) -> Self {
+        Table { buckets, active }
+    }
+
+    /// Number of buckets.
+    pub const fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// The part of the table that is these buckets.
+    pub(crate) fn part(&self, range: core::ops::Range<usize>) -> Table<'a, N> {
+        let end = range.end.min(self.buckets.len());
+        Table { buckets: self.buckets.get(range.start..end).unwrap_or_default(), active: self.active }
+    }
+
+    /// Sessions that the table is sized for.
+    pub const fn sized_for(&self) -> usize {
+        self.buckets.len() * BUCKET_FILL
+    }
+
+    fn pair(&self, hash: FlowHash) -> Option<[usize; 2]> {
+        let (first, second) = hash.buckets(self.buckets.len() as u32);
+        (!self.buckets.is_empty()).then_some([first as usize, second as usize])
+    }
+
+    /// Finds a live session, and the number of its slot.
+    pub fn find(&self, key: &Words<N>, hash: FlowHash, now: u32) -> Option<(usize, Found<'a>)> {
+        // A key is noted again only where it has expired, and there in the same place or before it: in each
+        // bucket the first is the one.
+        self.pair(hash)?.into_iter().find_map(|number| {
+            let bucket = &self.buckets[number];
+            let (at, slot) = bucket.0.iter().enumerate().find(|(_, slot)| slot.has(key))?;
+            let (found, value) = slot.read();
+            let found = (found == *key && value.is_live(now)).then_some(Found { place: &slot.value, value });
+            found.map(|found| (number * BUCKET_SESSIONS + at, found))
+        })
+    }
+
+    /// What stands in a slot, if it is live.
+    pub fn at(&self, number: usize, now: u32) -> Option<(Words<N>, Found<'a>)> {
+        let slot = self.buckets.get(number / BUCKET_SESSIONS)?.0.get(number % BUCKET_SESSIONS)?;
+        let (key, value) = slot.read();
+        value.is_live(now).then_some((key, Found { place: &slot.value, value }))
+    }
+
+    /// Notes a new session: in its first bucket, which look-ups read first, until that is half full; then in
+    /// the emptier one, since two choices keep buckets level (Mitzenmacher 2001). Gives its slot's number.
+    ///
+    /// # Errors
+    /// [`Full`] when both buckets hold live sessions only; no live session is ever put out.
+    pub fn insert(&self, key: &Words<N>, hash: FlowHash, value: Value, now: u32) -> Result<usize, Full> {
+        let [first, second] = self.pair(hash).ok_or(Full)?;
+        let (room1, room2) = (self.buckets[first].room(now), self.buckets[second].room(now));
+        let crowded = room1 < BUCKET_SESSIONS / 2 && room2 > room1;
+        let order = if crowded { [second, first] } else { [first, second] };
+        for number in order {
+            for (at, slot) in self.buckets[number].0.iter().enumerate() {
+                if slot.claim(now, self.active) {
+                    for (place, word) in slot.key.iter().zip(key) {
+                        place.store(*word, Release);
+                    }
+                    slot.value.store(value.0, Release);
+                    count(self.active, value, 1);
+                    return Ok(number * BUCKET_SESSIONS + at);
+                }
+            }
+        }
+        Err(Full)
+    }
+
+    /// Changes a session found, unless another CPU was faster; then its change stands.
+    pub fn change(&self, found: Found<'a>, to: Value) -> bool {
+        let changed = found.place.compare_exchange(found.value.0, to.0, Release, Relaxed).is_ok();
+        if changed
+            && (found.value.state().is_active(), found.value.server())
+                != (to.state().is_active(), to.server())
+        {
+            count(self.active, found.value, -1);
+            count(self.active, to, 1);
+        }
+        changed
+    }
+
+    /// All live sessions, while others come and go.
+    pub fn list(&self, now: u32) -> impl Iterator<Item = (Words<N>, Value)> + use<'a, N> {
+        self.buckets.iter().flat_map(|bucket| &bucket.0).filter_map(move |slot| {
+            let (key, value) = slot.read();
+            value.is_live(now).then_some((key, value))
+        })
+    }
+
+    /// Frees what has expired and what `keep` doesn't want, so that the counts of active sessions stay
+    /// true. Returns how many slots it freed.
+    pub fn sweep(&self, now: u32, mut keep: impl FnMut(Words<N>, Value) -> bool) -> usize {
+        let mut freed = 0;
+        for slot in self.buckets.iter().flat_map(|bucket| &bucket.0) {
+            let (key, value) = slot.read();
+            if matches!(value.state(), State::Free | State::Claimed)
+                || (value.is_live(now) && keep(key, value))
+            {
+                continue;
+            }
+            if slot.value.compare_exchange(value.0, Value::FREE.0, Release, Relaxed).is_ok() {
+                count(self.active, value, -1);
+                freed += 1;
+            }
+        }
+        freed
+    }
+
+    /// Frees slots that a writer claimed and never finished (it was killed in between), and counts the
+    /// others. Only for a table that nobody else uses yet.
+    pub fn recover(&self, now: u32) {
+        for slot in self.buckets.iter().flat_map(|bucket| &bucket.0) {
+            let value = Value(slot.value.load(Acquire));
+            if value.is_live(now) {
+                count(self.active, value, 1);
+            } else {
+                slot.value.store(Value::FREE.0, Release);
+            }
+        }
+    }
+}
+
+fn count(active: &[AtomicU64], value: Value, by: i64) {
+    if value.state().is_active()
+        && let Some(count) = active.get(usize::from(value.server()))
+    {
+        count.fetch_add(by as u64, Relaxed);
+    }
+}
+
+impl<const N: usize> Bucket<N> {
+    fn room(&self, now: u32) -> usize {
+        self.0.iter().filter(|slot| Value(slot.value.load(Acquire)).is_vacant(now)).count()
+    }
+}
+
+impl<const N: usize> Slot<N> {
+    fn has(&self, key: &Words<N>) -> bool {
+        self.key.iter().zip(key).all(|(place, word)| place.load(Acquire) == *word)
+    }
+
+    fn key(&self) -> Words<N> {
+        core::array::from_fn(|at| self.key[at].load(Acquire))
+    }
+
+    /// Key and value as of one moment; a slot that changes hands meanwhile reads as claimed.
+    fn read(&self) -> (Words<N>, Value) {
+        let key = self.key();
+        let value = self.value.load(Acquire);
+        if self.has(&key) { (key, Value(value)) } else { (key, Value::CLAIMED) }
+    }
+
+    /// Takes a vacant slot; an expired session in it ends here and leaves its server's count.
+    fn claim(&self, now: u32, active: &[AtomicU64]) -> bool {
+        let value = Value(self.value.load(Acquire));
+        let won = value.is_vacant(now)
+            && self.value.compare_exchange(value.0, Value::CLAIMED.0, Acquire, Relaxed).is_ok();
+        if won {
+            count(active, value, -1);
+        }
+        won
+    }
+}
+
+const _: () = assert!(size_of::<Bucket<1>>() == 128 && size_of::<Bucket<3>>() == 256);

@@ -1,0 +1,123 @@
+//! A director in memory: all that [`decide`] asks for.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use evener_core::decide::{Decision, Memory, decide};
+use evener_core::farm::{Encapsulation, Protocol};
+use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::packet::{Checksum, HEADROOM, Packet};
+use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
+use evener_core::routes::{Hop, Routes};
+use evener_core::select::Counts;
+use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, buckets_for};
+use evener_core::tables::{
+    Behind, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey, Way,
+};
+use evener_core::wire::Mac;
+
+pub(crate) const DIRECTOR: Mac = Mac([2, 0, 0, 0, 0, 1]);
+pub(crate) const SERVER: Mac = Mac([2, 0, 0, 0, 1, 1]);
+pub(crate) const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 9]);
+
+/// First fragments in a map, and every client behind one router.
+#[derive(Debug, Default)]
+pub(crate) struct Around {
+    tracks: Mutex<BTreeMap<FragmentKey, Track>>,
+}
+
+impl Fragments for Around {
+    fn find(&self, key: &FragmentKey) -> Option<Track> {
+        self.tracks.lock().unwrap().get(key).copied()
+    }
+    fn note(&self, key: &FragmentKey, track: Track) {
+        self.tracks.lock().unwrap().insert(*key, track);
+    }
+}
+
+impl Routes for Around {
+    fn hop(&self, _: u32, _: IpAddr, _: IpAddr) -> Hop {
+        Hop::Neighbour { ifindex: 1, src: DIRECTOR, dst: ROUTER, mtu: 1500 }
+    }
+}
+
+/// What packets meet.
+pub(crate) struct World {
+    pub(crate) tables: Tables,
+    pub(crate) around: Around,
+    four: Vec<Bucket4>,
+    six: Vec<Bucket6>,
+    ports: Vec<Bucket6>,
+    active: Vec<AtomicU64>,
+}
+
+impl World {
+    /// One server that is reached by `way`, behind `vip` with both protocols.
+    pub(crate) fn new(vip: SocketAddr, way: Way) -> World {
+        let mut tables = Tables::default();
+        tables.interfaces.insert(1, DIRECTOR);
+        let server =
+            ServerEntry { identity: 1, mac: SERVER, ifindex: 1, weight: 1, up: true, local: false, way };
+        tables.servers.insert(1, server);
+        let idle = IdleTicks { syn: 100, tcp: 100, closing: 100, udp: 100 };
+        for (id, protocol) in [(1, Protocol::Tcp), (2, Protocol::Udp)] {
+            let key = VipKey { address: vip.ip(), port: vip.port(), protocol };
+            tables.vips.insert(key, Vip { id, service: 0, announce: true, pick: Pick::Cursor, idle });
+            if let Way::Nat { to, .. } = way {
+                let endpoint = VipKey { address: to.ip(), port: to.port(), protocol };
+                tables.endpoints.insert(endpoint, vec![Behind { vip: id, server: 1 }]);
+            }
+        }
+        tables.rings.insert(0, Ring { order: vec![1], hash: vec![1; HASH_SLOTS] }.into());
+        World {
+            tables,
+            around: Around::default(),
+            four: (0..buckets_for(64)).map(|_| Bucket4::default()).collect(),
+            six: (0..buckets_for(64)).map(|_| Bucket6::default()).collect(),
+            ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
+            active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Decides a frame that came in by interface 1; what becomes of it, and the bytes then.
+    pub(crate) fn decide(&self, frame: &[u8], checksum: Checksum, now: u32) -> (Decision, Vec<u8>) {
+        let memory = Memory {
+            sessions: Sessions::new(&self.four, &self.six, &self.active),
+            counts: Counts { cursors: &self.active[..64], active: &self.active },
+            ports: Ports::new(&self.ports),
+            fragments: &self.around,
+            routes: &self.around,
+            seed: Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f),
+        };
+        let mut buffer = vec![0; HEADROOM];
+        buffer.extend(frame);
+        let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
+        packet.checksum = checksum;
+        let decision = decide(&self.tables, &memory, &mut packet, now);
+        let after = packet.frame().to_vec();
+        (decision, after)
+    }
+}
+
+/// Every way to a server of the VIP's family, and tunnels in the other too.
+pub(crate) fn ways(v6: bool) -> Vec<Way> {
+    let (server, own): (IpAddr, IpAddr) = match v6 {
+        false => ([10, 0, 0, 11].into(), [10, 0, 0, 1].into()),
+        true => ("2001:db8:a::11".parse().unwrap(), "2001:db8:a::1".parse().unwrap()),
+    };
+    let (to, mtu) = (SocketAddr::new(server, 8080), 1500);
+    let mut ways = vec![
+        Way::Link,
+        Way::Nat { to, own, source_nat: false, mtu },
+        Way::Nat { to, own, source_nat: true, mtu },
+    ];
+    for encapsulation in [Encapsulation::Ipip, Encapsulation::Gue] {
+        ways.push(Way::Tunnel { encapsulation, from: [10, 0, 0, 1].into(), to: [10, 0, 0, 11].into(), mtu });
+        let (from, to) = ("2001:db8:a::1".parse().unwrap(), "2001:db8:a::11".parse().unwrap());
+        ways.push(Way::Tunnel { encapsulation, from, to, mtu });
+    }
+    ways
+}
