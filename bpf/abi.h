@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 1
+#define ABI_VERSION 2
 
 /* core/src/tables.rs */
 #define HASH_SLOTS 65537
@@ -20,9 +20,25 @@
 #define VIP_PLACES 1024
 #define SERVICES_MAX 64
 #define INTERFACE_PLACES 256
+#define VIP_IDS 256
+#define BEHIND_MAX 8
 
 /* core/src/sessions.rs */
 #define BUCKET_SESSIONS 8
+
+/* core/src/ports.rs */
+#define FIRST_PORT 4096
+#define PORTS 28672
+#define PORT_POOLS 16
+#define POOL_BUCKETS (PORTS / BUCKET_SESSIONS)
+
+/* core/src/fragments.rs */
+#define FRAGMENT_LIFETIME_MS 5000
+#define FRAGMENTS_MAX 8192
+/* The longest frame that waits for its packet's first fragment, and bytes of such frames on their way to
+ * application space. */
+#define HELD_FRAME_MAX 2048
+#define HELD_BYTES (1 << 20)
 
 /* core/src/reason.rs */
 enum reason {
@@ -45,6 +61,23 @@ enum reason {
 	REASON_NO_SERVER = 16,
 	REASON_TABLE_FULL = 17,
 	REASON_NO_SESSION = 18,
+	REASON_ANSWERED = 19,
+	REASON_BY_HOST = 20,
+	REASON_NEIGHBOUR_ANSWERED = 21,
+	REASON_ECHO_ANSWERED = 22,
+	REASON_TOO_BIG = 23,
+	REASON_ICMP_FORWARDED = 24,
+	REASON_ICMP_UNKNOWN = 25,
+	REASON_FORGED_MTU = 26,
+	REASON_FRAGMENT_HELD = 27,
+	REASON_FRAGMENT_LOST = 28,
+	REASON_TINY_FRAGMENT = 29,
+	REASON_FRAGMENT_OVERLAP = 30,
+	REASON_EXTENSION_HEADERS = 31,
+	REASON_TTL_EXPIRED = 32,
+	REASON_NO_PORT = 33,
+	REASON_NO_ROUTE = 34,
+	REASON_NO_ROOM = 35,
 	REASON_MAX,
 };
 
@@ -73,14 +106,22 @@ struct settings {
 	__u32 buckets;
 	__u64 seed[2];
 	__u64 jiffy_ns;
+	__u32 buckets6;
+	__u32 pad;
 };
 
-/* What a packet is recognised by. In network byte order, as the packet has them. */
+/* An address of either version, in network byte order: an IPv4 one in the first word, zeros behind. */
+struct ip {
+	__be32 word[4];
+};
+
+/* What a packet is recognised by. In network byte order, as the packet has them; of an IPv6 address
+ * address_digest() in maps.h. */
 struct vip_key {
 	__be32 address;
 	__be16 port;
 	__u8 protocol;
-	__u8 pad;
+	__u8 v6;
 };
 
 /*
@@ -97,12 +138,41 @@ struct vip {
 	__u8 announce;
 	__u8 pad;
 	__u32 idle[STATES]; /* in ticks of 2^20 ns, by session state */
-	__u64 pad2[2];
+	struct ip address6; /* zeros for IPv4 */
 };
 
-/* Value of `addresses`: is this a service address, and does the director answer ARP for it? */
+/* Key of `addresses`. */
+struct address_key {
+	struct ip address;
+	__u32 v6;
+};
+
+#define ADDRESS_SERVICE 1
+#define ADDRESS_ANNOUNCED 2 /* the director answers ARP or neighbour discovery for it */
+#define ADDRESS_ENDPOINT 4 /* a server's, which answers through the director */
+
+/* Value of `addresses`. */
 struct address {
-	__u32 announce;
+	__u32 flags;
+};
+
+/* Key of `endpoints`: where answers come from that go through the director. */
+struct endpoint_key {
+	struct ip address;
+	__be16 port;
+	__u8 protocol;
+	__u8 v6;
+};
+
+struct behind {
+	__u16 vip;
+	__u16 server;
+};
+
+/* Value of `endpoints`. */
+struct endpoint {
+	__u32 count;
+	struct behind behind[BEHIND_MAX];
 };
 
 /* Value of `rings`; index: service * 2 + half. Written while the other half is in force. */
@@ -117,16 +187,25 @@ struct ring {
 #define SERVER_PRESENT 1
 #define SERVER_UP 2
 #define SERVER_LOCAL 4
+/* core/src/tables.rs, Way; without NAT or TUNNEL it is Link */
+#define SERVER_NAT 8
+#define SERVER_SOURCE_NAT 16
+#define SERVER_TUNNEL 32
+#define SERVER_GUE 64
+#define SERVER_V6 128 /* of `to` and `own` */
 
-/* Value of `servers`; index: server slot. Each 64-bit word is written at once. */
+/* Value of `servers`, one cache line; index: server slot. Each 64-bit word is written at once. */
 struct server {
 	__u8 dst[6];
 	__u16 weight;
 	__u8 src[6];
 	__u16 flags;
 	__u32 ifindex;
-	__u32 pad;
+	__be16 port; /* NAT: the server's own */
+	__u16 mtu; /* NAT, TUNNEL: the longest packet on the way, outer headers included */
 	__u64 identity;
+	struct ip to; /* NAT: the server's own address; TUNNEL: the outer destination */
+	struct ip own; /* NAT: the director's own address towards it; TUNNEL: the outer source */
 };
 
 /* Value of `interfaces`; index: ifindex modulo INTERFACE_PLACES. */
@@ -146,6 +225,45 @@ struct session {
 /* Two neighbouring cache lines. */
 struct bucket {
 	struct session slot[BUCKET_SESSIONS];
+};
+
+/* A session whose client has an IPv6 address, or (in `ports`) a port's holder: the client's address in
+ * two words, of IPv4 mapped; port and VIP id in the third. All are numbers, not bytes. */
+struct session6 {
+	__u64 key[3];
+	__u64 value;
+};
+
+/* Value of `sessions6` and `ports`: four neighbouring cache lines. */
+struct bucket6 {
+	struct session6 slot[BUCKET_SESSIONS];
+};
+
+/* Key of `fragments`. */
+struct fragment_key {
+	struct ip src;
+	struct ip dst;
+	__u32 id; /* a number */
+	__u8 protocol;
+	__u8 v6;
+	__u16 pad;
+};
+
+/* Value of `fragments`: core/src/fragments.rs, Track */
+struct track {
+	__u32 expires;
+	__u16 server;
+	__u16 vip;
+	__u16 port; /* a number */
+	__u16 first_end;
+	__u32 answer;
+};
+
+/* What `held` carries to application space. */
+struct held {
+	__u32 ifindex;
+	__u32 len;
+	__u8 frame[HELD_FRAME_MAX];
 };
 
 /* Value of `server_stats`, per CPU; index: server slot. */

@@ -14,60 +14,138 @@ struct bench {
 
 struct bench bench = { .flows = 1 };
 
-/* The flows in an order that no prefetcher guesses. */
-static __always_inline struct ethhdr *vary(struct xdp_md *ctx)
-{
-	struct headers {
-		struct ethhdr ethernet;
-		struct iphdr ip;
-		struct tcphdr tcp;
-	} __attribute__((packed)) *headers;
-	struct cursor cursor = cursor_of(ctx);
-	__u32 flow;
+/* What a frame begins with, as words that can be copied: links, IPv4, TCP. */
+struct headers {
+	__u16 link[7];
+	__u32 ip[5];
+	__u32 tcp[5];
+} __attribute__((packed));
 
-	headers = take(&cursor, sizeof(*headers));
+/* One CPU runs these at a time. */
+struct {
+	__u16 link[8];
+	__u32 ip[5];
+	__u32 tcp[5];
+} saved;
+
+static __always_inline struct headers *headers_of(struct xdp_md *ctx)
+{
+	struct cursor cursor = cursor_of(ctx);
+
+	return take(&cursor, sizeof(struct headers));
+}
+
+/* The flows in an order that no prefetcher guesses. */
+static __always_inline __u32 next_flow(void)
+{
+	return ((bench.turn++ * 2654435761u) & (bench.flows - 1)) + bench.first;
+}
+
+/* A client's address and port, in place of those at the packet's source or destination. */
+static __always_inline struct headers *vary(struct xdp_md *ctx, bool source)
+{
+	struct headers *headers = headers_of(ctx);
+	__u32 flow = next_flow();
+
 	if (!headers)
 		return 0;
-	flow = ((bench.turn++ * 2654435761u) & (bench.flows - 1)) + bench.first;
-	headers->ip.saddr = 10 | flow << 8; /* 10.x.x.x, and the bits above in the port */
-	headers->tcp.source = 1 | flow >> 24;
-	return &headers->ethernet;
+	headers->ip[source ? 3 : 4] = 10 | flow << 8; /* 10.x.x.x, and the bits above in the port */
+	((__u16 *)headers->tcp)[source ? 0 : 1] = 0x1001 | flow >> 24;
+	return headers;
 }
 
-static __always_inline void restore(struct xdp_md *ctx, const __u8 dst[ETH_ALEN])
+static __always_inline void save(const struct headers *headers)
 {
-	struct cursor cursor = cursor_of(ctx);
-	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
-
-	if (ethernet)
-		copy_mac(ethernet->h_dest, dst);
+	for (int i = 0; i < 7; i++)
+		saved.link[i] = headers->link[i];
+	for (int i = 0; i < 5; i++)
+		saved.ip[i] = headers->ip[i];
+	for (int i = 0; i < 5; i++)
+		saved.tcp[i] = headers->tcp[i];
 }
 
-SEC("xdp")
+static __always_inline void restore(struct xdp_md *ctx)
+{
+	struct headers *headers = headers_of(ctx);
+
+	if (!headers)
+		return;
+	for (int i = 0; i < 7; i++)
+		headers->link[i] = saved.link[i];
+	for (int i = 0; i < 5; i++)
+		headers->ip[i] = saved.ip[i];
+	for (int i = 0; i < 5; i++)
+		headers->tcp[i] = saved.tcp[i];
+}
+
+SEC("xdp.frags")
 int empty(struct xdp_md *ctx)
 {
-	__u8 dst[8];
-	struct ethhdr *ethernet = vary(ctx);
+	struct headers *headers = vary(ctx, true);
 
-	if (!ethernet)
+	if (!headers)
 		return XDP_ABORTED;
-	copy_mac(dst, ethernet->h_dest);
-	restore(ctx, dst);
+	save(headers);
+	restore(ctx);
 	return XDP_PASS;
 }
 
-SEC("xdp")
+SEC("xdp.frags")
 int l2(struct xdp_md *ctx)
 {
-	__u8 dst[8];
-	struct ethhdr *ethernet = vary(ctx);
+	struct headers *headers = vary(ctx, true);
 	int verdict;
 
-	if (!ethernet)
+	if (!headers)
 		return XDP_ABORTED;
-	copy_mac(dst, ethernet->h_dest);
+	save(headers);
 	verdict = decide(ctx);
-	restore(ctx, dst);
+	restore(ctx);
+	return verdict;
+}
+
+SEC("xdp.frags")
+int nat_in(struct xdp_md *ctx)
+{
+	struct headers *headers = vary(ctx, true);
+	int verdict;
+
+	if (!headers)
+		return XDP_ABORTED;
+	save(headers);
+	verdict = decide(ctx);
+	restore(ctx);
+	return verdict;
+}
+
+/* Answers to the clients of `nat_in`. */
+SEC("xdp.frags")
+int nat_out(struct xdp_md *ctx)
+{
+	struct headers *headers = vary(ctx, false);
+	int verdict;
+
+	if (!headers)
+		return XDP_ABORTED;
+	save(headers);
+	verdict = decide(ctx);
+	restore(ctx);
+	return verdict;
+}
+
+SEC("xdp.frags")
+int tunnel(struct xdp_md *ctx)
+{
+	struct headers *headers = vary(ctx, true);
+	int verdict;
+
+	if (!headers)
+		return XDP_ABORTED;
+	save(headers);
+	verdict = decide(ctx);
+	if (verdict == XDP_TX && bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
+		return XDP_ABORTED;
+	restore(ctx);
 	return verdict;
 }
 
@@ -196,7 +274,7 @@ static __always_inline int yardstick_decide(struct xdp_md *ctx)
 	__u64 *flow, note[2] = {};
 
 	if (!ethernet || !ip || !tcp || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->ihl != 5 ||
-	    ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(IPV4_FRAGMENT_MASK))
+	    ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET))
 		return XDP_PASS;
 	key.address = ip->daddr;
 	key.port = tcp->dest;
@@ -222,31 +300,24 @@ static __always_inline int yardstick_decide(struct xdp_md *ctx)
 	real = bpf_map_lookup_elem(&yardstick_reals, &real_index);
 	if (!real)
 		return XDP_DROP;
-	yardstick_count(0, frame_len(ctx));
-	yardstick_count(1, frame_len(ctx));
+	yardstick_count(0, cursor.end - (void *)ethernet);
+	yardstick_count(1, cursor.end - (void *)ethernet);
 	return yardstick_encapsulate(ctx, tuple.src ^ bpf_htonl(0xac100000), real->address, bpf_ntohs(ip->tot_len));
 }
 
-SEC("xdp")
+SEC("xdp.frags")
 int yardstick(struct xdp_md *ctx)
 {
-	struct ethhdr saved, *ethernet = vary(ctx);
+	struct headers *headers = vary(ctx, true);
 	int verdict;
 
-	if (!ethernet)
+	if (!headers)
 		return XDP_ABORTED;
-	saved = *ethernet;
+	save(headers);
 	verdict = yardstick_decide(ctx);
-	if (verdict == XDP_TX) {
-		struct cursor cursor;
-
-		if (bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
-			return XDP_ABORTED;
-		cursor = cursor_of(ctx);
-		ethernet = take(&cursor, sizeof(*ethernet));
-		if (ethernet)
-			*ethernet = saved;
-	}
+	if (verdict == XDP_TX && bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
+		return XDP_ABORTED;
+	restore(ctx);
 	return verdict;
 }
 

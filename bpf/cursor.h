@@ -3,23 +3,18 @@
 #ifndef EVENER_CURSOR_H
 #define EVENER_CURSOR_H
 
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
+#include "frame.h"
+#include "maps.h"
 
 struct cursor {
 	void *at;
 	void *end;
 };
 
-static __always_inline struct cursor cursor_of(struct xdp_md *ctx)
+static __always_inline struct cursor cursor_of(context *ctx)
 {
 	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
 	return cursor;
-}
-
-static __always_inline __u64 frame_len(struct xdp_md *ctx)
-{
-	return (void *)(long)ctx->data_end - (void *)(long)ctx->data;
 }
 
 /* The next `len` bytes, or NULL where the frame ends before. */
@@ -31,6 +26,17 @@ static __always_inline void *take(struct cursor *cursor, __u32 len)
 		return 0;
 	cursor->at = at + len;
 	return at;
+}
+
+/* The `len` bytes at `offset`, or NULL where the frame ends before. */
+static __always_inline void *bytes_at(context *ctx, __u32 offset, __u32 len)
+{
+	void *at = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	hide(at); /* what was checked is what is used */
+	at += offset;
+	hide(at);
+	return at + len > end ? 0 : at;
 }
 
 static __always_inline __u64 left(const struct cursor *cursor)

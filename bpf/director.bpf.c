@@ -2,7 +2,7 @@
 /* Runs where decisions are made, on every interface that service traffic comes in by. */
 #include "decide.h"
 
-SEC("xdp")
+SEC("xdp.frags")
 int director(struct xdp_md *ctx)
 {
 	return decide(ctx);
@@ -36,5 +36,6 @@ int describe(struct xdp_md *ctx)
 const volatile enum reason abi_reason = REASON_FORWARDED;
 const volatile enum pick abi_pick = PICK_HASH;
 const volatile enum session_state abi_state = STATE_FREE;
+const volatile struct held abi_held = {};
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

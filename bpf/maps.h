@@ -18,7 +18,7 @@
 #define hide(x) asm volatile("" : "+r"(x))
 
 /* Filled before loading. */
-const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2 };
+const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2 };
 
 /* The settings again, for who adopts a running data plane: a pinned map can be opened, a constant can't. */
 struct {
@@ -40,6 +40,12 @@ struct vip vips[2 * VIP_PLACES] TABLE(vips);
 /* The multiplier that gives each VIP its place (odd), and in its lowest bit the half in force instead. */
 __u64 commit TABLE(commit);
 
+/* Where in its half of `vips` each VIP is, by its id; in two halves like those. */
+__u16 vip_places[2 * VIP_IDS] TABLE(vip_places);
+
+/* How many endpoints answer through the director: where there are none, none is looked up. */
+__u64 answering TABLE(answering);
+
 struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 
 struct server servers[SERVER_SLOTS] TABLE(servers);
@@ -50,13 +56,20 @@ __u64 active[SERVER_SLOTS] TABLE(active);
 /* Where each service's ring stands. */
 __u64 cursors[SERVICES_MAX] TABLE(cursors);
 
-/* Only for packets too odd to have a port, and for ARP. */
+/* Only for packets that have no port, and for who asks for the address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, VIP_PLACES);
-	__type(key, __be32);
+	__uint(max_entries, VIP_PLACES + SERVER_SLOTS);
+	__type(key, struct address_key);
 	__type(value, struct address);
 } addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SERVER_SLOTS);
+	__type(key, struct endpoint_key);
+	__type(value, struct endpoint);
+} endpoints SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -74,6 +87,37 @@ struct {
 	__type(key, __u32);
 	__type(value, struct bucket);
 } sessions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct bucket6);
+} sessions6 SEC(".maps");
+
+/* Ports of the director's own addresses that stand for clients, in pools. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PORT_POOLS * POOL_BUCKETS);
+	__type(key, __u32);
+	__type(value, struct bucket6);
+} ports SEC(".maps");
+
+/* First fragments. Bounded: the ones unused for longest go. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTS_MAX);
+	__type(key, struct fragment_key);
+	__type(value, struct track);
+} fragments SEC(".maps");
+
+/* Later fragments that came before their first, on their way to where they can wait. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, HELD_BYTES);
+} held SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -99,16 +143,70 @@ static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol
 #endif
 }
 
-static __always_inline struct vip *find_vip(__u64 bits)
+static __always_inline struct vip *vip_at(__u64 bits)
 {
 	__u64 word = *(volatile __u64 *)&commit;
 	__u32 place = (bits * (word | 1)) / (~0ULL / VIP_PLACES + 1);
-	struct vip *vip = &vips[(word & 1) * VIP_PLACES + place];
+
+	return &vips[(word & 1) * VIP_PLACES + place];
+}
+
+static __always_inline struct vip *find_vip(__u64 bits)
+{
+	struct vip *vip = vip_at(bits);
 
 	if (*(__u64 *)&vip->key != bits)
 		vip = 0;
 	hide(vip);
 	return vip;
+}
+
+/* What stands for an IPv6 address in a VIP's key. */
+static __always_inline __u32 address_digest(const struct ip *address)
+{
+	const __u64 *half = (const void *)address;
+	__u64 digest = (half[0] * 0x9e3779b97f4a7c15ULL ^ half[1]) * 0xc2b2ae3d27d4eb4fULL;
+
+	return digest ^ digest >> 32;
+}
+
+static __always_inline bool same_ip(const struct ip *a, const struct ip *b)
+{
+	const __u64 *x = (const void *)a, *y = (const void *)b;
+
+	return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
+}
+
+static __always_inline struct vip *find_vip6(const struct ip *address, __be16 port, __u8 protocol)
+{
+	struct vip_key key = { address_digest(address), port, protocol, 1 };
+	struct vip *vip = vip_at(*(__u64 *)&key);
+
+	if (*(__u64 *)&vip->key != *(__u64 *)&key || !same_ip(&vip->address6, address))
+		vip = 0;
+	hide(vip);
+	return vip;
+}
+
+/* The VIP of this id, or NULL. */
+static __always_inline struct vip *find_vip_by_id(__u16 id)
+{
+	__u64 half = *(volatile __u64 *)&commit & 1;
+	__u32 place = vip_places[half * VIP_IDS + id % VIP_IDS];
+	struct vip *vip = &vips[half * VIP_PLACES + place % VIP_PLACES];
+
+	if (vip->id != id)
+		vip = 0;
+	hide(vip);
+	return vip;
+}
+
+static __always_inline __u32 address_flags(const struct ip *ip, bool v6)
+{
+	struct address_key key = { *ip, v6 };
+	struct address *address = bpf_map_lookup_elem(&addresses, &key);
+
+	return address ? address->flags : 0;
 }
 
 static __always_inline struct interface *find_interface(__u32 ifindex)
@@ -121,12 +219,28 @@ static __always_inline struct interface *find_interface(__u32 ifindex)
 	return interface;
 }
 
+static __always_inline struct server *present_server(__u32 slot)
+{
+	struct server *server = &servers[slot % SERVER_SLOTS];
+
+	if (!(server->flags & SERVER_PRESENT))
+		server = 0;
+	hide(server);
+	return server;
+}
+
 static __always_inline void count_reason(__u32 reason)
 {
 	__u64 *count = bpf_map_lookup_elem(&reasons, &reason);
 
 	if (count)
 		*count += 1;
+}
+
+static __always_inline int count_and(int verdict, __u32 reason)
+{
+	count_reason(reason);
+	return verdict;
 }
 
 #endif

@@ -91,6 +91,37 @@ static __always_inline __u32 scale(__u32 x, __u32 n)
 	return ((__u64)x * n) >> 32;
 }
 
+struct key6 {
+	__u64 word[3];
+};
+
+/* An IPv4 address is mapped (RFC 4291, section 2.5.5.2). */
+static __always_inline struct key6 session_key6(const struct ip *client, bool v6, __be16 port, __u16 vip)
+{
+	const __u64 *half = (const void *)client;
+	struct key6 key = { { 0, 0xffff00000000ULL | bpf_ntohl(client->word[0]),
+			      (__u64)bpf_ntohs(port) << 16 | vip } };
+
+	if (v6) {
+		key.word[0] = bpf_be64_to_cpu(half[0]);
+		key.word[1] = bpf_be64_to_cpu(half[1]);
+	}
+	return key;
+}
+
+static __always_inline __u64 flow_hash6(const struct key6 *key)
+{
+	__u64 hash = key->word[0] * (settings.seed[0] | 1);
+
+	hash ^= hash >> 32;
+	hash = (hash ^ key->word[1]) * (settings.seed[1] | 1);
+	hash ^= hash >> 32;
+	hash = (hash ^ key->word[2]) * (settings.seed[0] | 1);
+	hash ^= hash >> 32;
+	hash *= settings.seed[1] | 1;
+	return hash ^ hash >> 32;
+}
+
 static __always_inline struct bucket *first_bucket(__u64 hash)
 {
 	__u32 index = scale(hash, settings.buckets);
@@ -112,7 +143,7 @@ static __always_inline void count_active(__u64 value, __s64 by)
 }
 
 struct found {
-	struct session *slot;
+	__u64 *place;
 	__u64 value;
 };
 
@@ -121,6 +152,7 @@ static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 now,
 	/* The verifier would follow everything behind the loop once for each place: a number that it can't
 	 * tell is added to the place and taken away again, and one walk does for all. */
 	__u32 unknown = now, place;
+	struct session *slot;
 
 	hide(unknown);
 	for (int i = 0; i < BUCKET_SESSIONS; i++) {
@@ -130,9 +162,10 @@ static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 now,
 	}
 	return false;
 match:
-	found->slot = &bucket->slot[(place - now) % BUCKET_SESSIONS];
-	found->value = READ_ONCE(found->slot->value);
-	return READ_ONCE(found->slot->key) == key && is_live(found->value, now);
+	slot = &bucket->slot[(place - now) % BUCKET_SESSIONS];
+	found->place = &slot->value;
+	found->value = READ_ONCE(slot->value);
+	return READ_ONCE(slot->key) == key && is_live(found->value, now);
 }
 
 static __always_inline bool find_session(__u64 key, __u64 hash, __u32 now, struct found *found)
@@ -147,7 +180,7 @@ static __always_inline bool find_session(__u64 key, __u64 hash, __u32 now, struc
 
 static __always_inline bool change_session(struct found *found, __u64 to)
 {
-	if (__sync_val_compare_and_swap(&found->slot->value, found->value, to) != found->value)
+	if (__sync_val_compare_and_swap(found->place, found->value, to) != found->value)
 		return false;
 	if (is_active(found->value) != is_active(to) || value_server(found->value) != value_server(to)) {
 		count_active(found->value, -1);
@@ -208,6 +241,159 @@ __attribute__((noinline)) int insert_session(__u64 key, __u64 hash, __u64 value,
 		second = fuller;
 	}
 	return insert_in(first, key, value, now) || insert_in(second, key, value, now);
+}
+
+/*
+ * The same for keys of three words, in `sessions6` or in one pool of `ports`.
+ */
+enum table6 {
+	TABLE_SESSIONS6,
+	TABLE_PORTS,
+};
+
+static __always_inline struct bucket6 *bucket6_at(enum table6 table, __u32 pool, __u32 hash, __u32 *index)
+{
+	if (table == TABLE_SESSIONS6) {
+		*index = scale(hash, settings.buckets6);
+		return bpf_map_lookup_elem(&sessions6, index);
+	}
+	*index = pool * POOL_BUCKETS + scale(hash, POOL_BUCKETS);
+	return bpf_map_lookup_elem(&ports, index);
+}
+
+static __always_inline bool has_key6(const struct session6 *slot, const struct key6 *key)
+{
+	__u64 differs = (READ_ONCE(slot->key[2]) ^ key->word[2]) | (READ_ONCE(slot->key[1]) ^ key->word[1]) |
+			(READ_ONCE(slot->key[0]) ^ key->word[0]);
+
+	return !differs;
+}
+
+/* The place in the bucket, or BUCKET_SESSIONS. */
+static __always_inline __u32 find_in6(struct bucket6 *bucket, const struct key6 *key, __u32 now, struct found *found)
+{
+	__u32 unknown = now, place;
+	struct session6 *slot;
+
+	hide(unknown);
+	for (int i = 0; i < BUCKET_SESSIONS; i++) {
+		place = unknown + i;
+		if (has_key6(&bucket->slot[i], key))
+			goto match;
+	}
+	return BUCKET_SESSIONS;
+match:
+	place = (place - now) % BUCKET_SESSIONS;
+	slot = &bucket->slot[place];
+	found->place = &slot->value;
+	found->value = READ_ONCE(slot->value);
+	return has_key6(slot, key) && is_live(found->value, now) ? place : BUCKET_SESSIONS;
+}
+
+#define NOT_FOUND (~0u)
+
+/* The number of the slot in its map, or NOT_FOUND. */
+static __always_inline __u32 find6(enum table6 table, __u32 pool, const struct key6 *key, __u64 hash, __u32 now,
+				   struct found *found)
+{
+	__u32 index, place;
+	struct bucket6 *bucket = bucket6_at(table, pool, hash, &index);
+
+	if (!bucket)
+		return NOT_FOUND;
+	place = find_in6(bucket, key, now, found);
+	if (place < BUCKET_SESSIONS)
+		return index * BUCKET_SESSIONS + place;
+	bucket = bucket6_at(table, pool, hash >> 32, &index);
+	if (!bucket)
+		return NOT_FOUND;
+	place = find_in6(bucket, key, now, found);
+	return place < BUCKET_SESSIONS ? index * BUCKET_SESSIONS + place : NOT_FOUND;
+}
+
+static __always_inline __u32 room6(struct bucket6 *bucket, __u32 now)
+{
+	__u32 vacant = 0;
+
+	for (int i = 0; i < BUCKET_SESSIONS; i++)
+		vacant += is_vacant(READ_ONCE(bucket->slot[i].value), now);
+	return vacant;
+}
+
+/* Ports don't count: the session that they belong to does. */
+static __always_inline bool claim6(struct session6 *slot, __u32 now, bool counts)
+{
+	__u64 value = READ_ONCE(slot->value);
+
+	if (!is_vacant(value, now) || __sync_val_compare_and_swap(&slot->value, value, VALUE_CLAIMED) != value)
+		return false;
+	if (counts)
+		count_active(value, -1);
+	return true;
+}
+
+static __always_inline __u32 insert_in6(struct bucket6 *bucket, const struct key6 *key, __u64 value, __u32 now,
+					bool counts)
+{
+	for (int i = 0; i < BUCKET_SESSIONS; i++) {
+		struct session6 *slot = &bucket->slot[i];
+
+		if (claim6(slot, now, counts)) {
+			WRITE_ONCE(slot->key[0], key->word[0]);
+			WRITE_ONCE(slot->key[1], key->word[1]);
+			WRITE_ONCE(slot->key[2], key->word[2]);
+			WRITE_ONCE(slot->value, value);
+			if (counts)
+				count_active(value, 1);
+			return i;
+		}
+	}
+	return BUCKET_SESSIONS;
+}
+
+static __always_inline __u32 insert6(enum table6 table, __u32 pool, const struct key6 *key, __u64 hash, __u64 value,
+				     __u32 now)
+{
+	bool counts = table == TABLE_SESSIONS6;
+	__u32 index1, index2, place;
+	struct bucket6 *first = bucket6_at(table, pool, hash, &index1);
+	struct bucket6 *second = bucket6_at(table, pool, hash >> 32, &index2);
+	__u32 room1, room2;
+
+	if (!first || !second)
+		return NOT_FOUND;
+	room1 = room6(first, now);
+	room2 = room6(second, now);
+	if (room1 < BUCKET_SESSIONS / 2 && room2 > room1) {
+		struct bucket6 *fuller = first;
+		__u32 index = index1;
+
+		first = second;
+		second = fuller;
+		index1 = index2;
+		index2 = index;
+	}
+	place = insert_in6(first, key, value, now, counts);
+	if (place < BUCKET_SESSIONS)
+		return index1 * BUCKET_SESSIONS + place;
+	place = insert_in6(second, key, value, now, counts);
+	return place < BUCKET_SESSIONS ? index2 * BUCKET_SESSIONS + place : NOT_FOUND;
+}
+
+__attribute__((noinline)) int insert_session6(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
+{
+	return key && insert6(TABLE_SESSIONS6, 0, key, hash, value, now) != NOT_FOUND;
+}
+
+/* The port's number, or 0. */
+__attribute__((noinline)) int take_port(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
+{
+	__u32 pool = value_server(value) % PORT_POOLS, number;
+
+	if (!key)
+		return 0;
+	number = insert6(TABLE_PORTS, pool, key, hash, value, now);
+	return number == NOT_FOUND ? 0 : FIRST_PORT + number - pool * PORTS;
 }
 
 #endif

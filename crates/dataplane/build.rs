@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed={}", bpf.display());
     // <asm/types.h> is in a folder of the host's architecture, which clang's BPF target doesn't know.
     let include = format!("-I/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
-    for program in ["director", "bench"] {
+    for program in ["director", "director_tc", "bench", "server"] {
         SkeletonBuilder::new()
             .source(bpf.join(format!("{program}.bpf.c")))
             .obj(out.join(format!("{program}.bpf.o")))

@@ -6,7 +6,10 @@
 
 pub mod link;
 pub mod packet;
+mod routes;
+pub mod server;
 mod shared;
+mod waiting;
 pub mod xdp;
 
 use std::collections::BTreeMap;

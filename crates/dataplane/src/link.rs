@@ -1,11 +1,11 @@
 //! Frames as they stand on the link: a socket for one interface and EtherType, and TCP ports that a
-//! user-space TCP can have for itself.
+//! user-space TCP can have for itself; and what routers say of packets too long for them.
 //!
 //! Discovery and probes need both: they talk to servers that share the service address, which the host's own
 //! stack would keep or misroute. CAP_NET_RAW is enough, with either engine.
 
-use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::io::{self, IoSliceMut, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use nix::sys::socket::{LinkAddr, MsgFlags, recvmsg};
@@ -52,7 +52,8 @@ pub struct LinkSocket {
 }
 
 impl LinkSocket {
-    /// A socket on the interface of index `ifindex`.
+    /// A socket on the interface of index `ifindex`; with 0, one that receives from every interface and
+    /// can't send.
     ///
     /// # Errors
     /// Without CAP_NET_RAW, or when there is no such interface or it is down.
@@ -152,6 +153,119 @@ pub fn tcp_filter(from: Ipv4Addr, to: SocketAddrV4) -> Vec<Instruction> {
     ]
 }
 
+/// The same over IPv6, for segments without extension headers, as TCP's are (RFC 8200, section 4.1).
+pub fn tcp_filter_v6(from: Ipv6Addr, to: SocketAddrV6) -> Vec<Instruction> {
+    // Offsets within an Ethernet frame with an IPv6 header (RFC 8200, section 3).
+    const ETHERTYPE: u32 = 12;
+    const NEXT_HEADER: u32 = 20;
+    const SOURCE: u32 = 22;
+    const DESTINATION: u32 = 38;
+    const PORT: u32 = 56;
+    let mut fields = vec![Field::Half(ETHERTYPE, 0x86dd), Field::Byte(NEXT_HEADER, 6)];
+    fields.extend(Field::address_v6(SOURCE, from));
+    fields.extend(Field::address_v6(DESTINATION, *to.ip()));
+    fields.push(Field::Half(PORT, to.port()));
+    filter(&fields)
+}
+
+/// What a filter looks at: an offset from where it begins to see, and the value that must stand there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// One byte.
+    Byte(u32, u8),
+    /// Two, big-endian.
+    Half(u32, u16),
+    /// Four, big-endian.
+    Word(u32, u32),
+}
+
+impl Field {
+    /// An IPv6 address.
+    pub fn address_v6(at: u32, address: Ipv6Addr) -> [Field; 4] {
+        let [a, b, c, d] = [96, 64, 32, 0].map(|shift| (address.to_bits() >> shift) as u32);
+        [Field::Word(at, a), Field::Word(at + 4, b), Field::Word(at + 8, c), Field::Word(at + 12, d)]
+    }
+}
+
+/// A filter that accepts what has all of these fields; there can be a hundred of them.
+pub fn filter(fields: &[Field]) -> Vec<Instruction> {
+    let mut program = Vec::with_capacity(2 * fields.len() + 2);
+    for (number, field) in fields.iter().enumerate() {
+        let (size, at, value) = match *field {
+            Field::Byte(at, value) => (libc::BPF_B, at, value.into()),
+            Field::Half(at, value) => (libc::BPF_H, at, value.into()),
+            Field::Word(at, value) => (libc::BPF_W, at, value),
+        };
+        // To the last instruction, which drops: over the fields that are left, and the one that accepts.
+        let left = u8::try_from(2 * (fields.len() - number - 1) + 1).unwrap_or(u8::MAX);
+        program.push(instruction(libc::BPF_LD | size | libc::BPF_ABS, 0, 0, at));
+        program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, left, value));
+    }
+    program.extend([accept(), drop_all()]);
+    program
+}
+
+/// A filter that accepts nothing, for a socket that only sends.
+pub fn nothing() -> [Instruction; 1] {
+    [drop_all()]
+}
+
+/// Hears what routers say of packets of this host that were too long for them, without blocking.
+#[derive(Debug)]
+pub struct TooBigSocket {
+    socket: Socket,
+}
+
+impl TooBigSocket {
+    /// Hears "fragmentation needed" (RFC 792, RFC 1191); messages come with their IPv4 header.
+    ///
+    /// # Errors
+    /// Without CAP_NET_RAW.
+    pub fn open_v4() -> io::Result<Self> {
+        const HEADER: u32 = 0;
+        const UNREACHABLE_FRAGMENTATION_NEEDED: u32 = 0x0304;
+        let filter = [
+            instruction(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, HEADER),
+            instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, 0, 0, 0),
+            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, UNREACHABLE_FRAGMENTATION_NEEDED),
+            accept(),
+            drop_all(),
+        ];
+        Self::open(Domain::IPV4, Protocol::ICMPV4, &filter)
+    }
+
+    /// Hears "packet too big" (RFC 4443, section 3.2); messages come without their IPv6 header.
+    ///
+    /// # Errors
+    /// Without CAP_NET_RAW, or without IPv6.
+    pub fn open_v6() -> io::Result<Self> {
+        const TOO_BIG: u16 = 0x0200;
+        Self::open(Domain::IPV6, Protocol::ICMPV6, &filter(&[Field::Half(0, TOO_BIG)]))
+    }
+
+    fn open(domain: Domain, protocol: Protocol, filter: &[Instruction]) -> io::Result<Self> {
+        let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
+        // What came before the filter was in force is dropped by whoever reads it.
+        attach(&socket, filter)?;
+        socket.set_nonblocking(true)?;
+        Ok(TooBigSocket { socket })
+    }
+
+    /// Receives a message into `buffer`; its length, as far as it fits.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is none.
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&self.socket).read(buffer)
+    }
+}
+
+impl AsRawFd for TooBigSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
 /// A TCP port that the host's own stack leaves alone while this lives: it neither answers nor resets
 /// what comes to it, so that a user-space TCP can use it.
 #[derive(Debug)]
@@ -169,32 +283,28 @@ impl ReservedPort {
 
 /// Takes a free port of `address`, one of this host's, from the host's own stack.
 ///
-/// A listener has it that takes only segments with a TTL of 255 (RFC 5082), which the kernel checks before
+/// A listener has it that takes only segments with a TTL or hop limit of 255 (RFC 5082), which the kernel checks before
 /// anything else and is silent about; without a listener it would answer with a reset. A filter that takes
 /// nothing at all is added where the kernel lets it be, which some do only for CAP_NET_ADMIN.
 ///
 /// # Errors
 /// When the address isn't this host's, or no port is free.
-pub fn reserve_port(address: Ipv4Addr) -> io::Result<ReservedPort> {
-    let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    require_ttl(&listener, 255)?;
+pub fn reserve_port(address: IpAddr) -> io::Result<ReservedPort> {
+    let address = SocketAddr::new(address, 0);
+    let listener = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    let (level, name) = match address {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MINTTL),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT),
+    };
+    set_option(listener.as_fd(), level, name, 255)?;
     match attach(&listener, &[drop_all()]) {
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
         _ => {}
     }
-    listener.bind(&SocketAddrV4::new(address, 0).into())?;
+    listener.bind(&address.into())?;
     listener.listen(1)?;
     let port = listener.local_addr()?.as_socket().map_or(0, |local| local.port());
     Ok(ReservedPort { _listener: listener, port })
-}
-
-fn require_ttl(socket: &Socket, ttl: libc::c_int) -> io::Result<()> {
-    // SAFETY: the option's value is an int, which lives through the call, and its length is given.
-    let answer = unsafe {
-        let (place, len) = ((&raw const ttl).cast(), size_of::<libc::c_int>() as libc::socklen_t);
-        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MINTTL, place, len)
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn attach<'a>(socket: &Socket, program: impl IntoIterator<Item = &'a Instruction>) -> io::Result<()> {
@@ -291,13 +401,18 @@ mod tests {
 
     #[test]
     fn reserved_port_is_silent_where_a_closed_one_refuses() {
-        let reserved = reserve_port(Ipv4Addr::LOCALHOST).unwrap();
-        let wait = Duration::from_millis(300);
-        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, reserved.port());
-        let silent = TcpStream::connect_timeout(&to.into(), wait).unwrap_err();
-        assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
-        drop(reserved);
-        let refused = TcpStream::connect_timeout(&to.into(), wait).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let Ok(reserved) = reserve_port(address) else {
+                assert!(address.is_ipv6(), "a host may be without IPv6");
+                continue;
+            };
+            let wait = Duration::from_millis(300);
+            let to = SocketAddr::new(address, reserved.port());
+            let silent = TcpStream::connect_timeout(&to, wait).unwrap_err();
+            assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
+            drop(reserved);
+            let refused = TcpStream::connect_timeout(&to, wait).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) unsafe trait Plain {}
 // SAFETY: an atomic integer is valid for every bit pattern.
 unsafe impl Plain for AtomicU64 {}
 // SAFETY: repr(C) of AtomicU64 only (asserted in core by its size).
-unsafe impl Plain for Bucket {}
+unsafe impl<const N: usize> Plain for Bucket<N> {}
 
 /// A shared mapping of `len` values of `T`.
 #[derive(Debug)]

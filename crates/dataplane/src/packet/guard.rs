@@ -9,10 +9,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::process::{Command, Stdio};
 
-use evener_core::tables::Tables;
+use evener_core::ports::{FIRST_PORT, PORTS};
+use evener_core::tables::{Tables, VipKey, Way};
+use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_indextoname;
 
 use crate::EngineError;
@@ -39,7 +41,7 @@ impl Guard {
     /// daemon set up.
     pub(super) fn apply(&mut self, tables: &Tables) -> Result<(), EngineError> {
         let interfaces = names(tables)?;
-        let rules = rules(tables, &interfaces);
+        let rules = rules(tables, &interfaces, &local_addresses());
         if self.rules.as_ref() == Some(&rules) {
             return Ok(());
         }
@@ -99,38 +101,149 @@ fn names(tables: &Tables) -> Result<Vec<String>, EngineError> {
     tables.interfaces.keys().map(name).collect()
 }
 
-/// What nft is to carry out, in one transaction.
-fn rules(tables: &Tables, interfaces: &[String]) -> String {
+/// What nft is to carry out, in one transaction. Each IP version has its chain of sets and rules.
+fn rules(tables: &Tables, interfaces: &[String], local: &BTreeSet<IpAddr>) -> String {
     let mut text = REMOVE.to_owned();
     if tables.vips.is_empty() || interfaces.is_empty() {
         return text;
     }
-    let services: Vec<String> =
-        tables.vips.keys().map(|vip| format!("{} . {} . {}", vip.address, vip.protocol, vip.port)).collect();
-    let addresses: BTreeSet<Ipv4Addr> = tables.vips.keys().map(|vip| vip.address).collect();
-    let addresses: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
     let devices: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
-    // The first rule leaves VLAN-tagged frames alone, as the engine does. Fragments carry no port, and IP
-    // options are refused: both belong to the address. Writing to a String does not fail.
+    let mut sets = String::new();
+    let mut drops = String::new();
+    for v6 in [false, true] {
+        let guarded = Guarded::of(tables, local, v6);
+        guarded.write_sets(&mut sets);
+        guarded.write_rules(&mut drops);
+    }
+    // Writing to a String does not fail.
     let _ = write!(
         text,
         "table netdev evener {{
-    set services {{ type ipv4_addr . inet_proto . inet_service; elements = {{ {services} }}; }}
-    set addresses {{ type ipv4_addr; elements = {{ {addresses} }}; }}
-    chain guard {{
-        type filter hook ingress devices = {{ {devices} }} priority -500; policy accept;
-        ether type != ip accept
-        ip daddr . ip protocol . th dport @services drop
-        ip daddr @addresses ip protocol {{ tcp, udp }} ip frag-off & 0x3fff != 0 drop
-        ip daddr @addresses ip protocol {{ tcp, udp }} ip hdrlength > 5 drop
-    }}
+{sets}    chain guard {{
+        type filter hook ingress devices = {{ {} }} priority -500; policy accept;
+{drops}    }}
 }}
 ",
-        services = services.join(", "),
-        addresses = addresses.join(", "),
-        devices = devices.join(", "),
+        devices.join(", ")
     );
     text
+}
+
+/// What the stack must not see of one IP version.
+struct Guarded {
+    v6: bool,
+    /// Addresses, transports and ports of services.
+    services: BTreeSet<String>,
+    /// Addresses of services.
+    addresses: BTreeSet<IpAddr>,
+    /// Where answers come from that are addressed to clients.
+    open: BTreeSet<String>,
+    open_addresses: BTreeSet<IpAddr>,
+    /// Where answers come from that are addressed to this host, which stands for the clients.
+    hidden: BTreeSet<String>,
+    /// This host's addresses: a server's answer to one of them is to a probe.
+    local: BTreeSet<IpAddr>,
+}
+
+impl Guarded {
+    fn of(tables: &Tables, local: &BTreeSet<IpAddr>, v6: bool) -> Guarded {
+        let element = |key: &VipKey| format!("{} . {} . {}", key.address, key.protocol, key.port);
+        let hides = |server: &u16| {
+            let way = tables.servers.get(server).map(|server| server.way);
+            matches!(way, Some(Way::Nat { source_nat: true, .. }))
+        };
+        let is_hidden = |key: &VipKey| {
+            tables.endpoints.get(key).is_some_and(|behind| behind.iter().any(|behind| hides(&behind.server)))
+        };
+        let is_open = |key: &VipKey| {
+            tables.endpoints.get(key).is_some_and(|behind| !behind.iter().all(|behind| hides(&behind.server)))
+        };
+        let vips = || tables.vips.keys().filter(|key| key.address.is_ipv6() == v6);
+        let endpoints = || tables.endpoints.keys().filter(|key| key.address.is_ipv6() == v6);
+        Guarded {
+            v6,
+            services: vips().map(element).collect(),
+            addresses: vips().map(|key| key.address).collect(),
+            open: endpoints().filter(|key| is_open(key)).map(element).collect(),
+            open_addresses: endpoints().filter(|key| is_open(key)).map(|key| key.address).collect(),
+            hidden: endpoints().filter(|key| is_hidden(key)).map(element).collect(),
+            local: local.iter().filter(|address| address.is_ipv6() == v6).copied().collect(),
+        }
+    }
+
+    /// Sets as the rules name them, without those that would be empty.
+    fn write_sets(&self, text: &mut String) {
+        let address = if self.v6 { "ipv6_addr" } else { "ipv4_addr" };
+        let endpoint = format!("{address} . inet_proto . inet_service");
+        let version = self.version();
+        let mut set = |name: &str, kind: &str, elements: Vec<String>| {
+            if !elements.is_empty() {
+                let elements = elements.join(", ");
+                let _ =
+                    writeln!(text, "    set {name}{version} {{ type {kind}; elements = {{ {elements} }}; }}");
+            }
+        };
+        let strings = |addresses: &BTreeSet<IpAddr>| addresses.iter().map(IpAddr::to_string).collect();
+        set("services", &endpoint, self.services.iter().cloned().collect());
+        set("addresses", address, strings(&self.addresses));
+        set("open", &endpoint, self.open.iter().cloned().collect());
+        set("open_addresses", address, strings(&self.open_addresses));
+        set("hidden", &endpoint, self.hidden.iter().cloned().collect());
+        set("local", address, strings(&self.local));
+    }
+
+    /// Fragments and ICMP carry no port, and odd headers are refused: they belong to the address.
+    fn write_rules(&self, text: &mut String) {
+        let (ip, version) = (if self.v6 { "ip6" } else { "ip" }, self.version());
+        let mut drop = |rule: String| {
+            let _ = writeln!(text, "        {rule} drop");
+        };
+        if !self.services.is_empty() {
+            drop(format!("{ip} daddr . meta l4proto . th dport @services{version}"));
+            for rule in if self.v6 { ODD_V6 } else { ODD_V4 } {
+                drop(format!("{ip} daddr @addresses{version} {rule}"));
+            }
+        }
+        let not_local = match self.local.is_empty() {
+            true => String::new(),
+            false => format!(" {ip} daddr != @local{version}"),
+        };
+        if !self.open.is_empty() {
+            drop(format!("{ip} saddr . meta l4proto . th sport @open{version}{not_local}"));
+            let later = if self.v6 { "frag frag-off != 0" } else { "ip frag-off & 0x1fff != 0" };
+            drop(format!("{ip} saddr @open_addresses{version} {later}{not_local}"));
+        }
+        if !self.hidden.is_empty() {
+            let last = usize::from(FIRST_PORT) + PORTS - 1;
+            drop(format!(
+                "{ip} saddr . meta l4proto . th sport @hidden{version} th dport {FIRST_PORT}-{last}"
+            ));
+        }
+    }
+
+    fn version(&self) -> u8 {
+        if self.v6 { 6 } else { 4 }
+    }
+}
+
+/// What is for a service's address and names no port, or has headers that are not taken for what they say.
+const ODD_V4: &[&str] = &[
+    "ip protocol { icmp, tcp, udp } ip frag-off & 0x3fff != 0",
+    "ip protocol { icmp, tcp, udp } ip hdrlength > 5",
+    "icmp type { echo-request, destination-unreachable, time-exceeded, parameter-problem }",
+];
+const ODD_V6: &[&str] = &[
+    "ip6 nexthdr { 0, 43, 44, 60 }",
+    "icmpv6 type { echo-request, destination-unreachable, packet-too-big, time-exceeded, parameter-problem }",
+];
+
+/// This host's addresses. One that comes later is known when tables are next applied.
+fn local_addresses() -> BTreeSet<IpAddr> {
+    let of = |address: nix::sys::socket::SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    };
+    getifaddrs().into_iter().flatten().filter_map(|interface| of(interface.address?)).collect()
 }
 
 fn nft(script: &str) -> io::Result<()> {
@@ -163,22 +276,36 @@ fn stays_silent(tables: &Tables, interfaces: &[String], nft: &io::Error) -> Resu
             vip.address
         )));
     }
-    if let Some(name) = interfaces.iter().find(|name| forwards(name)) {
+    let hides = |way: Way| matches!(way, Way::Nat { source_nat: true, .. });
+    if tables.servers.values().any(|server| hides(server.way)) {
         return Err(EngineError::Host(format!(
-            "This host forwards what comes in on {name}, so its own stack would send packets of services on \
-             beside the engine: set net.ipv4.conf.{name}.forwarding=0, or {remedy} ({nft})."
+            "With source_nat, servers answer to this host's own address, and its own stack would refuse what they \
+             say: switch source_nat off, or {remedy} ({nft})."
         )));
+    }
+    let versions: BTreeSet<bool> = tables.vips.keys().map(|vip| vip.address.is_ipv6()).collect();
+    for v6 in versions {
+        let version = if v6 { "ipv6" } else { "ipv4" };
+        if let Some(name) = interfaces.iter().find(|name| forwards(version, name)) {
+            return Err(EngineError::Host(format!(
+                "This host forwards what comes in on {name}, so its own stack would send packets of services on \
+                 beside the engine: set net.{version}.conf.{name}.forwarding=0, or {remedy} ({nft})."
+            )));
+        }
     }
     Ok(())
 }
 
 /// Whether the address is this host's: only then may a socket have it.
-fn is_local(address: Ipv4Addr) -> bool {
+fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-fn forwards(interface: &str) -> bool {
-    let setting = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{interface}/forwarding"));
-    // An unreadable setting must not pass for a safe one.
-    setting.map_or(true, |value| value.trim() != "0")
+fn forwards(version: &str, interface: &str) -> bool {
+    let setting = fs::read_to_string(format!("/proc/sys/net/{version}/conf/{interface}/forwarding"));
+    // An unreadable setting must not pass for a safe one; where there is no such version, there is none.
+    match setting {
+        Ok(value) => value.trim() != "0",
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
 }

@@ -2,15 +2,19 @@
 //! user namespace too.
 //!
 //! Each interface has threads that share its frames by flow. A thread reads a batch of frames from
-//! the ring it shares with the kernel ([`ring`]), has each decided by `evener-core` where it lies, and sends the
-//! batch with one call ([`outbox`]). Sessions and counts are in a mapped file ([`store`]), which a
+//! the ring it shares with the kernel ([`ring`]), has each decided by `evener-core` where it lies ([`frame`]), and
+//! sends the batch with one call ([`outbox`]). Sessions and counts are in a mapped file ([`store`]), which a
 //! restarted daemon carries on with. The host's own stack is kept out by [`guard`].
 
+mod fragments;
+mod frame;
 mod guard;
-mod outbox;
+pub(crate) mod outbox;
 mod ring;
+mod segments;
 mod store;
 mod tally;
+mod virtio;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -26,16 +30,25 @@ use evener_core::sessions::Seed;
 use evener_core::tables::{Delta, SERVER_SLOTS, Tables};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
+use crate::routes::HostRoutes;
 use crate::{Counters, Engine, EngineError};
+use fragments::FirstFragments;
 use guard::Guard;
 use store::Store;
 use worker::{Common, Workers};
+
+pub(crate) use virtio::VIRTIO_LEN;
+
+/// Destinations whose way is remembered.
+const ROUTES_MAX: usize = 65_536;
 
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Sessions the table is sized for.
     pub sessions_max: usize,
+    /// The same for IPv6.
+    pub sessions6_max: usize,
     /// Key of the flow hash, for a table made anew.
     pub seed: Seed,
     /// Threads for each interface; 0 is taken for 1.
@@ -63,8 +76,8 @@ pub fn clear_left(session_file: &Path) {
 
 impl PacketEngine {
     /// Opens the session file, adopting what an earlier daemon left in it. Frames are taken from when
-    /// the first tables name interfaces. Threads belong to the network namespace of the thread that
-    /// applies tables.
+    /// the first tables name interfaces. Routes are those of the calling thread's network namespace, and threads
+    /// belong to that of the thread that applies tables: it must be the same.
     ///
     /// # Errors
     /// Missing privileges, or a session file that can't be had.
@@ -76,8 +89,16 @@ impl PacketEngine {
             interface: "lo".into(),
             why: "it is missing; frames for a server on this host go by it".into(),
         })?;
-        let (store, running) = Store::open(&options.session_file, options.sessions_max, options.seed)?;
-        let common = Arc::new(Common { tables: ArcSwap::default(), store, loopback });
+        let routes = HostRoutes::open(ROUTES_MAX)
+            .map_err(|error| EngineError::system("asking for routes", "access to netlink", error))?;
+        let (store, running) = Store::open(&options)?;
+        let common = Arc::new(Common {
+            tables: ArcSwap::default(),
+            store,
+            fragments: FirstFragments::default(),
+            routes,
+            loopback,
+        });
         Ok(PacketEngine {
             common,
             workers: BTreeMap::new(),
@@ -133,7 +154,7 @@ impl Engine for PacketEngine {
     }
 
     fn memory(&self) -> Memory<'_> {
-        self.common.store.memory()
+        self.common.memory()
     }
 
     fn counters(&self) -> Result<Counters, EngineError> {

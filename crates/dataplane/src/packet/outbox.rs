@@ -1,12 +1,17 @@
-//! Frames out: a batch of them, from where they lie, in one sendmmsg(2).
+//! Frames out: a batch of them, from where they lie, in one sendmmsg(2); and packets for the host's own stack to
+//! send on.
 
 use std::io;
 use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
-use socket2::Socket;
+use evener_core::decide::{Decision, Reason, Verdict};
+use evener_core::wire::{ETHERNET_LEN, ETHERTYPE_QINQ, ETHERTYPE_VLAN};
+use socket2::{Domain, Protocol, Socket, Type};
 
-use super::ring::VIRTIO_LEN;
+use super::ring::VLAN_LEN;
+use super::virtio::VIRTIO_LEN;
 use crate::link::{self, set_option};
 
 /// Frames in a batch.
@@ -14,21 +19,59 @@ pub(super) const BATCH: usize = 64;
 /// What may be on its way out at once, in bytes.
 const QUEUE_LEN: i32 = 8 << 20;
 
-/// The sockets that frames leave by; neither is bound, each frame names its interface.
+/// The sockets that frames leave by; none is bound, each frame names its interface.
 #[derive(Debug)]
-pub(super) struct Exits {
+pub(crate) struct Exits {
     /// Past the queueing discipline, straight to the driver.
     direct: Socket,
     /// Through it. It also cuts large frames into segments where the driver can't; the direct way drops them.
     queued: Socket,
+    /// For packets without a frame: the host's own stack finds their way.
+    host_v4: Socket,
+    /// `None` on a host without IPv6.
+    host_v6: Option<Socket>,
 }
 
 impl Exits {
-    pub(super) fn open() -> io::Result<Exits> {
-        let exits = Exits { direct: exit()?, queued: exit()? };
+    pub(crate) fn open() -> io::Result<Exits> {
+        let exits = Exits {
+            direct: exit()?,
+            queued: exit()?,
+            host_v4: host_exit(Domain::IPV4)?,
+            host_v6: host_exit(Domain::IPV6).ok(),
+        };
         set_option(exits.direct.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
         Ok(exits)
     }
+
+    /// Has the host's own stack send a packet, from its IP header on, whose checksums are whole. What it has no
+    /// way for is lost.
+    pub(crate) fn by_host(&self, packet: &[u8]) {
+        let Some((dst, len)) = destination(packet) else { return };
+        let socket = match dst {
+            IpAddr::V4(_) => &self.host_v4,
+            IpAddr::V6(_) => match &self.host_v6 {
+                Some(socket) => socket,
+                None => return,
+            },
+        };
+        let Some(packet) = packet.get(..len) else { return };
+        let _ = socket.send_to_with_flags(packet, &SocketAddr::new(dst, 0).into(), libc::MSG_DONTWAIT);
+    }
+}
+
+/// Where a packet goes, and its length; Ethernet may have padded it.
+fn destination(packet: &[u8]) -> Option<(IpAddr, usize)> {
+    let half = |at: usize| {
+        let bytes = packet.get(at..)?.first_chunk::<2>()?;
+        Some(usize::from(u16::from_be_bytes(*bytes)))
+    };
+    if packet.first()? >> 4 == 4 {
+        let dst = Ipv4Addr::from(*packet.get(16..)?.first_chunk::<4>()?);
+        return Some((dst.into(), half(2)?));
+    }
+    let dst = Ipv6Addr::from(*packet.get(24..)?.first_chunk::<16>()?);
+    Some((dst.into(), 40 + half(4)?))
 }
 
 fn exit() -> io::Result<Socket> {
@@ -40,8 +83,13 @@ fn exit() -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// A socket for packets with their IP header (raw(7), IPPROTO_RAW); it receives none.
+fn host_exit(domain: Domain) -> io::Result<Socket> {
+    Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))
+}
+
 /// The kernel's description of a batch, made once and filled again and again.
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     // Boxed slices, because the messages point into the other two.
     messages: Box<[libc::mmsghdr]>,
     parts: Box<[libc::iovec]>,
@@ -49,7 +97,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new() -> Outbox {
+    pub(crate) fn new() -> Outbox {
         let mut parts: Box<[_]> =
             vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH].into();
         let mut targets: Box<[_]> = vec![link::link_address(0, 0); BATCH].into();
@@ -58,8 +106,28 @@ impl Outbox {
         Outbox { messages, parts, targets }
     }
 
+    /// Does what was decided on a frame that comes alone, its virtio header before it. `loopback` is the interface by
+    /// which frames go up the host's own stack.
+    pub(crate) fn carry_out(&mut self, decision: &Decision, packet: &mut [u8], loopback: u32, exits: &Exits) {
+        let mut batch = self.fill();
+        match (decision.verdict, decision.reason) {
+            (Verdict::Forward { ifindex }, _) => batch.push(packet, ifindex),
+            (Verdict::Pass, Reason::Local) => {
+                let stripped = make_local(&mut packet[VIRTIO_LEN..]);
+                packet.copy_within(..VIRTIO_LEN, stripped);
+                batch.push(&mut packet[stripped..], loopback);
+            }
+            (Verdict::Pass, Reason::ByHost) => {
+                let frame = &packet[VIRTIO_LEN..];
+                exits.by_host(frame.get(l3_of(frame)..).unwrap_or_default());
+            }
+            _ => {}
+        }
+        batch.send(exits);
+    }
+
     /// Begins a batch of frames that live for `'f`.
-    pub(super) fn fill<'f>(&mut self) -> Filling<'_, 'f> {
+    pub(crate) fn fill<'f>(&mut self) -> Filling<'_, 'f> {
         Filling { outbox: self, len: 0, segments: false, frames: PhantomData }
     }
 }
@@ -74,8 +142,33 @@ fn message(part: &mut libc::iovec, target: &mut libc::sockaddr_ll) -> libc::mmsg
     message
 }
 
-/// A batch being filled; it borrows its frames until it is sent or dropped.
-pub(super) struct Filling<'o, 'f> {
+/// Where a frame's layer-three header begins: behind at most two tags.
+pub(super) fn l3_of(frame: &[u8]) -> usize {
+    let is_tag = |at: usize| {
+        let ethertype = frame.get(at..).and_then(|rest| rest.first_chunk::<2>()).copied();
+        let ethertype = ethertype.map(u16::from_be_bytes);
+        matches!(ethertype, Some(ETHERTYPE_VLAN | ETHERTYPE_QINQ))
+    };
+    let tags =
+        [ETHERNET_LEN - 2, ETHERNET_LEN - 2 + VLAN_LEN].into_iter().take_while(|at| is_tag(*at)).count();
+    ETHERNET_LEN + tags * VLAN_LEN
+}
+
+/// Makes a frame one that the loopback interface takes: without tags, and to its address, which is all zeros;
+/// anything else would be another host's there. The frame then begins so many bytes later.
+pub(super) fn make_local(frame: &mut [u8]) -> usize {
+    let tags_len = l3_of(frame) - ETHERNET_LEN;
+    if frame.len() >= ETHERNET_LEN + tags_len {
+        // The type before the layer-three header is the packet's own already.
+        frame.copy_within(6..12, tags_len + 6);
+        frame[tags_len..tags_len + 6].fill(0);
+        return tags_len;
+    }
+    0
+}
+
+/// A batch being filled; it borrows its frames until it is dropped.
+pub(crate) struct Filling<'o, 'f> {
     outbox: &'o mut Outbox,
     len: usize,
     segments: bool,
@@ -84,7 +177,7 @@ pub(super) struct Filling<'o, 'f> {
 
 impl<'f> Filling<'_, 'f> {
     /// Adds a frame with its virtio header before it. What exceeds [`BATCH`] is left out.
-    pub(super) fn push(&mut self, packet: &'f mut [u8], ifindex: u32) {
+    pub(crate) fn push(&mut self, packet: &'f mut [u8], ifindex: u32) {
         let at = self.len;
         if let (Some(part), Some(target)) = (self.outbox.parts.get_mut(at), self.outbox.targets.get_mut(at)) {
             // The header's second byte, gso_type: whether the frame is yet to be cut into segments.
@@ -96,9 +189,14 @@ impl<'f> Filling<'_, 'f> {
         }
     }
 
-    /// Sends the batch, in order. A frame that the kernel refuses (interface down, queue full, longer than
-    /// the link allows) is lost, as on any wire.
-    pub(super) fn send(self, exits: &Exits) {
+    /// Whether there is room for another frame.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len >= BATCH
+    }
+
+    /// Sends the batch, in order, and begins anew. A frame that the kernel refuses (interface down, queue full,
+    /// longer than the link allows) is lost, as on any wire.
+    pub(crate) fn send(&mut self, exits: &Exits) {
         // All by the same way, so that a flow's frames don't overtake one another.
         let exit = if self.segments { &exits.queued } else { &exits.direct };
         let mut sent = 0;
@@ -113,5 +211,6 @@ impl<'f> Filling<'_, 'f> {
                 Err(_) => sent += 1,
             }
         }
+        (self.len, self.segments) = (0, false);
     }
 }

@@ -4,16 +4,19 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Release};
 
+use evener_core::packet::HEADROOM;
+use evener_core::wire::ETHERTYPE_VLAN;
 use memmap2::{MmapOptions, MmapRaw};
 use socket2::Socket;
 
+use super::virtio::VIRTIO_LEN;
 use crate::link::{self, EtherType, set_option, set_option_with};
 
-/// Length of `struct virtio_net_hdr`, which stands before every frame (PACKET_VNET_HDR): what the sender
-/// left to its hardware. It goes out again with the frame, so a checksum not yet filled in and a frame not
-/// yet cut into segments stay right.
-pub(super) const VIRTIO_LEN: usize = 10;
-/// Room for an Ethernet frame of 1500 bytes, its header and the kernel's notes.
+/// Room that the kernel leaves before a frame, for a longer header, a VLAN tag put back and a virtio header.
+pub(super) const RESERVE: usize = HEADROOM + VLAN_LEN + VIRTIO_LEN;
+/// Bytes of a VLAN tag.
+pub(super) const VLAN_LEN: usize = 4;
+/// Room for an Ethernet frame of 1500 bytes, what is before it and the kernel's notes.
 const SLOT_LEN: usize = 2048;
 /// 20 ms of 200,000 frames a second: what may come while the thread doesn't run.
 const SLOTS: usize = 4096;
@@ -31,8 +34,8 @@ pub(super) struct Ring {
 
 /// A frame received; it holds its slot.
 pub(super) struct Received<'r> {
-    /// It had a VLAN tag, which the kernel took out.
-    pub(super) tagged: bool,
+    /// The VLAN tag that the kernel took out: type and value.
+    pub(super) tag: Option<(u16, u16)>,
     /// This host sent it (kernels that don't know PACKET_FANOUT_FLAG_IGNORE_OUTGOING).
     pub(super) outgoing: bool,
     pub(super) content: Content<'r>,
@@ -40,7 +43,7 @@ pub(super) struct Received<'r> {
 
 /// Where a received frame is.
 pub(super) enum Content<'r> {
-    /// Here: virtio header, then the whole frame.
+    /// Here: behind [`RESERVE`] bytes of room, of which the last are the virtio header.
     Whole(&'r mut [u8]),
     /// Longer than a slot: first in the socket's queue, with so many bytes.
     Queued(usize),
@@ -55,6 +58,7 @@ impl Ring {
         let fd = socket.as_fd();
         set_option(fd, libc::SOL_PACKET, libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
         set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_RESERVE, RESERVE as i32)?;
         set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, SLOT_LEN as i32)?;
         let _ = set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1);
         // Above the system's limit with CAP_NET_ADMIN only; what the limit allows does as well, with more loss
@@ -127,19 +131,23 @@ impl<'r> Iterator for Ready<'r> {
             let sender = slot.add(size_of::<libc::tpacket2_hdr>()).cast::<libc::sockaddr_ll>();
             (&*slot.cast::<libc::tpacket2_hdr>(), &*sender)
         };
-        let start = usize::from(header.tp_mac).wrapping_sub(VIRTIO_LEN);
-        let len = header.tp_snaplen as usize + VIRTIO_LEN;
+        let start = usize::from(header.tp_mac).saturating_sub(RESERVE);
+        let len = header.tp_snaplen as usize + RESERVE;
+        let notes_len = size_of::<libc::tpacket2_hdr>() + size_of::<libc::sockaddr_ll>();
         let content = if status & libc::TP_STATUS_COPY != 0 {
             Content::Queued(header.tp_len as usize)
-        } else if header.tp_snaplen < header.tp_len || start.saturating_add(len) > SLOT_LEN {
+        } else if header.tp_snaplen < header.tp_len || start < notes_len || start + len > SLOT_LEN {
             Content::Lost
         } else {
-            // SAFETY: within the slot, as just checked, behind the header, and handed out once: `at` moves on,
-            // and never a whole turn. The slot is ours as said above.
+            // SAFETY: within the slot and behind what is read of it above, as just checked, and handed out once:
+            // `at` moves on, and never a whole turn. The slot is ours as said above.
             Content::Whole(unsafe { std::slice::from_raw_parts_mut(slot.add(start), len) })
         };
         Some(Received {
-            tagged: status & libc::TP_STATUS_VLAN_VALID != 0,
+            tag: (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
+                let known = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+                (if known { header.tp_vlan_tpid } else { ETHERTYPE_VLAN }, header.tp_vlan_tci)
+            }),
             outgoing: sender.sll_pkttype == libc::PACKET_OUTGOING,
             content,
         })

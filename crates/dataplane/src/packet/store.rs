@@ -10,18 +10,22 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use evener_core::decide::{Memory, Reason};
+use evener_core::fragments::Fragments;
 use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
+use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
+use evener_core::routes::Routes;
 use evener_core::select::Counts;
-use evener_core::sessions::{Bucket, Seed, Sessions, buckets_for};
+use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, Table, buckets_for};
 use evener_core::tables::{SERVER_SLOTS, Tables};
 use evener_core::wire::Mac;
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 
+use super::Options;
 use crate::shared::Shared;
 use crate::xdp::abi;
 use crate::{Counters, EngineError, ServerCounters, now_ticks};
 
-/// Where things stand in the file's first part, in words of 64 bits. The session table follows it.
+/// Where things stand in the file's first part, in words of 64 bits. The session tables and the ports follow it.
 mod layout {
     use super::{Range, SERVER_SLOTS, SERVICES_MAX, VIPS_MAX, abi};
 
@@ -35,18 +39,20 @@ mod layout {
     pub(super) const ENTRIES: Range<usize> = after(SERVERS, abi::SERVER_WORDS * SERVER_SLOTS);
     pub(super) const VIPS: Range<usize> = after(ENTRIES, abi::VIP_WORDS * VIPS_MAX);
     /// Whole pages, however large the machine's are.
-    pub(super) const WORDS: usize = VIPS.end.next_multiple_of(65_536 / 8);
+    pub(super) const WORDS: usize = VIPS.end.next_multiple_of(super::PAGE_LEN as usize / 8);
 
     const fn after(before: Range<usize>, len: usize) -> Range<usize> {
         before.end..before.end + len
     }
 }
 
+/// The longest pages that machines have, in bytes: parts of the file begin at multiples of it.
+const PAGE_LEN: u64 = 65_536;
 /// Header words: what a file must have in common with this program to be adopted.
-const HEADER_WORDS: usize = 6;
+const HEADER_WORDS: usize = 7;
 const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
 /// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Where the hash key stands, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 
@@ -54,7 +60,9 @@ const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 #[derive(Debug)]
 pub(super) struct Store {
     words: Shared<AtomicU64>,
-    buckets: Shared<Bucket>,
+    four: Shared<Bucket4>,
+    six: Shared<Bucket6>,
+    ports: Shared<Bucket6>,
     seed: Seed,
     path: PathBuf,
     /// Held, so that no other process takes the file for abandoned.
@@ -62,32 +70,37 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the file at `path` and adopts what is in it, or makes it anew for `sessions_max` sessions and
-    /// with `seed`. A file of another boot, version or size is not adopted.
-    pub(super) fn open(
-        path: &Path,
-        sessions_max: usize,
-        seed: Seed,
-    ) -> Result<(Store, Option<Tables>), EngineError> {
-        let buckets = buckets_for(sessions_max);
+    /// Opens the session file and adopts what is in it, or makes it anew. A file of another boot, version or
+    /// size is not adopted.
+    pub(super) fn open(options: &Options) -> Result<(Store, Option<Tables>), EngineError> {
+        let path = &options.session_file;
+        let sizes = Sizes::of(options);
         let failed =
             |error| EngineError::system(format!("the session file {}", path.display()), "access", error);
-        let header = header(buckets).map_err(failed)?;
-        if let Some(store) = Self::adopt(path, buckets, &header).map_err(failed)? {
+        let header = header(sizes).map_err(failed)?;
+        if let Some(store) = Self::adopt(path, sizes, &header).map_err(failed)? {
             let running = store.recorded();
-            let (sessions, now) = (store.memory().sessions, now_ticks());
-            sessions.recover(now);
-            // A slot that is nobody's may become another server's.
-            sessions
-                .sweep(0..sessions.buckets(), now, |_, value| running.servers.contains_key(&value.server()));
+            store.recover(&running);
             return Ok((store, Some(running)));
         }
-        let store = Self::create(path, buckets, &header, seed).map_err(failed)?;
+        let store = Self::create(path, sizes, &header, options.seed).map_err(failed)?;
         Ok((store, None))
     }
 
-    fn adopt(path: &Path, buckets: usize, header: &[u64; HEADER_WORDS]) -> io::Result<Option<Store>> {
-        let file = match options().open(path) {
+    /// Puts right what a killed daemon left half done, and forgets what belongs to servers that aren't `running`:
+    /// a slot that is nobody's may become another server's.
+    fn recover(&self, running: &Tables) {
+        let now = now_ticks();
+        let known = |server: u16| running.servers.contains_key(&server);
+        let (sessions, ports) = (self.sessions(), Ports::new(&self.ports));
+        sessions.recover(now);
+        sessions.sweep(0..sessions.buckets(), now, |_, value| known(value.server()));
+        Table::new(&*self.ports, &[]).recover(now);
+        ports.sweep(now, |_, value| known(value.server()));
+    }
+
+    fn adopt(path: &Path, sizes: Sizes, header: &[u64; HEADER_WORDS]) -> io::Result<Option<Store>> {
+        let file = match open_options().open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -96,29 +109,29 @@ impl Store {
         let ours =
             about.is_file() && about.uid() == nix::unistd::geteuid().as_raw() && about.mode() & 0o077 == 0;
         let file = lock(file)?;
-        if !ours || about.len() != len(buckets) {
+        if !ours || about.len() != sizes.end() {
             return Ok(None);
         }
-        let store = Self::map(path, file, buckets)?;
+        let store = Self::map(path, file, sizes)?;
         let same = header.iter().zip(&*store.words).all(|(ours, theirs)| *ours == theirs.load(Relaxed));
         Ok(same.then_some(store))
     }
 
     /// Makes the file under another name first: under its own it is whole or not there at all.
-    fn create(path: &Path, buckets: usize, header: &[u64; HEADER_WORDS], seed: Seed) -> io::Result<Store> {
+    fn create(path: &Path, sizes: Sizes, header: &[u64; HEADER_WORDS], seed: Seed) -> io::Result<Store> {
         let draft = path.with_extension("new");
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let file = lock(options().create_new(true).open(&draft)?)?;
+        let file = lock(open_options().create_new(true).open(&draft)?)?;
         // All of it now: a mapped page that finds no room later would be a fatal signal.
-        let bytes = i64::try_from(len(buckets)).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let bytes = i64::try_from(sizes.end()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         if let Err(error) = fallocate(file.as_fd(), FallocateFlags::empty(), 0, bytes) {
             let _ = fs::remove_file(&draft);
             return Err(error.into());
         }
-        let mut store = Self::map(path, file, buckets)?;
+        let mut store = Self::map(path, file, sizes)?;
         store.seed = seed;
         for (value, word) in header.iter().chain(&[seed.0, seed.1]).zip(&*store.words) {
             word.store(*value, Relaxed);
@@ -127,19 +140,28 @@ impl Store {
         Ok(store)
     }
 
-    fn map(path: &Path, file: Flock<File>, buckets: usize) -> io::Result<Store> {
-        let words: Shared<AtomicU64> = Shared::map(file.as_fd(), layout::WORDS)?;
-        let table = Shared::map_at(file.as_fd(), 8 * layout::WORDS as u64, buckets)?;
+    fn map(path: &Path, file: Flock<File>, sizes: Sizes) -> io::Result<Store> {
+        let fd = file.as_fd();
+        let words: Shared<AtomicU64> = Shared::map(fd, layout::WORDS)?;
+        let four = Shared::map_at(fd, sizes.four_at(), sizes.four)?;
+        let six = Shared::map_at(fd, sizes.six_at(), sizes.six)?;
+        let ports = Shared::map_at(fd, sizes.ports_at(), POOLS * POOL_BUCKETS)?;
         let seed = Seed(words[SEED.start].load(Relaxed), words[SEED.start + 1].load(Relaxed));
-        Ok(Store { words, buckets: table, seed, path: path.to_owned(), _lock: file })
+        Ok(Store { words, four, six, ports, seed, path: path.to_owned(), _lock: file })
     }
 
-    /// What packets meet.
-    pub(super) fn memory(&self) -> Memory<'_> {
-        let active = &self.words[layout::ACTIVE];
+    fn sessions(&self) -> Sessions<'_> {
+        Sessions::new(&self.four, &self.six, &self.words[layout::ACTIVE])
+    }
+
+    /// What packets meet, with what is not in the file.
+    pub(super) fn memory<'a>(&'a self, fragments: &'a dyn Fragments, routes: &'a dyn Routes) -> Memory<'a> {
         Memory {
-            sessions: Sessions::new(&self.buckets, active),
-            counts: Counts { cursors: &self.words[layout::CURSORS], active },
+            sessions: self.sessions(),
+            counts: Counts { cursors: &self.words[layout::CURSORS], active: &self.words[layout::ACTIVE] },
+            ports: Ports::new(&self.ports),
+            fragments,
+            routes,
             seed: self.seed,
         }
     }
@@ -201,7 +223,7 @@ impl Store {
     }
 }
 
-fn options() -> OpenOptions {
+fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     options
@@ -216,12 +238,37 @@ fn lock(file: File) -> io::Result<Flock<File>> {
     })
 }
 
-/// Length of the file, in bytes.
-fn len(buckets: usize) -> u64 {
-    8 * layout::WORDS as u64 + (buckets * size_of::<Bucket>()) as u64
+/// Buckets of the session tables, and so where everything is in the file.
+#[derive(Clone, Copy)]
+struct Sizes {
+    four: usize,
+    six: usize,
 }
 
-fn header(buckets: usize) -> io::Result<[u64; HEADER_WORDS]> {
+impl Sizes {
+    fn of(options: &Options) -> Sizes {
+        Sizes { four: buckets_for(options.sessions_max), six: buckets_for(options.sessions6_max) }
+    }
+
+    fn four_at(self) -> u64 {
+        8 * layout::WORDS as u64
+    }
+
+    fn six_at(self) -> u64 {
+        (self.four_at() + (self.four * size_of::<Bucket4>()) as u64).next_multiple_of(PAGE_LEN)
+    }
+
+    fn ports_at(self) -> u64 {
+        (self.six_at() + (self.six * size_of::<Bucket6>()) as u64).next_multiple_of(PAGE_LEN)
+    }
+
+    /// Length of the file, in bytes.
+    fn end(self) -> u64 {
+        self.ports_at() + (POOLS * POOL_BUCKETS * size_of::<Bucket6>()) as u64
+    }
+}
+
+fn header(sizes: Sizes) -> io::Result<[u64; HEADER_WORDS]> {
     // Ticks are counted from the boot on; after another one they mean nothing.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
@@ -229,7 +276,8 @@ fn header(buckets: usize) -> io::Result<[u64; HEADER_WORDS]> {
     // Another network namespace may have the number, and so the file, of one that is gone; never its cookie.
     let namespace = network_namespace_cookie()?;
     let boot = (boot >> 64) as u64 ^ boot as u64;
-    Ok([MAGIC, VERSION, boot, namespace, buckets as u64, layout::WORDS as u64])
+    let Sizes { four, six } = sizes;
+    Ok([MAGIC, VERSION, boot, namespace, four as u64, six as u64, layout::WORDS as u64])
 }
 
 /// What names this network namespace among all of this boot (SO_NETNS_COOKIE, Linux 5.14); 0 before that.

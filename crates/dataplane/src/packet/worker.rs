@@ -5,24 +5,28 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use evener_core::decide::{Reason, Verdict, decide};
+use evener_core::decide::Memory;
 use evener_core::tables::Tables;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use socket2::Socket;
 
+use super::fragments::FirstFragments;
+use super::frame::{Surroundings, Tools, work};
 use super::outbox::{BATCH, Exits, Outbox};
-use super::ring::{Content, Received, Ring, VIRTIO_LEN};
+use super::ring::{Content, RESERVE, Received, Ring, VLAN_LEN};
 use super::store::Store;
-use super::tally::Tally;
+use super::virtio::VIRTIO_LEN;
 use crate::now_ticks;
+use crate::routes::HostRoutes;
+use crate::waiting::ROUND;
 
-/// The longest frame the kernel makes of an IPv4 packet, and its virtio header.
-const FRAME_LEN: usize = VIRTIO_LEN + 14 + 65_535;
+/// The longest frame the kernel makes of a packet, with an inner tag, and what is before it.
+const FRAME_LEN: usize = RESERVE + 14 + VLAN_LEN + 40 + 65_535;
 /// How many of those one batch may hold.
 const LARGE: usize = 16;
 
@@ -31,8 +35,17 @@ const LARGE: usize = 16;
 pub(super) struct Common {
     pub(super) tables: ArcSwap<Tables>,
     pub(super) store: Store,
+    pub(super) fragments: FirstFragments,
+    pub(super) routes: HostRoutes,
     /// The loopback interface, by which frames go up the host's own stack.
     pub(super) loopback: u32,
+}
+
+impl Common {
+    /// What packets meet.
+    pub(super) fn memory(&self) -> Memory<'_> {
+        self.store.memory(&self.fragments, &self.routes)
+    }
 }
 
 /// The threads of one interface; they end when this is dropped.
@@ -110,12 +123,13 @@ impl Worker {
     fn run(mut self) {
         let mut bench = Bench {
             outbox: Outbox::new(),
-            tally: Tally::new(),
+            tools: Tools::new(),
             large: (0..LARGE).map(|_| vec![0; FRAME_LEN].into()).collect(),
+            looked: (Instant::now(), 0),
         };
         while !self.stop.load(Relaxed) {
             if self.batch(&mut bench) == 0 {
-                self.wait();
+                self.wait(&bench);
             }
         }
     }
@@ -123,16 +137,23 @@ impl Worker {
     /// Works on what is there, up to a batch; returns how many frames that were.
     fn batch(&mut self, bench: &mut Bench) -> usize {
         let common = &*self.common;
-        let tables = common.tables.load();
-        let memory = common.store.memory();
-        let now = now_ticks();
-        let mut large = bench.large.iter_mut();
-        let mut batch = bench.outbox.fill();
+        let (tables, memory) = (common.tables.load(), common.memory());
+        let around = Surroundings {
+            tables: &tables,
+            memory: &memory,
+            exits: &self.exits,
+            ingress: self.ifindex,
+            loopback: common.loopback,
+            now: now_ticks(),
+        };
+        let Bench { outbox, tools, large, looked } = bench;
+        let mut large = large.iter_mut();
+        let mut batch = outbox.fill();
         let mut taken = 0;
         for received in self.ring.ready().take(BATCH) {
-            let Received { tagged, outgoing, content } = received;
-            let packet = match content {
-                Content::Whole(packet) => Some(packet),
+            let Received { tag, outgoing, content } = received;
+            let buffer = match content {
+                Content::Whole(buffer) => Some(buffer),
                 Content::Queued(len) => match large.next() {
                     Some(buffer) => dequeue(&self.socket, buffer, len),
                     // No buffer left: the frame stays in its slot for the next batch.
@@ -141,40 +162,31 @@ impl Worker {
                 Content::Lost => None,
             };
             taken += 1;
-            let Some(packet) = packet.filter(|_| !outgoing) else { continue };
-            if tagged {
-                bench.tally.reason(Reason::Vlan);
-                continue;
-            }
-            let frame = &mut packet[VIRTIO_LEN..];
-            let decision = decide(&tables, &memory, frame, self.ifindex, now);
-            bench.tally.decision(&decision, frame.len());
-            match decision.verdict {
-                Verdict::Forward { ifindex } => batch.push(packet, ifindex),
-                Verdict::Pass if decision.reason == Reason::Local => {
-                    // The guard keeps the frame from coming up by its interface. The loopback interface's
-                    // address is all zeros; anything else would be another host's there.
-                    frame[..6].fill(0);
-                    batch.push(packet, common.loopback);
-                }
-                Verdict::Pass | Verdict::Drop => {}
+            if let Some(buffer) = buffer.filter(|_| !outgoing) {
+                work(buffer, tag, &around, tools, &mut batch);
             }
         }
         batch.send(&self.exits);
         self.ring.release(taken);
-        if taken != 0 {
-            bench.tally.flush(&common.store);
+        let noted = common.fragments.count();
+        if !tools.room.is_empty() && (looked.1 != noted || looked.0.elapsed() >= ROUND) {
+            tools.look_into_room(&around);
+            *looked = (Instant::now(), noted);
         }
+        tools.tally.flush(&common.store);
         taken
     }
 
     /// Waits for frames, or for the end.
-    fn wait(&self) {
+    fn wait(&self, bench: &Bench) {
         let mut fds = [
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
         ];
-        let polled = poll(&mut fds, PollTimeout::NONE);
+        // Nothing tells this thread of a first fragment that another one noted.
+        let empty = bench.tools.room.is_empty();
+        let timeout = if empty { PollTimeout::NONE } else { ROUND.try_into().unwrap_or(PollTimeout::ZERO) };
+        let polled = poll(&mut fds, timeout);
         let failed = fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLERR));
         if failed || polled.is_err() {
             // The interface went down. Asking clears the error; frames come again once it is up.
@@ -187,16 +199,21 @@ impl Worker {
 /// A thread's tools.
 struct Bench {
     outbox: Outbox,
-    tally: Tally,
+    tools: Tools,
     /// Buffers for frames longer than a slot.
     large: Vec<Box<[u8]>>,
+    /// When those that wait were last looked at, and how many first fragments had been noted then.
+    looked: (Instant, u64),
 }
 
-/// Takes the frame of `len` bytes from the socket's queue. Every slot that says there is one has one.
+/// Takes the frame of `len` bytes from the socket's queue, to behind [`RESERVE`] bytes of the buffer. Every slot
+/// that says there is one has one.
 fn dequeue<'b>(socket: &Socket, buffer: &'b mut [u8], len: usize) -> Option<&'b mut [u8]> {
+    let start = RESERVE - VIRTIO_LEN;
+    let place = buffer.get_mut(start..)?;
     // The first try may report an error of the interface instead.
-    let received = receive(socket, buffer).or_else(|_| receive(socket, buffer)).ok()?;
-    (received == len + VIRTIO_LEN).then(|| buffer.get_mut(..received))?
+    let received = receive(socket, place).or_else(|_| receive(socket, place)).ok()?;
+    (received == len + VIRTIO_LEN).then(|| buffer.get_mut(..start + received))?
 }
 
 /// Receives without waiting; returns the frame's whole length, virtio header included.

@@ -1,10 +1,14 @@
 //! The types of `bpf/abi.h` as the compiler's BTF gives them, and how core's values become their bytes.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use evener_core::decide::Reason;
-use evener_core::farm::Protocol;
-use evener_core::sessions::{BUCKET_SESSIONS, Bucket, Seed, State};
-use evener_core::tables::{self, IdleTicks, Pick, Ring, ServerEntry, Vip, VipKey};
+use evener_core::farm::{Encapsulation, Protocol};
+use evener_core::fragments::{FragmentKey, Track};
+use evener_core::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
+use evener_core::tables::{self, Behind, IdleTicks, Pick, Ring, ServerEntry, Vip, VipKey, Way};
 use evener_core::wire::Mac;
+use evener_core::{fragments, ports};
 
 /// Generated; its names are C's.
 #[allow(
@@ -24,13 +28,17 @@ mod director {
 use director::types as c;
 
 /// `ABI_VERSION` of `bpf/abi.h`, as the object was built with it (checked when it is loaded).
-pub(super) const ABI_VERSION: u32 = 1;
+pub(super) const ABI_VERSION: u32 = 2;
 /// `SERVICES_MAX`: rings there are room for.
 pub(super) const SERVICES_MAX: usize = 64;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
 pub(crate) const SERVER_WORDS: usize = size_of::<c::server>() / 8;
 /// `VIP_PLACES`: places in each half of the VIP table.
 pub(super) const VIP_PLACES: usize = 1024;
+/// `VIP_IDS`: numbers that VIPs can have.
+pub(super) const VIP_IDS: usize = 256;
+/// `FRAGMENTS_MAX`: first fragments remembered.
+pub(crate) const FRAGMENTS_MAX: usize = 8192;
 /// `INTERFACE_PLACES`.
 pub(super) const INTERFACE_PLACES: usize = 256;
 pub(crate) const VIP_WORDS: usize = size_of::<c::vip>() / 8;
@@ -40,6 +48,17 @@ const REASONS: usize = c::reason::REASON_MAX.0 as usize;
 const SERVER_PRESENT: u16 = 1;
 const SERVER_UP: u16 = 2;
 const SERVER_LOCAL: u16 = 4;
+const SERVER_NAT: u16 = 8;
+const SERVER_SOURCE_NAT: u16 = 16;
+const SERVER_TUNNEL: u16 = 32;
+const SERVER_GUE: u16 = 64;
+const SERVER_V6: u16 = 128;
+/// The flags that say by which way a server is reached.
+const SERVER_WAY: u16 = SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6;
+
+const ADDRESS_SERVICE: u32 = 1;
+const ADDRESS_ANNOUNCED: u32 = 2;
+const ADDRESS_ENDPOINT: u32 = 4;
 
 // Where C and core differ, the build ends here.
 const _: () = {
@@ -55,10 +74,17 @@ const _: () = {
     assert!(c::session_state::STATE_ESTABLISHED.0 == State::Established as u32);
     assert!(c::session_state::STATE_CLOSING.0 == State::Closing as u32);
     assert!(c::session_state::STATE_UDP.0 == State::Udp as u32);
-    assert!(size_of::<c::bucket>() == size_of::<Bucket>());
-    assert!(size_of::<c::session>() * BUCKET_SESSIONS == size_of::<Bucket>());
+    assert!(c::reason::REASON_NO_ROOM.0 == Reason::NoRoom as u32);
+    assert!(c::reason::REASON_FRAGMENT_HELD.0 == Reason::FragmentHeld as u32);
+    assert!(size_of::<c::bucket>() == size_of::<Bucket4>());
+    assert!(size_of::<c::session>() * BUCKET_SESSIONS == size_of::<Bucket4>());
+    assert!(size_of::<c::bucket6>() == size_of::<Bucket6>());
+    assert!(size_of::<c::session6>() * BUCKET_SESSIONS == size_of::<Bucket6>());
     assert!(size_of::<c::vip>() == 64 && size_of::<c::interface>().is_multiple_of(8));
-    assert!(size_of::<c::ring>().is_multiple_of(8) && size_of::<c::server>().is_multiple_of(8));
+    assert!(size_of::<c::ring>().is_multiple_of(8) && size_of::<c::server>() == 64);
+    assert!(size_of::<c::endpoint>() == 4 + tables::BEHIND_MAX * size_of::<c::behind>());
+    assert!(fragments::LIFETIME_MS == 5_000 && ports::FIRST_PORT == 4096 && ports::PORTS == 28_672);
+    assert!(ports::POOLS == 16);
     assert!(size_of::<c::ring>() >= 8 + 2 * (tables::ORDER_MAX + tables::HASH_SLOTS));
 };
 
@@ -78,19 +104,26 @@ pub(super) struct Settings {
     pub(super) buckets: u32,
     pub(super) seed: Seed,
     pub(super) jiffy_ns: u64,
+    pub(super) buckets6: u32,
 }
 
 impl Settings {
     pub(super) fn to_bytes(self) -> [u8; SETTINGS_LEN] {
-        let Settings { abi_version, buckets, seed, jiffy_ns } = self;
-        bytes(&c::settings { abi_version, buckets, seed: [seed.0, seed.1], jiffy_ns })
+        let Settings { abi_version, buckets, seed, jiffy_ns, buckets6 } = self;
+        bytes(&c::settings { abi_version, buckets, seed: [seed.0, seed.1], jiffy_ns, buckets6, pad: 0 })
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Settings> {
         let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let seed = Seed(u64_at(8)?, u64_at(16)?);
-        Some(Settings { abi_version: u32_at(0)?, buckets: u32_at(4)?, seed, jiffy_ns: u64_at(24)? })
+        Some(Settings {
+            abi_version: u32_at(0)?,
+            buckets: u32_at(4)?,
+            seed,
+            jiffy_ns: u64_at(24)?,
+            buckets6: u32_at(32)?,
+        })
     }
 }
 
@@ -100,12 +133,47 @@ pub(super) fn jiffy_ns() -> u64 {
     clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map_or(4_000_000, |resolution| resolution.tv_nsec() as u64)
 }
 
+/// An address as packets have it: bytes stay bytes.
+fn ip(address: IpAddr) -> c::ip {
+    let mut octets = [0; 16];
+    match address {
+        IpAddr::V4(address) => octets[..4].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => octets = address.octets(),
+    }
+    // SAFETY: sixteen bytes each, of which any are a value.
+    unsafe { std::mem::transmute(octets) }
+}
+
+/// The reverse of [`ip`].
+fn ip_of(ip: c::ip, v6: bool) -> IpAddr {
+    let octets: [u8; 16] = bytes(&ip);
+    if v6 {
+        Ipv6Addr::from(octets).into()
+    } else {
+        Ipv4Addr::from([octets[0], octets[1], octets[2], octets[3]]).into()
+    }
+}
+
+/// What stands for an IPv6 address in a VIP's key: `address_digest` of `bpf/maps.h`.
+fn address_digest(address: Ipv6Addr) -> u32 {
+    let [high, low] = [0, 8].map(|at| {
+        let mut half = [0; 8];
+        half.copy_from_slice(&address.octets()[at..at + 8]);
+        u64::from_ne_bytes(half)
+    });
+    let digest = (high.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ low).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    (digest ^ digest >> 32) as u32
+}
+
 fn vip_key(key: &VipKey) -> c::vip_key {
     c::vip_key {
-        address: key.address.to_bits().to_be(),
+        address: match key.address {
+            IpAddr::V4(address) => address.to_bits().to_be(),
+            IpAddr::V6(address) => address_digest(address),
+        },
         port: key.port.to_be(),
         protocol: key.protocol.number(),
-        pad: 0,
+        v6: key.address.is_ipv6().into(),
     }
 }
 
@@ -117,6 +185,14 @@ pub(super) fn vip_bits(key: &VipKey) -> u64 {
 /// Where a multiplier places a VIP in its half.
 pub(super) fn vip_place(bits: u64, multiplier: u64) -> usize {
     (bits.wrapping_mul(multiplier | 1) / (u64::MAX / VIP_PLACES as u64 + 1)) as usize
+}
+
+pub(super) const VIP_PLACE_WORDS: usize = VIP_IDS / 4;
+
+/// One half of `vip_places`, as words.
+pub(super) fn vip_places(by_id: &[u16; VIP_IDS]) -> [u64; VIP_PLACE_WORDS] {
+    // SAFETY: sixteen-bit numbers four to a word, without padding; any bits are a value.
+    unsafe { std::mem::transmute_copy(by_id) }
 }
 
 pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
@@ -133,15 +209,18 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
         announce: vip.announce.into(),
         pad: 0,
         idle,
-        pad2: [0; 2],
+        address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },
     })
 }
 
 /// Reads back what [`vip`] wrote, and its ring half; `None` for an empty place.
 pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
     let place: c::vip = from_words(place)?;
-    let protocol = [Protocol::Tcp, Protocol::Udp].into_iter().find(|p| p.number() == place.key.protocol)?;
-    let address = u32::from_be(place.key.address).into();
+    let protocol = protocol_of(place.key.protocol)?;
+    let address = match place.key.v6 {
+        0 => Ipv4Addr::from_bits(u32::from_be(place.key.address)).into(),
+        _ => ip_of(place.address6, true),
+    };
     let key = VipKey { address, port: u16::from_be(place.key.port), protocol };
     let idle = |state: State| place.idle[state as usize];
     let vip = Vip {
@@ -165,16 +244,32 @@ pub(super) fn interface_of(place: &[u64]) -> Option<(u32, Mac)> {
     (place.ifindex != 0).then_some((place.ifindex, Mac(place.mac)))
 }
 
+fn protocol_of(number: u8) -> Option<Protocol> {
+    [Protocol::Tcp, Protocol::Udp].into_iter().find(|protocol| protocol.number() == number)
+}
+
 /// Reads back what [`server`] wrote.
 pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
     let place: c::server = from_words(place)?;
-    (place.flags & SERVER_PRESENT != 0).then_some(ServerEntry {
+    let has = |flag: u16| place.flags & flag != 0;
+    let (to, own) = (ip_of(place.to, has(SERVER_V6)), ip_of(place.own, has(SERVER_V6)));
+    let way = if has(SERVER_NAT) {
+        let to = SocketAddr::new(to, u16::from_be(place.port));
+        Way::Nat { to, own, source_nat: has(SERVER_SOURCE_NAT), mtu: place.mtu }
+    } else if has(SERVER_TUNNEL) {
+        let encapsulation = if has(SERVER_GUE) { Encapsulation::Gue } else { Encapsulation::Ipip };
+        Way::Tunnel { encapsulation, from: own, to, mtu: place.mtu }
+    } else {
+        Way::Link
+    };
+    has(SERVER_PRESENT).then_some(ServerEntry {
         identity: place.identity,
         mac: Mac(place.dst),
         ifindex: place.ifindex,
         weight: place.weight,
-        up: place.flags & SERVER_UP != 0,
-        local: place.flags & SERVER_LOCAL != 0,
+        up: has(SERVER_UP),
+        local: has(SERVER_LOCAL),
+        way,
     })
 }
 
@@ -182,6 +277,12 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
 fn from_words<T: Copy>(words: &[u64]) -> Option<T> {
     // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a value.
     (size_of_val(words) == size_of::<T>()).then(|| unsafe { words.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// The reverse of [`bytes`]; `None` unless the length is right.
+fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a value.
+    (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
 pub(super) fn interface(ifindex: u32, mac: Mac) -> [u64; INTERFACE_WORDS] {
@@ -219,16 +320,193 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     if server.local {
         flags |= SERVER_LOCAL;
     }
+    let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let (way, to, own, port, mtu) = match server.way {
+        Way::Link => (0, none, none, 0, 0),
+        Way::Nat { to, own, source_nat, mtu } => {
+            let source_nat = if source_nat { SERVER_SOURCE_NAT } else { 0 };
+            (SERVER_NAT | source_nat, to.ip(), own, to.port(), mtu)
+        }
+        Way::Tunnel { encapsulation, from, to, mtu } => {
+            let gue = if encapsulation == Encapsulation::Gue { SERVER_GUE } else { 0 };
+            (SERVER_TUNNEL | gue, to, from, 0, mtu)
+        }
+    };
+    let version = if to.is_ipv6() { SERVER_V6 } else { 0 };
     words(&c::server {
         dst: server.mac.0,
         weight: server.weight,
         src: src.0,
-        flags,
+        flags: flags | way | version,
         ifindex: server.ifindex,
-        pad: 0,
+        port: port.to_be(),
+        mtu,
         identity: server.identity,
+        to: ip(to),
+        own: ip(own),
     })
 }
 
 /// The word that holds the flags.
 pub(crate) const SERVER_FLAGS_WORD: usize = 1;
+
+/// Whether two values of that word name the same way to a server, or one of them none.
+pub(super) fn same_way(a: u64, b: u64) -> bool {
+    // The flags are the word's last two bytes in memory.
+    let flags = |word: u64| {
+        let [.., high, low] = word.to_ne_bytes();
+        u16::from_ne_bytes([high, low])
+    };
+    let (a, b) = (flags(a), flags(b));
+    a & SERVER_PRESENT == 0 || b & SERVER_PRESENT == 0 || (a ^ b) & SERVER_WAY == 0
+}
+
+pub(super) const ADDRESS_KEY_LEN: usize = size_of::<c::address_key>();
+
+/// Key of `addresses`.
+pub(super) fn address_key(address: IpAddr) -> [u8; ADDRESS_KEY_LEN] {
+    bytes(&c::address_key { address: ip(address), v6: address.is_ipv6().into() })
+}
+
+/// Value of `addresses`; `None` where the address is of no interest.
+pub(super) fn address(address: IpAddr, tables: &tables::Tables) -> Option<[u8; 4]> {
+    let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+    let flags = flag(tables.has_address(address), ADDRESS_SERVICE)
+        | flag(tables.announces(address), ADDRESS_ANNOUNCED)
+        | flag(tables.has_endpoint(address), ADDRESS_ENDPOINT);
+    (flags != 0).then(|| bytes(&c::address { flags }))
+}
+
+pub(super) const ENDPOINT_KEY_LEN: usize = size_of::<c::endpoint_key>();
+pub(super) const ENDPOINT_LEN: usize = size_of::<c::endpoint>();
+
+/// Key of `endpoints`.
+pub(super) fn endpoint_key(key: &VipKey) -> [u8; ENDPOINT_KEY_LEN] {
+    bytes(&c::endpoint_key {
+        address: ip(key.address),
+        port: key.port.to_be(),
+        protocol: key.protocol.number(),
+        v6: key.address.is_ipv6().into(),
+    })
+}
+
+/// Reads back what [`endpoint_key`] wrote.
+pub(super) fn endpoint_key_of(key: &[u8]) -> Option<VipKey> {
+    let key: c::endpoint_key = from_bytes(key)?;
+    let protocol = protocol_of(key.protocol)?;
+    Some(VipKey { address: ip_of(key.address, key.v6 != 0), port: u16::from_be(key.port), protocol })
+}
+
+/// Value of `endpoints`; what exceeds [`tables::BEHIND_MAX`] is left out.
+pub(super) fn endpoint(behind: &[Behind]) -> [u8; ENDPOINT_LEN] {
+    let mut value = c::endpoint { count: 0, behind: [c::behind { vip: 0, server: 0 }; tables::BEHIND_MAX] };
+    for (place, behind) in value.behind.iter_mut().zip(behind) {
+        *place = c::behind { vip: behind.vip, server: behind.server };
+        value.count += 1;
+    }
+    bytes(&value)
+}
+
+/// Reads back what [`endpoint`] wrote.
+pub(super) fn endpoint_of(value: &[u8]) -> Option<Vec<Behind>> {
+    let value: c::endpoint = from_bytes(value)?;
+    let all = value.behind.iter().take(value.count as usize);
+    Some(all.map(|behind| Behind { vip: behind.vip, server: behind.server }).collect())
+}
+
+/// Key of `fragments`.
+pub(super) fn fragment_key(key: &FragmentKey) -> [u8; size_of::<c::fragment_key>()] {
+    bytes(&c::fragment_key {
+        src: ip(key.src),
+        dst: ip(key.dst),
+        id: key.id,
+        protocol: key.protocol,
+        v6: key.dst.is_ipv6().into(),
+        pad: 0,
+    })
+}
+
+/// Value of `fragments`.
+pub(super) fn track(track: &Track) -> [u8; size_of::<c::track>()] {
+    let Track { expires, server, vip, port, first_end, answer } = *track;
+    bytes(&c::track { expires, server, vip, port, first_end, answer: answer.into() })
+}
+
+/// Reads back what [`track`] wrote, or the kernel's side.
+pub(super) fn track_of(value: &[u8]) -> Option<Track> {
+    let c::track { expires, server, vip, port, first_end, answer } = from_bytes(value)?;
+    Some(Track { expires, server, vip, port, first_end, answer: answer != 0 })
+}
+
+/// Bytes of `struct held` before the frame.
+const HELD_HEADER_LEN: usize = 8;
+
+/// What `held` brought: the interface that a frame came in by, and the frame.
+pub(super) fn held_of(record: &[u8]) -> Option<(u32, &[u8])> {
+    let (header, frame) = record.split_at_checked(HELD_HEADER_LEN)?;
+    let [ifindex, len] = [0, 4].map(|at| {
+        let mut word = [0; 4];
+        word.copy_from_slice(&header[at..at + 4]);
+        u32::from_ne_bytes(word)
+    });
+    Some((ifindex, frame.get(..len as usize)?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+
+    #[test]
+    fn servers_are_read_back_as_they_were_written() {
+        let (four, six): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+        let nat = |ip, own| Way::Nat { to: SocketAddr::new(ip, 8080), own, source_nat: true, mtu: 1500 };
+        let tunnel = |encapsulation, to, from| Way::Tunnel { encapsulation, from, to, mtu: 1400 };
+        for way in [
+            Way::Link,
+            nat(four, four),
+            nat(six, six),
+            tunnel(Encapsulation::Ipip, four, four),
+            tunnel(Encapsulation::Gue, six, six),
+        ] {
+            let entry = ServerEntry {
+                identity: 7,
+                mac: Mac([2, 0, 0, 0, 0, 1]),
+                ifindex: 3,
+                weight: 5,
+                up: true,
+                local: false,
+                way,
+            };
+            assert_eq!(server_of(&server(&entry, Mac::default())), Some(entry));
+        }
+        let flags = |way| {
+            let entry = ServerEntry {
+                identity: 7,
+                mac: Mac::default(),
+                ifindex: 3,
+                weight: 5,
+                up: true,
+                local: false,
+                way,
+            };
+            server(&entry, Mac::default())[SERVER_FLAGS_WORD]
+        };
+        assert!(same_way(flags(nat(four, four)), flags(nat(four, six))));
+        assert!(!same_way(flags(nat(four, four)), flags(Way::Link)));
+        assert!(same_way(0, flags(Way::Link)));
+    }
+
+    #[test]
+    fn vips_and_endpoints_are_read_back_as_they_were_written() {
+        let idle = IdleTicks { syn: 1, tcp: 2, closing: 3, udp: 4 };
+        for address in ["192.0.2.100", "2001:db8::100"] {
+            let key = VipKey { address: address.parse().unwrap(), port: 80, protocol: Protocol::Udp };
+            let entry = Vip { id: 9, service: 3, announce: true, pick: Pick::Least, idle };
+            assert_eq!(vip_of(&vip(&key, &entry, 1)), Some((key, entry, 1)));
+            assert_eq!(endpoint_key_of(&endpoint_key(&key)), Some(key));
+        }
+        let behind = vec![Behind { vip: 1, server: 2 }, Behind { vip: 3, server: 4 }];
+        assert_eq!(endpoint_of(&endpoint(&behind)), Some(behind));
+    }
+}

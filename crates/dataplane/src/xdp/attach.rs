@@ -13,7 +13,10 @@ use libbpf_rs::libbpf_sys as sys;
 pub enum Mode {
     /// In the driver, before the kernel makes a packet of the frame.
     Native,
-    /// After it did: every interface can.
+    /// After it did, where traffic control begins (tcx, Linux 6.6): frames that were gathered stay so, and
+    /// nothing is copied.
+    Tc,
+    /// XDP after the kernel made a packet: every interface can, at the price of a copy.
     Generic,
 }
 
@@ -22,7 +25,16 @@ impl Mode {
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Native => "native",
+            Mode::Tc => "tc",
             Mode::Generic => "generic",
+        }
+    }
+
+    /// Which program it wants.
+    pub(super) const fn hook(self) -> Hook {
+        match self {
+            Mode::Native | Mode::Generic => Hook::Xdp,
+            Mode::Tc => Hook::Tc,
         }
     }
 
@@ -30,6 +42,25 @@ impl Mode {
         match self {
             Mode::Native => sys::XDP_FLAGS_DRV_MODE,
             Mode::Generic => sys::XDP_FLAGS_SKB_MODE,
+            Mode::Tc => 0,
+        }
+    }
+}
+
+/// Kinds of programs: each wants a program of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// XDP, native or generic.
+    Xdp,
+    /// Traffic control.
+    Tc,
+}
+
+impl Hook {
+    const fn attach_type(self) -> sys::bpf_attach_type {
+        match self {
+            Hook::Xdp => sys::BPF_XDP,
+            Hook::Tc => sys::BPF_TCX_INGRESS,
         }
     }
 }
@@ -47,8 +78,9 @@ impl Link {
             flags: mode.flag(),
             ..Default::default()
         };
+        let kind = mode.hook().attach_type();
         // SAFETY: the options live through the call and begin with their own size.
-        let fd = unsafe { sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, sys::BPF_XDP, &options) };
+        let fd = unsafe { sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &options) };
         owned(fd)
     }
 
@@ -70,16 +102,22 @@ impl Link {
         check(unsafe { sys::bpf_link_update(self.fd.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
     }
 
-    /// The interface it is attached to; 0 when that is gone.
-    pub(super) fn ifindex(&self) -> io::Result<u32> {
+    /// The interface it is attached to (0 when that is gone), and what kind of program it has.
+    pub(super) fn place(&self) -> io::Result<(u32, Hook)> {
         let mut info = sys::bpf_link_info::default();
         let mut len = size_of::<sys::bpf_link_info>() as u32;
         // SAFETY: `info` is as long as `len` says and lives through the call.
         check(unsafe {
             sys::bpf_obj_get_info_by_fd(self.fd.as_raw_fd(), (&raw mut info).cast(), &raw mut len)
         })?;
-        // SAFETY: the link was made for XDP, so this is the union's field in force.
-        Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex })
+        // SAFETY: both are fields of plain numbers, and the link's kind says which is in force.
+        unsafe {
+            match info.type_ {
+                sys::BPF_LINK_TYPE_XDP => Ok((info.__bindgen_anon_1.xdp.ifindex, Hook::Xdp)),
+                sys::BPF_LINK_TYPE_TCX => Ok((info.__bindgen_anon_1.tcx.ifindex, Hook::Tc)),
+                _ => Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use evener_core::tables::{Delta, Tables, VipKey};
 use evener_core::wire::{TCP_ACK, TCP_SYN};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 
-use super::abi::{self, Settings};
-use super::program::{PINNED, Program, table_name};
+use super::abi;
+use super::program::{Program, Size};
 use super::test_run::run;
 use crate::EngineError;
 
@@ -23,8 +23,14 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bench.bpf.o"));
 pub enum Subject {
     /// Nobody's: the cost of measuring, which every figure includes.
     Wrapper,
-    /// The director's.
+    /// The director's, to a server on its LAN.
     L2,
+    /// The director's, to a server with an address and a port of its own.
+    NatIn,
+    /// Such a server's, through the director.
+    NatOut,
+    /// The director's, to a server behind a tunnel.
+    Tunnel,
     /// A kernel balancer's of the usual design, IPIP with an LRU map of flows (`bpf/bench.bpf.c`).
     Yardstick,
 }
@@ -34,6 +40,9 @@ impl Subject {
         match self {
             Subject::Wrapper => "empty",
             Subject::L2 => "l2",
+            Subject::NatIn => "nat_in",
+            Subject::NatOut => "nat_out",
+            Subject::Tunnel => "tunnel",
             Subject::Yardstick => "yardstick",
         }
     }
@@ -44,6 +53,8 @@ pub struct Bench {
     program: Program,
     wrappers: Object,
     vip: Ipv4Addr,
+    /// Where answers come from that go through the director.
+    endpoint: Option<SocketAddrV4>,
 }
 
 /// Any will do whose bits are mixed.
@@ -53,13 +64,14 @@ const NEW_FLOWS: u32 = 1 << 27;
 
 impl Bench {
     /// Loads a table for `sessions_max` sessions. `tables` must have a TCP service on `vip`, port 80, and
-    /// interface 1.
+    /// interface 1; its servers must be reached as the subjects are that shall be measured, and for
+    /// [`Subject::NatOut`] there must be one alone, and a route and a neighbour for every 10.x.x.x.
     ///
     /// # Errors
     /// As [`super::XdpEngine::start`].
     pub fn new(sessions_max: usize, tables: &Arc<Tables>, vip: Ipv4Addr) -> Result<Self, EngineError> {
         super::lift_memlock();
-        let mut program = Program::load(sessions_max, SEED, None)?;
+        let mut program = Program::load(Size { sessions_max, sessions6_max: 2, seed: SEED }, None)?;
         program.apply(&Delta::between(&Tables::default(), tables), tables)?;
         let wrappers = wrappers(&program, vip).map_err(|error| {
             EngineError::system(
@@ -68,7 +80,11 @@ impl Bench {
                 io::Error::other(format!("{error:#}")),
             )
         })?;
-        Ok(Bench { program, wrappers, vip })
+        let endpoint = tables.endpoints.keys().find_map(|key| match SocketAddr::new(key.address, key.port) {
+            SocketAddr::V4(endpoint) => Some(endpoint),
+            SocketAddr::V6(_) => None,
+        });
+        Ok(Bench { program, wrappers, vip, endpoint })
     }
 
     /// Opens `flows` (a power of two) sessions, and sends a packet of each.
@@ -77,7 +93,9 @@ impl Bench {
     /// When the kernel refuses.
     pub fn open(&self, subject: Subject, flows: u32) -> Result<(), EngineError> {
         for flags in [TCP_SYN, TCP_ACK] {
-            self.run(subject, self.frame(80, flags), flows, 0, flows)?;
+            // Only clients open sessions.
+            let opener = if subject == Subject::NatOut { Subject::NatIn } else { subject };
+            self.run(opener, self.frame(80, flags), flows, 0, flows)?;
         }
         Ok(())
     }
@@ -87,7 +105,11 @@ impl Bench {
     /// # Errors
     /// When the kernel refuses.
     pub fn established(&self, subject: Subject, flows: u32, packets: u32) -> Result<u64, EngineError> {
-        self.run(subject, self.frame(80, TCP_ACK), flows, 0, packets)
+        let frame = match (subject, self.endpoint) {
+            (Subject::NatOut, Some(endpoint)) => self.answer(endpoint),
+            _ => self.frame(80, TCP_ACK),
+        };
+        self.run(subject, frame, flows, 0, packets)
     }
 
     /// Nanoseconds a SYN of a session that there wasn't; `round` keeps calls apart.
@@ -136,6 +158,15 @@ impl Bench {
         (sessions.list(self.program.now()).count(), sessions.capacity())
     }
 
+    /// A server's answer, to a client that the wrapper fills in.
+    fn answer(&self, endpoint: SocketAddrV4) -> Vec<u8> {
+        let mut frame = self.frame(0, TCP_ACK);
+        frame[26..30].copy_from_slice(&endpoint.ip().octets());
+        frame[30..34].fill(0);
+        frame[34..36].copy_from_slice(&endpoint.port().to_be_bytes());
+        frame
+    }
+
     /// A TCP segment to the service, 64 bytes, from a client that the wrapper fills in.
     fn frame(&self, port: u16, flags: u8) -> Vec<u8> {
         let mut frame = vec![0u8; 64];
@@ -157,21 +188,7 @@ impl Bench {
 /// The measuring programs over the director's own maps.
 fn wrappers(program: &Program, vip: Ipv4Addr) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
-    let settings = Settings {
-        abi_version: abi::ABI_VERSION,
-        buckets: program.memory().sessions.buckets() as u32,
-        seed: program.memory().seed,
-        jiffy_ns: abi::jiffy_ns(),
-    };
-    for mut map in open.maps_mut() {
-        let name = table_name(map.name());
-        if name.ends_with(".rodata") {
-            let value = map.initial_value_mut().unwrap_or_default();
-            value[..abi::SETTINGS_LEN].copy_from_slice(&settings.to_bytes());
-        } else if let Some(ours) = PINNED.iter().find(|p| **p == name).and_then(|p| program.map(p)) {
-            map.reuse_fd(ours.as_fd())?;
-        }
-    }
+    program.share(&mut open)?;
     let object = open.load()?;
     for map in object.maps() {
         if map.name() == OsStr::new("yardstick_ring") {
@@ -179,7 +196,7 @@ fn wrappers(program: &Program, vip: Ipv4Addr) -> libbpf_rs::Result<Object> {
                 map.update(&slot.to_ne_bytes(), &(slot % 8 + 1).to_ne_bytes(), MapFlags::ANY)?;
             }
         } else if map.name() == OsStr::new("yardstick_vips") {
-            let key = VipKey { address: vip, port: 80, protocol: Protocol::Tcp };
+            let key = VipKey { address: vip.into(), port: 80, protocol: Protocol::Tcp };
             map.update(&abi::vip_bits(&key).to_ne_bytes(), &[0; 8], MapFlags::ANY)?;
         }
     }

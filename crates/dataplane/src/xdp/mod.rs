@@ -1,11 +1,15 @@
-//! The kernel engine: `bpf/director.bpf.c` on every interface that service traffic comes in by.
+//! The kernel engine: `bpf/director.bpf.c` or its counterpart for TC on every interface that service traffic comes
+//! in by.
 //!
 //! Maps and links are pinned, so traffic flows on while the daemon is stopped, killed or upgraded;
 //! the next one adopts what runs and puts its own program in the place of the old, between two packets.
 
 pub(crate) mod abi;
+mod apply;
 mod attach;
 mod bench;
+mod held;
+mod memory;
 pub mod pins;
 mod program;
 mod test_run;
@@ -21,18 +25,21 @@ use nix::net::if_::if_indextoname;
 
 use crate::{Counters, Engine, EngineError};
 use attach::Link;
-use program::Program;
+use held::HeldFrames;
+use program::{Program, Size};
 
-pub use attach::Mode;
+pub use attach::{Hook, Mode};
 pub use bench::{Bench, Subject};
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Sessions the table is sized for.
     pub sessions_max: usize,
+    /// The same for IPv6.
+    pub sessions6_max: usize,
     /// Key of the flow hash, for a table made anew.
     pub seed: Seed,
-    /// Native or generic XDP; `None` picks for each interface.
+    /// How to attach; `None` picks for each interface.
     pub mode: Option<Mode>,
     /// Where to pin; `None` pins nothing, and all ends with the engine.
     pub pins: Option<PathBuf>,
@@ -44,6 +51,8 @@ pub struct XdpEngine {
     mode: Option<Mode>,
     pins: Option<PathBuf>,
     links: BTreeMap<u32, (Link, Mode)>,
+    /// From when the first interface is attached.
+    held: Option<HeldFrames>,
     running: Option<Tables>,
 }
 
@@ -59,21 +68,23 @@ impl XdpEngine {
             pins::clear_stale(dir);
         }
         let adopt = options.pins.as_deref().filter(|dir| is_adoptable(dir));
-        let mut program = Program::load(options.sessions_max, options.seed, adopt)?;
+        let Options { sessions_max, sessions6_max, seed, .. } = options;
+        let mut program = Program::load(Size { sessions_max, sessions6_max, seed }, adopt)?;
         let mut links = BTreeMap::new();
         let mut running = None;
         if let Some(dir) = adopt {
             running = Some(program.adopted());
-            for (ifindex, path, link) in pins::links(dir) {
+            for pins::PinnedLink { ifindex, hook, path, link } in pins::links(dir) {
                 if ifindex == 0 {
                     let _ = std::fs::remove_file(path);
                     continue;
                 }
-                link.update(program.fd("director")?)
+                link.update(program_for(&program, hook)?)
                     .map_err(|e| EngineError::system("upgrading the attached program", "CAP_NET_ADMIN", e))?;
-                // The kernel doesn't tell a link's mode; the interface's own choice is the likely one.
-                let mode = options.mode.unwrap_or_else(|| preferred(&name_of(ifindex)));
-                links.insert(ifindex, (link, mode));
+                // The kernel doesn't tell which of XDP's modes; the interface's own choice is the likely one.
+                let modes = options.mode.map_or_else(|| preferred(&name_of(ifindex)), |mode| vec![mode]);
+                let mode = modes.into_iter().find(|mode| mode.hook() == hook);
+                links.insert(ifindex, (link, mode.unwrap_or(Mode::Generic)));
             }
         } else if let Some(dir) = &options.pins {
             let failed = |e| EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", e);
@@ -81,10 +92,11 @@ impl XdpEngine {
             std::fs::create_dir_all(dir).map_err(failed)?;
             program.pin_maps(dir)?;
         }
-        Ok(XdpEngine { program, mode: options.mode, pins: options.pins, links, running })
+        Ok(XdpEngine { program, mode: options.mode, pins: options.pins, links, held: None, running })
     }
 
-    /// [`Engine::apply`] without attaching to the interfaces that the tables name. For test runs.
+    /// [`Engine::apply`] without attaching to the interfaces that the tables name; fragments that are held stay
+    /// so. For test runs.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -92,33 +104,49 @@ impl XdpEngine {
         self.program.apply(delta, tables)
     }
 
-    /// Runs one frame through the program, as if it had come in on the loopback interface (index 1).
-    /// Returns the verdict and the frame as it then stands. For tests.
+    /// Runs one frame through the program for `hook`, as if it had come in on the loopback interface (index 1).
+    /// Returns the verdict and the frame as it then stands; what is held reads as dropped, and who knows of no
+    /// other interface than its own, as TC, forwards to number 0. For tests.
     ///
     /// # Errors
     /// When the kernel refuses, as it does frames shorter than an Ethernet header.
-    pub fn test_run(&self, frame: &[u8]) -> Result<(Verdict, Vec<u8>), EngineError> {
-        test_run::director(&self.program, frame)
+    pub fn test_run(&self, hook: Hook, frame: &[u8]) -> Result<(Verdict, Vec<u8>), EngineError> {
+        test_run::director(&self.program, hook, frame)
     }
 
     fn attach(&mut self, ifindex: u32) -> Result<(), EngineError> {
-        if self.links.contains_key(&ifindex) {
-            return Ok(());
-        }
         let name = name_of(ifindex);
-        let program = self.program.fd("director")?;
-        let first = self.mode.unwrap_or_else(|| preferred(&name));
-        let tried = match (Link::create(program, ifindex, first), self.mode, first) {
-            (Err(error), None, Mode::Native) => {
-                tracing::info!(interface = name, %error, "no native XDP here: generic instead");
-                Link::create(program, ifindex, Mode::Generic).map(|link| (link, Mode::Generic))
+        let modes = self.mode.map_or_else(|| preferred(&name), |mode| vec![mode]);
+        let attached = self.links.get(&ifindex).map(|(_, mode)| *mode);
+        // Those before what is there already, if it is among them.
+        let better = modes.iter().take_while(|mode| Some(mode.hook()) != attached.map(Mode::hook));
+        let mut refusal = None;
+        for mode in better.copied() {
+            match program_for(&self.program, mode.hook()).map(|program| Link::create(program, ifindex, mode))
+            {
+                Ok(Ok(link)) => return self.keep(ifindex, link, mode),
+                Ok(Err(error)) => {
+                    tracing::debug!(interface = name, mode = mode.name(), %error, "not to be attached so");
+                    refusal = Some(attach_error(&name, error));
+                }
+                Err(error) => {
+                    tracing::debug!(interface = name, mode = mode.name(), %error, "no program for it");
+                    refusal = Some(error);
+                }
             }
-            (link, ..) => link.map(|link| (link, first)),
-        };
-        let (link, mode) = tried.map_err(|error| attach_error(&name, error))?;
+        }
+        match refusal {
+            Some(error) if attached.is_none() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps a link, in the place of another if there was one: that ran until now.
+    fn keep(&mut self, ifindex: u32, link: Link, mode: Mode) -> Result<(), EngineError> {
         if let Some(dir) = &self.pins {
-            link.pin(&pins::link_path(dir, ifindex))
-                .map_err(|e| EngineError::system("pinning a link", "CAP_SYS_ADMIN", e))?;
+            let path = pins::link_path(dir, ifindex);
+            let _ = std::fs::remove_file(&path);
+            link.pin(&path).map_err(|e| EngineError::system("pinning a link", "CAP_SYS_ADMIN", e))?;
         }
         self.links.insert(ifindex, (link, mode));
         Ok(())
@@ -139,7 +167,8 @@ impl XdpEngine {
 /// As for attaching the engine.
 pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
     lift_memlock();
-    let program = Program::load(2, Seed(0, 0), None)?;
+    let size = Size { sessions_max: 2, sessions6_max: 2, seed: Seed(0, 0) };
+    let program = Program::load(size, None)?;
     Link::create(program.fd("pass_all")?, ifindex, Mode::Native)
         .map_err(|error| attach_error(&name_of(ifindex), error))
 }
@@ -155,12 +184,20 @@ fn attach_error(name: &str, error: std::io::Error) -> EngineError {
     EngineError::Interface { interface: name.to_owned(), why }
 }
 
-/// Native XDP on a veth delivers only where the peer, in a namespace we can't see, has a program too, and
-/// loses checksums that the sender left to the hardware. Elsewhere native is what the driver is made for.
-fn preferred(name: &str) -> Mode {
+fn program_for(program: &Program, hook: Hook) -> Result<std::os::fd::BorrowedFd<'_>, EngineError> {
+    match hook {
+        Hook::Xdp => program.fd("director"),
+        Hook::Tc => program.tc_fd(),
+    }
+}
+
+/// How to attach, the best first. Native XDP on a veth delivers only where the peer, in a namespace we can't see,
+/// has a program too, and loses checksums that the sender left to the hardware; a tun's frames are the kernel's
+/// own already. Elsewhere native is what the driver is made for. Kernels before 6.6 have no tcx.
+fn preferred(name: &str) -> Vec<Mode> {
     match attach::driver(name).as_deref() {
-        Ok("veth") => Mode::Generic,
-        _ => Mode::Native,
+        Ok("veth" | "tun") => vec![Mode::Tc, Mode::Generic],
+        _ => vec![Mode::Native, Mode::Tc, Mode::Generic],
     }
 }
 
@@ -221,6 +258,10 @@ impl Engine for XdpEngine {
     fn apply(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
         // No packet comes by an interface before the tables are there.
         self.program.apply(delta, tables)?;
+        match &self.held {
+            Some(held) => held.apply(tables),
+            None => self.held = Some(HeldFrames::start(&self.program, tables)?),
+        }
         for ifindex in tables.interfaces.keys() {
             self.attach(*ifindex)?;
         }
@@ -242,10 +283,17 @@ impl Engine for XdpEngine {
     }
 
     fn counters(&self) -> Result<Counters, EngineError> {
-        self.program.counters()
+        let mut counters = self.program.counters()?;
+        if let Some(held) = &self.held {
+            held.add_to(&mut counters);
+        }
+        Ok(counters)
     }
 
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
+        if let Some(held) = &self.held {
+            held.reset_server(slot);
+        }
         self.program.reset_server(slot)
     }
 

@@ -9,7 +9,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::attach::Link;
+use super::attach::{Hook, Link};
 use crate::EngineError;
 
 const BPFFS: &str = "/sys/fs/bpf";
@@ -121,14 +121,25 @@ fn parent(process: &Path) -> Option<u32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The links pinned in `dir`, with the interface each is attached to.
-pub(super) fn links(dir: &Path) -> Vec<(u32, PathBuf, Link)> {
+/// A link pinned by an earlier daemon.
+pub(super) struct PinnedLink {
+    /// The interface it is attached to; 0 when that is gone.
+    pub(super) ifindex: u32,
+    pub(super) hook: Hook,
+    pub(super) path: PathBuf,
+    pub(super) link: Link,
+}
+
+/// The links pinned in `dir`.
+pub(super) fn links(dir: &Path) -> Vec<PinnedLink> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_name().to_string_lossy().starts_with("link-"))
         .filter_map(|entry| {
-            let link = Link::open(&entry.path()).ok()?;
-            Some((link.ifindex().unwrap_or_default(), entry.path(), link))
+            let path = entry.path();
+            let link = Link::open(&path).ok()?;
+            let (ifindex, hook) = link.place().unwrap_or((0, Hook::Xdp));
+            Some(PinnedLink { ifindex, hook, path, link })
         })
         .collect()
 }
@@ -151,7 +162,7 @@ pub(super) fn clear_stale(own: &Path) {
     let Some(root) = own.parent() else { return };
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let found = links(&entry.path());
-        if !found.is_empty() && found.iter().all(|(ifindex, ..)| *ifindex == 0) {
+        if !found.is_empty() && found.iter().all(|found| found.ifindex == 0) {
             tracing::info!(pins = %entry.path().display(), "cleared what a vanished network namespace left");
             if let Err(error) = clear(&entry.path()) {
                 tracing::warn!(%error, pins = %entry.path().display(), "stale pins stay");

@@ -1,69 +1,88 @@
-//! The kernel's side, loaded: its programs, and its maps kept in step with [`Tables`].
+//! The kernel's side, loaded: its programs and its maps.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 use evener_core::decide::{Memory, Reason};
-use evener_core::select::Counts;
-use evener_core::sessions::{Bucket, Seed, Sessions, buckets_for};
-use evener_core::tables::{Delta, Ring, SERVER_SLOTS, Tables};
-use evener_core::wire::Mac;
+use evener_core::ports::{POOL_BUCKETS, POOLS};
+use evener_core::sessions::{Seed, buckets_for};
+use evener_core::tables::{SERVER_SLOTS, Tables};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use super::abi::{self, Settings};
+use super::memory::{FragmentMap, KernelMemory};
+use crate::routes::HostRoutes;
 use crate::shared::Shared;
 use crate::{Counters, EngineError, ServerCounters};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director.bpf.o"));
+/// The same for TC.
+const OBJECT_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director_tc.bpf.o"));
 const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
+/// Destinations whose way is remembered: packets find theirs in the kernel, only those that waited do it here.
+const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 12] = [
+pub(super) const PINNED: [&str; 19] = [
     "about",
     "commit",
     "vips",
+    "vip_places",
+    "answering",
     "addresses",
+    "endpoints",
     "interfaces",
     "rings",
     "servers",
     "sessions",
+    "sessions6",
+    "ports",
+    "fragments",
+    "held",
     "active",
     "cursors",
     "server_stats",
     "reasons",
 ];
 
-/// A packet in flight has left the old halves after this long; only then may they be written again.
-const GRACE: Duration = Duration::from_millis(5);
+/// What a data plane made anew is to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    pub(super) sessions_max: usize,
+    pub(super) sessions6_max: usize,
+    pub(super) seed: Seed,
+}
 
 /// The loaded programs and their maps.
 pub(super) struct Program {
     object: Object,
+    /// Loaded when an interface first wants it.
+    tc: OnceCell<Object>,
+    settings: Settings,
     maps: BTreeMap<&'static str, MapHandle>,
-    seed: Seed,
-    buckets: Shared<Bucket>,
-    active: Shared<AtomicU64>,
-    cursors: Shared<AtomicU64>,
-    rings: Shared<AtomicU64>,
-    servers: Shared<AtomicU64>,
-    vips: Shared<AtomicU64>,
-    commit: Shared<AtomicU64>,
-    interfaces: Shared<AtomicU64>,
+    memory: Arc<KernelMemory>,
+    pub(super) rings: Shared<AtomicU64>,
+    pub(super) servers: Shared<AtomicU64>,
+    pub(super) vips: Shared<AtomicU64>,
+    pub(super) vip_places: Shared<AtomicU64>,
+    pub(super) answering: Shared<AtomicU64>,
+    pub(super) commit: Shared<AtomicU64>,
+    pub(super) interfaces: Shared<AtomicU64>,
     /// Which half of each service's rings is in force.
-    halves: BTreeMap<u16, u8>,
+    pub(super) halves: BTreeMap<u16, u8>,
     /// When the halves in force came into force.
-    committed: Instant,
+    pub(super) committed: Instant,
     /// What the maps hold.
-    tables: Arc<Tables>,
+    pub(super) tables: Arc<Tables>,
 }
 
-fn refused(what: impl Into<String>, error: libbpf_rs::Error) -> EngineError {
+pub(super) fn refused(what: impl Into<String>, error: libbpf_rs::Error) -> EngineError {
     // The verifier says "permission denied" too, and that is no matter of privileges.
     match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied if !may_load() => {
@@ -82,26 +101,22 @@ fn may_load() -> bool {
 }
 
 impl Program {
-    /// Loads the programs, over the maps pinned in `adopt` if given, else over new ones for
-    /// `sessions_max` sessions.
-    pub(super) fn load(sessions_max: usize, seed: Seed, adopt: Option<&Path>) -> Result<Self, EngineError> {
+    /// Loads the programs, over the maps pinned in `adopt` if given, else over new ones.
+    pub(super) fn load(size: Size, adopt: Option<&Path>) -> Result<Self, EngineError> {
         let settings = match adopt {
             Some(dir) => pinned_settings(dir)?,
             None => Settings {
                 abi_version: abi::ABI_VERSION,
-                buckets: u32::try_from(buckets_for(sessions_max))
-                    .map_err(|_| EngineError::Capacity(format!("{sessions_max} sessions are too many")))?,
-                seed,
+                buckets: buckets(size.sessions_max)?,
+                seed: size.seed,
                 jiffy_ns: abi::jiffy_ns(),
+                buckets6: buckets(size.sessions6_max)?,
             },
         };
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
             tracing::debug!(target: "libbpf", "{}", text.trim_end());
         })));
-        let mut open = ObjectBuilder::default()
-            .name("evener")
-            .and_then(|builder| builder.open_memory(OBJECT))
-            .map_err(|error| refused("opening the BPF object", error))?;
+        let mut open = opened(OBJECT)?;
         prepare(&mut open, settings, adopt)?;
         let object = open.load().map_err(|error| refused("loading the BPF programs", error))?;
         Self::over(object, settings)
@@ -117,25 +132,34 @@ impl Program {
             let handle = MapHandle::try_from(&map).map_err(|error| refused(format!("map {name}"), error))?;
             maps.insert(name, handle);
         }
-        let map = |name: &str| maps[name].as_fd();
-        let shared = |name: &str, len: usize| {
-            Shared::map(map(name), len)
-                .map_err(|e| EngineError::system(format!("mapping {name}"), CAPABILITY, e))
+        let words = |name: &str, len: usize| shared(&maps, name, len);
+        let clock = program_fd(&object, "clock")?.try_clone_to_owned();
+        let failed = |what: &'static str| move |error| EngineError::system(what, CAPABILITY, error);
+        let memory = KernelMemory {
+            seed: settings.seed,
+            sessions: shared(&maps, "sessions", settings.buckets as usize)?,
+            sessions6: shared(&maps, "sessions6", settings.buckets6 as usize)?,
+            ports: shared(&maps, "ports", POOLS * POOL_BUCKETS)?,
+            active: words("active", SERVER_SLOTS)?,
+            cursors: words("cursors", abi::SERVICES_MAX)?,
+            fragments: FragmentMap(second(&maps["fragments"])?),
+            routes: HostRoutes::open(ROUTES_MAX).map_err(failed("asking for routes"))?,
+            clock: clock.map_err(failed("keeping the clock"))?,
         };
         let program = Program {
-            seed: settings.seed,
-            buckets: Shared::map(map("sessions"), settings.buckets as usize)
-                .map_err(|e| EngineError::system("mapping sessions", CAPABILITY, e))?,
-            active: shared("active", SERVER_SLOTS)?,
-            cursors: shared("cursors", abi::SERVICES_MAX)?,
-            rings: shared("rings", 2 * abi::SERVICES_MAX * abi::RING_WORDS)?,
-            servers: shared("servers", SERVER_SLOTS * abi::SERVER_WORDS)?,
-            vips: shared("vips", 2 * abi::VIP_PLACES * abi::VIP_WORDS)?,
-            commit: shared("commit", 1)?,
-            interfaces: shared("interfaces", abi::INTERFACE_PLACES * abi::INTERFACE_WORDS)?,
+            settings,
+            memory: Arc::new(memory),
+            rings: words("rings", 2 * abi::SERVICES_MAX * abi::RING_WORDS)?,
+            servers: words("servers", SERVER_SLOTS * abi::SERVER_WORDS)?,
+            vips: words("vips", 2 * abi::VIP_PLACES * abi::VIP_WORDS)?,
+            vip_places: words("vip_places", 2 * abi::VIP_PLACE_WORDS)?,
+            answering: words("answering", 1)?,
+            commit: words("commit", 1)?,
+            interfaces: words("interfaces", abi::INTERFACE_PLACES * abi::INTERFACE_WORDS)?,
             halves: BTreeMap::new(),
             committed: Instant::now(),
             tables: Arc::default(),
+            tc: OnceCell::new(),
             object,
             maps,
         };
@@ -143,18 +167,50 @@ impl Program {
         Ok(program)
     }
 
-    /// The file descriptor of a program, for attaching or running it.
-    pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, EngineError> {
-        self.object
-            .progs()
-            .find(|program| program.name() == OsStr::new(name))
-            // SAFETY: the descriptor belongs to `self.object`, which the borrow outlives.
-            .map(|program| unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
-            .ok_or_else(|| EngineError::Capacity(format!("the BPF object has no program {name}")))
+    /// The program for TC, over the same maps.
+    pub(super) fn tc_fd(&self) -> Result<BorrowedFd<'_>, EngineError> {
+        if self.tc.get().is_none() {
+            let mut open = opened(OBJECT_TC)?;
+            self.share(&mut open).map_err(|error| refused("preparing the TC program", error))?;
+            let object = open.load().map_err(|error| refused("loading the TC program", error))?;
+            // It was empty just now.
+            let _ = self.tc.set(object);
+        }
+        match self.tc.get() {
+            Some(object) => program_fd(object, "director_tc"),
+            None => Err(EngineError::Capacity("the TC program is not there".into())),
+        }
     }
 
-    pub(super) fn map(&self, name: &str) -> Option<&MapHandle> {
-        self.maps.get(name)
+    /// Gives another object this one's settings, and its maps where they have the same names.
+    pub(super) fn share(&self, open: &mut OpenObject) -> libbpf_rs::Result<()> {
+        for mut map in open.maps_mut() {
+            let name = table_name(map.name());
+            if name.ends_with(".rodata") {
+                let value = map.initial_value_mut().unwrap_or_default();
+                if let Some(place) = value.get_mut(..abi::SETTINGS_LEN) {
+                    place.copy_from_slice(&self.settings.to_bytes());
+                }
+            } else if let Some(ours) = self.maps.get(name.as_str()) {
+                map.reuse_fd(ours.as_fd())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The file descriptor of a program, for attaching or running it.
+    pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, EngineError> {
+        program_fd(&self.object, name)
+    }
+
+    /// A map, for who shall have one of his own.
+    pub(super) fn map(&self, name: &str) -> Result<MapHandle, EngineError> {
+        second(&self.maps[name])
+    }
+
+    /// The map as it is, for walking through it.
+    pub(super) fn borrowed(&self, name: &str) -> &MapHandle {
+        &self.maps[name]
     }
 
     /// Pins every map in `dir`.
@@ -165,11 +221,11 @@ impl Program {
         Ok(())
     }
 
-    fn update(&self, map: &'static str, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+    pub(super) fn update(&self, map: &'static str, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
         self.maps[map].update(key, value, MapFlags::ANY).map_err(|e| refused(format!("writing map {map}"), e))
     }
 
-    fn delete(&self, map: &'static str, key: &[u8]) -> Result<(), EngineError> {
+    pub(super) fn delete(&self, map: &'static str, key: &[u8]) -> Result<(), EngineError> {
         match self.maps[map].delete(key) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
                 Err(refused(format!("writing map {map}"), error))
@@ -178,173 +234,18 @@ impl Program {
         }
     }
 
-    /// What a data plane that was adopted is using, but for its rings.
-    pub(super) fn adopted(&mut self) -> Tables {
-        let load =
-            |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
-        let mut tables = Tables::default();
-        for (slot, place) in self.servers.chunks_exact(abi::SERVER_WORDS).enumerate() {
-            tables.servers.extend(abi::server_of(&load(place)).map(|server| (slot as u16, server)));
-        }
-        for place in self.interfaces.chunks_exact(abi::INTERFACE_WORDS) {
-            tables.interfaces.extend(abi::interface_of(&load(place)));
-        }
-        let size = abi::VIP_PLACES * abi::VIP_WORDS;
-        let half = (self.commit[0].load(Relaxed) & 1) as usize;
-        for place in self.vips[half * size..][..size].chunks_exact(abi::VIP_WORDS) {
-            if let Some((key, vip, ring)) = abi::vip_of(&load(place)) {
-                self.halves.insert(vip.service, ring);
-                tables.vips.insert(key, vip);
-            }
-        }
-        self.tables = Arc::new(tables.clone());
-        tables
-    }
-
-    /// Makes the maps say what `tables` says. Rings and VIPs are written beside those in force and come into
-    /// force all at once.
-    pub(super) fn apply(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
-        if let Some(wait) = GRACE.checked_sub(self.committed.elapsed()) {
-            std::thread::sleep(wait);
-        }
-        for (ifindex, mac) in &delta.interfaces {
-            self.write_interface(*ifindex, *mac)?;
-        }
-        let interfaces: BTreeMap<u32, Mac> = delta.interfaces.iter().copied().collect();
-        for (slot, server) in &tables.servers {
-            // A server's entry holds the MAC of its interface too.
-            if delta.servers.iter().any(|(changed, _)| changed == slot)
-                || interfaces.contains_key(&server.ifindex)
-            {
-                self.write_server(*slot, server, tables);
-            }
-        }
-        for (service, ring) in &delta.rings {
-            self.write_ring(*service, ring)?;
-        }
-        if !(delta.rings.is_empty() && delta.vips.is_empty() && delta.vips_removed.is_empty()) {
-            self.write_vips(tables)?;
-        }
-        for key in delta.vips.iter().map(|(key, _)| key).chain(&delta.vips_removed) {
-            self.write_address(key.address, tables)?;
-        }
-        for slot in &delta.servers_removed {
-            self.clear_server(*slot);
-        }
-        for ifindex in &delta.interfaces_removed {
-            self.clear_interface(*ifindex);
-        }
-        self.tables = tables.clone();
-        Ok(())
-    }
-
-    fn interface_words(&self, ifindex: u32) -> &[AtomicU64] {
-        let place = ifindex as usize % abi::INTERFACE_PLACES;
-        &self.interfaces[place * abi::INTERFACE_WORDS..][..abi::INTERFACE_WORDS]
-    }
-
-    fn write_interface(&self, ifindex: u32, mac: Mac) -> Result<(), EngineError> {
-        let place = self.interface_words(ifindex);
-        let there = place[1].load(Relaxed) as u32;
-        if there != 0 && there != ifindex && self.tables.interfaces.contains_key(&there) {
-            return Err(EngineError::Interface {
-                interface: format!("number {ifindex}"),
-                why: format!(
-                    "its number and that of interface {there} are equal modulo {}",
-                    abi::INTERFACE_PLACES
-                ),
-            });
-        }
-        for (word, value) in place.iter().zip(abi::interface(ifindex, mac)) {
-            word.store(value, Release);
-        }
-        Ok(())
-    }
-
-    fn clear_interface(&self, ifindex: u32) {
-        let number = &self.interface_words(ifindex)[1];
-        if number.load(Relaxed) as u32 == ifindex {
-            number.store(0, Release);
-        }
-    }
-
-    fn write_server(&self, slot: u16, server: &evener_core::tables::ServerEntry, tables: &Tables) {
-        let src = tables.interfaces.get(&server.ifindex).copied().unwrap_or_default();
-        let words = abi::server(server, src);
-        let at = usize::from(slot) * abi::SERVER_WORDS;
-        // The flags' word last: until it says "present", nothing reads the others.
-        for word in
-            (0..abi::SERVER_WORDS).filter(|w| *w != abi::SERVER_FLAGS_WORD).chain([abi::SERVER_FLAGS_WORD])
-        {
-            self.servers[at + word].store(words[word], Release);
-        }
-    }
-
-    /// Writes the half that is not in force. The VIPs that name it come next.
-    fn write_ring(&mut self, service: u16, ring: &Ring) -> Result<(), EngineError> {
-        if usize::from(service) >= abi::SERVICES_MAX {
-            return Err(EngineError::Capacity(format!("the tables hold {} services", abi::SERVICES_MAX)));
-        }
-        let half = 1 - self.halves.get(&service).copied().unwrap_or(1);
-        let at = (usize::from(service) * 2 + usize::from(half)) * abi::RING_WORDS;
-        for (place, word) in self.rings[at..at + abi::RING_WORDS].iter().zip(abi::ring(ring)) {
-            place.store(word, Release);
-        }
-        self.halves.insert(service, half);
-        Ok(())
-    }
-
-    /// Writes all VIPs to the half that is not in force, each to a place of its own, and switches.
-    fn write_vips(&mut self, tables: &Tables) -> Result<(), EngineError> {
-        let keys: Vec<u64> = tables.vips.keys().map(abi::vip_bits).collect();
-        let multiplier = separating(&keys, self.commit[0].load(Relaxed))
-            .ok_or_else(|| EngineError::Capacity(format!("no room for {} service addresses", keys.len())))?;
-        let half = (self.commit[0].load(Relaxed) & 1) ^ 1;
-        let size = abi::VIP_PLACES * abi::VIP_WORDS;
-        let places = &self.vips[half as usize * size..][..size];
-        for word in places {
-            word.store(0, Relaxed);
-        }
-        for (key, vip) in &tables.vips {
-            let ring = self.halves.get(&vip.service).copied().unwrap_or_default();
-            let at = abi::vip_place(abi::vip_bits(key), multiplier) * abi::VIP_WORDS;
-            for (word, value) in places[at..].iter().zip(abi::vip(key, vip, ring)) {
-                word.store(value, Relaxed);
-            }
-        }
-        self.commit[0].store((multiplier & !1) | half, Release);
-        self.committed = Instant::now();
-        Ok(())
-    }
-
-    fn write_address(&self, address: Ipv4Addr, tables: &Tables) -> Result<(), EngineError> {
-        if tables.has_address(address) {
-            let announce = u32::from(tables.announces(address));
-            return self.update("addresses", &address.octets(), &announce.to_ne_bytes());
-        }
-        self.delete("addresses", &address.octets())
-    }
-
-    fn clear_server(&self, slot: u16) {
-        let at = usize::from(slot) * abi::SERVER_WORDS;
-        self.servers[at + abi::SERVER_FLAGS_WORD].store(0, Release);
-    }
-
     /// The clock that sessions go by.
     pub(super) fn now(&self) -> u32 {
-        let frame = [0u8; 64];
-        self.fd("clock")
-            .and_then(|clock| super::test_run::run(clock.as_raw_fd(), &frame, &mut [0u8; 64], 1))
-            // A program that was loaded runs; if ever it doesn't, the clock is merely coarser.
-            .map_or_else(|_| crate::now_ticks(), |(ticks, ..)| ticks)
+        self.memory.now()
     }
 
     pub(super) fn memory(&self) -> Memory<'_> {
-        Memory {
-            sessions: Sessions::new(&self.buckets, &self.active),
-            counts: Counts { cursors: &self.cursors, active: &self.active },
-            seed: self.seed,
-        }
+        self.memory.memory()
+    }
+
+    /// The same for a thread of its own.
+    pub(super) fn shared_memory(&self) -> Arc<KernelMemory> {
+        Arc::clone(&self.memory)
     }
 
     pub(super) fn counters(&self) -> Result<Counters, EngineError> {
@@ -360,7 +261,8 @@ impl Program {
         let mut counters = Counters::default();
         for reason in Reason::ALL {
             let values = per_cpu("reasons", *reason as u32)?;
-            counters.reasons.insert(*reason, values.iter().map(|value| word(value, 0)).sum());
+            let total = values.iter().fold(0u64, |sum, value| sum.wrapping_add(word(value, 0)));
+            counters.reasons.insert(*reason, total);
         }
         for slot in self.tables.servers.keys() {
             let values = per_cpu("server_stats", u32::from(*slot))?;
@@ -368,10 +270,12 @@ impl Program {
             let server = ServerCounters { packets: sum(0), bytes: sum(1), connections: sum(2) };
             counters.servers.insert(*slot, server);
         }
-        // The program spares the second counter for what every forwarded packet counts already.
+        // The program spares a second counter for what every packet given to a server counts already. What was
+        // given and not forwarded is up the stack, or is in the first one as a number below zero.
         let given: u64 = counters.servers.values().map(|server| server.packets).sum();
-        let local = counters.reasons.get(&Reason::Local).copied().unwrap_or_default();
-        counters.reasons.insert(Reason::Forwarded, given.saturating_sub(local));
+        let of = |reason: Reason| counters.reasons.get(&reason).copied().unwrap_or_default();
+        let forwarded = given.wrapping_add(of(Reason::Forwarded)).wrapping_sub(of(Reason::Local));
+        counters.reasons.insert(Reason::Forwarded, forwarded);
         Ok(counters)
     }
 
@@ -384,20 +288,38 @@ impl Program {
     }
 }
 
-/// A multiplier that gives every key a place of its own, looked for from `from` on.
-fn separating(keys: &[u64], from: u64) -> Option<u64> {
-    let mut multiplier = from;
-    for _ in 0..100_000 {
-        // Any sequence that tries many will do; this is Knuth's linear congruential one.
-        multiplier =
-            multiplier.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mut taken = [false; abi::VIP_PLACES];
-        let mut place = |bits: &u64| std::mem::replace(&mut taken[abi::vip_place(*bits, multiplier)], true);
-        if !keys.iter().any(&mut place) {
-            return Some(multiplier);
-        }
-    }
-    None
+fn buckets(sessions_max: usize) -> Result<u32, EngineError> {
+    u32::try_from(buckets_for(sessions_max))
+        .map_err(|_| EngineError::Capacity(format!("{sessions_max} sessions are too many")))
+}
+
+fn opened(object: &[u8]) -> Result<OpenObject, EngineError> {
+    ObjectBuilder::default()
+        .name("evener")
+        .and_then(|builder| builder.open_memory(object))
+        .map_err(|error| refused("opening the BPF object", error))
+}
+
+fn program_fd<'o>(object: &'o Object, name: &str) -> Result<BorrowedFd<'o>, EngineError> {
+    object
+        .progs()
+        .find(|program| program.name() == OsStr::new(name))
+        // SAFETY: the descriptor belongs to the object, which the borrow doesn't outlive.
+        .map(|program| unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
+        .ok_or_else(|| EngineError::Capacity(format!("the BPF object has no program {name}")))
+}
+
+fn second(map: &MapHandle) -> Result<MapHandle, EngineError> {
+    MapHandle::try_from(map).map_err(|error| refused("opening a map", error))
+}
+
+fn shared<T: crate::shared::Plain>(
+    maps: &BTreeMap<&'static str, MapHandle>,
+    name: &str,
+    len: usize,
+) -> Result<Shared<T>, EngineError> {
+    Shared::map(maps[name].as_fd(), len)
+        .map_err(|error| EngineError::system(format!("mapping {name}"), CAPABILITY, error))
 }
 
 /// A map's name in [`PINNED`]: that of its section without the prefix, where the compiler made the map of an
@@ -417,8 +339,13 @@ fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> R
             assert_eq!(built, Some(abi::ABI_VERSION), "abi.rs and abi.h name one version");
             value[..abi::SETTINGS_LEN].copy_from_slice(&settings.to_bytes());
         }
-        if name == "sessions" {
-            map.set_max_entries(settings.buckets).map_err(|error| refused("sizing sessions", error))?;
+        let entries = match name.as_str() {
+            "sessions" => Some(settings.buckets),
+            "sessions6" => Some(settings.buckets6),
+            _ => None,
+        };
+        if let Some(entries) = entries {
+            map.set_max_entries(entries).map_err(|error| refused(format!("sizing {name}"), error))?;
         }
         if let Some(dir) = adopt.filter(|_| PINNED.contains(&&*name)) {
             map.reuse_pinned_map(dir.join(&name)).map_err(|e| refused(format!("adopting map {name}"), e))?;

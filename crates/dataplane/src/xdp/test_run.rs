@@ -7,6 +7,7 @@ use std::time::Duration;
 use evener_core::decide::Verdict;
 use libbpf_rs::libbpf_sys as sys;
 
+use super::attach::Hook;
 use super::program::Program;
 use crate::EngineError;
 
@@ -17,15 +18,28 @@ const XDP_REDIRECT: u32 = 4;
 /// The loopback interface, which test runs come in by.
 const LOOPBACK: u32 = 1;
 
-pub(super) fn director(program: &Program, frame: &[u8]) -> Result<(Verdict, Vec<u8>), EngineError> {
+/// TC verdicts (linux/pkt_cls.h).
+const TC_PASS: u32 = 0;
+const TC_REDIRECT: u32 = 7;
+
+/// Runs a frame through the program that such a hook wants.
+pub(super) fn director(
+    program: &Program,
+    hook: Hook,
+    frame: &[u8],
+) -> Result<(Verdict, Vec<u8>), EngineError> {
+    let fd = match hook {
+        Hook::Xdp => program.fd("director")?,
+        Hook::Tc => program.tc_fd()?,
+    };
     let mut out = vec![0u8; frame.len() + 256];
-    let (verdict, len, _) = run(program.fd("director")?.as_raw_fd(), frame, &mut out, 1)?;
+    let (verdict, len, _) = run(fd.as_raw_fd(), frame, &mut out, 1)?;
     out.truncate(len);
-    let verdict = match verdict {
-        XDP_TX => Verdict::Forward { ifindex: LOOPBACK },
+    let verdict = match (hook, verdict) {
+        (Hook::Xdp, XDP_TX) => Verdict::Forward { ifindex: LOOPBACK },
         // The target is not told; the frame's new source MAC is that interface's own.
-        XDP_REDIRECT => Verdict::Forward { ifindex: 0 },
-        XDP_PASS => Verdict::Pass,
+        (Hook::Xdp, XDP_REDIRECT) | (Hook::Tc, TC_REDIRECT) => Verdict::Forward { ifindex: 0 },
+        (Hook::Xdp, XDP_PASS) | (Hook::Tc, TC_PASS) => Verdict::Pass,
         _ => Verdict::Drop,
     };
     Ok((verdict, out))

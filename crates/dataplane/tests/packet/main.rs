@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use evener_core::decide::Reason;
 use evener_core::farm::Protocol;
 use evener_core::sessions::{Seed, ticks};
-use evener_core::tables::{Delta, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey};
+use evener_core::tables::{Delta, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_core::wire::Mac;
 use evener_dataplane::Engine;
 use evener_dataplane::packet::{Options, PacketEngine};
@@ -38,6 +38,7 @@ fn session_file() -> PathBuf {
 fn options(session_file: PathBuf) -> Options {
     Options {
         sessions_max: 4096,
+        sessions6_max: 1024,
         seed: Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f),
         threads: 2,
         session_file,
@@ -45,11 +46,12 @@ fn options(session_file: PathBuf) -> Options {
 }
 
 fn key() -> VipKey {
-    VipKey { address: hosts::VIP, port: 80, protocol: Protocol::Tcp }
+    VipKey { address: hosts::VIP.into(), port: 80, protocol: Protocol::Tcp }
 }
 
 fn server(mac: Mac, ifindex: u32) -> ServerEntry {
-    ServerEntry { identity: u64::from(mac.0[5]) + 77, mac, ifindex, weight: 1, up: true, local: false }
+    let identity = u64::from(mac.0[5]) + 77;
+    ServerEntry { identity, mac, ifindex, weight: 1, up: true, local: false, way: Way::Link }
 }
 
 /// One service in front of `servers`, in slots from 1 on, chosen in turn.
@@ -63,6 +65,7 @@ fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) ->
         rings: BTreeMap::from([(0, Arc::new(Ring { order, hash }))]),
         servers: (1..).zip(servers.iter().copied()).collect(),
         interfaces: interfaces.iter().copied().collect(),
+        endpoints: BTreeMap::new(),
     }
 }
 

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Which server a client's packet goes to: core/src/decide/choose.rs. */
+#ifndef EVENER_CHOOSE_H
+#define EVENER_CHOOSE_H
+
+#include "parse.h"
+#include "select.h"
+#include "sessions.h"
+
+struct flow {
+	const struct vip *vip;
+	__u64 key; /* of an IPv4 session */
+	struct key6 key6; /* of an IPv6 session */
+	__u64 hash;
+	__u32 now;
+	bool v6;
+	bool udp;
+	__u8 flags;
+};
+
+struct choice {
+	__u64 session; /* as it now is; 0 if there is none */
+	__u16 server;
+	bool new_session;
+	__u8 beside; /* a reason counted beside the verdict, or 0 */
+};
+
+static __always_inline bool opens(const struct flow *flow)
+{
+	return flow->udp || (flow->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+/* `state` is below the mask in any case; the verifier wants to see it. */
+static __always_inline __u32 idle_of(const struct vip *vip, __u8 state)
+{
+	return vip->idle[state & (STATES - 1)];
+}
+
+static __always_inline __u64 value_in(const struct flow *flow, __u16 server, __u8 state)
+{
+	return value_of(server, state, flow->now + idle_of(flow->vip, state));
+}
+
+/* Whether a noted value is worth writing anew: every few seconds is enough. */
+static __always_inline bool is_stale(const struct vip *vip, __u64 old, __u64 new)
+{
+	__u32 step = idle_of(vip, value_state(new)) >> 6;
+
+	if (step > 1 << 12)
+		step = 1 << 12;
+	return (__u32)old != (__u32)new || (__s32)(value_expires(new) - value_expires(old)) > (__s32)step;
+}
+
+static __always_inline bool find_flow(const struct flow *flow, struct found *found)
+{
+	if (flow->v6)
+		return find6(TABLE_SESSIONS6, 0, &flow->key6, flow->hash, flow->now, found) != NOT_FOUND;
+	return find_session(flow->key, flow->hash, flow->now, found);
+}
+
+static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
+{
+	if (flow->v6)
+		return insert_session6(&flow->key6, flow->hash, value, flow->now);
+	return insert_session(flow->key, flow->hash, value, flow->now);
+}
+
+static __always_inline bool chooses_anew(const struct flow *flow, __u64 value, const struct server *server)
+{
+	__u8 state = value_state(value);
+
+	if (!server)
+		return true;
+	if (!opens(flow))
+		return false;
+	return state == STATE_CLOSING || ((state == STATE_NEW || state == STATE_UDP) && !(server->flags & SERVER_UP));
+}
+
+/* Keeps a session alive and moves its state on, whichever side the packet is from. */
+static __always_inline __u64 follow(const struct flow *flow, struct found *found)
+{
+	__u8 was = value_state(found->value), state = was;
+	__u64 value;
+
+	if ((was == STATE_NEW || was == STATE_ESTABLISHED) && flow->flags & (TCP_FIN | TCP_RST))
+		state = STATE_CLOSING;
+	else if (was == STATE_NEW && !(flow->flags & TCP_SYN))
+		state = STATE_ESTABLISHED;
+	value = value_in(flow, value_server(found->value), state);
+	if (is_stale(flow->vip, found->value, value))
+		change_session(found, value);
+	return value;
+}
+
+static __always_inline void open_session(const struct flow *flow, struct found *found, bool known,
+					 struct choice *choice)
+{
+	__u16 server = select_server(flow->vip, flow->hash);
+	__u64 value;
+
+	choice->server = server;
+	if (server == NO_SERVER)
+		return;
+	choice->new_session = true;
+	value = value_in(flow, server, flow->udp ? STATE_UDP : STATE_NEW);
+	if (known ? change_session(found, value) : insert_flow(flow, value)) {
+		choice->session = value;
+		return;
+	}
+	choice->beside = known ? REASON_NO_SESSION : REASON_TABLE_FULL;
+	choice->server = by_hash(flow->vip, flow->hash);
+}
+
+/* Returns the server's entry, or NULL where there is none. */
+static __always_inline struct server *choose(const struct flow *flow, struct choice *choice)
+{
+	struct found found = {};
+	bool known = find_flow(flow, &found);
+
+	if (known) {
+		struct server *server = present_server(value_server(found.value));
+
+		if (!chooses_anew(flow, found.value, server)) {
+			choice->session = follow(flow, &found);
+			choice->server = value_server(found.value);
+			return server;
+		}
+	}
+	if (opens(flow)) {
+		open_session(flow, &found, known, choice);
+	} else {
+		choice->server = by_hash(flow->vip, flow->hash);
+		choice->beside = REASON_NO_SESSION;
+	}
+	return present_server(choice->server);
+}
+
+#endif

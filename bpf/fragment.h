@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* What is remembered of first fragments: core/src/fragments.rs. */
+#ifndef EVENER_FRAGMENT_H
+#define EVENER_FRAGMENT_H
+
+#include "rewrite.h"
+#include "sessions.h"
+
+static __always_inline bool fragment_key_of(context *ctx, const struct journey *journey, struct fragment_key *key)
+{
+	key->id = journey->fragment.id;
+	key->protocol = journey->protocol;
+	key->v6 = journey->v6;
+	key->pad = 0;
+	return load_ends(ctx, journey->l3, journey->v6, &key->src, &key->dst);
+}
+
+static __always_inline struct track *find_track(const struct fragment_key *key, __u32 now)
+{
+	struct track *track = bpf_map_lookup_elem(&fragments, key);
+
+	if (track && (__s32)(track->expires - now) <= 0)
+		track = 0;
+	return track;
+}
+
+/* Remembers a first fragment; false if another one of the same packet says otherwise. */
+__attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32 answer)
+{
+	struct track track = {}, *seen;
+	__u32 now = ticks_now();
+	struct journey *journey;
+
+	if (!at)
+		return false;
+	journey = &at->journey;
+	if (!fragment_key_of(ctx, journey, &at->key))
+		return false;
+	seen = find_track(&at->key, now);
+	if (seen)
+		return seen->server == journey->server && seen->vip == journey->vip && seen->port == journey->port &&
+		       seen->first_end == journey->fragment.end && seen->answer == answer;
+	track.expires = now + (FRAGMENT_LIFETIME_MS * 1000000ULL >> 20);
+	track.server = journey->server;
+	track.vip = journey->vip;
+	track.port = journey->port;
+	track.first_end = journey->fragment.end;
+	track.answer = answer;
+	bpf_map_update_elem(&fragments, &at->key, &track, BPF_ANY);
+	return true;
+}
+
+/* Gives a frame to application space, to be decided again there. */
+static __always_inline int hold(context *ctx)
+{
+	__u32 len = frame_len(ctx);
+	struct held *copy;
+
+	if (len == 0 || len > HELD_FRAME_MAX)
+		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
+	copy = bpf_ringbuf_reserve(&held, sizeof(*copy), 0);
+	if (!copy)
+		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
+	copy->ifindex = frame_ingress(ctx);
+	copy->len = len;
+	hide(len);
+	if (len == 0 || len > HELD_FRAME_MAX || frame_load(ctx, 0, copy->frame, len)) {
+		bpf_ringbuf_discard(copy, 0);
+		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
+	}
+	bpf_ringbuf_submit(copy, 0);
+	return count_and(VERDICT_DROP, REASON_FRAGMENT_HELD);
+}
+
+#endif

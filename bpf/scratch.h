@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What the rarer ways of a packet need to know of it. It stands in a map and not on the stack, of which all
+ * functions on one way have 512 bytes together. Programs are not interrupted by others on their CPU.
+ */
+#ifndef EVENER_SCRATCH_H
+#define EVENER_SCRATCH_H
+
+#include "parse.h"
+#include "sessions.h"
+
+/* A packet on its way, for what is not inlined: by offsets, since pointers don't survive a call. */
+struct journey {
+	__u64 hash;
+	__u32 server; /* slot */
+	__u32 l3, l4;
+	__u32 len; /* of the IP packet */
+	__u32 bytes; /* of the frame, for the server's count */
+	__u8 new_session;
+	__u8 reason; /* counted in the place of the server, or 0 */
+	__u16 vip;
+	__u16 port; /* the number that stands for the client, or 0 */
+	__u8 protocol;
+	__u8 v6;
+	__u8 flags;
+	__u8 is_fragment;
+	struct fragment fragment;
+	__be16 src_port, dst_port;
+};
+
+/* What becomes of a packet's two ends; a port of 0 stays as it is. */
+struct ends {
+	struct ip src, dst;
+	__be16 src_port, dst_port;
+	__u8 has_src, has_dst;
+};
+
+/* The session that an answer belongs to. */
+struct owner {
+	struct key6 key; /* an IPv4 client is mapped */
+	struct ip client;
+	struct ip service;
+	struct ip own; /* the director's own address towards the server */
+	__be16 service_port;
+	__be16 client_port;
+	__u16 server;
+	__u16 vip;
+	__u16 port; /* the number that stands for the client, or 0 */
+	__u8 v6;
+};
+
+/* What a packet goes from and to. */
+struct way_back {
+	struct endpoint_key from;
+	struct ip to;
+	__be16 to_port;
+	__u16 pad;
+	__u32 now;
+};
+
+/* Where a packet goes by the host's routes. */
+struct hop {
+	__u32 ifindex; /* 0: the host's own stack must find the neighbour first */
+	__u32 mtu; /* not 0: the packet is longer than this */
+	__u8 src[8];
+	__u8 dst[8];
+};
+
+/* What an ICMP error quotes. */
+struct quoted {
+	struct ip src, dst;
+	__be16 src_port, dst_port;
+	__u32 l3, l4;
+	__u8 protocol;
+	__u8 v6;
+};
+
+/* A link header in halves of words: the stack is read and written at multiples of what is read. */
+struct link {
+	__u16 half[LINK_LEN_MAX / 2 + 1];
+};
+
+/* An IPv6 header, with addresses as the rest has them. */
+struct ip6_header {
+	__be32 word; /* version, traffic class, flow label */
+	__be16 payload_len;
+	__u8 next;
+	__u8 hop_limit;
+	struct ip from;
+	struct ip to;
+};
+
+/* What goes before the packet that an ICMP error quotes. */
+struct v4_error {
+	struct iphdr ip;
+	struct icmp icmp;
+};
+
+struct v6_error {
+	struct ip6_header ip;
+	struct icmp icmp;
+};
+
+/* A neighbour solicitation without options. */
+struct solicitation {
+	struct ip6_header ip;
+	struct icmp icmp;
+	struct ip target;
+};
+
+/* A neighbour advertisement with its one option. */
+struct advertisement {
+	struct ip6_header ip;
+	struct icmp icmp;
+	struct ip target;
+	__u8 option[2];
+	__u16 mac[ETH_ALEN / 2];
+};
+
+/*
+ * What a function that is not inlined may give in the place of a verdict: which one comes next. So none has
+ * to call another from deep within, and stacks stay short.
+ */
+#define STEP_ERROR_TO_SERVER 0x101
+#define STEP_ERROR_TO_CLIENT 0x102
+#define STEP_DELIVER 0x103
+#define STEP_TOO_BIG 0x104
+
+struct scratch {
+	struct journey journey;
+	struct way_back back;
+	struct owner owner;
+	struct ends ends; /* the packet's new ones */
+	struct quoted quoted;
+	struct ends quoted_ends; /* the quoted packet's new ones */
+	struct hop hop;
+	struct ip src, dst; /* the packet's own */
+	struct ip from; /* who says that the packet is too big, */
+	__u32 mtu; /* and for what */
+	struct fragment_key key;
+	struct link link;
+	struct v4_error error4;
+	struct v6_error error6;
+	struct solicitation question;
+	struct advertisement advertisement;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+static __always_inline struct scratch *scratch_for(const struct packet *packet)
+{
+	__u32 first = 0;
+	struct scratch *scratch_here = bpf_map_lookup_elem(&scratch, &first);
+	struct journey *journey;
+
+	if (!scratch_here)
+		return 0;
+	journey = &scratch_here->journey;
+	journey->hash = 0;
+	journey->server = NO_SERVER;
+	journey->l3 = packet->l3;
+	journey->l4 = packet->l4;
+	journey->len = packet->len;
+	journey->bytes = 0;
+	journey->new_session = false;
+	journey->reason = 0;
+	journey->vip = 0;
+	journey->port = 0;
+	journey->protocol = packet->protocol;
+	journey->v6 = packet->v6;
+	journey->flags = packet->flags;
+	journey->is_fragment = packet->is_fragment;
+	journey->fragment = packet->fragment;
+	journey->src_port = packet->client_port;
+	journey->dst_port = packet->port;
+	return scratch_here;
+}
+
+#endif

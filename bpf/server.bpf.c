@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/*
+ * Runs on servers: takes packets out of tunnels, and keeps the segments that servers offer small enough for
+ * them. The first is there for XDP and for TC; they differ in how a frame is got at and shortened.
+ */
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include "untunnel.h"
+
+/* Ethernet, IPv6, UDP, GUE with all its words, IPv6 with some extension headers, ports. */
+#define HEADERS_LEN 256
+#define TCP_SYN 0x02
+/* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6 of <linux/bpf.h>, since Linux 6.3: what becomes the frame's protocol. */
+#define DECAP_L3_IPV4 (1ULL << 7)
+#define DECAP_L3_IPV6 (1ULL << 8)
+/* Options of a TCP header (RFC 9293, section 3.2). */
+#define OPTION_END 0
+#define OPTION_NOTHING 1
+#define OPTION_MSS 2
+#define OPTION_MSS_LEN 4
+#define OPTIONS_MAX 40
+
+static __always_inline int refused(__u32 reason, int drop)
+{
+	count_server(reason);
+	return drop;
+}
+
+SEC("xdp")
+int untunnel_xdp(struct xdp_md *ctx)
+{
+	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	struct inner inner = {};
+	struct ethhdr *old = cursor.at, ethernet, *new;
+	int verdict = untunnel(cursor, cursor.end - cursor.at, &inner);
+
+	if (verdict == NOT_OURS)
+		return XDP_PASS;
+	if (verdict != SERVER_DECAPSULATED || (void *)(old + 1) > cursor.end)
+		return refused(verdict, XDP_DROP);
+	ethernet = *old;
+	if (bpf_xdp_adjust_head(ctx, inner.outer_len))
+		return refused(SERVER_NOT_SHRUNK, XDP_DROP);
+	cursor.at = (void *)(long)ctx->data;
+	cursor.end = (void *)(long)ctx->data_end;
+	new = take(&cursor, sizeof(*new));
+	if (!new)
+		return refused(SERVER_NOT_SHRUNK, XDP_DROP);
+	*new = ethernet;
+	new->h_proto = inner.ethertype;
+	count_server(SERVER_DECAPSULATED);
+	return XDP_PASS;
+}
+
+SEC("tc")
+int untunnel_tc(struct __sk_buff *skb)
+{
+	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	__u64 decap = BPF_F_ADJ_ROOM_FIXED_GSO;
+	struct inner inner = {};
+	struct ethhdr *ethernet;
+	int verdict;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return TC_ACT_UNSPEC;
+	/* Some drivers leave all but a few bytes in pages that are not looked at here. */
+	if (cursor.at + HEADERS_LEN > cursor.end && cursor.end - cursor.at < skb->len) {
+		bpf_skb_pull_data(skb, skb->len < HEADERS_LEN ? skb->len : HEADERS_LEN);
+		cursor.at = (void *)(long)skb->data;
+		cursor.end = (void *)(long)skb->data_end;
+	}
+	verdict = untunnel(cursor, skb->len, &inner);
+	if (verdict == NOT_OURS)
+		return TC_ACT_UNSPEC;
+	if (verdict != SERVER_DECAPSULATED)
+		return refused(verdict, TC_ACT_SHOT);
+	/* What GRO has put together stays together: its segments were that long before, and inside. */
+	decap |= inner.ethertype == bpf_htons(ETH_P_IP) ? DECAP_L3_IPV4 : DECAP_L3_IPV6;
+	if (bpf_skb_adjust_room(skb, -(__s32)inner.outer_len, BPF_ADJ_ROOM_MAC, decap))
+		return refused(SERVER_NOT_SHRUNK, TC_ACT_SHOT);
+	cursor.at = (void *)(long)skb->data;
+	cursor.end = (void *)(long)skb->data_end;
+	ethernet = take(&cursor, sizeof(*ethernet));
+	if (ethernet)
+		ethernet->h_proto = inner.ethertype;
+	count_server(SERVER_DECAPSULATED);
+	return TC_ACT_UNSPEC;
+}
+
+/* Lowers the MSS option among those from `at` to `end`, offsets from the beginning of the frame, `tcp` being
+ * that of the TCP header. */
+static __always_inline void lower_mss(struct __sk_buff *skb, __u32 tcp, __u32 at, __u32 end, __u32 mss)
+{
+	for (int i = 0; i < OPTIONS_MAX; i++) {
+		__u8 option[OPTION_MSS_LEN];
+		__u16 was, now;
+
+		/* One that is too short for an MSS option isn't one. */
+		if (at + sizeof(option) > end || bpf_skb_load_bytes(skb, at, option, sizeof(option)))
+			return;
+		if (option[0] == OPTION_END)
+			return;
+		if (option[0] == OPTION_NOTHING) {
+			at += 1;
+			continue;
+		}
+		if (option[0] != OPTION_MSS) {
+			if (option[1] < 2)
+				return;
+			at += option[1];
+			continue;
+		}
+		was = option[2] << 8 | option[3];
+		if (option[1] != OPTION_MSS_LEN || was <= mss)
+			return;
+		option[2] = mss >> 8;
+		option[3] = mss;
+		/* The sum is of words counted from the TCP header's beginning. */
+		now = at & 1 ? (__u16)(mss << 8 | (mss >> 8 & 0xff)) : mss;
+		if (at & 1)
+			was = was << 8 | was >> 8;
+		if (!bpf_l4_csum_replace(skb, tcp + __builtin_offsetof(struct tcphdr, check), bpf_htons(was),
+					 bpf_htons(now), sizeof(was)) &&
+		    !bpf_skb_store_bytes(skb, at, option, sizeof(option), 0))
+			count_server(SERVER_CLAMPED);
+		return;
+	}
+}
+
+/*
+ * Servers answer clients directly, so only here can it be seen what segments they offer (RFC 9293, section
+ * 3.7.1); what clients send back must fit into the tunnel.
+ */
+SEC("tc")
+int clamp(struct __sk_buff *skb)
+{
+	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	struct own_service key = { .protocol = IPPROTO_TCP };
+	__u32 at = sizeof(struct ethhdr), header_len, mss;
+	struct tcphdr *tcp;
+	struct offer *offer;
+
+	if (!take(&cursor, sizeof(struct ethhdr)))
+		return TC_ACT_UNSPEC;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || ip->protocol != IPPROTO_TCP || ip->ihl != 5)
+			return TC_ACT_UNSPEC;
+		mapped(&key.address, ip->saddr);
+		at += sizeof(*ip);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || ip->nexthdr != IPPROTO_TCP)
+			return TC_ACT_UNSPEC;
+		copied(&key.address, &ip->saddr);
+		at += sizeof(*ip);
+	} else {
+		return TC_ACT_UNSPEC;
+	}
+	tcp = take(&cursor, sizeof(*tcp));
+	if (!tcp || !(((__u8 *)tcp)[13] & TCP_SYN))
+		return TC_ACT_UNSPEC;
+	key.port = tcp->source;
+	header_len = tcp->doff * 4;
+	offer = bpf_map_lookup_elem(&own_services, &key);
+	mss = offer ? offer->mss : 0;
+	if (mss)
+		lower_mss(skb, at, at + sizeof(*tcp), at + header_len, mss);
+	return TC_ACT_UNSPEC;
+}
+
+/* Never run: keeps in the object a map that only the agent uses. */
+SEC("xdp")
+int describe_server(struct xdp_md *ctx)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&server_about, &first) ? XDP_PASS : XDP_ABORTED;
+}
+
+/* Names the type that no map names, so that BTF has it. */
+const volatile enum server_reason abi_server_reason = SERVER_DECAPSULATED;
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

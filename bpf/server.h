@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What a server's side shares with the agent that loads it: maps, keys, reasons. Rust's numbers are held
+ * against this file's BTF when it is built.
+ */
+#ifndef EVENER_SERVER_H
+#define EVENER_SERVER_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+/* Maps that were pinned with another number are not adopted. */
+#define SERVER_ABI_VERSION 1
+
+/* Room in the maps; addresses come from configuration only. */
+#define OWN_ADDRESSES_MAX 64
+#define DIRECTORS_MAX 1024
+#define OWN_SERVICES_MAX 8192
+
+/* dataplane/src/server/reason.rs. Packets that are no tunnel packets to this host are not counted. */
+enum server_reason {
+	SERVER_DECAPSULATED = 0,
+	SERVER_CLAMPED = 1,
+	SERVER_UNLISTED_SOURCE = 2,
+	SERVER_NOT_OWN_SERVICE = 3,
+	SERVER_INNER_MARTIAN = 4,
+	SERVER_NESTED = 5,
+	SERVER_MALFORMED = 6,
+	SERVER_GUE_HEADER = 7,
+	SERVER_OUTER_FRAGMENT = 8,
+	SERVER_CONGESTION = 9,
+	SERVER_NOT_SHRUNK = 10,
+	SERVER_REASON_MAX,
+};
+
+/* Of either family; IPv4 as IPv4-mapped IPv6 (RFC 4291, section 2.5.5.2). */
+struct ip_address {
+	__be32 word[4];
+};
+
+/* Key of `own_services`. Port and protocol 0: any packet to the address that has no port to go by. */
+struct own_service {
+	struct ip_address address;
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+/* Its value. */
+struct offer {
+	__u32 mss; /* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
+};
+
+/* What the maps were made by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} server_about SEC(".maps");
+
+/* This host's addresses that tunnels end at. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_ADDRESSES_MAX);
+	__type(key, struct ip_address);
+	__type(value, __u32);
+} own_addresses SEC(".maps");
+
+/* From whom tunnels are accepted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, DIRECTORS_MAX);
+	__type(key, struct ip_address);
+	__type(value, __u32);
+} directors SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_SERVICES_MAX);
+	__type(key, struct own_service);
+	__type(value, struct offer);
+} own_services SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SERVER_REASON_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} server_reasons SEC(".maps");
+
+static __always_inline void count_server(__u32 reason)
+{
+	__u64 *count = bpf_map_lookup_elem(&server_reasons, &reason);
+
+	if (count)
+		*count += 1;
+}
+
+#endif

@@ -1,0 +1,82 @@
+//! First fragments, as this engine's threads remember them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use evener_core::fragments::{FragmentKey, Fragments, Track};
+
+use crate::xdp::abi::FRAGMENTS_MAX;
+
+/// Bounded: the oldest goes.
+#[derive(Debug, Default)]
+pub(super) struct FirstFragments {
+    noted: Mutex<Noted>,
+    count: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    tracks: HashMap<FragmentKey, Track>,
+    /// The keys, oldest first.
+    order: VecDeque<FragmentKey>,
+}
+
+impl FirstFragments {
+    /// How many were noted: when this has grown, those that wait may go on.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        // Between its two parts nothing can fail.
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fragments for FirstFragments {
+    fn find(&self, key: &FragmentKey) -> Option<Track> {
+        self.noted().tracks.get(key).copied()
+    }
+
+    fn note(&self, key: &FragmentKey, track: Track) {
+        let mut noted = self.noted();
+        if noted.tracks.insert(*key, track).is_none() {
+            noted.order.push_back(*key);
+        }
+        if noted.order.len() > FRAGMENTS_MAX
+            && let Some(oldest) = noted.order.pop_front()
+        {
+            noted.tracks.remove(&oldest);
+        }
+        drop(noted);
+        self.count.fetch_add(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_flood_puts_the_oldest_out_and_nothing_grows() {
+        let memory = FirstFragments::default();
+        let key = |id| FragmentKey {
+            src: "203.0.113.7".parse().unwrap(),
+            dst: "192.0.2.100".parse().unwrap(),
+            id,
+            protocol: 17,
+        };
+        let track = |port| Track { expires: 9, server: 1, vip: 1, port, first_end: 10, answer: false };
+        for id in 0..2 * FRAGMENTS_MAX as u32 {
+            memory.note(&key(id), track(0));
+        }
+        memory.note(&key(FRAGMENTS_MAX as u32), track(7));
+        assert_eq!(memory.find(&key(FRAGMENTS_MAX as u32 - 1)), None);
+        assert_eq!(memory.find(&key(FRAGMENTS_MAX as u32)).unwrap().port, 7);
+        assert_eq!(memory.noted().tracks.len(), FRAGMENTS_MAX);
+        assert_eq!(memory.noted().order.len(), FRAGMENTS_MAX);
+        assert_eq!(memory.count(), 2 * FRAGMENTS_MAX as u64 + 1);
+    }
+}

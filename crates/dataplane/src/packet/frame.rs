@@ -1,0 +1,191 @@
+//! What becomes of one frame: decided where it lies, and put into the batch that goes out.
+
+use evener_core::decide::{Memory, Reason, Verdict, decide};
+use evener_core::packet::{Checksum, Packet};
+use evener_core::rewrite::outer_len;
+use evener_core::tables::{Tables, Way};
+
+use super::outbox::{Exits, Filling, Outbox, l3_of, make_local};
+use super::ring::{RESERVE, VLAN_LEN};
+use super::segments::{Gathered, Segments, finish_checksum};
+use super::tally::Tally;
+use super::virtio::{VIRTIO_LEN, Virtio};
+use crate::waiting::Room;
+
+/// What every frame meets.
+pub(super) struct Surroundings<'a> {
+    pub(super) tables: &'a Tables,
+    pub(super) memory: &'a Memory<'a>,
+    pub(super) exits: &'a Exits,
+    /// The interface that frames came in by.
+    pub(super) ingress: u32,
+    /// The loopback interface, by which frames go up the host's own stack.
+    pub(super) loopback: u32,
+    pub(super) now: u32,
+}
+
+/// What working on frames uses up and makes anew.
+pub(super) struct Tools {
+    pub(super) tally: Tally,
+    pub(super) room: Room,
+    segments: Segments,
+    /// For frames that don't stand in the ring.
+    outbox: Outbox,
+}
+
+impl Tools {
+    pub(super) fn new() -> Tools {
+        Tools {
+            tally: Tally::new(),
+            room: Room::default(),
+            segments: Segments::default(),
+            outbox: Outbox::new(),
+        }
+    }
+
+    /// Decides again the frames that wait for their first fragment.
+    pub(super) fn look_into_room(&mut self, around: &Surroundings<'_>) {
+        use crate::waiting::Outcome;
+        let Tools { tally, room, outbox, .. } = self;
+        room.decide(around.tables, around.memory, around.now, |outcome| match outcome {
+            Outcome::Lost => tally.reason(Reason::FragmentLost),
+            Outcome::Decided { decision, len, packet } => {
+                tally.decision(&decision, len);
+                outbox.carry_out(&decision, packet, around.loopback, around.exits);
+            }
+        });
+    }
+
+    /// Sends the segments of a frame, behind what is in the batch: a flow's frames don't overtake one another.
+    fn send_cut(
+        &mut self,
+        gathered: &Gathered<'_>,
+        batch: &mut Filling<'_, '_>,
+        ifindex: u32,
+        exits: &Exits,
+    ) {
+        batch.send(exits);
+        self.segments.cut(gathered, VIRTIO_LEN);
+        let mut own = self.outbox.fill();
+        for segment in self.segments.each() {
+            if own.is_full() {
+                own.send(exits);
+            }
+            own.push(segment, ifindex);
+        }
+        own.send(exits);
+    }
+}
+
+/// Works on a frame that stands in `buffer` behind [`RESERVE`] bytes.
+pub(super) fn work<'f>(
+    buffer: &'f mut [u8],
+    tag: Option<(u16, u16)>,
+    around: &Surroundings<'_>,
+    tools: &mut Tools,
+    batch: &mut Filling<'_, 'f>,
+) {
+    let Some(virtio) = buffer.get(RESERVE - VIRTIO_LEN..).and_then(|rest| rest.first_chunk()) else { return };
+    let virtio = Virtio::read(virtio);
+    let start = put_tag_back(buffer, tag);
+    let mut packet = Packet::new(buffer, start, around.ingress);
+    if virtio.is_partial() {
+        packet.checksum = Checksum::Partial;
+    }
+    packet.segment_len = virtio.segment_len();
+    let len = packet.frame().len();
+    let decision = decide(around.tables, around.memory, &mut packet, around.now);
+    if decision.verdict == Verdict::Hold {
+        let held = tools.room.hold(packet.frame(), around.ingress, around.now);
+        tools.tally.reason(if held { decision.reason } else { Reason::FragmentLost });
+        return;
+    }
+    tools.tally.decision(&decision, len);
+    // What the decision made itself leaves nothing to the hardware.
+    let own = packet.checksum == Checksum::Whole && packet.segment_len.is_none();
+    let (mut start, end) = (packet.start(), packet.start() + packet.frame().len());
+    let moved =
+        |start: usize| if own { Virtio::default() } else { virtio.moved(RESERVE as isize - start as isize) };
+    let mut virtio = moved(start);
+    let ifindex = match (decision.verdict, decision.reason) {
+        (Verdict::Forward { ifindex }, _) => {
+            let frame = &mut buffer[start..end];
+            if let Some(outer_len) =
+                tunnel(around.tables, decision.server).filter(|_| virtio != Virtio::default())
+            {
+                // No hardware can be trusted to know what a tunnel's inner packet wants.
+                let outer = l3_of(frame);
+                if let Some(gathered) = gathered(frame, Some(outer), outer + outer_len, &virtio) {
+                    return tools.send_cut(&gathered, batch, ifindex, around.exits);
+                }
+                virtio = finished(frame, &virtio);
+            }
+            ifindex
+        }
+        (Verdict::Pass, Reason::Local) => {
+            start += make_local(&mut buffer[start..end]);
+            virtio = moved(start);
+            around.loopback
+        }
+        (Verdict::Pass, Reason::ByHost) => {
+            return by_host(&mut buffer[start..end], &virtio, tools, around.exits);
+        }
+        _ => return,
+    };
+    let packet = &mut buffer[start - VIRTIO_LEN..end];
+    packet[..VIRTIO_LEN].copy_from_slice(&virtio.bytes());
+    batch.push(packet, ifindex);
+}
+
+/// Puts the VLAN tag back that the kernel took out of a frame, which then begins where this says.
+fn put_tag_back(buffer: &mut [u8], tag: Option<(u16, u16)>) -> usize {
+    let Some((kind, value)) = tag else { return RESERVE };
+    let start = RESERVE - VLAN_LEN;
+    let addresses_len = 12;
+    if buffer.len() < RESERVE + addresses_len {
+        return RESERVE;
+    }
+    buffer.copy_within(RESERVE..RESERVE + addresses_len, start);
+    let at = start + addresses_len;
+    buffer[at..at + 2].copy_from_slice(&kind.to_be_bytes());
+    buffer[at + 2..at + 4].copy_from_slice(&value.to_be_bytes());
+    start
+}
+
+/// Length of the headers that a server's packets are inside of, if it is behind a tunnel.
+fn tunnel(tables: &Tables, server: u16) -> Option<usize> {
+    match tables.servers.get(&server)?.way {
+        Way::Tunnel { encapsulation, to, .. } => Some(outer_len(encapsulation, to)),
+        Way::Link | Way::Nat { .. } => None,
+    }
+}
+
+/// A frame of several packets, as such; `None` for one packet.
+fn gathered<'f>(frame: &'f [u8], outer: Option<usize>, l3: usize, virtio: &Virtio) -> Option<Gathered<'f>> {
+    let segment_len = usize::from(virtio.segment_len()?);
+    let (l4, _) = virtio.checksum();
+    Some(Gathered { frame, outer, l3, l4, udp: virtio.is_udp(), segment_len })
+}
+
+/// Fills in what was left to the hardware in a frame of one packet.
+fn finished(frame: &mut [u8], virtio: &Virtio) -> Virtio {
+    if virtio.is_partial() {
+        let (start, offset) = virtio.checksum();
+        finish_checksum(frame, start, offset);
+    }
+    Virtio::default()
+}
+
+/// The host's own stack sends the packet on: it has yet to find the neighbour.
+fn by_host(frame: &mut [u8], virtio: &Virtio, tools: &mut Tools, exits: &Exits) {
+    let l3 = l3_of(frame);
+    if let Some(gathered) = gathered(frame, None, l3, virtio) {
+        tools.segments.cut(&gathered, 0);
+        for segment in tools.segments.each() {
+            exits.by_host(segment.get(l3..).unwrap_or_default());
+        }
+        return;
+    }
+    finished(frame, virtio);
+    exits.by_host(frame.get(l3..).unwrap_or_default());
+}

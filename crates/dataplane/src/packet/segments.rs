@@ -1,0 +1,186 @@
+//! Cuts frames that the kernel gathered, or let nobody cut, into the packets that they stand for.
+//!
+//! The kernel would do it on the way out, but not inside a tunnel that it doesn't know of, nor for a raw socket.
+
+use std::ops::Range;
+
+use evener_core::checksum;
+use evener_core::wire::protocol;
+
+const TCP_FIN_PSH: u8 = 0x09;
+const TCP_CWR: u8 = 0x80;
+const UDP_LEN: usize = 8;
+
+/// A frame that holds the payload of several packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gathered<'f> {
+    /// From the link header on.
+    pub(super) frame: &'f [u8],
+    /// Where a tunnel's IP header begins, if the packet is in one.
+    pub(super) outer: Option<usize>,
+    /// Where the packet's IP header begins.
+    pub(super) l3: usize,
+    /// Where its transport header begins.
+    pub(super) l4: usize,
+    /// Whether that is UDP's; else it is TCP's.
+    pub(super) udp: bool,
+    /// Bytes of payload in each packet.
+    pub(super) segment_len: usize,
+}
+
+/// Packets cut from one frame, one behind the other.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    bytes: Vec<u8>,
+    ends: Vec<Range<usize>>,
+}
+
+impl Segments {
+    /// Cuts a frame; each segment has its link header, and `before` zeros before that. Nothing comes of a
+    /// frame whose headers make no sense.
+    pub(super) fn cut(&mut self, gathered: &Gathered<'_>, before: usize) {
+        self.bytes.clear();
+        self.ends.clear();
+        let Some((headers, payload)) = parts(gathered) else { return };
+        let count = payload.len().div_ceil(gathered.segment_len.max(1));
+        for (number, chunk) in payload.chunks(gathered.segment_len.max(1)).enumerate() {
+            let start = self.bytes.len();
+            self.bytes.resize(start + before, 0);
+            self.bytes.extend_from_slice(headers);
+            self.bytes.extend_from_slice(chunk);
+            let segment = &mut self.bytes[start + before..];
+            let place = Place { number, offset: number * gathered.segment_len, last: number + 1 == count };
+            finish_segment(segment, gathered, place);
+            self.ends.push(start..self.bytes.len());
+        }
+    }
+
+    /// The segments, in order.
+    pub(super) fn each(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let mut rest = self.bytes.as_mut_slice();
+        self.ends.iter().map_while(move |range| {
+            let (segment, behind) = std::mem::take(&mut rest).split_at_mut_checked(range.len())?;
+            rest = behind;
+            Some(segment)
+        })
+    }
+}
+
+/// Headers and payload.
+fn parts<'f>(gathered: &Gathered<'f>) -> Option<(&'f [u8], &'f [u8])> {
+    let Gathered { frame, l3, l4, udp, .. } = *gathered;
+    let len = match frame.get(l3)? >> 4 {
+        4 => half(frame, l3 + 2)?,
+        _ => 40 + half(frame, l3 + 4)?,
+    };
+    let header_len = if udp { UDP_LEN } else { usize::from(frame.get(l4 + 12)? >> 4) * 4 };
+    let payload = frame.get(l4 + header_len..l3 + len)?;
+    Some((frame.get(..l4 + header_len)?, payload))
+}
+
+/// Where a segment stands among those of its frame.
+#[derive(Clone, Copy)]
+struct Place {
+    number: usize,
+    /// Bytes of payload before it.
+    offset: usize,
+    last: bool,
+}
+
+fn finish_segment(segment: &mut [u8], gathered: &Gathered<'_>, place: Place) {
+    let Gathered { outer, l3, l4, udp, .. } = *gathered;
+    if let Some(outer) = outer {
+        finish_ip(segment, outer, place.number);
+        let (at, next) = match segment.get(outer).map(|byte| byte >> 4) {
+            Some(4) => (outer + 20, segment.get(outer + 9)),
+            _ => (outer + 40, segment.get(outer + 6)),
+        };
+        if next == Some(&protocol::UDP) {
+            put(segment, at + 4, (segment.len() - at) as u16);
+        }
+    }
+    finish_ip(segment, l3, place.number);
+    if udp {
+        put(segment, l4 + 4, (segment.len() - l4) as u16);
+    } else {
+        finish_tcp(segment, l4, place);
+    }
+    put_transport_checksum(segment, l3, l4, udp);
+}
+
+/// Length, identification and header checksum of one packet of several.
+fn finish_ip(segment: &mut [u8], at: usize, number: usize) {
+    let len = segment.len() - at;
+    if segment.get(at).is_none_or(|byte| byte >> 4 != 4) {
+        put(segment, at + 4, (len - 40) as u16);
+        return;
+    }
+    put(segment, at + 2, len as u16);
+    // Fragments of two packets must not be taken for one's (RFC 6864, section 4.1).
+    let id = half(segment, at + 4).unwrap_or_default() as u16;
+    put(segment, at + 4, id.wrapping_add(number as u16));
+    put(segment, at + 10, 0);
+    let sum = segment.get(at..at + 20).map_or(0, |header| checksum::add(0, header));
+    put(segment, at + 10, checksum::finish(sum));
+}
+
+/// Where a segment's payload belongs, and the flags that are for the first or the last only.
+fn finish_tcp(segment: &mut [u8], l4: usize, place: Place) {
+    if let Some(place_of) = segment.get_mut(l4 + 4..l4 + 8).and_then(|bytes| bytes.first_chunk_mut::<4>()) {
+        let sequence = u32::from_be_bytes(*place_of).wrapping_add(place.offset as u32);
+        *place_of = sequence.to_be_bytes();
+    }
+    if let Some(flags) = segment.get_mut(l4 + 13) {
+        if !place.last {
+            *flags &= !TCP_FIN_PSH;
+        }
+        // "Congestion window reduced" is said once (RFC 3168, section 6.1.2).
+        if place.number != 0 {
+            *flags &= !TCP_CWR;
+        }
+    }
+}
+
+fn put_transport_checksum(segment: &mut [u8], l3: usize, l4: usize, udp: bool) {
+    let at = l4 + if udp { 6 } else { 16 };
+    put(segment, at, 0);
+    let addresses = if segment.get(l3).is_some_and(|byte| byte >> 4 == 4) { 12..20 } else { 8..40 };
+    let (Some(addresses), Some(transport)) =
+        (segment.get(l3 + addresses.start..l3 + addresses.end), segment.get(l4..))
+    else {
+        return;
+    };
+    let next = if udp { protocol::UDP } else { protocol::TCP };
+    let pseudo = checksum::add(checksum::add(0, addresses), &(transport.len() as u32).to_be_bytes());
+    let sum = folded(pseudo + u32::from(next), transport);
+    put(segment, at, if udp && sum == 0 { 0xffff } else { sum });
+}
+
+/// Fills in the checksum that was left to the hardware: what is from `start` on, with the field at `offset`
+/// from there holding the sum of the pseudo-header.
+pub(super) fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) {
+    let Some(covered) = frame.get(start..) else { return };
+    let sum = folded(0, covered);
+    // Of the two zeros UDP wants this one (RFC 768), and to TCP they are the same.
+    put(frame, start + offset, if sum == 0 { 0xffff } else { sum });
+}
+
+/// The checksum of bytes added to a sum: as core's, but four bytes at a time, since
+/// here it is of whole packets.
+fn folded(sum: u32, bytes: &[u8]) -> u16 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let words: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    let folded = (words & 0xffff) + (words >> 16 & 0xffff) + (words >> 32);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    checksum::finish(checksum::add((sum & 0xffff) + (sum >> 16) + folded as u32, rest))
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<usize> {
+    bytes.get(at..)?.first_chunk::<2>().map(|half| usize::from(u16::from_be_bytes(*half)))
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u16) {
+    if let Some(place) = bytes.get_mut(at..at + 2) {
+        place.copy_from_slice(&value.to_be_bytes());
+    }
+}

@@ -1,0 +1,121 @@
+//! Attaching a server's programs by BPF links, which a pin keeps beyond the agent's life.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use libbpf_rs::libbpf_sys as sys;
+
+/// Where in the kernel a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// XDP in the driver, before the kernel makes a packet of the frame.
+    Native,
+    /// TC, behind segments having been put together; kernels from 6.6 on attach there by links.
+    Tc,
+    /// XDP behind the driver, one segment at a time.
+    Generic,
+    /// TC, on the way out.
+    Egress,
+}
+
+impl Hook {
+    const ALL: [Hook; 4] = [Hook::Native, Hook::Tc, Hook::Generic, Hook::Egress];
+
+    /// The name shown to people, and in pins.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Hook::Native => "native",
+            Hook::Tc => "tc",
+            Hook::Generic => "generic",
+            Hook::Egress => "egress",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Option<Hook> {
+        Hook::ALL.into_iter().find(|hook| hook.name() == name)
+    }
+
+    /// The program of `bpf/server.bpf.c` that runs there.
+    pub(super) const fn program(self) -> &'static str {
+        match self {
+            Hook::Native | Hook::Generic => "untunnel_xdp",
+            Hook::Tc => "untunnel_tc",
+            Hook::Egress => "clamp",
+        }
+    }
+
+    const fn kind(self) -> (sys::bpf_attach_type, u32) {
+        match self {
+            Hook::Native => (sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE),
+            Hook::Generic => (sys::BPF_XDP, sys::XDP_FLAGS_SKB_MODE),
+            Hook::Tc => (sys::BPF_TCX_INGRESS, 0),
+            Hook::Egress => (sys::BPF_TCX_EGRESS, 0),
+        }
+    }
+}
+
+/// A program attached to an interface; detached when dropped, unless pinned.
+#[derive(Debug)]
+pub(super) struct Link(OwnedFd);
+
+impl Link {
+    pub(super) fn create(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<Link> {
+        let (kind, flags) = hook.kind();
+        let options = sys::bpf_link_create_opts {
+            sz: size_of::<sys::bpf_link_create_opts>() as sys::size_t,
+            flags,
+            ..Default::default()
+        };
+        // SAFETY: the options live through the call and begin with their own size.
+        owned(unsafe { sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &options) })
+    }
+
+    pub(super) fn open(path: &Path) -> io::Result<Link> {
+        let path = c_path(path)?;
+        // SAFETY: a NUL-terminated path that lives through the call.
+        owned(unsafe { sys::bpf_obj_get(path.as_ptr()) })
+    }
+
+    pub(super) fn pin(&self, path: &Path) -> io::Result<()> {
+        let path = c_path(path)?;
+        // SAFETY: a NUL-terminated path that lives through the call.
+        check(unsafe { sys::bpf_obj_pin(self.0.as_raw_fd(), path.as_ptr()) })
+    }
+
+    /// Puts another program in the place of the one that runs, between two packets.
+    pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        // SAFETY: two open descriptors, and no options.
+        check(unsafe { sys::bpf_link_update(self.0.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
+    }
+
+    /// The interface it is attached to; 0 when that is gone.
+    pub(super) fn ifindex(&self) -> io::Result<u32> {
+        let mut info = sys::bpf_link_info::default();
+        let mut len = size_of::<sys::bpf_link_info>() as u32;
+        // SAFETY: `info` is as long as `len` says and lives through the call.
+        check(unsafe {
+            sys::bpf_obj_get_info_by_fd(self.0.as_raw_fd(), (&raw mut info).cast(), &raw mut len)
+        })?;
+        // SAFETY: the link was made for XDP or TC; both fields of the union begin with the interface, and
+        // any bits are a number.
+        Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex })
+    }
+}
+
+fn owned(fd: i32) -> io::Result<Link> {
+    check(fd)?;
+    // SAFETY: the call has just given us this descriptor.
+    Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// libbpf answers with a negative errno.
+fn check(answer: i32) -> io::Result<()> {
+    if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(()) }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}

@@ -1,0 +1,347 @@
+//! The kernel's side of a server: `bpf/server.bpf.c`, which takes packets out of tunnels from the farm's
+//! directors, and keeps the segments that the server offers small enough for the tunnel.
+//!
+//! Maps and links are pinned, so tunnels work on while the agent is stopped, killed or upgraded; the next one
+//! adopts what runs.
+
+mod attach;
+mod program;
+mod reason;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use evener_core::tables::VipKey;
+
+use crate::EngineError;
+use crate::xdp::pins;
+use attach::Link;
+use program::Program;
+
+pub use attach::Hook;
+pub use reason::Reason;
+
+/// What a server's programs go by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// This host's addresses that tunnels end at.
+    pub addresses: BTreeSet<IpAddr>,
+    /// From whom tunnels are accepted.
+    pub directors: BTreeSet<IpAddr>,
+    /// What may come out: this host's services, each with the largest segment that the server may offer, in
+    /// bytes, where it is not free to choose.
+    pub services: BTreeMap<VipKey, Option<u16>>,
+}
+
+/// Where the programs shall run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// Interfaces that tunnels come in by, and whether each is hardware, whose driver may run the program.
+    pub tunnels: BTreeMap<u32, bool>,
+    /// Interfaces that answers leave by, where segment sizes are lowered.
+    pub answers: BTreeSet<u32>,
+    /// How tunnels are opened; `None` is as early as is good for each interface.
+    pub hook: Option<Hook>,
+}
+
+/// Why a server's programs can't do what they should.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The kernel does not let this process.
+    #[error("{what} needs CAP_BPF and CAP_NET_ADMIN; run as root or grant them ({answer})")]
+    Privilege {
+        /// What was tried.
+        what: String,
+        /// The kernel's answer.
+        answer: String,
+    },
+    /// The kernel can't.
+    #[error("this kernel can't take packets out of tunnels: {what}: {answer}; Linux 6.1 or later is needed")]
+    Kernel {
+        /// What was tried.
+        what: String,
+        /// Its answer.
+        answer: String,
+    },
+    /// An interface refuses the program.
+    #[error("the tunnel program can't be attached to interface {ifindex}: {source}")]
+    Attach {
+        /// The interface's number.
+        ifindex: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The folder for pins.
+    #[error(transparent)]
+    Pins(#[from] EngineError),
+    /// Something in it.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl ServerError {
+    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| ServerError::Io { what, source }
+    }
+}
+
+/// A server's programs at work.
+pub struct Server {
+    program: Program,
+    dir: PathBuf,
+    links: BTreeMap<(u32, Use), (Link, Hook)>,
+    /// Interfaces where segment sizes can't be lowered, which was said.
+    unclamped: BTreeSet<u32>,
+}
+
+/// What a program on an interface is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Tunnels,
+    Answers,
+}
+
+impl Use {
+    fn of(hook: Hook) -> Use {
+        if hook == Hook::Egress { Use::Answers } else { Use::Tunnels }
+    }
+}
+
+/// The folder for a server's pins in this network namespace: beside that of the director, which clears its own.
+///
+/// # Errors
+/// When there is no BPF file system and none can be mounted.
+pub fn directory() -> Result<PathBuf, EngineError> {
+    let director = pins::directory()?;
+    let name = director.file_name().unwrap_or_default().to_string_lossy().replace("net-", "server-");
+    Ok(director.with_file_name(name))
+}
+
+/// The same folder if there is one; for who only looks, and mounts nothing.
+pub fn existing_directory() -> Option<PathBuf> {
+    let name = format!("evener/server-{}", pins::network_namespace().ok()?);
+    let roots = ["/sys/fs/bpf", "/proc/1/root/sys/fs/bpf"];
+    roots.iter().map(|root| Path::new(root).join(&name)).find(|dir| dir.is_dir())
+}
+
+/// A number that no other network namespace has had or will have until the next boot: inode numbers are used
+/// again.
+///
+/// # Errors
+/// When the kernel is older than 5.14.
+pub fn namespace_cookie() -> io::Result<u64> {
+    /// asm-generic/socket.h.
+    const SO_NETNS_COOKIE: i32 = 71;
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: an open socket; the kernel writes at most `len` bytes to `cookie`, which is as long.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
+}
+
+/// What the programs pinned in `dir` have counted; `None` where there are none.
+pub fn counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
+    program::pinned_counters(dir)
+}
+
+/// Where the programs pinned in `dir` run.
+pub fn attached(dir: &Path) -> Vec<(u32, Hook)> {
+    pinned_links(dir)
+        .into_iter()
+        .filter(|(ifindex, ..)| *ifindex != 0)
+        .map(|(i, hook, ..)| (i, hook))
+        .collect()
+}
+
+/// Detaches and forgets what is pinned in `dir`.
+///
+/// # Errors
+/// When it can't be removed.
+pub fn clear(dir: &Path) -> Result<(), ServerError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(ServerError::io(format!("unpinning {}", dir.display()))(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Server {
+    /// Loads the programs. What an earlier agent pinned in `dir` is adopted, and goes on until
+    /// [`Server::apply`] says otherwise.
+    ///
+    /// # Errors
+    /// Missing privileges, or a kernel too old.
+    pub fn start(dir: PathBuf) -> Result<Self, ServerError> {
+        clear_stale(&dir);
+        let adopt = program::is_adoptable(&dir);
+        if !adopt {
+            clear(&dir)?;
+        }
+        let program = Program::load(&dir, adopt)?;
+        let mut links = BTreeMap::new();
+        for (ifindex, hook, path, link) in pinned_links(&dir) {
+            // Its interface is gone, or the program in it has no place any more: it is made anew.
+            if ifindex == 0 || link.update(program.fd(hook.program())?).is_err() {
+                let _ = fs::remove_file(path);
+                continue;
+            }
+            links.insert((ifindex, Use::of(hook)), (link, hook));
+        }
+        Ok(Server { program, dir, links, unclamped: BTreeSet::new() })
+    }
+
+    /// Makes the programs go by `tables` and run at `places`. Where something is refused the rest is done all
+    /// the same.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn apply(&mut self, tables: &Tables, places: &Places) -> Result<(), ServerError> {
+        self.program.pin(&self.dir)?;
+        // No packet comes by an interface before the tables are there.
+        self.program.write_tables(tables)?;
+        self.forget_vanished();
+        let wanted: BTreeMap<(u32, Use), Vec<Hook>> = places
+            .tunnels
+            .iter()
+            .map(|(ifindex, hardware)| {
+                let hooks = places.hook.map_or_else(|| in_order(*hardware), |hook| vec![hook]);
+                ((*ifindex, Use::Tunnels), hooks)
+            })
+            .chain(places.answers.iter().map(|ifindex| ((*ifindex, Use::Answers), vec![Hook::Egress])))
+            .collect();
+        let stays = |place, hook| wanted.get(place).is_some_and(|hooks: &Vec<Hook>| hooks.contains(hook));
+        let links = self.links.iter();
+        let gone: Vec<_> =
+            links.filter(|(place, (_, hook))| !stays(place, hook)).map(|(place, _)| *place).collect();
+        for place in gone {
+            self.detach(place);
+        }
+        let mut done = Ok(());
+        for ((ifindex, use_), hooks) in wanted {
+            if self.links.contains_key(&(ifindex, use_)) {
+                continue;
+            }
+            match (self.attach(ifindex, &hooks), use_) {
+                // Without it a farm works, for clients that ICMP reaches.
+                (Err(error @ ServerError::Attach { .. }), Use::Answers) => {
+                    if self.unclamped.insert(ifindex) {
+                        tracing::warn!("{error}: segment sizes are not lowered there, which takes Linux 6.6");
+                    }
+                }
+                (attached, _) => done = done.and(attached),
+            }
+        }
+        done
+    }
+
+    /// Where the programs run.
+    pub fn attached(&self) -> impl Iterator<Item = (u32, Hook)> {
+        self.links.iter().map(|((ifindex, _), (_, hook))| (*ifindex, *hook))
+    }
+
+    /// What was counted since the programs were first loaded; survives restarts of the agent.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn counters(&self) -> Result<BTreeMap<Reason, u64>, ServerError> {
+        self.program.counters()
+    }
+
+    /// Ends the programs, unless they shall work on without the agent.
+    ///
+    /// # Errors
+    /// When something stays attached.
+    pub fn leave(self, keep: bool) -> Result<(), ServerError> {
+        if keep { Ok(()) } else { clear(&self.dir) }
+    }
+
+    fn attach(&mut self, ifindex: u32, hooks: &[Hook]) -> Result<(), ServerError> {
+        let mut refusal = io::Error::from(io::ErrorKind::Unsupported);
+        for &hook in hooks {
+            match Link::create(self.program.fd(hook.program())?, ifindex, hook) {
+                Ok(link) => {
+                    let path = link_path(&self.dir, ifindex, hook);
+                    link.pin(&path).map_err(ServerError::io(format!("pinning {}", path.display())))?;
+                    self.links.insert((ifindex, Use::of(hook)), (link, hook));
+                    return Ok(());
+                }
+                Err(error) => {
+                    tracing::debug!(ifindex, hook = hook.name(), %error, "not here");
+                    refusal = error;
+                }
+            }
+        }
+        Err(ServerError::Attach { ifindex, source: refusal })
+    }
+
+    fn detach(&mut self, place: (u32, Use)) {
+        if let Some((_, hook)) = self.links.remove(&place) {
+            let _ = fs::remove_file(link_path(&self.dir, place.0, hook));
+        }
+    }
+
+    /// An interface that comes back has another number, or the same and no program.
+    fn forget_vanished(&mut self) {
+        let vanished = |link: &Link| matches!(link.ifindex(), Ok(0));
+        let gone: Vec<_> =
+            self.links.iter().filter(|(_, (link, _))| vanished(link)).map(|(place, _)| *place).collect();
+        gone.into_iter().for_each(|place| self.detach(place));
+    }
+}
+
+/// A driver runs the program earliest; TC sees segments put together; generic XDP takes them apart.
+fn in_order(hardware: bool) -> Vec<Hook> {
+    let all = [Hook::Native, Hook::Tc, Hook::Generic];
+    all.into_iter().filter(|hook| hardware || *hook != Hook::Native).collect()
+}
+
+fn link_path(dir: &Path, ifindex: u32, hook: Hook) -> PathBuf {
+    dir.join(format!("link-{ifindex}-{}", hook.name()))
+}
+
+/// The links pinned in `dir`, with the interface each is attached to: 0 where that is gone.
+fn pinned_links(dir: &Path) -> Vec<(u32, Hook, PathBuf, Link)> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let link = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let hook = name.to_str()?.strip_prefix("link-")?.split('-').nth(1).and_then(Hook::named)?;
+        let link = Link::open(&entry.path()).ok()?;
+        Some((link.ifindex().unwrap_or_default(), hook, entry.path(), link))
+    };
+    entries.filter_map(link).collect()
+}
+
+/// Clears what namespaces that are gone have left: their links are attached to no interface any more.
+fn clear_stale(own: &Path) {
+    let Some(root) = own.parent() else { return };
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let (dir, name) = (entry.path(), entry.file_name());
+        let found = pinned_links(&dir);
+        if name.to_string_lossy().starts_with("server-")
+            && !found.is_empty()
+            && found.iter().all(|(ifindex, ..)| *ifindex == 0)
+        {
+            let _ = clear(&dir);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! `bpf/server.bpf.c`, loaded, and its maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use evener_core::tables::VipKey;
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+
+use super::{Reason, ServerError, Tables};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
+/// `SERVER_ABI_VERSION` of `bpf/server.h`.
+const ABI_VERSION: u32 = 1;
+/// Maps that outlive the agent, by their pins.
+const PINNED: [&str; 5] = ["server_about", "own_addresses", "directors", "own_services", "server_reasons"];
+const REASONS: &str = "server_reasons";
+/// `struct own_service`: address, port, protocol, padding.
+pub(super) const SERVICE_KEY_LEN: usize = 20;
+
+/// The loaded programs and their maps.
+pub(super) struct Program {
+    object: Object,
+    maps: BTreeMap<&'static str, MapHandle>,
+}
+
+fn refused(what: impl Into<String>, error: &libbpf_rs::Error) -> ServerError {
+    let what = what.into();
+    // The verifier says "permission denied" too, and that is no matter of privileges.
+    match error.kind() {
+        ErrorKind::PermissionDenied if !nix::unistd::geteuid().is_root() => {
+            ServerError::Privilege { what, answer: format!("{error:#}") }
+        }
+        _ => ServerError::Kernel { what, answer: format!("{error:#}") },
+    }
+}
+
+/// Whether the maps pinned in `dir` are of this version, and all there.
+pub(super) fn is_adoptable(dir: &Path) -> bool {
+    let version = || -> Option<u32> {
+        let about = MapHandle::from_pinned_path(dir.join("server_about")).ok()?;
+        let value = about.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+        Some(u32::from_ne_bytes(value.try_into().ok()?))
+    };
+    PINNED.iter().all(|map| dir.join(map).exists()) && version() == Some(ABI_VERSION)
+}
+
+/// What the program whose maps are pinned in `dir` has counted.
+pub(super) fn pinned_counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
+    counted(&MapHandle::from_pinned_path(dir.join(REASONS)).ok()?).ok()
+}
+
+fn counted(map: &MapHandle) -> libbpf_rs::Result<BTreeMap<Reason, u64>> {
+    let mut counters = BTreeMap::new();
+    for reason in Reason::ALL {
+        let values = map.lookup_percpu(&(reason as u32).to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+        let words = values.into_iter().filter_map(|value| value.try_into().ok().map(u64::from_ne_bytes));
+        counters.insert(reason, words.sum());
+    }
+    Ok(counters)
+}
+
+impl Program {
+    /// Loads the programs, over the maps pinned in `dir` with `adopt`, else over new ones, which are pinned
+    /// there.
+    pub(super) fn load(dir: &Path, adopt: bool) -> Result<Self, ServerError> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
+            tracing::debug!(target: "libbpf", "{}", text.trim_end());
+        })));
+        let mut open = ObjectBuilder::default()
+            .name("evener_server")
+            .and_then(|builder| builder.open_memory(OBJECT))
+            .map_err(|error| refused("opening the BPF object", &error))?;
+        for mut map in open.maps_mut().filter(|_| adopt) {
+            let name = map.name().to_string_lossy().into_owned();
+            if PINNED.contains(&name.as_str()) {
+                map.reuse_pinned_map(dir.join(&name))
+                    .map_err(|error| refused(format!("adopting map {name}"), &error))?;
+            }
+        }
+        let object = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
+        let mut maps = BTreeMap::new();
+        for name in PINNED {
+            let found = object.maps().find(|map| map.name() == OsStr::new(name));
+            let map = found.ok_or_else(|| ServerError::Kernel {
+                what: format!("map {name}"),
+                answer: "it is not in the BPF object".into(),
+            })?;
+            let map =
+                MapHandle::try_from(&map).map_err(|error| refused(format!("opening map {name}"), &error))?;
+            maps.insert(name, map);
+        }
+        let mut program = Program { object, maps };
+        program.pin(dir)?;
+        // Last, since maps without it are not adopted.
+        program.write("server_about", &0u32.to_ne_bytes(), &ABI_VERSION.to_ne_bytes())?;
+        Ok(program)
+    }
+
+    /// Pins the maps in `dir`, as far as they aren't: while a host is without interfaces, its links look as if
+    /// its namespace were gone, and others may have cleared the folder.
+    pub(super) fn pin(&mut self, dir: &Path) -> Result<(), ServerError> {
+        std::fs::create_dir_all(dir).map_err(ServerError::io(format!("making {}", dir.display())))?;
+        for (name, map) in self.maps.iter_mut().filter(|(name, _)| !dir.join(name).exists()) {
+            map.pin(dir.join(name)).map_err(|error| refused(format!("pinning map {name}"), &error))?;
+        }
+        Ok(())
+    }
+
+    /// The file descriptor of a program, for attaching it.
+    pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, ServerError> {
+        let found = self.object.progs().find(|program| program.name() == OsStr::new(name));
+        let program = found.ok_or_else(|| ServerError::Kernel {
+            what: format!("program {name}"),
+            answer: "it is not in the BPF object".into(),
+        })?;
+        // SAFETY: the descriptor belongs to `self.object`, which the borrow outlives.
+        Ok(unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
+    }
+
+    /// Makes the maps say what `tables` says; each entry changes at once. What is new comes before what is
+    /// gone.
+    pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ServerError> {
+        let present = 1u32.to_ne_bytes();
+        let addresses = |of: &BTreeSet<IpAddr>| of.iter().map(|a| (mapped(*a).to_vec(), present)).collect();
+        self.make("own_addresses", &addresses(&tables.addresses))?;
+        self.make("directors", &addresses(&tables.directors))?;
+        let mut services = BTreeMap::new();
+        for (vip, mss) in &tables.services {
+            let portless = [mapped(vip.address).as_slice(), &[0; 4]].concat();
+            services.insert(portless, 0u32.to_ne_bytes());
+            services.insert(service_key(vip), mss.map_or(0, u32::from).to_ne_bytes());
+        }
+        self.make("own_services", &services)
+    }
+
+    fn make(&self, map: &'static str, wanted: &BTreeMap<Vec<u8>, [u8; 4]>) -> Result<(), ServerError> {
+        let there: Vec<Vec<u8>> = self.maps[map].keys().collect();
+        for (key, value) in wanted {
+            self.write(map, key, value)?;
+        }
+        for key in there.iter().filter(|key| !wanted.contains_key(*key)) {
+            match self.maps[map].delete(key) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(refused(format!("writing map {map}"), &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, map: &'static str, key: &[u8], value: &[u8]) -> Result<(), ServerError> {
+        self.maps[map]
+            .update(key, value, MapFlags::ANY)
+            .map_err(|error| refused(format!("writing map {map}"), &error))
+    }
+
+    pub(super) fn counters(&self) -> Result<BTreeMap<Reason, u64>, ServerError> {
+        counted(&self.maps[REASONS]).map_err(|error| refused("reading the counters", &error))
+    }
+}
+
+/// An address as the programs compare it.
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn service_key(vip: &VipKey) -> Vec<u8> {
+    let rest = [vip.protocol.number(), 0];
+    [mapped(vip.address).as_slice(), &vip.port.to_be_bytes(), &rest].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evener_core::farm::Protocol;
+
+    #[test]
+    fn keys_are_as_in_the_header() {
+        let vip = VipKey { address: [192, 0, 2, 1].into(), port: 0x1234, protocol: Protocol::Tcp };
+        let key = service_key(&vip);
+        assert_eq!(key.len(), SERVICE_KEY_LEN);
+        assert_eq!(key[8..], [0, 0, 0xff, 0xff, 192, 0, 2, 1, 0x12, 0x34, 6, 0]);
+    }
+}

@@ -1,0 +1,101 @@
+//! What can become of a tunnel packet that reaches a server, as it is counted.
+
+/// Why a tunnel packet was let out, or dropped; one for each of `enum server_reason` in `bpf/server.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Reason {
+    /// Let out, and given to the host.
+    Decapsulated = 0,
+    /// A segment size that was offered to a client, lowered.
+    Clamped = 1,
+    /// Not from one of the farm's directors.
+    UnlistedSource = 2,
+    /// What is inside is for none of this host's services.
+    NotOwnService = 3,
+    /// What is inside comes from an address that no client has (RFC 1812, section 5.3.7).
+    InnerMartian = 4,
+    /// A tunnel inside the tunnel.
+    Nested = 5,
+    /// Lengths or versions that contradict each other, in either packet.
+    Malformed = 6,
+    /// GUE of another version, a control message, or with fields that are not known.
+    GueHeader = 7,
+    /// A fragment of a tunnel packet.
+    OuterFragment = 8,
+    /// Marked as having met congestion, with something inside that can't say so (RFC 6040, section 4.2).
+    Congestion = 9,
+    /// The kernel would not shorten the frame.
+    NotShrunk = 10,
+}
+
+impl Reason {
+    /// Every one, in the order of their numbers.
+    pub const ALL: [Reason; 11] = [
+        Reason::Decapsulated,
+        Reason::Clamped,
+        Reason::UnlistedSource,
+        Reason::NotOwnService,
+        Reason::InnerMartian,
+        Reason::Nested,
+        Reason::Malformed,
+        Reason::GueHeader,
+        Reason::OuterFragment,
+        Reason::Congestion,
+        Reason::NotShrunk,
+    ];
+
+    /// The name shown to people, stable.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::Decapsulated => "decapsulated",
+            Reason::Clamped => "clamped",
+            Reason::UnlistedSource => "unlisted_source",
+            Reason::NotOwnService => "not_own_service",
+            Reason::InnerMartian => "inner_martian",
+            Reason::Nested => "nested",
+            Reason::Malformed => "malformed",
+            Reason::GueHeader => "gue_header",
+            Reason::OuterFragment => "outer_fragment",
+            Reason::Congestion => "congestion",
+            Reason::NotShrunk => "not_shrunk",
+        }
+    }
+
+    /// Whether the packet was dropped.
+    pub const fn is_refusal(self) -> bool {
+        !matches!(self, Reason::Decapsulated | Reason::Clamped)
+    }
+}
+
+/// Generated; its names are C's.
+#[allow(
+    missing_docs,
+    dead_code,
+    unreachable_pub,
+    non_camel_case_types,
+    clippy::all,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::undocumented_unsafe_blocks
+)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/server.skel.rs"));
+}
+
+// Where C and Rust differ, the build ends here.
+const _: () = {
+    use generated::types::{own_service, server_reason as c};
+    assert!(c::SERVER_REASON_MAX.0 as usize == Reason::ALL.len());
+    assert!(c::SERVER_DECAPSULATED.0 == Reason::Decapsulated as u32);
+    assert!(c::SERVER_CLAMPED.0 == Reason::Clamped as u32);
+    assert!(c::SERVER_UNLISTED_SOURCE.0 == Reason::UnlistedSource as u32);
+    assert!(c::SERVER_NOT_OWN_SERVICE.0 == Reason::NotOwnService as u32);
+    assert!(c::SERVER_INNER_MARTIAN.0 == Reason::InnerMartian as u32);
+    assert!(c::SERVER_NESTED.0 == Reason::Nested as u32);
+    assert!(c::SERVER_MALFORMED.0 == Reason::Malformed as u32);
+    assert!(c::SERVER_GUE_HEADER.0 == Reason::GueHeader as u32);
+    assert!(c::SERVER_OUTER_FRAGMENT.0 == Reason::OuterFragment as u32);
+    assert!(c::SERVER_CONGESTION.0 == Reason::Congestion as u32);
+    assert!(c::SERVER_NOT_SHRUNK.0 == Reason::NotShrunk as u32);
+    assert!(size_of::<own_service>() == super::program::SERVICE_KEY_LEN);
+};

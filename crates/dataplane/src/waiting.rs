@@ -1,0 +1,97 @@
+//! Later fragments that came before their packet's first one wait here, for a moment and in bounded number.
+//!
+//! Only the first fragment has the ports that say where the packet goes. Networks reorder by a few packets, so
+//! the wait is short; nothing is put together, and a flood of fragments without a first costs 256 frames of
+//! memory and no more.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use evener_core::decide::{Decision, Memory, Verdict, decide};
+use evener_core::fragments::PATIENCE_MS;
+use evener_core::packet::{HEADROOM, Packet};
+use evener_core::sessions::ticks;
+use evener_core::tables::Tables;
+
+use crate::packet::VIRTIO_LEN;
+
+/// Frames that may wait at once.
+const WAITING_MAX: usize = 256;
+/// How often the frames that wait are looked at, while there are any.
+pub(crate) const ROUND: Duration = Duration::from_millis(5);
+/// Room before a frame, for a longer header and a virtio header.
+const RESERVE: usize = HEADROOM + VIRTIO_LEN;
+
+/// A place for frames to wait in.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    buffer: Vec<u8>,
+    ingress: u32,
+    until: u32,
+}
+
+/// What became of a frame that waited.
+pub(crate) enum Outcome<'f> {
+    /// It was decided.
+    Decided {
+        decision: Decision,
+        /// Its length as it came in.
+        len: usize,
+        /// Now, behind an empty virtio header.
+        packet: &'f mut [u8],
+    },
+    /// Its packet's first fragment never came.
+    Lost,
+}
+
+impl Room {
+    /// Keeps a frame until its packet's first fragment was there; false if there is no room.
+    #[must_use]
+    pub(crate) fn hold(&mut self, frame: &[u8], ingress: u32, now: u32) -> bool {
+        if self.waiting.len() >= WAITING_MAX {
+            return false;
+        }
+        let mut buffer = vec![0; RESERVE + frame.len()];
+        buffer[RESERVE..].copy_from_slice(frame);
+        self.waiting.push_back(Waiting { buffer, ingress, until: now.wrapping_add(ticks(PATIENCE_MS)) });
+        true
+    }
+
+    /// Whether nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Decides all again, in the order of their coming; those that still have to wait do so, unless it is
+    /// too late.
+    pub(crate) fn decide(
+        &mut self,
+        tables: &Tables,
+        memory: &Memory<'_>,
+        now: u32,
+        mut each: impl FnMut(Outcome<'_>),
+    ) {
+        for _ in 0..self.waiting.len() {
+            let Some(mut waiting) = self.waiting.pop_front() else { return };
+            let len = waiting.buffer.len() - RESERVE;
+            let mut packet = Packet::new(&mut waiting.buffer, RESERVE, waiting.ingress);
+            let decision = decide(tables, memory, &mut packet, now);
+            if decision.verdict != Verdict::Hold {
+                let start = packet.start() - VIRTIO_LEN.min(packet.start());
+                let end = packet.start() + packet.frame().len();
+                let packet = &mut waiting.buffer[start..end];
+                packet[..VIRTIO_LEN].fill(0);
+                each(Outcome::Decided { decision, len, packet });
+            } else if (waiting.until.wrapping_sub(now) as i32) > 0 {
+                self.waiting.push_back(waiting);
+            } else {
+                each(Outcome::Lost);
+            }
+        }
+    }
+}

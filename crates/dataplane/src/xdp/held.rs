@@ -1,0 +1,184 @@
+//! Frames that the kernel's side holds: a thread keeps them until their packet's first fragment was there, decides
+//! them again by the same memory, and sends them on.
+
+use std::cell::RefCell;
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use arc_swap::ArcSwap;
+use evener_core::decide::{Decision, Reason};
+use evener_core::tables::{NO_SERVER, Tables};
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use nix::net::if_::if_nametoindex;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::abi;
+use super::memory::KernelMemory;
+use super::program::{Program, refused};
+use crate::packet::outbox::{Exits, Outbox};
+use crate::waiting::{Outcome, ROUND, Room};
+use crate::{Counters, EngineError};
+
+/// The thread; it ends when this is dropped, and what waits is lost.
+pub(super) struct HeldFrames {
+    common: Arc<Common>,
+    /// Closing it wakes the thread.
+    wake: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Common {
+    memory: Arc<KernelMemory>,
+    tables: ArcSwap<Tables>,
+    /// What this thread decided; the kernel's own counts are each CPU's alone to write.
+    counted: Mutex<Counters>,
+    stop: AtomicBool,
+}
+
+impl HeldFrames {
+    /// Starts the thread, in the network namespace of the calling one.
+    pub(super) fn start(program: &Program, tables: &Arc<Tables>) -> Result<HeldFrames, EngineError> {
+        let failed =
+            |error| EngineError::system("opening the way out for held fragments", "CAP_NET_RAW", error);
+        let common = Arc::new(Common {
+            memory: program.shared_memory(),
+            tables: ArcSwap::new(Arc::clone(tables)),
+            counted: Mutex::default(),
+            stop: AtomicBool::new(false),
+        });
+        let (woken, wake) = io::pipe().map_err(failed)?;
+        let worker = Worker {
+            common: Arc::clone(&common),
+            map: program.map("held")?,
+            woken,
+            exits: Exits::open().map_err(failed)?,
+            loopback: if_nametoindex("lo").unwrap_or_default(),
+        };
+        let thread = thread::Builder::new().name("held fragments".into());
+        let thread = thread.spawn(move || worker.run()).map_err(failed)?;
+        Ok(HeldFrames { common, wake: Some(wake), thread: Some(thread) })
+    }
+
+    /// From now on frames are decided by these.
+    pub(super) fn apply(&self, tables: &Arc<Tables>) {
+        self.common.tables.store(Arc::clone(tables));
+    }
+
+    /// Adds what was counted here.
+    pub(super) fn add_to(&self, counters: &mut Counters) {
+        let counted = self.common.counted();
+        for (reason, count) in &counted.reasons {
+            *counters.reasons.entry(*reason).or_default() += count;
+        }
+        for (slot, own) in &counted.servers {
+            let server = counters.servers.entry(*slot).or_default();
+            server.packets += own.packets;
+            server.bytes += own.bytes;
+        }
+    }
+
+    /// Forgets a server's counts.
+    pub(super) fn reset_server(&self, slot: u16) {
+        self.common.counted().servers.remove(&slot);
+    }
+}
+
+impl Drop for HeldFrames {
+    fn drop(&mut self) {
+        self.common.stop.store(true, Relaxed);
+        self.wake = None;
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread for held fragments had failed");
+        }
+    }
+}
+
+impl Common {
+    fn counted(&self) -> MutexGuard<'_, Counters> {
+        // Numbers are whole at any moment.
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, reason: Reason) {
+        *self.counted().reasons.entry(reason).or_default() += 1;
+    }
+
+    fn count_decision(&self, decision: &Decision, len: usize) {
+        self.count(decision.reason);
+        if decision.server != NO_SERVER {
+            let mut counted = self.counted();
+            let server = counted.servers.entry(decision.server).or_default();
+            server.packets += 1;
+            server.bytes += len as u64;
+        }
+    }
+}
+
+struct Worker {
+    common: Arc<Common>,
+    map: MapHandle,
+    woken: PipeReader,
+    exits: Exits,
+    loopback: u32,
+}
+
+impl Worker {
+    fn run(self) {
+        let room = RefCell::new(Room::default());
+        let take = |record: &[u8]| {
+            self.take(record, &mut room.borrow_mut());
+            0
+        };
+        let mut builder = RingBufferBuilder::new();
+        let ring = builder.add(&self.map, take).map(drop).and_then(|()| builder.build());
+        match ring.map_err(|error| refused("reading held fragments", error)) {
+            Ok(ring) => self.serve(&ring, &room),
+            Err(error) => tracing::error!(%error, "later fragments that come first are lost"),
+        }
+    }
+
+    fn serve(&self, ring: &RingBuffer<'_>, room: &RefCell<Room>) {
+        let mut outbox = Outbox::new();
+        // SAFETY: the descriptor is the ring's own, which lives as long as this call.
+        let frames = unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) };
+        while !self.common.stop.load(Relaxed) {
+            let idle = room.borrow().is_empty();
+            let timeout =
+                if idle { PollTimeout::NONE } else { ROUND.try_into().unwrap_or(PollTimeout::ZERO) };
+            let mut fds =
+                [PollFd::new(frames, PollFlags::POLLIN), PollFd::new(self.woken.as_fd(), PollFlags::POLLIN)];
+            if poll(&mut fds, timeout).is_err() {
+                thread::sleep(ROUND);
+            }
+            if let Err(error) = ring.consume() {
+                tracing::debug!(%error, "reading held fragments");
+            }
+            self.look_into(&mut room.borrow_mut(), &mut outbox);
+        }
+    }
+
+    /// A frame from the kernel; it has counted it as held.
+    fn take(&self, record: &[u8], room: &mut Room) {
+        let Some((ifindex, frame)) = abi::held_of(record) else { return };
+        if !room.hold(frame, ifindex, self.common.memory.now()) {
+            self.common.count(Reason::FragmentLost);
+        }
+    }
+
+    fn look_into(&self, room: &mut Room, outbox: &mut Outbox) {
+        if room.is_empty() {
+            return;
+        }
+        let (tables, memory) = (self.common.tables.load(), self.common.memory.memory());
+        room.decide(&tables, &memory, self.common.memory.now(), |outcome| match outcome {
+            Outcome::Lost => self.common.count(Reason::FragmentLost),
+            Outcome::Decided { decision, len, packet } => {
+                self.common.count_decision(&decision, len);
+                outbox.carry_out(&decision, packet, self.loopback, &self.exits);
+            }
+        });
+    }
+}

@@ -1,0 +1,66 @@
+//! What packets meet in the kernel, seen from here: the same sessions, ports and first fragments.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+
+use evener_core::decide::Memory;
+use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::ports::Ports;
+use evener_core::select::Counts;
+use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use super::abi;
+use crate::routes::HostRoutes;
+use crate::shared::Shared;
+
+/// Maps that hold what outlives a packet.
+pub(super) struct KernelMemory {
+    pub(super) seed: Seed,
+    pub(super) sessions: Shared<Bucket4>,
+    pub(super) sessions6: Shared<Bucket6>,
+    pub(super) ports: Shared<Bucket6>,
+    pub(super) active: Shared<AtomicU64>,
+    pub(super) cursors: Shared<AtomicU64>,
+    pub(super) fragments: FragmentMap,
+    pub(super) routes: HostRoutes,
+    /// The program that reads the kernel's clock.
+    pub(super) clock: OwnedFd,
+}
+
+impl KernelMemory {
+    pub(super) fn memory(&self) -> Memory<'_> {
+        Memory {
+            sessions: Sessions::new(&self.sessions, &self.sessions6, &self.active),
+            counts: Counts { cursors: &self.cursors, active: &self.active },
+            ports: Ports::new(&self.ports),
+            fragments: &self.fragments,
+            routes: &self.routes,
+            seed: self.seed,
+        }
+    }
+
+    /// The clock that sessions go by.
+    pub(super) fn now(&self) -> u32 {
+        let frame = [0u8; 64];
+        super::test_run::run(self.clock.as_raw_fd(), &frame, &mut [0u8; 64], 1)
+            // A program that was loaded runs; if ever it doesn't, the clock is merely coarser.
+            .map_or_else(|_| crate::now_ticks(), |(ticks, ..)| ticks)
+    }
+}
+
+/// The map of first fragments, by system calls.
+#[derive(Debug)]
+pub(super) struct FragmentMap(pub(super) MapHandle);
+
+impl Fragments for FragmentMap {
+    fn find(&self, key: &FragmentKey) -> Option<Track> {
+        let value = self.0.lookup(&abi::fragment_key(key), MapFlags::ANY).ok()??;
+        abi::track_of(&value)
+    }
+
+    fn note(&self, key: &FragmentKey, track: Track) {
+        // A kernel that has no memory for it loses the fragments, as a network may.
+        let _ = self.0.update(&abi::fragment_key(key), &abi::track(&track), MapFlags::ANY);
+    }
+}

@@ -1,0 +1,214 @@
+//! The Rust core and the C must be one program: the same packets through both, the same verdicts, the same
+//! bytes, the same sessions, the same counts. The C runs as XDP and as TC.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
+
+mod frames;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evener_core::decide::{Decision, Memory, Reason, Verdict};
+use evener_core::fragments::Track;
+use evener_core::sessions::Session;
+use evener_dataplane::xdp::{Hook, Options, XdpEngine};
+use evener_dataplane::{Engine, EngineError, ServerCounters};
+use nix::sched::{CloneFlags, unshare};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+
+use frames::{Plan, plan};
+use world::{Core, NOW, SEED, SESSIONS};
+
+const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
+
+/// The C, with nothing in its maps but what a round puts there.
+struct Kernel {
+    engine: XdpEngine,
+    hook: Hook,
+    reasons: BTreeMap<Reason, u64>,
+    servers: BTreeMap<u16, ServerCounters>,
+}
+
+impl Kernel {
+    fn start(hook: Hook) -> Option<Kernel> {
+        let options =
+            Options { sessions_max: SESSIONS, sessions6_max: SESSIONS, seed: SEED, mode: None, pins: None };
+        match XdpEngine::start(options) {
+            Ok(mut engine) => {
+                world::load(&mut engine);
+                let (reasons, servers) = Default::default();
+                Some(Kernel { engine, hook, reasons, servers })
+            }
+            Err(EngineError::Privilege { what, capability }) => {
+                println!("skipped: {what} needs {capability}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Forgets the round of `core`.
+    fn clear(&mut self, core: &Core) {
+        let (memory, now) = (self.engine.memory(), self.engine.now());
+        memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
+        memory.ports.sweep(now, |_, _| false);
+        memory.counts.cursors.iter().for_each(|cursor| cursor.store(0, Relaxed));
+        assert!(memory.counts.active.iter().all(|count| count.load(Relaxed) == 0));
+        for (key, track) in core.fragments.0.borrow().iter() {
+            memory.fragments.note(key, Track { expires: now.wrapping_sub(1), ..*track });
+        }
+        let counters = self.engine.counters().unwrap();
+        (self.reasons, self.servers) = (counters.reasons, counters.servers);
+    }
+
+    /// What was counted in this round.
+    fn counted(&self) -> (BTreeMap<Reason, u64>, BTreeMap<u16, ServerCounters>) {
+        let counters = self.engine.counters().unwrap();
+        let reasons = counters.reasons.iter().map(|(reason, count)| {
+            (*reason, count.wrapping_sub(self.reasons.get(reason).copied().unwrap_or_default()))
+        });
+        let servers = counters.servers.iter().map(|(slot, now)| {
+            let then = self.servers.get(slot).copied().unwrap_or_default();
+            let since = ServerCounters {
+                packets: now.packets - then.packets,
+                bytes: now.bytes - then.bytes,
+                connections: now.connections - then.connections,
+            };
+            (*slot, since)
+        });
+        let reasons = reasons.filter(|(_, count)| *count != 0).collect();
+        (reasons, servers.filter(|(_, since)| *since != ServerCounters::default()).collect())
+    }
+}
+
+fn same_verdict(hook: Hook, core: Verdict, c: Verdict) -> bool {
+    match (core, c) {
+        // A test run comes in by interface 1 and doesn't tell where else a frame was sent; TC not even that.
+        (Verdict::Forward { ifindex }, Verdict::Forward { ifindex: told }) => {
+            told == if ifindex == 1 && hook == Hook::Xdp { 1 } else { 0 }
+        }
+        (Verdict::Pass, Verdict::Pass) | (Verdict::Drop | Verdict::Hold, Verdict::Drop) => true,
+        _ => false,
+    }
+}
+
+/// Sessions without their expiry: the core's clock stands still, the kernel's doesn't.
+fn sessions(memory: &Memory<'_>, now: u32) -> Vec<String> {
+    let of = |s: Session| format!("{:?} {} {}", s.key, s.value.server(), s.value.state().name());
+    let mut sessions: Vec<_> = memory.sessions.list(now).map(of).collect();
+    sessions.sort_unstable();
+    sessions
+}
+
+/// Gives a frame to both and compares; what the core made of it.
+fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<(Decision, Vec<u8>), TestCaseError> {
+    let (decision, after) = core.decide(before);
+    let (verdict, bytes) =
+        c.engine.test_run(c.hook, before).map_err(|error| TestCaseError::fail(error.to_string()))?;
+    let hook = c.hook;
+    prop_assert!(
+        same_verdict(hook, decision.verdict, verdict),
+        "{hook:?}: {decision:?} but {verdict:?} for {before:02x?}; the C counted {:?}",
+        c.counted().0,
+    );
+    if matches!(decision.verdict, Verdict::Forward { .. } | Verdict::Pass) {
+        prop_assert!(after == bytes, "{hook:?}: {decision:?}\n{}", difference(before, &after, &bytes));
+    }
+    Ok((decision, after))
+}
+
+fn difference(before: &[u8], core: &[u8], c: &[u8]) -> String {
+    let at = core.iter().zip(c).position(|(core, c)| core != c);
+    format!("first differs at {at:?}\nbefore {before:02x?}\ncore   {core:02x?}\nC      {c:02x?}")
+}
+
+fn round(plans: &[Plan], c: &Kernel, core: &mut Core) -> TestCaseResult {
+    let mut seen = Vec::new();
+    for plan in plans {
+        let Some(before) = plan.frame(&seen) else { continue };
+        let (decision, after) = meet(core, c, &before)?;
+        if matches!(decision.reason, Reason::Forwarded | Reason::Answered) {
+            seen.push(after);
+        }
+    }
+    let (reasons, servers) = c.counted();
+    prop_assert_eq!(&core.reasons, &reasons);
+    prop_assert_eq!(&core.servers, &servers);
+    let memory = c.engine.memory();
+    prop_assert_eq!(sessions(&core.memory(), NOW), sessions(&memory, c.engine.now()));
+    prop_assert_eq!(core.memory().ports.taken(NOW), memory.ports.taken(c.engine.now()));
+    let active = |m: &Memory<'_>| -> Vec<u64> { m.counts.active.iter().map(|n| n.load(Relaxed)).collect() };
+    prop_assert_eq!(active(&core.memory()), active(&memory));
+    Ok(())
+}
+
+/// Counts over all rounds, to see that every way was gone.
+#[derive(Default)]
+struct Coverage(BTreeMap<Reason, u64>);
+
+fn agree(hook: Hook, coverage: &mut Coverage) {
+    let Some(mut c) = Kernel::start(hook) else { return };
+    let mut held = 0;
+    let config = Config { cases: 160, failure_persistence: None, ..Config::default() };
+    let coverage = std::cell::RefCell::new(coverage);
+    let state = std::cell::RefCell::new((&mut c, &mut held));
+    let outcome = TestRunner::new(config).run(&prop::collection::vec(plan(), 1..200), |plans| {
+        let mut core = Core::new();
+        let mut state = state.borrow_mut();
+        let (c, held) = &mut *state;
+        let result = round(&plans, c, &mut core);
+        **held += core.reasons.get(&Reason::FragmentHeld).copied().unwrap_or_default();
+        for (reason, count) in &core.reasons {
+            *coverage.borrow_mut().0.entry(*reason).or_default() += count;
+        }
+        // Nobody takes what is held, and there is room for so much only.
+        if **held > 250 {
+            **c = Kernel::start(hook).expect("it started before");
+            **held = 0;
+        } else {
+            c.clear(&core);
+        }
+        result
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn core_and_c_agree_on_random_and_damaged_packets() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: a network namespace of its own needs root");
+        return;
+    }
+    unshare(CloneFlags::CLONE_NEWNET).unwrap();
+    world::set_up();
+    for hook in HOOKS {
+        let mut coverage = Coverage::default();
+        agree(hook, &mut coverage);
+        let missing: Vec<_> = Reason::ALL
+            .iter()
+            .filter(|reason| !world::RARE.contains(reason) && !coverage.0.contains_key(reason))
+            .collect();
+        assert!(missing.is_empty() || coverage.0.is_empty(), "{hook:?} never met {missing:?}");
+    }
+}
+
+#[test]
+fn a_full_table_goes_by_the_hash_alike() {
+    for hook in HOOKS {
+        let Some(c) = Kernel::start(hook) else { return };
+        let mut core = Core::new();
+        for flow in 0..4000u32 {
+            for v6 in [false, true] {
+                let before = frames::syn(v6, (flow % 250) as u8, (1000 + flow / 250) as u16);
+                meet(&mut core, &c, &before).unwrap();
+            }
+        }
+        let (reasons, _) = c.counted();
+        assert_eq!(core.reasons, reasons);
+        assert!(reasons[&Reason::TableFull] > 1000, "{reasons:?}");
+        assert_eq!(sessions(&core.memory(), NOW), sessions(&c.engine.memory(), c.engine.now()));
+    }
+}

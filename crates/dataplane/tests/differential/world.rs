@@ -1,0 +1,294 @@
+//! A farm with servers of every kind, known to the core and to the C alike, and the network around them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use evener_core::decide::{Decision, Memory, Reason, decide};
+use evener_core::farm::{Encapsulation, Protocol};
+use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::packet::{HEADROOM, Packet};
+use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
+use evener_core::routes::{Hop, Routes};
+use evener_core::select::Counts;
+use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, buckets_for, ticks};
+use evener_core::tables::{
+    Behind, Delta, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
+    VipKey, Way,
+};
+use evener_core::wire::Mac;
+use evener_dataplane::ServerCounters;
+use evener_dataplane::xdp::XdpEngine;
+
+pub const SEED: Seed = Seed(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
+pub const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const OTHER_SIDE: Mac = Mac([2, 0, 0, 0, 0, 2]);
+/// The way to clients.
+const OUT: Mac = Mac([2, 0, 0, 0, 0, 3]);
+const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 4]);
+pub const SESSIONS: usize = 512;
+pub const NOW: u32 = 5_000_000;
+/// Long enough that both sides' clocks never disagree on who is alive.
+const IDLE: IdleTicks =
+    IdleTicks { syn: ticks(600_000), tcp: ticks(900_000), closing: ticks(700_000), udp: ticks(800_000) };
+
+/// What random packets needn't meet.
+pub const RARE: [Reason; 5] =
+    [Reason::TableFull, Reason::NoPort, Reason::NoRoom, Reason::FragmentLost, Reason::Fragment];
+
+/// Services by the last byte of their address, in both IP versions.
+pub const L2: [u8; 3] = [100, 101, 102];
+pub const EMPTY: u8 = 103;
+pub const NAT: u8 = 110;
+pub const SOURCE_NAT: u8 = 111;
+pub const TUNNELS: [u8; 4] = [120, 121, 122, 123];
+
+pub fn vip(v6: bool, last: u8) -> IpAddr {
+    if v6 { format!("2001:db8::{last}").parse().unwrap() } else { [192, 0, 2, last].into() }
+}
+
+/// Clients 0 to 9 are behind the router, 10 and 11 behind one whose MAC isn't known, 12 and 13 behind a narrow
+/// link, and to the others there is no way.
+pub fn client(v6: bool, number: u8) -> IpAddr {
+    let net = match number {
+        0..10 => 1,
+        10 | 11 => 2,
+        12 | 13 => 3,
+        _ => 4,
+    };
+    if v6 {
+        format!("2001:db8:c{net}::{number}").parse().unwrap()
+    } else {
+        [203, 0, 110 + net, number].into()
+    }
+}
+
+/// Makes the network namespace that the thread is in agree with [`TestRoutes`].
+pub fn set_up() {
+    for setting in ["ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding", "ipv6/conf/default/forwarding"] {
+        std::fs::write(format!("/proc/sys/net/{setting}"), "1").unwrap();
+    }
+    for command in [
+        "link set lo up",
+        &format!("link add out0 address {OUT} type veth peer name out1"),
+        "addr add 10.9.9.1/24 dev out0",
+        "link set out0 up",
+        "link set out1 up",
+        "addr add 2001:db8:9::1/64 dev out0 nodad",
+        &format!("neigh add 10.9.9.9 lladdr {ROUTER} dev out0"),
+        &format!("neigh add 2001:db8:9::9 lladdr {ROUTER} dev out0"),
+        "route add 203.0.111.0/24 via 10.9.9.9",
+        "route add 203.0.112.0/24 via 10.9.9.8",
+        "route add 203.0.113.0/24 via 10.9.9.9 mtu lock 1300",
+        "route add 2001:db8:c1::/64 via 2001:db8:9::9",
+        "route add 2001:db8:c2::/64 via 2001:db8:9::8",
+        "route add 2001:db8:c3::/64 via 2001:db8:9::9 mtu lock 1300",
+    ] {
+        let output = Command::new("ip").args(command.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[derive(Debug)]
+struct TestRoutes;
+
+impl Routes for TestRoutes {
+    fn hop(&self, _ingress: u32, _src: IpAddr, dst: IpAddr) -> Hop {
+        let known = |mtu| Hop::Neighbour { ifindex: 99, src: OUT, dst: ROUTER, mtu };
+        let net = match dst {
+            IpAddr::V4(dst) => match dst.octets() {
+                [203, 0, net @ 111..=113, _] => u16::from(net) - 110,
+                _ => 0,
+            },
+            IpAddr::V6(dst) => match dst.segments() {
+                [0x2001, 0xdb8, net @ 0xc1..=0xc3, 0, ..] => net - 0xc0,
+                _ => 0,
+            },
+        };
+        match net {
+            1 => known(1500),
+            2 => Hop::ByHost,
+            3 => known(1300),
+            _ => Hop::None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct TestFragments(pub RefCell<HashMap<FragmentKey, Track>>);
+
+impl Fragments for TestFragments {
+    fn find(&self, key: &FragmentKey) -> Option<Track> {
+        self.0.borrow().get(key).copied()
+    }
+    fn note(&self, key: &FragmentKey, track: Track) {
+        self.0.borrow_mut().insert(*key, track);
+    }
+}
+
+/// What the farm is made of, one thing after the other.
+struct Builder {
+    tables: Tables,
+    next_server: u16,
+    next_vip: u16,
+}
+
+impl Builder {
+    fn server(&mut self, way: Way, ifindex: u32) -> u16 {
+        let slot = self.next_server;
+        self.next_server += 1;
+        let mac = Mac([2, 0, 0, 0, 1, slot as u8]);
+        let entry =
+            ServerEntry { identity: slot.into(), mac, ifindex, weight: slot, up: true, local: false, way };
+        self.tables.servers.insert(slot, entry);
+        slot
+    }
+
+    fn service(&mut self, address: IpAddr, protocol: Protocol, pick: Pick, servers: &[u16]) -> u16 {
+        let id = self.next_vip;
+        self.next_vip += 1;
+        let service = id - 1;
+        let last = if let IpAddr::V4(address) = address { address.octets()[3] } else { 0 };
+        let vip = Vip { id, service, announce: last != 102, pick, idle: IDLE };
+        self.tables.vips.insert(VipKey { address, port: 80, protocol }, vip);
+        let order = servers.to_vec();
+        let hash = match servers {
+            [] => Vec::new(),
+            servers => (0..HASH_SLOTS).map(|slot| servers[slot % servers.len()]).collect(),
+        };
+        self.tables.rings.insert(service, Arc::new(Ring { order, hash }));
+        id
+    }
+
+    fn nat(&mut self, v6: bool, protocol: Protocol, source_nat: bool) {
+        let address = |last: u8| -> IpAddr {
+            if v6 { format!("2001:db8:5::{last}").parse().unwrap() } else { [10, 0, 5, last].into() }
+        };
+        let first = if source_nat { 20 } else { 10 };
+        let servers: Vec<u16> = [(1, 1, 1500), (2, 77, 1400)]
+            .into_iter()
+            .map(|(last, ifindex, mtu)| {
+                let to = SocketAddr::new(address(first + last), 8080);
+                self.server(Way::Nat { to, own: address(1), source_nat, mtu }, ifindex)
+            })
+            .collect();
+        let last = if source_nat { SOURCE_NAT } else { NAT };
+        let vip = self.service(vip(v6, last), protocol, Pick::Cursor, &servers);
+        for server in servers {
+            let Way::Nat { to, .. } = self.tables.servers[&server].way else { continue };
+            let key = VipKey { address: to.ip(), port: to.port(), protocol };
+            self.tables.endpoints.entry(key).or_default().push(Behind { vip, server });
+        }
+    }
+
+    fn tunnels(&mut self, v6: bool) {
+        let four = |last| IpAddr::from([10, 0, 6, last]);
+        let six = |last: u8| -> IpAddr { format!("2001:db8:6::{last}").parse().unwrap() };
+        let ways = [
+            (Encapsulation::Ipip, four(1), four(2), 1500, 1),
+            (Encapsulation::Gue, four(1), four(3), 1500, 77),
+            (Encapsulation::Ipip, six(1), six(2), 1400, 1),
+            (Encapsulation::Gue, six(1), six(3), 1500, 77),
+        ];
+        for (last, (encapsulation, from, to, mtu, ifindex)) in TUNNELS.into_iter().zip(ways) {
+            let server = self.server(Way::Tunnel { encapsulation, from, to, mtu }, ifindex);
+            self.service(vip(v6, last), Protocol::Tcp, Pick::Hash, &[server]);
+            self.service(vip(v6, last), Protocol::Udp, Pick::Hash, &[server]);
+        }
+    }
+}
+
+/// Every method in both IP versions; among the servers on the LAN one here and one down.
+fn tables() -> Tables {
+    let mut builder = Builder { tables: Tables::default(), next_server: 1, next_vip: 1 };
+    builder.tables.interfaces = BTreeMap::from([(1, OWN), (77, OTHER_SIDE)]);
+    let lan: Vec<u16> = [1, 77, 1, 1, 1].map(|ifindex| builder.server(Way::Link, ifindex)).into();
+    builder.tables.servers.entry(lan[3]).and_modify(|server| server.local = true);
+    builder.tables.servers.entry(lan[4]).and_modify(|server| server.up = false);
+    let order = [1, 2, 3, 1, 4, 5];
+    for v6 in [false, true] {
+        for (last, pick) in L2.into_iter().zip([Pick::Hash, Pick::Cursor, Pick::Least]) {
+            builder.service(vip(v6, last), Protocol::Tcp, pick, &order);
+        }
+        builder.service(vip(v6, L2[0]), Protocol::Udp, Pick::Cursor, &order);
+        builder.service(vip(v6, EMPTY), Protocol::Tcp, Pick::Hash, &[]);
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            builder.nat(v6, protocol, false);
+            builder.nat(v6, protocol, true);
+        }
+        builder.tunnels(v6);
+    }
+    builder.tables
+}
+
+/// Loads the tables without attaching: interface 77 doesn't exist.
+pub fn load(engine: &mut XdpEngine) {
+    let tables = Arc::new(tables());
+    engine.load_tables(&Delta::between(&Tables::default(), &tables), &tables).unwrap();
+}
+
+/// The core with memory of its own.
+pub struct Core {
+    tables: Tables,
+    four: Vec<Bucket4>,
+    six: Vec<Bucket6>,
+    ports: Vec<Bucket6>,
+    active: Vec<AtomicU64>,
+    cursors: Vec<AtomicU64>,
+    pub fragments: TestFragments,
+    pub reasons: BTreeMap<Reason, u64>,
+    pub servers: BTreeMap<u16, ServerCounters>,
+}
+
+fn many<T: Default>(count: usize) -> Vec<T> {
+    (0..count).map(|_| T::default()).collect()
+}
+
+impl Core {
+    pub fn new() -> Self {
+        Core {
+            tables: tables(),
+            four: many(buckets_for(SESSIONS)),
+            six: many(buckets_for(SESSIONS)),
+            ports: many(POOLS * POOL_BUCKETS),
+            active: many(SERVER_SLOTS),
+            cursors: many(64),
+            fragments: TestFragments::default(),
+            reasons: BTreeMap::new(),
+            servers: BTreeMap::new(),
+        }
+    }
+
+    pub fn memory(&self) -> Memory<'_> {
+        Memory {
+            sessions: Sessions::new(&self.four, &self.six, &self.active),
+            counts: Counts { cursors: &self.cursors, active: &self.active },
+            ports: Ports::new(&self.ports),
+            fragments: &self.fragments,
+            routes: &TestRoutes,
+            seed: SEED,
+        }
+    }
+
+    /// The decision on a frame, and the frame after it.
+    pub fn decide(&mut self, before: &[u8]) -> (Decision, Vec<u8>) {
+        let mut buffer = vec![0; HEADROOM];
+        buffer.extend_from_slice(before);
+        let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
+        let decision = decide(&self.tables, &self.memory(), &mut packet, NOW);
+        let after = packet.frame().to_vec();
+        for reason in [Some(decision.reason), decision.beside].into_iter().flatten() {
+            *self.reasons.entry(reason).or_default() += 1;
+        }
+        if decision.server != NO_SERVER {
+            let server = self.servers.entry(decision.server).or_default();
+            server.packets += 1;
+            server.bytes += before.len() as u64;
+            server.connections += u64::from(decision.new_session);
+        }
+        (decision, after)
+    }
+}
