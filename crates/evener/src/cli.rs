@@ -1,12 +1,13 @@
 //! The command line: one definition, from which help, man pages and completions come.
 
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{ExitCode, Termination};
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use evener_dataplane::server::Hook;
 
 /// Where the configuration is unless it is named.
 pub const CONFIG_FILE: &str = "/etc/evener/evener.toml";
@@ -59,6 +60,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the farm in the foreground; ready when it prints "evener: ready"
     Run(Run),
+    /// Make this host a server as the farm's file wants it, in the foreground
+    Agent(Agent),
     /// Check a file and show everything that is wrong with it
     Check(Check),
     /// Show how the daemon is doing
@@ -96,6 +99,37 @@ pub struct Run {
     /// Leave the data plane at work when stopped, for the next start to take over
     #[arg(long)]
     pub keep: bool,
+}
+
+/// `evener agent`
+#[derive(Debug, Args)]
+pub struct Agent {
+    /// The farm's configuration, the same as the directors'
+    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub config: PathBuf,
+    /// This host is the server of this name; found by its addresses unless named
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+    /// This host is a server of this service, whose servers are found by discovery; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub service: Vec<String>,
+    /// Leave everything as it is when stopped, for the next start to take over
+    #[arg(long)]
+    pub keep: bool,
+    /// Where in the kernel tunnels are opened; as early as is good for each interface unless given
+    #[arg(long, value_name = "native|tc|generic", hide = true, value_parser = hook)]
+    pub hook: Option<Hook>,
+    /// Show what an agent has done here, and what was counted, instead
+    #[arg(long, conflicts_with_all = ["host", "service", "keep"])]
+    pub status: bool,
+    /// Print JSON
+    #[arg(long, requires = "status")]
+    pub json: bool,
+}
+
+fn hook(text: &str) -> Result<Hook, &'static str> {
+    let hooks = [Hook::Native, Hook::Tc, Hook::Generic];
+    hooks.into_iter().find(|hook| hook.name() == text).ok_or("write native, tc or generic")
 }
 
 /// `evener check`
@@ -150,10 +184,10 @@ pub struct Sessions {
 pub struct Explain {
     /// Where the flow comes from
     #[arg(value_name = "CLIENT_IP:PORT")]
-    pub client: SocketAddrV4,
+    pub client: SocketAddr,
     /// The service address it goes to
     #[arg(value_name = "VIP:PORT")]
-    pub vip: SocketAddrV4,
+    pub vip: SocketAddr,
     /// Its transport
     #[arg(long, value_name = "tcp|udp", hide_possible_values = true, default_value = "tcp")]
     pub protocol: Protocol,
@@ -232,7 +266,7 @@ impl FromStr for ServerName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
     /// Its address.
-    pub address: std::net::Ipv4Addr,
+    pub address: IpAddr,
     /// Its port; `None` for any.
     pub port: Option<u16>,
 }
@@ -244,11 +278,11 @@ impl FromStr for Client {
         if let Ok(address) = text.parse() {
             return Ok(Client { address, port: None });
         }
-        match text.parse::<SocketAddrV4>() {
-            Ok(client) => Ok(Client { address: *client.ip(), port: Some(client.port()) }),
-            Err(_) => {
-                Err("write an IPv4 address, perhaps with port, as in 198.51.100.7 or 198.51.100.7:40000")
-            }
+        match text.parse::<SocketAddr>() {
+            Ok(client) => Ok(Client { address: client.ip(), port: Some(client.port()) }),
+            Err(_) => Err(
+                "write an address, perhaps with port, as in 198.51.100.7, 198.51.100.7:40000 or [2001:db8::7]:40000",
+            ),
         }
     }
 }

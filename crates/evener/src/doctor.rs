@@ -5,12 +5,14 @@ mod daemon;
 mod farm;
 mod host;
 mod links;
+mod ways;
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use crate::admin::{self, Client};
+use crate::agent;
 use crate::cli::{CONFIG_FILE, Exit, View};
 use crate::control::paths;
 use crate::network::Network;
@@ -105,12 +107,15 @@ async fn look(socket: Option<&Path>) -> Vec<Finding> {
             return findings;
         }
     };
-    let path = daemon.map_or_else(|| PathBuf::from(CONFIG_FILE), |status| PathBuf::from(status.config));
-    let config = farm::load(&path, &mut findings);
+    let directs = daemon.is_some();
+    let path = daemon.map(|status| PathBuf::from(status.config)).or_else(agent::doctor::config_file);
+    let config = farm::load(&path.unwrap_or_else(|| PathBuf::from(CONFIG_FILE)), &mut findings);
+    let serves = config.as_ref().map(|config| agent::doctor::findings(config, &network)).unwrap_or_default();
     match config {
-        Some(config) => farm::look(&config, &network, &links, &mut findings),
-        None => links.look(links.ethernet(), &mut findings),
+        Some(config) if directs || serves.is_empty() => farm::look(&config, &network, &links, &mut findings),
+        _ => links.look(links.ethernet(), &mut findings),
     }
+    findings.extend(serves);
     findings
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::{CommandFactory, Parser};
 use evener::cli::{Check, Cli, Command, Exit, Man};
 use evener::config::{self, Config, Problems};
-use evener::{admin, control, doctor};
+use evener::{admin, agent, control, doctor};
 
 fn main() -> Exit {
     match Cli::parse().command {
@@ -17,6 +17,7 @@ fn main() -> Exit {
         }
         Command::Man(args) => done("the manual could not be written", man(&args)),
         Command::Run(args) => control::run(&args),
+        Command::Agent(args) => agent::run(&args),
         Command::Doctor(view) => doctor::run(&view),
         asking => admin::command::run(&asking),
     }

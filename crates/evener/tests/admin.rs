@@ -77,6 +77,7 @@ fn server(name: &str, state: &str, connections: u64) -> Server {
         interface: Some("eth0".into()),
         source: "discovered".into(),
         local: false,
+        way: "link".into(),
         probe_seconds: None,
         probe_error: None,
     }
@@ -249,19 +250,26 @@ fn queries_reach_the_control_loop() {
     let expected = "SessionFilter { service: Some(\"192.0.2.100:80\"), client: Some(198.51.100.7), \
                     client_port: Some(40000), limit: Some(5) }";
     assert_eq!(asked(parsed(daemon.unix("GET", some))), expected);
+    for (text, expected) in [("2001:db8::7", "None"), ("%5B2001:db8::7%5D:40000", "Some(40000)")] {
+        let filter = asked(parsed(daemon.unix("GET", &format!("/v1/sessions?client={text}"))));
+        assert!(filter.contains(&format!("client: Some(2001:db8::7), client_port: {expected}")), "{filter}");
+    }
     let bounded = asked(parsed(daemon.tcp("GET", "/v1/sessions")));
     assert!(bounded.contains("limit: Some(10000)"), "{bounded}");
 
     let flow = "/v1/explain?client=198.51.100.7:40000&vip=192.0.2.100:80&protocol=udp";
     let because = &parsed(daemon.tcp("GET", flow))["because"][0];
     assert_eq!(because, "udp 198.51.100.7:40000 to 192.0.2.100:80");
+    let flow = "/v1/explain?client=%5B2001:db8::7%5D:40000&vip=%5B2001:db8::100%5D:80";
+    let because = &parsed(daemon.tcp("GET", flow))["because"][0];
+    assert_eq!(because, "tcp [2001:db8::7]:40000 to [2001:db8::100]:80");
 }
 
 #[test]
 fn bad_requests_are_answered_in_sentences() {
     let daemon = Daemon::start();
     let bad = [
-        ("/v1/sessions?client=nobody", "client is \"nobody\": write an IPv4 address"),
+        ("/v1/sessions?client=nobody", "client is \"nobody\": write an address"),
         ("/v1/sessions?limit=-1", "limit: invalid digit"),
         ("/v1/sessions?clinet=198.51.100.7", "unknown field `clinet`"),
         ("/v1/explain?client=198.51.100.7:1", "missing field `vip`"),
@@ -447,6 +455,11 @@ fn people_see_tables() {
     "#);
     let filtered = daemon.shown(&["sessions", "--service", "w/b", "--client", "198.51.100.7"]);
     assert!(filtered.contains("service: Some(\"w/b\"), client: Some(198.51.100.7)"), "{filtered}");
+    let filtered = daemon.shown(&["sessions", "--client", "[2001:db8::7]:40000"]);
+    assert!(filtered.contains("client: Some(2001:db8::7), client_port: Some(40000)"), "{filtered}");
+    let explained =
+        daemon.shown(&["explain", "[2001:db8::7]:40000", "[2001:db8::100]:80", "--protocol", "udp"]);
+    assert!(explained.starts_with("udp [2001:db8::7]:40000 to [2001:db8::100]:80.\n"), "{explained}");
     assert_eq!(daemon.shown(&["sessions", "--limit", "0"]), "There are no sessions.\n");
 }
 

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 
-use evener::config::{self, EngineKind};
-use evener_core::farm::{Discover, HealthKind};
+use evener::config::{self, EngineKind, XdpMode};
+use evener_core::farm::{Discover, Encapsulation, HealthKind, Method};
 
 #[test]
 fn says_what_is_wrong_and_what_to_write_instead() {
@@ -30,6 +31,7 @@ fn the_example_shows_the_defaults() {
         r#"
         engine.threads = 2
         farm.secret_file = "/etc/evener/farm.key"
+        farm.directors = ["192.0.2.2", "2001:db8::2"]
         [[service]]
         name = "web"
         address = "192.0.2.100:80"
@@ -38,6 +40,17 @@ fn the_example_shows_the_defaults() {
             { name = "web1", address = "192.0.2.11", mac = "02:00:5e:10:00:01" },
             { name = "web2", address = "192.0.2.12", weight = 2 },
         ]
+        [[service]]
+        name = "shop"
+        address = "192.0.2.110:80"
+        method = "nat"
+        server = [{ address = "10.0.0.5", port = 8080 }, { address = "10.0.0.6:8080" }]
+        [[service]]
+        name = "far"
+        address = "[2001:db8::111]:443"
+        method = "tunnel"
+        mtu = 1400
+        server = [{ address = "198.51.100.5" }]
         [[service]]
         name = "found"
         addresses = ["192.0.2.101:80", "192.0.2.101:443"]
@@ -65,6 +78,34 @@ fn the_kind_of_probe_follows_the_protocol() {
     let text = "[[service]]\naddress = '192.0.2.100:53'\nprotocol = 'udp'\ndiscover = 'arp'";
     let config = config::parse(text, "udp.toml").unwrap();
     assert_eq!(config.services[0].health.kind, HealthKind::Arp);
+}
+
+#[test]
+fn every_method_is_read() {
+    let config = config::load(Path::new("tests/check/methods.toml")).unwrap();
+    assert_eq!((config.engine.xdp_mode, config.engine.sessions6_max), (XdpMode::Tc, 500_000));
+    assert_eq!(
+        config.farm.directors,
+        ["192.0.2.2".parse::<IpAddr>().unwrap(), "2001:db8::2".parse().unwrap()]
+    );
+    let [nat, dns, tunnel, found] = config.services.try_into().unwrap();
+    assert_eq!((nat.method, nat.source_nat, nat.announce), (Method::Nat, true, true));
+    let servers: Vec<_> = nat.servers.iter().map(|server| (server.name.as_str(), server.port)).collect();
+    let expected = [("10.0.0.5:8080", Some(8080)), ("10.0.0.5:8081", Some(8081)), ("web3", Some(8080))];
+    assert_eq!(servers, expected);
+    assert_eq!((dns.method, dns.source_nat, &dns.health.kind), (Method::Nat, false, &HealthKind::None));
+    let names: Vec<_> = dns.servers.iter().map(|server| server.name.as_str()).collect();
+    assert_eq!(names, ["2001:db8:5::5", "[2001:db8:5::6]:5353"]);
+    assert_eq!((tunnel.method, tunnel.encapsulation), (Method::Tunnel, Encapsulation::Gue));
+    assert_eq!((tunnel.tunnel_mtu, tunnel.clamp_mss), (Some(1400), false));
+    assert_eq!((found.method, found.announce, found.discover), (Method::L2, false, Some(Discover::Arp)));
+}
+
+#[test]
+fn ipv6_sessions_have_a_quarter_of_the_room() {
+    let text = "engine.sessions_max = 2048\n[[service]]\naddress = '[2001:db8::100]:80'\ndiscover = 'arp'";
+    let engine = config::parse(text, "six.toml").unwrap().engine;
+    assert_eq!((engine.sessions_max, engine.sessions6_max), (2048, 1024), "and never less than the least");
 }
 
 #[test]

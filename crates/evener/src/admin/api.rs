@@ -1,7 +1,7 @@
 //! What can be asked over HTTP. The same routes serve the Unix socket, whose file mode says who may change
 //! the farm, and the TCP port, where anyone who reaches it may look.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::extract::path::ErrorKind;
@@ -214,9 +214,9 @@ async fn explain(
     Ok(Json(ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Explain(flow, answer)).await?))
 }
 
-fn endpoint(what: &str, text: &str) -> Result<SocketAddrV4, Failure> {
+fn endpoint(what: &str, text: &str) -> Result<SocketAddr, Failure> {
     text.parse().map_err(|_| {
-        let help = "write an IPv4 address and port, as in 192.0.2.100:80";
+        let help = "write an address and port, as in 192.0.2.100:80 or [2001:db8::100]:80";
         Failure::bad_request(format!("{what} is {text:?}: {help}."))
     })
 }

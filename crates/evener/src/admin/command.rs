@@ -1,7 +1,7 @@
 //! The commands that ask a running daemon.
 
 use std::io::{self, Write};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -98,7 +98,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 
 fn sessions(args: &Sessions) -> String {
     let client = args.client.map(|client| match client.port {
-        Some(port) => SocketAddrV4::new(client.address, port).to_string(),
+        Some(port) => SocketAddr::new(client.address, port).to_string(),
         None => client.address.to_string(),
     });
     let limit = args.limit.map(|limit| limit.to_string());

@@ -114,7 +114,7 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     let things: Vec<_> = status.refused.iter().collect();
     Group { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }.counter(
         "arp_refused",
-        "ARP answers that were not believed.",
+        "Answers to ARP and neighbour discovery that were not believed.",
         |(_, count)| **count,
     )?;
 

@@ -35,7 +35,7 @@ pub struct Status {
     pub session_slots: u64,
     /// Packets by reason; every reason is there.
     pub packets: BTreeMap<String, u64>,
-    /// ARP answers that were not believed, by reason.
+    /// Answers to ARP and neighbour discovery that were not believed, by reason.
     pub refused: BTreeMap<String, u64>,
     /// The interfaces that packets are taken from.
     pub interfaces: Vec<String>,
@@ -50,7 +50,7 @@ pub struct Service {
     pub addresses: Vec<String>,
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// `l2`.
+    /// `l2`, `nat` or `tunnel`.
     pub method: String,
     /// `director`.
     pub placement: String,
@@ -95,7 +95,7 @@ pub struct Server {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Where its frames go.
+    /// Where its frames go: to itself, or to the gateway before it.
     pub mac: Option<String>,
     /// The interface it is reached by.
     pub interface: Option<String>,
@@ -103,6 +103,8 @@ pub struct Server {
     pub source: String,
     /// Whether it is the director itself.
     pub local: bool,
+    /// How packets get there: `link` by its MAC, `nat` by its own address, or `tunnel`.
+    pub way: String,
     /// How long the last good probe took.
     pub probe_seconds: Option<f64>,
     /// Why the last probe failed, while the server is not up.
@@ -116,7 +118,7 @@ pub struct Session {
     pub service: String,
     /// The service address.
     pub address: String,
-    /// `ip:port`.
+    /// `ip:port`, `[ip]:port` with IPv6.
     pub client: String,
     /// The server's name.
     pub server: String,

@@ -1,6 +1,6 @@
 //! Readers of network addresses.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use evener_core::farm::Allow;
 use evener_core::wire::Mac;
@@ -9,52 +9,65 @@ use toml::de::DeValue;
 use super::section::Complaint;
 use super::values::text;
 
-const SERVICE_HELP: &str = "write address and port, such as \"192.0.2.100:80\"";
-const SERVER_HELP: &str = "write the server's own IPv4 address, such as \"192.0.2.11\"";
+const SERVICE_HELP: &str = "write address and port, such as \"192.0.2.100:80\" or \"[2001:db8::100]:80\"";
+const SERVER_HELP: &str = "write the server's own address, such as \"192.0.2.11\" or \"2001:db8::11\"";
+const DIRECTOR_HELP: &str = "write a director's own address, such as \"192.0.2.2\" or \"2001:db8::2\"";
 
 /// The address and port that clients connect to.
-pub(super) fn service_address(value: &DeValue<'_>) -> Result<SocketAddrV4, Complaint> {
+pub(super) fn service_address(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
     let text = text(value)?;
-    let address = match text.parse() {
-        Ok(SocketAddr::V4(address)) => address,
-        Ok(SocketAddr::V6(_)) => return ipv6(&text, SERVICE_HELP),
-        Err(_) => return portless(&text),
+    let Ok(address) = text.parse::<SocketAddr>() else {
+        return portless(&text);
     };
     if address.port() == 0 {
         return Complaint::new(format!("has port 0: {text:?}"), "write a port from 1 to 65535");
     }
-    unicast(*address.ip(), SERVICE_HELP)?;
-    Ok(address)
+    let ip = unicast(address.ip(), SERVICE_HELP)?;
+    Ok(SocketAddr::new(ip, address.port()))
 }
 
 /// Tells apart the ways of getting an address with port wrong.
 fn portless<T>(text: &str) -> Result<T, Complaint> {
-    if let Ok(address) = text.parse::<Ipv4Addr>() {
-        return Complaint::new(
-            format!("has no port: {text:?}"),
-            format!("add the port: \"{address}:80\" for HTTP, \"{address}:443\" for HTTPS"),
-        );
-    }
-    if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
-        return ipv6(text, SERVICE_HELP);
-    }
-    not_an_address(text, SERVICE_HELP)
+    let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() else {
+        return not_an_address(text, SERVICE_HELP);
+    };
+    let (http, https) = (SocketAddr::new(address, 80), SocketAddr::new(address, 443));
+    Complaint::new(
+        format!("has no port: {text:?}"),
+        format!("add the port: \"{http}\" for HTTP, \"{https}\" for HTTPS"),
+    )
 }
 
-/// A server's own address.
-pub(super) fn server_address(value: &DeValue<'_>) -> Result<Ipv4Addr, Complaint> {
+/// A server's own address, with a port where one is written.
+pub(super) fn server_address(value: &DeValue<'_>) -> Result<(IpAddr, Option<u16>), Complaint> {
     let text = text(value)?;
-    match text.parse() {
-        Ok(IpAddr::V4(address)) => unicast(address, SERVER_HELP),
-        Ok(IpAddr::V6(_)) => ipv6(&text, SERVER_HELP),
-        Err(_) => match text.parse::<SocketAddr>() {
-            Ok(SocketAddr::V4(address)) => Complaint::new(
-                format!("has a port: {text:?}"),
-                format!("write \"{}\": method \"l2\" keeps the port that the client asked for", address.ip()),
-            ),
-            Ok(SocketAddr::V6(_)) => ipv6(&text, SERVER_HELP),
-            Err(_) => not_an_address(&text, SERVER_HELP),
-        },
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        if address.port() == 0 {
+            return Complaint::new(format!("has port 0: {text:?}"), "write a port from 1 to 65535");
+        }
+        return Ok((unicast(address.ip(), SERVER_HELP)?, Some(address.port())));
+    }
+    Ok((host(&text, SERVER_HELP)?, None))
+}
+
+/// A director's own address, which has no port.
+pub(super) fn director_address(value: &DeValue<'_>) -> Result<IpAddr, Complaint> {
+    host(&text(value)?, DIRECTOR_HELP)
+}
+
+fn host(text: &str, help: &str) -> Result<IpAddr, Complaint> {
+    if let Ok(address) = text.parse() {
+        return unicast(address, help);
+    }
+    if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        let help = format!("write it without brackets: \"{address}\"");
+        return Complaint::new(format!("has brackets, but no port: {text:?}"), help);
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) => {
+            Complaint::new(format!("has a port: {text:?}"), format!("write it without: \"{}\"", address.ip()))
+        }
+        Err(_) => not_an_address(text, help),
     }
 }
 
@@ -74,7 +87,7 @@ pub(super) fn mac(value: &DeValue<'_>) -> Result<Mac, Complaint> {
     }
 }
 
-/// Who may be discovered: a MAC address or an IPv4 address.
+/// Who may be discovered: a MAC address or an IP address.
 pub(super) fn allow(value: &DeValue<'_>) -> Result<Allow, Complaint> {
     let text = text(value)?;
     if let Ok(address) = text.parse() {
@@ -84,29 +97,24 @@ pub(super) fn allow(value: &DeValue<'_>) -> Result<Allow, Complaint> {
         return mac(value).map(Allow::Mac);
     }
     Complaint::new(
-        format!("has neither a MAC nor an IPv4 address in {text:?}"),
-        "write for example \"02:00:5e:10:00:01\" or \"192.0.2.11\"",
+        format!("has neither a MAC nor an IP address in {text:?}"),
+        "write for example \"02:00:5e:10:00:01\", \"192.0.2.11\" or \"2001:db8::11\"",
     )
 }
 
-fn unicast(address: Ipv4Addr, help: &str) -> Result<Ipv4Addr, Complaint> {
+fn unicast(address: IpAddr, help: &str) -> Result<IpAddr, Complaint> {
     let wrong = match address {
         a if a.is_multicast() => "a multicast address",
-        a if a.is_broadcast() => "the broadcast address",
+        IpAddr::V4(a) if a.is_broadcast() => "the broadcast address",
         a if a.is_unspecified() => "the unspecified address",
         a if a.is_loopback() => "a loopback address",
+        IpAddr::V6(a) if a.is_unicast_link_local() => "a link-local address, which no router passes on",
+        IpAddr::V6(a) if a.to_ipv4_mapped().is_some() => "an IPv4 address in the form of IPv6",
         _ => return Ok(address),
     };
     Complaint::new(format!("is {wrong}: {address}"), help)
 }
 
-fn ipv6<T>(text: &str, help: &str) -> Result<T, Complaint> {
-    Complaint::new(
-        format!("is an IPv6 address: {text:?}"),
-        format!("this version of Evener is IPv4 only; {help}"),
-    )
-}
-
 fn not_an_address<T>(text: &str, help: &str) -> Result<T, Complaint> {
-    Complaint::new(format!("is not an IPv4 address: {text:?}"), help)
+    Complaint::new(format!("is not an IP address: {text:?}"), help)
 }

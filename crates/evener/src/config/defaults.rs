@@ -13,6 +13,10 @@ use super::XdpMode;
 pub(super) const ENGINE_KIND: EngineKind = EngineKind::Auto;
 pub(super) const XDP_MODE: XdpMode = XdpMode::Auto;
 pub(super) const SESSIONS_MAX: usize = 1_000_000;
+/// IPv6 sessions take twice the memory, and are the fewer on most farms.
+pub(super) fn sessions6_max(sessions_max: usize) -> usize {
+    (sessions_max / 4).max(*SESSIONS.start() as usize)
+}
 /// Loopback: whoever reaches the admin address sees the farm.
 pub(super) const ADMIN_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9180));
 
@@ -44,6 +48,8 @@ pub(super) const THREADS: RangeInclusive<u64> = 1..=256;
 pub(super) const COUNTS: RangeInclusive<u64> = 1..=100;
 pub(super) const JITTER_PERCENT: RangeInclusive<u64> = 0..=50;
 pub(super) const WEIGHTS: RangeInclusive<u64> = 0..=u16::MAX as u64;
+/// No IPv6 link takes less (RFC 8200, section 5); no IP packet is longer.
+pub(super) const TUNNEL_MTU: RangeInclusive<u64> = 1_280..=u16::MAX as u64;
 pub(super) const PORTS: RangeInclusive<u64> = 1..=u16::MAX as u64;
 pub(super) const STATUS: RangeInclusive<u16> = 100..=599;
 /// Intervals of probes and of discovery, in milliseconds.

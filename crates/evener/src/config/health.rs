@@ -1,6 +1,6 @@
 //! `[service.health]`: how servers are probed.
 
-use evener_core::farm::{Health, HealthKind, Protocol};
+use evener_core::farm::{Health, HealthKind, Method, Protocol};
 use toml::Spanned;
 
 use super::problems::Problem;
@@ -18,21 +18,14 @@ enum Kind {
 const KINDS: [(&str, Kind); 4] =
     [("tcp", Kind::Tcp), ("http", Kind::Http), ("arp", Kind::Arp), ("none", Kind::None)];
 
-/// Reads how the servers of a service over `protocol` are probed.
-pub(super) fn read(section: &mut Section<'_>, protocol: Protocol) -> Health {
+/// Reads how the servers of a service over `protocol` are probed; `method` is `None` if it isn't known.
+pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, method: Option<Method>) -> Health {
     let written = section.get("kind", values::choice(&KINDS, &[]));
-    if let Some(kind) =
-        written.as_ref().filter(|kind| *kind.get_ref() == Kind::Http && protocol == Protocol::Udp)
-    {
-        let help = "write kind = \"arp\" or \"none\", or \"tcp\" where the servers also listen on TCP";
-        section.problem(Problem::new(
-            kind.span(),
-            "an HTTP probe needs a service with protocol \"tcp\"",
-            help,
-        ));
+    if let Some(kind) = &written {
+        impossible_kind(section, kind, protocol, method);
     }
     let misspelt = written.is_none() && section.has("kind");
-    let kind = written.map_or(default_kind(protocol), Spanned::into_inner);
+    let kind = written.map_or(default_kind(protocol, method), Spanned::into_inner);
     if !misspelt {
         misplaced_keys(section, kind);
     }
@@ -58,10 +51,34 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol) -> Health {
     }
 }
 
-fn default_kind(protocol: Protocol) -> Kind {
-    match protocol {
-        Protocol::Tcp => Kind::Tcp,
-        Protocol::Udp => Kind::Arp,
+/// Complains of a kind of probe that this service's servers can't answer.
+fn impossible_kind(section: &Section<'_>, kind: &Spanned<Kind>, protocol: Protocol, method: Option<Method>) {
+    let routed = method.filter(|method| *method != Method::L2);
+    match (kind.get_ref(), protocol, routed) {
+        (Kind::Http, Protocol::Udp, _) => {
+            let help = match routed {
+                None => "write kind = \"arp\" or \"none\", or \"tcp\" where the servers also listen on TCP",
+                Some(_) => "write kind = \"none\", or \"tcp\" where the servers also listen on TCP",
+            };
+            let message = "an HTTP probe needs a service with protocol \"tcp\"";
+            section.problem(Problem::new(kind.span(), message, help));
+        }
+        (Kind::Arp, _, Some(method)) => {
+            let message =
+                format!("ARP says nothing of servers by method \"{method}\": they may be behind routers");
+            let help = "write kind = \"tcp\", \"http\" or \"none\"";
+            section.problem(Problem::new(kind.span(), message, help));
+        }
+        _ => {}
+    }
+}
+
+/// Nothing is known of what a UDP service answers; that its servers are there at all can be asked on a link.
+fn default_kind(protocol: Protocol, method: Option<Method>) -> Kind {
+    match (protocol, method) {
+        (Protocol::Tcp, _) => Kind::Tcp,
+        (Protocol::Udp, Some(Method::Nat | Method::Tunnel)) => Kind::None,
+        (Protocol::Udp, Some(Method::L2) | None) => Kind::Arp,
     }
 }
 

@@ -6,6 +6,7 @@
 mod addresses;
 mod defaults;
 mod health;
+mod method;
 mod once;
 mod problems;
 mod section;
@@ -16,7 +17,7 @@ mod values;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use evener_core::farm::{Protocol, Service};
@@ -51,8 +52,10 @@ pub struct Engine {
     pub xdp_mode: XdpMode,
     /// Interfaces that packets are taken from; empty: found from the routes to services and servers.
     pub interfaces: Vec<String>,
-    /// Sessions that there is room for.
+    /// Sessions of IPv4 clients that there is room for.
     pub sessions_max: usize,
+    /// Sessions of IPv6 clients that there is room for.
+    pub sessions6_max: usize,
     /// Threads of the `packet` engine; `None`: as many as there are processors.
     pub threads: Option<usize>,
 }
@@ -71,10 +74,12 @@ pub enum EngineKind {
 /// How the `xdp` engine attaches to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// `Native` where the driver can, else `Generic`.
+    /// `Native` where the driver can, else `Tc` where the kernel can, else `Generic`.
     Auto,
     /// In the driver.
     Native,
+    /// Behind the driver, by the kernel's traffic control (tcx).
+    Tc,
     /// In the kernel's own receive path, with any driver.
     Generic,
 }
@@ -91,12 +96,18 @@ pub struct Admin {
 pub struct Farm {
     /// The secret by which hosts of the farm know each other.
     pub secret_file: Option<PathBuf>,
+    /// The addresses that servers accept tunnels from: the directors' own.
+    pub directors: Vec<IpAddr>,
 }
 
 const ENGINE_KINDS: [(&str, EngineKind); 3] =
     [("auto", EngineKind::Auto), ("xdp", EngineKind::Xdp), ("packet", EngineKind::Packet)];
-const XDP_MODES: [(&str, XdpMode); 3] =
-    [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("generic", XdpMode::Generic)];
+const XDP_MODES: [(&str, XdpMode); 4] = [
+    ("auto", XdpMode::Auto),
+    ("native", XdpMode::Native),
+    ("tc", XdpMode::Tc),
+    ("generic", XdpMode::Generic),
+];
 
 /// Reads and validates the file at `path`.
 ///
@@ -167,9 +178,7 @@ fn syntax_help(message: &str, line: &str) -> &'static str {
 
 fn config(root: &mut Section<'_>) -> Config {
     let engine = root.section("engine", engine);
-    let farm = root.section("farm", |section| Farm {
-        secret_file: section.get("secret_file", values::path).map(Spanned::into_inner),
-    });
+    let farm = root.section("farm", farm);
     let admin = root.section("admin", |section| Admin {
         listen: section.or("listen", values::listen, Some(defaults::ADMIN_LISTEN)),
     });
@@ -194,19 +203,38 @@ fn engine(section: &mut Section<'_>) -> Engine {
         let message = format!("interface {name:?} is listed twice");
         once.first(section, name, interface.span(), message, "list it once");
     }
+    let sessions_max = section.or("sessions_max", values::count(defaults::SESSIONS), defaults::SESSIONS_MAX);
     Engine {
         kind: section.or("kind", values::choice(&ENGINE_KINDS, &[]), defaults::ENGINE_KIND),
         xdp_mode: section.or("xdp_mode", values::choice(&XDP_MODES, &[]), defaults::XDP_MODE),
         interfaces: interfaces.into_iter().map(Spanned::into_inner).collect(),
-        sessions_max: section.or("sessions_max", values::count(defaults::SESSIONS), defaults::SESSIONS_MAX),
+        sessions_max,
+        sessions6_max: section.or(
+            "sessions6_max",
+            values::count(defaults::SESSIONS),
+            defaults::sessions6_max(sessions_max),
+        ),
         threads: section.get("threads", values::count(defaults::THREADS)).map(Spanned::into_inner),
+    }
+}
+
+fn farm(section: &mut Section<'_>) -> Farm {
+    let directors = section.list("directors", addresses::director_address);
+    let mut once = Once::new();
+    for director in &directors {
+        let message = format!("director {} is listed twice", director.get_ref());
+        once.first(section, *director.get_ref(), director.span(), message, "list it once");
+    }
+    Farm {
+        secret_file: section.get("secret_file", values::path).map(Spanned::into_inner),
+        directors: directors.into_iter().map(Spanned::into_inner).collect(),
     }
 }
 
 /// What each service may have for itself only.
 fn check_between_services(root: &Section<'_>, placed: &[Placed]) {
     let mut names = Once::new();
-    let mut vips: Once<(SocketAddrV4, Protocol)> = Once::new();
+    let mut vips: Once<(SocketAddr, Protocol)> = Once::new();
     for Placed { service, name, addresses } in placed {
         let message = format!("two services are called {:?}", service.name);
         names.first(root, &service.name, name.clone(), message, "give each a name of its own");
@@ -227,7 +255,7 @@ fn check_between_services(root: &Section<'_>, placed: &[Placed]) {
     }
 }
 
-/// ARP knows no ports: if the director answers for an address, discovery on it would find the director.
+/// ARP and neighbour discovery know no ports: if the director answers for an address, discovery on it would find the director.
 fn check_announcers(root: &Section<'_>, placed: &[Placed]) {
     let with = |announce: bool| {
         placed
@@ -235,14 +263,14 @@ fn check_announcers(root: &Section<'_>, placed: &[Placed]) {
             .filter(move |placed| placed.service.announce == announce)
             .flat_map(|placed| &placed.addresses)
     };
-    let announced: BTreeMap<&Ipv4Addr, Span> = with(true).map(|a| (a.get_ref().ip(), a.span())).collect();
+    let announced: BTreeMap<IpAddr, Span> = with(true).map(|a| (a.get_ref().ip(), a.span())).collect();
     for Placed { service, addresses, .. } in placed.iter().filter(|placed| placed.service.discover.is_some())
     {
         for address in addresses.iter().filter(|_| !service.announce) {
             let ip = address.get_ref().ip();
-            if let Some(span) = announced.get(ip) {
+            if let Some(span) = announced.get(&ip) {
                 let message =
-                    format!("servers are discovered by {ip}, which the director answers ARP for itself");
+                    format!("servers are discovered by {ip}, which the director answers for itself");
                 let help = "add announce = false to the service without `discover`, or use another address";
                 root.problem(
                     Problem::new(address.span(), message, help).also(span.clone(), "announced here"),

@@ -1,11 +1,12 @@
 //! `[[service.server]]`: the servers that the operator listed.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::Server;
+use evener_core::farm::{Method, Server};
 use evener_core::wire::Mac;
 use toml::Spanned;
 
+use super::method::Reach;
 use super::once::Once;
 use super::problems::{Problem, Span};
 use super::section::Section;
@@ -13,26 +14,49 @@ use super::{addresses, defaults, values};
 
 /// The servers of one service while they are read.
 pub(super) struct Servers<'a> {
-    service: &'a [Spanned<SocketAddrV4>],
+    service: &'a [Spanned<SocketAddr>],
+    reach: &'a Reach,
     names: Once<String>,
-    addresses: Once<Ipv4Addr>,
+    addresses: Once<(IpAddr, Option<u16>)>,
     macs: Once<Mac>,
+}
+
+/// Where a server is, as written.
+struct At {
+    address: IpAddr,
+    port: Option<u16>,
+    span: Span,
+}
+
+impl At {
+    /// What a server without a name is called.
+    fn text(&self) -> String {
+        match self.port {
+            Some(port) => SocketAddr::new(self.address, port).to_string(),
+            None => self.address.to_string(),
+        }
+    }
 }
 
 impl<'a> Servers<'a> {
     /// Reads all servers of a service that has the addresses `service`; without any there must be discovery.
     pub(super) fn read(
         section: &mut Section<'_>,
-        service: &'a [Spanned<SocketAddrV4>],
+        service: &'a [Spanned<SocketAddr>],
+        reach: &'a Reach,
         discovered: bool,
     ) -> Vec<Server> {
-        let mut servers = Servers { service, names: Once::new(), addresses: Once::new(), macs: Once::new() };
+        let (names, addresses, macs) = (Once::new(), Once::new(), Once::new());
+        let mut servers = Servers { service, reach, names, addresses, macs };
         let listed = section.sections("server", |section| servers.one(section));
         if !discovered && !section.has("server") {
             section.missing(
                 "server",
                 "this service has no servers and does not look for any",
-                "add [[service.server]] with its address, or discover = \"arp\"",
+                match reach.method() {
+                    Method::L2 => "add [[service.server]] with its address, or discover = \"arp\"",
+                    Method::Nat | Method::Tunnel => "add [[service.server]] with its address",
+                },
             );
         }
         if listed.len() > defaults::SERVERS {
@@ -45,40 +69,68 @@ impl<'a> Servers<'a> {
 
     fn one(&mut self, section: &mut Section<'_>) -> Option<Server> {
         let name = section.get("name", values::name);
-        let address = section.get("address", addresses::server_address);
+        let at = self.place(section);
         let mac = section.get("mac", addresses::mac);
+        self.reach.only_with(section, Method::L2, &["mac"]);
         let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
         section.later("publish", "it belongs to placement \"every-host\"; this version has \"director\"");
+        let at = at?;
+        self.check(section, name.as_ref(), &at, mac.as_ref());
+        Some(Server {
+            name: name.map_or_else(|| at.text(), Spanned::into_inner),
+            address: at.address,
+            port: at.port,
+            mac: mac.map(Spanned::into_inner),
+            weight,
+        })
+    }
+
+    /// Address and port, which may be written as one or as two.
+    fn place(&self, section: &mut Section<'_>) -> Option<At> {
+        let address = section.get("address", addresses::server_address);
+        let port = section.get("port", values::count::<u16>(defaults::PORTS));
+        self.reach.only_with(section, Method::Nat, &["port"]);
         if section.key_span("address").is_none() {
             let help = "add the server's own address, such as address = \"192.0.2.11\"";
             section.missing("address", "this server has no address", help);
         }
         let address = address?;
-        self.check(section, name.as_ref(), &address, mac.as_ref());
-        Some(Server {
-            name: name.map_or_else(|| address.get_ref().to_string(), Spanned::into_inner),
-            address: address.into_inner(),
-            mac: mac.map(Spanned::into_inner),
-            weight,
-        })
+        let (span, (ip, beside)) = (address.span(), address.into_inner());
+        match (beside, &port, self.reach.written) {
+            (Some(beside), _, Some(written @ (Method::L2 | Method::Tunnel))) => {
+                let message = format!("`address` has a port: \"{}\"", SocketAddr::new(ip, beside));
+                let help =
+                    format!("write \"{ip}\": method \"{written}\" keeps the port that the client asked for");
+                section.problem(Problem::new(span.clone(), message, help));
+            }
+            (Some(_), Some(port), _) => {
+                let help = "write it in one place only";
+                let problem = Problem::new(port.span(), "this server's port is given twice", help);
+                section.problem(problem.also(span.clone(), "first here"));
+            }
+            _ => {}
+        }
+        Some(At { address: ip, port: beside.or(port.map(Spanned::into_inner)), span })
     }
 
     fn check(
         &mut self,
         section: &Section<'_>,
         name: Option<&Spanned<String>>,
-        address: &Spanned<Ipv4Addr>,
+        at: &At,
         mac: Option<&Spanned<Mac>>,
     ) {
         let (text, name_span): (String, Span) = match name {
             Some(name) => (name.get_ref().clone(), name.span()),
-            None => (address.get_ref().to_string(), address.span()),
+            None => (at.text(), at.span.clone()),
         };
         let named = format!("two servers of this service are called {text:?}");
-        let at = format!("two servers of this service have the address {}", address.get_ref());
+        let same = format!("two servers of this service have the address {}", at.text());
+        let help = "give each its own address";
+        // Where every server has the service's port, that is what a server without one has.
+        let port = at.port.or(self.service.first().map(|service| service.get_ref().port()));
         // a server without a name takes its address for one: one complaint is enough
-        if !self.addresses.first(section, *address.get_ref(), address.span(), at, "give each its own address")
-        {
+        if !self.addresses.first(section, (at.address, port), at.span.clone(), same, help) {
             self.names.note(text, name_span);
         } else {
             self.names.first(section, text, name_span, named, "give each a name of its own");
@@ -88,12 +140,24 @@ impl<'a> Servers<'a> {
             let help = "method \"l2\" tells servers apart by it: give each its own";
             self.macs.first(section, *mac.get_ref(), mac.span(), same, help);
         }
-        if let Some(service) = self.service.iter().find(|service| service.get_ref().ip() == address.get_ref())
-        {
-            let message = format!("the server's address {} is that of the service", address.get_ref());
+        self.check_against_service(section, at);
+    }
+
+    fn check_against_service(&self, section: &Section<'_>, at: &At) {
+        if let Some(service) = self.service.iter().find(|service| service.get_ref().ip() == at.address) {
+            let message = format!("the server's address {} is that of the service", at.address);
             let help = "write the server's own address, by which it is told from the others";
             section
-                .problem(Problem::new(address.span(), message, help).also(service.span(), "the service's"));
+                .problem(Problem::new(at.span.clone(), message, help).also(service.span(), "the service's"));
+        }
+        let Some(service) = self.service.first().filter(|_| self.reach.written == Some(Method::Nat)) else {
+            return;
+        };
+        if service.get_ref().is_ipv4() != at.address.is_ipv4() {
+            let message = "method \"nat\" keeps the IP version, but this server has another than the service";
+            let help = "list it under a service of its own IP version, or use method = \"tunnel\"";
+            section
+                .problem(Problem::new(at.span.clone(), message, help).also(service.span(), "the service's"));
         }
     }
 }

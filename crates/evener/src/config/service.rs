@@ -1,18 +1,17 @@
 //! `[[service]]`: an address, its four choices, and the servers behind it.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use evener_core::farm::{Discover, Method, Placement, Protocol, Service, Timeouts};
 use toml::Spanned;
 
+use super::method::Reach;
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::server::Servers;
 use super::{addresses, defaults, health, values};
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
-const METHODS: [(&str, Method); 1] = [("l2", Method::L2)];
-const METHODS_LATER: [&str; 5] = ["nat", "tunnel", "handoff", "redirect", "dns"];
 const PLACEMENTS: [(&str, Placement); 1] = [("director", Placement::Director)];
 const PLACEMENTS_LATER: [&str; 1] = ["every-host"];
 const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
@@ -21,7 +20,7 @@ const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
 pub(super) struct Placed {
     pub(super) service: Service,
     pub(super) name: Span,
-    pub(super) addresses: Vec<Spanned<SocketAddrV4>>,
+    pub(super) addresses: Vec<Spanned<SocketAddr>>,
 }
 
 /// Reads one service; `None` if it has no address, which has then been noted.
@@ -29,16 +28,19 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let name = section.get("name", values::name);
     let addresses = service_addresses(section);
     let protocol = section.or("protocol", values::choice(&PROTOCOLS, &[]), Protocol::Tcp);
-    let method = section.or("method", values::choice(&METHODS, &METHODS_LATER), Method::L2);
+    let reach = Reach::read(section, &addresses);
     let placement =
         section.or("placement", values::choice(&PLACEMENTS, &PLACEMENTS_LATER), Placement::Director);
     let policy = section.or("policy", values::policy_name, defaults::POLICY);
-    let discovery = Discovery::read(section);
-    let servers = Servers::read(section, &addresses, discovery.wanted);
+    let discovery = Discovery::read(section, &reach);
+    let servers = Servers::read(section, &addresses, &reach, discovery.wanted);
     let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
-    let health = section.section("health", |section| health::read(section, protocol));
+    let health = section.section("health", |section| health::read(section, protocol, reach.written));
     let timeouts = section.section("timeouts", timeouts);
-    section.later("route", "routes come with the methods that read requests; this version has method \"l2\"");
+    section.later(
+        "route",
+        "routes come with the methods that read requests, and this version has none of those",
+    );
 
     let first = addresses.first()?;
     Some(Placed {
@@ -47,7 +49,11 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             name: name.map_or_else(|| first.get_ref().to_string(), Spanned::into_inner),
             addresses: addresses.iter().map(|address| *address.get_ref()).collect(),
             protocol,
-            method,
+            method: reach.method(),
+            source_nat: reach.source_nat,
+            encapsulation: reach.encapsulation,
+            tunnel_mtu: reach.tunnel_mtu,
+            clamp_mss: reach.clamp_mss,
             placement,
             policy,
             discover: discovery.how,
@@ -66,7 +72,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
 }
 
 /// `address` or `addresses`: exactly one of the two.
-fn service_addresses(section: &mut Section<'_>) -> Vec<Spanned<SocketAddrV4>> {
+fn service_addresses(section: &mut Section<'_>) -> Vec<Spanned<SocketAddr>> {
     let help = "add for example address = \"192.0.2.100:80\"";
     let one = section.get("address", addresses::service_address);
     let several = section.list("addresses", addresses::service_address);
@@ -103,7 +109,7 @@ struct Discovery {
 }
 
 impl Discovery {
-    fn read(section: &mut Section<'_>) -> Self {
+    fn read(section: &mut Section<'_>, reach: &Reach) -> Self {
         let how = section.get("discover", values::choice(&DISCOVER, &[]));
         let announce = section.get("announce", values::flag);
         let allow = section.list("allow", addresses::allow);
@@ -134,6 +140,14 @@ impl Discovery {
                 )
                 .also(how.span(), "discovery is asked for here"),
             );
+        }
+        if let Some(span) = section.key_span("discover")
+            && let Some(method) = reach.written.filter(|method| *method != Method::L2)
+        {
+            let message = format!("`discover` is only for method \"l2\"; this service has \"{method}\"");
+            let help =
+                "list the servers: those of other methods don't have the address on a link of the director";
+            section.problem(Problem::new(span, message, help));
         }
         if let Some(span) = section.key_span("allow").filter(|_| !section.has("allow")) {
             let help = "list who may become a server, or leave it out for all who answer";

@@ -3,20 +3,23 @@
 //! Everything is decided in core; this holds the pieces together and carries each conclusion to the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use evener_core::farm::Service;
+use evener_core::farm::{HealthKind, Method, Service};
 use evener_core::health::{Failure, Health, State};
-use evener_core::membership::{Event, Member, Membership, Notice, Surroundings};
+use evener_core::membership::{Event, Member, Membership, Notice};
 use evener_core::plan::{self, MemberState, Plan, PlanError, ServerName, ServiceState, Slots, identity};
+use evener_core::sessions::{SessionKey, Value};
 use evener_core::tables::{Delta, Tables};
 use evener_core::wire::Mac;
 use evener_dataplane::{Engine, EngineError};
 
+use super::settings::is_reverse_path_strict;
+use super::ways::Ways;
 use crate::config::Config;
 use crate::network::Network;
-use crate::probe::Target;
+use crate::probe::{Hop, Target, Way};
 
 /// A probe that is due.
 #[derive(Clone, Debug)]
@@ -48,6 +51,7 @@ pub(super) struct Director {
     pub(super) interfaces: BTreeMap<u32, Mac>,
     pub(super) membership: Membership,
     pub(super) healths: BTreeMap<ServerName, Health>,
+    pub(super) ways: Ways,
     /// Servers that a probe can be sent to: whose MAC is known, or who are this host.
     reachable: BTreeSet<ServerName>,
     pub(super) drained: BTreeSet<ServerName>,
@@ -67,7 +71,8 @@ impl Director {
         drained: BTreeSet<ServerName>,
         now_ms: u64,
     ) -> Self {
-        let surroundings = surroundings_of(&network, &interfaces);
+        let ways = Ways::default();
+        let surroundings = ways.surroundings(&config, &network, &interfaces);
         let mut membership = Membership::new(&config.services, surroundings, now_ms);
         let mut slots = Slots::default();
         let mut healths = BTreeMap::new();
@@ -92,6 +97,7 @@ impl Director {
             interfaces,
             membership,
             healths,
+            ways,
             reachable: BTreeSet::new(),
             drained,
             plan: Plan::default(),
@@ -152,6 +158,7 @@ impl Director {
         }
         let buckets = self.engine.memory().sessions.buckets();
         self.sweep(0..buckets);
+        self.engine.memory().ports.sweep(self.engine.now(), self.is_known());
         for slot in self.slots.retired().collect::<Vec<_>>() {
             self.engine.reset_server(slot)?;
             self.slots.released(slot);
@@ -169,11 +176,14 @@ impl Director {
     }
 
     fn sweep(&self, range: std::ops::Range<usize>) {
-        let vips: BTreeSet<u16> = self.applied.vips.values().map(|vip| vip.id).collect();
-        let freed = self.engine.memory().sessions.sweep(range, self.engine.now(), |key, value| {
-            vips.contains(&key.vip()) && self.applied.servers.contains_key(&value.server())
-        });
+        let freed = self.engine.memory().sessions.sweep(range, self.engine.now(), self.is_known());
         tracing::trace!(freed, "swept");
+    }
+
+    /// Whether both ends of a session are still in force.
+    fn is_known(&self) -> impl Fn(SessionKey, Value) -> bool {
+        let vips: BTreeSet<u16> = self.applied.vips.values().map(|vip| vip.id).collect();
+        move |key, value| vips.contains(&key.vip) && self.applied.servers.contains_key(&value.server())
     }
 
     pub(super) fn states(&self) -> Vec<ServiceState<'_>> {
@@ -196,15 +206,15 @@ impl Director {
             .collect()
     }
 
-    /// Gives every server a health, and forgets that of those who are gone. One that ARP has yet to find is
-    /// not probed: that nobody knows where it is says enough.
+    /// Gives every server a health, and forgets that of those who are gone. One that has yet to be found is not
+    /// probed: that nobody knows where it is says enough.
     pub(super) fn match_healths(&mut self) {
         let mut healths = BTreeMap::new();
         self.reachable.clear();
         for service in &self.config.services {
             for member in self.membership.members(&service.name) {
-                let name = ServerName { service: service.name.clone(), server: member.name };
-                if member.local || member.mac.is_some() {
+                let name = ServerName { service: service.name.clone(), server: member.name.clone() };
+                if can_be_probed(service.method, &member) {
                     self.reachable.insert(name.clone());
                 }
                 let seed = identity(&name.service, &name.server);
@@ -241,7 +251,7 @@ impl Director {
     ) -> Result<(), DirectError> {
         self.config = config;
         self.interfaces = interfaces;
-        let surroundings = surroundings_of(&self.network, &self.interfaces);
+        let surroundings = self.ways.surroundings(&self.config, &self.network, &self.interfaces);
         let mut notices = self.membership.surroundings(surroundings, now_ms);
         notices.extend(self.membership.reconfigure(&self.config.services, now_ms));
         for (name, health) in &mut self.healths {
@@ -273,23 +283,52 @@ impl Director {
         }
         self.interfaces = interfaces;
         self.network = network;
-        let surroundings = surroundings_of(&self.network, &self.interfaces);
+        self.forget_path_mtus(now_ms);
+        self.look_around(now_ms)
+    }
+
+    /// Follows what is known of the network.
+    ///
+    /// # Errors
+    /// As [`Director::replan`].
+    pub(super) fn look_around(&mut self, now_ms: u64) -> Result<(), DirectError> {
+        let surroundings = self.ways.surroundings(&self.config, &self.network, &self.interfaces);
         let notices = self.membership.surroundings(surroundings, now_ms);
         log(&notices);
         self.match_healths();
         self.replan()
     }
 
-    /// Says what about this host's own addresses is likely a mistake.
-    pub(super) fn warn_of_own_addresses(&self) {
+    /// Says what about this host's own addresses and settings is likely a mistake.
+    pub(super) fn warn_of_host(&self) {
+        if self.config.services.iter().any(|service| service.method == Method::Nat) {
+            let names = self.interfaces.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
+            for name in names.map(|interface| &interface.name).filter(|name| is_reverse_path_strict(name)) {
+                tracing::warn!(
+                    interface = name,
+                    "its reverse path filter is strict: what nat servers send through this host is dropped where the \
+                     way to them leads through another interface"
+                );
+            }
+        }
         for service in &self.config.services {
-            let serves = service.servers.iter().any(|server| self.network.is_local(server.address));
-            for address in service.addresses.iter().filter(|a| !serves && self.network.is_local(*a.ip())) {
+            let mut here = service.servers.iter().filter(|server| self.network.is_local(server.address));
+            let serves = service.method != Method::Nat && here.clone().next().is_some();
+            for address in service.addresses.iter().filter(|a| !serves && self.network.is_local(a.ip())) {
                 tracing::warn!(
                     service = service.name,
                     "this host has the service address {} itself, and is not one of the servers: what the service \
                      doesn't take, it will answer. Remove the address, or list this host as a server",
                     address.ip()
+                );
+            }
+            if let (Method::Nat, Some(server)) = (service.method, here.next()) {
+                tracing::warn!(
+                    service = service.name,
+                    server = server.name,
+                    "{} is this host itself, which method nat can't reach: left out. Use l2 or tunnel for a director \
+                     that serves too",
+                    server.address
                 );
             }
         }
@@ -313,7 +352,7 @@ impl Director {
                 (Some(target), Some(service)) => {
                     probes.push(Due { server: name, target, settings: service.health.clone() });
                 }
-                _ => self.probed(&name, Err(Failure::NoArp), now_ms)?,
+                (_, service) => self.probed(&name, Err(not_found(service)), now_ms)?,
             }
         }
         Ok(probes)
@@ -332,38 +371,46 @@ impl Director {
         let service = self.config.services.iter().find(|service| service.name == name.service)?;
         let member =
             self.membership.members(&name.service).into_iter().find(|member| member.name == name.server)?;
-        let address = service.addresses.first()?;
-        let port = service.health.port.unwrap_or(address.port());
-        if member.local {
-            return Some(self.local_target(*address.ip(), port, &member));
-        }
-        let (mac, ifindex) = (member.mac?, member.ifindex?);
-        let own_mac = *self.interfaces.get(&ifindex)?;
-        // A server answers the director's own address; without one on that interface any will be routed.
-        let source = self.network.source_for(ifindex, member.address.unwrap_or(*address.ip()))?;
-        Some(Target {
-            mac,
-            ifindex,
-            own_mac,
-            source,
-            destination: SocketAddrV4::new(*address.ip(), port),
-            local: false,
-            server_address: member.address,
+        service.addresses.iter().find_map(|address| {
+            let destination = SocketAddr::new(address.ip(), service.health.port.unwrap_or(address.port()));
+            let way = self.probe_way(service, &member, destination)?;
+            Some(Target { destination, way })
         })
     }
 
-    /// This host as a server answers on the service address if it has it, else on its own.
-    fn local_target(&self, vip: Ipv4Addr, port: u16, member: &Member) -> Target {
-        let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
-        Target {
-            mac: Mac::default(),
-            ifindex: 0,
-            own_mac: Mac::default(),
-            source: own,
-            destination: SocketAddrV4::new(own, port),
-            local: true,
-            server_address: member.address,
+    /// How a probe gets to a server, the way that clients' traffic takes.
+    fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<Way> {
+        let vip = destination.ip();
+        if service.method == Method::Nat {
+            let listed = service.servers.iter().find(|server| server.name == member.name)?;
+            let own =
+                service.health.port.or(listed.port).or(service.addresses.first().map(SocketAddr::port))?;
+            return Some(Way::Direct { to: SocketAddr::new(listed.address, own) });
         }
+        if member.local {
+            // This host as a server answers on the service address if it has it, else on its own.
+            let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
+            return Some(Way::Local { to: SocketAddr::new(own, destination.port()) });
+        }
+        let (mac, ifindex) = (member.mac?, member.ifindex?);
+        let hop = Hop { ifindex, mac, own_mac: *self.interfaces.get(&ifindex)? };
+        if service.method == Method::Tunnel {
+            let (to, from) = (member.address?, member.hop?.tunnel);
+            let source = if from.is_ipv4() == vip.is_ipv4() {
+                Some(from)
+            } else {
+                self.network.source_for(ifindex, vip)
+            };
+            let encapsulation = service.encapsulation;
+            return Some(Way::Tunnel { hop, source: source?, encapsulation, from, to });
+        }
+        // A server answers the director's own address; without one on that interface any will be routed. ARP
+        // probes ask for the server's own address, which may be of the other family.
+        let asked = service.health.kind == HealthKind::Arp;
+        let fits = |address: &IpAddr| asked || address.is_ipv4() == vip.is_ipv4();
+        let towards = member.address.filter(fits).unwrap_or(vip);
+        let source = self.network.source_for(ifindex, towards)?;
+        Some(Way::Link { hop, source, server: member.address })
     }
 
     /// Takes in a probe's result: latency in microseconds, or why there is none.
@@ -401,16 +448,38 @@ impl Director {
         self.probed_servers().all(|(_, health)| health.status().state != State::Unknown)
     }
 
-    /// The service addresses that the director answers ARP for.
-    pub(super) fn announced(&self) -> BTreeSet<Ipv4Addr> {
-        let announced = self.config.services.iter().filter(|service| service.announce);
-        announced.flat_map(|service| &service.addresses).map(|address| *address.ip()).collect()
+    /// The service addresses that the director answers ARP or neighbour discovery for.
+    pub(super) fn announced(&self) -> BTreeSet<IpAddr> {
+        announced(&self.config)
     }
 }
 
-/// What stands around the servers that are reached by these interfaces.
-fn surroundings_of(network: &Network, interfaces: &BTreeMap<u32, Mac>) -> Surroundings {
-    network.surroundings(&interfaces.keys().copied().collect::<Vec<_>>())
+/// The service addresses that a director answers ARP or neighbour discovery for.
+pub(super) fn announced(config: &Config) -> BTreeSet<IpAddr> {
+    let announced = config.services.iter().filter(|service| service.announce);
+    announced.flat_map(|service| &service.addresses).map(|address| address.ip()).collect()
+}
+
+/// Whether neighbour discovery matters to the farm: for service addresses, or servers on the link.
+pub(super) fn has_ipv6(config: &Config) -> bool {
+    let addresses = config.services.iter().flat_map(|service| &service.addresses).map(SocketAddr::ip);
+    let servers = config.services.iter().flat_map(|service| &service.servers).map(|server| server.address);
+    addresses.chain(servers).any(|address| address.is_ipv6())
+}
+
+/// Whether a probe can be sent: to this host, or to one whose whereabouts are known.
+fn can_be_probed(method: Method, member: &Member) -> bool {
+    if member.local { method != Method::Nat } else { member.mac.is_some() }
+}
+
+/// Why a server can't be probed.
+fn not_found(service: Option<&Service>) -> Failure {
+    let ipv4 = |service: &Service| service.addresses.first().is_none_or(SocketAddr::is_ipv4);
+    match service {
+        Some(service) if service.method != Method::L2 => Failure::NoWay,
+        Some(service) if !ipv4(service) => Failure::NoNeighbour,
+        _ => Failure::NoArp,
+    }
 }
 
 fn log(notices: &[Notice]) {

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evener_core::select::{Counts, select};
-use evener_core::sessions::{FlowHash, SessionKey, ms};
-use evener_core::tables::{NO_SERVER, Pick, Vip, VipKey};
+use evener_core::sessions::{SessionKey, ms};
+use evener_core::tables::{NO_SERVER, Pick, ServerEntry, Vip, VipKey, Way};
 
 use super::director::Director;
 use super::request::Flow;
@@ -13,7 +13,7 @@ use crate::admin::views::Explanation;
 impl Director {
     /// Which server a flow gets, and why.
     pub(super) fn explain(&self, flow: &Flow) -> Explanation {
-        let key = VipKey { address: *flow.vip.ip(), port: flow.vip.port(), protocol: flow.protocol };
+        let key = VipKey { address: flow.vip.ip(), port: flow.vip.port(), protocol: flow.protocol };
         let Some(vip) = self.plan.tables.vips.get(&key) else {
             let because = vec![format!(
                 "no service has {} {}: the packet goes up the director's own stack",
@@ -27,20 +27,34 @@ impl Director {
         let slot = self.explain_choice(flow, vip, &mut because);
         let server = self.plan.servers.get(&slot).map(|name| name.server.clone());
         if let Some(entry) = self.plan.tables.servers.get(&slot) {
-            because.push(if entry.local {
-                "that server is this host: the packet goes up its own stack".to_owned()
-            } else {
-                let name = self.network.interfaces.get(&entry.ifindex).map_or("?", |i| &i.name);
-                format!("frames go to {} on {name}", entry.mac)
-            });
+            because.extend(self.explain_way(entry));
         }
         Explanation { service: service.map(|service| service.name.clone()), server, because }
     }
 
+    fn explain_way(&self, entry: &ServerEntry) -> Vec<String> {
+        if entry.local {
+            return vec!["that server is this host: the packet goes up its own stack".to_owned()];
+        }
+        let name = self.network.interfaces.get(&entry.ifindex).map_or("?", |interface| &interface.name);
+        let frames = format!("frames go to {} on {name}", entry.mac);
+        let rewritten = match entry.way {
+            Way::Link => None,
+            Way::Nat { to, own, source_nat: true, .. } => {
+                Some(format!("it is rewritten to go from {own}, with a port of its own, to {to}"))
+            }
+            Way::Nat { to, .. } => Some(format!("it is rewritten to go to {to}")),
+            Way::Tunnel { encapsulation, from, to, mtu } => Some(format!(
+                "it is put into a packet from {from} to {to} ({encapsulation}), which may be {mtu} bytes long"
+            )),
+        };
+        rewritten.into_iter().chain([frames]).collect()
+    }
+
     fn explain_choice(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> u16 {
         let memory = self.engine.memory();
-        let key = SessionKey::new(flow.client.ip().to_bits(), flow.client.port(), vip.id);
-        let hash = FlowHash::of(key, memory.seed);
+        let key = SessionKey { client: flow.client.ip(), port: flow.client.port(), vip: vip.id };
+        let hash = key.hash(memory.seed);
         let now = self.engine.now();
         let name = |slot: u16| self.plan.servers.get(&slot).map_or("no server", |name| name.server.as_str());
         if let Some(found) = memory.sessions.find(key, hash, now) {

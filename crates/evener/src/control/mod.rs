@@ -1,14 +1,16 @@
-//! The daemon: one loop that hears ARP, probes, signals and requests, and keeps the engine in step.
+//! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine in step.
 
-mod arp;
 mod director;
 mod explain;
 mod lock;
+mod neighbours;
 pub mod paths;
 mod reload;
 pub mod request;
+pub(crate) mod settings;
 mod show;
 mod start;
+pub(crate) mod ways;
 
 use std::future::pending;
 use std::io::IsTerminal;
@@ -25,10 +27,12 @@ use tokio::time::{Instant, sleep_until};
 use crate::cli;
 use crate::cli::Exit;
 use crate::network::Network;
+use crate::network::path_mtu::PathMtu;
 use crate::probe::probe;
-use arp::{Arp, ArpFrame};
 use director::{DirectError, Director};
+use neighbours::{Frame, Neighbours};
 use request::Request;
+use settings::Settings;
 use show::About;
 use start::StartError;
 
@@ -40,6 +44,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_millis(200);
 /// An interval at which the network is read in any case.
 const REREAD: Duration = Duration::from_secs(10);
+/// The engine whose packets go by the kernel's routes.
+const KERNEL_ENGINE: &str = "xdp";
 /// Requests waiting for the loop.
 const REQUESTS: usize = 64;
 
@@ -85,10 +91,12 @@ struct Daemon {
     about: About,
     config_path: PathBuf,
     directory: PathBuf,
-    arp: Arp,
-    arp_frames: mpsc::Receiver<ArpFrame>,
+    settings: Settings,
+    neighbours: Neighbours,
+    frames: mpsc::Receiver<Frame>,
     requests: mpsc::Receiver<Request>,
     network_changes: mpsc::Receiver<()>,
+    path_mtus: mpsc::Receiver<PathMtu>,
     probed: mpsc::Receiver<Probed>,
     probe_results: mpsc::Sender<Probed>,
     ready: bool,
@@ -141,7 +149,10 @@ impl Daemon {
                         tracing::error!("{error}");
                     }
                 }
-                Some(frame) = self.arp_frames.recv() => self.hear(&frame),
+                Some(frame) = self.frames.recv() => self.hear(&frame),
+                Some(learned) = self.path_mtus.recv() => {
+                    log_failure(self.director.path_mtu(&learned, now_ms()));
+                }
                 Some(Probed { server, result }) = self.probed.recv() => {
                     let done = self.director.probed(&server, result, now_ms());
                     log_failure(done);
@@ -185,7 +196,7 @@ impl Daemon {
         Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).min(60_000))
     }
 
-    /// Does what is due: a round of ARP, probes.
+    /// Does what is due: a round of questions to the neighbours, probes.
     fn tick(&mut self) {
         let now = now_ms();
         if self.director.membership.next_round_at().is_some_and(|at| at <= now) {
@@ -193,7 +204,7 @@ impl Daemon {
             for address in asks {
                 for &ifindex in self.director.interfaces.keys() {
                     if let Some(source) = self.director.network.source_for(ifindex, address) {
-                        self.arp.ask(ifindex, source, address);
+                        self.neighbours.ask(ifindex, Some(source), address);
                     }
                 }
             }
@@ -215,8 +226,8 @@ impl Daemon {
         });
     }
 
-    fn hear(&mut self, frame: &ArpFrame) {
-        let notices = self.director.membership.arp_frame(now_ms(), frame.ifindex, &frame.bytes);
+    fn hear(&mut self, frame: &Frame) {
+        let notices = self.director.membership.frame(now_ms(), frame.ifindex, &frame.bytes);
         log_failure(self.director.notice(&notices));
     }
 
@@ -225,22 +236,31 @@ impl Daemon {
             Ok(network) => {
                 let moved = self.director.network.interfaces != network.interfaces;
                 log_failure(self.director.surroundings(network, now_ms()));
-                self.listen();
+                self.follow_network();
                 if moved {
                     // Whoever knew an announced address at another MAC, or forgot it, is told.
-                    self.arp.announce(&self.director.announced());
+                    self.neighbours.announce(&self.director.announced());
                 }
             }
             Err(error) => tracing::warn!(%error, "the network can't be read; what was known of it stays"),
         }
     }
 
-    /// Hears ARP on the director's interfaces, as far as they are up.
-    fn listen(&mut self) {
-        if let Err((ifindex, error)) = self.arp.listen(&self.director.interfaces) {
+    /// Has everything outside the engine follow the director's interfaces and servers: what is listened to,
+    /// what the kernel is to ask for and to let through.
+    fn follow_network(&mut self) {
+        let ipv6 = director::has_ipv6(&self.director.config);
+        if let Err((ifindex, error)) = self.neighbours.listen(&self.director.interfaces, ipv6) {
             let name =
                 self.director.network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
-            tracing::warn!(interface = name, %error, "no ARP here");
+            tracing::warn!(interface = name, %error, "no ARP and no neighbour discovery here");
+        }
+        self.neighbours.attend(&self.director.announced());
+        self.director.resolve_next_hops(now_ms());
+        // The packet engine finds its own way.
+        if self.director.engine.kind() == KERNEL_ENGINE {
+            let (interfaces, addresses) = self.director.forwarded();
+            self.settings.forward(&interfaces, &addresses);
         }
     }
 
@@ -281,13 +301,17 @@ impl Daemon {
     }
 
     /// Leaves the farm as it should be left.
-    fn leave(self, keep: bool) -> Result<(), DirectError> {
+    fn leave(mut self, keep: bool) -> Result<(), DirectError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             let _ = std::fs::remove_file(start::drained_path(&self.directory));
         }
-        Ok(self.director.engine.leave(keep)?)
+        let left = self.director.engine.leave(keep);
+        if !keep {
+            self.settings.restore();
+        }
+        Ok(left?)
     }
 }
 

@@ -1,69 +1,92 @@
-//! ARP by the daemon itself: the host's own table knows one MAC for an address, where discovery wants
-//! every one that answers.
+//! ARP and neighbour discovery by the daemon itself: the host's own tables know one MAC for an address, where
+//! discovery wants every one that answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use evener_core::wire::{ETHERTYPE_ARP, Mac, arp_request};
-use evener_dataplane::link::{EtherType, LinkSocket};
+use evener_core::neighbour::{announcement, solicitation, solicited_node};
+use evener_core::wire::icmpv6::NEIGHBOUR_ADVERTISEMENT;
+use evener_core::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV6, Mac, arp_request, protocol};
+use evener_dataplane::link::{EtherType, Field, Instruction, LinkSocket, filter};
+use socket2::{Domain, Socket, Type};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// The longest part of a frame that is looked at: an ARP body for IPv4, padding included.
-const FRAME_MAX: usize = 64;
+/// The longest part of a frame that is looked at: more than any advertisement with the options there are.
+const FRAME_MAX: usize = 256;
 /// Frames waiting for the control loop; more than that are dropped, as on any busy link.
 const QUEUE: usize = 1024;
 
-/// An ARP frame as it came in.
+/// A frame as it came in.
 #[derive(Debug)]
-pub(super) struct ArpFrame {
+pub(super) struct Frame {
     /// The interface.
     pub(super) ifindex: u32,
     /// From the Ethernet header on.
     pub(super) bytes: Vec<u8>,
 }
 
-/// Speaks ARP on several interfaces.
-pub(super) struct Arp {
+/// Speaks ARP, and neighbour discovery where it is wanted, on several interfaces.
+pub(super) struct Neighbours {
     links: BTreeMap<u32, Link>,
-    frames: mpsc::Sender<ArpFrame>,
+    frames: mpsc::Sender<Frame>,
 }
 
+/// One interface.
 struct Link {
-    socket: Arc<AsyncFd<LinkSocket>>,
     own: Mac,
+    arp: Ear,
+    discovery: Option<Ear>,
+    /// The groups that the kernel is told to listen in, and the socket that they are joined by.
+    groups: Option<(BTreeSet<Ipv6Addr>, Socket)>,
+}
+
+impl Link {
+    fn is_alive(&self) -> bool {
+        [Some(&self.arp), self.discovery.as_ref()].into_iter().flatten().all(|ear| !ear.reader.is_finished())
+    }
+}
+
+/// Frames of one kind.
+struct Ear {
+    socket: Arc<AsyncFd<LinkSocket>>,
     reader: JoinHandle<()>,
 }
 
-impl Drop for Link {
+impl Drop for Ear {
     fn drop(&mut self) {
         self.reader.abort();
     }
 }
 
-impl Arp {
+impl Neighbours {
     /// On no interface yet; frames come by the receiver.
-    pub(super) fn new() -> (Self, mpsc::Receiver<ArpFrame>) {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Frame>) {
         let (frames, receiver) = mpsc::channel(QUEUE);
-        (Arp { links: BTreeMap::new(), frames }, receiver)
+        (Neighbours { links: BTreeMap::new(), frames }, receiver)
     }
 
-    /// Listens on these interfaces, and no others.
+    /// Listens on these interfaces, and no others; for neighbour advertisements only if the farm has IPv6.
     ///
     /// # Errors
     /// Without CAP_NET_RAW, or when an interface is gone or down; the others are listened on.
-    pub(super) fn listen(&mut self, interfaces: &BTreeMap<u32, Mac>) -> Result<(), (u32, io::Error)> {
-        self.links
-            .retain(|ifindex, link| interfaces.get(ifindex) == Some(&link.own) && !link.reader.is_finished());
+    pub(super) fn listen(
+        &mut self,
+        interfaces: &BTreeMap<u32, Mac>,
+        ipv6: bool,
+    ) -> Result<(), (u32, io::Error)> {
+        self.links.retain(|ifindex, link| {
+            interfaces.get(ifindex) == Some(&link.own) && link.is_alive() && link.discovery.is_some() == ipv6
+        });
         let mut first_error = Ok(());
         for (&ifindex, &own) in interfaces {
             if self.links.contains_key(&ifindex) {
                 continue;
             }
-            match self.open(ifindex, own) {
+            match self.open(ifindex, own, ipv6) {
                 Ok(link) => {
                     self.links.insert(ifindex, link);
                 }
@@ -73,40 +96,115 @@ impl Arp {
         first_error
     }
 
-    fn open(&self, ifindex: u32, own: Mac) -> io::Result<Link> {
-        let socket = LinkSocket::open(ifindex, EtherType::Only(ETHERTYPE_ARP))?;
-        let socket = Arc::new(AsyncFd::new(socket)?);
-        let reader = tokio::spawn(read(socket.clone(), ifindex, self.frames.clone()));
-        Ok(Link { socket, own, reader })
+    fn open(&self, ifindex: u32, own: Mac, ipv6: bool) -> io::Result<Link> {
+        let arp = LinkSocket::open(ifindex, EtherType::Only(ETHERTYPE_ARP))?;
+        let discovery = ipv6
+            .then(|| LinkSocket::open_filtered(ifindex, EtherType::Only(ETHERTYPE_IPV6), &advertisements()));
+        let discovery = discovery.transpose()?.map(|socket| self.ear(ifindex, socket)).transpose()?;
+        Ok(Link { own, arp: self.ear(ifindex, arp)?, discovery, groups: None })
     }
 
-    /// Asks everyone on an interface who has `target`. What can't be sent is lost, as any frame may be.
-    pub(super) fn ask(&self, ifindex: u32, sender: Ipv4Addr, target: Ipv4Addr) {
-        if let Some(link) = self.links.get(&ifindex)
-            && let Err(error) = link.socket.get_ref().send(&arp_request(link.own, sender, target))
-        {
-            tracing::debug!(ifindex, %target, %error, "an ARP request was not sent");
+    fn ear(&self, ifindex: u32, socket: LinkSocket) -> io::Result<Ear> {
+        let socket = Arc::new(AsyncFd::new(socket)?);
+        let reader = tokio::spawn(read(socket.clone(), ifindex, self.frames.clone()));
+        Ok(Ear { socket, reader })
+    }
+
+    /// Asks everyone on an interface who has `target`, for `sender`, or as who is about to take the address
+    /// (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
+    pub(super) fn ask(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
+        let Some(link) = self.links.get(&ifindex) else { return };
+        match (sender, target) {
+            (Some(IpAddr::V4(sender)), IpAddr::V4(target)) => {
+                send(&link.arp, ifindex, &arp_request(link.own, sender, target));
+            }
+            (None, IpAddr::V4(target)) => {
+                send(&link.arp, ifindex, &arp_request(link.own, [0; 4].into(), target));
+            }
+            (Some(IpAddr::V6(sender)), IpAddr::V6(target)) => {
+                link.say(ifindex, &solicitation(link.own, sender, target));
+            }
+            (None, IpAddr::V6(target)) => {
+                link.say(ifindex, &solicitation(link.own, Ipv6Addr::UNSPECIFIED, target));
+            }
+            // A question has one family.
+            (Some(_), _) => {}
         }
     }
 
     /// Tells everyone on every interface that the director has these addresses.
-    pub(super) fn announce(&self, addresses: &BTreeSet<Ipv4Addr>) {
-        for &ifindex in self.links.keys() {
-            addresses.iter().for_each(|address| self.ask(ifindex, *address, *address));
+    pub(super) fn announce(&self, addresses: &BTreeSet<IpAddr>) {
+        for (&ifindex, link) in &self.links {
+            for address in addresses {
+                match *address {
+                    IpAddr::V4(_) => self.ask(ifindex, Some(*address), *address),
+                    IpAddr::V6(own) => link.say(ifindex, &announcement(link.own, own)),
+                }
+            }
+        }
+    }
+
+    /// Has questions for these addresses come to every interface: they are sent to groups, which interfaces
+    /// and switches let through only where they are listened in (RFC 4291, section 2.7.1; RFC 4541).
+    pub(super) fn attend(&mut self, addresses: &BTreeSet<IpAddr>) {
+        let groups: BTreeSet<Ipv6Addr> = addresses
+            .iter()
+            .filter_map(|address| match address {
+                IpAddr::V6(address) => Some(solicited_node(*address)),
+                IpAddr::V4(_) => None,
+            })
+            .collect();
+        for (&ifindex, link) in &mut self.links {
+            if link.groups.as_ref().map_or(groups.is_empty(), |(joined, _)| *joined == groups) {
+                continue;
+            }
+            match join(ifindex, &groups) {
+                // With the socket before it, its groups are left.
+                Ok(socket) => link.groups = Some((groups.clone(), socket)),
+                Err(error) => {
+                    tracing::warn!(ifindex, %error, "solicitations for announced IPv6 addresses may not come here");
+                }
+            }
         }
     }
 }
 
-async fn read(socket: Arc<AsyncFd<LinkSocket>>, ifindex: u32, frames: mpsc::Sender<ArpFrame>) {
+impl Link {
+    fn say(&self, ifindex: u32, frame: &[u8]) {
+        if let Some(discovery) = &self.discovery {
+            send(discovery, ifindex, frame);
+        }
+    }
+}
+
+/// What can't be sent is lost, as any frame may be.
+fn send(ear: &Ear, ifindex: u32, frame: &[u8]) {
+    if let Err(error) = ear.socket.get_ref().send(frame) {
+        tracing::debug!(ifindex, %error, "a question to the neighbours was not sent");
+    }
+}
+
+fn join(ifindex: u32, groups: &BTreeSet<Ipv6Addr>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV6, Type::DGRAM, None)?;
+    groups.iter().try_for_each(|group| socket.join_multicast_v6(group, ifindex))?;
+    Ok(socket)
+}
+
+/// A filter for neighbour advertisements (RFC 4861, section 4.4).
+fn advertisements() -> Vec<Instruction> {
+    const NEXT_HEADER: u32 = 20;
+    const ICMP_TYPE: u32 = 54;
+    filter(&[Field::Byte(NEXT_HEADER, protocol::ICMPV6), Field::Byte(ICMP_TYPE, NEIGHBOUR_ADVERTISEMENT)])
+}
+
+async fn read(socket: Arc<AsyncFd<LinkSocket>>, ifindex: u32, frames: mpsc::Sender<Frame>) {
     let mut buffer = [0; FRAME_MAX];
     loop {
         let Ok(mut ready) = socket.readable().await else { return };
         match ready.try_io(|socket| socket.get_ref().recv(&mut buffer)) {
             Ok(Ok((len, meta))) if !meta.outgoing => {
                 let bytes = buffer.get(..len).unwrap_or(&buffer).to_vec();
-                if let Err(mpsc::error::TrySendError::Closed(_)) =
-                    frames.try_send(ArpFrame { ifindex, bytes })
-                {
+                if let Err(mpsc::error::TrySendError::Closed(_)) = frames.try_send(Frame { ifindex, bytes }) {
                     return;
                 }
             }

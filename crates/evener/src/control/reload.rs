@@ -43,8 +43,9 @@ impl Daemon {
                 back.err().map_or_else(String::new, |error| format!("; and going back failed: {error}"));
             return Err(format!("{unchanged}: {error}{back}"));
         }
-        self.listen();
-        self.arp.announce(&self.director.announced());
+        self.director.warn_of_host();
+        self.follow_network();
+        self.neighbours.announce(&self.director.announced());
         let path = display(&self.config_path);
         tracing::info!(file = path, "reloaded");
         Ok(match later {
@@ -58,7 +59,7 @@ impl Daemon {
 fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     let engine = |config: &Config| {
         let engine = &config.engine;
-        (engine.kind, engine.xdp_mode, engine.sessions_max, engine.threads)
+        (engine.kind, engine.xdp_mode, engine.sessions_max, engine.sessions6_max, engine.threads)
     };
     match (engine(old) != engine(new), old.admin != new.admin) {
         (true, true) => Some("the engine's settings and the admin address"),

@@ -1,6 +1,6 @@
 //! What others may ask of the control loop.
 
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 
 use evener_core::farm::Protocol;
 use tokio::sync::{mpsc, oneshot};
@@ -41,7 +41,7 @@ pub struct SessionFilter {
     /// Only of this service.
     pub service: Option<String>,
     /// Only of this client address.
-    pub client: Option<std::net::Ipv4Addr>,
+    pub client: Option<IpAddr>,
     /// Only of this client port.
     pub client_port: Option<u16>,
     /// At most so many.
@@ -52,9 +52,9 @@ pub struct SessionFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// The client's endpoint.
-    pub client: SocketAddrV4,
+    pub client: SocketAddr,
     /// The service's endpoint.
-    pub vip: SocketAddrV4,
+    pub vip: SocketAddr,
     /// TCP or UDP.
     pub protocol: Protocol,
 }

@@ -1,10 +1,11 @@
 //! The director's state in the words of [`views`].
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::decide::Reason;
-use evener_core::farm::Service;
+use evener_core::farm::{Method, Service};
 use evener_core::health;
 use evener_core::membership::Source;
 use evener_core::plan::{MemberState, ServerName};
@@ -125,7 +126,8 @@ impl Director {
         for service in &self.config.services {
             for state in self.member_states(service) {
                 let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
-                servers.push(self.show_server(&name, &state, slots.get(&name).copied(), &counters));
+                let slot = slots.get(&name).copied();
+                servers.push(self.show_server(&name, service.method, &state, slot, &counters));
             }
         }
         servers
@@ -134,6 +136,7 @@ impl Director {
     fn show_server(
         &self,
         name: &ServerName,
+        method: Method,
         state: &MemberState,
         slot: Option<u16>,
         counters: &Counters,
@@ -143,7 +146,7 @@ impl Director {
         let ServerCounters { packets, bytes, connections } = count.unwrap_or_default();
         let active = slot.and_then(|slot| self.engine.memory().counts.active.get(usize::from(slot)));
         let health = self.healths.get(name);
-        let (word, reason) = self.state_of(name, state);
+        let (word, reason) = self.state_of(name, method, state);
         let interface = member.ifindex.and_then(|ifindex| self.network.interfaces.get(&ifindex));
         let mac = member.mac.map(|mac| mac.to_string());
         views::Server {
@@ -168,6 +171,7 @@ impl Director {
                 Source::Discovered => "discovered".to_owned(),
             },
             local: member.local,
+            way: way(method).to_owned(),
             probe_seconds: health.and_then(|health| health.latency_us()).map(|us| us as f64 / 1e6),
             probe_error: health
                 .filter(|_| state.health.state != health::State::Up)
@@ -176,8 +180,16 @@ impl Director {
         }
     }
 
-    fn state_of(&self, name: &ServerName, state: &MemberState) -> (&'static str, Option<String>) {
+    fn state_of(
+        &self,
+        name: &ServerName,
+        method: Method,
+        state: &MemberState,
+    ) -> (&'static str, Option<String>) {
         let member = &state.member;
+        if member.local && method == Method::Nat {
+            return ("down", Some("it is this host itself, which method nat can't reach".into()));
+        }
         if state.admin_draining {
             return ("draining", Some("drained by the operator".into()));
         }
@@ -185,20 +197,16 @@ impl Director {
             return ("draining", Some("its weight is 0".into()));
         }
         if member.draining {
-            return ("draining", Some("silent: it no longer answers ARP".into()));
+            return ("draining", Some("silent: it no longer answers".into()));
         }
         if !member.local && member.mac.is_none() {
-            let unreachable = member.address.filter(|address| self.network.route_to(*address).is_none());
-            return (
-                "down",
-                Some(match unreachable {
-                    Some(address) => format!("no interface here is on the LAN of {address}"),
-                    None => "no ARP answer".into(),
-                }),
-            );
+            return ("down", Some(self.why_not_found(method, member.address)));
         }
         if member.ifindex.is_some_and(|ifindex| !self.interfaces.contains_key(&ifindex)) {
-            return ("down", Some("the interface that led to it is gone".into()));
+            return (
+                "down",
+                Some("the interface that leads to it is gone, or not one of [engine] interfaces".into()),
+            );
         }
         match state.health.state {
             health::State::Up => ("up", None),
@@ -206,6 +214,23 @@ impl Director {
             health::State::Down => {
                 let failure = self.healths.get(name).and_then(|health| health.last_failure());
                 ("down", failure.map(|(_, failure)| failure.to_string()))
+            }
+        }
+    }
+
+    fn why_not_found(&self, method: Method, address: Option<IpAddr>) -> String {
+        let Some(address) = address else {
+            return "no answer".to_owned();
+        };
+        match (method, self.network.next_hop(address)) {
+            (Method::L2, _) if self.network.route_to(address).is_none() => {
+                format!("no interface here is on the LAN of {address}")
+            }
+            (Method::L2, _) => silent(address),
+            (_, None) => format!("no route leads to {address}"),
+            (_, Some(hop)) => {
+                let next = hop.gateway.unwrap_or(address);
+                format!("{} from {next}", silent(next))
             }
         }
     }
@@ -229,11 +254,10 @@ impl Director {
         vips: &BTreeMap<u16, &VipKey>,
         now: u32,
     ) -> Option<views::Session> {
-        let key = *vips.get(&session.key.vip())?;
+        let key = *vips.get(&session.key.vip)?;
         let vip = self.plan.tables.vips.get(key)?;
         let state = session.value.state();
         let left = session.value.expires().wrapping_sub(now);
-        let client = std::net::Ipv4Addr::from_bits(session.key.client());
         let server = self.plan.servers.get(&session.value.server());
         Some(views::Session {
             service: self
@@ -242,8 +266,8 @@ impl Director {
                 .get(&vip.service)
                 .map(|service| service.name.clone())
                 .unwrap_or_default(),
-            address: format!("{}:{}", key.address, key.port),
-            client: format!("{client}:{}", session.key.port()),
+            address: SocketAddr::new(key.address, key.port).to_string(),
+            client: SocketAddr::new(session.key.client, session.key.port).to_string(),
             server: server.map(|name| name.server.clone()).unwrap_or_default(),
             state: state.name().to_owned(),
             idle_seconds: ms(state.idle(&vip.idle).saturating_sub(left)) / 1000,
@@ -254,7 +278,20 @@ impl Director {
 
 impl SessionFilter {
     fn admits(&self, session: &Session) -> bool {
-        self.client.is_none_or(|client| client.to_bits() == session.key.client())
-            && self.client_port.is_none_or(|port| port == session.key.port())
+        self.client.is_none_or(|client| client == session.key.client)
+            && self.client_port.is_none_or(|port| port == session.key.port)
     }
+}
+
+/// A method's way to its servers, in a word.
+fn way(method: Method) -> &'static str {
+    match method {
+        Method::L2 => "link",
+        Method::Nat => "nat",
+        Method::Tunnel => "tunnel",
+    }
+}
+
+fn silent(address: IpAddr) -> String {
+    if address.is_ipv4() { "no ARP answer" } else { "no neighbour advertisement" }.to_owned()
 }

@@ -1,33 +1,35 @@
 //! From a file to a running daemon, or one clear sentence.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, IsTerminal, Read};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evener_core::farm::Method;
+use evener_core::membership::Answer;
 use evener_core::plan::ServerName;
 use evener_core::sessions::Seed;
-use evener_core::wire::{ARP_REPLY, Arp as ArpBody, ETHERNET_LEN, Mac};
+use evener_core::wire::Mac;
 use evener_dataplane::packet::{self, PacketEngine};
 use evener_dataplane::xdp::{self, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
-use zerocopy::FromBytes;
 
-use super::arp::{Arp, ArpFrame};
-use super::director::{DirectError, Director};
+use super::director::{DirectError, Director, announced, has_ipv6};
 use super::lock::{Lock, LockError};
+use super::neighbours::{Frame, Neighbours};
 use super::request::Request;
+use super::settings::Settings;
 use super::show::About;
 use super::{Daemon, REQUESTS, display, now_ms, paths};
 use crate::admin;
 use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
-use crate::network::{Network, NetworkError};
+use crate::network::{Network, NetworkError, path_mtu};
 
 /// How long another owner of an announced address has to answer.
 const CONFLICT_WAIT: Duration = Duration::from_millis(300);
@@ -46,12 +48,12 @@ pub(super) enum StartError {
     Network(#[from] NetworkError),
     /// An address that the director should announce is another host's.
     #[error(
-        "{address} is owned elsewhere: {mac} answers ARP for it on {interface}. If that is one of the servers, make \
-         it silent for the address (arp_ignore = 1, arp_announce = 2), or set discover = \"arp\""
+        "{address} is owned elsewhere: {mac} answers for it on {interface}. If that is one of the servers, make it \
+         silent for the address ({}), or set discover = \"arp\"", silence(.address)
     )]
     OwnedElsewhere {
         /// The address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Who answers.
         mac: Mac,
         /// Where.
@@ -71,6 +73,14 @@ pub(super) enum StartError {
         /// The system's answer.
         source: io::Error,
     },
+}
+
+/// How a server keeps silent for an address that it has.
+fn silence(address: &IpAddr) -> &'static str {
+    match address {
+        IpAddr::V4(_) => "arp_ignore = 1, arp_announce = 2",
+        IpAddr::V6(_) => "have it on lo and on no other interface",
+    }
 }
 
 impl StartError {
@@ -112,10 +122,11 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let interfaces = network.pick_interfaces(&config.engine.interfaces, &config.services)?;
 
     let network_changes = crate::network::watch().await?;
-    let (mut arp, mut arp_frames) = Arp::new();
-    if let Err((ifindex, error)) = arp.listen(&interfaces) {
+    let path_mtus = path_mtus(&config);
+    let (mut neighbours, mut frames) = Neighbours::new();
+    if let Err((ifindex, error)) = neighbours.listen(&interfaces, has_ipv6(&config)) {
         let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
-        return Err(EngineError::system(format!("hearing ARP on {name}"), "CAP_NET_RAW", error).into());
+        return Err(EngineError::system(format!("hearing neighbours on {name}"), "CAP_NET_RAW", error).into());
     }
     let (engine, engine_note) = engine(&config, &directory)?;
     let adopted = engine.running().is_some();
@@ -123,7 +134,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let drained = read_drained(&directory);
     let mut director = Director::new(config, engine, network, interfaces, drained, started_ms);
     let (handle, requests) = mpsc::channel(REQUESTS);
-    if let Err(error) = open(&mut director, adopted, &arp, &mut arp_frames, handle, &directory).await {
+    if let Err(error) = open(&mut director, adopted, &neighbours, &mut frames, handle, &directory).await {
         // What was found running is left as it was found.
         let _ = fs::remove_file(directory.join("admin.sock"));
         if let Err(error) = director.engine.leave(adopted) {
@@ -132,7 +143,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         return Err(error);
     }
     let (probe_results, probed) = mpsc::channel(256);
-    Ok(Daemon {
+    let mut daemon = Daemon {
         about: About {
             started_ms,
             config: display(config_path),
@@ -144,14 +155,28 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         network_changes,
         director,
         config_path: config_path.to_owned(),
+        settings: Settings::new(&directory),
         directory,
-        arp,
-        arp_frames,
+        neighbours,
+        frames,
+        path_mtus,
         requests,
         probed,
         probe_results,
         ready: false,
         _lock: lock,
+    };
+    daemon.follow_network();
+    Ok(daemon)
+}
+
+/// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be heard.
+fn path_mtus(config: &Config) -> mpsc::Receiver<path_mtu::PathMtu> {
+    path_mtu::listen().unwrap_or_else(|error| {
+        if config.services.iter().any(|service| service.method == Method::Tunnel) {
+            tracing::warn!(%error, "routers that can't pass on long tunnel packets won't be heard: set `mtu`");
+        }
+        mpsc::channel(1).1
     })
 }
 
@@ -159,19 +184,19 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
 async fn open(
     director: &mut Director,
     adopted: bool,
-    arp: &Arp,
-    arp_frames: &mut mpsc::Receiver<ArpFrame>,
+    neighbours: &Neighbours,
+    frames: &mut mpsc::Receiver<Frame>,
     requests: mpsc::Sender<Request>,
     directory: &Path,
 ) -> Result<(), StartError> {
     if !adopted {
-        refuse_conflicts(&director.config, &director.network, &director.interfaces, arp, arp_frames).await?;
+        refuse_conflicts(director, neighbours, frames).await?;
     }
     director.match_healths();
     director.replan()?;
     tracing::info!(engine = director.engine.describe(), adopted, "attached");
-    director.warn_of_own_addresses();
-    arp.announce(&director.announced());
+    director.warn_of_host();
+    neighbours.announce(&director.announced());
     admin::server::start(requests, &directory.join("admin.sock"), director.config.admin.listen)
         .await
         .map_err(StartError::io("the admin interface can't be opened"))
@@ -198,10 +223,12 @@ fn xdp(config: &Config, directory: &Path) -> Result<XdpEngine, StartError> {
     let mode = match config.engine.xdp_mode {
         XdpMode::Auto => None,
         XdpMode::Native => Some(xdp::Mode::Native),
+        XdpMode::Tc => Some(xdp::Mode::Tc),
         XdpMode::Generic => Some(xdp::Mode::Generic),
     };
     let options = xdp::Options {
         sessions_max: config.engine.sessions_max,
+        sessions6_max: config.engine.sessions6_max,
         seed: seed()?,
         mode,
         pins: Some(pins::directory()?),
@@ -216,6 +243,7 @@ fn packet(config: &Config, directory: &Path) -> Result<PacketEngine, StartError>
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(PacketEngine::start(packet::Options {
         sessions_max: config.engine.sessions_max,
+        sessions6_max: config.engine.sessions6_max,
         seed: seed()?,
         threads: config.engine.threads.unwrap_or(processors),
         session_file: session_file(directory),
@@ -237,39 +265,30 @@ fn seed() -> Result<Seed, StartError> {
     Ok(Seed(word(first), word(second)))
 }
 
-/// Asks, before the director answers for an address, whether anyone else does (RFC 5227, section 2.1).
+/// Asks, before the director answers for an address, whether anyone else does (RFC 5227, section 2.1; RFC 4862,
+/// section 5.4).
 async fn refuse_conflicts(
-    config: &Config,
-    network: &Network,
-    interfaces: &BTreeMap<u32, Mac>,
-    arp: &Arp,
-    frames: &mut mpsc::Receiver<ArpFrame>,
+    director: &Director,
+    neighbours: &Neighbours,
+    frames: &mut mpsc::Receiver<Frame>,
 ) -> Result<(), StartError> {
-    let announced = config.services.iter().filter(|service| service.announce);
-    let addresses: BTreeSet<Ipv4Addr> =
-        announced.flat_map(|service| &service.addresses).map(|address| *address.ip()).collect();
+    let addresses = announced(&director.config);
     if addresses.is_empty() {
         return Ok(());
     }
     for address in &addresses {
-        interfaces.keys().for_each(|ifindex| arp.ask(*ifindex, Ipv4Addr::UNSPECIFIED, *address));
+        director.interfaces.keys().for_each(|ifindex| neighbours.ask(*ifindex, None, *address));
     }
     let end = Instant::now() + CONFLICT_WAIT;
     while let Ok(Some(frame)) = timeout_at(end, frames.recv()).await {
-        let Some(body) = frame.bytes.get(ETHERNET_LEN..).and_then(|b| ArpBody::ref_from_prefix(b).ok())
-        else {
+        let Ok(Some(Answer { place, address })) = Answer::read(frame.ifindex, &frame.bytes) else {
             continue;
         };
-        let (body, _) = body;
-        let address = Ipv4Addr::from_bits(body.sender_ip.get());
-        let own = interfaces.values().any(|mac| *mac == body.sender_mac);
-        if body.is_ipv4_over_ethernet()
-            && body.operation.get() == ARP_REPLY
-            && addresses.contains(&address)
-            && !own
-        {
-            let interface = network.interfaces.get(&frame.ifindex).map_or("?", |i| &i.name).to_owned();
-            return Err(StartError::OwnedElsewhere { address, mac: body.sender_mac, interface });
+        let own = director.interfaces.values().any(|mac| *mac == place.mac);
+        if addresses.contains(&address) && !own {
+            let interface = director.network.interfaces.get(&frame.ifindex);
+            let interface = interface.map_or("?", |interface| &interface.name).to_owned();
+            return Err(StartError::OwnedElsewhere { address, mac: place.mac, interface });
         }
     }
     Ok(())

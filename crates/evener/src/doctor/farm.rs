@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::Path;
 
-use evener_core::farm::Service;
+use evener_core::farm::{Method, Service};
 
 use super::links::Links;
-use super::{Finding, host};
+use super::{Finding, host, ways};
 use crate::cli::CONFIG_FILE;
 use crate::config::{self, Config, EngineKind};
 use crate::network::Network;
@@ -50,28 +50,46 @@ pub(super) fn look(config: &Config, network: &Network, links: &Links, findings: 
     if !interfaces.is_empty() {
         links.look(interfaces.iter().copied(), findings);
     }
-    findings.push(forwarding(config.engine.kind));
+    let nat = config.services.iter().any(|service| service.method == Method::Nat);
+    findings.push(forwarding(config.engine.kind, nat));
     for service in &config.services {
         findings.extend(addresses(service, network));
-        findings.extend(servers(service, network, links));
+        match service.method {
+            Method::L2 => findings.extend(servers(service, network, links)),
+            Method::Nat | Method::Tunnel => findings.extend(ways::look(config, service, network, links)),
+        }
     }
     let local = config.services.iter().any(|service| has_local_server(service, network));
     let strict = links.strict_reverse_path(interfaces);
-    if local && !strict.is_empty() {
-        let (names, name) = (strict.join(", "), strict.first().unwrap_or(&"all"));
-        let message = format!(
-            "Strict on {names}: what this host serves itself is dropped where the way back to a client leads \
-             through another interface; `sysctl -w net.ipv4.conf.{name}.rp_filter=2` makes it loose."
-        );
-        findings.push(Finding::warn("rp_filter", message));
-    }
+    findings.extend(reverse_path(&strict, local, nat));
+}
+
+/// The kernel's reverse path filter, where what it drops matters.
+fn reverse_path(strict: &[&str], local: bool, nat: bool) -> Option<Finding> {
+    let name = strict.first()?;
+    let dropped = match (local, nat) {
+        (true, _) => "what this host serves itself is dropped where the way back to a client leads",
+        (false, true) => "what nat servers send through this host is dropped where the way to them leads",
+        (false, false) => return None,
+    };
+    let message = format!(
+        "Strict on {}: {dropped} through another interface; `sysctl -w net.ipv4.conf.{name}.rp_filter=2` makes it \
+         loose.",
+        strict.join(", ")
+    );
+    Some(Finding::warn("rp_filter", message))
 }
 
 /// The packet engine takes copies; what the host's stack gets must not be sent on a second time.
-fn forwarding(kind: EngineKind) -> Finding {
+fn forwarding(kind: EngineKind, nat: bool) -> Finding {
     const CHECK: &str = "ip_forward";
     let on = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() != "0");
     match (on, host::has_nft(), kind) {
+        (false, _, EngineKind::Auto | EngineKind::Xdp) if nat => Finding::ok(
+            CHECK,
+            "Off; method nat needs it with the kernel engine, and `evener run` switches it on meanwhile on the \
+             interfaces that it works on.",
+        ),
         (false, ..) => Finding::ok(CHECK, "Off; Evener does not need it."),
         (true, true, _) => Finding::ok(CHECK, "On; the packet engine guards the services with nft."),
         (true, false, EngineKind::Packet) => Finding::fail(
@@ -88,12 +106,12 @@ fn forwarding(kind: EngineKind) -> Finding {
 }
 
 fn has_local_server(service: &Service, network: &Network) -> bool {
-    service.servers.iter().any(|server| network.is_local(server.address))
+    service.method != Method::Nat && service.servers.iter().any(|server| network.is_local(server.address))
 }
 
 /// An address of the service that is this host's own makes its stack answer clients, unless it serves.
 fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
-    let addresses: BTreeSet<Ipv4Addr> = service.addresses.iter().map(|address| *address.ip()).collect();
+    let addresses: BTreeSet<IpAddr> = service.addresses.iter().map(|address| address.ip()).collect();
     let (own, others): (Vec<_>, Vec<_>) =
         addresses.into_iter().partition(|address| network.is_local(*address));
     let serves = has_local_server(service, network);
@@ -111,13 +129,14 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
         });
     }
     for address in others.iter().filter(|_| serves) {
+        let len = if address.is_ipv4() { 32 } else { 128 };
         let message = format!(
-            "This host is one of the servers but does not have {address}: `ip address add {address}/32 dev lo`."
+            "This host is one of the servers but does not have {address}: `ip address add {address}/{len} dev lo`."
         );
         findings.push(Finding::fail(&service.name, message));
     }
     if findings.is_empty() {
-        let listed: Vec<_> = others.iter().map(Ipv4Addr::to_string).collect();
+        let listed: Vec<_> = others.iter().map(IpAddr::to_string).collect();
         findings.push(Finding::ok(&service.name, format!("{} is not this host's own.", listed.join(", "))));
     }
     findings
@@ -137,7 +156,8 @@ fn servers(service: &Service, network: &Network, links: &Links) -> Vec<Finding> 
         }
         if server.mac.is_none() && links.is_silent(address) {
             let help = "look whether it runs, and on the same LAN";
-            return Some(Finding::fail(check, format!("{address} does not answer ARP; {help}.")));
+            let asked = if address.is_ipv4() { "ARP" } else { "neighbour discovery" };
+            return Some(Finding::fail(check, format!("{address} does not answer {asked}; {help}.")));
         }
         None
     });

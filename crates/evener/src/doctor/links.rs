@@ -1,16 +1,15 @@
 //! Interfaces: what they are, how the engines will use them, and the host's settings for them.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType};
 use rtnetlink::packet_route::link::{LinkXdp, XdpAttached};
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourState};
 
 use super::Finding;
+use crate::control::settings::is_reverse_path_strict;
 
 /// A full Ethernet frame's content.
 const MTU: u32 = 1500;
@@ -30,11 +29,11 @@ struct Link {
     xdp: Option<&'static str>,
 }
 
-/// The interfaces of this network namespace, and the neighbours that did not answer ARP.
+/// The interfaces of this network namespace, and the neighbours that did not answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Links {
     links: BTreeMap<u32, Link>,
-    unanswered: Vec<Ipv4Addr>,
+    unanswered: Vec<IpAddr>,
 }
 
 impl Links {
@@ -48,7 +47,7 @@ impl Links {
         while let Some(message) = found.try_next().await? {
             links.links.insert(message.header.index, link(&message));
         }
-        let mut found = handle.neighbours().get().set_address_family(AddressFamily::Inet).execute();
+        let mut found = handle.neighbours().get().execute();
         while let Some(message) = found.try_next().await? {
             if matches!(message.header.state, NeighbourState::Failed | NeighbourState::Incomplete) {
                 links.unanswered.extend(message.attributes.iter().find_map(destination));
@@ -63,8 +62,8 @@ impl Links {
         self.links.iter().filter(|(_, link)| link.up && link.ethernet).map(|(ifindex, _)| *ifindex)
     }
 
-    /// Whether this neighbour was asked for by ARP, and is silent.
-    pub(super) fn is_silent(&self, address: Ipv4Addr) -> bool {
+    /// Whether this neighbour was asked for, and is silent.
+    pub(super) fn is_silent(&self, address: IpAddr) -> bool {
         self.unanswered.contains(&address)
     }
 
@@ -81,13 +80,11 @@ impl Links {
 
     /// Interfaces among these whose reverse path filter is strict.
     pub(super) fn strict_reverse_path(&self, which: impl IntoIterator<Item = u32>) -> Vec<&str> {
-        let all = reverse_path_filter("all");
         which
             .into_iter()
             .filter_map(|ifindex| self.links.get(&ifindex))
-            // The kernel goes by the larger of the two (ip-sysctl, rp_filter); 1 is strict, 2 is loose.
-            .filter(|link| all.max(reverse_path_filter(&link.name)) == Some(1))
             .map(|link| link.name.as_str())
+            .filter(|name| is_reverse_path_strict(name))
             .collect()
     }
 }
@@ -129,16 +126,12 @@ fn attached(xdp: &LinkXdp) -> Option<&'static str> {
     }
 }
 
-fn destination(attribute: &NeighbourAttribute) -> Option<Ipv4Addr> {
+fn destination(attribute: &NeighbourAttribute) -> Option<IpAddr> {
     match attribute {
-        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(*address),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some((*address).into()),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some((*address).into()),
         _ => None,
     }
-}
-
-fn reverse_path_filter(interface: &str) -> Option<u8> {
-    let setting = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter")).ok()?;
-    setting.trim().parse().ok()
 }
 
 fn judge(link: &Link) -> Finding {

@@ -1,16 +1,20 @@
 //! The network around this host, as its kernel knows it: interfaces, addresses, routes and neighbours.
 
+pub mod forwarding;
+pub mod path_mtu;
 mod pick;
 mod read;
+mod resolve;
 mod watch;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use evener_core::membership::{Router, Surroundings};
 use evener_core::wire::Mac;
 
+pub use resolve::resolve;
 pub use watch::watch;
 
 /// What the kernel knew when it was asked.
@@ -22,6 +26,8 @@ pub struct Network {
     pub gateways: Vec<Router>,
     /// The routes of the main table.
     pub routes: Vec<Route>,
+    /// The MACs of neighbours, by interface and address, as far as the kernel has resolved them.
+    pub neighbours: BTreeMap<(u32, IpAddr), Mac>,
 }
 
 /// A network interface.
@@ -32,7 +38,7 @@ pub struct Interface {
     /// Its MAC address; zeros where it has none.
     pub mac: Mac,
     /// Its addresses with their prefix lengths, the oldest first.
-    pub addresses: Vec<(Ipv4Addr, u8)>,
+    pub addresses: Vec<(IpAddr, u8)>,
     /// Whether it is switched on; a cable may be missing all the same.
     pub up: bool,
     /// The longest packet it takes, in bytes, without link header.
@@ -47,13 +53,28 @@ pub struct Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Where it leads, with the length of the prefix.
-    pub destination: (Ipv4Addr, u8),
+    pub destination: (IpAddr, u8),
     /// Among routes to one destination, the lowest is taken.
     pub priority: u32,
-    /// By which interface; none for routes that only refuse, or that have several next hops.
+    /// By which interface; none for some routes that only refuse. Of several next hops, the first.
     pub ifindex: Option<u32>,
     /// Whether the destination is on the link itself, and not behind a gateway.
     pub on_link: bool,
+    /// The router that it is behind; with `on_link` false and no gateway, the route refuses.
+    pub gateway: Option<IpAddr>,
+}
+
+/// The next station on the way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The interface that leads there.
+    pub ifindex: u32,
+    /// The station's MAC, once the kernel has resolved it; [`resolve`] makes it do so.
+    pub mac: Option<Mac>,
+    /// The router whose MAC that is; `None` where the address is on the link itself.
+    pub gateway: Option<IpAddr>,
+    /// The longest packet that the interface takes, in bytes.
+    pub mtu: u32,
 }
 
 /// Why the network is not as the farm needs it.
@@ -79,9 +100,7 @@ pub enum NetworkError {
         hint: String,
     },
     /// MAC addresses cannot be rewritten there.
-    #[error(
-        "interface {name} is not Ethernet, and {why}: layer-two dispatch reaches servers by their MAC addresses only"
-    )]
+    #[error("interface {name} is not Ethernet, and {why}: the director sends Ethernet frames, and no others")]
     NotEthernet {
         /// The interface.
         name: String,
@@ -91,7 +110,7 @@ pub enum NetworkError {
     /// Nothing to work on.
     #[error(
         "no route leads to a server or a service address on a link of this host, and no Ethernet interface that is \
-         up has an IPv4 address: name the interfaces in [engine], as in interfaces = [\"eth0\"]"
+         up has an address: name the interfaces in [engine], as in interfaces = [\"eth0\"]"
     )]
     NoInterface,
 }
@@ -100,14 +119,34 @@ impl Network {
     /// The interface by which this address is reached on the link, without a gateway.
     ///
     /// Only the main table counts, and no policy routing.
-    pub fn route_to(&self, address: Ipv4Addr) -> Option<u32> {
-        let matching = self.routes.iter().filter(|route| is_within(address, route.destination));
-        let best = matching.min_by_key(|route| (Reverse(route.destination.1), route.priority))?;
+    pub fn route_to(&self, address: IpAddr) -> Option<u32> {
+        let best = self.best_route(address)?;
         best.ifindex.filter(|_| best.on_link)
     }
 
+    /// Where packets to this address go first: to the address itself on the link, else to a gateway. `None`
+    /// where no route leads there, and for this host's own addresses.
+    ///
+    /// Only the main table counts, and no policy routing.
+    pub fn next_hop(&self, address: IpAddr) -> Option<Hop> {
+        let best = self.best_route(address).filter(|_| !self.is_local(address))?;
+        let ifindex = best.ifindex.filter(|_| best.on_link || best.gateway.is_some())?;
+        let station = best.gateway.unwrap_or(address);
+        Some(Hop {
+            ifindex,
+            mac: self.neighbours.get(&(ifindex, station)).copied(),
+            gateway: best.gateway,
+            mtu: self.interfaces.get(&ifindex)?.mtu,
+        })
+    }
+
+    fn best_route(&self, address: IpAddr) -> Option<&Route> {
+        let matching = self.routes.iter().filter(|route| is_within(address, route.destination));
+        matching.min_by_key(|route| (Reverse(route.destination.1), route.priority))
+    }
+
     /// Whether this host has the address, on whatever interface.
-    pub fn is_local(&self, address: Ipv4Addr) -> bool {
+    pub fn is_local(&self, address: IpAddr) -> bool {
         self.addresses().any(|own| own == address)
     }
 
@@ -119,30 +158,45 @@ impl Network {
             interfaces: found.collect(),
             addresses: self.addresses().collect::<BTreeSet<_>>(),
             routers: self.gateways.clone(),
+            ..Surroundings::default()
         }
     }
 
     /// The address by which this host speaks to `destination` on an interface: one of the same subnet
-    /// where it has one there, else another of that interface, else another of this host.
+    /// where it has one there, else another of that interface, else another of this host. It is of the
+    /// destination's family, and link-local only if the destination is (RFC 6724, section 5, rule 2).
     ///
     /// Never `destination` itself, which a director that is also a server has too.
-    pub fn source_for(&self, ifindex: u32, destination: Ipv4Addr) -> Option<Ipv4Addr> {
+    pub fn source_for(&self, ifindex: u32, destination: IpAddr) -> Option<IpAddr> {
         let there = self.interfaces.get(&ifindex)?;
         let elsewhere = self.interfaces.values().filter(|interface| interface.up && !interface.loopback);
         let others = elsewhere.flat_map(|interface| &interface.addresses);
         let same_subnet = there.addresses.iter().filter(|subnet| is_within(destination, **subnet));
         let mut candidates = same_subnet.chain(&there.addresses).chain(others).map(|(own, _)| *own);
-        candidates.find(|own| *own != destination)
+        candidates.find(|own| {
+            let same_scope = is_link_local(destination) || !is_link_local(*own);
+            own.is_ipv4() == destination.is_ipv4() && same_scope && *own != destination
+        })
     }
 
-    fn addresses(&self) -> impl Iterator<Item = Ipv4Addr> {
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.interfaces.values().flat_map(|interface| &interface.addresses).map(|(address, _)| *address)
     }
 }
 
-fn is_within(address: Ipv4Addr, (subnet, prefix_len): (Ipv4Addr, u8)) -> bool {
-    let mask = u32::MAX.checked_shl(32_u32.saturating_sub(prefix_len.into())).unwrap_or(0);
-    (address.to_bits() ^ subnet.to_bits()) & mask == 0
+/// Whether the address means something on its own link only (RFC 4291, section 2.5.6). Every interface has
+/// one over IPv6; over IPv4 they are addresses like others.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+fn is_within(address: IpAddr, (subnet, prefix_len): (IpAddr, u8)) -> bool {
+    let (differing, len) = match (address, subnet) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits() ^ b.to_bits()) << 96, 32),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits(), 128),
+        _ => return false,
+    };
+    differing.leading_zeros() >= u32::from(prefix_len.min(len))
 }
 
 #[cfg(test)]
@@ -150,7 +204,7 @@ fn is_within(address: Ipv4Addr, (subnet, prefix_len): (Ipv4Addr, u8)) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn ip(text: &str) -> Ipv4Addr {
+    pub(crate) fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
@@ -167,7 +221,18 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn route(destination: &str, prefix_len: u8, ifindex: u32, on_link: bool) -> Route {
-        Route { destination: (ip(destination), prefix_len), priority: 0, ifindex: Some(ifindex), on_link }
+        let gateway = None;
+        Route {
+            destination: (ip(destination), prefix_len),
+            priority: 0,
+            ifindex: Some(ifindex),
+            on_link,
+            gateway,
+        }
+    }
+
+    pub(crate) fn via(destination: &str, prefix_len: u8, ifindex: u32, gateway: &str) -> Route {
+        Route { gateway: Some(ip(gateway)), ..route(destination, prefix_len, ifindex, false) }
     }
 
     /// A director on two networks and a tunnel, with a service address of its own.
@@ -175,20 +240,37 @@ pub(crate) mod tests {
         Network {
             interfaces: BTreeMap::from([
                 (1, interface("lo", 0, &[("127.0.0.1", 8), ("192.0.2.100", 32)])),
-                (2, interface("eth0", 2, &[("192.0.2.2", 24), ("192.0.2.100", 32)])),
-                (3, interface("eth1", 3, &[("198.51.100.2", 24)])),
+                (
+                    2,
+                    interface(
+                        "eth0",
+                        2,
+                        &[("192.0.2.2", 24), ("192.0.2.100", 32), ("fe80::2", 64), ("2001:db8::2", 64)],
+                    ),
+                ),
+                (3, interface("eth1", 3, &[("fe80::3", 64), ("198.51.100.2", 24)])),
                 (4, interface("wg0", 0, &[("10.9.0.1", 24)])),
-                (5, interface("eth2", 5, &[])),
+                (5, interface("eth2", 5, &[("fe80::5", 64)])),
             ]),
             gateways: vec![Router { address: ip("192.0.2.1"), mac: None }],
             routes: vec![
-                route("0.0.0.0", 0, 2, false),
+                via("0.0.0.0", 0, 2, "192.0.2.1"),
                 route("192.0.2.0", 24, 2, true),
-                route("192.0.2.200", 32, 3, false),
+                via("192.0.2.200", 32, 3, "198.51.100.1"),
+                route("203.0.113.64", 26, 1, false),
                 route("198.51.100.0", 24, 3, true),
                 Route { priority: 5, ..route("198.51.100.0", 24, 2, true) },
                 route("10.9.0.0", 24, 4, true),
+                route("fe80::", 64, 2, true),
+                route("fe80::", 64, 3, true),
+                route("2001:db8::", 64, 2, true),
+                via("2001:db8:9::", 48, 3, "fe80::1"),
             ],
+            neighbours: BTreeMap::from([
+                ((2, ip("192.0.2.1")), Mac([2, 0, 0, 0, 1, 1])),
+                ((2, ip("192.0.2.11")), Mac([2, 0, 0, 0, 1, 11])),
+                ((3, ip("fe80::1")), Mac([2, 0, 0, 0, 6, 1])),
+            ]),
         }
     }
 
@@ -199,7 +281,39 @@ pub(crate) mod tests {
         assert_eq!(network.route_to(ip("198.51.100.11")), Some(3), "the lower priority");
         assert_eq!(network.route_to(ip("192.0.2.200")), None, "behind a gateway");
         assert_eq!(network.route_to(ip("203.0.113.1")), None, "by the default route");
+        assert_eq!(network.route_to(ip("2001:db8::11")), Some(2));
+        assert_eq!(network.route_to(ip("2001:db8:9::11")), None, "behind a gateway");
         assert_eq!(Network::default().route_to(ip("192.0.2.11")), None);
+    }
+
+    #[test]
+    fn the_next_hop_is_the_address_itself_or_its_gateway() {
+        let network = director();
+        let hop = |address: &str| network.next_hop(ip(address));
+        let on_link = |ifindex, mac| Some(Hop { ifindex, mac, gateway: None, mtu: 1500 });
+        let behind =
+            |ifindex, mac, gateway: &str| Some(Hop { ifindex, mac, gateway: Some(ip(gateway)), mtu: 1500 });
+        assert_eq!(hop("192.0.2.11"), on_link(2, Some(Mac([2, 0, 0, 0, 1, 11]))));
+        assert_eq!(hop("192.0.2.12"), on_link(2, None), "not resolved yet");
+        assert_eq!(hop("198.51.100.11"), on_link(3, None));
+        assert_eq!(hop("203.0.113.1"), behind(2, Some(Mac([2, 0, 0, 0, 1, 1])), "192.0.2.1"));
+        assert_eq!(hop("192.0.2.200"), behind(3, None, "198.51.100.1"), "the longer prefix");
+        assert_eq!(hop("203.0.113.65"), None, "the route refuses");
+        assert_eq!(hop("2001:db8::11"), on_link(2, None));
+        assert_eq!(hop("2001:db8:9::11"), behind(3, Some(Mac([2, 0, 0, 0, 6, 1])), "fe80::1"));
+        assert_eq!(hop("2001:db9::1"), None, "no default route over IPv6");
+        assert_eq!(hop("192.0.2.2"), None, "this host");
+    }
+
+    #[test]
+    fn prefixes_hold_addresses_of_their_own_family() {
+        assert!(is_within(ip("203.0.113.1"), (ip("0.0.0.0"), 0)));
+        assert!(!is_within(ip("2001:db8::1"), (ip("0.0.0.0"), 0)));
+        assert!(is_within(ip("2001:db8::1"), (ip("::"), 0)));
+        assert!(is_within(ip("192.0.2.127"), (ip("192.0.2.0"), 25)));
+        assert!(!is_within(ip("192.0.2.128"), (ip("192.0.2.0"), 25)));
+        assert!(is_within(ip("2001:db8::1"), (ip("2001:db8::1"), 128)));
+        assert!(!is_within(ip("2001:db8::2"), (ip("2001:db8::1"), 255)));
     }
 
     #[test]
@@ -210,6 +324,9 @@ pub(crate) mod tests {
         assert_eq!(network.source_for(3, ip("192.0.2.100")), Some(ip("198.51.100.2")));
         assert_eq!(network.source_for(5, ip("192.0.2.100")), Some(ip("192.0.2.2")), "of another interface");
         assert_eq!(network.source_for(9, ip("192.0.2.100")), None);
+        assert_eq!(network.source_for(2, ip("2001:db8::11")), Some(ip("2001:db8::2")));
+        assert_eq!(network.source_for(3, ip("2001:db8:9::11")), Some(ip("2001:db8::2")), "no link-local one");
+        assert_eq!(network.source_for(3, ip("fe80::1")), Some(ip("fe80::3")));
     }
 
     #[test]

@@ -1,18 +1,20 @@
 //! Which interfaces a director works on: those named in the file, else those that lead to its farm.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use evener_core::farm::Service;
+use evener_core::farm::{Method, Service};
 use evener_core::wire::Mac;
 
-use super::{Interface, Network, NetworkError};
+use super::{Interface, Network, NetworkError, is_link_local};
 use crate::spelling::nearest;
 
 impl Network {
     /// The interfaces of these names with their MACs. With no names, those by which listed servers and
-    /// service addresses are reached on the link. Servers yet to be discovered may be anywhere, and so may
-    /// the router that sends the traffic of an address on no link of ours: then it is every Ethernet
-    /// interface that is up and has an IPv4 address.
+    /// service addresses are reached: on the link, and servers by `nat` and `tunnel` also behind a gateway.
+    /// Servers yet to be discovered may be anywhere, and so may the router that sends the traffic of an
+    /// address on no link of ours: then it is every Ethernet interface that is up and has an address. With
+    /// `nat`, answers leave by any interface that leads to clients: the default routes are added.
     ///
     /// # Errors
     /// For names that don't exist, for interfaces that aren't Ethernet, and when nothing is left.
@@ -50,33 +52,56 @@ impl Network {
 
     fn leading_to(&self, services: &[Service]) -> Result<BTreeSet<u32>, NetworkError> {
         let mut picked = BTreeSet::new();
-        for server in services.iter().flat_map(|service| &service.servers) {
-            if let Some((ifindex, interface)) = self.interface_to(server.address) {
-                ethernet(interface, || {
-                    format!("server {} ({}) is reached by it", server.name, server.address)
-                })?;
-                picked.insert(ifindex);
-            }
-        }
         for service in services {
+            for server in &service.servers {
+                let found = match service.method {
+                    Method::L2 => self.interface_to(server.address),
+                    Method::Nat | Method::Tunnel => self.interface_towards(server.address),
+                };
+                if let Some((ifindex, interface)) = found {
+                    ethernet(interface, || {
+                        format!("server {} ({}) is reached by it", server.name, server.address)
+                    })?;
+                    picked.insert(ifindex);
+                }
+            }
             for address in &service.addresses {
                 // It may well be where no server is, as on an interface of its own.
-                match self.interface_to(*address.ip()).filter(|(_, interface)| interface.ethernet) {
+                match self.interface_to(address.ip()).filter(|(_, interface)| interface.ethernet) {
                     Some((ifindex, _)) if service.discover.is_none() => drop(picked.insert(ifindex)),
                     _ => picked.extend(self.usable()),
                 }
+            }
+            if service.method == Method::Nat {
+                picked.extend(self.default_routes());
             }
         }
         Ok(picked)
     }
 
-    fn interface_to(&self, address: std::net::Ipv4Addr) -> Option<(u32, &Interface)> {
+    fn interface_to(&self, address: IpAddr) -> Option<(u32, &Interface)> {
         let ifindex = self.route_to(address)?;
         Some((ifindex, self.interfaces.get(&ifindex)?))
     }
 
+    /// The same, also behind a gateway.
+    fn interface_towards(&self, address: IpAddr) -> Option<(u32, &Interface)> {
+        let ifindex = self.next_hop(address)?.ifindex;
+        Some((ifindex, self.interfaces.get(&ifindex)?))
+    }
+
+    /// The Ethernet interfaces that default routes lead to.
+    fn default_routes(&self) -> impl Iterator<Item = u32> {
+        let defaults = self.routes.iter().filter(|route| route.destination.1 == 0 && route.gateway.is_some());
+        let ethernet =
+            |ifindex: &u32| self.interfaces.get(ifindex).is_some_and(|interface| interface.ethernet);
+        defaults.filter_map(|route| route.ifindex).filter(ethernet)
+    }
+
     fn usable(&self) -> BTreeSet<u32> {
-        let usable = |found: &Interface| found.up && found.ethernet && !found.addresses.is_empty();
+        // Link-local addresses come by themselves.
+        let has_address = |found: &Interface| found.addresses.iter().any(|(own, _)| !is_link_local(*own));
+        let usable = |found: &Interface| found.up && found.ethernet && has_address(found);
         self.interfaces.iter().filter(|(_, found)| usable(found)).map(|(ifindex, _)| *ifindex).collect()
     }
 
@@ -99,23 +124,30 @@ fn ethernet(interface: &Interface, why: impl FnOnce() -> String) -> Result<(), N
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::tests::{director, ip};
+    use super::super::tests::{director, interface, ip, route, via};
     use super::*;
-    use evener_core::farm::{Health, HealthKind, Method, Placement, Protocol, Server, Service, Timeouts};
-    use std::net::SocketAddrV4;
+    use evener_core::farm::{
+        Encapsulation, Health, HealthKind, Placement, Protocol, Server, Service, Timeouts,
+    };
+    use std::net::SocketAddr;
 
     fn service(address: &str, servers: &[&str]) -> Service {
         let server = |address: &&str| Server {
             name: format!("at {address}"),
             address: ip(address),
+            port: None,
             mac: None,
             weight: 1,
         };
         Service {
             name: "web".to_owned(),
-            addresses: vec![SocketAddrV4::new(ip(address), 80)],
+            addresses: vec![SocketAddr::new(ip(address), 80)],
             protocol: Protocol::Tcp,
             method: Method::L2,
+            source_nat: false,
+            encapsulation: Encapsulation::Ipip,
+            tunnel_mtu: None,
+            clamp_mss: true,
             placement: Placement::Director,
             policy: "hash",
             discover: None,
@@ -170,6 +202,44 @@ mod tests {
         let discovering =
             Service { discover: Some(evener_core::farm::Discover::Arp), ..service("192.0.2.100", &[]) };
         assert_eq!(picked(&[], &[discovering]), Ok(vec![2, 3]));
+    }
+
+    #[test]
+    fn routed_servers_may_be_behind_gateways() {
+        let by = |method, vip, server| Service { method, ..service(vip, &[server]) };
+        let tunnel = |vip, server| picked(&[], &[by(Method::Tunnel, vip, server)]);
+        let nat = |vip, server| picked(&[], &[by(Method::Nat, vip, server)]);
+        assert_eq!(
+            picked(&[], &[service("192.0.2.100", &["192.0.2.200"])]),
+            Ok(vec![2]),
+            "l2 can't go there"
+        );
+        assert_eq!(tunnel("192.0.2.101", "192.0.2.200"), Ok(vec![2, 3]), "by the gateway's interface");
+        assert_eq!(tunnel("198.51.100.101", "198.51.100.11"), Ok(vec![3]));
+        assert_eq!(tunnel("2001:db8::100", "2001:db8:9::11"), Ok(vec![2, 3]));
+        assert_eq!(tunnel("2001:db8::100", "203.0.113.9"), Ok(vec![2]));
+        assert_eq!(
+            nat("198.51.100.101", "198.51.100.11"),
+            Ok(vec![2, 3]),
+            "the default route leads to clients"
+        );
+        assert!(tunnel("192.0.2.101", "10.9.0.7").unwrap_err().contains("wg0 is not Ethernet"));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_alone_will_do() {
+        let network = Network {
+            interfaces: BTreeMap::from([
+                (2, interface("eth0", 2, &[("fe80::2", 64), ("2001:db8::2", 64)])),
+                (3, interface("eth1", 3, &[("fe80::3", 64)])),
+            ]),
+            routes: vec![route("2001:db8::", 64, 2, true), via("::", 0, 2, "fe80::1")],
+            ..Network::default()
+        };
+        for service in [service("2001:db8::100", &["2001:db8::11"]), service("2001:db9::100", &[])] {
+            let picked = network.pick_interfaces(&[], &[service]).unwrap();
+            assert_eq!(picked.into_keys().collect::<Vec<_>>(), [2]);
+        }
     }
 
     #[test]

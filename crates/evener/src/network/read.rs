@@ -1,7 +1,7 @@
-//! The network by rtnetlink(7): four questions, each with many answers.
+//! The network by rtnetlink(7): a handful of questions, each with many answers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use evener_core::membership::Router;
 use evener_core::wire::Mac;
@@ -10,8 +10,12 @@ use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
-use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
+};
 
 use super::{Interface, Network, NetworkError, Route};
 
@@ -33,19 +37,41 @@ impl Network {
                 interface.addresses.push(address);
             }
         }
-        let question = RouteMessageBuilder::<Ipv4Addr>::new().build();
-        let routes = all("routes", handle.route().get(question).execute()).await?;
-        let neighbours = handle.neighbours().get().set_address_family(AddressFamily::Inet);
-        let neighbours = all("neighbours", neighbours.execute()).await?;
-        let neighbours: BTreeMap<Ipv4Addr, Mac> = neighbours.iter().filter_map(neighbour).collect();
-        let gateways: BTreeSet<Ipv4Addr> = routes.iter().flat_map(gateways).collect();
-        let router = |address: Ipv4Addr| Router { address, mac: neighbours.get(&address).copied() };
+        let questions =
+            [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()];
+        let mut routes = Vec::new();
+        for question in questions {
+            routes.extend(all("routes", handle.route().get(question).execute()).await?);
+        }
+        let neighbours = all("neighbours", handle.neighbours().get().execute()).await?;
+        let neighbours: BTreeMap<(u32, IpAddr), Mac> = neighbours.iter().filter_map(neighbour).collect();
+        let gateways: BTreeSet<(Option<u32>, IpAddr)> = routes.iter().flat_map(next_hops).collect();
         Ok(Network {
             interfaces,
-            gateways: gateways.into_iter().map(router).collect(),
+            gateways: routers(&gateways, &neighbours),
             routes: routes.iter().filter_map(route).collect(),
+            neighbours,
         })
     }
+}
+
+/// Every gateway once. A link-local address may name another router on each link: then each is one of them.
+fn routers(
+    gateways: &BTreeSet<(Option<u32>, IpAddr)>,
+    neighbours: &BTreeMap<(u32, IpAddr), Mac>,
+) -> Vec<Router> {
+    let mut routers: Vec<Router> = gateways
+        .iter()
+        .map(|(ifindex, address)| {
+            let mac = ifindex.and_then(|ifindex| neighbours.get(&(ifindex, *address)).copied());
+            Router { address: *address, mac }
+        })
+        .collect();
+    routers.sort_by_key(|router| (router.address, router.mac.is_none(), router.mac));
+    routers.dedup_by(|next, first| {
+        first.address == next.address && (next.mac.is_none() || first.mac == next.mac)
+    });
+    routers
 }
 
 async fn all<T>(
@@ -74,60 +100,109 @@ fn interface(message: LinkMessage) -> (u32, Interface) {
     (message.header.index, found)
 }
 
-fn address(message: &AddressMessage) -> Option<(u32, (Ipv4Addr, u8))> {
-    // IFA_ADDRESS is the other end on point-to-point links; IFA_LOCAL is always this one.
-    let own = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Local(IpAddr::V4(own)) => Some(*own),
+fn address(message: &AddressMessage) -> Option<(u32, (IpAddr, u8))> {
+    // IFA_ADDRESS is the other end on point-to-point links; IFA_LOCAL, if it is there, is always this one.
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(own) => Some(*own),
         _ => None,
     });
-    Some((message.header.index, (own?, message.header.prefix_len)))
+    let own = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Address(own @ IpAddr::V6(_)) => Some(*own),
+        _ => None,
+    });
+    Some((message.header.index, (local.or(own)?, message.header.prefix_len)))
 }
 
 fn route(message: &RouteMessage) -> Option<Route> {
     let main = u32::from(RouteHeader::RT_TABLE_MAIN);
     let mut table = u32::from(message.header.table);
-    let mut destination = Ipv4Addr::UNSPECIFIED;
-    let (mut priority, mut ifindex, mut on_link) = (0, None, message.header.kind == RouteType::Unicast);
+    let unspecified = match message.header.address_family {
+        AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => return None,
+    };
+    let (mut destination, mut priority) = (unspecified, 0);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Table(number) => table = *number,
-            RouteAttribute::Destination(RouteAddress::Inet(address)) => destination = *address,
+            RouteAttribute::Destination(address) => destination = ip(address)?,
             RouteAttribute::Priority(number) => priority = *number,
-            RouteAttribute::Oif(index) => ifindex = Some(*index),
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) | RouteAttribute::MultiPath(_) => {
-                on_link = false
-            }
             _ => {}
         }
     }
+    let refuses = message.header.kind != RouteType::Unicast;
+    let (ifindex, gateway) = hops(message).first().copied().unwrap_or_default();
     let destination = (destination, message.header.destination_prefix_length);
-    (table == main).then_some(Route { destination, priority, ifindex, on_link })
+    let on_link = !refuses && gateway.is_none() && !is_multipath(message);
+    let gateway = gateway.filter(|_| !refuses);
+    (table == main).then_some(Route { destination, priority, ifindex, on_link, gateway })
 }
 
-/// The gateways of one route: one, or one for each of its next hops.
-fn gateways(message: &RouteMessage) -> Vec<Ipv4Addr> {
-    let gateway = |attribute: &RouteAttribute| match attribute {
-        RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(*address),
+fn is_multipath(message: &RouteMessage) -> bool {
+    message.attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::MultiPath(_)))
+}
+
+/// The next hops of one route, by interface and gateway: one, or several that share the load.
+fn hops(message: &RouteMessage) -> Vec<(Option<u32>, Option<IpAddr>)> {
+    let several = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::MultiPath(hops) => Some(hops),
         _ => None,
-    };
-    let hops = message.attributes.iter().flat_map(|attribute| match attribute {
-        RouteAttribute::MultiPath(hops) => hops.as_slice(),
-        _ => &[],
     });
-    let of_hops = hops.flat_map(|hop| &hop.attributes);
-    message.attributes.iter().chain(of_hops).filter_map(gateway).collect()
+    match several {
+        Some(hops) => hops.iter().map(|hop| (Some(hop.interface_index), gateway(&hop.attributes))).collect(),
+        None => {
+            let ifindex = message.attributes.iter().find_map(|attribute| match attribute {
+                RouteAttribute::Oif(index) => Some(*index),
+                _ => None,
+            });
+            vec![(ifindex, gateway(&message.attributes))]
+        }
+    }
 }
 
-fn neighbour(message: &NeighbourMessage) -> Option<(Ipv4Addr, Mac)> {
+/// The gateways of one route, each with the interface that it is reached by.
+fn next_hops(message: &RouteMessage) -> Vec<(Option<u32>, IpAddr)> {
+    hops(message).into_iter().filter_map(|(ifindex, gateway)| Some((ifindex, gateway?))).collect()
+}
+
+/// A gateway may be of the other family (RFC 5549).
+fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
+    attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(address) => ip(address),
+        RouteAttribute::Via(RouteVia::Inet(address)) => Some(IpAddr::V4(*address)),
+        RouteAttribute::Via(RouteVia::Inet6(address)) => Some(IpAddr::V6(*address)),
+        _ => None,
+    })
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
+        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
+        _ => None,
+    }
+}
+
+/// A neighbour that the kernel would send to.
+fn neighbour(message: &NeighbourMessage) -> Option<((u32, IpAddr), Mac)> {
+    // An entry may keep a MAC that failed.
+    if matches!(message.header.state, NeighbourState::Failed | NeighbourState::Incomplete) {
+        return None;
+    }
     let (mut address, mut found) = (None, None);
     for attribute in &message.attributes {
         match attribute {
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(inet)) => address = Some(*inet),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(inet)) => {
+                address = Some(IpAddr::V4(*inet))
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(inet)) => {
+                address = Some(IpAddr::V6(*inet))
+            }
             NeighbourAttribute::LinkLayerAddress(bytes) => found = mac(bytes),
             _ => {}
         }
     }
-    address.zip(found)
+    Some(((message.header.ifindex, address?), found.filter(|mac| mac.is_unicast())?))
 }
 
 fn mac(bytes: &[u8]) -> Option<Mac> {

@@ -1,58 +1,80 @@
-//! Does the server still answer ARP? Asked of it alone, so that the others need not hear it.
+//! Does the server still answer ARP, or neighbour discovery over IPv6? Asked of it alone, so that the others
+//! need not hear it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use evener_core::health::Failure;
-use evener_core::membership::ArpReply;
-use evener_core::wire::{ARP_REPLY, ETHERTYPE_ARP, arp_request};
-use evener_dataplane::link::Instruction;
-use nix::libc::{BPF_ABS, BPF_H, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+use evener_core::membership::Answer;
+use evener_core::neighbour::solicitation;
+use evener_core::wire::{ARP_REPLY, ETHERTYPE_ARP, ETHERTYPE_IPV6, arp_request, icmpv6, protocol};
+use evener_dataplane::link::{Field, Instruction, filter};
 use tokio::time::{Instant, timeout_at};
 
-use super::Target;
 use super::link::Link;
+use super::{Hop, Target, Way};
 
 /// How often it is asked before it counts as silent: frames get lost.
 const ASKED: u32 = 3;
-/// Holds an ARP body for IPv4, padding included.
-const FRAME_MAX: usize = 64;
+/// Holds an ARP body for IPv4, and a neighbour advertisement with some options.
+const FRAME_MAX: usize = 256;
 
 /// Asks for the server's own address where that is known, else for the service address.
 pub(super) async fn probe(target: &Target, timeout: Duration) -> Result<(), Failure> {
-    if target.local {
-        return Ok(());
+    let (hop, source, server) = match target.way {
+        Way::Local { .. } => return Ok(()),
+        Way::Link { hop, source, server } => (hop, source, server),
+        Way::Direct { .. } | Way::Tunnel { .. } => {
+            return Err(Failure::Other("ARP says nothing of a server that may be behind routers".to_owned()));
+        }
+    };
+    let address = server.unwrap_or(target.destination.ip());
+    let (ethertype, mut question, silent) = match (source, address) {
+        (IpAddr::V4(source), IpAddr::V4(address)) => {
+            (ETHERTYPE_ARP, arp_request(hop.own_mac, source, address).to_vec(), Failure::NoArp)
+        }
+        (IpAddr::V6(source), IpAddr::V6(address)) => {
+            (ETHERTYPE_IPV6, solicitation(hop.own_mac, source, address), Failure::NoNeighbour)
+        }
+        _ => return Err(Failure::Other(format!("{source} can't ask for {address}"))),
+    };
+    if let Some(destination) = question.get_mut(..hop.mac.0.len()) {
+        destination.copy_from_slice(&hop.mac.0);
     }
-    let address = target.server_address.unwrap_or(*target.destination.ip());
-    let link = Link::open(target.ifindex, ETHERTYPE_ARP, &replies_for(address))?;
-    let result = ask(&link, target, address, timeout).await;
+    let link = Link::open(hop.ifindex, ethertype, &replies_for(address))?;
+    let result = ask(&link, hop, &question, address, timeout).await;
     link.close();
-    result
+    result.unwrap_or(Err(silent))
 }
 
-async fn ask(link: &Link, target: &Target, address: Ipv4Addr, timeout: Duration) -> Result<(), Failure> {
-    let mut request = arp_request(target.own_mac, target.source, address);
-    if let Some(destination) = request.get_mut(..target.mac.0.len()) {
-        destination.copy_from_slice(&target.mac.0);
-    }
+/// `None` when nobody answers in time.
+async fn ask(
+    link: &Link,
+    hop: Hop,
+    question: &[u8],
+    address: IpAddr,
+    timeout: Duration,
+) -> Option<Result<(), Failure>> {
     let started = Instant::now();
     for asked in 1..=ASKED {
-        link.send(&request)?;
+        if let Err(failure) = link.send(question) {
+            return Some(Err(failure));
+        }
         let until = started + timeout * asked / ASKED;
-        if let Ok(heard) = timeout_at(until, hear(link, target, address)).await {
-            return heard;
+        if let Ok(heard) = timeout_at(until, hear(link, hop, address)).await {
+            return Some(heard);
         }
     }
-    Err(Failure::NoArp)
+    None
 }
 
 /// Waits for the server's answer.
-async fn hear(link: &Link, target: &Target, address: Ipv4Addr) -> Result<(), Failure> {
+async fn hear(link: &Link, hop: Hop, address: IpAddr) -> Result<(), Failure> {
     let mut buffer = [0; FRAME_MAX];
     loop {
         while let Some(frame) = link.receive(&mut buffer)? {
-            let reply = ArpReply::read(target.ifindex, frame).ok().flatten();
-            if reply.is_some_and(|reply| reply.address == address && reply.place.mac == target.mac) {
+            let answer = Answer::read(hop.ifindex, frame).ok().flatten();
+            if answer.is_some_and(|answer| answer.address == address && answer.place.mac == hop.mac) {
                 return Ok(());
             }
         }
@@ -60,17 +82,19 @@ async fn hear(link: &Link, target: &Target, address: Ipv4Addr) -> Result<(), Fai
     }
 }
 
-/// A filter for ARP replies that tell who has `address` (RFC 826).
-fn replies_for(address: Ipv4Addr) -> [Instruction; 6] {
-    const OPERATION: u32 = 20;
-    const SENDER_ADDRESS: u32 = 28;
-    let instruction = |code: u32, jf: u8, k: u32| Instruction { code: code as u16, jt: 0, jf, k };
-    [
-        instruction(BPF_LD | BPF_H | BPF_ABS, 0, OPERATION),
-        instruction(BPF_JMP | BPF_JEQ | BPF_K, 3, ARP_REPLY.into()),
-        instruction(BPF_LD | BPF_W | BPF_ABS, 0, SENDER_ADDRESS),
-        instruction(BPF_JMP | BPF_JEQ | BPF_K, 1, address.to_bits()),
-        instruction(BPF_RET | BPF_K, 0, u32::MAX),
-        instruction(BPF_RET | BPF_K, 0, 0),
-    ]
+/// A filter for ARP replies and neighbour advertisements that tell who has `address`.
+fn replies_for(address: IpAddr) -> Vec<Instruction> {
+    match address {
+        // RFC 826: operation and sender.
+        IpAddr::V4(address) => filter(&[Field::Half(20, ARP_REPLY), Field::Word(28, address.to_bits())]),
+        IpAddr::V6(address) => filter(&advertisement_of(address)),
+    }
+}
+
+/// RFC 4861, section 4.4: the target, without extension headers before it.
+fn advertisement_of(address: Ipv6Addr) -> Vec<Field> {
+    let mut fields =
+        vec![Field::Byte(20, protocol::ICMPV6), Field::Byte(54, icmpv6::NEIGHBOUR_ADVERTISEMENT)];
+    fields.extend(Field::address_v6(62, address));
+    fields
 }

@@ -2,25 +2,28 @@
 //! here. So smoltcp need not resolve the server's address, which every server of the service has.
 
 use evener_core::health::Failure;
-use evener_core::wire::{ETHERNET_LEN, ETHERTYPE_IPV4, Ethernet};
+use evener_core::wire::{ETHERNET_LEN, Ethernet};
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 
-use super::Target;
-use super::link::Link;
+use super::Hop;
+use super::link::{Link, ethertype};
+use super::outer::Outer;
 
 /// The most that a server may send unacknowledged, in bytes.
 pub(super) const WINDOW: usize = 8 * 1024;
 /// As told to servers, in bytes: passes everywhere, overlay networks included.
 const MTU: usize = 1280;
-/// A whole window, with the longest headers (RFC 791, section 3.1; RFC 9293, section 3.1): kernels merge
-/// segments before they hand them out.
+/// A whole window, with the longest headers (RFC 791, section 3.1; RFC 9293, section 3.1; IPv6's is shorter
+/// without extensions): kernels merge segments before they hand them out.
 const FRAME_MAX: usize = ETHERNET_LEN + 60 + 60 + WINDOW;
 
 /// The card.
 pub(super) struct Device<'a> {
+    /// Where packets come.
+    link: &'a Link,
     out: Out<'a>,
     buffer: Box<[u8]>,
 }
@@ -28,7 +31,9 @@ pub(super) struct Device<'a> {
 /// Where packets leave.
 pub(super) struct Out<'a> {
     link: &'a Link,
-    header: Ethernet,
+    hop: Hop,
+    /// What packets are put into.
+    outer: Option<Outer>,
     /// Why the link can't be used any more.
     failure: Option<Failure>,
 }
@@ -37,10 +42,10 @@ pub(super) struct Out<'a> {
 pub(super) struct Received<'d>(&'d [u8]);
 
 impl<'a> Device<'a> {
-    /// To this server and no other.
-    pub(super) fn new(link: &'a Link, target: &Target) -> Self {
-        let header = Ethernet { dst: target.mac, src: target.own_mac, ethertype: U16::new(ETHERTYPE_IPV4) };
-        Device { out: Out { link, header, failure: None }, buffer: vec![0; FRAME_MAX].into() }
+    /// Hears on one link; sends on the other, to this station and no other.
+    pub(super) fn new(heard: &'a Link, sent: &'a Link, hop: Hop, outer: Option<Outer>) -> Self {
+        let out = Out { link: sent, hop, outer, failure: None };
+        Device { link: heard, out, buffer: vec![0; FRAME_MAX].into() }
     }
 
     /// Why the link can't be used any more, if so.
@@ -60,7 +65,7 @@ impl<'a> phy::Device for Device<'a> {
         Self: 'd;
 
     fn receive(&mut self, _now: Instant) -> Option<(Received<'_>, &mut Out<'a>)> {
-        match self.out.link.receive(&mut self.buffer) {
+        match self.link.receive(&mut self.buffer) {
             Ok(frame) => Some((Received(frame?.get(ETHERNET_LEN..).unwrap_or_default()), &mut self.out)),
             Err(failure) => {
                 self.out.failure = Some(failure);
@@ -92,10 +97,16 @@ impl phy::RxToken for Received<'_> {
 
 impl phy::TxToken for &mut Out<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
-        let mut frame = vec![0; ETHERNET_LEN + len];
-        let (header, packet) = frame.split_at_mut(ETHERNET_LEN);
-        header.copy_from_slice(self.header.as_bytes());
-        let filled = fill(packet);
+        let mut packet = vec![0; len];
+        let filled = fill(&mut packet);
+        let headers = self.outer.map(|outer| outer.headers(&packet)).unwrap_or_default();
+        let outermost = headers.first().or(packet.first()).copied().unwrap_or_default();
+        let ethernet = Ethernet {
+            dst: self.hop.mac,
+            src: self.hop.own_mac,
+            ethertype: U16::new(ethertype(outermost >> 4 == 6)),
+        };
+        let frame = [ethernet.as_bytes(), &headers, &packet].concat();
         if let Err(failure) = self.link.send(&frame) {
             self.failure = Some(failure);
         }

@@ -1,6 +1,6 @@
 //! What is said over a probe's connection, whoever carries it.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use evener_core::farm::HealthKind;
@@ -14,7 +14,7 @@ pub(super) struct Dialogue<'a> {
 }
 
 impl<'a> Dialogue<'a> {
-    pub(super) fn new(kind: &'a HealthKind, destination: SocketAddrV4) -> Self {
+    pub(super) fn new(kind: &'a HealthKind, destination: SocketAddr) -> Self {
         let request = http_request(kind, destination).unwrap_or_default();
         Dialogue { kind, request, reply: Vec::new() }
     }

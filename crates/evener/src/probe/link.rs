@@ -3,6 +3,7 @@
 use std::io;
 
 use evener_core::health::Failure;
+use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use evener_dataplane::link::{EtherType, Instruction, LinkSocket};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -14,6 +15,7 @@ pub(super) struct Link {
 }
 
 impl Link {
+    /// On the interface of this index; with 0 it hears every interface, and can't send.
     pub(super) fn open(ifindex: u32, ethertype: u16, filter: &[Instruction]) -> Result<Link, Failure> {
         let socket = LinkSocket::open_filtered(ifindex, EtherType::Only(ethertype), filter);
         let socket = socket.and_then(AsyncFd::new);
@@ -49,6 +51,11 @@ impl Link {
         let socket = self.socket.into_inner();
         tokio::task::spawn_blocking(move || drop(socket));
     }
+}
+
+/// The EtherType of IP packets.
+pub(super) fn ethertype(version_6: bool) -> u16 {
+    if version_6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 }
 }
 
 /// Whether it may go better next time: the queue is full or empty, or a signal came.

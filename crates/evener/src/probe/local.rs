@@ -1,7 +1,8 @@
-//! Probes of this host itself, where the director is a server too (LSMAC, section 4.2.4): its own stack
-//! is the way that clients' traffic takes.
+//! Probes by this host's own stack: of this host itself, where the director is a server too (LSMAC, section
+//! 4.2.4), and of servers by NAT, which are reached at addresses of their own.
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use evener_core::farm::HealthKind;
@@ -14,16 +15,21 @@ use tokio::time::timeout as within;
 use super::Target;
 use super::dialogue::Dialogue;
 
-/// Opens a connection, asks what is to be asked, and resets it.
-pub(super) async fn probe(target: &Target, kind: &HealthKind, timeout: Duration) -> Result<(), Failure> {
+/// Opens a connection to `to`, asks what is to be asked, and resets it.
+pub(super) async fn probe(
+    target: &Target,
+    to: SocketAddr,
+    kind: &HealthKind,
+    timeout: Duration,
+) -> Result<(), Failure> {
     let mut dialogue = Dialogue::new(kind, target.destination);
     let mut opened = false;
-    let talk = within(timeout, talk(target, &mut dialogue, &mut opened)).await;
+    let talk = within(timeout, talk(to, &mut dialogue, &mut opened)).await;
     talk.unwrap_or_else(|_| Err(dialogue.late(opened, timeout)))
 }
 
-async fn talk(target: &Target, dialogue: &mut Dialogue<'_>, opened: &mut bool) -> Result<(), Failure> {
-    let mut stream = TcpStream::connect(target.destination).await.map_err(failure)?;
+async fn talk(to: SocketAddr, dialogue: &mut Dialogue<'_>, opened: &mut bool) -> Result<(), Failure> {
+    let mut stream = TcpStream::connect(to).await.map_err(failure)?;
     *opened = true;
     // No port is left waiting for stragglers.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).map_err(failure)?;

@@ -1,37 +1,65 @@
-//! TCP in user space, one connection long: what reaches a server by its MAC and the service address.
+//! TCP in user space, one connection long: what reaches a server by its MAC or a tunnel, and the service
+//! address.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use evener_core::farm::HealthKind;
 use evener_core::health::{Failure, Judgement};
-use evener_core::wire::ETHERTYPE_IPV4;
-use evener_dataplane::link::{reserve_port, tcp_filter};
+use evener_dataplane::link::{Instruction, nothing, reserve_port, tcp_filter, tcp_filter_v6};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::wire::{HardwareAddress, IpCidr};
-use tokio::time::timeout as within;
+use tokio::time::{sleep, timeout as within};
 
-use super::Target;
 use super::device::{Device, WINDOW};
 use super::dialogue::Dialogue;
-use super::link::Link;
+use super::link::{Link, ethertype};
+use super::outer::Outer;
+use super::{Target, Way};
+
+/// How long a port is kept after its probe: longer than packets are on their way in all but odd networks.
+const STRAGGLERS: Duration = Duration::from_millis(500);
 
 /// Opens a connection, asks what is to be asked, and resets it.
 pub(super) async fn probe(target: &Target, kind: &HealthKind, timeout: Duration) -> Result<(), Failure> {
-    let port = reserve_port(target.source).map_err(|error| {
-        Failure::Other(format!("no port of {} is left for the probe: {error}", target.source))
-    })?;
-    let own = SocketAddrV4::new(target.source, port.port());
-    let link = Link::open(target.ifindex, ETHERTYPE_IPV4, &tcp_filter(*target.destination.ip(), own))?;
+    let (hop, source, outer) = match target.way {
+        Way::Link { hop, source, .. } => (hop, source, None),
+        Way::Tunnel { hop, source, encapsulation, from, to } => {
+            (hop, source, Some(Outer::new(encapsulation, from, to)))
+        }
+        Way::Local { .. } | Way::Direct { .. } => return Err(Failure::NoWay),
+    };
+    let port = reserve_port(source)
+        .map_err(|error| Failure::Other(format!("no port of {source} is left for the probe: {error}")))?;
+    let own = SocketAddr::new(source, port.port());
+    let (ethertype, answers) = (ethertype(own.is_ipv6()), answers(target.destination, own)?);
+    let heard = Link::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
+    // What answers come by needn't be what a tunnel leaves by.
+    let apart = outer.map(|_| Link::open(hop.ifindex, ethertype, &nothing())).transpose()?;
+    let device = Device::new(&heard, apart.as_ref().unwrap_or(&heard), hop, outer);
     let mut dialogue = Dialogue::new(kind, target.destination);
-    let result = match Connection::open(&link, target, own, dialogue.request().len()) {
+    let result = match Connection::open(&heard, device, target.destination, own, dialogue.request().len()) {
         Ok(mut connection) => connection.hold(&mut dialogue, timeout).await,
         Err(failure) => Err(failure),
     };
-    link.close();
+    apart.into_iter().chain([heard]).for_each(Link::close);
+    // What the server sent before our reset reached it finds the port silent, as it was.
+    tokio::spawn(async move {
+        sleep(STRAGGLERS).await;
+        drop(port);
+    });
     result
+}
+
+/// A filter for what the service address answers.
+fn answers(from: SocketAddr, to: SocketAddr) -> Result<Vec<Instruction>, Failure> {
+    match (from, to) {
+        (SocketAddr::V4(from), SocketAddr::V4(to)) => Ok(tcp_filter(*from.ip(), to)),
+        (SocketAddr::V6(from), SocketAddr::V6(to)) => Ok(tcp_filter_v6(*from.ip(), to)),
+        _ => Err(Failure::Other(format!("{from} can't be probed from {to}"))),
+    }
 }
 
 /// A connection, with an IP stack of its own.
@@ -47,24 +75,33 @@ struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    fn open(link: &'a Link, target: &Target, own: SocketAddrV4, request_len: usize) -> Result<Self, Failure> {
-        let mut device = Device::new(link, target);
+    fn open(
+        link: &'a Link,
+        mut device: Device<'a>,
+        to: SocketAddr,
+        own: SocketAddr,
+        request_len: usize,
+    ) -> Result<Self, Failure> {
         let mut config = Config::new(HardwareAddress::Ip);
         // Sequence numbers that nobody can guess (RFC 6528); std's hash keys are random.
         config.random_seed = RandomState::new().hash_one(own);
         let mut stack = Interface::new(config, &mut device, smoltcp::time::Instant::ZERO);
         // Neither can fail: there is room for more than one of each.
+        let (address, prefix_len) = (own.ip().into(), if own.is_ipv6() { 128 } else { 32 });
         stack.update_ip_addrs(|addresses| {
-            let _ = addresses.push(IpCidr::new((*own.ip()).into(), 32));
+            let _ = addresses.push(IpCidr::new(address, prefix_len));
         });
-        let _ = stack.routes_mut().add_default_ipv4_route(*own.ip());
+        match own.ip() {
+            IpAddr::V4(own) => drop(stack.routes_mut().add_default_ipv4_route(own)),
+            IpAddr::V6(own) => drop(stack.routes_mut().add_default_ipv6_route(own)),
+        }
 
         let buffer = |len: usize| SocketBuffer::new(vec![0; len]);
         let mut socket = Socket::new(buffer(WINDOW), buffer(request_len));
         socket.set_ack_delay(None);
         socket
-            .connect(stack.context(), target.destination, own)
-            .map_err(|error| Failure::Other(format!("{} can't be probed: {error}", target.destination)))?;
+            .connect(stack.context(), to, own)
+            .map_err(|error| Failure::Other(format!("{to} can't be probed: {error}")))?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);
         Ok(Connection { link, device, stack, sockets, socket, started: Instant::now(), opened: false })

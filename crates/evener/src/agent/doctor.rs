@@ -1,0 +1,388 @@
+//! `evener doctor` on a server: what would keep it from serving. It only looks.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use evener_core::farm::{Method, Protocol};
+use evener_dataplane::server::{self, Hook, Reason};
+
+use super::duties::{self, Duties, Host, Identity, Role, Stance};
+use super::place::{dotted, read_setting};
+use super::state::{self, Done};
+use crate::config::Config;
+use crate::control::paths;
+use crate::doctor::{Finding, State};
+use crate::network::{Interface, Network};
+
+/// The file that the agent of this network namespace goes by, if there is one.
+pub fn config_file() -> Option<PathBuf> {
+    Some(done()?.config)
+}
+
+fn done() -> Option<Done> {
+    state::read(&paths::directory().ok()?).ok()?
+}
+
+/// What is there to say, if this host is a server of the file; nothing if it isn't.
+pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
+    let identity = done().map(|done| done.identity).unwrap_or_default();
+    let Ok(roles) = duties::roles(config, &identity, network) else { return Vec::new() };
+    let host =
+        Host { reverse_path_filter: read_setting("ipv4/conf/all/rp_filter").unwrap_or(0), ..Host::default() };
+    let listening = Listening::read();
+    let mut findings = Vec::new();
+    for role in &roles {
+        findings.extend(addresses(role, network));
+        findings.extend(silence(role, network));
+        findings.extend(ports(role, &listening));
+        findings.extend(way_back(role, config, network));
+    }
+    findings.extend(tunnels(&roles, config, network, &identity, &host));
+    findings
+}
+
+fn finding(check: &str, state: State, message: String) -> Finding {
+    Finding { check: check.to_owned(), state, message }
+}
+
+/// Whether the service addresses are there, and where they are silent.
+fn addresses(role: &Role<'_>, network: &Network) -> Vec<Finding> {
+    let check = role.service.name.as_str();
+    let stance = role.stance();
+    let vips = role.vips().into_iter().filter(|_| stance != Stance::Absent);
+    vips.map(|vip| {
+        let holder = network
+            .interfaces
+            .values()
+            .find(|interface| interface.addresses.iter().any(|(address, _)| *address == vip));
+        match (holder, stance) {
+            (None, _) => {
+                let (len, answers) = (if vip.is_ipv4() { 32 } else { 128 }, stance == Stance::Answering);
+                let on = if answers && vip.is_ipv6() { "the interface to the director" } else { "lo" };
+                let message = format!(
+                    "This server does not have {vip}: `evener agent` puts it in place; by hand `ip address add \
+                     {vip}/{len} dev {on}`."
+                );
+                finding(check, State::Fail, message)
+            }
+            (Some(on), Stance::Silent) if on.ethernet && !on.loopback => {
+                let message = format!(
+                    "{vip} is on {}, where this server answers for it in the director's place; move it to lo.",
+                    on.name
+                );
+                finding(check, State::Fail, message)
+            }
+            (Some(on), Stance::Answering) if on.loopback && vip.is_ipv6() => {
+                let message = format!(
+                    "{vip} is on lo, so that no neighbour solicitation is answered and no director finds this \
+                     server; move it to the interface to the director."
+                );
+                finding(check, State::Fail, message)
+            }
+            (Some(on), _) => finding(check, State::Ok, format!("{vip} is on {}.", on.name)),
+        }
+    })
+    .collect()
+}
+
+/// Whether this server answers ARP for its addresses exactly if it should.
+fn silence(role: &Role<'_>, network: &Network) -> Vec<Finding> {
+    let check = role.service.name.as_str();
+    let there = |vip: &IpAddr| vip.is_ipv4() && network.is_local(*vip);
+    let vips: Vec<IpAddr> = role.vips().into_iter().filter(there).collect();
+    let ethernet = || network.interfaces.values().filter(|interface| interface.ethernet && interface.up);
+    let (Some(vip), Some(example)) = (vips.first(), ethernet().next()) else { return Vec::new() };
+    // The kernel goes by the larger of the two (ip-sysctl, arp_ignore).
+    let effective = |interface: &Interface, name: &str| {
+        let of = |place: &str| read_setting(&format!("ipv4/conf/{place}/{name}")).unwrap_or_default();
+        of("all").max(of(&interface.name))
+    };
+    let ignoring = |interface: &Interface| matches!(effective(interface, "arp_ignore"), 1 | 2 | 8);
+    let mut findings = Vec::new();
+    match role.stance() {
+        Stance::Silent => {
+            for interface in ethernet().filter(|interface| !ignoring(interface)) {
+                let message = format!(
+                    "This server answers ARP for {vip} on {}, in the director's place; `evener agent` makes it \
+                     silent; by hand `sysctl -w net.ipv4.conf.all.arp_ignore=1`.",
+                    interface.name
+                );
+                findings.push(finding(check, State::Fail, message));
+            }
+        }
+        Stance::Answering if on_loopback(*vip, network) && ethernet().all(ignoring) => {
+            let message = format!(
+                "This server does not answer ARP for {vip}, so no director finds it; `evener agent --service {check}` \
+                 makes it answer; by hand `sysctl -w net.ipv4.conf.all.arp_ignore=0`."
+            );
+            findings.push(finding(check, State::Fail, message));
+        }
+        Stance::Answering | Stance::Absent => {}
+    }
+    if role.stance() != Stance::Absent && effective(example, "arp_announce") < 2 {
+        let message = format!(
+            "This server may tell others by ARP that it has {vip}; `sysctl -w net.ipv4.conf.all.arp_announce=2`."
+        );
+        findings.push(finding(check, State::Warn, message));
+    }
+    findings
+}
+
+fn on_loopback(address: IpAddr, network: &Network) -> bool {
+    let loopbacks = network.interfaces.values().filter(|interface| interface.loopback);
+    loopbacks.flat_map(|interface| &interface.addresses).any(|(own, _)| *own == address)
+}
+
+/// Sockets of this host that wait for clients.
+struct Listening(BTreeSet<(&'static str, SocketAddr)>);
+
+impl Listening {
+    fn read() -> Listening {
+        let tables = ["tcp", "tcp6", "udp", "udp6"].iter().flat_map(|table| {
+            let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
+            let protocol = &table[..3];
+            sockets(&text, protocol == "tcp").into_iter().map(move |address| (protocol, address))
+        });
+        Listening(tables.collect())
+    }
+
+    fn has(&self, protocol: Protocol, wanted: SocketAddr) -> bool {
+        let name = if protocol == Protocol::Tcp { "tcp" } else { "udp" };
+        let any = |address: IpAddr| self.0.contains(&(name, SocketAddr::new(address, wanted.port())));
+        // What listens at :: takes IPv4 clients too, unless it says otherwise, which can't be seen here.
+        any(wanted.ip())
+            || any(Ipv6Addr::UNSPECIFIED.into())
+            || (wanted.is_ipv4() && any(Ipv4Addr::UNSPECIFIED.into()))
+    }
+}
+
+/// Local addresses in /proc/net/tcp and its like (proc_net_tcp(5)): words of 32 bits in the host's byte order.
+fn sockets(text: &str, tcp: bool) -> Vec<SocketAddr> {
+    let socket = |line: &str| {
+        let mut columns = line.split_whitespace().skip(1);
+        let (address, port) = columns.next()?.split_once(':')?;
+        // 0A is LISTEN; UDP sockets that wait for anyone are 07.
+        let state = columns.nth(1)?;
+        if state != if tcp { "0A" } else { "07" } {
+            return None;
+        }
+        let port = u16::from_str_radix(port, 16).ok()?;
+        let words: Option<Vec<u8>> = (0..address.len() / 8)
+            .map(|i| Some(u32::from_str_radix(address.get(i * 8..i * 8 + 8)?, 16).ok()?.to_ne_bytes()))
+            .collect::<Option<Vec<_>>>()
+            .map(|words| words.concat());
+        let bytes = words?;
+        let ip: IpAddr = match bytes.len() {
+            4 => <[u8; 4]>::try_from(bytes).ok()?.into(),
+            16 => <[u8; 16]>::try_from(bytes).ok()?.into(),
+            _ => return None,
+        };
+        Some(SocketAddr::new(ip.to_canonical(), port))
+    };
+    text.lines().skip(1).filter_map(socket).collect()
+}
+
+/// Whether anything listens where clients' packets arrive.
+fn ports(role: &Role<'_>, listening: &Listening) -> Vec<Finding> {
+    let service = role.service;
+    let wanted: BTreeSet<SocketAddr> = match service.method {
+        Method::Nat => {
+            let port = service.addresses.first().map_or(0, SocketAddr::port);
+            role.own.iter().map(|(own, own_port)| SocketAddr::new(*own, own_port.unwrap_or(port))).collect()
+        }
+        Method::L2 | Method::Tunnel => service.addresses.iter().copied().collect(),
+    };
+    wanted
+        .into_iter()
+        .map(|address| match listening.has(service.protocol, address) {
+            true => finding(&service.name, State::Ok, format!("Something listens at {address}.")),
+            false => {
+                let protocol = service.protocol;
+                let message = format!(
+                    "Nothing listens at {address} ({protocol}), nor at all addresses with that port."
+                );
+                finding(&service.name, State::Fail, message)
+            }
+        })
+        .collect()
+}
+
+/// With nat, answers must pass the director: it is where they leave to.
+fn way_back(role: &Role<'_>, config: &Config, network: &Network) -> Option<Finding> {
+    let service = role.service;
+    if service.method != Method::Nat || service.source_nat {
+        return None;
+    }
+    let directors = &config.farm.directors;
+    let ipv4 = role.own.iter().any(|(own, _)| own.is_ipv4());
+    let defaults = network.routes.iter().filter(|route| route.destination.1 == 0);
+    let gateways: Vec<IpAddr> =
+        defaults.filter_map(|route| route.gateway).filter(|gateway| gateway.is_ipv4() == ipv4).collect();
+    let (state, message) = match (gateways.first(), directors.is_empty()) {
+        (None, _) => (
+            State::Warn,
+            "There is no default route: answers to clients must go by the director; `ip route add default via` it, \
+             or set source_nat = true."
+                .to_owned(),
+        ),
+        (Some(gateway), true) => (
+            State::Warn,
+            format!(
+                "Answers leave by {gateway}, which must be the director; list it in [farm] directors to have that \
+                 checked."
+            ),
+        ),
+        (Some(gateway), false) if gateways.iter().any(|gateway| directors.contains(gateway)) => {
+            (State::Ok, format!("Answers leave by {gateway}, a director."))
+        }
+        (Some(gateway), false) => (
+            State::Warn,
+            format!(
+                "Answers leave by {gateway}, which is none of [farm] directors: clients would not know them; route \
+                 by a director, or set source_nat = true."
+            ),
+        ),
+    };
+    Some(finding(&service.name, state, message))
+}
+
+/// Whether packets come out of tunnels.
+fn tunnels(
+    roles: &[Role<'_>],
+    config: &Config,
+    network: &Network,
+    identity: &Identity,
+    host: &Host,
+) -> Vec<Finding> {
+    const CHECK: &str = "tunnel";
+    let tunnelled: Vec<_> = roles.iter().filter(|role| role.service.method == Method::Tunnel).collect();
+    if tunnelled.is_empty() {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let mut fail = |message: String| findings.push(finding(CHECK, State::Fail, message));
+    for (role, (own, _)) in tunnelled.iter().flat_map(|role| role.own.iter().map(move |own| (role, own))) {
+        if !network.is_local(*own) {
+            let name = identity.host.as_deref().unwrap_or_default();
+            let service = &role.service.name;
+            fail(format!("Tunnels for {name} in {service} go to {own}, which is not this host's."));
+        }
+    }
+    for director in &config.farm.directors {
+        if !network.is_local(*director) && network.next_hop(*director).is_none() {
+            fail(format!("No route leads to the director {director}."));
+        }
+    }
+    let duties = match duties::duties(roles, &config.farm.directors, network, host) {
+        Ok(duties) => duties,
+        Err(error) => {
+            fail(format!("{error}."));
+            return findings;
+        }
+    };
+    findings.extend(reverse_paths(&duties));
+    findings.extend(programs(&duties, network));
+    findings.extend(tunnelled.iter().flat_map(|role| lengths(role, &duties, network)));
+    findings
+}
+
+fn reverse_paths(duties: &Duties) -> impl Iterator<Item = Finding> {
+    duties.settings.iter().filter(|(path, _)| path.ends_with("rp_filter")).filter_map(|(path, setting)| {
+        let is = read_setting(path).filter(|is| !setting.right.contains(is))?;
+        let name = dotted(path);
+        let message = format!(
+            "{name} is {is}, or all's is 1: clients' packets are dropped where answers leave by another interface; \
+             `sysctl -w {name}=2`."
+        );
+        Some(finding("rp_filter", State::Fail, message))
+    })
+}
+
+fn programs(duties: &Duties, network: &Network) -> Vec<Finding> {
+    const CHECK: &str = "tunnel program";
+    let Some((_, places)) = &duties.tunnels else { return Vec::new() };
+    let pins = server::existing_directory();
+    let attached = pins.as_ref().map(|pins| server::attached(pins)).unwrap_or_default();
+    let name =
+        |ifindex: &u32| network.interfaces.get(ifindex).map_or("?", |interface| interface.name.as_str());
+    let mut findings = Vec::new();
+    for ifindex in places.tunnels.keys() {
+        let hook = attached.iter().find(|(there, hook)| there == ifindex && *hook != Hook::Egress);
+        findings.push(match hook {
+            Some((_, hook)) => {
+                let message = format!("It runs on {} ({}).", name(ifindex), hook.name());
+                finding(CHECK, State::Ok, message)
+            }
+            None => {
+                let message = format!(
+                    "Nothing takes packets out of tunnels on {}; `evener agent` does while it runs.",
+                    name(ifindex)
+                );
+                finding(CHECK, State::Fail, message)
+            }
+        });
+    }
+    let clamped = |ifindex: &&u32| attached.contains(&(**ifindex, Hook::Egress));
+    if let Some(ifindex) =
+        places.answers.iter().find(|ifindex| !clamped(ifindex)).filter(|_| !attached.is_empty())
+    {
+        let message = format!(
+            "Segment sizes are not lowered on {}: large uploads depend on ICMP reaching clients. That takes Linux \
+             6.6.",
+            name(ifindex)
+        );
+        findings.push(finding(CHECK, State::Warn, message));
+    }
+    let counted = pins.and_then(|pins| server::counters(&pins)).unwrap_or_default();
+    let refused = counted.iter().filter(|(reason, count)| reason.is_refusal() && **count > 0);
+    let refused: Vec<String> = refused.map(|(reason, count)| format!("{count} {}", reason.name())).collect();
+    if !refused.is_empty() {
+        let unlisted = counted.get(&Reason::UnlistedSource).copied().unwrap_or_default() > 0;
+        let hint = if unlisted { "; is every director's own address in [farm] directors?" } else { "." };
+        let message = format!("It has dropped packets: {}{hint}", refused.join(", "));
+        findings.push(finding(CHECK, State::Warn, message));
+    }
+    findings
+}
+
+/// Whether what the director sends fits through this host's interfaces.
+fn lengths(role: &Role<'_>, duties: &Duties, network: &Network) -> Vec<Finding> {
+    let (Some((_, places)), Some(mtu)) = (&duties.tunnels, role.service.tunnel_mtu) else {
+        return Vec::new();
+    };
+    let interfaces = places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex));
+    let short = interfaces.filter(|interface| interface.mtu < u32::from(mtu));
+    short
+        .map(|interface| {
+            let message = format!(
+                "The service's mtu is {mtu}, but {} takes {} bytes; lower it in the file, or raise that.",
+                interface.name, interface.mtu
+            );
+            finding(&role.service.name, State::Warn, message)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_sockets_are_read() {
+        let tcp = "  sl  local_address rem_address   st\n   0: 00000000:0050 00000000:0000 0A 0\n   \
+                   1: 640200C0:01BB 00000000:0000 0A 0\n   2: 0100007F:0CEA 0100007F:1F90 01 0\n";
+        let expected: Vec<SocketAddr> =
+            [([0, 0, 0, 0], 80).into(), ([192, 0, 2, 100], 443).into()].into_iter().collect();
+        if cfg!(target_endian = "little") {
+            assert_eq!(sockets(tcp, true), expected);
+        }
+        let any = format!("head\n 0: {}:0035 {}:0000 07 0\n", "0".repeat(32), "0".repeat(32));
+        assert_eq!(sockets(&any, false), [SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 53)]);
+        let listening = Listening([("udp", SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 53))].into());
+        assert!(listening.has(Protocol::Udp, ([192, 0, 2, 1], 53).into()));
+        assert!(!listening.has(Protocol::Tcp, ([192, 0, 2, 1], 53).into()));
+        assert_eq!(sockets("head\nrubbish\n 0: zz:zz 1 0A\n", true), []);
+    }
+}

@@ -1,0 +1,395 @@
+//! What this host has to be for the services that it is a server of: decided here, carried out in `place`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use evener_core::farm::{Encapsulation, Method, Protocol, Service};
+use evener_core::tables::VipKey;
+use evener_dataplane::server::{Hook, Places, Tables};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::network::{Interface, Network};
+
+/// Length of the headers that tunnels put in front, in bytes (RFC 791, RFC 8200, RFC 768, GUE).
+const IPV4_LEN: u32 = 20;
+const IPV6_LEN: u32 = 40;
+const GUE_LEN: u32 = 12;
+const TCP_LEN: u32 = 20;
+/// An Ethernet frame's content, where the interface can't be asked.
+const MTU: u32 = 1500;
+
+/// Who this host is, where its addresses don't say it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    /// It is the server of this name.
+    pub(super) host: Option<String>,
+    /// It is a server of these services, by discovery.
+    pub(super) services: Vec<String>,
+}
+
+/// A service that this host is a server of.
+#[derive(Clone, Debug)]
+pub(super) struct Role<'a> {
+    pub(super) service: &'a Service,
+    /// The host's own addresses as the service lists them, with the server's port where it has one of its own;
+    /// none with discovery.
+    pub(super) own: Vec<(IpAddr, Option<u16>)>,
+}
+
+impl Role<'_> {
+    /// The service addresses, each once.
+    pub(super) fn vips(&self) -> BTreeSet<IpAddr> {
+        self.service.addresses.iter().map(|address| address.ip()).collect()
+    }
+
+    /// How this host has the addresses.
+    pub(super) fn stance(&self) -> Stance {
+        match (self.service.method, self.service.discover) {
+            (Method::Nat, _) => Stance::Absent,
+            (Method::L2, Some(_)) => Stance::Answering,
+            _ => Stance::Silent,
+        }
+    }
+}
+
+/// How a server has a service address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stance {
+    /// Not at all: packets come with the server's own address.
+    Absent,
+    /// Without answering ARP or neighbour solicitations for it.
+    Silent,
+    /// Answering them, by which directors find it.
+    Answering,
+}
+
+/// The services that this host is a server of, or a sentence that says why there is none.
+pub(super) fn roles<'a>(
+    config: &'a Config,
+    identity: &Identity,
+    network: &Network,
+) -> Result<Vec<Role<'a>>, String> {
+    for name in &identity.services {
+        match config.services.iter().find(|service| service.name == *name) {
+            None => return Err(format!("there is no service {name:?} in the file, as --service says")),
+            Some(service) if service.discover.is_none() => {
+                return Err(format!(
+                    "service {name:?} has no `discover`, so its servers are those listed: list this host, and \
+                     leave out --service"
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    let roles: Vec<Role<'_>> = config
+        .services
+        .iter()
+        .filter_map(|service| {
+            let listed = service.servers.iter().filter(|server| match &identity.host {
+                Some(host) => server.name == *host,
+                None => network.is_local(server.address),
+            });
+            let own: Vec<_> = listed.map(|server| (server.address, server.port)).collect();
+            let named = identity.services.contains(&service.name);
+            (named || !own.is_empty()).then_some(Role { service, own })
+        })
+        .collect();
+    if !roles.is_empty() {
+        return Ok(roles);
+    }
+    Err(match &identity.host {
+        Some(host) => format!("no service of the file has a server called {host:?}, as --host says"),
+        None => format!(
+            "this host is none of the file's servers: its addresses are {}. List one of them, or name the server \
+             with --host NAME; where servers are found by discovery, say --service NAME",
+            own_addresses(network)
+        ),
+    })
+}
+
+fn own_addresses(network: &Network) -> String {
+    let interfaces = network.interfaces.values().filter(|interface| !interface.loopback);
+    let addresses: Vec<String> =
+        interfaces.flat_map(|interface| &interface.addresses).map(|(a, _)| a.to_string()).collect();
+    if addresses.is_empty() { "none at all".to_owned() } else { addresses.join(", ") }
+}
+
+/// A service address on an interface.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Placed {
+    pub(super) interface: String,
+    pub(super) address: IpAddr,
+}
+
+/// A kernel setting: which values are right, and which one to set if it has another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Setting {
+    pub(super) right: &'static [u32],
+    pub(super) value: u32,
+}
+
+/// All that this host has to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Duties {
+    /// Kernel settings, by path below `/proc/sys/net`.
+    pub(super) settings: BTreeMap<String, Setting>,
+    /// Service addresses, and where they are put.
+    pub(super) addresses: BTreeSet<Placed>,
+    /// What comes out of tunnels; `None` where no service is reached by one.
+    pub(super) tunnels: Option<(Tables, Places)>,
+}
+
+/// What there is on this host that duties depend on, beyond the network.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Host {
+    /// Interfaces that are made by software, whose drivers gain nothing from running programs early.
+    pub(super) software: BTreeSet<u32>,
+    /// `net.ipv4.conf.all.rp_filter`.
+    pub(super) reverse_path_filter: u32,
+    /// Where tunnels are to be opened, if the operator says so.
+    pub(super) hook: Option<Hook>,
+}
+
+/// What `roles` ask of this host.
+pub(super) fn duties(
+    roles: &[Role<'_>],
+    directors: &[IpAddr],
+    network: &Network,
+    host: &Host,
+) -> Result<Duties, String> {
+    let mut duties = Duties::default();
+    let with = |stance| {
+        let roles = roles.iter().filter(move |role| role.stance() == stance);
+        roles.flat_map(Role::vips).collect::<BTreeSet<IpAddr>>()
+    };
+    let (silent, answering) = (with(Stance::Silent), with(Stance::Answering));
+    let keeps_silent = silent.iter().any(IpAddr::is_ipv4);
+    for address in &silent {
+        duties.addresses.insert(Placed { interface: loopback(network), address: *address });
+    }
+    for address in answering.difference(&silent) {
+        // IPv6 never answers for what lo has, and IPv4 doesn't where other addresses must be kept silent.
+        let on_loopback = address.is_ipv4() && !keeps_silent;
+        let interface = if on_loopback { loopback(network) } else { towards(*address, directors, network)? };
+        duties.addresses.insert(Placed { interface, address: *address });
+    }
+    let mut setting = |path: String, right, value| duties.settings.insert(path, Setting { right, value });
+    if keeps_silent {
+        // 1 and 2: only for what the asked interface has; 8: for nothing (ip-sysctl, arp_ignore).
+        setting("ipv4/conf/all/arp_ignore".into(), &[1, 2, 8], 1);
+    } else if answering.iter().any(IpAddr::is_ipv4) {
+        setting("ipv4/conf/all/arp_ignore".into(), &[0], 0);
+    }
+    if keeps_silent || answering.iter().any(IpAddr::is_ipv4) {
+        setting("ipv4/conf/all/arp_announce".into(), &[2], 2);
+    }
+    let tunnelled: Vec<_> = roles.iter().filter(|role| role.service.method == Method::Tunnel).collect();
+    if !tunnelled.is_empty() {
+        if directors.is_empty() {
+            return Err("[farm] has no `directors`, so tunnels would be accepted from nobody: list the \
+                        directors' addresses, as in directors = [\"10.0.0.1\"]"
+                .into());
+        }
+        let places = places(&tunnelled, directors, network, host);
+        for interface in places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex)) {
+            let path = format!("ipv4/conf/{}/rp_filter", interface.name);
+            // The kernel goes by the larger of `all` and this; 2 is loose, 1 refuses clients that are
+            // answered by another interface than their packets come in by.
+            duties.settings.insert(path, Setting { right: loose(host.reverse_path_filter), value: 2 });
+        }
+        duties.tunnels = Some((tables(&tunnelled, directors, network, &places), places));
+    }
+    Ok(duties)
+}
+
+fn loose(all: u32) -> &'static [u32] {
+    match all {
+        0 => &[0, 2],
+        1 => &[2],
+        _ => &[0, 1, 2],
+    }
+}
+
+fn loopback(network: &Network) -> String {
+    let found = network.interfaces.values().find(|interface| interface.loopback);
+    found.map_or_else(|| "lo".to_owned(), |interface| interface.name.clone())
+}
+
+/// The interface of the link that directors ask for the address on.
+fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<String, String> {
+    let by_directors = directors.iter().find_map(|director| network.route_to(*director));
+    let by_address = || network.route_to(address).or_else(|| Some(network.next_hop(address)?.ifindex));
+    let not_loopback = |ifindex: &u32| network.interfaces.get(ifindex).is_some_and(|i| !i.loopback);
+    let only = || network.interfaces.iter().find(|(_, i)| i.up && i.ethernet).map(|(ifindex, _)| *ifindex);
+    let found = by_directors.or_else(by_address).filter(not_loopback).or_else(only);
+    found
+        .and_then(|ifindex| Some(network.interfaces.get(&ifindex)?.name.clone()))
+        .ok_or_else(|| format!("no interface leads to whoever asks for {address}: this host has no Ethernet"))
+}
+
+/// Tunnels come in by the interfaces that lead to directors, and by those that have the addresses they go to.
+fn places(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, host: &Host) -> Places {
+    let own: BTreeSet<IpAddr> =
+        roles.iter().flat_map(|role| &role.own).map(|(address, _)| *address).collect();
+    let has_own = |interface: &Interface| interface.addresses.iter().any(|(a, _)| own.contains(a));
+    let leading = directors.iter().filter_map(|director| Some(network.next_hop(*director)?.ifindex));
+    let holding = network.interfaces.iter().filter(|(_, found)| has_own(found)).map(|(ifindex, _)| *ifindex);
+    let usable = |ifindex: &u32| network.interfaces.get(ifindex).is_some_and(|i| i.ethernet && i.up);
+    let tunnels = leading.chain(holding).filter(usable).map(|i| (i, !host.software.contains(&i))).collect();
+    let clamps = roles.iter().any(|role| role.service.clamp_mss && role.service.protocol == Protocol::Tcp);
+    let by_routes = network.routes.iter().filter_map(|route| route.ifindex).filter(|_| clamps);
+    Places { tunnels, answers: by_routes.filter(usable).collect(), hook: host.hook }
+}
+
+fn tables(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, places: &Places) -> Tables {
+    let interfaces = places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex));
+    let mtu = interfaces.map(|interface| interface.mtu).min().unwrap_or(MTU);
+    let mut tables = Tables { directors: directors.iter().copied().collect(), ..Tables::default() };
+    for role in roles {
+        tables.addresses.extend(role.own.iter().map(|(address, _)| *address));
+        for vip in &role.service.addresses {
+            let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
+            tables.services.insert(key, segment_max(role, vip.ip(), mtu));
+        }
+    }
+    tables
+}
+
+/// The largest segment that fits into the tunnel, in bytes (RFC 9293, section 3.7.1); `None` where servers
+/// offer what they like.
+fn segment_max(role: &Role<'_>, vip: IpAddr, interface_mtu: u32) -> Option<u16> {
+    let service = role.service;
+    if !service.clamp_mss || service.protocol != Protocol::Tcp {
+        return None;
+    }
+    let ip_len = |address: IpAddr| if address.is_ipv4() { IPV4_LEN } else { IPV6_LEN };
+    let outer = role.own.iter().map(|(own, _)| ip_len(*own)).max().unwrap_or(IPV6_LEN);
+    let gue = if service.encapsulation == Encapsulation::Gue { GUE_LEN } else { 0 };
+    let mtu = service.tunnel_mtu.map_or(interface_mtu, u32::from);
+    u16::try_from(mtu.saturating_sub(outer + gue + ip_len(vip) + TCP_LEN)).ok().filter(|mss| *mss > 0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use crate::network::{Network, Route};
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn network() -> Network {
+        let interface = |name: &str, addresses: &[(&str, u8)]| Interface {
+            name: name.to_owned(),
+            addresses: addresses.iter().map(|(address, len)| (ip(address), *len)).collect(),
+            up: true,
+            mtu: if name == "lo" { 65_536 } else { 1_500 },
+            loopback: name == "lo",
+            ethernet: name != "lo",
+            ..Interface::default()
+        };
+        let route = |destination: &str, len, ifindex, gateway: Option<&str>| Route {
+            destination: (ip(destination), len),
+            priority: 0,
+            ifindex: Some(ifindex),
+            on_link: gateway.is_none(),
+            gateway: gateway.map(ip),
+        };
+        Network {
+            interfaces: BTreeMap::from([
+                (1, interface("lo", &[("127.0.0.1", 8), ("::1", 128)])),
+                (2, interface("eth0", &[("10.0.0.11", 24), ("2001:db8::11", 64)])),
+                (3, interface("eth1", &[("10.0.1.11", 24)])),
+            ]),
+            routes: vec![
+                route("0.0.0.0", 0, 3, Some("10.0.1.1")),
+                route("10.0.0.0", 24, 2, None),
+                route("10.0.1.0", 24, 3, None),
+                route("2001:db8::", 64, 2, None),
+            ],
+            ..Network::default()
+        }
+    }
+
+    fn asked(text: &str, identity: &Identity) -> Result<Duties, String> {
+        let config = config::parse(text, "test").map_err(|problems| problems.render(false))?;
+        let network = network();
+        let roles = roles(&config, identity, &network)?;
+        duties(&roles, &config.farm.directors, &network, &Host { software: [2].into(), ..Host::default() })
+    }
+
+    fn service(keys: &str, server: &str) -> String {
+        format!(
+            "[[service]]\nname = \"web\"\naddresses = [\"192.0.2.100:80\", \"[2001:db8:1::100]:80\"]\n{keys}\n\
+             [[service.server]]\nname = \"web1\"\naddress = \"{server}\"\n"
+        )
+    }
+
+    fn placed(duties: &Duties) -> Vec<String> {
+        duties.addresses.iter().map(|placed| format!("{} {}", placed.interface, placed.address)).collect()
+    }
+
+    #[test]
+    fn a_host_finds_itself_by_its_addresses_or_its_name() {
+        let nobody = Identity::default();
+        assert_eq!(placed(&asked(&service("", "10.0.0.11"), &nobody).unwrap()).len(), 2);
+        let error = asked(&service("", "10.0.0.12"), &nobody).unwrap_err();
+        assert!(error.contains("10.0.0.11, 2001:db8::11, 10.0.1.11"), "{error}");
+        let named = |name: &str| Identity { host: Some(name.to_owned()), ..Identity::default() };
+        assert_eq!(placed(&asked(&service("", "10.0.0.12"), &named("web1")).unwrap()).len(), 2);
+        assert!(asked(&service("", "10.0.0.11"), &named("web2")).unwrap_err().contains("\"web2\""));
+        let serves = |name: &str| Identity { services: vec![name.to_owned()], ..Identity::default() };
+        assert!(asked(&service("", "10.0.0.11"), &serves("web")).unwrap_err().contains("discover"));
+        assert!(asked(&service("", "10.0.0.11"), &serves("wbe")).unwrap_err().contains("\"wbe\""));
+    }
+
+    #[test]
+    fn listed_servers_are_silent_and_discovered_ones_answer() {
+        let silent = asked(&service("", "10.0.0.11"), &Identity::default()).unwrap();
+        assert_eq!(placed(&silent), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
+        assert_eq!(silent.settings["ipv4/conf/all/arp_ignore"].value, 1);
+        assert_eq!(silent.settings["ipv4/conf/all/arp_announce"].right, [2]);
+        assert_eq!(silent.tunnels, None);
+        let discovered = "[[service]]\nname = \"any\"\naddresses = [\"192.0.2.101:80\", \"[2001:db8::101]:80\"]\ndiscover = \"arp\"\n";
+        let serves = Identity { services: vec!["any".into()], ..Identity::default() };
+        let answering = asked(discovered, &serves).unwrap();
+        assert_eq!(placed(&answering), ["eth0 2001:db8::101", "lo 192.0.2.101"]);
+        assert_eq!(answering.settings["ipv4/conf/all/arp_ignore"].value, 0);
+        // both at once: silence is the host's, so what is to answer goes where it is asked for
+        let both = asked(&(service("", "10.0.0.11") + discovered), &serves).unwrap();
+        assert_eq!(
+            placed(&both),
+            ["eth0 2001:db8::101", "eth1 192.0.2.101", "lo 192.0.2.100", "lo 2001:db8:1::100"]
+        );
+        assert_eq!(both.settings["ipv4/conf/all/arp_ignore"].value, 1);
+    }
+
+    #[test]
+    fn tunnels_are_opened_where_directors_are() {
+        let nobody = Identity::default();
+        let keys = "method = \"tunnel\"\nencapsulation = \"gue\"\nmtu = 1400";
+        assert!(asked(&service(keys, "10.0.0.11"), &nobody).unwrap_err().contains("directors"));
+        // one on the link, one behind the default route
+        let directors = "[farm]\ndirectors = [\"10.0.0.1\", \"10.9.0.1\"]\n";
+        let duties = asked(&format!("{directors}{}", service(keys, "10.0.0.11")), &nobody).unwrap();
+        assert_eq!(placed(&duties), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
+        let (tables, places) = duties.tunnels.unwrap();
+        assert_eq!(places.tunnels, BTreeMap::from([(2, false), (3, true)]));
+        assert_eq!(places.answers, BTreeSet::from([2, 3]));
+        assert_eq!(tables.addresses, BTreeSet::from([ip("10.0.0.11")]));
+        assert_eq!(tables.directors, BTreeSet::from([ip("10.0.0.1"), ip("10.9.0.1")]));
+        let offers: Vec<_> = tables.services.values().copied().collect();
+        assert_eq!(offers, [Some(1400 - 20 - 12 - 40), Some(1400 - 20 - 12 - 60)]);
+        assert_eq!(duties.settings["ipv4/conf/eth1/rp_filter"].right, [0, 2]);
+    }
+
+    #[test]
+    fn nat_asks_for_nothing() {
+        let text = "[[service]]\nname = \"web\"\naddress = \"192.0.2.100:80\"\nmethod = \"nat\"\n\
+                    [[service.server]]\nname = \"web1\"\naddress = \"10.0.0.11:8080\"\n";
+        assert_eq!(asked(text, &Identity::default()).unwrap(), Duties::default());
+    }
+}

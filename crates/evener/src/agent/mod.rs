@@ -1,0 +1,300 @@
+//! `evener agent`: what a server does for its services. It finds out which those are, puts the service
+//! addresses where the method wants them, takes packets out of tunnels, and takes back what it did when it stops.
+//!
+//! The same file serves the whole farm; each host finds itself in it by its addresses.
+
+pub mod doctor;
+mod duties;
+mod place;
+mod show;
+mod state;
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use evener_dataplane::server::{Hook, Reason};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::cli::{self, Exit};
+use crate::config::{self, Config, Problems};
+use crate::control::paths;
+use crate::network::{self, Network, NetworkError};
+use duties::{Duties, Identity};
+use place::{PlaceError, Site};
+use state::{Lock, State};
+
+/// Changes of the network come in flocks: act once they have settled.
+const SETTLE: Duration = Duration::from_millis(200);
+/// An interval at which everything is looked at in any case.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Why the agent did not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+enum AgentError {
+    /// The file is wrong.
+    #[error("{}", .0.render(io::stderr().is_terminal()))]
+    Config(Problems),
+    /// The file has nothing for this host.
+    #[error("{0}")]
+    Role(String),
+    /// Another agent runs.
+    #[error("another evener agent (pid {0}) already runs in this network namespace; stop it first")]
+    Running(String),
+    /// The network can't be read.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// Something was refused.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// Something on this host can't be used.
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
+}
+
+impl AgentError {
+    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| AgentError::Io { what, source }
+    }
+
+    /// The exit status that `evener --help` documents.
+    fn exit(&self) -> Exit {
+        match self {
+            AgentError::Config(_) | AgentError::Role(_) => Exit::Failed,
+            AgentError::Running(_) => Exit::Running,
+            AgentError::Place(error) if error.is_denied() => Exit::Privileges,
+            AgentError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Exit::Privileges
+            }
+            AgentError::Io { .. } => Exit::Failed,
+            _ => Exit::Environment,
+        }
+    }
+}
+
+/// Runs the agent until it is told to stop, or shows what one has done.
+pub fn run(args: &cli::Agent) -> Exit {
+    if args.status {
+        return show::run(args.json);
+    }
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("EVENER_LOG").unwrap_or_else(|_| "info".into()),
+        )
+        .with_target(false)
+        .init();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("evener: the agent can't be started: {error}");
+            return Exit::Failed;
+        }
+    };
+    let identity = Identity { host: args.host.clone(), services: args.service.clone() };
+    let done = runtime.block_on(async {
+        let mut agent = Agent::start(&args.config, identity, args.hook).await?;
+        agent.serve().await;
+        agent.leave(args.keep).await
+    });
+    match done {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            eprintln!("evener: {error}");
+            error.exit()
+        }
+    }
+}
+
+/// An agent at work.
+struct Agent {
+    config_path: PathBuf,
+    config: Config,
+    identity: Identity,
+    hook: Option<Hook>,
+    site: Site,
+    network_changes: mpsc::Receiver<()>,
+    /// What went wrong last, which is told once.
+    trouble: Option<String>,
+    counted: BTreeMap<Reason, u64>,
+    /// Last, since it removes the folder when nothing else is in it.
+    _lock: Lock,
+}
+
+impl Agent {
+    /// Does all that is to be done. What was done until an error is taken back.
+    async fn start(config_path: &Path, identity: Identity, hook: Option<Hook>) -> Result<Agent, AgentError> {
+        let config = config::load(config_path).map_err(AgentError::Config)?;
+        let network = Network::read().await?;
+        let duties = what_to_do(&config, &identity, hook, &network).await.map_err(AgentError::Role)?;
+        let directory = paths::directory().map_err(AgentError::io("the network namespace can't be told"))?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(AgentError::io(format!(
+            "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",
+            directory.display()
+        )))?;
+        let lock = Lock::take(&directory)
+            .map_err(AgentError::io(format!("the lock in {} can't be taken", directory.display())))?
+            .map_err(AgentError::Running)?;
+        let mut state = State::load(&directory).map_err(PlaceError::State)?;
+        let adopted = state.done.is_something();
+        state.done.identity = identity.clone();
+        state.done.config = config_path.canonicalize().unwrap_or_else(|_| config_path.to_owned());
+        state.store().map_err(PlaceError::State)?;
+        let network_changes = network::watch().await?;
+        let mut site = Site::open(state)?;
+        if let Err(error) = site.fulfil(&duties, &network).await {
+            // What was found at work is left as it was found.
+            if let Err(left) = site.leave(adopted, &network_now(network).await).await {
+                tracing::warn!(error = %left, "something stays as it was changed");
+            }
+            return Err(error.into());
+        }
+        let counted = counters(&site);
+        let config_path = config_path.to_owned();
+        Ok(Agent {
+            config_path,
+            config,
+            identity,
+            hook,
+            site,
+            network_changes,
+            trouble: None,
+            counted,
+            _lock: lock,
+        })
+    }
+
+    /// The loop. Ends with SIGTERM or SIGINT.
+    async fn serve(&mut self) {
+        let signals = (|| {
+            let on = |kind| signal(kind);
+            io::Result::Ok((
+                on(SignalKind::terminate())?,
+                on(SignalKind::interrupt())?,
+                on(SignalKind::hangup())?,
+            ))
+        })();
+        let Ok((mut terminate, mut interrupt, mut hangup)) = signals else {
+            tracing::error!("signals can't be heard");
+            return;
+        };
+        eprintln!("evener: ready");
+        tell(sd_notify::NotifyState::Ready);
+        let mut look = Instant::now() + LOOK;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return,
+                _ = interrupt.recv() => return,
+                _ = hangup.recv() => self.reload().await,
+                Some(()) = self.network_changes.recv() => look = look.min(Instant::now() + SETTLE),
+                () = sleep_until(look) => {
+                    self.look().await;
+                    look = Instant::now() + LOOK;
+                }
+            }
+        }
+    }
+
+    /// Reads the file again. What is wrong with it changes nothing.
+    async fn reload(&mut self) {
+        tell(sd_notify::NotifyState::Reloading);
+        match self.try_reload().await {
+            Ok(()) => tracing::info!(file = %self.config_path.display(), "reloaded"),
+            Err(error) => tracing::error!("{error}"),
+        }
+        tell(sd_notify::NotifyState::Ready);
+    }
+
+    async fn try_reload(&mut self) -> Result<(), String> {
+        let config = config::load(&self.config_path).map_err(|problems| {
+            let colour = io::stderr().is_terminal();
+            format!("nothing was changed: the file has errors\n{}", problems.render(colour))
+        })?;
+        let network = Network::read().await.map_err(|error| format!("nothing was changed: {error}"))?;
+        let duties = what_to_do(&config, &self.identity, self.hook, &network)
+            .await
+            .map_err(|error| format!("nothing was changed: {error}"))?;
+        self.config = config;
+        let done = self.site.fulfil(&duties, &network).await;
+        done.map_err(|error| format!("{error}; the rest was done, and this is tried again"))
+    }
+
+    /// Holds the host against its duties: interfaces come and go, and so may what was placed on them.
+    async fn look(&mut self) {
+        let trouble = self.try_look().await.err();
+        if let Some(error) = trouble.as_ref().filter(|_| trouble != self.trouble) {
+            tracing::error!("{error}; it is tried again");
+        }
+        self.trouble = trouble;
+        self.report();
+    }
+
+    async fn try_look(&mut self) -> Result<(), String> {
+        let network = Network::read().await.map_err(|error| error.to_string())?;
+        // An address that is gone for a while makes this host no other one: what is placed stays.
+        let duties = what_to_do(&self.config, &self.identity, self.hook, &network).await?;
+        self.site.fulfil(&duties, &network).await.map_err(|error| error.to_string())
+    }
+
+    /// Says which packets were refused since it was last said.
+    fn report(&mut self) {
+        let counted = counters(&self.site);
+        let since = |(reason, count): (&Reason, &u64)| {
+            let new = count.saturating_sub(self.counted.get(reason).copied().unwrap_or_default());
+            (reason.is_refusal() && new > 0).then(|| format!("{new} {}", reason.name()))
+        };
+        let refused: Vec<String> = counted.iter().filter_map(since).collect();
+        if !refused.is_empty() {
+            tracing::warn!("tunnel packets were dropped: {}", refused.join(", "));
+        }
+        self.counted = counted;
+    }
+
+    /// Leaves the host as it was found.
+    async fn leave(self, keep: bool) -> Result<(), AgentError> {
+        tell(sd_notify::NotifyState::Stopping);
+        let network = Network::read().await?;
+        Ok(self.site.leave(keep, &network).await?)
+    }
+}
+
+async fn what_to_do(
+    config: &Config,
+    identity: &Identity,
+    hook: Option<Hook>,
+    network: &Network,
+) -> Result<Duties, String> {
+    let roles = duties::roles(config, identity, network)?;
+    duties::duties(&roles, &config.farm.directors, network, &place::host(hook).await)
+}
+
+/// The network as it is now, or else as it was known.
+async fn network_now(known: Network) -> Network {
+    Network::read().await.unwrap_or(known)
+}
+
+fn counters(site: &Site) -> BTreeMap<Reason, u64> {
+    let counters = site.server.as_ref().map(|server| server.counters());
+    match counters {
+        Some(Ok(counters)) => counters,
+        Some(Err(error)) => {
+            tracing::debug!(%error, "no counters");
+            BTreeMap::new()
+        }
+        None => BTreeMap::new(),
+    }
+}
+
+fn tell(state: sd_notify::NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "the service manager was not told");
+    }
+}

@@ -1,0 +1,352 @@
+//! Makes this host be what its duties say, and takes back what they no longer ask for.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use evener_dataplane::EngineError;
+use evener_dataplane::server::{self, Hook, Server, ServerError};
+use futures_util::TryStreamExt;
+use rtnetlink::Handle;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo};
+
+use super::duties::{Duties, Host, Placed};
+use super::state::{Changed, State};
+use crate::network::Network;
+
+const SETTINGS: &str = "/proc/sys/net";
+/// An address lifetime that never ends (RFC 4862, section 5.5.3).
+const FOREVER: u32 = u32::MAX;
+
+/// Why something could not be done, or not taken back.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PlaceError {
+    /// An address.
+    #[error("{verb} {address} {interface} was refused: {source}{hint}")]
+    Address {
+        verb: &'static str,
+        address: IpAddr,
+        interface: String,
+        source: Box<rtnetlink::Error>,
+        hint: &'static str,
+    },
+    /// A kernel setting.
+    #[error("setting {path} to {value} was refused: {source}")]
+    Setting { path: String, value: u32, source: io::Error },
+    /// The record of what is done: without it nothing is.
+    #[error("what is done to this host can't be written down: {0}")]
+    State(io::Error),
+    /// The programs.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// No netlink socket.
+    #[error("no netlink socket, by which addresses are placed: {0}")]
+    Socket(io::Error),
+}
+
+impl PlaceError {
+    /// Whether privileges are what is missing.
+    pub(super) fn is_denied(&self) -> bool {
+        match self {
+            PlaceError::Address { source, .. } => match &**source {
+                rtnetlink::Error::NetlinkError(error) => error.raw_code() == -nix::libc::EPERM,
+                _ => false,
+            },
+            PlaceError::Setting { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            PlaceError::Server(error) => matches!(
+                error,
+                ServerError::Privilege { .. } | ServerError::Pins(EngineError::Privilege { .. })
+            ),
+            PlaceError::State(_) | PlaceError::Socket(_) => false,
+        }
+    }
+}
+
+/// This host, as far as the agent changes it.
+pub(super) struct Site {
+    handle: Handle,
+    pub(super) state: State,
+    pub(super) server: Option<Server>,
+}
+
+impl Site {
+    /// Takes over what an earlier agent has left.
+    pub(super) fn open(state: State) -> Result<Site, PlaceError> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(PlaceError::Socket)?;
+        tokio::spawn(connection);
+        Ok(Site { handle, state, server: None })
+    }
+
+    /// Makes the host be as `duties` say. What is refused is left out, and the rest done.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub(super) async fn fulfil(&mut self, duties: &Duties, network: &Network) -> Result<(), PlaceError> {
+        // What a program no longer lets out must not reach an address any more either, and an address must
+        // not be answered for before the host has been told not to.
+        let mut done = if duties.tunnels.is_none() { self.leave_tunnels() } else { Ok(()) };
+        done = done.and(self.remove_addresses(duties, network).await);
+        done = done.and(self.change_settings(duties));
+        done = done.and(self.add_addresses(duties, network).await);
+        done.and(self.dig_tunnels(duties))
+    }
+
+    /// Takes back all that was done, or nothing of it with `keep`.
+    pub(super) async fn leave(mut self, keep: bool, network: &Network) -> Result<(), PlaceError> {
+        if keep {
+            return match self.server {
+                Some(server) => Ok(server.leave(true)?),
+                None => Ok(()),
+            };
+        }
+        self.fulfil(&Duties::default(), network).await?;
+        self.state.remove().map_err(PlaceError::State)
+    }
+
+    fn dig_tunnels(&mut self, duties: &Duties) -> Result<(), PlaceError> {
+        let Some((tables, places)) = &duties.tunnels else { return Ok(()) };
+        let server = match &mut self.server {
+            Some(server) => server,
+            none => none.insert(Server::start(server::directory().map_err(ServerError::from)?)?),
+        };
+        let before: Vec<_> = server.attached().collect();
+        server.apply(tables, places)?;
+        for (ifindex, hook) in server.attached().filter(|place| !before.contains(place)) {
+            tracing::info!(ifindex, hook = hook.name(), "the tunnel program runs");
+        }
+        Ok(())
+    }
+
+    /// Ends the programs of this agent and of earlier ones.
+    fn leave_tunnels(&mut self) -> Result<(), PlaceError> {
+        if let Some(server) = self.server.take() {
+            return Ok(server.leave(false)?);
+        }
+        // Without a BPF file system there is nothing of an earlier agent's either.
+        match server::existing_directory() {
+            Some(pins) => Ok(server::clear(&pins)?),
+            None => Ok(()),
+        }
+    }
+
+    async fn add_addresses(&mut self, duties: &Duties, network: &Network) -> Result<(), PlaceError> {
+        let mut done = Ok(());
+        for placed in &duties.addresses {
+            if !is_there(placed, network) {
+                done = done.and(self.add_address(placed, network).await);
+            }
+        }
+        done
+    }
+
+    async fn add_address(&mut self, placed: &Placed, network: &Network) -> Result<(), PlaceError> {
+        let Placed { interface, address } = placed;
+        let refused = |source, hint| PlaceError::Address {
+            verb: "placing",
+            address: *address,
+            interface: format!("on {interface}"),
+            source: Box::new(source),
+            hint,
+        };
+        let Some(ifindex) = number_of(interface, network) else {
+            let gone = rtnetlink::Error::NamespaceError("there is no such interface".to_owned());
+            return Err(refused(gone, ""));
+        };
+        if self.state.done.addresses.insert(placed.clone()) {
+            self.state.store().map_err(PlaceError::State)?;
+        }
+        let mut request = self.handle.address().add(ifindex, *address, prefix_len(*address));
+        if address.is_ipv6() {
+            make_secondary(request.message_mut());
+        }
+        match request.execute().await {
+            Ok(()) => tracing::info!(%address, interface, "placed"),
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -nix::libc::EEXIST => {}
+            Err(error) => {
+                let hint =
+                    if address.is_ipv6() { "; is IPv6 switched off there (disable_ipv6)?" } else { "" };
+                return Err(refused(error, hint));
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove_addresses(&mut self, duties: &Duties, network: &Network) -> Result<(), PlaceError> {
+        let gone: Vec<Placed> = self.state.done.addresses.difference(&duties.addresses).cloned().collect();
+        let mut done = Ok(());
+        for placed in gone {
+            match self.remove_address(&placed, network).await {
+                Ok(()) => {
+                    self.state.done.addresses.remove(&placed);
+                    self.state.store().map_err(PlaceError::State)?;
+                }
+                Err(error) => done = done.and(Err(error)),
+            }
+        }
+        done
+    }
+
+    async fn remove_address(&mut self, placed: &Placed, network: &Network) -> Result<(), PlaceError> {
+        let Placed { interface, address } = placed;
+        // With its interface the address has gone, too.
+        let Some(ifindex) = number_of(interface, network) else { return Ok(()) };
+        let mut template = self.handle.address().add(ifindex, *address, prefix_len(*address));
+        let message = template.message_mut().clone();
+        match self.handle.address().del(message).execute().await {
+            Ok(()) => tracing::info!(%address, interface, "taken away"),
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -nix::libc::EADDRNOTAVAIL => {}
+            Err(source) => {
+                let interface = format!("from {interface}");
+                return Err(PlaceError::Address {
+                    verb: "taking away",
+                    address: *address,
+                    interface,
+                    source: Box::new(source),
+                    hint: "",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn change_settings(&mut self, duties: &Duties) -> Result<(), PlaceError> {
+        let mut done = Ok(());
+        let gone: Vec<String> = self
+            .state
+            .done
+            .settings
+            .keys()
+            .filter(|path| !duties.settings.contains_key(*path))
+            .cloned()
+            .collect();
+        for path in gone {
+            done = done.and(self.restore(&path));
+        }
+        for (path, setting) in &duties.settings {
+            if let Some(is) = read_setting(path).filter(|is| !setting.right.contains(is)) {
+                done = done.and(self.set(path, is, setting.value));
+            }
+        }
+        done
+    }
+
+    fn set(&mut self, path: &str, is: u32, value: u32) -> Result<(), PlaceError> {
+        // Whatever an earlier change set, what was there first is what comes back.
+        let was = self.state.done.settings.get(path).map_or(is, |changed| changed.was);
+        self.state.done.settings.insert(path.to_owned(), Changed { was, set: value });
+        self.state.store().map_err(PlaceError::State)?;
+        write_setting(path, value)?;
+        tracing::info!(setting = dotted(path), was = is, now = value, "changed");
+        Ok(())
+    }
+
+    fn restore(&mut self, path: &str) -> Result<(), PlaceError> {
+        if let Some(Changed { was, set }) = self.state.done.settings.get(path).copied() {
+            match read_setting(path) {
+                Some(is) if is == set => {
+                    write_setting(path, was)?;
+                    tracing::info!(setting = dotted(path), was = is, now = was, "restored");
+                }
+                Some(is) => tracing::warn!(setting = dotted(path), is, "changed by someone else: left"),
+                // Its interface is gone.
+                None => {}
+            }
+        }
+        self.state.done.settings.remove(path);
+        self.state.store().map_err(PlaceError::State)
+    }
+}
+
+/// Whether the host has the address where it is wanted. On lo it is silent, and so anywhere else but on the
+/// link: what an operator has put on an interface of its own stays.
+fn is_there(placed: &Placed, network: &Network) -> bool {
+    let wanted_on_loopback =
+        network.interfaces.values().any(|found| found.loopback && found.name == placed.interface);
+    network.interfaces.values().any(|found| {
+        found.addresses.iter().any(|(address, _)| *address == placed.address)
+            && (found.name == placed.interface || wanted_on_loopback)
+    })
+}
+
+fn number_of(interface: &str, network: &Network) -> Option<u32> {
+    network.interfaces.iter().find(|(_, found)| found.name == interface).map(|(ifindex, _)| *ifindex)
+}
+
+fn prefix_len(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// Servers share the address, so nobody asks for duplicates; and as deprecated it serves, but is not chosen
+/// as the source of connections that the host opens itself (RFC 6724, section 5, rule 3).
+fn make_secondary(message: &mut AddressMessage) {
+    let flags = AddressFlags::Nodad | AddressFlags::Noprefixroute;
+    let mut lifetime = CacheInfo::default();
+    (lifetime.ifa_preferred, lifetime.ifa_valid) = (0, FOREVER);
+    message.attributes.push(AddressAttribute::Flags(flags));
+    message.attributes.push(AddressAttribute::CacheInfo(lifetime));
+}
+
+/// A setting below `/proc/sys/net`; `None` where there is none.
+pub(super) fn read_setting(path: &str) -> Option<u32> {
+    fs::read_to_string(Path::new(SETTINGS).join(path)).ok()?.trim().parse().ok()
+}
+
+fn write_setting(path: &str, value: u32) -> Result<(), PlaceError> {
+    fs::write(Path::new(SETTINGS).join(path), value.to_string()).map_err(|source| PlaceError::Setting {
+        path: dotted(path),
+        value,
+        source,
+    })
+}
+
+/// A setting's name as sysctl(8) has it: dots in names of interfaces become slashes.
+pub(super) fn dotted(path: &str) -> String {
+    let swap = |c| match c {
+        '/' => '.',
+        '.' => '/',
+        other => other,
+    };
+    format!("net.{}", path.chars().map(swap).collect::<String>())
+}
+
+/// What duties depend on, beyond the network.
+pub(super) async fn host(hook: Option<Hook>) -> Host {
+    Host {
+        hook,
+        software: software_interfaces().await.unwrap_or_default(),
+        reverse_path_filter: read_setting("ipv4/conf/all/rp_filter").unwrap_or_default(),
+    }
+}
+
+/// Interfaces of a kind: hardware has none.
+async fn software_interfaces() -> Option<BTreeSet<u32>> {
+    let (connection, handle, _) = rtnetlink::new_connection().ok()?;
+    let connection = tokio::spawn(connection);
+    let mut links = handle.link().get().execute();
+    let mut found = BTreeSet::new();
+    while let Some(message) = links.try_next().await.ok()? {
+        let kind = |info: &LinkInfo| matches!(info, LinkInfo::Kind(_));
+        let is_software = message
+            .attributes
+            .iter()
+            .any(|attribute| matches!(attribute, LinkAttribute::LinkInfo(infos) if infos.iter().any(kind)));
+        if is_software {
+            found.insert(message.header.index);
+        }
+    }
+    connection.abort();
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_named_as_sysctl_does() {
+        assert_eq!(dotted("ipv4/conf/eth0.5/rp_filter"), "net.ipv4.conf.eth0/5.rp_filter");
+    }
+}

@@ -1,0 +1,81 @@
+//! `evener agent --status`: what an agent has done to this host, and what its programs have counted.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use evener_dataplane::server;
+use nix::net::if_::if_indextoname;
+use serde::Serialize;
+
+use super::place::dotted;
+use super::state::{self, Done, Lock};
+use crate::cli::Exit;
+use crate::control::paths;
+
+/// What there is to show.
+#[derive(Debug, Serialize)]
+struct View {
+    /// Whether the agent runs.
+    running: bool,
+    /// Addresses that it has placed, as `ADDRESS on INTERFACE`.
+    addresses: Vec<String>,
+    /// Kernel settings that it has changed, with what they were.
+    settings: BTreeMap<String, u32>,
+    /// Where tunnels are opened (`native`, `tc`, `generic`) and segment sizes lowered (`egress`), by interface.
+    programs: Vec<Program>,
+    /// Packets by reason.
+    packets: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Program {
+    interface: String,
+    hook: &'static str,
+}
+
+pub(super) fn run(json: bool) -> Exit {
+    let shown = view().and_then(|view| {
+        let text = if json { serde_json::to_string_pretty(&view)? } else { render(&view) };
+        writeln!(io::stdout(), "{text}")
+    });
+    match shown {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            eprintln!("evener: what the agent has done can't be shown: {error}");
+            Exit::Failed
+        }
+    }
+}
+
+fn view() -> io::Result<View> {
+    let directory = paths::directory()?;
+    let Done { addresses, settings, .. } = state::read(&directory)?.unwrap_or_default();
+    let pins = server::existing_directory();
+    let programs = pins.iter().flat_map(|pins| server::attached(pins)).map(|(ifindex, hook)| Program {
+        interface: if_indextoname(ifindex)
+            .map_or_else(|_| ifindex.to_string(), |name| name.to_string_lossy().into_owned()),
+        hook: hook.name(),
+    });
+    let counted = pins.as_ref().and_then(|pins| server::counters(pins)).unwrap_or_default();
+    Ok(View {
+        running: Lock::is_held(&directory),
+        addresses: addresses
+            .iter()
+            .map(|placed| format!("{} on {}", placed.address, placed.interface))
+            .collect(),
+        settings: settings.iter().map(|(path, changed)| (dotted(path), changed.was)).collect(),
+        programs: programs.collect(),
+        packets: counted.into_iter().map(|(reason, count)| (reason.name(), count)).collect(),
+    })
+}
+
+fn render(view: &View) -> String {
+    let mut lines = vec![format!("agent      {}", if view.running { "runs" } else { "does not run" })];
+    lines.extend(view.addresses.iter().map(|placed| format!("address    {placed}")));
+    lines.extend(view.settings.iter().map(|(name, was)| format!("setting    {name}, which was {was}")));
+    let programs = view.programs.iter();
+    lines.extend(programs.map(|program| format!("program    {} on {}", program.hook, program.interface)));
+    let counted = view.packets.iter().filter(|(_, count)| **count > 0);
+    lines.extend(counted.map(|(reason, count)| format!("packets    {count} {reason}")));
+    lines.join("\n")
+}

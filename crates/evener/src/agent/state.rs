@@ -1,0 +1,202 @@
+//! What the agent has done to this host, written down before it is done, so that whoever comes after it, however
+//! it ended, can take back exactly that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use evener_dataplane::server::namespace_cookie;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use super::duties::{Identity, Placed};
+
+/// A kernel setting that was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Changed {
+    pub(super) was: u32,
+    pub(super) set: u32,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Done {
+    /// In which network namespace: the folder's number may be another's by now.
+    #[serde(default)]
+    namespace: u64,
+    /// As whom.
+    pub(super) identity: Identity,
+    /// By which file.
+    #[serde(default)]
+    pub(super) config: PathBuf,
+    /// Addresses that were put on interfaces.
+    pub(super) addresses: BTreeSet<Placed>,
+    /// Settings that were changed, by path below `/proc/sys/net`.
+    pub(super) settings: BTreeMap<String, Changed>,
+}
+
+impl Done {
+    /// Whether anything is to be taken back.
+    pub(super) fn is_something(&self) -> bool {
+        !(self.addresses.is_empty() && self.settings.is_empty())
+    }
+}
+
+/// [`Done`], kept in a file.
+#[derive(Debug)]
+pub(super) struct State {
+    path: PathBuf,
+    pub(super) done: Done,
+}
+
+impl State {
+    /// Takes up what an earlier agent of this network namespace has left.
+    pub(super) fn load(directory: &Path) -> io::Result<State> {
+        let path = path(directory);
+        match read(directory) {
+            Ok(done) => {
+                let namespace = namespace_cookie()?;
+                Ok(State { path, done: Done { namespace, ..done.unwrap_or_default() } })
+            }
+            // Half a file is no record of anything: the file is replaced whole, so this one is not ours.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(io::Error::other(format!(
+                "{} can't be understood ({error}); remove it, and what it says was done",
+                path.display()
+            ))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes it down.
+    pub(super) fn store(&self) -> io::Result<()> {
+        let new = self.path.with_extension("new");
+        fs::write(&new, serde_json::to_vec_pretty(&self.done)?)?;
+        fs::rename(new, &self.path)
+    }
+
+    /// Nothing is left to be taken back.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn path(directory: &Path) -> PathBuf {
+    directory.join("agent.json")
+}
+
+/// What an agent has done here, if one has and has not taken it back.
+pub(super) fn read(directory: &Path) -> io::Result<Option<Done>> {
+    match fs::read(path(directory)) {
+        Ok(bytes) => {
+            let done: Done = serde_json::from_slice(&bytes)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let ours = done.namespace == namespace_cookie()?;
+            Ok(ours.then_some(done))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// One agent per network namespace: held for as long as it lives, and gone with it, unless it was killed.
+#[derive(Debug)]
+pub(super) struct Lock {
+    #[allow(dead_code, reason = "it holds by being there")]
+    file: Flock<fs::File>,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Takes the lock, or says which process has it.
+    pub(super) fn take(directory: &Path) -> io::Result<Result<Lock, String>> {
+        let path = directory.join("agent.lock");
+        loop {
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(mut file) => {
+                    // Who had it may just have removed it: then this is not the file that others will lock.
+                    let current = fs::metadata(&path).is_ok_and(|there| {
+                        file.metadata()
+                            .is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+                    });
+                    if current {
+                        file.set_len(0)?;
+                        file.rewind()?;
+                        writeln!(file, "{}", std::process::id())?;
+                        return Ok(Ok(Lock { file, path }));
+                    }
+                }
+                Err((mut file, Errno::EWOULDBLOCK)) => {
+                    let mut pid = String::new();
+                    let _ = (&mut file as &mut dyn Read).take(32).read_to_string(&mut pid);
+                    return Ok(Err(pid.trim().to_owned()));
+                }
+                Err((_, errno)) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Whether an agent has it.
+    pub(super) fn is_held(directory: &Path) -> bool {
+        let Ok(file) = fs::File::open(directory.join("agent.lock")) else { return false };
+        matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // The folder is the director's too; it goes if nothing else is in it.
+        if let Some(directory) = self.path.parent() {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("evener-agent-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn what_was_done_is_read_back() {
+        let folder = folder("state");
+        let mut state = State::load(&folder).unwrap();
+        assert!(!state.done.is_something());
+        state.done.settings.insert("ipv4/conf/all/arp_ignore".into(), Changed { was: 0, set: 1 });
+        state.done.addresses.insert(Placed { interface: "lo".into(), address: [192, 0, 2, 100].into() });
+        state.store().unwrap();
+        assert!(state.done.is_something());
+        assert_eq!(State::load(&folder).unwrap().done, state.done);
+        state.done.namespace += 1;
+        state.store().unwrap();
+        assert!(!State::load(&folder).unwrap().done.is_something(), "of a namespace that is gone");
+        fs::write(path(&folder), "{").unwrap();
+        assert!(State::load(&folder).unwrap_err().to_string().contains("can't be understood"));
+        state.remove().unwrap();
+        state.remove().unwrap();
+        assert_eq!(read(&folder).unwrap(), None);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn one_agent_at_a_time() {
+        let folder = folder("lock");
+        let first = Lock::take(&folder).unwrap().unwrap();
+        assert_eq!(Lock::take(&folder).unwrap().unwrap_err(), std::process::id().to_string());
+        drop(first);
+        assert!(!folder.exists(), "nothing is left");
+    }
+}

@@ -1,0 +1,79 @@
+//! `method` of a service, and the keys that belong to one method only.
+
+use std::net::SocketAddr;
+
+use evener_core::farm::{Encapsulation, Method};
+use toml::Spanned;
+
+use super::problems::Problem;
+use super::section::Section;
+use super::{defaults, values};
+
+const METHODS: [(&str, Method); 3] = [("l2", Method::L2), ("nat", Method::Nat), ("tunnel", Method::Tunnel)];
+const METHODS_LATER: [&str; 3] = ["handoff", "redirect", "dns"];
+const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
+    [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
+
+/// How a connection reaches its server.
+pub(super) struct Reach {
+    /// `None` if the file names one that there isn't: what then is wrong with other keys is a guess.
+    pub(super) written: Option<Method>,
+    pub(super) source_nat: bool,
+    pub(super) encapsulation: Encapsulation,
+    pub(super) tunnel_mtu: Option<u16>,
+    pub(super) clamp_mss: bool,
+}
+
+impl Reach {
+    /// Reads the method of a service with these addresses.
+    pub(super) fn read(section: &mut Section<'_>, addresses: &[Spanned<SocketAddr>]) -> Reach {
+        let method = section.get("method", values::choice(&METHODS, &METHODS_LATER));
+        let misspelt = method.is_none() && section.key_span("method").is_some();
+        let reach = Reach {
+            written: (!misspelt).then(|| method.map_or(Method::L2, Spanned::into_inner)),
+            source_nat: section.or("source_nat", values::flag, false),
+            encapsulation: section.or(
+                "encapsulation",
+                values::choice(&ENCAPSULATIONS, &[]),
+                Encapsulation::Ipip,
+            ),
+            tunnel_mtu: section.get("mtu", values::count(defaults::TUNNEL_MTU)).map(Spanned::into_inner),
+            clamp_mss: section.or("clamp_mss", values::flag, true),
+        };
+        reach.only_with(section, Method::Nat, &["source_nat"]);
+        reach.only_with(section, Method::Tunnel, &["encapsulation", "mtu", "clamp_mss"]);
+        if reach.written == Some(Method::Nat) {
+            one_family(section, addresses);
+        }
+        reach
+    }
+
+    /// The method, where it doesn't matter that the file names one that there isn't.
+    pub(super) fn method(&self) -> Method {
+        self.written.unwrap_or(Method::L2)
+    }
+
+    /// Complains of keys that mean nothing with another method than this.
+    pub(super) fn only_with(&self, section: &Section<'_>, method: Method, keys: &[&'static str]) {
+        let Some(written) = self.written.filter(|written| *written != method) else { return };
+        for key in keys {
+            if let Some(span) = section.key_span(key) {
+                let message =
+                    format!("`{key}` is only for method \"{method}\"; this service has \"{written}\"");
+                let help = format!("remove it, or write method = \"{method}\"");
+                section.problem(Problem::new(span, message, help));
+            }
+        }
+    }
+}
+
+/// One server of a service by NAT can't take the place of addresses of both families.
+fn one_family(section: &Section<'_>, addresses: &[Spanned<SocketAddr>]) {
+    let Some(first) = addresses.first() else { return };
+    let other = |address: &&Spanned<SocketAddr>| address.get_ref().is_ipv4() != first.get_ref().is_ipv4();
+    if let Some(other) = addresses.iter().find(other) {
+        let message = "method \"nat\" keeps the IP version, but this service has addresses of both";
+        let help = "make two services of it: one for the IPv4 addresses and servers, one for those of IPv6";
+        section.problem(Problem::new(other.span(), message, help).also(first.span(), "the first address"));
+    }
+}

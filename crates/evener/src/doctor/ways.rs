@@ -1,0 +1,64 @@
+//! Servers that are reached by routes: whether there is a way, and one back.
+
+use std::net::IpAddr;
+
+use evener_core::farm::{Method, Server, Service};
+
+use super::Finding;
+use super::links::Links;
+use crate::config::Config;
+use crate::control::ways::{source_towards, tunnel_source};
+use crate::network::Network;
+
+/// Judges the ways to a service's servers, and what can be told of the ways back.
+pub(super) fn look(config: &Config, service: &Service, network: &Network, links: &Links) -> Vec<Finding> {
+    let mut findings: Vec<Finding> =
+        service.servers.iter().filter_map(|server| way(service, server, network, links)).collect();
+    match service.method {
+        Method::Nat if !service.source_nat => findings.push(Finding::ok(
+            &service.name,
+            "Servers must send their answers back through this host, as by a default route to it; that can't be seen \
+             from here: `evener doctor` on a server tells. With source_nat = true they need not.",
+        )),
+        Method::Tunnel => findings.extend(accepted(config, service, network)),
+        _ => {}
+    }
+    findings
+}
+
+fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> Option<Finding> {
+    let (check, address) = (format!("{}/{}", service.name, server.name), server.address);
+    if network.is_local(address) {
+        let help = "method nat can't reach it; list another address, or use l2 or tunnel";
+        let itself = service.method == Method::Nat;
+        return itself.then(|| Finding::fail(check, format!("{address} is this host itself: {help}.")));
+    }
+    let Some(hop) = network.next_hop(address) else {
+        let message = format!("No route leads to {address}; `ip route add {address} via GATEWAY`.");
+        return Some(Finding::fail(check, message));
+    };
+    let next = hop.gateway.unwrap_or(address);
+    if network.interfaces.get(&hop.ifindex).is_some_and(|interface| !interface.ethernet) {
+        let message = format!("The route to {address} leads over an interface that is not Ethernet.");
+        return Some(Finding::fail(check, message));
+    }
+    links.is_silent(next).then(|| {
+        let asked = if next.is_ipv4() { "ARP" } else { "neighbour discovery" };
+        let who = if next == address { String::new() } else { format!("the gateway to {address}, ") };
+        Finding::fail(check, format!("{who}{next} does not answer {asked}; look whether it runs."))
+    })
+}
+
+/// Servers take tunnels from listed directors only.
+fn accepted(config: &Config, service: &Service, network: &Network) -> Option<Finding> {
+    let sources = service.servers.iter().filter_map(|server| source_towards(network, server.address));
+    let sources = sources.map(|own| tunnel_source(config, network, own));
+    let unlisted: Option<IpAddr> = sources.into_iter().find(|source| !config.farm.directors.contains(source));
+    unlisted.map(|source| {
+        let message = format!(
+            "Tunnels go out from {source}, which [farm] directors does not list: agents on servers won't take them; \
+             add it there, on all hosts."
+        );
+        Finding::warn(&service.name, message)
+    })
+}
