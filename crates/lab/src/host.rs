@@ -1,11 +1,12 @@
 //! A host of a farm: a namespace, its interfaces, and what can be run there.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::family::Family;
 use crate::netns::Netns;
 use crate::proc::Proc;
 
@@ -19,6 +20,8 @@ pub struct Interface {
     pub name: String,
     /// Its address, in a /24.
     pub address: Ipv4Addr,
+    /// Its IPv6 address, in a /64.
+    pub address6: Ipv6Addr,
     /// Its MAC address: 02:00 and then the bytes of `address`, to be told at a glance in a trace.
     pub mac: String,
     /// As the switch calls the other end.
@@ -35,6 +38,16 @@ pub struct Host {
     pub(crate) switch: Netns,
     /// The farm's files.
     pub(crate) files: PathBuf,
+}
+
+impl Interface {
+    /// Its address of either family.
+    pub fn address_in(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => self.address.into(),
+            Family::V6 => self.address6.into(),
+        }
+    }
 }
 
 impl Host {
@@ -56,6 +69,11 @@ impl Host {
     /// The address of `eth0`.
     pub fn address(&self) -> Ipv4Addr {
         self.interfaces[0].address
+    }
+
+    /// The address of `eth0`, of either family.
+    pub fn address_in(&self, family: Family) -> IpAddr {
+        self.interfaces[0].address_in(family)
     }
 
     /// The MAC address of `eth0`.

@@ -1,13 +1,16 @@
 //! The networks of a farm, and who has which address in them.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A network of a farm: a bridge in the switch, and a /24 of the documentation ranges (RFC 5737).
+use crate::family::Family;
+
+/// A network of a farm: a bridge in the switch, a /24 of the documentation ranges (RFC 5737) and a /64 of
+/// their IPv6 counterpart (RFC 3849). Hosts have the same number in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lan {
     /// Where the clients are.
     Clients,
-    /// One of the networks that servers are on.
+    /// One of the networks that directors and servers are on.
     Servers(u8),
 }
 
@@ -20,7 +23,7 @@ impl Lan {
         }
     }
 
-    /// An address in it.
+    /// An IPv4 address in it.
     pub(crate) fn address(self, host: u8) -> Ipv4Addr {
         match self {
             Lan::Clients => Ipv4Addr::new(203, 0, 113, host),
@@ -30,25 +33,67 @@ impl Lan {
         }
     }
 
-    /// The router's address in it.
-    pub(crate) fn router(self) -> Ipv4Addr {
-        self.address(1)
+    /// An IPv6 address in it. It reads as the IPv4 address does: host 11 is `::11`.
+    pub(crate) fn address6(self, host: u8) -> Ipv6Addr {
+        let network = match self {
+            Lan::Clients => 0xc,
+            Lan::Servers(number) => u16::from(number),
+        };
+        Ipv6Addr::new(0x2001, 0xdb8, network, 0, 0, 0, 0, digits(host))
     }
 
-    /// The address of a director, counted from 0; eight are the most.
-    pub(crate) fn director(self, number: u8) -> Ipv4Addr {
-        self.address(2 + number)
+    /// The network in the notation of routes.
+    pub(crate) fn prefix(self, family: Family) -> String {
+        match family {
+            Family::V4 => format!("{}/24", self.address(0)),
+            Family::V6 => format!("{}/64", self.address6(0)),
+        }
     }
 
-    /// The address of a server or a client, counted from 0.
-    pub(crate) fn host(self, number: u8) -> Ipv4Addr {
-        self.address(11 + number)
+    /// An address in it, of either family.
+    pub(crate) fn address_in(self, family: Family, host: u8) -> IpAddr {
+        match family {
+            Family::V4 => self.address(host).into(),
+            Family::V6 => self.address6(host).into(),
+        }
+    }
+
+    /// The network of an address.
+    pub(crate) fn of(address: Ipv4Addr) -> Lan {
+        let [a, b, number, _] = address.octets();
+        match (a, b, number) {
+            (203, 0, 113) => Lan::Clients,
+            (192, 0, 2) => Lan::Servers(0),
+            (198, 51, 100) => Lan::Servers(1),
+            _ => Lan::Servers(number),
+        }
     }
 }
 
-/// A service address, counted from 0: in the first servers' network, above its hosts.
-pub(crate) fn vip(number: u8) -> Ipv4Addr {
-    Lan::Servers(0).address(100 + number)
+/// Numbers of hosts in every network.
+pub(crate) mod number {
+    /// The router.
+    pub(crate) const ROUTER: u8 = 1;
+
+    /// A director, counted from 0; eight are the most.
+    pub(crate) const fn director(number: u8) -> u8 {
+        2 + number
+    }
+
+    /// A server or a client, counted from 0.
+    pub(crate) const fn host(number: u8) -> u8 {
+        11 + number
+    }
+
+    /// A service address, counted from 0: above the hosts.
+    pub(crate) const fn vip(number: u8) -> u8 {
+        100 + number
+    }
+}
+
+/// A service address, counted from 0: in the first servers' network.
+pub(crate) fn vip(family: Family, number: u8) -> IpAddr {
+    Lan::Servers(0).address_in(family, number::vip(number))
 }
 
 /// A MAC address that shows whose it is: locally administered, then the bytes of an IPv4 address.
@@ -57,14 +102,25 @@ pub(crate) fn mac(address: Ipv4Addr) -> String {
     format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }
 
+/// A number whose hexadecimal digits are the decimal ones of `number`.
+fn digits(number: u8) -> u16 {
+    let number = u16::from(number);
+    number / 100 << 8 | number / 10 % 10 << 4 | number % 10
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn addresses_and_macs() {
-        assert_eq!(Lan::Servers(0).host(0), Ipv4Addr::new(192, 0, 2, 11));
-        assert_eq!(Lan::Servers(1).director(1), Ipv4Addr::new(198, 51, 100, 3));
-        assert_eq!(mac(vip(0)), "02:00:c0:00:02:64");
+        assert_eq!(Lan::Servers(0).address(number::host(0)), Ipv4Addr::new(192, 0, 2, 11));
+        assert_eq!(Lan::Servers(1).address(number::director(1)), Ipv4Addr::new(198, 51, 100, 3));
+        assert_eq!(Lan::Servers(1).address6(number::host(9)).to_string(), "2001:db8:1::20");
+        assert_eq!(vip(Family::V6, 0).to_string(), "2001:db8::100");
+        assert_eq!(mac(Lan::Servers(0).address(100)), "02:00:c0:00:02:64");
+        for lan in [Lan::Clients, Lan::Servers(0), Lan::Servers(1), Lan::Servers(7)] {
+            assert_eq!(Lan::of(lan.address(5)), lan);
+        }
     }
 }

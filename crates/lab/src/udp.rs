@@ -3,16 +3,24 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use evener_core::wire::Mac;
+
+use crate::cut::{Datagram, Order};
+use crate::family::Family;
+use crate::farm::Farm;
 use crate::host::Host;
+use crate::raw::Raw;
 
 /// The longest datagram, in bytes.
 const DATAGRAM_MAX: usize = 65_535;
+/// Bytes of a datagram in each of its fragments.
+const PART_LEN: usize = 1400;
 /// How soon a server notes that it shall stop.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -26,8 +34,29 @@ pub struct Echo {
 impl Echo {
     /// Starts one at `address`, which is where its replies come from.
     pub fn start(host: &Host, address: SocketAddr) -> Result<Echo> {
-        let name = host.name().to_owned();
         let socket = bind(host, address)?;
+        let replies = socket.try_clone()?;
+        Self::serve(host, socket, move |reply, client| {
+            // a client that is gone by now is none of the server's business
+            let _ = replies.send_to(reply, client);
+        })
+    }
+
+    /// Starts one whose replies come in fragments of its own making, in this order.
+    pub fn start_cut(farm: &Farm, host: &Host, address: SocketAddr, order: Order) -> Result<Echo> {
+        let socket = bind(host, address)?;
+        let cutter = Cutter::open(farm, host)?;
+        Self::serve(host, socket, move |reply, client| {
+            let _ = cutter.send(address, client, reply, order);
+        })
+    }
+
+    fn serve(
+        host: &Host,
+        socket: UdpSocket,
+        answer: impl Fn(&[u8], SocketAddr) + Send + 'static,
+    ) -> Result<Echo> {
+        let name = host.name().to_owned();
         socket.set_read_timeout(Some(POLL))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -35,12 +64,30 @@ impl Echo {
             let mut buffer = vec![0; DATAGRAM_MAX];
             while !stopped.load(Ordering::Relaxed) {
                 let Ok((len, client)) = socket.recv_from(&mut buffer) else { continue };
-                let reply = [name.as_bytes(), b" ", buffer.get(..len).unwrap_or_default()].concat();
-                // a client that is gone by now is none of the server's business
-                let _ = socket.send_to(&reply, client);
+                answer(&[name.as_bytes(), b" ", buffer.get(..len).unwrap_or_default()].concat(), client);
             }
         });
         Ok(Echo { stop, thread: Some(thread) })
+    }
+}
+
+/// Sends datagrams in fragments, past the host's own stack.
+#[derive(Debug)]
+struct Cutter {
+    raw: Raw,
+    gateway: Mac,
+}
+
+impl Cutter {
+    fn open(farm: &Farm, host: &Host) -> Result<Cutter> {
+        Ok(Cutter { raw: host.raw(0)?, gateway: farm.gateway_of(host).parse()? })
+    }
+
+    fn send(&self, from: SocketAddr, to: SocketAddr, payload: &[u8], order: Order) -> Result<()> {
+        static IDS: AtomicU16 = AtomicU16::new(1);
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        let datagram = Datagram { from: (self.raw.mac(), from), to: (self.gateway, to), payload, id };
+        datagram.frames(PART_LEN, order)?.iter().try_for_each(|frame| self.raw.send(frame))
     }
 }
 
@@ -60,7 +107,7 @@ pub struct Client {
 impl Client {
     /// Opens one that talks to `service`, and waits `timeout` for each answer.
     pub fn open(host: &Host, service: SocketAddr, timeout: Duration) -> Result<Client> {
-        let socket = bind(host, SocketAddr::from(([0, 0, 0, 0], 0)))?;
+        let socket = bind(host, SocketAddr::new(Family::of(service.ip()).any(), 0))?;
         socket.connect(service)?;
         socket.set_read_timeout(Some(timeout))?;
         Ok(Client { socket })
@@ -69,12 +116,23 @@ impl Client {
     /// Sends a text; the name of the server that sent it back. An error if none did, or it was changed.
     pub fn ask(&self, text: &str) -> io::Result<String> {
         self.socket.send(text.as_bytes())?;
+        self.answer(text)
+    }
+
+    /// The same by fragments in this order. The client is on `host`.
+    pub fn ask_cut(&self, farm: &Farm, host: &Host, text: &str, order: Order) -> Result<String> {
+        let (from, to) = (self.socket.local_addr()?, self.socket.peer_addr()?);
+        Cutter::open(farm, host)?.send(from, to, text.as_bytes(), order)?;
+        Ok(self.answer(text)?)
+    }
+
+    fn answer(&self, text: &str) -> io::Result<String> {
         let mut buffer = vec![0; DATAGRAM_MAX];
         let len = self.socket.recv(&mut buffer)?;
         let reply = String::from_utf8_lossy(buffer.get(..len).unwrap_or_default()).into_owned();
         match reply.split_once(' ') {
             Some((server, echo)) if echo == text => Ok(server.to_owned()),
-            _ => Err(io::Error::other(format!("{text:?} came back as {reply:?}"))),
+            _ => Err(io::Error::other(format!("{text:.40?} came back as {reply:.40?}, {len} bytes"))),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! One connection of one client, step by step.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::family::Family;
 use crate::host::Host;
 use crate::wait;
 
@@ -29,9 +30,9 @@ impl Visit {
     /// The same from this port; 0 for any.
     pub fn open_from(host: &Host, port: u16, service: SocketAddr) -> Result<Visit> {
         let connect = || -> io::Result<TcpStream> {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+            let socket = Socket::new(Domain::for_address(service), Type::STREAM, Some(Protocol::TCP))?;
             socket.set_reuse_address(true)?;
-            socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+            socket.bind(&SocketAddr::new(Family::of(service.ip()).any(), port).into())?;
             socket.connect_timeout(&service.into(), LIMIT)?;
             socket.set_read_timeout(Some(LIMIT))?;
             Ok(socket.into())

@@ -14,6 +14,8 @@ use crate::farm::WEB_PORT;
 use crate::host::{Host, write};
 use crate::proc::Proc;
 
+/// A second port that they listen on, where a service has another than its servers.
+pub const OTHER_PORT: u16 = 8080;
 /// What files consist of.
 pub const PATTERN: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-\n";
 
@@ -88,6 +90,9 @@ http {{
     default_type text/plain;
     server {{
         listen {WEB_PORT} backlog=4096;
+        listen [::]:{WEB_PORT} backlog=4096 ipv6only=on;
+        listen {OTHER_PORT} backlog=4096;
+        listen [::]:{OTHER_PORT} backlog=4096 ipv6only=on;
         root {pages};
         add_header X-Server {name} always;
         location / {{ open_file_cache max=16; }}

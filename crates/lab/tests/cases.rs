@@ -5,8 +5,8 @@
 use std::thread;
 
 use anyhow::Result;
-use evener_dataplane::EngineError;
-use evener_lab::cases::{self, Cables, CaseFile, Kernel, Spec, Subject, Tally, run};
+use evener_dataplane::xdp::Hook;
+use evener_lab::cases::{self, Cables, CaseFile, Spec, Tally, run};
 use evener_lab::skip;
 
 fn files() -> Result<Vec<CaseFile>> {
@@ -23,27 +23,31 @@ fn check(tallies: &[Tally]) {
     assert!(failures.is_empty(), "{} of {cases} cases fail\n\n{}\n", failures.len(), failures.join("\n\n"));
 }
 
-fn play(subject: &mut dyn Subject) -> Result<()> {
-    let tallies: Vec<Tally> = files()?.iter().map(|file| run(file, subject)).collect();
+#[test]
+fn the_core_does_what_the_cases_say() -> Result<()> {
+    let tallies: Vec<Tally> = files()?.iter().map(|file| run(file, &mut Spec::default())).collect();
+    check(&tallies);
+    Ok(())
+}
+
+fn the_kernel_does_what_the_cases_say(hook: Hook) -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let tallies: Vec<Tally> =
+        files()?.iter().map(|file| cases::play_on_kernel(file, hook)).collect::<Result<_>>()?;
     check(&tallies);
     Ok(())
 }
 
 #[test]
-fn the_core_does_what_the_cases_say() -> Result<()> {
-    play(&mut Spec::default())
+fn the_c_for_xdp_does_what_the_cases_say() -> Result<()> {
+    the_kernel_does_what_the_cases_say(Hook::Xdp)
 }
 
 #[test]
-fn the_c_does_what_the_cases_say() -> Result<()> {
-    match Kernel::new() {
-        Ok(mut kernel) => play(&mut kernel),
-        Err(EngineError::Privilege { what, capability }) => {
-            skip::skipped(&format!("{what} needs {capability}"));
-            Ok(())
-        }
-        Err(error) => Err(error.into()),
-    }
+fn the_c_for_tc_does_what_the_cases_say() -> Result<()> {
+    the_kernel_does_what_the_cases_say(Hook::Tc)
 }
 
 #[test]

@@ -8,9 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use evener_lab::farm::Farm;
+use evener_lab::cut::Order;
+use evener_lab::family::Family;
+use evener_lab::farm::{Farm, Shape};
+use evener_lab::host::Host;
 use evener_lab::load::Load;
-use evener_lab::{owner, skip, udp};
+use evener_lab::{dns, owner, skip, transfer, udp};
 
 /// Runs again in a process of its own, see [`an_owner_that_is_killed_leaves_nothing`].
 const VICTIM: &str = "EVENER_LAB_VICTIM";
@@ -37,6 +40,70 @@ fn servers_answer_straight_through_the_router() -> Result<()> {
             assert_eq!(report.connections, if keep_alive { 6 } else { 120 });
             let shares: Vec<_> = report.servers.values().map(|share| share.requests).collect();
             assert_eq!(shares, [40, 40, 40], "{path}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_shape_carries_both_families() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let builders = [
+        Farm::builder(),
+        Farm::builder().answering().offload_all(),
+        Farm::builder().routed(),
+        Farm::builder().remote().directors(2),
+        Farm::builder().remote().bare().offload_all(),
+    ];
+    for builder in builders {
+        let farm = builder.servers(3).server_lans(2).build()?;
+        let shape = farm.shape();
+        if shape == Shape::Routed {
+            assert!(farm.client(0).curl(&["--max-time", "1", &page(farm.straight()[0], "who")]).is_err());
+            farm.forward_on_directors()?;
+        }
+        for family in Family::BOTH {
+            for (target, server) in farm.straight_in(family).into_iter().zip(farm.servers()) {
+                let body = farm.client(0).curl(&[&page(target, "who")])?;
+                assert_eq!(body.trim(), server.name(), "{shape:?} {family}");
+            }
+            let big =
+                Load { path: "/big".to_owned(), requests: Some(1), ..Load::to(farm.straight_in(family)[2]) };
+            assert_eq!(big.run_on(farm.client(0))?.errors.total(), 0, "{shape:?} {family}");
+        }
+        for director in farm.directors() {
+            for family in Family::BOTH {
+                assert_eq!(director.curl(&[&page(farm.straight_in(family)[1], "who")])?, "web2\n");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn page(target: SocketAddr, name: &str) -> String {
+    format!("http://{target}/{name}")
+}
+
+#[test]
+fn a_narrow_link_is_told_of() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    for builder in [Farm::builder().remote(), Farm::builder().remote().offload_all()] {
+        let farm = builder.build()?;
+        farm.narrow_to_clients(1280)?;
+        farm.narrow_behind_directors(1400)?;
+        for family in Family::BOTH {
+            let (client, server) = (farm.client(0), farm.server(0));
+            let learned = |host: &Host, other: &Host| {
+                host.run(&["ip", "route", "get", &other.address_in(family).to_string()])
+            };
+            // their handshakes say that either takes 1500; the router says what is between them
+            transfer::there_and_back(&farm, client, farm.straight_in(family)[0], 1_000_000)?;
+            let (there, back) = (learned(client, server)?, learned(server, client)?);
+            assert!(there.contains("mtu 1400") && back.contains("mtu 1280"), "{family}: {there}{back}");
         }
     }
     Ok(())
@@ -156,6 +223,68 @@ fn datagrams_come_back_with_a_name() -> Result<()> {
     assert_eq!(client.ask("who are you?")?, "web1");
     drop(echo);
     assert!(client.ask("still there?").is_err());
+    Ok(())
+}
+
+#[test]
+fn datagrams_in_fragments_come_whole_in_any_order() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().remote().build()?;
+    let (client, server) = (farm.client(0), farm.server(0));
+    let text = "x".repeat(4000);
+    for family in Family::BOTH {
+        for (port, order) in (5353..).zip(Order::ALL) {
+            let address = SocketAddr::new(server.address_in(family), port);
+            let _echo = udp::Echo::start_cut(&farm, server, address, order)?;
+            let asked = udp::Client::open(client, address, Duration::from_secs(2))?;
+            assert_eq!(asked.ask("short").ok().as_deref(), Some("web1"), "{family} {order:?}");
+            assert_eq!(asked.ask_cut(&farm, client, &text, order)?, "web1", "{family} {order:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_dns_server_answers_in_several_packets() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().build()?;
+    let _server = dns::Server::start(farm.server(0))?;
+    for family in Family::BOTH {
+        let address = SocketAddr::new(farm.server(0).address_in(family), dns::PORT);
+        let client = dns::Client::open(farm.client(0), address, Duration::from_secs(2))?;
+        assert_eq!(client.who()?, "web1", "{family}");
+        let recording = farm.server(0).record(0)?;
+        client.big(0)?;
+        client.big(3000)?;
+        let frames = recording.verified()?;
+        assert!(frames.iter().filter(|frame| frame.len() > 1300).count() >= 6, "{family}: {}", frames.len());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_recording_has_what_was_sent_and_finds_what_is_wrong() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().build()?;
+    let recording = farm.server(0).record(0)?;
+    for target in Family::BOTH.map(|family| farm.straight_in(family)[0]) {
+        assert_eq!(farm.client(0).curl(&[&page(target, "who")])?, "web1\n");
+    }
+    let mut frames = recording.verified()?;
+    assert!(frames.len() > 10, "{}", frames.len());
+    assert!(frames.iter().all(|frame| frame[6..12] == farm.server(0).raw(0).unwrap().mac().0));
+
+    let recording = farm.server(0).record(0)?;
+    let last = frames.iter_mut().rfind(|frame| frame[12..14] == [8, 0]).unwrap();
+    last[33] ^= 1;
+    farm.server(0).raw(0)?.send(last)?;
+    assert!(recording.verified().is_err_and(|error| error.to_string().contains("checksum")));
     Ok(())
 }
 

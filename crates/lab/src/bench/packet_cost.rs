@@ -1,23 +1,26 @@
 //! What one packet costs in the kernel engine, beside a balancer of the usual design on the same frames.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use anyhow::Result;
-use evener_core::farm::Protocol;
+use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::policy::{self, Weighted};
 use evener_core::sessions::ticks;
-use evener_core::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey};
+use evener_core::tables::{Behind, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_core::wire::Mac;
 use evener_dataplane::xdp::{Bench, Subject};
 use serde::Serialize;
 
+use crate::netns::{Netns, ip_batch};
+use crate::owner;
 use crate::table::Table;
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 const SESSIONS_MAX: usize = 2 << 20;
 const FLOWS: [u32; 4] = [1, 1 << 10, 1 << 16, 1 << 20];
 const NEW: u32 = 1 << 16;
+const PACKETS: u32 = 2_000_000;
 
 /// Costs by number of flows.
 #[derive(Debug, Serialize)]
@@ -31,61 +34,99 @@ struct Row {
     flows: u32,
     wrapper: u64,
     pass: Cost,
+    methods: Vec<Method>,
+}
+
+/// What one direction of a method costs.
+#[derive(Debug, Serialize)]
+struct Method {
+    name: &'static str,
     established: Cost,
-    new_session: Cost,
+    /// Only clients begin sessions.
+    new_session: Option<Cost>,
 }
 
 /// The director beside the yardstick.
 #[derive(Debug, Serialize)]
 struct Cost {
-    l2: u64,
+    director: u64,
     yardstick: u64,
 }
 
 impl Cost {
     fn ratio(&self) -> f64 {
-        self.l2 as f64 / self.yardstick.max(1) as f64
+        self.director as f64 / self.yardstick.max(1) as f64
     }
+}
+
+/// How servers are reached, and what is to be measured of that.
+const METHODS: [(Kind, &[(&str, Subject)]); 3] = [
+    (Kind::Link, &[("l2", Subject::L2)]),
+    (Kind::Tunnel, &[("tunnel", Subject::Tunnel)]),
+    (Kind::Nat, &[("nat in", Subject::NatIn), ("nat out", Subject::NatOut)]),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Link,
+    Tunnel,
+    Nat,
 }
 
 /// Measures with `rounds` rounds for each figure, in turn, so that both meet the same noise.
 pub(super) fn run(rounds: usize) -> Result<Outcome> {
-    let tables = Arc::new(tables());
-    let mut rows = Vec::new();
-    for flows in FLOWS {
-        eprintln!("  packets of {flows} flows");
-        let bench = Bench::new(SESSIONS_MAX, &tables, VIP)?;
-        rows.push(row(&bench, flows, rounds)?);
-    }
-    Ok(Outcome { rows })
+    let surroundings = Surroundings::new()?;
+    surroundings.netns.enter(|| {
+        let rows = FLOWS.into_iter().map(|flows| {
+            eprintln!("  packets of {flows} flows");
+            row(flows, rounds)
+        });
+        Ok(Outcome { rows: rows.collect::<Result<_>>()? })
+    })?
 }
 
-fn row(bench: &Bench, flows: u32, rounds: usize) -> Result<Row> {
-    let packets = 2_000_000;
-    for subject in [Subject::L2, Subject::Yardstick] {
+fn row(flows: u32, rounds: usize) -> Result<Row> {
+    let (mut wrapper, mut pass, mut methods) = (0, None, Vec::new());
+    for (kind, subjects) in METHODS {
+        let bench = Bench::new(SESSIONS_MAX, &Arc::new(tables(kind)), VIP)?;
+        if kind == Kind::Link {
+            wrapper = median(rounds, || bench.established(Subject::Wrapper, flows, PACKETS))?;
+            pass = Some(pair(rounds, Subject::L2, |subject| bench.pass(subject, PACKETS))?);
+        }
+        for (name, subject) in subjects {
+            methods.push(method(&bench, name, *subject, flows, rounds)?);
+        }
+    }
+    let pass = pass.unwrap_or(Cost { director: 0, yardstick: 0 });
+    Ok(Row { flows, wrapper, pass, methods })
+}
+
+fn method(bench: &Bench, name: &'static str, subject: Subject, flows: u32, rounds: usize) -> Result<Method> {
+    for subject in [subject, Subject::Yardstick] {
         bench.open(subject, flows)?;
     }
+    let established = pair(rounds, subject, |subject| bench.established(subject, flows, PACKETS))?;
     let mut round = 0;
     let mut new_session = |subject| {
         round += 1;
         bench.new_sessions(subject, round, NEW)
     };
-    Ok(Row {
-        flows,
-        wrapper: median(rounds, || bench.established(Subject::Wrapper, flows, packets))?,
-        pass: pair(rounds, |subject| bench.pass(subject, packets))?,
-        established: pair(rounds, |subject| bench.established(subject, flows, packets))?,
-        new_session: pair(rounds, &mut new_session)?,
-    })
+    let opens = subject != Subject::NatOut;
+    let new_session = if opens { Some(pair(rounds, subject, &mut new_session)?) } else { None };
+    Ok(Method { name, established, new_session })
 }
 
-fn pair<E>(rounds: usize, mut measure: impl FnMut(Subject) -> Result<u64, E>) -> Result<Cost, E> {
-    let (mut l2, mut yardstick) = (Vec::new(), Vec::new());
+fn pair<E>(
+    rounds: usize,
+    subject: Subject,
+    mut measure: impl FnMut(Subject) -> Result<u64, E>,
+) -> Result<Cost, E> {
+    let (mut director, mut yardstick) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        l2.push(measure(Subject::L2)?);
+        director.push(measure(subject)?);
         yardstick.push(measure(Subject::Yardstick)?);
     }
-    Ok(Cost { l2: middle(l2), yardstick: middle(yardstick) })
+    Ok(Cost { director: middle(director), yardstick: middle(yardstick) })
 }
 
 fn median<E>(rounds: usize, mut measure: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
@@ -97,24 +138,72 @@ fn middle(mut figures: Vec<u64>) -> u64 {
     figures[figures.len() / 2]
 }
 
-/// One service, round-robin over eight servers, on the interface that test runs come in by.
-fn tables() -> Tables {
+/// Where the kernel finds a way to every client: a namespace whose loopback interface, which test runs come in by,
+/// is a router's.
+struct Surroundings {
+    netns: Netns,
+    prefix: String,
+}
+
+impl Surroundings {
+    fn new() -> Result<Surroundings> {
+        let prefix = owner::next_prefix()?;
+        let made = Surroundings { netns: Netns::new(format!("{prefix}bench")), prefix };
+        ip_batch(&[], &[format!("netns add {}", made.netns.name())])?;
+        let lines = [
+            "link set lo up",
+            "link add out address 02:00:00:00:00:02 index 2 type veth peer name other",
+            "link set out up",
+            "link set other up",
+            "neigh replace 169.254.0.9 lladdr 02:00:00:00:00:09 dev out nud permanent",
+            "route add 10.0.0.0/8 via 169.254.0.9 dev out onlink",
+        ];
+        made.netns.ip(&lines.map(str::to_owned))?;
+        made.netns.sysctl(&[("ipv4/conf/all/forwarding", "1")])?;
+        Ok(made)
+    }
+}
+
+impl Drop for Surroundings {
+    fn drop(&mut self) {
+        owner::reap(&self.prefix);
+    }
+}
+
+/// One service, round-robin over eight servers, on the interface that test runs come in by. With nat there is one
+/// server, so that whose answer it is needs no looking for.
+fn tables(kind: Kind) -> Tables {
     let mut tables = Tables::default();
     tables.interfaces.insert(1, Mac([2, 0, 0, 0, 0, 1]));
-    for slot in 1..=8u16 {
+    tables.interfaces.insert(2, Mac([2, 0, 0, 0, 0, 2]));
+    let count = if kind == Kind::Nat { 1 } else { 8u16 };
+    for slot in 1..=count {
         let mac = Mac([2, 0, 0, 0, 1, slot as u8]);
+        let (own, address) = (Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 10 + slot as u8));
+        let (own, address): (IpAddr, IpAddr) = (own.into(), address.into());
+        let way = match kind {
+            Kind::Link => Way::Link,
+            Kind::Tunnel => {
+                Way::Tunnel { encapsulation: Encapsulation::Ipip, from: own, to: address, mtu: 1500 }
+            }
+            Kind::Nat => Way::Nat { to: (address, 8080).into(), own, source_nat: false, mtu: 1500 },
+        };
+        if kind == Kind::Nat {
+            let key = VipKey { address, port: 8080, protocol: Protocol::Tcp };
+            tables.endpoints.insert(key, vec![Behind { vip: 1, server: slot }]);
+        }
         let server =
-            ServerEntry { identity: slot.into(), mac, ifindex: 1, weight: 1, up: true, local: false };
+            ServerEntry { identity: slot.into(), mac, ifindex: 1, weight: 1, up: true, local: false, way };
         tables.servers.insert(slot, server);
     }
     let members: Vec<_> =
-        (1..=8).map(|slot| Weighted { slot, weight: 1, seed: u64::from(slot) << 32 | 7 }).collect();
+        (1..=count).map(|slot| Weighted { slot, weight: 1, seed: u64::from(slot) << 32 | 7 }).collect();
     let idle =
         IdleTicks { syn: ticks(900_000), tcp: ticks(900_000), closing: ticks(10_000), udp: ticks(60_000) };
     let vip = Vip { id: 1, service: 0, announce: true, pick: Pick::Cursor, idle };
-    tables.vips.insert(VipKey { address: VIP, port: 80, protocol: Protocol::Tcp }, vip);
+    tables.vips.insert(VipKey { address: VIP.into(), port: 80, protocol: Protocol::Tcp }, vip);
     let hash = policy::maglev(&members, HASH_SLOTS);
-    tables.rings.insert(0, Arc::new(Ring { order: (1..=8).collect(), hash }));
+    tables.rings.insert(0, Arc::new(Ring { order: (1..=count).collect(), hash }));
     tables
 }
 
@@ -125,16 +214,15 @@ impl Outcome {
             "One packet in the kernel engine, in nanoseconds (BPF_PROG_TEST_RUN, the wrapper's cost included;"
         );
         println!("beside it an IPIP balancer with an LRU map of flows, on the same frames):");
-        let mut table = Table::new(&["flows", "wrapper", "pass", "established", "new session"]);
+        let cost = |cost: &Cost| format!("{} / {} = {:.2}x", cost.director, cost.yardstick, cost.ratio());
+        let mut table = Table::new(&["flows", "", "established", "new session"]);
         for row in &self.rows {
-            let cost = |cost: &Cost| format!("{} / {} = {:.2}x", cost.l2, cost.yardstick, cost.ratio());
-            table.row([
-                row.flows.to_string(),
-                row.wrapper.to_string(),
-                cost(&row.pass),
-                cost(&row.established),
-                cost(&row.new_session),
-            ]);
+            table.row([row.flows.to_string(), "wrapper".to_owned(), row.wrapper.to_string(), String::new()]);
+            table.row([String::new(), "pass".to_owned(), cost(&row.pass), String::new()]);
+            for Method { name, established, new_session } in &row.methods {
+                let new_session = new_session.as_ref().map(cost).unwrap_or_default();
+                table.row([String::new(), (*name).to_owned(), cost(established), new_session]);
+            }
         }
         println!("{table}");
     }

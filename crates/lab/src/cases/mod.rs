@@ -1,14 +1,20 @@
 //! Text cases: packet in, verdict, packet out. One set of files, read by people and run on the core and on
 //! both engines; `cases/README.md` explains the format.
 
+mod arp;
 mod frame;
+mod ground;
+mod icmp;
+mod ip;
+mod kernel;
 mod packet;
+mod routes;
 mod run;
 mod spec;
 mod text;
+mod transport;
 mod words;
 mod world;
-mod xdp;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,11 +28,12 @@ use evener_core::sessions::{Seed, State};
 use evener_core::tables::Tables;
 use evener_core::wire::Mac;
 
+pub use kernel::play as play_on_kernel;
 pub use packet::Cables;
+pub use routes::{Next, Route};
 pub use run::{Subject, Tally, run};
 pub use spec::Spec;
 pub use text::parse;
-pub use xdp::Kernel;
 
 /// Key of the flow hash in every case, so that a case's choices are the same on every engine and in every run.
 pub const SEED: Seed = Seed(0x6576_656e_6572_2d31, 0x6361_7365_732d_3031);
@@ -38,6 +45,8 @@ pub struct CaseFile {
     pub path: PathBuf,
     /// The director's interfaces, by the number they have in the file.
     pub interfaces: BTreeMap<u32, Mac>,
+    /// What the host's routing table says.
+    pub routes: Arc<Vec<Route>>,
     /// In the order of the file.
     pub cases: Vec<Case>,
 }
@@ -53,6 +62,8 @@ pub struct Case {
     pub sessions_max: usize,
     /// What the director knows at first. Interfaces have the numbers of the file.
     pub tables: Arc<Tables>,
+    /// What the host's routing table says.
+    pub routes: Arc<Vec<Route>>,
     /// What happens, in order.
     pub steps: Vec<Step>,
 }
@@ -109,6 +120,8 @@ pub struct Seen {
     pub reasons: BTreeMap<Reason, u64>,
     /// Its bytes as it went; without meaning where none could be seen.
     pub frame: Vec<u8>,
+    /// Frames that were held and went with it, in order.
+    pub released: Vec<(Exit, Vec<u8>)>,
 }
 
 /// Where a frame went.
@@ -120,6 +133,8 @@ pub enum Exit {
     Host,
     /// Nowhere.
     Nowhere,
+    /// Nowhere yet: it waits for another.
+    Held,
     /// To the host's own stack or nowhere: whoever looks from outside can't tell.
     Unseen,
 }
@@ -130,6 +145,7 @@ impl fmt::Display for Exit {
             Exit::Interface(number) => write!(f, "out of interface {number}"),
             Exit::Host => f.write_str("to the host's own stack"),
             Exit::Nowhere => f.write_str("nowhere"),
+            Exit::Held => f.write_str("nowhere yet"),
             Exit::Unseen => f.write_str("to the host's own stack or nowhere"),
         }
     }
@@ -141,17 +157,27 @@ impl Seen {
         let exit = match (self.exit, expected.exit) {
             // What is meant for a server on this host is to be seen on its way there.
             (Exit::Unseen, Exit::Host) => !expected.reasons.contains_key(&Reason::Local),
-            (Exit::Unseen, Exit::Nowhere) => true,
+            (Exit::Unseen, Exit::Nowhere | Exit::Held) => true,
             (seen, expected) => seen == expected,
         };
         let bytes = !self.shows_frame() || self.frame == expected.frame;
-        exit && bytes && self.reasons == expected.reasons
+        exit && bytes && self.reasons == expected.reasons && self.released == expected.released
     }
 
     /// Whether [`Seen::frame`] means anything.
     fn shows_frame(&self) -> bool {
         matches!(self.exit, Exit::Interface(_) | Exit::Host)
     }
+}
+
+/// A frame from words, as cases have them; stations have no names here.
+///
+/// # Errors
+/// What is wrong with the words.
+pub fn frame(words: &str) -> Result<Vec<u8>> {
+    let world = world::World::default();
+    frame::frame(&mut words::Words::of(words), &world, None)
+        .map_err(|why| anyhow::anyhow!("`{words}`: {why}"))
 }
 
 /// The cases that belong to the project.

@@ -18,14 +18,11 @@ use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::packet::{Options, PacketEngine};
 use nix::net::if_::if_nametoindex;
 
-use super::xdp::counted;
+use super::ground::{FIRST, Ground, MTU};
+use super::kernel::counted;
 use super::{Case, CaseFile, Exit, Packet, SEED, Seen, Subject, Tally, run};
-use crate::netns::{Netns, ip_batch};
 use crate::owner;
 
-/// Where the interfaces' numbers begin: the loopback interface has number 1 already.
-const FIRST: u32 = 100;
-const MTU: usize = 3_000;
 /// How long a frame may be on its way on a busy machine before it is missed.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long to look for a frame that should not come.
@@ -36,8 +33,7 @@ const JIFFY_MS: u64 = 11;
 /// A namespace in which every interface of a file is one end of a cable, and we are at the other.
 #[derive(Debug)]
 pub struct Cables {
-    prefix: String,
-    netns: Netns,
+    ground: Ground,
 }
 
 impl Cables {
@@ -46,24 +42,8 @@ impl Cables {
     /// # Errors
     /// Without root.
     pub fn lay(file: &CaseFile) -> Result<Cables> {
-        let prefix = owner::next_prefix()?;
-        let cables = Cables { netns: Netns::new(format!("{prefix}cases")), prefix };
-        ip_batch(&[], &[format!("netns add {}", cables.netns.name())])?;
-        // A kernel without IPv6 has nothing to say of its own.
-        let silence = ["all", "default"].map(|which| format!("ipv6/conf/{which}/disable_ipv6"));
-        let settings = [(silence[0].as_str(), "1"), (silence[1].as_str(), "1")];
-        let _ = cables.netns.sysctl(&settings);
-        let mut lines = vec!["link set lo up".to_owned()];
-        for (number, mac) in &file.interfaces {
-            let index = FIRST + number;
-            lines.extend([
-                format!("link add in{number} mtu {MTU} address {mac} index {index} type veth peer name out{number}"),
-                format!("link set out{number} mtu {MTU} up"),
-                format!("link set in{number} up"),
-            ]);
-        }
-        cables.netns.ip(&lines)?;
-        Ok(cables)
+        // what a router would send on besides the engine is nobody's wish
+        Ok(Cables { ground: Ground::lay(file, false)? })
     }
 
     /// Plays the file that the cables were laid for.
@@ -71,9 +51,9 @@ impl Cables {
     /// # Errors
     /// When our ends of the cables can't be opened.
     pub fn run(&self, file: &CaseFile) -> Result<Tally> {
-        let session_file = owner::directory().join(format!("{}sessions", self.prefix));
+        let session_file = owner::directory().join(format!("{}sessions", self.ground.prefix));
         fs::create_dir_all(owner::directory())?;
-        self.netns.enter(|| -> Result<Tally> {
+        self.ground.netns.enter(|| -> Result<Tally> {
             let mut ends = vec![(Exit::Host, open("lo")?)];
             for number in file.interfaces.keys() {
                 ends.push((Exit::Interface(*number), open(&format!("out{number}"))?));
@@ -83,12 +63,6 @@ impl Cables {
             bench.leave()?;
             Ok(tally)
         })?
-    }
-}
-
-impl Drop for Cables {
-    fn drop(&mut self) {
-        owner::reap(&self.prefix);
     }
 }
 
@@ -129,7 +103,12 @@ impl Bench {
             loop {
                 match socket.recv(&mut buffer) {
                     Ok((_, about)) if about.outgoing => {}
-                    Ok((len, _)) => frames.push((*exit, buffer.get(..len).unwrap_or_default().to_vec())),
+                    Ok((len, _)) => {
+                        let frame = buffer.get(..len).unwrap_or_default();
+                        if !is_hosts_own(frame) {
+                            frames.push((*exit, frame.to_vec()));
+                        }
+                    }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error).context("Receiving a frame failed"),
                 }
@@ -143,16 +122,27 @@ impl Bench {
     }
 }
 
-/// What was seen of a frame that came in as `packet`.
+/// Whether a frame is a question for a neighbour's address: the host asks those, an engine never does.
+fn is_hosts_own(frame: &[u8]) -> bool {
+    const ARP_REQUEST: [u8; 10] = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1];
+    let solicitation = frame.get(12..14) == Some(&[0x86, 0xdd])
+        && frame.get(20) == Some(&evener_core::wire::protocol::ICMPV6)
+        && frame.get(54) == Some(&evener_core::wire::icmpv6::NEIGHBOUR_SOLICITATION);
+    frame.get(12..22) == Some(&ARP_REQUEST) || solicitation
+}
+
+/// What was seen of a frame that came in as `packet`. What was held may come out with it.
 fn seen(packet: &Packet, frames: &[(Exit, Vec<u8>)], reasons: BTreeMap<Reason, u64>) -> Result<Seen> {
-    let (exit, frame) = match frames {
+    let released = packet.expected.released.len();
+    let (own, besides) = frames.split_at(frames.len().saturating_sub(released));
+    let (exit, frame) = match own {
         [] if reasons.contains_key(&Reason::Local) => (Exit::Nowhere, Vec::new()),
         [] => (Exit::Unseen, Vec::new()),
         [(Exit::Host, frame)] => (Exit::Host, readdressed(packet, frame)?),
         [(exit, frame)] => (*exit, frame.clone()),
         _ => bail!("{} frames came out: {frames:02x?}", frames.len()),
     };
-    Ok(Seen { exit, reasons, frame })
+    Ok(Seen { exit, reasons, frame, released: besides.to_vec() })
 }
 
 /// On its way up by the loopback interface a frame has that one's address, all zeros.
@@ -175,7 +165,9 @@ impl Subject for Bench {
     fn begin(&mut self, case: &Case) -> Result<()> {
         self.leave()?;
         let (sessions_max, session_file) = (case.sessions_max, self.session_file.clone());
-        let engine = PacketEngine::start(Options { sessions_max, seed: SEED, threads: 1, session_file })?;
+        let sessions6_max = sessions_max;
+        let options = Options { sessions_max, sessions6_max, seed: SEED, threads: 1, session_file };
+        let engine = PacketEngine::start(options)?;
         self.engine = Some(Box::new(engine));
         self.tables = Arc::default();
         self.change(&case.tables)

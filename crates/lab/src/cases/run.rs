@@ -118,6 +118,11 @@ fn difference(step: &Step, packet: &Packet, seen: &Seen) -> String {
     for (what, frame) in frames {
         let _ = writeln!(text, "    {what:<10} {}", hex(frame));
     }
+    for (what, released) in [("expected", &expected.released), ("got", &seen.released)] {
+        for (exit, frame) in released {
+            let _ = writeln!(text, "    {what:<10} besides, {exit}: {}", hex(frame));
+        }
+    }
     text.trim_end().to_owned()
 }
 

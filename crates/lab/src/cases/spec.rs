@@ -1,35 +1,111 @@
 //! Cases on the core: the specification itself.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use evener_core::decide::{Memory, Verdict, decide};
+use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
+use evener_core::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
+use evener_core::packet::{HEADROOM, Packet as CorePacket};
+use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::select::Counts;
-use evener_core::sessions::{Bucket, Sessions, State, buckets_for, ticks};
+use evener_core::sessions::{Bucket4, Bucket6, Sessions, State, buckets_for, ticks};
 use evener_core::tables::{SERVER_SLOTS, Tables};
 
+use super::routes::{Route, RoutingTable};
 use super::{Case, Exit, Packet, SEED, Seen, Subject};
 
 /// [`decide`] with memory and a clock of its own.
 #[derive(Debug, Default)]
 pub struct Spec {
     tables: Arc<Tables>,
-    buckets: Vec<Bucket>,
+    routes: Arc<Vec<Route>>,
+    four: Vec<Bucket4>,
+    six: Vec<Bucket6>,
+    ports: Vec<Bucket6>,
+    fragments: FirstFragments,
     active: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
+    held: Vec<Held>,
     now: u32,
 }
 
+/// A frame that waits for another.
+#[derive(Debug)]
+struct Held {
+    ingress: u32,
+    frame: Vec<u8>,
+    until: u32,
+}
+
+/// First fragments, all of them.
+#[derive(Debug, Default)]
+struct FirstFragments(Mutex<BTreeMap<FragmentKey, Track>>);
+
+impl Fragments for FirstFragments {
+    fn find(&self, key: &FragmentKey) -> Option<Track> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied()
+    }
+
+    fn note(&self, key: &FragmentKey, track: Track) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(*key, track);
+    }
+}
+
 impl Spec {
-    fn memory(&self) -> Memory<'_> {
-        Memory {
-            sessions: Sessions::new(&self.buckets, &self.active),
+    fn decide(&self, ingress: u32, frame: &[u8]) -> (Decision, Vec<u8>) {
+        let routes = RoutingTable { routes: &self.routes, interfaces: &self.tables.interfaces };
+        let memory = Memory {
+            sessions: self.sessions_table(),
             counts: Counts { cursors: &self.cursors, active: &self.active },
+            ports: Ports::new(&self.ports),
+            fragments: &self.fragments,
+            routes: &routes,
             seed: SEED,
+        };
+        let mut buffer = [&[0; HEADROOM], frame].concat();
+        let mut packet = CorePacket::new(&mut buffer, HEADROOM, ingress);
+        let decision = decide(&self.tables, &memory, &mut packet, self.now);
+        (decision, packet.frame().to_vec())
+    }
+
+    fn sessions_table(&self) -> Sessions<'_> {
+        Sessions::new(&self.four, &self.six, &self.active)
+    }
+
+    /// What was held and may go on now; what still may not waits on.
+    fn release(&mut self, reasons: &mut BTreeMap<Reason, u64>) -> Vec<(Exit, Vec<u8>)> {
+        let mut released = Vec::new();
+        for held in mem::take(&mut self.held) {
+            let (decision, frame) = self.decide(held.ingress, &held.frame);
+            match exit(decision.verdict) {
+                Exit::Held if held.until.wrapping_sub(self.now) as i32 > 0 => self.held.push(held),
+                Exit::Held => {}
+                exit => {
+                    count(&decision, reasons);
+                    released.push((exit, frame));
+                }
+            }
         }
+        released
+    }
+}
+
+fn exit(verdict: Verdict) -> Exit {
+    match verdict {
+        Verdict::Forward { ifindex } => Exit::Interface(ifindex),
+        Verdict::Pass => Exit::Host,
+        Verdict::Drop => Exit::Nowhere,
+        Verdict::Hold => Exit::Held,
+    }
+}
+
+fn count(decision: &Decision, reasons: &mut BTreeMap<Reason, u64>) {
+    for reason in [Some(decision.reason), decision.beside].into_iter().flatten() {
+        *reasons.entry(reason).or_default() += 1;
     }
 }
 
@@ -43,13 +119,18 @@ impl Subject for Spec {
     }
 
     fn begin(&mut self, case: &Case) -> Result<()> {
+        let buckets = buckets_for(case.sessions_max);
         *self = Spec {
             tables: Arc::clone(&case.tables),
-            buckets: (0..buckets_for(case.sessions_max)).map(|_| Bucket::default()).collect(),
+            routes: Arc::clone(&case.routes),
+            four: (0..buckets).map(|_| Bucket4::default()).collect(),
+            six: (0..buckets).map(|_| Bucket6::default()).collect(),
+            ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
             active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
             cursors: case.tables.rings.keys().map(|_| AtomicU64::new(0)).collect(),
             // The clock may stand anywhere: shortly before it wraps is the likeliest place for a mistake.
             now: u32::MAX - 50,
+            ..Spec::default()
         };
         Ok(())
     }
@@ -60,16 +141,19 @@ impl Subject for Spec {
     }
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {
-        let mut frame = packet.frame.clone();
-        let decision = decide(&self.tables, &self.memory(), &mut frame, packet.ingress, self.now);
-        let exit = match decision.verdict {
-            Verdict::Forward { ifindex } => Exit::Interface(ifindex),
-            Verdict::Pass => Exit::Host,
-            Verdict::Drop => Exit::Nowhere,
+        let (decision, frame) = self.decide(packet.ingress, &packet.frame);
+        let mut reasons = BTreeMap::new();
+        count(&decision, &mut reasons);
+        let exit = exit(decision.verdict);
+        let released = match exit {
+            Exit::Held => {
+                let until = self.now.wrapping_add(ticks(PATIENCE_MS));
+                self.held.push(Held { ingress: packet.ingress, frame: frame.clone(), until });
+                Vec::new()
+            }
+            _ => self.release(&mut reasons),
         };
-        let counted = [Some(decision.reason), decision.beside];
-        let reasons: BTreeMap<_, _> = counted.into_iter().flatten().map(|reason| (reason, 1)).collect();
-        Ok(Seen { exit, reasons, frame })
+        Ok(Seen { exit, reasons, frame, released })
     }
 
     fn wait(&mut self, ms: u64) {
@@ -77,6 +161,6 @@ impl Subject for Spec {
     }
 
     fn sessions(&self) -> Vec<State> {
-        self.memory().sessions.list(self.now).map(|session| session.value.state()).collect()
+        self.sessions_table().list(self.now).map(|session| session.value.state()).collect()
     }
 }

@@ -30,7 +30,8 @@ pub fn parse(path: &Path, text: &str) -> Result<CaseFile> {
         }
     }
     reader.expect_out().map_err(|why| anyhow!("{}:{last}: {why}", path.display()))?;
-    Ok(CaseFile { path: path.to_owned(), interfaces: reader.farm.interfaces, cases: reader.cases })
+    let World { interfaces, routes, .. } = reader.farm;
+    Ok(CaseFile { path: path.to_owned(), interfaces, routes: Arc::new(routes), cases: reader.cases })
 }
 
 /// What the lines so far amount to.
@@ -56,6 +57,7 @@ impl Reader {
             "case" => self.begin(number, line),
             "in" => self.frame_in(number, line, &mut words),
             "out" => self.frame_out(&mut words),
+            "also" => self.frame_released(&mut words),
             "sessions" => {
                 let action = sessions(&mut words)?;
                 self.step(number, line, action)
@@ -72,7 +74,7 @@ impl Reader {
                 self.step(number, line, Action::Change(tables))
             }
             _ if self.cases.is_empty() && self.farm.describe(line)? => Ok(()),
-            "interface" | "host" | "server" | "service" | "timeouts" | "sessions-max" => {
+            "interface" | "host" | "server" | "service" | "route" | "timeouts" | "sessions-max" => {
                 Err("the farm is described before the first case".into())
             }
             other => Err(format!("`{other}` begins no line")),
@@ -95,12 +97,12 @@ impl Reader {
         }
         self.world = self.farm.clone();
         // Every case of a file begins with the same tables.
-        let tables = match self.cases.first() {
-            Some(first) => Arc::clone(&first.tables),
-            None => Arc::new(self.world.tables()),
+        let (tables, routes) = match self.cases.first() {
+            Some(first) => (Arc::clone(&first.tables), Arc::clone(&first.routes)),
+            None => (Arc::new(self.world.tables()), Arc::new(self.world.routes.clone())),
         };
         let sessions_max = self.farm.sessions_max;
-        self.cases.push(Case { name, line: number, sessions_max, tables, steps: Vec::new() });
+        self.cases.push(Case { name, line: number, sessions_max, tables, routes, steps: Vec::new() });
         Ok(())
     }
 
@@ -119,27 +121,44 @@ impl Reader {
 
     fn frame_out(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
         let (ingress, before, line, text) = self.coming.take().ok_or("no frame came in that could go out")?;
-        let (exit, reason) = match words.next("a verdict")? {
-            "forward" => (Exit::Interface(self.interface(words)?), Reason::Forwarded),
-            "answer" => (Exit::Interface(self.interface(words)?), Reason::ArpAnswered),
-            "local" => (Exit::Host, Reason::Local),
-            "pass" => (Exit::Host, self::reason(words)?),
-            "drop" => (Exit::Nowhere, self::reason(words)?),
+        let (exit, usual) = match words.next("a verdict")? {
+            "forward" => (Exit::Interface(self.interface(words)?), Some(Reason::Forwarded)),
+            "answer" => (Exit::Interface(self.interface(words)?), Some(Reason::ArpAnswered)),
+            "local" => (Exit::Host, Some(Reason::Local)),
+            "hold" => (Exit::Held, Some(Reason::FragmentHeld)),
+            "pass" => (Exit::Host, None),
+            "drop" => (Exit::Nowhere, None),
             other => {
-                return Err(format!("`{other}` is no verdict; forward, answer, local, pass and drop are"));
+                return Err(format!(
+                    "`{other}` is no verdict; forward, answer, local, hold, pass and drop are"
+                ));
             }
         };
-        let mut reasons = BTreeMap::from([(reason, 1)]);
-        while words.peek().is_some_and(|word| word != "eth" && word != "hex") {
-            reasons.insert(self::reason(words)?, 1);
-        }
-        let frame = match exit {
-            Exit::Interface(_) => frame(words, &self.world, Some(&before))?,
-            _ => before.clone(),
+        let reasons = reasons(words, usual)?;
+        let frame = match words.peek() {
+            None if !matches!(exit, Exit::Interface(_)) => before.clone(),
+            _ => frame(words, &self.world, Some(&before))?,
         };
         words.end()?;
-        let expected = Seen { exit, reasons, frame };
+        let expected = Seen { exit, reasons, frame, released: Vec::new() };
         self.step(line, &text, Action::Packet(Packet { ingress, frame: before, expected }))
+    }
+
+    /// A frame that was held goes out together with the one before.
+    fn frame_released(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+        words.expect("forward")?;
+        let exit = Exit::Interface(self.interface(words)?);
+        let reasons = reasons(words, Some(Reason::Forwarded))?;
+        let frame = frame(words, &self.world, None)?;
+        let step = self.cases.last_mut().and_then(|case| case.steps.last_mut());
+        let Some(Step { action: Action::Packet(packet), .. }) = step else {
+            return Err("no frame came in that could have released another".into());
+        };
+        packet.expected.released.push((exit, frame));
+        for (reason, count) in reasons {
+            *packet.expected.reasons.entry(reason).or_default() += count;
+        }
+        Ok(())
     }
 
     fn interface(&self, words: &mut Words<'_>) -> Result<u32, Wrong> {
@@ -149,6 +168,22 @@ impl Reader {
             false => Err(format!("there is no interface {number}")),
         }
     }
+}
+
+/// What is counted: `usual`, unless another reason is named that isn't only one beside a verdict's own.
+fn reasons(words: &mut Words<'_>, usual: Option<Reason>) -> Result<BTreeMap<Reason, u64>, Wrong> {
+    let mut reasons = BTreeMap::new();
+    if usual.is_none() {
+        reasons.insert(reason(words)?, 1);
+    }
+    while words.peek().is_some_and(|word| word != "eth" && word != "hex") {
+        reasons.insert(reason(words)?, 1);
+    }
+    let beside = |reason: &Reason| matches!(reason, Reason::TableFull | Reason::NoSession);
+    if let Some(usual) = usual.filter(|_| reasons.keys().all(beside)) {
+        reasons.insert(usual, 1);
+    }
+    Ok(reasons)
 }
 
 fn reason(words: &mut Words<'_>) -> Result<Reason, Wrong> {

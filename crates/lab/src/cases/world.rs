@@ -1,15 +1,16 @@
 //! The farm that a case is played in.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evener_core::farm::{Protocol, Timeouts};
+use evener_core::farm::{Encapsulation, Protocol, Timeouts};
 use evener_core::policy::{self, Policy, Weighted, maglev};
 use evener_core::sessions::ticks;
-use evener_core::tables::{HASH_SLOTS, IdleTicks, Ring, ServerEntry, Tables, Vip, VipKey};
+use evener_core::tables::{Behind, HASH_SLOTS, IdleTicks, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_core::wire::Mac;
 
+use super::routes::Route;
 use super::words::{Fields, Words, Wrong};
 
 /// Interfaces, stations, servers and services, as the lines so far describe them.
@@ -22,6 +23,7 @@ pub(super) struct World {
     servers: Vec<Server>,
     services: Vec<Service>,
     timeouts: Timeouts,
+    pub(super) routes: Vec<Route>,
 }
 
 #[derive(Clone)]
@@ -33,11 +35,12 @@ struct Server {
     up: bool,
     local: bool,
     gone: bool,
+    way: Way,
 }
 
 #[derive(Clone)]
 struct Service {
-    addresses: Vec<SocketAddrV4>,
+    addresses: Vec<SocketAddr>,
     protocol: Protocol,
     policy: &'static dyn Policy,
     announce: bool,
@@ -54,6 +57,7 @@ impl Default for World {
             servers: Vec::new(),
             services: Vec::new(),
             timeouts: Timeouts::default(),
+            routes: Vec::new(),
         }
     }
 }
@@ -73,6 +77,7 @@ impl World {
             }
             "server" => self.server(&mut words)?,
             "service" => return self.service(line).map(|()| true),
+            "route" => self.routes.push(Route::of(&mut words, &self.interfaces)?),
             "timeouts" => self.set_timeouts(&mut words)?,
             "sessions-max" => self.sessions_max = words.parse("a number of sessions")?,
             _ => return Ok(false),
@@ -89,12 +94,18 @@ impl World {
         if !self.interfaces.contains_key(&interface) {
             return Err(format!("there is no interface {interface}"));
         }
-        let mut server = Server { name, mac, interface, weight: 1, up: true, local: false, gone: false };
+        let way = Way::Link;
+        let mut server = Server { name, mac, interface, weight: 1, up: true, local: false, gone: false, way };
         if words.take("weight") {
             server.weight = words.parse("a weight")?;
         }
         server.up = !words.take("down");
         server.local = words.take("local");
+        if words.take("nat") {
+            server.way = nat(words)?;
+        } else if words.take("tunnel") {
+            server.way = tunnel(words)?;
+        }
         self.servers.push(server);
         Ok(())
     }
@@ -176,7 +187,7 @@ impl World {
     pub(super) fn tables(&self) -> Tables {
         let mut tables = Tables { interfaces: self.interfaces.clone(), ..Tables::default() };
         for (slot, server) in (1u16..).zip(&self.servers).filter(|(_, server)| !server.gone) {
-            let &Server { mac, interface, weight, up, local, .. } = server;
+            let &Server { mac, interface, weight, up, local, way, .. } = server;
             let entry = ServerEntry {
                 identity: slot.into(),
                 mac,
@@ -184,6 +195,7 @@ impl World {
                 weight: weight.max(1),
                 up,
                 local,
+                way,
             };
             tables.servers.insert(slot, entry);
         }
@@ -200,12 +212,25 @@ impl World {
             let ring = Ring { order: service.policy.order(&members), hash: maglev(&members, HASH_SLOTS) };
             tables.rings.insert(number, Arc::new(ring));
             for (address, id) in service.addresses.iter().zip(&mut ids) {
-                let key = VipKey { address: *address.ip(), port: address.port(), protocol: service.protocol };
+                let key = VipKey { address: address.ip(), port: address.port(), protocol: service.protocol };
                 let (announce, pick) = (service.announce, service.policy.pick());
                 tables.vips.insert(key, Vip { id, service: number, announce, pick, idle });
+                self.note_endpoints(&mut tables, service, id);
             }
         }
+        tables.endpoints.values_mut().for_each(|behind| behind.sort());
         tables
+    }
+
+    /// Answers of a service's servers come from there.
+    fn note_endpoints(&self, tables: &mut Tables, service: &Service, vip: u16) {
+        for &place in &service.servers {
+            let server = place as u16 + 1;
+            if let Some(&ServerEntry { way: Way::Nat { to, .. }, .. }) = tables.servers.get(&server) {
+                let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
+                tables.endpoints.entry(key).or_default().push(Behind { vip, server });
+            }
+        }
     }
 
     /// Who takes new sessions: what is down or gone is in no ring.
@@ -221,4 +246,29 @@ impl World {
             })
             .collect()
     }
+}
+
+/// `ADDRESS:PORT own ADDRESS [source-nat] [mtu N]`
+fn nat(words: &mut Words<'_>) -> Result<Way, Wrong> {
+    let to = words.parse("ADDRESS:PORT")?;
+    words.expect("own")?;
+    let own = words.parse("an address")?;
+    let source_nat = words.take("source-nat");
+    let mtu = if words.take("mtu") { words.parse("a number of bytes")? } else { 1500 };
+    Ok(Way::Nat { to, own, source_nat, mtu })
+}
+
+/// `ipip|gue from ADDRESS to ADDRESS [mtu N]`
+fn tunnel(words: &mut Words<'_>) -> Result<Way, Wrong> {
+    let encapsulation = match words.next("ipip or gue")? {
+        "ipip" => Encapsulation::Ipip,
+        "gue" => Encapsulation::Gue,
+        other => return Err(format!("`{other}` is neither ipip nor gue")),
+    };
+    words.expect("from")?;
+    let from = words.parse("an address")?;
+    words.expect("to")?;
+    let to = words.parse("an address")?;
+    let mtu = if words.take("mtu") { words.parse("a number of bytes")? } else { 1500 };
+    Ok(Way::Tunnel { encapsulation, from, to, mtu })
 }

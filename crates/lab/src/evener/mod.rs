@@ -1,5 +1,6 @@
 //! The product as its users meet it: the program, its file and its commands.
 
+mod agent;
 mod left;
 mod views;
 
@@ -15,6 +16,7 @@ use crate::host::Host;
 use crate::proc::Proc;
 use crate::wait;
 
+pub use agent::Agent;
 pub use left::left_on;
 pub use views::{Explanation, Server, Service, Session, Status};
 

@@ -38,13 +38,14 @@ fn crimes(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         changes.iter().for_each(|&(at, byte)| frame[at] = byte);
         frame
     };
-    let tagged = [&good[..12], &[0x81, 0x00, 0x00, 0x05], &good[12..]].concat();
+    let tag = [0x81, 0x00, 0x00, 0x05];
+    let tagged = [&good[..12], &tag, &tag, &tag, &good[12..]].concat();
     vec![
         ("truncated", with(&[(17, 20 + 8)])[..14 + 28].to_vec()),
         ("bad_length", with(&[(16, 0xff), (17, 0xff)])),
         ("ip_options", with(&[(14, 0x46)])),
-        ("fragment", with(&[(20, 0x20), (21, 0)])),
-        ("fragment", with(&[(20, 0x00), (21, 5)])),
+        ("bad_length", with(&[(20, 0x20), (21, 0)])),
+        ("fragment_overlap", with(&[(20, 0x00), (21, 1)])),
         ("multicast_source", with(&[(6, 0x01)])),
         ("bad_flags", with(&[(47, 0x03)])),
         ("bad_version", with(&[(14, 0x65)])),

@@ -22,18 +22,48 @@ macro_rules! on_engine {
     };
 }
 
+/// Makes tests of each function, one for each way to the servers and each engine, which are its arguments.
+macro_rules! by_every_way {
+    ($($name:ident),+ $(,)?) => {
+        by_way!(l2, L2: $($name),+);
+        by_way!(nat, Nat: $($name),+);
+        by_way!(source_nat, SourceNat: $($name),+);
+        by_way!(ipip, Ipip: $($name),+);
+        by_way!(gue, Gue: $($name),+);
+    };
+}
+
+/// The same for one way.
+macro_rules! by_way {
+    ($module:ident, $way:ident: $($name:ident),+) => {
+        mod $module {
+            on_both_engines! { $($name),+ }
+
+            $(pub(super) fn $name(engine: &str) -> anyhow::Result<()> {
+                super::$name(engine, crate::stage::Way::$way)
+            })+
+        }
+    };
+}
+
+mod datagrams;
 mod discovery;
 mod errors;
 mod file;
+mod forgeries;
 mod health;
 mod hostile;
+mod icmp;
 mod listed;
 mod local;
+mod path_mtu;
 mod policies;
 mod reload;
 mod sessions;
+mod stage;
 mod survival;
 mod udp;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,52 +1,61 @@
 //! Cases on the C, frame by frame through the kernel's test runs: nothing is attached anywhere.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use evener_core::decide::{Reason, Verdict};
 use evener_core::sessions::State;
 use evener_core::tables::{Delta, Tables};
 use evener_core::wire::Mac;
-use evener_dataplane::xdp::{Options, XdpEngine};
+use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 use evener_dataplane::{Engine, EngineError};
 
-use super::{Case, Exit, Packet, SEED, Seen, Subject};
+use super::ground::{FIRST, Ground};
+use super::{Case, CaseFile, Exit, Packet, SEED, Seen, Subject, Tally, run};
 
 /// Test runs come in by the loopback interface.
 const LOOPBACK: u32 = 1;
-/// Where the other interfaces' numbers begin; none of these exists.
-const ELSEWHERE: u32 = 100;
 /// How coarse the kernel's clock of sessions may be, in milliseconds: one jiffy at 100 Hz, rounded up.
 const JIFFY_MS: u64 = 11;
 
+/// Plays a file on one of the kernel's flavours of the C, where its routes are.
+///
+/// # Errors
+/// Without root, or when the kernel refuses the programs.
+pub fn play(file: &CaseFile, hook: Hook) -> Result<Tally> {
+    let ground = Ground::lay(file, true)?;
+    ground.netns.enter(|| -> Result<Tally> {
+        let engine = start(2)?;
+        let tables = Arc::<Tables>::default();
+        let loaded = Arc::clone(&tables);
+        let mut kernel = Kernel { engine, hook, tables, loaded, ingress: LOOPBACK, held: Vec::new() };
+        Ok(run(file, &mut kernel))
+    })?
+}
+
 /// The kernel engine, loaded and not attached.
-pub struct Kernel {
+struct Kernel {
     engine: XdpEngine,
+    hook: Hook,
     /// As the case has them.
     tables: Arc<Tables>,
     /// As the kernel has them: the interface that frames come in by is the loopback there.
     loaded: Arc<Tables>,
     ingress: u32,
+    /// Frames that wait for another, and where they came in. The engine's own waiting room is open only while
+    /// it is attached.
+    held: Vec<(u32, Vec<u8>)>,
 }
 
 impl Kernel {
-    /// Loads the program.
-    ///
-    /// # Errors
-    /// As [`XdpEngine::start`].
-    pub fn new() -> Result<Kernel, EngineError> {
-        let engine = start(2)?;
-        Ok(Kernel { engine, tables: Arc::default(), loaded: Arc::default(), ingress: LOOPBACK })
-    }
-
     /// Brings the kernel's tables up to date.
     fn load(&mut self) -> Result<()> {
-        let number =
-            |interface: u32| if interface == self.ingress { LOOPBACK } else { ELSEWHERE + interface };
+        let number = |interface: u32| if interface == self.ingress { LOOPBACK } else { FIRST + interface };
         let mut tables = (*self.tables).clone();
         tables.interfaces =
             tables.interfaces.iter().map(|(interface, mac)| (number(*interface), *mac)).collect();
@@ -66,13 +75,32 @@ impl Kernel {
         self.tables.interfaces.iter().find(|(_, mac)| **mac == src).map(|(interface, _)| *interface)
     }
 
-    fn reasons(&self) -> Result<BTreeMap<Reason, u64>> {
-        Ok(self.engine.counters()?.reasons)
+    /// What becomes of one frame.
+    fn one(&mut self, ingress: u32, frame: &[u8]) -> Result<Seen> {
+        if self.ingress != ingress {
+            self.ingress = ingress;
+            self.load()?;
+        }
+        let before = self.engine.counters()?.reasons;
+        let (verdict, frame) = self.engine.test_run(self.hook, frame)?;
+        let reasons = counted(&before, &self.engine.counters()?.reasons);
+        let exit = match verdict {
+            Verdict::Forward { ifindex: LOOPBACK } => Exit::Interface(self.ingress),
+            // A test run doesn't tell where else a frame is sent, but who it says it is from.
+            Verdict::Forward { .. } => {
+                Exit::Interface(self.sender(&frame).context("The frame was sent by none of our interfaces")?)
+            }
+            Verdict::Pass => Exit::Host,
+            Verdict::Drop | Verdict::Hold if reasons.contains_key(&Reason::FragmentHeld) => Exit::Held,
+            Verdict::Drop | Verdict::Hold => Exit::Nowhere,
+        };
+        Ok(Seen { exit, reasons, frame, released: Vec::new() })
     }
 }
 
 fn start(sessions_max: usize) -> Result<XdpEngine, EngineError> {
-    XdpEngine::start(Options { sessions_max, seed: SEED, mode: None, pins: None })
+    let options = Options { sessions_max, sessions6_max: sessions_max, seed: SEED, mode: None, pins: None };
+    XdpEngine::start(options)
 }
 
 /// What was counted meanwhile.
@@ -87,7 +115,10 @@ pub(super) fn counted(
 
 impl Subject for Kernel {
     fn name(&self) -> &'static str {
-        "xdp"
+        match self.hook {
+            Hook::Xdp => "xdp",
+            Hook::Tc => "tc",
+        }
     }
 
     /// A test run takes no less than an Ethernet header, and no more than a page with the kernel's notes.
@@ -98,6 +129,7 @@ impl Subject for Kernel {
     fn begin(&mut self, case: &Case) -> Result<()> {
         self.engine = start(case.sessions_max)?;
         (self.tables, self.loaded) = (Arc::clone(&case.tables), Arc::default());
+        self.held.clear();
         self.load()
     }
 
@@ -107,26 +139,23 @@ impl Subject for Kernel {
     }
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {
-        if self.ingress != packet.ingress {
-            self.ingress = packet.ingress;
-            self.load()?;
+        let mut seen = self.one(packet.ingress, &packet.frame)?;
+        if seen.exit == Exit::Held {
+            self.held.push((packet.ingress, packet.frame.clone()));
+            return Ok(seen);
         }
-        let before = self.reasons()?;
-        let (verdict, frame) = self.engine.test_run(&packet.frame)?;
-        let reasons = counted(&before, &self.reasons()?);
-        let exit = match verdict {
-            Verdict::Forward { ifindex: LOOPBACK } => Exit::Interface(self.ingress),
-            // A test run doesn't tell where else a frame is sent, but who it says it is from.
-            Verdict::Forward { .. } => {
-                let interface =
-                    self.sender(&frame).context("The frame was sent by none of our interfaces")?;
-                ensure!(interface != self.ingress, "The frame was redirected to the interface it came in by");
-                Exit::Interface(interface)
+        for (ingress, frame) in mem::take(&mut self.held) {
+            let again = self.one(ingress, &frame)?;
+            if again.exit == Exit::Held {
+                self.held.push((ingress, frame));
+                continue;
             }
-            Verdict::Pass => Exit::Host,
-            Verdict::Drop => Exit::Nowhere,
-        };
-        Ok(Seen { exit, reasons, frame })
+            for (reason, count) in again.reasons {
+                *seen.reasons.entry(reason).or_default() += count;
+            }
+            seen.released.push((again.exit, again.frame));
+        }
+        Ok(seen)
     }
 
     fn wait(&mut self, ms: u64) {

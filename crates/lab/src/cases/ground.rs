@@ -1,0 +1,84 @@
+//! A network namespace that looks like a director's host as a file of cases describes it.
+
+use std::net::IpAddr;
+
+use anyhow::Result;
+use evener_core::wire::Mac;
+
+use super::CaseFile;
+use super::routes::{Next, Route};
+use crate::netns::{Netns, ip_batch};
+use crate::owner;
+
+/// Where the interfaces' numbers begin: the loopback interface has number 1 already.
+pub(super) const FIRST: u32 = 100;
+/// What the interfaces take, in bytes.
+pub(super) const MTU: usize = 3_000;
+
+/// A namespace in which every interface of a file is one end of a cable.
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) prefix: String,
+    pub(super) netns: Netns,
+}
+
+impl Ground {
+    /// Makes it; with `forwarding` the host is a router.
+    ///
+    /// # Errors
+    /// Without root.
+    pub(super) fn lay(file: &CaseFile, forwarding: bool) -> Result<Ground> {
+        let prefix = owner::next_prefix()?;
+        let ground = Ground { netns: Netns::new(format!("{prefix}cases")), prefix };
+        ip_batch(&[], &[format!("netns add {}", ground.netns.name())])?;
+        let mut lines = vec!["link set lo up".to_owned()];
+        for (number, mac) in &file.interfaces {
+            let index = FIRST + number;
+            lines.extend([
+                format!("link add in{number} mtu {MTU} address {mac} index {index} type veth peer name out{number}"),
+                // it has nothing to say of its own then
+                format!("link set in{number} addrgenmode none"),
+                format!("link set out{number} addrgenmode none"),
+                format!("link set out{number} mtu {MTU} up"),
+                format!("link set in{number} up"),
+            ]);
+        }
+        lines.extend(file.routes.iter().flat_map(route_lines));
+        ground.netns.ip(&lines)?;
+        if forwarding {
+            let settings = ["ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding"];
+            ground.netns.sysctl(&settings.map(|path| (path, "1")))?;
+        }
+        Ok(ground)
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        owner::reap(&self.prefix);
+    }
+}
+
+/// Commands that make a route, and the neighbour that it leads to.
+fn route_lines(route: &Route) -> Vec<String> {
+    let Route { network, bits, next } = route;
+    let Some(Next { interface, mac, mtu }) = next else {
+        // who is there is yet to be found
+        let gateway = gateway(*network, Mac([0, 0, 0, 0, 0xff, 0xfe]));
+        return vec![format!("route add {network}/{bits} via {gateway} dev in1 onlink")];
+    };
+    let gateway = gateway(*network, *mac);
+    vec![
+        format!("neigh replace {gateway} lladdr {mac} dev in{interface} nud permanent"),
+        format!("route add {network}/{bits} via {gateway} dev in{interface} mtu {mtu} onlink"),
+    ]
+}
+
+/// A link-local address that tells the MAC.
+fn gateway(network: IpAddr, mac: Mac) -> String {
+    let Mac([.., c, d, e, f]) = mac;
+    match network {
+        IpAddr::V4(_) => format!("169.254.{e}.{f}"),
+        IpAddr::V6(_) => format!("fe80::{c:x}{d:02x}:{e:x}{f:02x}"),
+    }
+}

@@ -1,0 +1,219 @@
+//! A second opinion on packets: etherparse and tcpdump(8) read what was sent, and verify every checksum.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use etherparse::checksum::Sum16BitWords;
+use etherparse::{IpNumber, NetSlice, SlicedPacket, TransportSlice};
+
+use crate::host::Host;
+use crate::proc::Proc;
+
+/// The port of GUE, as IANA assigns it.
+const GUE_PORT: u16 = 6080;
+/// Bytes of GUE without options.
+const GUE_LEN: usize = 4;
+/// Bytes at the beginning of a capture file, and before each frame in it (pcap-savefile(5)).
+const FILE_HEADER_LEN: usize = 24;
+const FRAME_HEADER_LEN: usize = 16;
+/// What tcpdump says of checksums that it finds wrong.
+const COMPLAINTS: [&str; 5] =
+    ["incorrect", "bad cksum", "bad udp cksum", "wrong icmp cksum", "bad icmp6 cksum"];
+
+/// All that a host sends by one of its interfaces, kept in a file. Dropping it ends it.
+#[derive(Debug)]
+pub struct Recording {
+    tcpdump: Proc,
+    file: PathBuf,
+}
+
+impl Host {
+    /// Records what the host sends by an interface from now on, as the switch gets it.
+    pub fn record(&self, interface: usize) -> Result<Recording> {
+        let port = &self.interfaces[interface].port;
+        let file = self.file(&format!("{port}.pcap"));
+        let path = file.to_string_lossy();
+        let switch = Host { name: format!("switch.{port}"), netns: self.switch.clone(), ..self.clone() };
+        let words =
+            ["tcpdump", "-U", "-n", "-Z", "root", "--immediate-mode", "-Q", "in", "-i", port, "-w", &path];
+        let mut tcpdump = switch.spawn("record", &words)?;
+        tcpdump.wait_for("listening on", Duration::from_secs(5))?;
+        Ok(Recording { tcpdump, file })
+    }
+}
+
+impl Recording {
+    /// Ends it; its frames.
+    ///
+    /// # Errors
+    /// When one of them isn't as it should be to either decoder: the first ones that are not.
+    pub fn verified(mut self) -> Result<Vec<Vec<u8>>> {
+        std::thread::sleep(Duration::from_millis(100));
+        self.tcpdump.sigterm(Duration::from_secs(2))?;
+        let frames = frames_of(&fs::read(&self.file).context("There is no recording")?)?;
+        let wrong: Vec<String> = frames
+            .iter()
+            .filter_map(|frame| verify(frame).err().map(|why| format!("{why}: {frame:02x?}")))
+            .take(3)
+            .collect();
+        if !wrong.is_empty() {
+            bail!("Of {} frames, some are not as they should be:\n{}", frames.len(), wrong.join("\n"));
+        }
+        complaints(&self.file)?;
+        Ok(frames)
+    }
+}
+
+/// The frames in a capture file that this machine wrote.
+fn frames_of(file: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let mut rest = file.get(FILE_HEADER_LEN..).context("The recording has no beginning")?;
+    let mut frames = Vec::new();
+    while let Some((header, behind)) = rest.split_at_checked(FRAME_HEADER_LEN) {
+        let len = header.get(8..12).and_then(|len| len.try_into().ok()).map_or(0, u32::from_ne_bytes);
+        // the last frame may be written by half
+        let Some((frame, behind)) = behind.split_at_checked(len as usize) else { break };
+        frames.push(frame.to_vec());
+        rest = behind;
+    }
+    Ok(frames)
+}
+
+/// What tcpdump finds wrong.
+fn complaints(file: &Path) -> Result<()> {
+    let output = Command::new("tcpdump").args(["-n", "-vv", "-r"]).arg(file).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let wrong: Vec<&str> = text
+        .lines()
+        .filter(|line| COMPLAINTS.iter().any(|complaint| line.contains(complaint)))
+        .take(5)
+        .collect();
+    if wrong.is_empty() { Ok(()) } else { bail!("tcpdump finds:\n{}", wrong.join("\n")) }
+}
+
+/// Verifies a frame: lengths and checksums, also of packets inside.
+///
+/// # Errors
+/// What is wrong.
+pub fn verify(frame: &[u8]) -> Result<(), String> {
+    let packet = SlicedPacket::from_ethernet(frame).map_err(|error| error.to_string())?;
+    verify_packet(&packet)
+}
+
+fn verify_inside(packet: &[u8]) -> Result<(), String> {
+    let packet = SlicedPacket::from_ip(packet).map_err(|error| format!("inside: {error}"))?;
+    verify_packet(&packet).map_err(|why| format!("inside: {why}"))
+}
+
+fn verify_packet(packet: &SlicedPacket<'_>) -> Result<(), String> {
+    match &packet.net {
+        Some(NetSlice::Ipv4(ip)) => {
+            let header = ip.header().to_header();
+            if header.header_checksum != header.calc_header_checksum() {
+                return Err("the IPv4 header's checksum is wrong".into());
+            }
+            if ip.is_payload_fragmented() {
+                return Ok(());
+            }
+            let payload = ip.payload();
+            match payload.ip_number {
+                IpNumber::IPV4 | IpNumber::IPV6 => return verify_inside(payload.payload),
+                _ => {}
+            }
+        }
+        Some(NetSlice::Ipv6(ip)) => {
+            if ip.is_payload_fragmented() {
+                return Ok(());
+            }
+            let payload = ip.payload();
+            match payload.ip_number {
+                IpNumber::IPV4 | IpNumber::IPV6 => return verify_inside(payload.payload),
+                _ => {}
+            }
+        }
+        _ => return Ok(()),
+    }
+    verify_transport(packet)
+}
+
+fn verify_transport(packet: &SlicedPacket<'_>) -> Result<(), String> {
+    let right = match (&packet.net, &packet.transport) {
+        (_, Some(TransportSlice::Udp(udp))) if udp.destination_port() == GUE_PORT => {
+            let inner = udp.payload().get(GUE_LEN..).ok_or("GUE is cut off")?;
+            return verify_inside(inner);
+        }
+        (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(udp))) if udp.checksum() == 0 => {
+            // none at all (RFC 768); IPv6 has no such thing
+            ip.header().version() == 4
+        }
+        (Some(NetSlice::Ipv4(ip)), Some(transport)) => {
+            let (src, dst) = (ip.header().source(), ip.header().destination());
+            match transport {
+                TransportSlice::Tcp(tcp) => tcp.calc_checksum_ipv4(src, dst) == Ok(tcp.checksum()),
+                TransportSlice::Udp(udp) => {
+                    udp.to_header().calc_checksum_ipv4_raw(src, dst, udp.payload()) == Ok(udp.checksum())
+                }
+                // over all of it, the checksum included, there is nothing left
+                TransportSlice::Icmpv4(icmp) => {
+                    Sum16BitWords::new().add_slice(icmp.slice()).ones_complement() == 0
+                }
+                TransportSlice::Icmpv6(_) => false,
+                TransportSlice::Igmp(_) => true,
+            }
+        }
+        (Some(NetSlice::Ipv6(ip)), Some(transport)) => {
+            let (src, dst) = (ip.header().source(), ip.header().destination());
+            match transport {
+                TransportSlice::Tcp(tcp) => tcp.calc_checksum_ipv6(src, dst) == Ok(tcp.checksum()),
+                TransportSlice::Udp(udp) => {
+                    udp.to_header().calc_checksum_ipv6_raw(src, dst, udp.payload()) == Ok(udp.checksum())
+                }
+                TransportSlice::Icmpv6(icmp) => icmp.is_checksum_valid(src, dst),
+                TransportSlice::Icmpv4(_) => false,
+                TransportSlice::Igmp(_) => true,
+            }
+        }
+        _ => true,
+    };
+    if right { Ok(()) } else { Err("the transport's checksum is wrong".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+    use crate::cases;
+
+    /// The frames that the project's cases expect to be sent are right, unless they show damaged ones.
+    #[test]
+    fn frames_of_the_cases_are_right_and_damaged_ones_are_not() {
+        let mut count = 0;
+        for file in cases::load(&cases::directory()).unwrap() {
+            let name = file.path.file_name().unwrap().to_string_lossy().into_owned();
+            if !["nat.case", "nat6.case", "source-nat.case", "too-big.case", "neighbour.case"]
+                .contains(&&*name)
+            {
+                continue;
+            }
+            for step in file.cases.iter().flat_map(|case| &case.steps) {
+                let cases::Action::Packet(packet) = &step.action else { continue };
+                let cases::Exit::Interface(_) = packet.expected.exit else { continue };
+                let mut frame = packet.expected.frame.clone();
+                assert_eq!(verify(&frame), Ok(()), "{name}:{}", step.line);
+                count += 1;
+                if let Some(last) = frame.last_mut().filter(|_| !name.contains("neighbour")) {
+                    *last ^= 1;
+                    let silent = verify(&frame).is_ok();
+                    assert!(
+                        !silent || frame[12..14] == [8, 6] || step.text.contains("sum=0"),
+                        "{}",
+                        step.line
+                    );
+                }
+            }
+        }
+        assert!(count > 50, "{count}");
+    }
+}

@@ -1,0 +1,254 @@
+//! How a farm comes to be.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::{Arp, Builder, Farm, Offload, Shape};
+use crate::family::Family;
+use crate::host::{Host, Interface};
+use crate::lan::{self, Lan, number};
+use crate::netns::{Netns, ip_batch};
+use crate::web;
+
+/// What every host begins with. Replies take another way than requests, which strict filters refuse; and
+/// addresses are those that the farm gives, at once.
+const SETTINGS: [(&str, &str); 6] = [
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+    ("ipv6/conf/default/autoconf", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/default/dad_transmits", "0"),
+];
+
+/// What routers do.
+const FORWARDING: [(&str, &str); 3] =
+    [("ipv4/ip_forward", "1"), ("ipv4/conf/all/send_redirects", "0"), ("ipv6/conf/all/forwarding", "1")];
+
+impl Farm {
+    /// The farm as it will be; nothing of it exists yet.
+    pub(super) fn planned(spec: Builder, prefix: String, files: PathBuf) -> Farm {
+        let switch = Netns::new(format!("{prefix}switch"));
+        let host = |name: String, number: u8, lans: &[Lan]| {
+            planned_host(&prefix, &files, &switch, name, number, lans)
+        };
+        let router = host("router".to_owned(), number::ROUTER, &spec.router_lans());
+        let director_lans = spec.director_lans();
+        let directors = (0..spec.directors)
+            .map(|place| host(format!("director{}", place + 1), number::director(place), &director_lans))
+            .collect();
+        let clients = (0..spec.clients)
+            .map(|place| host(format!("client{}", place + 1), number::host(place), &[Lan::Clients]))
+            .collect();
+        let mut farm = Farm {
+            spec,
+            prefix,
+            files,
+            switch,
+            router,
+            directors,
+            servers: Vec::new(),
+            clients,
+            webs: Vec::new(),
+            director_webs: Vec::new(),
+        };
+        farm.servers = (0..farm.spec.servers).map(|number| farm.planned_server(number)).collect();
+        farm
+    }
+
+    pub(super) fn planned_server(&self, place: u8) -> Host {
+        let lans: Vec<Lan> = self.spec.servers_lans().collect();
+        let lan = lans[usize::from(place) % lans.len()];
+        let name = format!("web{}", place + 1);
+        planned_host(&self.prefix, &self.files, &self.switch, name, number::host(place), &[lan])
+    }
+
+    pub(super) fn raise(&mut self) -> Result<()> {
+        ip_batch(&[], &[format!("netns add {}", self.switch.name())])?;
+        self.switch.sysctl(&[("ipv6/conf/default/disable_ipv6", "1")])?;
+        let bridges = self.spec.lans().chain([Lan::Clients]).map(Lan::bridge).flat_map(|bridge| {
+            [
+                format!("link add {bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"),
+                format!("link set {bridge} up"),
+            ]
+        });
+        self.switch.ip(&bridges.collect::<Vec<_>>())?;
+        let mut hosts = vec![self.router.clone()];
+        hosts.extend_from_slice(&self.directors);
+        hosts.extend_from_slice(&self.servers);
+        hosts.extend_from_slice(&self.clients);
+        self.connect(&hosts)?;
+        self.configure_router()?;
+        self.directors.iter().try_for_each(|host| self.configure_director(host))?;
+        self.servers.iter().try_for_each(|host| self.configure_server(host))?;
+        self.clients.iter().try_for_each(|host| self.configure_client(host))?;
+        web::write_pages(&self.files)?;
+        for host in &self.servers {
+            self.webs.push(Some(web::start(host)?));
+        }
+        if self.spec.director_serves {
+            for host in &self.directors {
+                let mut nginx = web::start(host)?;
+                web::wait_until_listening(host, &mut nginx)?;
+                self.director_webs.push(nginx);
+            }
+        }
+        // all start together, then all are waited for
+        let webs = self.webs.iter_mut().flatten();
+        self.servers.iter().zip(webs).try_for_each(|(host, nginx)| web::wait_until_listening(host, nginx))
+    }
+
+    /// Makes namespaces and cables, and gives hosts their addresses.
+    pub(super) fn connect(&self, hosts: &[Host]) -> Result<()> {
+        let namespaces: Vec<String> =
+            hosts.iter().map(|host| format!("netns add {}", host.netns.name())).collect();
+        ip_batch(&[], &namespaces)?;
+        hosts.iter().try_for_each(|host| host.netns.sysctl(&SETTINGS))?;
+        let mut cables = Vec::new();
+        let mut ports = Vec::new();
+        for host in hosts {
+            for interface in &host.interfaces {
+                let Interface { name, mac, port, address, .. } = interface;
+                let (inside, switch) = (host.netns.name(), self.switch.name());
+                cables.push(format!(
+                    "link add {name} address {mac} netns {inside} type veth peer name {port} netns {switch}"
+                ));
+                ports.push(format!("link set {port} master {} up", Lan::of(*address).bridge()));
+            }
+        }
+        ip_batch(&[], &cables)?;
+        self.switch.ip(&ports)?;
+        hosts.iter().try_for_each(|host| {
+            let mut lines = vec!["link set lo up".to_owned()];
+            for Interface { name, address, address6, .. } in &host.interfaces {
+                lines.push(format!("addr add {address}/24 dev {name}"));
+                lines.push(format!("addr add {address6}/64 dev {name} nodad"));
+                lines.push(format!("link set {name} up"));
+            }
+            host.ip(&lines)
+        })
+    }
+
+    fn configure_router(&self) -> Result<()> {
+        self.router.netns.sysctl(&FORWARDING)?;
+        let mut routes = Vec::new();
+        if self.spec.arp == Arp::Answering && !self.directors.is_empty() {
+            let vips = Family::BOTH.map(|family| self.vips(family).zip(self.directors.iter().cycle()));
+            routes.extend(vips.into_iter().flatten().map(|(vip, via)| {
+                format!("route add {} via {}", alone(vip), via.address_in(Family::of(vip)))
+            }));
+        }
+        if let (Shape::Routed, Some(director)) = (self.spec.shape, self.directors.first()) {
+            for family in Family::BOTH {
+                let via = director.address_in(family);
+                routes.extend(
+                    self.spec.servers_lans().map(|lan| format!("route add {} via {via}", lan.prefix(family))),
+                );
+            }
+        }
+        self.router.ip(&routes)?;
+        // what goes to the clients never meets a director
+        let (to_clients, to_servers) = self.router.interfaces.split_at(1);
+        if self.spec.offload == Offload::None {
+            real_packets(&self.router, to_clients)?;
+        }
+        self.real_packets_unless(&self.router, to_servers, &[Offload::All])
+    }
+
+    fn configure_director(&self, host: &Host) -> Result<()> {
+        let mut lines = default_routes(Lan::Servers(0), number::ROUTER).to_vec();
+        if self.spec.director_serves {
+            self.silence(host)?;
+            lines.extend(self.service_addresses("lo"));
+        }
+        host.ip(&lines)?;
+        self.real_packets_unless(host, &host.interfaces, &[Offload::Replies, Offload::All])
+    }
+
+    pub(super) fn configure_server(&self, host: &Host) -> Result<()> {
+        let gateway = if self.spec.shape == Shape::Routed { number::director(0) } else { number::ROUTER };
+        let mut lines = default_routes(Lan::of(host.address()), gateway).to_vec();
+        if !self.spec.bare {
+            self.silence(host)?;
+            lines.extend(self.service_addresses(if self.spec.arp == Arp::Silent { "lo" } else { "eth0" }));
+        }
+        host.ip(&lines)?;
+        self.real_packets_unless(host, &host.interfaces, &[Offload::Replies, Offload::All])
+    }
+
+    fn configure_client(&self, host: &Host) -> Result<()> {
+        // room for many short connections to one address
+        host.netns.sysctl(&[("ipv4/ip_local_port_range", "1024 65535")])?;
+        host.ip(&default_routes(Lan::Clients, number::ROUTER))?;
+        self.real_packets_unless(host, &host.interfaces, &[Offload::All])
+    }
+
+    /// Has directors forward what is for no service, as the routers that they are for servers behind them.
+    pub fn forward_on_directors(&self) -> Result<()> {
+        self.directors.iter().try_for_each(|host| host.netns.sysctl(&FORWARDING))
+    }
+
+    /// Keeps a host that has the service addresses from answering ARP for them, where that is the set-up.
+    /// Neighbour discovery is silent by itself for what is on another interface.
+    fn silence(&self, host: &Host) -> Result<()> {
+        match self.spec.arp {
+            Arp::Answering => Ok(()),
+            Arp::Silent => {
+                host.netns.sysctl(&[("ipv4/conf/all/arp_ignore", "1"), ("ipv4/conf/all/arp_announce", "2")])
+            }
+        }
+    }
+
+    /// Puts the service addresses on a host. IPv6 ones that are to be answered for are on the interface
+    /// where they are asked for, and deprecated: never a source that the host chooses (RFC 6724, rule 3).
+    fn service_addresses(&self, interface6: &'static str) -> impl Iterator<Item = String> {
+        let v4 = self.vips(Family::V4).map(|vip| format!("addr add {vip}/32 dev lo"));
+        let v6 = self
+            .vips(Family::V6)
+            .map(move |vip| format!("addr add {vip}/128 dev {interface6} nodad preferred_lft 0"));
+        v4.chain(v6)
+    }
+
+    fn real_packets_unless(&self, host: &Host, interfaces: &[Interface], offload: &[Offload]) -> Result<()> {
+        if offload.contains(&self.spec.offload) { Ok(()) } else { real_packets(host, interfaces) }
+    }
+
+    fn vips(&self, family: Family) -> impl Iterator<Item = IpAddr> + use<> {
+        (0..self.spec.vips).map(move |number| lan::vip(family, number))
+    }
+}
+
+/// An address as a network of its own.
+fn alone(address: IpAddr) -> String {
+    format!("{address}/{}", Family::of(address).bits())
+}
+
+fn default_routes(lan: Lan, gateway: u8) -> [String; 2] {
+    Family::BOTH.map(|family| {
+        let any = if family == Family::V4 { "0.0.0.0/0" } else { "::/0" };
+        format!("route add {any} via {}", lan.address_in(family, gateway))
+    })
+}
+
+fn planned_host(prefix: &str, files: &Path, switch: &Netns, name: String, number: u8, lans: &[Lan]) -> Host {
+    let interface = |(place, lan): (usize, &Lan)| Interface {
+        name: format!("eth{place}"),
+        address: lan.address(number),
+        address6: lan.address6(number),
+        mac: lan::mac(lan.address(number)),
+        port: format!("{name}-{place}"),
+    };
+    let interfaces = lans.iter().enumerate().map(interface).collect();
+    let netns = Netns::new(format!("{prefix}{name}"));
+    Host { name, netns, interfaces, switch: switch.clone(), files: files.to_owned() }
+}
+
+/// Has a host send packets as a network card puts them on the wire: with checksums, and within the MTU.
+/// Over veth they would else be left to the receiver, who is a director that must not count on that.
+fn real_packets(host: &Host, interfaces: &[Interface]) -> Result<()> {
+    interfaces
+        .iter()
+        .try_for_each(|interface| host.run(&["ethtool", "-K", &interface.name, "tx", "off"]).map(|_| ()))
+}

@@ -1,0 +1,127 @@
+//! ICMP and ICMPv6 as a host's own stack sends and gets them.
+
+use std::io::{ErrorKind, Read as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use etherparse::checksum::Sum16BitWords;
+use evener_core::wire::{icmp, icmpv6};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::family::Family;
+use crate::host::Host;
+
+/// How long an echo may take.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Bytes of an ICMP header, and of the IP headers.
+const HEADER_LEN: usize = 8;
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+
+/// An error that a host was told of, and the ends of the packet that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// Its type.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// Who sent the packet that it is about.
+    pub from: SocketAddr,
+    /// To whom.
+    pub to: SocketAddr,
+}
+
+/// All ICMP messages that a host gets, from when this is opened.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    family: Family,
+}
+
+impl Listener {
+    /// Opens one.
+    pub fn open(host: &Host, family: Family) -> Result<Listener> {
+        let (domain, protocol) = match family {
+            Family::V4 => (Domain::IPV4, Protocol::ICMPV4),
+            Family::V6 => (Domain::IPV6, Protocol::ICMPV6),
+        };
+        let socket = host
+            .enter(|| Socket::new(domain, Type::RAW, Some(protocol)))?
+            .context("Opening a raw socket failed")?;
+        socket.set_nonblocking(true)?;
+        Ok(Listener { socket, family })
+    }
+
+    /// The errors that have come since the last call.
+    pub fn errors(&self) -> Result<Vec<Error>> {
+        let messages = self.messages()?;
+        Ok(messages.iter().filter_map(|message| error_in(self.family, message)).collect())
+    }
+
+    /// From the ICMP header on.
+    fn messages(&self) -> Result<Vec<Vec<u8>>> {
+        let mut messages = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            match (&self.socket).read(&mut buffer) {
+                Ok(len) => {
+                    // raw IPv4 sockets show the IP header, IPv6 ones don't (raw(7), RFC 3542)
+                    let skipped = if self.family == Family::V4 { IPV4_LEN } else { 0 };
+                    messages.extend(buffer.get(skipped..len).map(<[u8]>::to_vec));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(messages),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Reads a message as an error about a TCP or UDP packet without options.
+fn error_in(family: Family, message: &[u8]) -> Option<Error> {
+    let &[kind, code, ..] = message else { return None };
+    let quoted = message.get(HEADER_LEN..)?;
+    let four = |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*quoted.get(at..)?.first_chunk::<4>()?)));
+    let six = |at: usize| Some(IpAddr::V6(Ipv6Addr::from(*quoted.get(at..)?.first_chunk::<16>()?)));
+    let is_error = match family {
+        Family::V4 => [icmp::UNREACHABLE, icmp::TIME_EXCEEDED, icmp::PARAMETER_PROBLEM].contains(&kind),
+        Family::V6 => (icmpv6::UNREACHABLE..=icmpv6::PARAMETER_PROBLEM).contains(&kind),
+    };
+    let (src, dst, l4) = match family {
+        Family::V4 => (four(12)?, four(16)?, IPV4_LEN),
+        Family::V6 => (six(8)?, six(24)?, IPV6_LEN),
+    };
+    let port = |at: usize| Some(u16::from_be_bytes(*quoted.get(at..)?.first_chunk::<2>()?));
+    let (from, to) = (SocketAddr::new(src, port(l4)?), SocketAddr::new(dst, port(l4 + 2)?));
+    is_error.then_some(Error { kind, code, from, to })
+}
+
+/// Asks an address for an echo of `len` bytes, and checks all of it.
+pub fn echo(host: &Host, address: IpAddr, len: usize) -> Result<()> {
+    let family = Family::of(address);
+    let listener = Listener::open(host, family)?;
+    let (ask, answer) = match family {
+        Family::V4 => (icmp::ECHO, icmp::ECHO_REPLY),
+        Family::V6 => (icmpv6::ECHO, icmpv6::ECHO_REPLY),
+    };
+    let mut message = vec![ask, 0, 0, 0, 0x45, 0x76, 0, 1];
+    message.extend((0..len).map(|at| at as u8));
+    // the kernel fills in ICMPv6's (RFC 3542, section 3.1)
+    let sum = Sum16BitWords::new().add_slice(&message).ones_complement().to_ne_bytes();
+    if family == Family::V4
+        && let Some(place) = message.get_mut(2..4)
+    {
+        place.copy_from_slice(&sum);
+    }
+    listener.socket.send_to(&message, &SocketAddr::new(address, 0).into())?;
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
+        for reply in listener.messages()? {
+            if reply.first() == Some(&answer) && reply.get(4..) == message.get(4..) {
+                return Ok(());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    bail!("{address} does not echo {len} bytes")
+}

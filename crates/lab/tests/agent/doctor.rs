@@ -1,0 +1,116 @@
+//! What `evener doctor` says on a server that would not serve.
+
+use anyhow::{Context, Result};
+use evener_lab::evener::program;
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::{skip, wait};
+use serde::Deserialize;
+
+use crate::tunnels::config;
+use crate::wrapper::{Kind, Tunnel};
+use crate::{Agent, service, status, vips};
+
+#[derive(Debug, Deserialize)]
+struct Finding {
+    check: String,
+    state: String,
+    message: String,
+}
+
+/// Findings that are not `ok`, by check and state, with their sentence.
+fn wrong(host: &Host) -> Result<Vec<String>> {
+    let output = host.output(&[&program()?.to_string_lossy(), "doctor", "--json"])?;
+    let text = String::from_utf8(output.stdout)?;
+    let findings: Vec<Finding> = serde_json::from_str(&text).with_context(|| format!("it said {text}"))?;
+    let wrong = findings.into_iter().filter(|finding| finding.state != "ok");
+    Ok(wrong.map(|finding| format!("{} {}: {}", finding.state, finding.check, finding.message)).collect())
+}
+
+/// What is said only once something was changed.
+fn new(host: &Host, before: &[String]) -> Result<Vec<String>> {
+    Ok(wrong(host)?.into_iter().filter(|finding| !before.contains(finding)).collect())
+}
+
+#[test]
+fn a_tunnel_server_is_looked_at() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let mut farm = Farm::builder().bare().build()?;
+    let (director, server) = (farm.director().clone(), farm.server(0).clone());
+    let _agent = Agent::start(&server, &config(&farm, "mtu = 1500"), &[])?;
+    let before = wrong(&server)?;
+    assert!(before.iter().all(|finding| !finding.starts_with("fail")), "{before:?}");
+
+    let stranger = Tunnel::open(&farm, Kind::Gue, director.address().into(), server.address().into())?;
+    stranger.send_as(false, &[0x40, 0, 0, 0])?;
+    wait::until("a packet is refused", || Ok(status(&server)?.packets["gue_header"] == 1))?;
+    let said = new(&server, &before)?;
+    assert!(matches!(&*said, [one] if one.starts_with("warn") && one.contains("1 gue_header")), "{said:?}");
+
+    let before = wrong(&server)?;
+    server.ip(&["link set eth0 mtu 1400".into()])?;
+    server.netns().sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
+    farm.stop_web(0)?;
+    let said = new(&server, &before)?;
+    let has = |words: &[&str]| said.iter().any(|finding| words.iter().all(|word| finding.contains(word)));
+    assert!(
+        has(&["fail rp_filter", "eth0"])
+            || status(&server)?.settings.contains_key("net.ipv4.conf.eth0.rp_filter"),
+        "{said:?}"
+    );
+    assert!(has(&["warn web", "mtu is 1500", "1400"]), "{said:?}");
+    for vip in vips(&farm, 80) {
+        assert!(has(&["fail web", "Nothing listens", &vip]), "{said:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_an_agent_left_undone_is_said() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let mut agent = Agent::start(server, &config(&farm, ""), &[])?;
+    agent.process.kill9()?;
+    let before = wrong(server)?;
+    let [vip, vip6] = Family::BOTH.map(|family| farm.vip_in(family, 0));
+    server.ip(&[format!("addr del {vip6}/128 dev lo"), format!("addr del {vip}/32 dev lo")])?;
+    let said = new(server, &before)?;
+    assert!(
+        said.iter().any(|one| one.starts_with("fail web") && one.contains(&vip6.to_string())),
+        "{said:?}"
+    );
+    // back, but where it is heard of
+    server.ip(&[format!("addr add {vip}/32 dev eth0"), format!("addr add {vip6}/128 dev lo")])?;
+    let said = new(server, &before)?;
+    assert!(said.iter().any(|one| one.contains("eth0") && one.contains("move it to lo")), "{said:?}");
+    server.ip(&[format!("addr del {vip}/32 dev eth0"), format!("addr add {vip}/32 dev lo")])?;
+    server.netns().sysctl(&[("ipv4/conf/all/arp_ignore", "0"), ("ipv4/conf/all/arp_announce", "0")])?;
+    let said = new(server, &before)?;
+    assert!(said.iter().any(|one| one.starts_with("fail") && one.contains("arp_ignore=1")), "{said:?}");
+    assert!(said.iter().any(|one| one.starts_with("warn") && one.contains("arp_announce=2")), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn a_nat_server_must_answer_by_a_director() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let (director, server) = (farm.director(), farm.server(0));
+    let directors = format!("[farm]\ndirectors = [\"{}\"]\n", director.address());
+    let nat = service("web", &vips(&farm, 80)[..1], "method = \"nat\"", &server.address().to_string());
+    let _agent = Agent::start(server, &(directors + &nat), &[])?;
+    let said = wrong(server)?;
+    assert!(said.iter().any(|one| one.starts_with("warn web") && one.contains("source_nat")), "{said:?}");
+    server.ip(&[format!("route replace default via {}", director.address())])?;
+    let said = wrong(server)?;
+    assert!(said.iter().all(|one| !one.contains("source_nat")), "{said:?}");
+    Ok(())
+}

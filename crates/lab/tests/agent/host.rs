@@ -1,0 +1,191 @@
+//! What an agent does to its host for each method, and that it takes back exactly that.
+
+use std::net::{IpAddr, UdpSocket};
+
+use anyhow::Result;
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::{skip, wait};
+
+use crate::{Agent, refused, service, snapshot, status, vips};
+
+/// Whether `asking` finds a neighbour that answers for the address.
+fn answers(asking: &Host, address: IpAddr) -> Result<bool> {
+    asking.run(&["ip", if address.is_ipv4() { "-4" } else { "-6" }, "neigh", "flush", "all"])?;
+    // whatever is sent there makes the kernel ask for the address
+    asking.enter(|| -> Result<()> {
+        let socket = UdpSocket::bind((Family::of(address).any(), 0))?;
+        socket.send_to(b"?", (address, 9))?;
+        Ok(())
+    })??;
+    let mut found = String::new();
+    wait::until("the question is settled", || {
+        found = asking.run(&["ip", "neigh", "show", "to", &address.to_string()])?;
+        Ok(found.contains("lladdr") || found.contains("FAILED"))
+    })?;
+    Ok(found.contains("lladdr"))
+}
+
+#[test]
+fn a_listed_server_has_the_addresses_and_is_silent_for_them() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let (director, server) = (farm.director(), farm.server(0));
+    let before = snapshot(server)?;
+    let config = service("web", &vips(&farm, 80), "method = \"l2\"", &server.address().to_string());
+    let mut agent = Agent::start(server, &config, &[])?;
+    let placed = status(server)?;
+    assert_eq!(placed.addresses, Family::BOTH.map(|family| format!("{} on lo", farm.vip_in(family, 0))));
+    assert!(placed.running && placed.programs.is_empty(), "{placed:?}");
+    for family in Family::BOTH {
+        assert!(!answers(director, farm.vip_in(family, 0))?, "{family}");
+        assert!(answers(director, server.address_in(family))?, "{family}");
+    }
+    // an IPv6 service address is for clients only: the host's own connections keep their source
+    let source = server.run(&["ip", "-6", "route", "get", &director.address_in(Family::V6).to_string()])?;
+    assert!(!source.contains(&farm.vip_in(Family::V6, 0).to_string()), "{source}");
+    assert_eq!(agent.stop()?, 0);
+    assert_eq!(snapshot(server)?, before);
+    let left = status(server)?;
+    assert!(!left.running && left.addresses.is_empty() && left.settings.is_empty(), "{left:?}");
+    Ok(())
+}
+
+#[test]
+fn a_server_that_is_to_be_found_answers() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let (director, server) = (farm.director(), farm.server(0));
+    server.netns().sysctl(&[("ipv4/conf/all/arp_ignore", "1")])?;
+    let before = snapshot(server)?;
+    let addresses = vips(&farm, 80);
+    let config = format!("[[service]]\nname = \"web\"\naddresses = {addresses:?}\ndiscover = \"arp\"\n");
+    let (code, said) = refused(server, &config, &[])?;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains(&server.address().to_string()) && said.contains("--service"), "{said}");
+    assert_eq!(snapshot(server)?, before);
+    let mut agent = Agent::start(server, &config, &["--service", "web"])?;
+    for family in Family::BOTH {
+        assert!(answers(director, farm.vip_in(family, 0))?, "{family}");
+    }
+    assert_eq!(agent.stop()?, 0);
+    assert_eq!(snapshot(server)?, before);
+    Ok(())
+}
+
+#[test]
+fn what_was_there_before_is_left_alone() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    // servers that are set up by hand
+    let farm = Farm::builder().build()?;
+    let server = farm.server(0);
+    let before = snapshot(server)?;
+    let config = service("web", &vips(&farm, 80), "method = \"l2\"", &server.address().to_string());
+    let mut agent = Agent::start(server, &config, &[])?;
+    assert_eq!(snapshot(server)?, before);
+    let placed = status(server)?;
+    assert!(placed.addresses.is_empty() && placed.settings.is_empty(), "{placed:?}");
+    assert_eq!(agent.stop()?, 0);
+    assert_eq!(snapshot(server)?, before);
+    Ok(())
+}
+
+#[test]
+fn a_nat_server_needs_nothing() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let before = snapshot(server)?;
+    let addresses = &vips(&farm, 80)[..1];
+    let config = service("web", addresses, "method = \"nat\"", &server.address().to_string());
+    let _agent = Agent::start(server, &config, &[])?;
+    assert_eq!(snapshot(server)?, before);
+    Ok(())
+}
+
+#[test]
+fn a_reload_changes_what_differs_and_an_invalid_file_nothing() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let before = snapshot(server)?;
+    let [vip, vip6] = vips(&farm, 80);
+    let own = server.address().to_string();
+    let with = |addresses: &[String]| service("web", addresses, "method = \"l2\"", &own);
+    let mut agent = Agent::start(server, &with(std::slice::from_ref(&vip)), &[])?;
+    let placed = |count: usize| {
+        wait::until(&format!("{count} placed"), || Ok(status(server)?.addresses.len() == count))
+    };
+    placed(1)?;
+    agent.write(&with(&[vip, vip6.clone()]))?;
+    agent.process.sighup()?;
+    placed(2)?;
+    agent.write("rubbish")?;
+    agent.process.sighup()?;
+    agent.process.wait_for("nothing was changed", crate::LIMIT)?;
+    placed(2)?;
+    agent.write(&with(&[vip6]))?;
+    agent.process.sighup()?;
+    placed(1)?;
+    wait::until("nothing has to be silent any more", || Ok(status(server)?.settings.is_empty()))?;
+    assert_eq!(agent.stop()?, 0);
+    assert_eq!(snapshot(server)?, before);
+    Ok(())
+}
+
+#[test]
+fn what_is_kept_is_taken_back_by_the_next() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let before = snapshot(server)?;
+    let config = service("web", &vips(&farm, 80), "method = \"l2\"", &server.address().to_string());
+    let mut keeper = Agent::start(server, &config, &["--keep"])?;
+    let (code, said) = refused(server, &config, &[])?;
+    assert_eq!(code, 5, "{said}");
+    assert!(said.contains(&format!("pid {}", keeper.process.pid())), "{said}");
+    assert_eq!(keeper.stop()?, 0);
+    assert_eq!(status(server)?.addresses.len(), 2);
+    let mut agent = Agent::start(server, &config, &[])?;
+    // what somebody else has changed since is theirs
+    server.netns().sysctl(&[("ipv4/conf/all/arp_announce", "1")])?;
+    assert_eq!(agent.stop()?, 0);
+    assert_eq!(server.run(&["cat", "/proc/sys/net/ipv4/conf/all/arp_announce"])?, "1\n");
+    server.netns().sysctl(&[("ipv4/conf/all/arp_announce", "0")])?;
+    assert_eq!(snapshot(server)?, before);
+    Ok(())
+}
+
+#[test]
+fn a_host_that_is_nobody_is_told_so() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let config = service("web", &vips(&farm, 80), "method = \"l2\"", "192.0.2.99");
+    let (code, said) = refused(server, &config, &[])?;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains(&server.address().to_string()), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let (code, said) = refused(server, &config, &["--host", "web9"])?;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("\"web9\""), "{said}");
+    let agent = Agent::start(server, &config, &["--host", "web1"])?;
+    assert_eq!(status(server)?.addresses.len(), 2);
+    drop(agent);
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! The agent on real servers: what it puts in place, what comes out of tunnels and what doesn't, and that it
+//! leaves a host as it was.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod doctor;
+mod host;
+mod refusals;
+mod tunnels;
+mod wrapper;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use evener_lab::evener::program;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::proc::Proc;
+use serde::Deserialize;
+
+/// How long an agent may take until it is ready, and until it has ended.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// An agent that runs on a server. Dropping it stops it.
+struct Agent {
+    host: Host,
+    words: Vec<String>,
+    process: Proc,
+}
+
+/// What `evener agent --status --json` says.
+#[derive(Debug, Deserialize)]
+struct Status {
+    running: bool,
+    addresses: Vec<String>,
+    settings: BTreeMap<String, u32>,
+    programs: Vec<Program>,
+    packets: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+struct Program {
+    interface: String,
+    hook: String,
+}
+
+impl Agent {
+    fn start(host: &Host, config: &str, options: &[&str]) -> Result<Agent> {
+        let program = program()?.to_string_lossy().into_owned();
+        let config = host.write("agent.toml", config)?.to_string_lossy().into_owned();
+        let words = [&[program.as_str(), "agent", "--config", &config], options].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let process = start(host, &words)?;
+        Ok(Agent { host: host.clone(), words, process })
+    }
+
+    fn start_again(&mut self) -> Result<()> {
+        self.process = start(&self.host, &self.words)?;
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<i32> {
+        self.process.sigterm(LIMIT)
+    }
+
+    fn write(&self, config: &str) -> Result<()> {
+        self.host.write("agent.toml", config).map(drop)
+    }
+}
+
+fn start(host: &Host, words: &[String]) -> Result<Proc> {
+    let mut process = host.spawn("agent", words)?;
+    process.wait_for("evener: ready", LIMIT)?;
+    Ok(process)
+}
+
+fn status(host: &Host) -> Result<Status> {
+    let text = host.run(&[&program()?.to_string_lossy(), "agent", "--status", "--json"])?;
+    serde_json::from_str(&text).with_context(|| format!("the status is {text}"))
+}
+
+/// Exit code and standard error of an agent that is expected to refuse.
+fn refused(host: &Host, config: &str, options: &[&str]) -> Result<(i32, String)> {
+    let config = host.write("refused.toml", config)?;
+    let (program, config) =
+        (program()?.to_string_lossy().into_owned(), config.to_string_lossy().into_owned());
+    let words = [&[program.as_str(), "agent", "--config", &config], options].concat();
+    let output = host.output(&words)?;
+    Ok((output.status.code().context("it was ended by a signal")?, String::from_utf8(output.stderr)?))
+}
+
+/// Everything of a host that an agent may change: addresses, routes, settings, programs.
+fn snapshot(host: &Host) -> Result<Vec<String>> {
+    let settings = host.run(&[
+        "sh",
+        "-c",
+        "grep . /proc/sys/net/ipv4/conf/*/arp_* /proc/sys/net/ipv4/conf/*/rp_filter",
+    ])?;
+    let addresses = host.run(&["ip", "-oneline", "address"])?;
+    let routes = host.run(&["ip", "route", "show", "table", "all"])?;
+    let routes6 = host.run(&["ip", "-6", "route", "show", "table", "all"])?;
+    let programs = host.run(&["bpftool", "net"])?;
+    Ok([settings, addresses, routes, routes6, programs]
+        .iter()
+        .flat_map(|text| text.lines())
+        .map(|line| line.trim().to_owned())
+        .collect())
+}
+
+/// A service of the farm's first server. `keys` are lines of its own.
+fn service(name: &str, addresses: &[String], keys: &str, server: &str) -> String {
+    format!(
+        "[[service]]\nname = \"{name}\"\naddresses = {addresses:?}\n{keys}\n[[service.server]]\nname = \"web1\"\n\
+         address = \"{server}\"\n\n"
+    )
+}
+
+/// Both service addresses with a port.
+fn vips(farm: &Farm, port: u16) -> [String; 2] {
+    use evener_lab::family::Family;
+    Family::BOTH.map(|family| std::net::SocketAddr::new(farm.vip_in(family, 0), port).to_string())
+}

@@ -1,0 +1,72 @@
+//! UDP services whatever the way to their servers, and datagrams that take several packets: a real DNS
+//! server, and fragments in every order.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use evener_lab::cut::Order;
+use evener_lab::dns;
+use evener_lab::family::Family;
+use evener_lab::host::Host;
+use evener_lab::udp::{Client, Echo};
+use evener_lab::wait::LONG;
+
+use crate::stage::{Plan, Way};
+
+by_every_way! {
+    dns_answers_and_questions_of_any_length,
+    fragments_in_any_order_come_to_one_server,
+}
+
+fn dns_answers_and_questions_of_any_length(engine: &str, way: Way) -> Result<()> {
+    for family in Family::BOTH {
+        let plan = Plan::new(engine, way, family);
+        let farm = way.builder().servers(2).build()?;
+        let _servers: Vec<_> = farm.servers().iter().map(dns::Server::start).collect::<Result<_>>()?;
+        let file = plan.file_with_udp(&farm, dns::PORT);
+        let stage = plan.start_with(farm, &file, 4)?;
+        let service = SocketAddr::new(stage.service.ip(), dns::PORT);
+        let mut count = BTreeMap::new();
+        for _ in 0..6 {
+            let client = dns::Client::open(stage.client(), service, Duration::from_secs(1))?;
+            *count.entry(client.who().with_context(|| format!("{family}"))?).or_insert(0) += 1;
+            client.big(0).with_context(|| format!("{family}, a long answer"))?;
+            client.big(3000).with_context(|| format!("{family}, a long question"))?;
+        }
+        assert_eq!(count, BTreeMap::from([("web1".to_owned(), 3), ("web2".to_owned(), 3)]), "{family}");
+    }
+    Ok(())
+}
+
+fn fragments_in_any_order_come_to_one_server(engine: &str, way: Way) -> Result<()> {
+    const PORT: u16 = 5353;
+    for family in Family::BOTH {
+        let plan = Plan::new(engine, way, family);
+        let farm = way.builder().servers(2).build()?;
+        let file = plan.file_with_udp(&farm, PORT);
+        let stage = plan.start_with(farm, &file, 4)?;
+        let service = SocketAddr::new(stage.service.ip(), PORT);
+        for order in Order::ALL {
+            let echo = |host: &Host| {
+                // with nat a server knows itself by its own address
+                let address = if way.is_nat() { host.address_in(family) } else { service.ip() };
+                Echo::start_cut(&stage.farm, host, SocketAddr::new(address, PORT), order)
+            };
+            let _echoes: Vec<Echo> = stage.farm.servers().iter().map(echo).collect::<Result<_>>()?;
+            for len in [10, 2000, 5000] {
+                let client = Client::open(stage.client(), service, LONG)?;
+                let text = "x".repeat(len);
+                let about = || format!("{family}, {order:?}, {len} bytes");
+                let server = client.ask_cut(&stage.farm, stage.client(), &text, order).with_context(about)?;
+                for _ in 0..3 {
+                    let again =
+                        client.ask_cut(&stage.farm, stage.client(), &text, order).with_context(about)?;
+                    assert_eq!(again, server, "{family}, {order:?}, {len} bytes");
+                }
+            }
+        }
+    }
+    Ok(())
+}

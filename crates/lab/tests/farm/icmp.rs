@@ -1,0 +1,81 @@
+//! ICMP: the service's address echoes, and errors about what a server sent reach that server, as it knows itself.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use evener_lab::cases;
+use evener_lab::family::Family;
+use evener_lab::icmp::{self, Error, Listener};
+use evener_lab::visit::Visit;
+use evener_lab::wait;
+use evener_lab::web;
+
+use crate::stage::{Plan, Stage, Way};
+
+by_every_way! { the_service_echoes, errors_reach_the_server_that_they_are_about }
+
+fn the_service_echoes(engine: &str, way: Way) -> Result<()> {
+    for family in Family::BOTH {
+        let stage = Plan::new(engine, way, family).stage(1)?;
+        for len in [0, 1, 56, 1400] {
+            icmp::echo(stage.client(), stage.service.ip(), len)?;
+        }
+        assert!(stage.counted("echo_answered")? >= 4, "{family}");
+    }
+    Ok(())
+}
+
+/// Sends an error, as a router would, about what the service has sent to a client.
+fn complain(stage: &Stage, kind: &str, family: Family, client: SocketAddr) -> Result<()> {
+    let router = stage.farm.router();
+    // those are cables to the service's network
+    let (raw, from) = (router.raw(1)?, router.interfaces()[0].address_in(family));
+    let (vip, ip) = (stage.service.ip(), if family == Family::V4 { "ip" } else { "ip6" });
+    let words = format!(
+        "eth {} > {} {ip} {from} > {vip} icmp {kind} {ip} {vip} > {} tcp 80 > {} A payload 100",
+        raw.mac(),
+        stage.farm.director().mac(),
+        client.ip(),
+        client.port(),
+    );
+    raw.send(&cases::frame(&words)?)
+}
+
+fn errors_reach_the_server_that_they_are_about(engine: &str, way: Way) -> Result<()> {
+    for family in Family::BOTH {
+        let stage = Plan::new(engine, way, family).stage(2)?;
+        let listeners: Vec<Listener> =
+            stage.farm.servers().iter().map(|host| Listener::open(host, family)).collect::<Result<_>>()?;
+        let (time_exceeded, unreachable) =
+            if family == Family::V4 { ((11, 0), (3, 1)) } else { ((3, 0), (1, 3)) };
+        for (words, (kind, code)) in [("time-exceeded", time_exceeded), ("unreach", unreachable)] {
+            for _ in 0..2 {
+                let mut visit = Visit::open(stage.client(), stage.service)?;
+                let owner = visit.who()?;
+                complain(&stage, words, family, visit.client())?;
+                let mut told = Vec::new();
+                wait::until("a server is told", || {
+                    for (listener, host) in listeners.iter().zip(stage.farm.servers()) {
+                        let errors =
+                            listener.errors()?.into_iter().map(|error| (host.name().to_owned(), error));
+                        told.extend(errors.filter(|(_, error)| (error.kind, error.code) == (kind, code)));
+                    }
+                    Ok(!told.is_empty())
+                })?;
+                let [(server, Error { from, to, .. })] = &told[..] else { panic!("{family}: {told:?}") };
+                let (from, to) = (*from, *to);
+                assert_eq!(*server, owner, "{family} {words}");
+                if way.is_nat() {
+                    let own = stage.farm.servers().iter().find(|host| host.name() == owner).unwrap();
+                    assert_eq!(from, SocketAddr::new(own.address_in(family), web::OTHER_PORT), "{family}");
+                } else {
+                    assert_eq!(from, stage.service, "{family}");
+                }
+                assert_eq!(to == visit.client(), way != Way::SourceNat, "{family}: {to}");
+                // the connection goes on: such an error alone ends none that is established
+                assert_eq!(visit.who()?, owner, "{family} {words}");
+            }
+        }
+    }
+    Ok(())
+}

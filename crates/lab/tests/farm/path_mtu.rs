@@ -1,0 +1,64 @@
+//! Narrow links: nothing hangs, and every byte arrives. Routers tell the service, and who is told is the
+//! server that sent the packet.
+
+use anyhow::{Context, Result};
+use evener_lab::family::Family;
+use evener_lab::farm::Builder;
+use evener_lab::load::Load;
+use evener_lab::transfer;
+use evener_lab::wait::LONG;
+
+use crate::stage::{Plan, Stage, Way};
+use crate::{file, unbroken};
+
+by_every_way! { a_narrow_link_to_the_clients, a_narrow_link_to_the_servers }
+
+/// Large files in both directions, several at once.
+fn transfers(stage: &Stage) -> Result<()> {
+    let big = Load {
+        path: "/big".to_owned(),
+        connections: 4,
+        requests: Some(1),
+        timeout: LONG,
+        ..Load::to(stage.service)
+    };
+    unbroken(big.run_on(stage.client())?)?;
+    transfer::there_and_back(&stage.farm, stage.client(), stage.service, 3_000_000)
+}
+
+/// With and without offloads: packets that are cut on the wire, and packets that are cut later.
+fn offloads(way: Way) -> [(bool, Builder); 2] {
+    let builder = way.builder().servers(2);
+    [(false, builder.clone()), (true, builder.offload_all())]
+}
+
+fn a_narrow_link_to_the_clients(engine: &str, way: Way) -> Result<()> {
+    for family in Family::BOTH {
+        for (offload, builder) in offloads(way) {
+            let stage =
+                Plan::new(engine, way, family).start(builder.build()?, "", file::ALWAYS_UP, &[1; 2])?;
+            stage.farm.narrow_to_clients(1280)?;
+            transfers(&stage).with_context(|| format!("{family}, offload {offload}"))?;
+            assert!(stage.counted("icmp_forwarded")? > 0, "{family}, offload {offload}: servers were told");
+        }
+    }
+    Ok(())
+}
+
+fn a_narrow_link_to_the_servers(engine: &str, way: Way) -> Result<()> {
+    // no way to servers leads through the router
+    if matches!(way, Way::L2 | Way::Nat) {
+        return Ok(());
+    }
+    for family in Family::BOTH {
+        for (offload, builder) in offloads(way) {
+            let stage =
+                Plan::new(engine, way, family).start(builder.build()?, "", file::ALWAYS_UP, &[1; 2])?;
+            // no IPv6 packet may have to be shorter than 1280 (RFC 8200, section 5), with a header around it
+            let mtu = if family == Family::V6 && way.is_tunnel() { 1400 } else { 1280 };
+            stage.farm.narrow_behind_directors(mtu)?;
+            transfers(&stage).with_context(|| format!("{family}, offload {offload}"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Probes of servers that are reached otherwise than by their MAC over IPv4.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use evener::network::Network;
+use evener::probe::{Hop, Target, Way};
+use evener_core::farm::{Encapsulation, HealthKind};
+use evener_core::health::Failure;
+use evener_core::wire::Mac;
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::skip;
+
+use crate::network::resolved;
+use crate::{SHORT, TIMEOUT, decapsulator, get, http, nobody, on, probed, resets_sent, target_in, text};
+
+#[test]
+fn servers_are_probed_over_ipv6() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let mut farm = Farm::builder().servers(2).build()?;
+    let director = farm.director().clone();
+    let [web1, web2] = [0, 1].map(|number| target_in(Family::V6, &farm, number, 80));
+    probed(&director, &web1, &HealthKind::Tcp, TIMEOUT).unwrap();
+    probed(&director, &web1, &http("/who", Some("web1")), TIMEOUT).unwrap();
+    probed(&director, &web2, &http("/who", Some("web2")), TIMEOUT).unwrap();
+    assert_eq!(probed(&director, &web1, &get("/nothing"), TIMEOUT), Err(Failure::Status(404)));
+    let closed = target_in(Family::V6, &farm, 0, 81);
+    assert_eq!(probed(&director, &closed, &HealthKind::Tcp, TIMEOUT), Err(Failure::Refused));
+    farm.stop_web(0)?;
+    assert_eq!(probed(&director, &web1, &get("/healthz"), TIMEOUT), Err(Failure::Refused));
+    let late = text(probed(&director, &nobody(&web1), &HealthKind::Tcp, SHORT));
+    assert_eq!(late, "no answer to SYN within 300ms");
+    assert_eq!(resets_sent(&director), 0, "the director's own stack keeps out of it");
+    Ok(())
+}
+
+#[test]
+fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let mut farm = Farm::builder().routed().servers(2).server_lans(2).build()?;
+    let director = farm.director().clone();
+    for family in Family::BOTH {
+        let destination = farm.service_in(family);
+        let at = |number: usize, port: u16| {
+            let to = SocketAddr::new(farm.server(number).address_in(family), port);
+            Target { destination, way: Way::Direct { to } }
+        };
+        probed(&director, &at(0, 80), &HealthKind::Tcp, TIMEOUT).unwrap();
+        probed(&director, &at(0, 80), &http("/who", Some("web1")), TIMEOUT).unwrap();
+        probed(&director, &at(1, 80), &http("/who", Some("web2")), TIMEOUT).unwrap();
+        assert_eq!(probed(&director, &at(1, 81), &HealthKind::Tcp, TIMEOUT), Err(Failure::Refused));
+        let arp = text(probed(&director, &at(0, 80), &HealthKind::Arp, TIMEOUT));
+        assert!(arp.starts_with("ARP says nothing"), "{arp}");
+    }
+    farm.stop_web(1)?;
+    let to = SocketAddr::new(farm.server(1).address().into(), 80);
+    let stopped = Target { destination: farm.service(), way: Way::Direct { to } };
+    assert_eq!(probed(&director, &stopped, &get("/"), TIMEOUT), Err(Failure::Refused));
+    Ok(())
+}
+
+/// A remote server by a tunnel; the outer packets are of one family, the service address of another.
+fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Family, port: u16) -> Target {
+    let director = farm.director();
+    let network = on(director, Network::read).unwrap();
+    let (from, to) = (director.address_in(outer), farm.server(0).address_in(outer));
+    let found = resolved(director, to);
+    let own_mac = network.interfaces[&found.ifindex].mac;
+    let hop = Hop { ifindex: found.ifindex, mac: found.mac.expect("the router answers"), own_mac };
+    let destination = SocketAddr::new(farm.vip_in(inner, 0), port);
+    let source = director.address_in(inner);
+    Target { destination, way: Way::Tunnel { hop, source, encapsulation, from, to } }
+}
+
+#[test]
+fn servers_by_tunnel_are_probed_through_it() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let mut farm = Farm::builder().remote().build()?;
+    let director = farm.director().clone();
+    let ways = [Encapsulation::Ipip, Encapsulation::Gue].into_iter().flat_map(|encapsulation| {
+        Family::BOTH.map(|outer| Family::BOTH.map(|inner| (encapsulation, outer, inner))).concat()
+    });
+    let targets: Vec<_> = ways
+        .map(|(encapsulation, outer, inner)| {
+            (
+                format!("{encapsulation}, {inner} in {outer}"),
+                by_tunnel(&farm, encapsulation, outer, inner, 80),
+            )
+        })
+        .collect();
+    let late = text(probed(&director, &targets[0].1, &HealthKind::Tcp, SHORT));
+    assert_eq!(late, "no answer to SYN within 300ms", "nobody takes them out of the tunnel");
+    decapsulator::start(farm.server(0))?;
+    for (way, target) in &targets {
+        let result = probed(&director, target, &http("/who", Some("web1")), TIMEOUT);
+        assert!(result.is_ok(), "{way}: {result:?}");
+    }
+    let closed = by_tunnel(&farm, Encapsulation::Ipip, Family::V4, Family::V4, 81);
+    assert_eq!(probed(&director, &closed, &HealthKind::Tcp, TIMEOUT), Err(Failure::Refused));
+    let Way::Tunnel { hop, source, encapsulation, from, to } = targets[0].1.way else { unreachable!() };
+    let hop = Hop { mac: Mac([2, 0, 0, 0, 0, 9]), ..hop };
+    let astray = Target { way: Way::Tunnel { hop, source, encapsulation, from, to }, ..targets[0].1 };
+    let late = text(probed(&director, &astray, &get("/"), SHORT));
+    assert_eq!(late, "no answer to SYN within 300ms");
+    farm.stop_web(0)?;
+    for (way, target) in &targets {
+        assert_eq!(probed(&director, target, &get("/"), TIMEOUT), Err(Failure::Refused), "{way}");
+    }
+    assert_eq!(resets_sent(&director), 0, "the director's own stack keeps out of it");
+    Ok(())
+}
