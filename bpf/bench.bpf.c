@@ -21,11 +21,13 @@ struct headers {
 	__u32 tcp[5];
 } __attribute__((packed));
 
-/* One CPU runs these at a time. */
+/* What a run changes. One CPU runs these at a time. */
 struct {
-	__u16 link[8];
-	__u32 ip[5];
-	__u32 tcp[5];
+	__u16 link[6];
+	__u32 ttl_word;
+	__u32 addresses[2];
+	__u32 ports;
+	__u32 checksum_word;
 } saved;
 
 static __always_inline struct headers *headers_of(struct xdp_md *ctx)
@@ -45,39 +47,35 @@ static __always_inline __u32 next_flow(void)
 static __always_inline struct headers *vary(struct xdp_md *ctx, bool source)
 {
 	struct headers *headers = headers_of(ctx);
-	__u32 flow = next_flow();
+	__u32 flow;
 
 	if (!headers)
 		return 0;
+	flow = next_flow();
 	headers->ip[source ? 3 : 4] = 10 | flow << 8; /* 10.x.x.x, and the bits above in the port */
 	((__u16 *)headers->tcp)[source ? 0 : 1] = 0x1001 | flow >> 24;
 	return headers;
 }
 
-static __always_inline void save(const struct headers *headers)
+static __always_inline void save_link(const struct headers *headers)
 {
-	for (int i = 0; i < 7; i++)
+	for (int i = 0; i < 6; i++)
 		saved.link[i] = headers->link[i];
-	for (int i = 0; i < 5; i++)
-		saved.ip[i] = headers->ip[i];
-	for (int i = 0; i < 5; i++)
-		saved.tcp[i] = headers->tcp[i];
 }
 
-static __always_inline void restore(struct xdp_md *ctx)
+static __always_inline struct headers *restore_link(struct xdp_md *ctx)
 {
 	struct headers *headers = headers_of(ctx);
 
 	if (!headers)
-		return;
-	for (int i = 0; i < 7; i++)
+		return 0;
+	for (int i = 0; i < 6; i++)
 		headers->link[i] = saved.link[i];
-	for (int i = 0; i < 5; i++)
-		headers->ip[i] = saved.ip[i];
-	for (int i = 0; i < 5; i++)
-		headers->tcp[i] = saved.tcp[i];
+	headers->link[6] = bpf_htons(ETH_P_IP);
+	return headers;
 }
 
+/* The wrapper alone, as all of them have it at the least. */
 SEC("xdp.frags")
 int empty(struct xdp_md *ctx)
 {
@@ -85,8 +83,8 @@ int empty(struct xdp_md *ctx)
 
 	if (!headers)
 		return XDP_ABORTED;
-	save(headers);
-	restore(ctx);
+	save_link(headers);
+	restore_link(ctx);
 	return XDP_PASS;
 }
 
@@ -98,39 +96,48 @@ int l2(struct xdp_md *ctx)
 
 	if (!headers)
 		return XDP_ABORTED;
-	save(headers);
+	save_link(headers);
 	verdict = decide(ctx);
-	restore(ctx);
+	restore_link(ctx);
+	return verdict;
+}
+
+static __always_inline int translated(struct xdp_md *ctx, bool source)
+{
+	struct headers *headers = vary(ctx, source);
+	int verdict;
+
+	if (!headers)
+		return XDP_ABORTED;
+	save_link(headers);
+	saved.ttl_word = headers->ip[2];
+	saved.addresses[0] = headers->ip[3];
+	saved.addresses[1] = headers->ip[4];
+	saved.ports = headers->tcp[0];
+	saved.checksum_word = headers->tcp[4];
+	verdict = decide(ctx);
+	headers = restore_link(ctx);
+	if (headers) {
+		headers->ip[2] = saved.ttl_word;
+		headers->ip[3] = saved.addresses[0];
+		headers->ip[4] = saved.addresses[1];
+		headers->tcp[0] = saved.ports;
+		headers->tcp[4] = saved.checksum_word;
+	}
 	return verdict;
 }
 
 SEC("xdp.frags")
 int nat_in(struct xdp_md *ctx)
 {
-	struct headers *headers = vary(ctx, true);
-	int verdict;
-
-	if (!headers)
-		return XDP_ABORTED;
-	save(headers);
-	verdict = decide(ctx);
-	restore(ctx);
-	return verdict;
+	return translated(ctx, true);
 }
 
 /* Answers to the clients of `nat_in`. */
 SEC("xdp.frags")
 int nat_out(struct xdp_md *ctx)
 {
-	struct headers *headers = vary(ctx, false);
-	int verdict;
-
-	if (!headers)
-		return XDP_ABORTED;
-	save(headers);
-	verdict = decide(ctx);
-	restore(ctx);
-	return verdict;
+	return translated(ctx, false);
 }
 
 SEC("xdp.frags")
@@ -141,11 +148,14 @@ int tunnel(struct xdp_md *ctx)
 
 	if (!headers)
 		return XDP_ABORTED;
-	save(headers);
+	save_link(headers);
+	saved.ttl_word = headers->ip[2];
 	verdict = decide(ctx);
 	if (verdict == XDP_TX && bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
 		return XDP_ABORTED;
-	restore(ctx);
+	headers = restore_link(ctx);
+	if (headers)
+		headers->ip[2] = saved.ttl_word;
 	return verdict;
 }
 
@@ -313,11 +323,11 @@ int yardstick(struct xdp_md *ctx)
 
 	if (!headers)
 		return XDP_ABORTED;
-	save(headers);
+	save_link(headers);
 	verdict = yardstick_decide(ctx);
 	if (verdict == XDP_TX && bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
 		return XDP_ABORTED;
-	restore(ctx);
+	restore_link(ctx);
 	return verdict;
 }
 

@@ -10,7 +10,7 @@
 struct flow {
 	const struct vip *vip;
 	__u64 key; /* of an IPv4 session */
-	struct key6 key6; /* of an IPv6 session */
+	struct key6 *key6; /* of an IPv6 session */
 	__u64 hash;
 	__u32 now;
 	bool v6;
@@ -54,14 +54,14 @@ static __always_inline bool is_stale(const struct vip *vip, __u64 old, __u64 new
 static __always_inline bool find_flow(const struct flow *flow, struct found *found)
 {
 	if (flow->v6)
-		return find6(TABLE_SESSIONS6, 0, &flow->key6, flow->hash, flow->now, found) != NOT_FOUND;
+		return find6(TABLE_SESSIONS6, 0, flow->key6, flow->hash, flow->now, found) != NOT_FOUND;
 	return find_session(flow->key, flow->hash, flow->now, found);
 }
 
 static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 {
 	if (flow->v6)
-		return insert_session6(&flow->key6, flow->hash, value, flow->now);
+		return insert_session6(flow->key6, flow->hash, value, flow->now);
 	return insert_session(flow->key, flow->hash, value, flow->now);
 }
 

@@ -46,7 +46,6 @@ static __always_inline int decide_far(context *ctx, const struct packet *packet,
 		if (!choice->session)
 			return count_and(VERDICT_DROP, choice->beside ? choice->beside : REASON_NO_SESSION);
 		key = &at->owner.key;
-		*key = flow->key6;
 		if (!flow->v6)
 			*key = (struct key6){ { 0, 0xffff00000000ULL | flow->key >> 32, flow->key & 0xffffffff } };
 		if (server->flags & SERVER_SOURCE_NAT) {
@@ -64,6 +63,67 @@ static __always_inline int decide_far(context *ctx, const struct packet *packet,
 	return finish(ctx, at, deliver(ctx, at, server));
 }
 
+/*
+ * The short way for what is most: whole, untagged IPv4 packets into an IPIP tunnel over IPv4, or to new addresses
+ * with the client's own port. Does what the long way does, by pointers; 0 where that one must be taken.
+ */
+static __always_inline int wrap_near(context *ctx, const struct packet *packet, const struct server *server)
+{
+	struct iphdr *ip = (void *)packet->ethernet + ETH_HLEN;
+	struct inherited inherited = { .class = ip->tos, .fragment = ip->frag_off & bpf_htons(IPV4_DONT_FRAGMENT) };
+	struct {
+		__u16 link[7];
+		__u32 ip[5];
+	} __attribute__((packed)) *outer;
+
+	inherited.id = inherited.fragment ? 0 : ip->id;
+	decrement_ttl4(ip);
+	if (frame_wrap(ctx, ETH_HLEN, sizeof(*ip), ETH_HLEN, false, false))
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	outer = bytes_at(ctx, 0, sizeof(*outer));
+	if (!outer)
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	rewrite_link((void *)outer, server->src, server->dst);
+	outer->link[6] = bpf_htons(ETH_P_IP);
+	put_outer4((void *)outer->ip, server, &inherited, packet->len, IPPROTO_IPIP);
+	if (server->ifindex == frame_ingress(ctx))
+		return frame_back(ctx);
+	frame_leave(ctx);
+	return bpf_redirect(server->ifindex, 0);
+}
+
+static __always_inline int translate_near(context *ctx, const struct packet *packet, const struct server *server)
+{
+	struct iphdr *ip = (void *)packet->ethernet + ETH_HLEN;
+	__be16 *ports = (void *)(ip + 1);
+	bool udp = packet->protocol == IPPROTO_UDP;
+	struct change change = {};
+
+	rewrite_link(packet->ethernet, server->src, server->dst);
+	put_word(&ip->daddr, server->to.word[0], &change.pseudo);
+	ip->check = changed(ip->check, change.pseudo);
+	decrement_ttl4(ip);
+	change.body = (__u16)~ports[1] + server->port;
+	ports[1] = server->port;
+	frame_fix(ctx, ETH_HLEN + sizeof(*ip) + (udp ? 6 : 16), &change, udp, false);
+	if (server->ifindex == frame_ingress(ctx))
+		return frame_back(ctx);
+	frame_leave(ctx);
+	return bpf_redirect(server->ifindex, 0);
+}
+
+/* Whether one of them will do. */
+static __always_inline bool is_near(context *ctx, const struct packet *packet, const struct choice *choice,
+				    const struct server *server)
+{
+	const struct iphdr *ip = (void *)packet->ethernet + ETH_HLEN;
+	__u32 outer = server->flags & SERVER_TUNNEL ? sizeof(*ip) : 0;
+
+	return !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN &&
+	       !(server->flags & (SERVER_LOCAL | SERVER_V6 | SERVER_GUE | SERVER_SOURCE_NAT)) && choice->session &&
+	       ip->ttl > 1 && packet->len + outer <= server->mtu && !segment_len(ctx);
+}
+
 static __always_inline int decide_segment(context *ctx, struct packet *packet, const struct vip *vip)
 {
 	struct choice choice = {};
@@ -79,8 +139,11 @@ static __always_inline int decide_segment(context *ctx, struct packet *packet, c
 	if (packet->flags & TCP_SYN && packet->flags & (TCP_FIN | TCP_RST))
 		return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
 	if (packet->v6) {
-		flow.key6 = session_key6(&packet->src6, true, packet->client_port, vip->id);
-		flow.hash = flow_hash6(&flow.key6);
+		if (!packet->at)
+			return VERDICT_DROP;
+		flow.key6 = &packet->at->owner.key;
+		*flow.key6 = session_key6(&packet->at->src, true, packet->client_port, vip->id);
+		flow.hash = flow_hash6(flow.key6);
 	} else {
 		flow.key = session_key(packet->src4, packet->client_port, vip->id);
 		flow.hash = flow_hash(flow.key);
@@ -88,6 +151,11 @@ static __always_inline int decide_segment(context *ctx, struct packet *packet, c
 	server = choose(&flow, &choice);
 	if (!server)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	if (server->flags & (SERVER_TUNNEL | SERVER_NAT) && is_near(ctx, packet, &choice, server)) {
+		count_server(choice.server, whole_len(ctx, packet), choice.new_session);
+		return server->flags & SERVER_TUNNEL ? wrap_near(ctx, packet, server) :
+						       translate_near(ctx, packet, server);
+	}
 	if (server->flags & (SERVER_TUNNEL | SERVER_NAT) || packet->is_fragment || packet->l3 != ETH_HLEN)
 		return decide_far(ctx, packet, &flow, &choice, server);
 	if (choice.beside)
@@ -106,7 +174,7 @@ static __always_inline int decide_segment(context *ctx, struct packet *packet, c
 static __always_inline struct vip *vip_of(const struct packet *packet)
 {
 	if (packet->v6)
-		return find_vip6(&packet->dst6, packet->port, packet->protocol);
+		return packet->at ? find_vip6(&packet->at->dst, packet->port, packet->protocol) : 0;
 	return find_vip(vip_bits(packet->dst4, packet->port, packet->protocol));
 }
 
@@ -149,8 +217,8 @@ static __always_inline int decide(context *ctx)
 	case PARSED_ODD: {
 		struct ip dst = { { packet.dst4 } };
 
-		if (packet.v6)
-			dst = packet.dst6;
+		if (packet.v6 && packet.at)
+			dst = packet.at->dst;
 		return odd_verdict(&dst, packet.v6, packet.reason);
 	}
 	default:

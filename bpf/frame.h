@@ -44,7 +44,8 @@ static __always_inline __u16 changed(__u16 checksum, __u64 change)
 
 typedef struct __sk_buff context;
 
-#define VERDICT_PASS TC_ACT_OK
+/* Whatever program stands behind this one has it next. */
+#define VERDICT_PASS TC_ACT_UNSPEC
 #define VERDICT_DROP TC_ACT_SHOT
 #define frame_load bpf_skb_load_bytes
 #define fib_lookup bpf_fib_lookup

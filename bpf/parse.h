@@ -11,6 +11,7 @@
 #include <linux/udp.h>
 #include "cursor.h"
 #include "maps.h"
+#include "scratch.h"
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
@@ -36,14 +37,6 @@
 #define NEIGHBOUR_SOLICITATION 135
 #define NEIGHBOUR_ADVERTISEMENT 136
 
-/* What ICMP and ICMPv6 messages begin with. */
-struct icmp {
-	__u8 type;
-	__u8 code;
-	__u16 checksum;
-	__be32 rest;
-};
-
 /* ARP for IPv4 over Ethernet (RFC 826). */
 struct arp {
 	__be16 hardware_type;
@@ -67,28 +60,21 @@ enum parsed {
 	PARSED_ODD,
 };
 
-/* What a fragment says of itself; offset and end in units of eight bytes. */
-struct fragment {
-	__u32 id;
-	__u16 offset;
-	__u16 end;
-};
-
+/* What every packet on the short way needs; more stands in the scratch, where a packet has it. */
 struct packet {
 	struct ethhdr *ethernet;
 	struct arp *arp;
-	__be32 src4, dst4; /* of IPv4 */
-	struct ip src6, dst6; /* of IPv6 */
+	struct scratch *at; /* of IPv6 packets and fragments */
+	__be32 src4, dst4; /* of IPv4; of IPv6 they stand in at->src and at->dst */
 	__be16 port;
 	__be16 client_port;
-	__u32 l3, l4; /* where headers begin */
+	__u16 l3, l4; /* where headers begin */
 	__u32 len; /* of the IP packet */
 	__u8 protocol;
 	__u8 v6;
 	__u8 flags;
-	__u8 is_fragment;
+	__u8 is_fragment; /* and at->journey.fragment says which */
 	__u8 reason; /* of PARSED_PASS and PARSED_ODD */
-	struct fragment fragment;
 };
 
 static __always_inline bool is_unicast(const __u8 mac[ETH_ALEN])
@@ -172,11 +158,11 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 {
 	enum reason cut = packet->is_fragment ? REASON_TINY_FRAGMENT : REASON_TRUNCATED;
 
-	if (packet->is_fragment && packet->fragment.offset != 0) {
+	if (packet->is_fragment && packet->at && packet->at->journey.fragment.offset != 0) {
 		/* It would be written over the transport header (RFC 1858, section 4). */
 		__u32 least = packet->protocol == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr);
 
-		if (packet->fragment.offset * 8 < least)
+		if (packet->at->journey.fragment.offset * 8 < least)
 			return odd(packet, REASON_FRAGMENT_OVERLAP);
 		return PARSED_LATER_FRAGMENT;
 	}
@@ -255,7 +241,8 @@ static __always_inline enum parsed parse_ipv4(context *ctx, struct cursor *curso
 		__u32 word = bpf_ntohs(ip->frag_off);
 
 		packet->is_fragment = true;
-		if (!note_fragment(&packet->fragment, bpf_ntohs(ip->id), word & IPV4_FRAGMENT_OFFSET,
+		packet->at = scratch_here();
+		if (!packet->at || !note_fragment(&packet->at->journey.fragment, bpf_ntohs(ip->id), word & IPV4_FRAGMENT_OFFSET,
 				   word & IPV4_MORE_FRAGMENTS, total_len - sizeof(*ip)))
 			return odd(packet, REASON_BAD_LENGTH);
 	}
@@ -361,15 +348,18 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 {
 	__u64 body_len = left(cursor);
 	struct ipv6hdr *ip = take(cursor, sizeof(*ip));
-	__u32 payload_len;
+	__u32 payload_len, l4;
 
 	if (!ip)
 		return pass(packet, REASON_RUNT);
 	if (ip->version != 6)
 		return pass(packet, REASON_BAD_VERSION);
 	packet->v6 = 1;
-	packet->src6 = *(struct ip *)&ip->saddr;
-	packet->dst6 = *(struct ip *)&ip->daddr;
+	packet->at = scratch_here();
+	if (!packet->at)
+		return pass(packet, REASON_NOT_SERVICE);
+	packet->at->src = *(struct ip *)&ip->saddr;
+	packet->at->dst = *(struct ip *)&ip->daddr;
 	payload_len = bpf_ntohs(ip->payload_len);
 	packet->len = sizeof(*ip) + payload_len;
 	if (packet->len > body_len && packet->len > frame_len(ctx) - packet->l3)
@@ -386,22 +376,27 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 			return pass(packet, REASON_NOT_SERVICE);
 		if (walked.reason)
 			return odd(packet, walked.reason);
-		packet->protocol = walked.protocol;
-		packet->l4 = walked.l4;
-		packet->is_fragment = walked.is_fragment;
-		packet->fragment = walked.fragment;
-		*cursor = cursor_of(ctx);
-		packet->ethernet = take(cursor, sizeof(struct ethhdr));
+		l4 = walked.l4;
 		/* A header behind this isn't looked for: no sender puts it there. */
-		if (!packet->ethernet || packet->l4 < sizeof(struct ethhdr) || packet->l4 > 0x3fff)
+		if (l4 < sizeof(struct ethhdr) || l4 > 0x3fff)
 			return odd(packet, REASON_EXTENSION_HEADERS);
-		cursor->at += packet->l4 - sizeof(struct ethhdr);
+		packet->l4 = l4;
+		packet->protocol = walked.protocol;
+		packet->is_fragment = walked.is_fragment;
+		packet->at->journey.fragment = walked.fragment;
+		packet->ethernet = bytes_at(ctx, 0, sizeof(struct ethhdr));
+		if (!packet->ethernet)
+			return odd(packet, REASON_TRUNCATED);
+		cursor->at = bytes_at(ctx, l4, 0);
+		cursor->end = (void *)(long)ctx->data_end;
+		if (!cursor->at)
+			return odd(packet, REASON_TRUNCATED);
 	}
 	if (!is_transport(packet->protocol) && packet->protocol != IPPROTO_ICMPV6)
 		return pass(packet, REASON_NOT_SERVICE);
 	if (packet->ethernet->h_source[0] & 1)
 		return odd(packet, REASON_MULTICAST_SOURCE);
-	if (is_martian6(&packet->src6) || same_ip(&packet->src6, &packet->dst6))
+	if (is_martian6(&packet->at->src) || same_ip(&packet->at->src, &packet->at->dst))
 		return odd(packet, REASON_MARTIAN_SOURCE);
 	if (packet->protocol == IPPROTO_ICMPV6)
 		return PARSED_ICMP;

@@ -3,13 +3,41 @@
 #ifndef EVENER_REWRITE_H
 #define EVENER_REWRITE_H
 
-#include "scratch.h"
+#include "parse.h"
 
 /* Time to live and hop limit of packets that begin here. */
 #define TTL 64
 /* How much of a packet an ICMP error quotes. */
 #define QUOTE_LEN 512
 #define GUE_PORT 6080
+
+/* Notes what is known of a packet for the functions that are not inlined. */
+static __always_inline struct scratch *scratch_for(const struct packet *packet)
+{
+	struct scratch *at = packet->at ? packet->at : scratch_here();
+	struct journey *journey;
+
+	if (!at)
+		return 0;
+	journey = &at->journey;
+	journey->hash = 0;
+	journey->server = NO_SERVER;
+	journey->l3 = packet->l3;
+	journey->l4 = packet->l4;
+	journey->len = packet->len;
+	journey->bytes = 0;
+	journey->new_session = false;
+	journey->reason = 0;
+	journey->vip = 0;
+	journey->port = 0;
+	journey->protocol = packet->protocol;
+	journey->v6 = packet->v6;
+	journey->flags = packet->flags;
+	journey->is_fragment = packet->is_fragment;
+	journey->src_port = packet->client_port;
+	journey->dst_port = packet->port;
+	return at;
+}
 
 static __always_inline bool is_later(const struct journey *journey)
 {

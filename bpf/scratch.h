@@ -6,8 +6,30 @@
 #ifndef EVENER_SCRATCH_H
 #define EVENER_SCRATCH_H
 
-#include "parse.h"
-#include "sessions.h"
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include "frame.h"
+#include "maps.h"
+
+/* What ICMP and ICMPv6 messages begin with. */
+struct icmp {
+	__u8 type;
+	__u8 code;
+	__u16 checksum;
+	__be32 rest;
+};
+
+/* What a fragment says of itself; offset and end in units of eight bytes. */
+struct fragment {
+	__u32 id;
+	__u16 offset;
+	__u16 end;
+};
+
+/* The client's address, and port with VIP id: key of a `struct session6`. */
+struct key6 {
+	__u64 word[3];
+};
 
 /* A packet on its way, for what is not inlined: by offsets, since pointers don't survive a call. */
 struct journey {
@@ -152,33 +174,11 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
-static __always_inline struct scratch *scratch_for(const struct packet *packet)
+static __always_inline struct scratch *scratch_here(void)
 {
 	__u32 first = 0;
-	struct scratch *scratch_here = bpf_map_lookup_elem(&scratch, &first);
-	struct journey *journey;
 
-	if (!scratch_here)
-		return 0;
-	journey = &scratch_here->journey;
-	journey->hash = 0;
-	journey->server = NO_SERVER;
-	journey->l3 = packet->l3;
-	journey->l4 = packet->l4;
-	journey->len = packet->len;
-	journey->bytes = 0;
-	journey->new_session = false;
-	journey->reason = 0;
-	journey->vip = 0;
-	journey->port = 0;
-	journey->protocol = packet->protocol;
-	journey->v6 = packet->v6;
-	journey->flags = packet->flags;
-	journey->is_fragment = packet->is_fragment;
-	journey->fragment = packet->fragment;
-	journey->src_port = packet->client_port;
-	journey->dst_port = packet->port;
-	return scratch_here;
+	return bpf_map_lookup_elem(&scratch, &first);
 }
 
 #endif

@@ -8,6 +8,7 @@
 #define EVENER_SESSIONS_H
 
 #include "maps.h"
+#include "scratch.h"
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, to) (*(volatile typeof(x) *)&(x) = (to))
@@ -90,10 +91,6 @@ static __always_inline __u32 scale(__u32 x, __u32 n)
 {
 	return ((__u64)x * n) >> 32;
 }
-
-struct key6 {
-	__u64 word[3];
-};
 
 /* An IPv4 address is mapped (RFC 4291, section 2.5.5.2). */
 static __always_inline struct key6 session_key6(const struct ip *client, bool v6, __be16 port, __u16 vip)

@@ -18,7 +18,7 @@ fn files() -> Result<Vec<CaseFile>> {
 fn check(tallies: &[Tally]) {
     let sum = |count: fn(&Tally) -> usize| tallies.iter().map(count).sum::<usize>();
     let (cases, packets, left_out) = (sum(|t| t.cases), sum(|t| t.packets), sum(|t| t.left_out));
-    println!("{cases} cases, {packets} packets; {left_out} packets left out for their length");
+    println!("{cases} cases, {packets} packets; {left_out} packets left out");
     let failures: Vec<&str> = tallies.iter().flat_map(|tally| &tally.failures).map(String::as_str).collect();
     assert!(failures.is_empty(), "{} of {cases} cases fail\n\n{}\n", failures.len(), failures.join("\n\n"));
 }

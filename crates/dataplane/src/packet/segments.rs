@@ -184,3 +184,111 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
         place.copy_from_slice(&value.to_be_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Link header, an outer IPv4 header with UDP and GUE, an inner packet of `payload` bytes.
+    fn frame(v6: bool, udp: bool, payload: usize) -> (Vec<u8>, usize, usize) {
+        let l3 = 14 + 20 + 12;
+        let transport_len = if udp { 8 } else { 32 };
+        let mut frame = vec![0; l3];
+        frame[14] = 0x45;
+        frame[18..20].copy_from_slice(&[0xff, 0xff]);
+        frame[23] = protocol::UDP;
+        let next = if udp { protocol::UDP } else { protocol::TCP };
+        let len = (transport_len + payload) as u16;
+        if v6 {
+            frame.extend([0x60, 0, 0, 0]);
+            frame.extend(len.to_be_bytes());
+            frame.extend([next, 64]);
+            frame.extend([7; 32]);
+        } else {
+            frame.extend([0x45, 0]);
+            frame.extend((20 + len).to_be_bytes());
+            frame.extend([0, 9, 0x40, 0, 64, next, 0, 0]);
+            frame.extend([7; 8]);
+        }
+        let l4 = frame.len();
+        frame.resize(l4 + transport_len, 0);
+        if !udp {
+            frame[l4 + 4..l4 + 8].copy_from_slice(&u32::MAX.to_be_bytes());
+            frame[l4 + 12] = 0x80;
+            frame[l4 + 13] = 0x10 | TCP_FIN_PSH | TCP_CWR;
+        }
+        frame.extend((0..payload).map(|n| n as u8));
+        (frame, l3, l4)
+    }
+
+    /// The one's complement sum of a transport with its pseudo-header is all ones.
+    fn is_whole(segment: &[u8], l3: usize, l4: usize, udp: bool) -> bool {
+        let addresses = if segment[l3] >> 4 == 4 { 12..20 } else { 8..40 };
+        let pseudo = checksum::add(0, &segment[l3 + addresses.start..l3 + addresses.end]);
+        let len = (segment.len() - l4) as u32 + if udp { 17 } else { 6 };
+        checksum::finish(checksum::add(checksum::add(pseudo, &len.to_be_bytes()), &segment[l4..])) == 0
+    }
+
+    #[test]
+    fn segments_are_the_packets_that_the_frame_stands_for() {
+        for (v6, udp) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (frame, l3, l4) = frame(v6, udp, 2500);
+            let gathered = Gathered { frame: &frame, outer: Some(14), l3, l4, udp, segment_len: 1000 };
+            let mut segments = Segments::default();
+            segments.cut(&gathered, 10);
+            let header_len = if udp { 8 } else { 32 };
+            let mut payload = Vec::new();
+            for (number, segment) in segments.each().enumerate() {
+                assert_eq!(segment[..10], [0; 10]);
+                let segment = &segment[10..];
+                payload.extend_from_slice(&segment[l4 + header_len..]);
+                assert_eq!(half(segment, 16).unwrap(), segment.len() - 14, "outer length");
+                assert_eq!(half(segment, 38).unwrap(), segment.len() - 34, "outer UDP length");
+                assert_eq!(checksum::finish(checksum::add(0, &segment[14..34])), 0, "outer checksum");
+                assert_eq!(half(segment, 18).unwrap() as u16, 0xffff_u16.wrapping_add(number as u16));
+                if v6 {
+                    assert_eq!(half(segment, l3 + 4).unwrap(), segment.len() - l4);
+                } else {
+                    assert_eq!(half(segment, l3 + 2).unwrap(), segment.len() - l3);
+                    assert_eq!(checksum::finish(checksum::add(0, &segment[l3..l3 + 20])), 0);
+                }
+                assert!(is_whole(segment, l3, l4, udp), "transport checksum");
+                if !udp {
+                    let sequence = u32::MAX.wrapping_add(number as u32 * 1000);
+                    assert_eq!(segment[l4 + 4..l4 + 8], sequence.to_be_bytes());
+                    let flags = [0x10 | TCP_CWR, 0x10, 0x10 | TCP_FIN_PSH][number];
+                    assert_eq!(segment[l4 + 13], flags);
+                }
+            }
+            assert_eq!(payload, frame[l4 + header_len..]);
+            assert_eq!(payload.len(), 2500);
+        }
+    }
+
+    #[test]
+    fn headers_that_make_no_sense_give_nothing() {
+        let (frame, l3, l4) = frame(false, false, 100);
+        let mut segments = Segments::default();
+        for len in 0..frame.len() {
+            let gathered =
+                Gathered { frame: &frame[..len], outer: Some(14), l3, l4, udp: false, segment_len: 40 };
+            segments.cut(&gathered, 0);
+            assert_eq!(segments.each().count(), 0, "{len}");
+        }
+        segments.cut(&Gathered { frame: &frame, outer: None, l3, l4: 60_000, udp: true, segment_len: 0 }, 0);
+        assert_eq!(segments.each().count(), 0);
+    }
+
+    #[test]
+    fn a_checksum_left_to_the_hardware_is_finished() {
+        for odd in [0, 1] {
+            let (mut frame, l3, l4) = frame(false, true, 101 + odd);
+            let len = (frame.len() - l4) as u32 + 17;
+            let pseudo = !checksum::finish(checksum::add(checksum::add(0, &[7; 8]), &len.to_be_bytes()));
+            put(&mut frame, l4 + 6, pseudo);
+            finish_checksum(&mut frame, l4, 6);
+            assert!(is_whole(&frame, l3, l4, true));
+        }
+    }
+}

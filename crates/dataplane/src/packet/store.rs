@@ -95,7 +95,7 @@ impl Store {
         let (sessions, ports) = (self.sessions(), Ports::new(&self.ports));
         sessions.recover(now);
         sessions.sweep(0..sessions.buckets(), now, |_, value| known(value.server()));
-        Table::new(&*self.ports, &[]).recover(now);
+        Table::new(&self.ports, &[]).recover(now);
         ports.sweep(now, |_, value| known(value.server()));
     }
 

@@ -15,7 +15,7 @@ use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 use super::abi;
 use super::program::{Program, Size};
 use super::test_run::run;
-use crate::EngineError;
+use crate::{Counters, EngineError};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bench.bpf.o"));
 /// Whose packets are measured.
@@ -150,6 +150,14 @@ impl Bench {
             program.ok_or_else(|| EngineError::Capacity("a measuring program is missing".into()))?;
         let mut out = vec![0u8; 256];
         Ok(run(program.as_fd().as_raw_fd(), &frame, &mut out, packets)?.2.as_nanos() as u64)
+    }
+
+    /// What the director's programs counted, to see that what was measured is what was meant.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn counters(&self) -> Result<Counters, EngineError> {
+        self.program.counters()
     }
 
     /// Live sessions and slots for them.

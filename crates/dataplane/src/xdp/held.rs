@@ -135,7 +135,12 @@ impl Worker {
         let mut builder = RingBufferBuilder::new();
         let ring = builder.add(&self.map, take).map(drop).and_then(|()| builder.build());
         match ring.map_err(|error| refused("reading held fragments", error)) {
-            Ok(ring) => self.serve(&ring, &room),
+            Ok(ring) => {
+                // What an earlier daemon left is too old: its packets' numbers may be used again by now.
+                let _ = ring.consume();
+                room.replace(Room::default());
+                self.serve(&ring, &room);
+            }
             Err(error) => tracing::error!(%error, "later fragments that come first are lost"),
         }
     }

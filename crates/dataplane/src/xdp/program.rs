@@ -261,8 +261,7 @@ impl Program {
         let mut counters = Counters::default();
         for reason in Reason::ALL {
             let values = per_cpu("reasons", *reason as u32)?;
-            let total = values.iter().fold(0u64, |sum, value| sum.wrapping_add(word(value, 0)));
-            counters.reasons.insert(*reason, total);
+            counters.reasons.insert(*reason, values.iter().map(|value| word(value, 0)).sum());
         }
         for slot in self.tables.servers.keys() {
             let values = per_cpu("server_stats", u32::from(*slot))?;
@@ -270,12 +269,10 @@ impl Program {
             let server = ServerCounters { packets: sum(0), bytes: sum(1), connections: sum(2) };
             counters.servers.insert(*slot, server);
         }
-        // The program spares a second counter for what every packet given to a server counts already. What was
-        // given and not forwarded is up the stack, or is in the first one as a number below zero.
+        // The program spares a second counter for what every packet given to a server counts already.
         let given: u64 = counters.servers.values().map(|server| server.packets).sum();
-        let of = |reason: Reason| counters.reasons.get(&reason).copied().unwrap_or_default();
-        let forwarded = given.wrapping_add(of(Reason::Forwarded)).wrapping_sub(of(Reason::Local));
-        counters.reasons.insert(Reason::Forwarded, forwarded);
+        let local = counters.reasons.get(&Reason::Local).copied().unwrap_or_default();
+        counters.reasons.insert(Reason::Forwarded, given.saturating_sub(local));
         Ok(counters)
     }
 

@@ -18,8 +18,9 @@ const XDP_REDIRECT: u32 = 4;
 /// The loopback interface, which test runs come in by.
 const LOOPBACK: u32 = 1;
 
-/// TC verdicts (linux/pkt_cls.h).
+/// TC verdicts (linux/pkt_cls.h): up the stack, and whatever comes next, which here is the stack too.
 const TC_PASS: u32 = 0;
+const TC_NEXT: u32 = u32::MAX;
 const TC_REDIRECT: u32 = 7;
 
 /// Runs a frame through the program that such a hook wants.
@@ -39,7 +40,7 @@ pub(super) fn director(
         (Hook::Xdp, XDP_TX) => Verdict::Forward { ifindex: LOOPBACK },
         // The target is not told; the frame's new source MAC is that interface's own.
         (Hook::Xdp, XDP_REDIRECT) | (Hook::Tc, TC_REDIRECT) => Verdict::Forward { ifindex: 0 },
-        (Hook::Xdp, XDP_PASS) | (Hook::Tc, TC_PASS) => Verdict::Pass,
+        (Hook::Xdp, XDP_PASS) | (Hook::Tc, TC_PASS | TC_NEXT) => Verdict::Pass,
         _ => Verdict::Drop,
     };
     Ok((verdict, out))

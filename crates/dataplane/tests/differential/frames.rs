@@ -152,7 +152,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     );
     let echo = (any::<bool>(), service(), prop_oneof![5 => Just(0u8), 1 => any::<u8>()], 0usize..100)
         .prop_map(|(v6, vip, kind, len)| Kind::Echo { v6, vip, kind, len });
-    let arp = (0u8..4, 98u8..106, 98u8..106, 14usize..70)
+    let arp = (0u8..4, 98u8..106, 98u8..106, 15usize..70)
         .prop_map(|(operation, target, sender, len)| Kind::Arp { operation, target, sender, len });
     let solicitation =
         (98u8..106, 98u8..108, prop_oneof![5 => Just(255u8), 1 => Just(64)], any::<bool>(), any::<bool>())
@@ -170,7 +170,7 @@ fn kind() -> impl Strategy<Value = Kind> {
         1 => echo,
         1 => arp,
         1 => solicitation,
-        1 => prop::collection::vec(any::<u8>(), 14..128).prop_map(Kind::Random),
+        1 => prop::collection::vec(any::<u8>(), 15..128).prop_map(Kind::Random),
     ]
 }
 
@@ -180,8 +180,9 @@ pub fn plan() -> impl Strategy<Value = Plan> {
         2 => (0usize..120, any::<u8>()).prop_map(|(at, to)| Damage::SetByte(at, to)),
         3 => (12usize..48, any::<u8>()).prop_map(|(at, to)| Damage::SetHeaderByte(at, to)),
         1 => Just(Damage::SetHeaderByte(14, 0x46)),
-        1 => (0usize..24).prop_map(Damage::Shorten),
-        1 => (14usize..120).prop_map(Damage::Truncate),
+        1 => Just(Damage::SetHeaderByte(6, 3)),
+        2 => prop_oneof![Just(8usize), Just(16), 0usize..24].prop_map(Damage::Shorten),
+        1 => (15usize..120).prop_map(Damage::Truncate),
         1 => (1usize..100).prop_map(Damage::Extend),
     ];
     let tags = prop_oneof![10 => Just(0usize), 2 => Just(1), 1 => Just(2), 1 => Just(3)];

@@ -102,11 +102,18 @@ fn sessions(memory: &Memory<'_>, now: u32) -> Vec<String> {
 }
 
 /// Gives a frame to both and compares; what the core made of it.
-fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<(Decision, Vec<u8>), TestCaseError> {
-    let (decision, after) = core.decide(before);
-    let (verdict, bytes) =
-        c.engine.test_run(c.hook, before).map_err(|error| TestCaseError::fail(error.to_string()))?;
+fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<Option<(Decision, Vec<u8>)>, TestCaseError> {
     let hook = c.hook;
+    let (verdict, bytes) = match c.engine.test_run(hook, before) {
+        // TC's test run refuses frames that end before the IP header that their type promises.
+        Err(EngineError::System { source, .. })
+            if hook == Hook::Tc && before.len() < 54 && source.raw_os_error() == Some(22) =>
+        {
+            return Ok(None);
+        }
+        ran => ran.map_err(|error| TestCaseError::fail(error.to_string()))?,
+    };
+    let (decision, after) = core.decide(before);
     prop_assert!(
         same_verdict(hook, decision.verdict, verdict),
         "{hook:?}: {decision:?} but {verdict:?} for {before:02x?}; the C counted {:?}",
@@ -115,7 +122,7 @@ fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<(Decision, Vec<u8>
     if matches!(decision.verdict, Verdict::Forward { .. } | Verdict::Pass) {
         prop_assert!(after == bytes, "{hook:?}: {decision:?}\n{}", difference(before, &after, &bytes));
     }
-    Ok((decision, after))
+    Ok(Some((decision, after)))
 }
 
 fn difference(before: &[u8], core: &[u8], c: &[u8]) -> String {
@@ -127,8 +134,8 @@ fn round(plans: &[Plan], c: &Kernel, core: &mut Core) -> TestCaseResult {
     let mut seen = Vec::new();
     for plan in plans {
         let Some(before) = plan.frame(&seen) else { continue };
-        let (decision, after) = meet(core, c, &before)?;
-        if matches!(decision.reason, Reason::Forwarded | Reason::Answered) {
+        let Some((decision, after)) = meet(core, c, &before)? else { continue };
+        if matches!(decision.reason, Reason::Forwarded | Reason::Answered | Reason::Local) {
             seen.push(after);
         }
     }

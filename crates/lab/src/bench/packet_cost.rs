@@ -152,7 +152,7 @@ impl Surroundings {
         ip_batch(&[], &[format!("netns add {}", made.netns.name())])?;
         let lines = [
             "link set lo up",
-            "link add out address 02:00:00:00:00:02 index 2 type veth peer name other",
+            "link add out address 02:00:00:00:00:02 index 2 type veth peer name other index 3",
             "link set out up",
             "link set other up",
             "neigh replace 169.254.0.9 lladdr 02:00:00:00:00:09 dev out nud permanent",

@@ -1,6 +1,7 @@
 //! A network namespace that looks like a director's host as a file of cases describes it.
 
 use std::net::IpAddr;
+use std::process::Command;
 
 use anyhow::Result;
 use evener_core::wire::Mac;
@@ -9,6 +10,7 @@ use super::CaseFile;
 use super::routes::{Next, Route};
 use crate::netns::{Netns, ip_batch};
 use crate::owner;
+use crate::wait;
 
 /// Where the interfaces' numbers begin: the loopback interface has number 1 already.
 pub(super) const FIRST: u32 = 100;
@@ -49,7 +51,19 @@ impl Ground {
             let settings = ["ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding"];
             ground.netns.sysctl(&settings.map(|path| (path, "1")))?;
         }
+        ground.wait_until_up()?;
         Ok(ground)
+    }
+
+    /// A frame that is sent before the kernel has noticed that both ends of a cable are up is lost.
+    fn wait_until_up(&self) -> Result<()> {
+        let name = self.netns.name();
+        wait::until("all cables are up", || {
+            let output = Command::new("ip").args(["-n", name, "-brief", "link"]).output()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let mut cables = text.lines().filter(|line| line.starts_with("in") || line.starts_with("out"));
+            Ok(cables.all(|line| line.split_whitespace().nth(1) == Some("UP")))
+        })
     }
 }
 
@@ -68,9 +82,10 @@ fn route_lines(route: &Route) -> Vec<String> {
         return vec![format!("route add {network}/{bits} via {gateway} dev in1 onlink")];
     };
     let gateway = gateway(*network, *mac);
+    // a program's look-up minds the MTU of a route only where it is locked
     vec![
         format!("neigh replace {gateway} lladdr {mac} dev in{interface} nud permanent"),
-        format!("route add {network}/{bits} via {gateway} dev in{interface} mtu {mtu} onlink"),
+        format!("route add {network}/{bits} via {gateway} dev in{interface} mtu lock {mtu} onlink"),
     ]
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evener_core::decide::{Reason, Verdict};
+use evener_core::parse::{Parsed, parse};
 use evener_core::sessions::State;
 use evener_core::tables::{Delta, Tables};
 use evener_core::wire::Mac;
@@ -33,7 +34,8 @@ pub fn play(file: &CaseFile, hook: Hook) -> Result<Tally> {
         let engine = start(2)?;
         let tables = Arc::<Tables>::default();
         let loaded = Arc::clone(&tables);
-        let mut kernel = Kernel { engine, hook, tables, loaded, ingress: LOOPBACK, held: Vec::new() };
+        let (ingress, held) = (LOOPBACK, Vec::new());
+        let mut kernel = Kernel { engine, hook, tables, loaded, ingress, held, worn: false, sessions_max: 2 };
         Ok(run(file, &mut kernel))
     })?
 }
@@ -50,6 +52,9 @@ struct Kernel {
     /// Frames that wait for another, and where they came in. The engine's own waiting room is open only while
     /// it is attached.
     held: Vec<(u32, Vec<u8>)>,
+    /// Whether the engine remembers a first fragment, which it does for longer than a case takes.
+    worn: bool,
+    sessions_max: usize,
 }
 
 impl Kernel {
@@ -81,6 +86,8 @@ impl Kernel {
             self.ingress = ingress;
             self.load()?;
         }
+        let own = self.tables.interfaces.get(&ingress).copied();
+        self.worn |= matches!(parse(frame, own), Parsed::Segment(segment) if segment.at.fragment.is_some());
         let before = self.engine.counters()?.reasons;
         let (verdict, frame) = self.engine.test_run(self.hook, frame)?;
         let reasons = counted(&before, &self.engine.counters()?.reasons);
@@ -121,15 +128,31 @@ impl Subject for Kernel {
         }
     }
 
-    /// A test run takes no less than an Ethernet header, and no more than a page with the kernel's notes.
-    fn frame_lens(&self) -> RangeInclusive<usize> {
-        14..=3000
+    /// A test run takes no less than an Ethernet header (TC's no less than the IP header that it tells of), and no
+    /// more than a page with the kernel's notes.
+    fn takes(&self, frame: &[u8]) -> bool {
+        let least = match (self.hook, frame.get(12..14)) {
+            (Hook::Tc, Some([0x08, 0x00])) => 34,
+            (Hook::Tc, Some([0x86, 0xdd])) => 54,
+            (Hook::Tc, _) => 15,
+            (Hook::Xdp, _) => 14,
+        };
+        (least..=3000).contains(&frame.len())
     }
 
+    /// A program takes a while to be loaded and verified, so it is used again.
     fn begin(&mut self, case: &Case) -> Result<()> {
-        self.engine = start(case.sessions_max)?;
-        (self.tables, self.loaded) = (Arc::clone(&case.tables), Arc::default());
+        self.tables = Arc::clone(&case.tables);
         self.held.clear();
+        if self.worn || case.sessions_max != self.sessions_max {
+            self.engine = start(case.sessions_max)?;
+            self.loaded = Arc::default();
+            (self.worn, self.sessions_max) = (false, case.sessions_max);
+        }
+        let (memory, now) = (self.engine.memory(), self.engine.now());
+        memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
+        memory.ports.sweep(now, |_, _| false);
+        memory.counts.cursors.iter().for_each(|cursor| cursor.store(0, Ordering::Relaxed));
         self.load()
     }
 

@@ -10,6 +10,7 @@ mod kernel;
 mod packet;
 mod routes;
 mod run;
+mod sniffer;
 mod spec;
 mod text;
 mod transport;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::sleep;
@@ -13,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use evener_core::decide::Reason;
 use evener_core::sessions::State;
 use evener_core::tables::{Delta, Tables};
+use evener_core::wire::{icmpv6, protocol};
 use evener_dataplane::Engine;
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::packet::{Options, PacketEngine};
@@ -20,7 +20,8 @@ use nix::net::if_::if_nametoindex;
 
 use super::ground::{FIRST, Ground, MTU};
 use super::kernel::counted;
-use super::{Case, CaseFile, Exit, Packet, SEED, Seen, Subject, Tally, run};
+use super::sniffer::Sniffer;
+use super::{Action, Case, CaseFile, Exit, Packet, SEED, Seen, Subject, Tally, run};
 use crate::owner;
 
 /// How long a frame may be on its way on a busy machine before it is missed.
@@ -54,9 +55,10 @@ impl Cables {
         let session_file = owner::directory().join(format!("{}sessions", self.ground.prefix));
         fs::create_dir_all(owner::directory())?;
         self.ground.netns.enter(|| -> Result<Tally> {
-            let mut ends = vec![(Exit::Host, open("lo")?)];
+            let tags = has_tags(file);
+            let mut ends = vec![(Exit::Host, End::open("lo", false)?)];
             for number in file.interfaces.keys() {
-                ends.push((Exit::Interface(*number), open(&format!("out{number}"))?));
+                ends.push((Exit::Interface(*number), End::open(&format!("out{number}"), tags)?));
             }
             let mut bench = Bench { ends, session_file, engine: None, tables: Arc::default() };
             let tally = run(file, &mut bench);
@@ -66,15 +68,53 @@ impl Cables {
     }
 }
 
-fn open(name: &str) -> Result<LinkSocket> {
-    LinkSocket::open(if_nametoindex(name)?, EtherType::All)
-        .with_context(|| format!("Opening a socket on {name} failed"))
+/// Our end of a cable.
+struct End {
+    socket: LinkSocket,
+    /// Where frames may have tags, what comes is told by this.
+    sniffer: Option<Sniffer>,
+}
+
+impl End {
+    fn open(name: &str, tags: bool) -> Result<End> {
+        let socket = LinkSocket::open(if_nametoindex(name)?, EtherType::All)
+            .with_context(|| format!("Opening a socket on {name} failed"))?;
+        let sniffer = if tags { Some(Sniffer::start(name)?) } else { None };
+        Ok(End { socket, sniffer })
+    }
+
+    /// The frames that have come by now.
+    fn frames(&self) -> Result<Vec<Vec<u8>>> {
+        if let Some(sniffer) = &self.sniffer {
+            return Ok(sniffer.frames().collect());
+        }
+        let mut frames = Vec::new();
+        let mut buffer = vec![0; 2 * MTU];
+        loop {
+            match self.socket.recv(&mut buffer) {
+                Ok((_, about)) if about.outgoing => {}
+                Ok((len, _)) => frames.push(buffer.get(..len).unwrap_or_default().to_vec()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(frames),
+                Err(error) => return Err(error).context("Receiving a frame failed"),
+            }
+        }
+    }
+}
+
+/// Whether any frame of a file has a VLAN tag.
+fn has_tags(file: &CaseFile) -> bool {
+    let mut steps = file.cases.iter().flat_map(|case| &case.steps);
+    steps.any(|step| matches!(&step.action, Action::Packet(packet) if is_tagged(&packet.frame)))
+}
+
+fn is_tagged(frame: &[u8]) -> bool {
+    matches!(frame.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]))
 }
 
 /// The engine, and our ends of its cables.
 struct Bench {
     /// What the engine sends up its host's own stack is to be seen on the loopback interface.
-    ends: Vec<(Exit, LinkSocket)>,
+    ends: Vec<(Exit, End)>,
     session_file: PathBuf,
     engine: Option<Box<PacketEngine>>,
     tables: Arc<Tables>,
@@ -98,21 +138,9 @@ impl Bench {
     /// The frames that have come out by now.
     fn frames(&self) -> Result<Vec<(Exit, Vec<u8>)>> {
         let mut frames = Vec::new();
-        let mut buffer = vec![0; 2 * MTU];
-        for (exit, socket) in &self.ends {
-            loop {
-                match socket.recv(&mut buffer) {
-                    Ok((_, about)) if about.outgoing => {}
-                    Ok((len, _)) => {
-                        let frame = buffer.get(..len).unwrap_or_default();
-                        if !is_hosts_own(frame) {
-                            frames.push((*exit, frame.to_vec()));
-                        }
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) => return Err(error).context("Receiving a frame failed"),
-                }
-            }
+        for (exit, end) in &self.ends {
+            let own = end.frames()?.into_iter().filter(|frame| !is_hosts_own(frame));
+            frames.extend(own.map(|frame| (*exit, frame)));
         }
         Ok(frames)
     }
@@ -122,13 +150,15 @@ impl Bench {
     }
 }
 
-/// Whether a frame is a question for a neighbour's address: the host asks those, an engine never does.
+/// Whether a frame is what a host says by itself and an engine never does: a question for a neighbour's address,
+/// or that it has no way to somewhere.
 fn is_hosts_own(frame: &[u8]) -> bool {
     const ARP_REQUEST: [u8; 10] = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1];
-    let solicitation = frame.get(12..14) == Some(&[0x86, 0xdd])
-        && frame.get(20) == Some(&evener_core::wire::protocol::ICMPV6)
-        && frame.get(54) == Some(&evener_core::wire::icmpv6::NEIGHBOUR_SOLICITATION);
-    frame.get(12..22) == Some(&ARP_REQUEST) || solicitation
+    const LOOPBACK: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let icmpv6 = frame.get(12..14) == Some(&[0x86, 0xdd]) && frame.get(20) == Some(&protocol::ICMPV6);
+    let solicitation = icmpv6 && frame.get(54) == Some(&icmpv6::NEIGHBOUR_SOLICITATION);
+    let from_itself = icmpv6 && frame.get(22..38) == Some(&LOOPBACK);
+    frame.get(12..22) == Some(&ARP_REQUEST) || solicitation || from_itself
 }
 
 /// What was seen of a frame that came in as `packet`. What was held may come out with it.
@@ -157,9 +187,11 @@ impl Subject for Bench {
         "packet"
     }
 
-    /// A link sends no less than an Ethernet header, and no more than its MTU behind that.
-    fn frame_lens(&self) -> RangeInclusive<usize> {
-        14..=14 + MTU
+    /// A link sends no less than an Ethernet header, and no more than its MTU behind that; and the kernel takes
+    /// the first tag off, or the frame away.
+    fn takes(&self, frame: &[u8]) -> bool {
+        let least = if is_tagged(frame) { 18 } else { 14 };
+        (least..=14 + MTU).contains(&frame.len())
     }
 
     fn begin(&mut self, case: &Case) -> Result<()> {
@@ -192,7 +224,7 @@ impl Subject for Bench {
         let before = self.reasons()?;
         let ingress = Exit::Interface(packet.ingress);
         let (_, cable) = self.ends.iter().find(|(end, _)| *end == ingress).context("No such cable")?;
-        cable.send(&packet.frame).context("Sending the frame failed")?;
+        cable.socket.send(&packet.frame).context("Sending the frame failed")?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             let reasons = counted(&before, &self.reasons()?);

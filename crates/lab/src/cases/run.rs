@@ -1,7 +1,6 @@
 //! Plays cases on a subject and says where it differs.
 
 use std::fmt::Write as _;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -16,8 +15,8 @@ pub trait Subject {
     /// For people.
     fn name(&self) -> &'static str;
 
-    /// Lengths of frames that can be given to it, in bytes.
-    fn frame_lens(&self) -> RangeInclusive<usize>;
+    /// Whether a frame can be given to it.
+    fn takes(&self, frame: &[u8]) -> bool;
 
     /// Begins a case: no session is known, and the tables are the case's.
     ///
@@ -52,7 +51,7 @@ pub struct Tally {
     pub cases: usize,
     /// Packets given.
     pub packets: usize,
-    /// Packets left out, because the subject can't be given frames of their length.
+    /// Packets left out, because the subject can't be given such frames.
     pub left_out: usize,
     /// What differed, for people.
     pub failures: Vec<String>,
@@ -77,9 +76,7 @@ fn play(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Result<(),
     subject.begin(case).context("The case can't begin").map_err(failed(case.line))?;
     for step in &case.steps {
         match &step.action {
-            Action::Packet(packet) if !subject.frame_lens().contains(&packet.frame.len()) => {
-                tally.left_out += 1
-            }
+            Action::Packet(packet) if !subject.takes(&packet.frame) => tally.left_out += 1,
             Action::Packet(packet) => {
                 tally.packets += 1;
                 let seen = subject.meet(packet).map_err(failed(step.line))?;

@@ -1,9 +1,13 @@
-//! The application-space engine, on real links between network namespaces.
+//! The engines on real links between network namespaces: the application-space engine, and what test runs can't
+//! show of the kernel's.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod connections;
+mod fragments;
 mod frames;
 mod hosts;
+mod kernel;
+mod methods;
 mod raw_only;
 
 use std::collections::BTreeMap;
@@ -74,6 +78,6 @@ fn apply(engine: &mut PacketEngine, tables: Tables) {
     engine.apply(&Delta::between(&Tables::default(), &tables), &tables).unwrap();
 }
 
-fn count(engine: &PacketEngine, reason: Reason) -> u64 {
+fn count(engine: &dyn Engine, reason: Reason) -> u64 {
     engine.counters().unwrap().reasons[&reason]
 }

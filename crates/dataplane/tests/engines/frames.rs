@@ -69,7 +69,7 @@ impl Bench {
     }
 }
 
-fn two_servers(bench: &Bench) -> evener_core::tables::Tables {
+pub fn two_servers(bench: &Bench) -> evener_core::tables::Tables {
     let servers = [SERVER, SERVER2].map(|mac| server(mac, bench.outside.0));
     tables(&bench.interfaces(), &servers, true)
 }
@@ -111,8 +111,9 @@ fn what_is_not_for_a_service_is_counted_and_left_to_the_host() {
         let mut engine = PacketEngine::start(options(session_file())).unwrap();
         apply(&mut engine, two_servers(&bench));
         let good = segment(bench.client_mac, bench.inside.1, 1000, TCP_SYN);
+        // Two tags are looked behind, a third is another's business.
         let mut tagged = good.clone();
-        tagged.splice(12..12, [0x81, 0, 0, 5]);
+        tagged.splice(12..12, [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x81, 0, 0, 7]);
         bench.client.send(&tagged).unwrap();
         bench.client.send(&segment(bench.client_mac, STRANGER, 1000, TCP_SYN)).unwrap();
         let mut options = good.clone();
@@ -123,6 +124,29 @@ fn what_is_not_for_a_service_is_counted_and_left_to_the_host() {
         assert_eq!(count(&engine, Reason::OtherHost), 1);
         assert_eq!(count(&engine, Reason::IpOptions), 1);
         assert_eq!(count(&engine, Reason::Forwarded), 0);
+        Box::new(engine).leave(false).unwrap();
+    });
+}
+
+#[test]
+fn tagged_frames_are_for_services_too_and_leave_their_lan_without_a_tag() {
+    if skipped() {
+        return;
+    }
+    Host::new("director").enter(|| {
+        let bench = Bench::set_up();
+        let mut engine = PacketEngine::start(options(session_file())).unwrap();
+        apply(&mut engine, two_servers(&bench));
+        let plain = segment(bench.client_mac, bench.inside.1, 1000, TCP_SYN);
+        for tags in [&[0x81, 0, 0, 5][..], &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]] {
+            let mut tagged = plain.clone();
+            tagged.splice(12..12, tags.iter().copied());
+            bench.client.send(&tagged).unwrap();
+            let received = receive(&bench.server, SOON).expect("the frame arrives");
+            assert_eq!(&received[12..], &plain[12..]);
+            assert_eq!(received[6..12], bench.outside.1.0);
+        }
+        assert_eq!(count(&engine, Reason::Forwarded), 2);
         Box::new(engine).leave(false).unwrap();
     });
 }
@@ -195,7 +219,7 @@ fn a_killed_daemons_sessions_and_counts_are_carried_on() {
         assert!(file.exists());
 
         let engine = Box::new(start().unwrap());
-        assert_eq!(count(&engine, Reason::Forwarded), 20);
+        assert_eq!(count(&*engine, Reason::Forwarded), 20);
         engine.leave(false).unwrap();
         assert!(!file.exists());
     });

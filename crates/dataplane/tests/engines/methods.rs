@@ -1,0 +1,309 @@
+//! Whole TCP connections by NAT and through tunnels, between the stacks of real hosts.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use evener_core::decide::Reason;
+use evener_core::farm::{Encapsulation, Protocol};
+use evener_core::sessions::ticks;
+use evener_core::tables::{Behind, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
+use evener_core::wire::Mac;
+use evener_dataplane::Engine;
+use evener_dataplane::link::{EtherType, LinkSocket};
+use evener_dataplane::packet::PacketEngine;
+use evener_dataplane::xdp::Mode;
+
+use crate::hosts::{Host, index_of, mac_of, run};
+use crate::kernel::kernel_engine;
+use crate::{apply, count, options, session_file, skipped};
+
+/// Client, director and server in a row; the last two on a LAN of their own.
+struct Row {
+    v6: bool,
+    client: Host,
+    director: Host,
+    server: Host,
+}
+
+fn address(v6: bool, four: &str, six: &str) -> IpAddr {
+    (if v6 { six } else { four }).parse().unwrap()
+}
+
+impl Row {
+    fn set_up(v6: bool) -> Row {
+        let (client, director, server) = (Host::new("client"), Host::new("director"), Host::new("server"));
+        for host in [&client, &director, &server] {
+            // New interfaces are with IPv6, and have their addresses at once.
+            host.enter(|| {
+                for setting in
+                    ["all/disable_ipv6", "default/disable_ipv6", "all/accept_dad", "default/accept_dad"]
+                {
+                    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{setting}"), "0");
+                }
+            });
+        }
+        client.cable("eth0", &director, "in0");
+        director.cable("out0", &server, "eth0");
+        let row = Row { v6, client, director, server };
+        let bits = if v6 { 64 } else { 24 };
+        let add = |address: IpAddr, interface: &str| {
+            run(&format!("ip addr add {address}/{bits} dev {interface} {}", if v6 { "nodad" } else { "" }))
+        };
+        row.client.enter(|| {
+            add(row.client_address(), "eth0");
+            run(&format!("ip route add {} via {}", row.vip(), row.director_address()));
+        });
+        row.director.enter(|| {
+            add(row.director_address(), "in0");
+            add(row.own(), "out0");
+        });
+        row.server.enter(|| add(row.server_address(), "eth0"));
+        row
+    }
+
+    fn vip(&self) -> IpAddr {
+        address(self.v6, "192.0.2.100", "2001:db8::100")
+    }
+    fn client_address(&self) -> IpAddr {
+        address(self.v6, "198.51.100.7", "2001:db8:c::7")
+    }
+    fn director_address(&self) -> IpAddr {
+        address(self.v6, "198.51.100.1", "2001:db8:c::1")
+    }
+    fn own(&self) -> IpAddr {
+        address(self.v6, "10.0.5.1", "2001:db8:5::1")
+    }
+    fn server_address(&self) -> IpAddr {
+        address(self.v6, "10.0.5.2", "2001:db8:5::2")
+    }
+
+    fn tables(&self, way: Way) -> Tables {
+        let idle =
+            IdleTicks { syn: ticks(30_000), tcp: ticks(900_000), closing: ticks(10_000), udp: ticks(60_000) };
+        let mac = self.server.enter(|| mac_of("eth0"));
+        let mut tables = Tables::default();
+        self.director.enter(|| {
+            let ifindex = index_of("out0");
+            tables.interfaces =
+                ["in0", "out0"].into_iter().map(|name| (index_of(name), mac_of(name))).collect();
+            let server = ServerEntry { identity: 1, mac, ifindex, weight: 1, up: true, local: false, way };
+            tables.servers.insert(1, server);
+        });
+        let key = VipKey { address: self.vip(), port: 80, protocol: Protocol::Tcp };
+        // The client finds the director by a route to its own address.
+        tables.vips.insert(key, Vip { id: 1, service: 0, announce: false, pick: Pick::Cursor, idle });
+        tables.rings.insert(0, Arc::new(Ring { order: vec![1], hash: vec![1; HASH_SLOTS] }));
+        if let Way::Nat { to, .. } = way {
+            let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };
+            tables.endpoints.insert(endpoint, vec![Behind { vip: 1, server: 1 }]);
+        }
+        tables
+    }
+
+    fn start(&self, kind: Kind, way: Way) -> Box<dyn Engine> {
+        let tables = self.tables(way);
+        self.director.enter(|| -> Box<dyn Engine> {
+            let Kind::Kernel(mode) = kind else {
+                let mut engine = PacketEngine::start(options(session_file())).unwrap();
+                apply(&mut engine, tables);
+                return Box::new(engine);
+            };
+            forward();
+            Box::new(kernel_engine(Some(mode), None, tables))
+        })
+    }
+
+    /// Sends data to the service and has it sent back, so that both ways see large frames.
+    fn exchange(&self, listen: SocketAddr, data: &[u8]) {
+        let listener = self.server.enter(|| TcpListener::bind(listen).unwrap());
+        let wait = Duration::from_secs(20);
+        thread::scope(|scope| {
+            let served = scope.spawn(move || {
+                let (mut stream, peer) = listener.accept().unwrap();
+                stream.set_read_timeout(Some(wait)).unwrap();
+                let mut received = Vec::new();
+                stream.read_to_end(&mut received).unwrap();
+                stream.write_all(&received).unwrap();
+                peer
+            });
+            self.client.enter(|| {
+                let mut stream = TcpStream::connect_timeout(&SocketAddr::new(self.vip(), 80), wait).unwrap();
+                stream.set_read_timeout(Some(wait)).unwrap();
+                stream.write_all(data).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+                let mut back = Vec::new();
+                stream.read_to_end(&mut back).unwrap();
+                assert!(
+                    back == data,
+                    "what comes back is what was sent: {} bytes of {}",
+                    back.len(),
+                    data.len()
+                );
+            });
+            served.join().unwrap();
+        });
+    }
+}
+
+/// Which engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Packet,
+    Kernel(Mode),
+}
+
+/// The host forwards: what the kernel engine wants for NAT.
+fn forward() {
+    for version in ["ipv4", "ipv6"] {
+        std::fs::write(format!("/proc/sys/net/{version}/conf/all/forwarding"), "1").unwrap();
+    }
+}
+
+fn data() -> Vec<u8> {
+    (0..1u32 << 20).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+}
+
+fn nat(kind: Kind, v6: bool, source_nat: bool) {
+    let row = Row::set_up(v6);
+    let to = SocketAddr::new(row.server_address(), 8080);
+    if !source_nat {
+        row.server.enter(|| run(&format!("ip route add {} via {}", row.client_address(), row.own())));
+    }
+    let engine = row.start(kind, Way::Nat { to, own: row.own(), source_nat, mtu: 1500 });
+    let guarded = engine.describe().contains("guarded by nftables");
+    assert_eq!(guarded, kind == Kind::Packet, "{}", engine.describe());
+    row.exchange(to, &data());
+    row.exchange(to, b"and once more");
+    assert!(count(&*engine, Reason::Answered) > 0);
+    // This engine doesn't rely on a MAC that the host only overheard, as IPv4's is here: the host asks first.
+    assert!(v6 || guarded == (count(&*engine, Reason::ByHost) > 0));
+    assert_eq!(count(&*engine, Reason::TooBig), 0);
+    let memory = engine.memory();
+    assert_eq!(memory.sessions.list(engine.now()).count(), 2);
+    assert_eq!(memory.ports.taken(engine.now()), if source_nat { 2 } else { 0 });
+    row.director.enter(|| engine.leave(false)).unwrap();
+}
+
+#[test]
+fn nat_servers_answer_through_the_director() {
+    if !skipped() {
+        nat(Kind::Packet, false, false);
+    }
+}
+
+#[test]
+fn nat_servers_that_know_only_the_director_answer_it() {
+    if !skipped() {
+        nat(Kind::Packet, false, true);
+    }
+}
+
+#[test]
+fn nat_is_for_ipv6_too() {
+    if !skipped() {
+        nat(Kind::Packet, true, false);
+        nat(Kind::Packet, true, true);
+    }
+}
+
+#[test]
+fn nat_in_the_kernel_by_tc() {
+    if !skipped() {
+        for v6 in [false, true] {
+            nat(Kind::Kernel(Mode::Tc), v6, false);
+            nat(Kind::Kernel(Mode::Tc), v6, true);
+        }
+    }
+}
+
+/// Takes packets out of their tunnels on the server, and hands them to its own stack, which checks their sums.
+struct Decapsulator {
+    stop: Arc<AtomicBool>,
+    packets: Arc<AtomicU64>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+const INSIDE: Mac = Mac([2, 0, 0, 0, 0, 0xde]);
+
+impl Decapsulator {
+    fn start(server: &Host, outer_len: usize) -> Decapsulator {
+        let (stop, packets) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&packets));
+        let sockets = server.enter(|| {
+            run(&format!("ip link add inside address {INSIDE} type veth peer name outside"));
+            run("ip link set inside up");
+            run("ip link set outside up");
+            let open = |name| LinkSocket::open(index_of(name), EtherType::All).unwrap();
+            (open("eth0"), open("outside"))
+        });
+        let work = move || {
+            let mut buffer = vec![0; 65_600];
+            while !stopped.load(Relaxed) {
+                let Ok((len, _)) = sockets.0.recv(&mut buffer) else {
+                    thread::sleep(Duration::from_micros(200));
+                    continue;
+                };
+                let Some(inner) = buffer[..len].get(14 + outer_len..) else { continue };
+                let ethertype = match inner.first().map(|byte| byte >> 4) {
+                    Some(4) => [8, 0],
+                    Some(6) => [0x86, 0xdd],
+                    _ => continue,
+                };
+                assert!(len <= 1514, "no longer than the link takes: {len}");
+                counted.fetch_add(1, Relaxed);
+                let frame = [&INSIDE.0[..], &[2, 0, 0, 0, 0, 1], &ethertype, inner].concat();
+                let _ = sockets.1.send(&frame);
+            }
+        };
+        Decapsulator { stop, packets, thread: Some(thread::spawn(work)) }
+    }
+}
+
+impl Drop for Decapsulator {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn tunnel(v6: bool, encapsulation: Encapsulation) {
+    let row = Row::set_up(v6);
+    let (from, to) = (row.own(), row.server_address());
+    let vip = row.vip();
+    row.server.enter(|| {
+        let bits = if v6 { 128 } else { 32 };
+        run(&format!("ip addr add {vip}/{bits} dev lo"));
+        // Answers go straight to the client; here that is by the director's own stack, which forwards them.
+        run(&format!("ip route add {} via {}", row.client_address(), row.own()));
+    });
+    row.director.enter(forward);
+    let decapsulator = Decapsulator::start(&row.server, evener_core::rewrite::outer_len(encapsulation, to));
+    let engine = row.start(Kind::Packet, Way::Tunnel { encapsulation, from, to, mtu: 1500 });
+    row.exchange(SocketAddr::new(vip, 80), &data());
+    assert!(decapsulator.packets.load(Relaxed) > 2800, "the upload came in segments of the link's length");
+    // The client was told how long packets may be.
+    assert!(count(&*engine, Reason::TooBig) > 0);
+    row.director.enter(|| engine.leave(false)).unwrap();
+}
+
+#[test]
+fn tunnels_carry_what_the_sender_left_to_its_hardware() {
+    if !skipped() {
+        tunnel(false, Encapsulation::Ipip);
+        tunnel(false, Encapsulation::Gue);
+    }
+}
+
+#[test]
+fn tunnels_are_for_ipv6_too() {
+    if !skipped() {
+        tunnel(true, Encapsulation::Ipip);
+        tunnel(true, Encapsulation::Gue);
+    }
+}
