@@ -39,6 +39,17 @@ static __always_inline void *bytes_at(context *ctx, __u32 offset, __u32 len)
 	return at + len > end ? 0 : at;
 }
 
+/* A cursor at `offset`, which may well lie behind the end: then there is nothing to take. */
+static __always_inline struct cursor cursor_at(context *ctx, __u32 offset)
+{
+	struct cursor cursor = cursor_of(ctx);
+
+	hide(cursor.at);
+	cursor.at += offset;
+	hide(cursor.at);
+	return cursor;
+}
+
 static __always_inline __u64 left(const struct cursor *cursor)
 {
 	return cursor->end - cursor->at;

@@ -97,9 +97,10 @@ static __always_inline int deliver(context *ctx, struct scratch *at, const struc
 	const struct journey *journey = &at->journey;
 
 	if (server->flags & SERVER_LOCAL) {
+		delivered(journey);
 		if (!journey->reason)
-			delivered(journey);
-		return count_and(VERDICT_PASS, REASON_LOCAL);
+			count_reason(REASON_LOCAL);
+		return VERDICT_PASS;
 	}
 	if (server->flags & (SERVER_TUNNEL | SERVER_NAT))
 		return STEP_DELIVER;

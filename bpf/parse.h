@@ -387,10 +387,7 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 		packet->ethernet = bytes_at(ctx, 0, sizeof(struct ethhdr));
 		if (!packet->ethernet)
 			return odd(packet, REASON_TRUNCATED);
-		cursor->at = bytes_at(ctx, l4, 0);
-		cursor->end = (void *)(long)ctx->data_end;
-		if (!cursor->at)
-			return odd(packet, REASON_TRUNCATED);
+		*cursor = cursor_at(ctx, l4);
 	}
 	if (!is_transport(packet->protocol) && packet->protocol != IPPROTO_ICMPV6)
 		return pass(packet, REASON_NOT_SERVICE);

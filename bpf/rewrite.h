@@ -21,6 +21,8 @@ static __always_inline struct scratch *scratch_for(const struct packet *packet)
 		return 0;
 	journey = &at->journey;
 	journey->hash = 0;
+	journey->session = 0;
+	journey->beside = 0;
 	journey->server = NO_SERVER;
 	journey->l3 = packet->l3;
 	journey->l4 = packet->l4;

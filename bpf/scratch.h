@@ -34,12 +34,14 @@ struct key6 {
 /* A packet on its way, for what is not inlined: by offsets, since pointers don't survive a call. */
 struct journey {
 	__u64 hash;
+	__u64 session; /* its value, as it now is; 0 if there is none */
 	__u32 server; /* slot */
 	__u32 l3, l4;
 	__u32 len; /* of the IP packet */
 	__u32 bytes; /* of the frame, for the server's count */
 	__u8 new_session;
 	__u8 reason; /* counted in the place of the server, or 0 */
+	__u8 beside; /* a reason counted beside the verdict, or 0 */
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
 	__u8 protocol;
@@ -143,10 +145,18 @@ struct advertisement {
  * What a function that is not inlined may give in the place of a verdict: which one comes next. So none has
  * to call another from deep within, and stacks stay short.
  */
-#define STEP_ERROR_TO_SERVER 0x101
-#define STEP_ERROR_TO_CLIENT 0x102
-#define STEP_DELIVER 0x103
-#define STEP_TOO_BIG 0x104
+enum step {
+	STEP_ANY = 0x101, /* above every verdict; in the order in which they may follow each other */
+	STEP_SOLICITATION,
+	STEP_ICMP,
+	STEP_ERROR_TO_SERVER,
+	STEP_ERROR_TO_CLIENT,
+	STEP_ANSWER,
+	STEP_LATER_FRAGMENT,
+	STEP_SEND_FAR,
+	STEP_DELIVER,
+	STEP_TOO_BIG,
+};
 
 struct scratch {
 	struct journey journey;

@@ -88,6 +88,8 @@ fn complaints(file: &Path) -> Result<()> {
     let wrong: Vec<&str> = text
         .lines()
         .filter(|line| COMPLAINTS.iter().any(|complaint| line.contains(complaint)))
+        // tunnels over IPv6 may leave the checksum out (RFC 6935), which it doesn't know
+        .filter(|line| !line.contains(&format!(".{GUE_PORT}: [bad udp cksum 0x0000")))
         .take(5)
         .collect();
     if wrong.is_empty() { Ok(()) } else { bail!("tcpdump finds:\n{}", wrong.join("\n")) }
@@ -151,7 +153,7 @@ fn verify_transport(packet: &SlicedPacket<'_>) -> Result<(), String> {
         (Some(NetSlice::Ipv4(ip)), Some(transport)) => {
             let (src, dst) = (ip.header().source(), ip.header().destination());
             match transport {
-                TransportSlice::Tcp(tcp) => tcp.calc_checksum_ipv4(src, dst) == Ok(tcp.checksum()),
+                TransportSlice::Tcp(tcp) => is_same(tcp.calc_checksum_ipv4(src, dst), tcp.checksum()),
                 TransportSlice::Udp(udp) => {
                     udp.to_header().calc_checksum_ipv4_raw(src, dst, udp.payload()) == Ok(udp.checksum())
                 }
@@ -166,7 +168,7 @@ fn verify_transport(packet: &SlicedPacket<'_>) -> Result<(), String> {
         (Some(NetSlice::Ipv6(ip)), Some(transport)) => {
             let (src, dst) = (ip.header().source(), ip.header().destination());
             match transport {
-                TransportSlice::Tcp(tcp) => tcp.calc_checksum_ipv6(src, dst) == Ok(tcp.checksum()),
+                TransportSlice::Tcp(tcp) => is_same(tcp.calc_checksum_ipv6(src, dst), tcp.checksum()),
                 TransportSlice::Udp(udp) => {
                     udp.to_header().calc_checksum_ipv6_raw(src, dst, udp.payload()) == Ok(udp.checksum())
                 }
@@ -178,6 +180,11 @@ fn verify_transport(packet: &SlicedPacket<'_>) -> Result<(), String> {
         _ => true,
     };
     if right { Ok(()) } else { Err("the transport's checksum is wrong".into()) }
+}
+
+/// Whether a checksum is the right one. Zero has two forms in ones' complement, and stacks send either.
+fn is_same<E>(right: Result<u16, E>, found: u16) -> bool {
+    right.is_ok_and(|right| right % 0xffff == found % 0xffff)
 }
 
 #[cfg(test)]

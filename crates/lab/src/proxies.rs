@@ -40,6 +40,32 @@ impl HaProxy {
     }
 }
 
+/// The kernel's own nat on a host, by nftables, which hands out servers in turn; the host must be their router.
+#[derive(Debug)]
+pub struct NftDnat;
+
+impl NftDnat {
+    /// Sets it up for a service, whose address the host gets. It goes with the host.
+    pub fn start(host: &Host, service: SocketAddr, servers: &[Host]) -> Result<NftDnat> {
+        let map: Vec<String> = (0..)
+            .zip(servers)
+            .map(|(number, server): (u32, _)| format!("{number} : {}", server.address()))
+            .collect();
+        let rules = format!(
+            "table ip balance {{\n chain incoming {{\n  type nat hook prerouting priority dstnat\n  \
+             ip daddr {} tcp dport {} dnat to numgen inc mod {} map {{ {} }}\n }}\n}}\n",
+            service.ip(),
+            service.port(),
+            servers.len(),
+            map.join(", "),
+        );
+        let file = host.write("balance.nft", &rules)?;
+        host.run(&["nft", "-f", &file.to_string_lossy()])?;
+        host.ip(&[format!("addr add {}/32 dev lo", service.ip())])?;
+        Ok(NftDnat)
+    }
+}
+
 /// nginx as a proxy on a host.
 #[derive(Debug)]
 pub struct NginxProxy {

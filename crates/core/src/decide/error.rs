@@ -41,7 +41,7 @@ fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, 
         _ => deliver(known, packet, &error.at, server, &Route { hash, port: 0 }),
     };
     match reason {
-        Reason::Forwarded => Decision::of(verdict, Reason::IcmpForwarded),
+        Reason::Forwarded | Reason::Local => Decision::of(verdict, Reason::IcmpForwarded),
         other => Decision::of(verdict, other),
     }
 }

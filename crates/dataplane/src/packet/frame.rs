@@ -122,7 +122,7 @@ pub(super) fn work<'f>(
             }
             ifindex
         }
-        (Verdict::Pass, Reason::Local) => {
+        (Verdict::Pass, Reason::Local | Reason::IcmpForwarded) => {
             start += make_local(&mut buffer[start..end]);
             virtio = moved(start);
             around.loopback

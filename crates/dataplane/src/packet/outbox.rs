@@ -112,7 +112,7 @@ impl Outbox {
         let mut batch = self.fill();
         match (decision.verdict, decision.reason) {
             (Verdict::Forward { ifindex }, _) => batch.push(packet, ifindex),
-            (Verdict::Pass, Reason::Local) => {
+            (Verdict::Pass, Reason::Local | Reason::IcmpForwarded) => {
                 let stripped = make_local(&mut packet[VIRTIO_LEN..]);
                 packet.copy_within(..VIRTIO_LEN, stripped);
                 batch.push(&mut packet[stripped..], loopback);

@@ -3,32 +3,39 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::Effort;
 use crate::evener::{self, Evener};
 use crate::farm::{Farm, WEB_PORT};
+use crate::host::Host;
 use crate::load::Load;
 use crate::proxies::{HaProxy, NginxProxy};
 use crate::table::{Table, median, thousands};
 
 /// As many as in the measurements that the targets come from.
 const CONNECTIONS: usize = 42;
-const SERVERS: u8 = 3;
+pub(super) const SERVERS: u8 = 3;
 const PAGES: [(&str, &str); 3] = [("0 KB", "/0k"), ("2 KB", "/2k"), ("108 KB", "/108k")];
-/// What all others are compared with.
-const STRAIGHT: &str = "straight";
+/// What all others are compared with, where servers reply directly.
+pub(super) const STRAIGHT: &str = "straight";
 
 /// A way from clients to servers.
-struct Way {
-    name: &'static str,
-    targets: Vec<SocketAddr>,
+pub(super) struct Way<'a> {
+    pub(super) name: &'static str,
+    pub(super) targets: Vec<SocketAddr>,
+    /// Who asks.
+    pub(super) client: &'a Host,
 }
 
 /// All figures, and what could not be measured.
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
+    /// How servers are reached.
+    pub method: &'static str,
+    /// The way that all others are compared with.
+    pub base: &'static str,
     /// Connections at a time.
     pub connections: usize,
     /// Rounds of which the median counts.
@@ -52,7 +59,7 @@ pub struct Figure {
     pub reply: &'static str,
     /// Median over the rounds.
     pub requests_per_second: f64,
-    /// Requests per second by those of going straight, in the same round; median over the rounds.
+    /// Requests per second by those of [`Outcome::base`], in the same round; median over the rounds.
     pub ratio: f64,
     /// Median over the rounds, in microseconds.
     pub p99_us: f64,
@@ -72,32 +79,39 @@ struct Round {
 pub(super) fn run(effort: Effort) -> Result<Outcome> {
     // proxies have a director of their own, where no program of ours sees their packets; so has each engine
     let farm = Farm::builder().servers(SERVERS).directors(3).vips(2).silent().offload_replies().build()?;
-    let mut outcome = Outcome { connections: CONNECTIONS, rounds: effort.rounds, ..Outcome::default() };
+    let mut outcome = Outcome::new("l2", STRAIGHT, effort);
+    let client = farm.client(0);
+    let way = |name, targets| Way { name, targets, client };
     let haproxy = HaProxy::start(&farm.directors()[2], farm.servers())?;
     let nginx = NginxProxy::start(&farm.directors()[2], farm.servers())?;
-    let mut ways = vec![Way { name: STRAIGHT, targets: farm.straight() }];
+    let mut ways = vec![way(STRAIGHT, farm.straight())];
     let mut running = Vec::new();
     for (number, (name, engine)) in (0..).zip([("evener xdp", "xdp"), ("evener packet", "packet")]) {
         match start_evener(&farm, number, engine) {
             Ok((evener, says)) => {
                 running.push(evener);
                 outcome.engines.push(format!("{name}: {says}"));
-                ways.push(Way { name, targets: vec![(farm.vip(number), WEB_PORT).into()] });
+                ways.push(way(name, vec![(farm.vip(number), WEB_PORT).into()]));
             }
             Err(error) => outcome.missing.push(format!("{name}: {error:#}")),
         }
     }
-    ways.push(Way { name: "HAProxy tcp", targets: vec![haproxy.tcp] });
-    ways.push(Way { name: "HAProxy http", targets: vec![haproxy.http] });
-    ways.push(Way { name: "nginx proxy", targets: vec![nginx.http] });
-    measure(&farm, &ways, effort, &mut outcome)?;
+    ways.push(way("HAProxy tcp", vec![haproxy.tcp]));
+    ways.push(way("HAProxy http", vec![haproxy.http]));
+    ways.push(way("nginx proxy", vec![nginx.http]));
+    measure(&ways, &[false, true], effort, &mut outcome)?;
     Ok(outcome)
 }
 
 /// The daemon with one of its engines on one of the directors, and what it says of itself.
 fn start_evener(farm: &Farm, number: u8, engine: &str) -> Result<(Evener, String)> {
     let host = &farm.directors()[usize::from(number)];
-    let evener = Evener::start(host, &evener::web_service(farm, number, engine))?;
+    start(farm, host, &evener::web_service(farm, number, engine), engine)
+}
+
+/// The daemon with a configuration, and what it says of itself.
+pub(super) fn start(farm: &Farm, host: &Host, file: &str, engine: &str) -> Result<(Evener, String)> {
+    let evener = Evener::start(host, file)?;
     evener.wait_for_servers(farm.servers().len(), std::time::Duration::from_secs(10))?;
     let status: serde_json::Value = serde_json::from_str(&evener.command(&["status", "--json"])?)?;
     let says = status
@@ -106,10 +120,16 @@ fn start_evener(farm: &Farm, number: u8, engine: &str) -> Result<(Evener, String
     Ok((evener, says))
 }
 
-fn measure(farm: &Farm, ways: &[Way], effort: Effort, outcome: &mut Outcome) -> Result<()> {
+/// Measures every way in turn; `keep_alive` says for which kinds of connections.
+pub(super) fn measure(
+    ways: &[Way<'_>],
+    keep_alive: &[bool],
+    effort: Effort,
+    outcome: &mut Outcome,
+) -> Result<()> {
     for round in 0..effort.rounds {
         eprintln!("round {} of {}", round + 1, effort.rounds);
-        let kinds = [false, true].into_iter().flat_map(|keep_alive| PAGES.map(|page| (keep_alive, page)));
+        let kinds = keep_alive.iter().copied().flat_map(|keep_alive| PAGES.map(|page| (keep_alive, page)));
         for (keep_alive, (reply, path)) in kinds {
             for turn in 0..ways.len() {
                 // each round begins with another
@@ -120,11 +140,11 @@ fn measure(farm: &Farm, ways: &[Way], effort: Effort, outcome: &mut Outcome) -> 
                     connections: CONNECTIONS,
                     keep_alive,
                     duration: Some(effort.each),
-                    ..Load::to(farm.service())
+                    ..Load::to(*way.targets.first().context("A way without an end")?)
                 };
-                let report = load.run_on(farm.client(0))?;
-                if way.name == STRAIGHT && report.errors.total() > 0 {
-                    bail!("Even straight to the servers, requests fail: {:?}", report.examples);
+                let report = load.run_on(way.client)?;
+                if way.name == outcome.base && report.errors.total() > 0 {
+                    bail!("Even with {}, requests fail: {:?}", way.name, report.examples);
                 }
                 let result = Round { requests_per_second: report.requests_per_second, p99_us: report.p99_us };
                 outcome.figure(way.name, keep_alive, reply).add(result, report.errors.total());
@@ -136,6 +156,10 @@ fn measure(farm: &Farm, ways: &[Way], effort: Effort, outcome: &mut Outcome) -> 
 }
 
 impl Outcome {
+    pub(super) fn new(method: &'static str, base: &'static str, effort: Effort) -> Outcome {
+        Outcome { method, base, connections: CONNECTIONS, rounds: effort.rounds, ..Outcome::default() }
+    }
+
     pub(super) fn is_whole(&self) -> bool {
         let ours = |figure: &&Figure| figure.way.starts_with("evener");
         self.missing.is_empty() && self.figures.iter().filter(ours).all(|figure| figure.errors == 0)
@@ -161,15 +185,14 @@ impl Outcome {
 
     /// Makes medians of the rounds.
     fn settle(&mut self) {
-        let straight = |keep_alive, reply| {
+        let base = |keep_alive, reply| {
             let figure = self
                 .figures
                 .iter()
-                .find(|it| (it.way, it.keep_alive, it.reply) == (STRAIGHT, keep_alive, reply));
+                .find(|it| (it.way, it.keep_alive, it.reply) == (self.base, keep_alive, reply));
             figure.map(|figure| figure.rounds.clone()).unwrap_or_default()
         };
-        let bases: Vec<_> =
-            self.figures.iter().map(|figure| straight(figure.keep_alive, figure.reply)).collect();
+        let bases: Vec<_> = self.figures.iter().map(|figure| base(figure.keep_alive, figure.reply)).collect();
         for (figure, base) in self.figures.iter_mut().zip(bases) {
             let rounds = &figure.rounds;
             figure.requests_per_second =
@@ -185,14 +208,17 @@ impl Outcome {
 
     pub(super) fn print(&self) {
         println!(
-            "End to end: {SERVERS} nginx servers, {} connections, requests per second, median of {} rounds;",
-            self.connections, self.rounds
+            "{} end to end: {SERVERS} nginx servers, {} connections, requests per second, median of {} rounds;",
+            self.method, self.connections, self.rounds
         );
-        println!("behind it the ratio to the same client going straight to the servers in the same round.");
+        println!("behind it the ratio to \"{}\" in the same round.", self.base);
         for engine in &self.engines {
             println!("  {engine}");
         }
         for keep_alive in [false, true] {
+            if self.figures.iter().all(|figure| figure.keep_alive != keep_alive) {
+                continue;
+            }
             println!();
             println!(
                 "{}",
@@ -203,6 +229,7 @@ impl Outcome {
         for missing in &self.missing {
             println!("\nNot measured: {missing}");
         }
+        println!();
     }
 
     fn table(&self, keep_alive: bool) -> Table {

@@ -3,6 +3,7 @@
 
 mod end_to_end;
 mod packet_cost;
+mod remote;
 mod session_table;
 
 use std::process::Command;
@@ -38,8 +39,8 @@ pub struct Report {
     pub environment: Environment,
     packet_cost: packet_cost::Outcome,
     session_table: session_table::Outcome,
-    /// Requests from clients to servers.
-    pub end_to_end: Option<Outcome>,
+    /// Requests from clients to servers, method by method.
+    pub end_to_end: Vec<Outcome>,
 }
 
 /// The machine and the programs.
@@ -60,14 +61,18 @@ pub fn run(effort: Effort) -> Result<Report> {
         environment,
         packet_cost: packet_cost::run(effort.rounds)?,
         session_table: session_table::run(),
-        end_to_end: if effort.packets_only { None } else { Some(end_to_end::run(effort)?) },
+        end_to_end: if effort.packets_only {
+            Vec::new()
+        } else {
+            vec![end_to_end::run(effort)?, remote::tunnel(effort)?, remote::nat(effort)?]
+        },
     })
 }
 
 impl Report {
     /// Whether the product answered every request.
     pub fn is_whole(&self) -> bool {
-        self.end_to_end.as_ref().is_none_or(Outcome::is_whole)
+        self.end_to_end.iter().all(Outcome::is_whole)
     }
 
     /// The tables.
@@ -77,9 +82,7 @@ impl Report {
         println!();
         self.packet_cost.print();
         self.session_table.print();
-        if let Some(outcome) = &self.end_to_end {
-            outcome.print();
-        }
+        self.end_to_end.iter().for_each(Outcome::print);
     }
 }
 

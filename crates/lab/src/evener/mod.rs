@@ -40,8 +40,15 @@ pub fn program() -> Result<PathBuf> {
 /// A file for one web service at a service address, in front of a farm's servers: discovered if they
 /// answer ARP, else listed. `engine` is `auto`, `xdp` or `packet`.
 pub fn web_service(farm: &Farm, vip: u8, engine: &str) -> String {
+    web_service_by(farm, vip, engine, "")
+}
+
+/// The same with more keys of the service.
+pub fn web_service_by(farm: &Farm, vip: u8, engine: &str, keys: &str) -> String {
+    let directors: Vec<String> = farm.directors().iter().map(|host| host.address().to_string()).collect();
     let mut text = format!(
-        "[engine]\nkind = \"{engine}\"\n\n[[service]]\nname = \"web\"\naddress = \"{}:{WEB_PORT}\"\n",
+        "[engine]\nkind = \"{engine}\"\n\n[farm]\ndirectors = {directors:?}\n\n\
+         [[service]]\nname = \"web\"\naddress = \"{}:{WEB_PORT}\"\n{keys}",
         farm.vip(vip)
     );
     if farm.arp() == Arp::Answering {
