@@ -13,6 +13,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include <stdbool.h>
+#include "cursor.h"
 
 /* The most VLAN tags that are looked behind. */
 #define TAGS_MAX 2
@@ -231,6 +232,34 @@ static __always_inline int frame_send(context *ctx, __u32 ifindex)
 	if (ifindex == frame_ingress(ctx))
 		return frame_back(ctx);
 	return bpf_redirect(ifindex, 0);
+}
+
+static __always_inline struct cursor cursor_of(context *ctx)
+{
+	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	return cursor;
+}
+
+/* The `len` bytes at `offset`, or NULL where the frame ends before. */
+static __always_inline void *bytes_at(context *ctx, __u32 offset, __u32 len)
+{
+	void *at = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	hide(at); /* what was checked is what is used */
+	at += offset;
+	hide(at);
+	return at + len > end ? 0 : at;
+}
+
+/* A cursor at `offset`, which may well lie behind the end: then there is nothing to take. */
+static __always_inline struct cursor cursor_at(context *ctx, __u32 offset)
+{
+	struct cursor cursor = cursor_of(ctx);
+
+	hide(cursor.at);
+	cursor.at += offset;
+	hide(cursor.at);
+	return cursor;
 }
 
 #endif

@@ -10,12 +10,7 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 #include "abi.h"
-
-/*
- * Keeps the compiler from using what it knows of a value: from dropping a check that the verifier wants to
- * see, or putting in the place of a check for NULL the comparison that the NULL came from.
- */
-#define hide(x) asm volatile("" : "+r"(x))
+#include "cursor.h"
 
 /* Filled before loading. */
 const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2 };

@@ -9,8 +9,6 @@
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
-#include "cursor.h"
-#include "maps.h"
 #include "scratch.h"
 
 #define TCP_FIN 0x01

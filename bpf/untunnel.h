@@ -13,6 +13,7 @@
 #include <linux/udp.h>
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
+#include "cursor.h"
 #include "server.h"
 
 /* Assigned to GUE (IANA). */
@@ -36,23 +37,6 @@
 
 /* No tunnel packet to this host. */
 #define NOT_OURS (-1)
-
-/* As in cursor.h, which comes with every map of the director. */
-struct cursor {
-	void *at;
-	void *end;
-};
-
-/* The next `len` bytes, or NULL where the frame ends before. */
-static __always_inline void *take(struct cursor *cursor, __u32 len)
-{
-	void *at = cursor->at;
-
-	if (at + len > cursor->end)
-		return 0;
-	cursor->at = at + len;
-	return at;
-}
 
 struct gue {
 	__u8 first; /* version in 2 bits, control flag, length of what follows in 5 bits, in words */

@@ -45,12 +45,12 @@ pub fn web_service(farm: &Farm, vip: u8, engine: &str) -> String {
 
 /// The same with more keys of the service.
 pub fn web_service_by(farm: &Farm, vip: u8, engine: &str, keys: &str) -> String {
-    let directors: Vec<String> = farm.directors().iter().map(|host| host.address().to_string()).collect();
-    let mut text = format!(
-        "[engine]\nkind = \"{engine}\"\n\n[farm]\ndirectors = {directors:?}\n\n\
-         [[service]]\nname = \"web\"\naddress = \"{}:{WEB_PORT}\"\n{keys}",
-        farm.vip(vip)
-    );
+    let mut text = format!("[engine]\nkind = \"{engine}\"\n\n");
+    if keys.contains("tunnel") {
+        let directors: Vec<String> = farm.directors().iter().map(|host| host.address().to_string()).collect();
+        text += &format!("[farm]\ndirectors = {directors:?}\n\n");
+    }
+    text += &format!("[[service]]\nname = \"web\"\naddress = \"{}:{WEB_PORT}\"\n{keys}", farm.vip(vip));
     if farm.arp() == Arp::Answering {
         text += "discover = \"arp\"\ndiscover_interval = \"500ms\"\n";
     }
@@ -122,8 +122,9 @@ impl Evener {
     /// Starts another copy of the program in its place, as an upgrade does.
     pub fn upgrade(&mut self) -> Result<()> {
         let copy = self.host.file("evener");
-        fs::copy(&self.program, &copy).context("Copying the program failed")?;
         let copy = copy.to_string_lossy().into_owned();
+        // by a process of its own: one that starts elsewhere in this one could hold the file open for writing
+        self.host.run(&["cp", &self.program, &copy])?;
         self.words.iter_mut().filter(|word| **word == self.program).for_each(|word| copy.clone_into(word));
         self.program = copy;
         self.start_again()

@@ -1,0 +1,14 @@
+//! What strangers on the link or on the way say about neighbours and path MTUs makes no reader panic.
+#![no_main]
+
+use evener::network::path_mtu::{fragmentation_needed, packet_too_big};
+use evener_core::membership::Answer;
+use evener_core::neighbour::Advertisement;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = Answer::read(1, bytes);
+    let _ = Advertisement::read(bytes);
+    fragmentation_needed(bytes);
+    packet_too_big(bytes);
+});
