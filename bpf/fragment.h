@@ -9,7 +9,8 @@
 static __always_inline bool fragment_key_of(context *ctx, const struct journey *journey, struct fragment_key *key)
 {
 	key->id = journey->fragment.id;
-	key->protocol = journey->protocol;
+	/* Of IPv6 the identification alone tells (RFC 8200, section 4.5): later fragments don't name it. */
+	key->protocol = journey->v6 ? 0 : journey->protocol;
 	key->v6 = journey->v6;
 	key->pad = 0;
 	return load_ends(ctx, journey->l3, journey->v6, &key->src, &key->dst);

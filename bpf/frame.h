@@ -98,6 +98,12 @@ static __always_inline int frame_untag(context *ctx, __u32 l3)
 	return 0;
 }
 
+/* Tags that the kernel keeps beside the frame. */
+static __always_inline __u32 frame_tags(context *ctx)
+{
+	return ctx->vlan_present ? 1 : 0;
+}
+
 /* A frame that leaves its LAN leaves the tag that the kernel keeps beside it, too. */
 static __always_inline void frame_leave(context *ctx)
 {
@@ -185,6 +191,11 @@ static __always_inline int frame_cut(context *ctx, __u32 len)
 static __always_inline int frame_untag(context *ctx, __u32 l3)
 {
 	return bpf_xdp_adjust_head(ctx, l3 - ETH_HLEN);
+}
+
+static __always_inline __u32 frame_tags(context *ctx)
+{
+	return 0;
 }
 
 static __always_inline void frame_leave(context *ctx)

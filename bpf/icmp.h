@@ -259,6 +259,12 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	if (!fits(ctx, at, server->mtu, &verdict))
 		return verdict;
 	at->ends = (struct ends){ .has_dst = true, .dst = server->to };
+	/* A server that knows only the director hears it from the director: what a router says in its own name
+	 * it would drop itself, were it on the way to the server too. */
+	if (server->flags & SERVER_SOURCE_NAT) {
+		at->ends.has_src = true;
+		at->ends.src = server->own;
+	}
 	if (!translate_error(ctx, at) || !decrement_ttl(ctx, journey->l3, journey->v6) ||
 	    !relink(ctx, journey->l3, server->ifindex, journey->v6, server->src, server->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
@@ -288,20 +294,16 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 	at->back.now = ticks_now();
 	if (!find_owner(at, FOLLOW_NOT))
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
-	at->ends = (struct ends){ .has_dst = true, .dst = owner->client };
-	/* What the server itself says, the client hears from the service; a router speaks for itself. */
-	if (same_ip(&at->src, &quoted->dst)) {
-		at->src = owner->service;
-		at->ends.has_src = true;
-		at->ends.src = owner->service;
-	}
+	/* The servers' network is its operator's own: the client hears from the service, whoever there speaks
+	 * (RFC 5508, section 4.2). */
+	at->ends = (struct ends){ .has_src = true, .src = owner->service, .has_dst = true, .dst = owner->client };
 	at->quoted_ends = (struct ends){ .has_dst = true, .dst = owner->service, .dst_port = owner->service_port };
 	if (owner->port) {
 		at->quoted_ends.has_src = true;
 		at->quoted_ends.src = owner->client;
 		at->quoted_ends.src_port = owner->client_port;
 	}
-	if (!find_hop(ctx, at, &at->src, journey->len))
+	if (!find_hop(ctx, at, &owner->service, journey->len))
 		return count_and(VERDICT_DROP, REASON_NO_ROUTE);
 	if (load_ttl(ctx, journey->l3, journey->v6) <= 1)
 		return count_and(VERDICT_DROP, REASON_TTL_EXPIRED);

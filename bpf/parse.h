@@ -347,6 +347,7 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 	__u64 body_len = left(cursor);
 	struct ipv6hdr *ip = take(cursor, sizeof(*ip));
 	__u32 payload_len, l4;
+	bool later;
 
 	if (!ip)
 		return pass(packet, REASON_RUNT);
@@ -387,7 +388,9 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 			return odd(packet, REASON_TRUNCATED);
 		*cursor = cursor_at(ctx, l4);
 	}
-	if (!is_transport(packet->protocol) && packet->protocol != IPPROTO_ICMPV6)
+	/* Options may stand at the beginning of what was cut (RFC 8200, section 4.5). */
+	later = packet->is_fragment && packet->protocol == IPPROTO_DSTOPTS;
+	if (!is_transport(packet->protocol) && packet->protocol != IPPROTO_ICMPV6 && !later)
 		return pass(packet, REASON_NOT_SERVICE);
 	if (packet->ethernet->h_source[0] & 1)
 		return odd(packet, REASON_MULTICAST_SOURCE);
@@ -395,6 +398,8 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 		return odd(packet, REASON_MARTIAN_SOURCE);
 	if (packet->protocol == IPPROTO_ICMPV6)
 		return PARSED_ICMP;
+	if (later)
+		return PARSED_LATER_FRAGMENT;
 	if (packet->l4 > packet->l3 + packet->len)
 		return odd(packet, REASON_BAD_LENGTH);
 	return parse_transport(cursor, packet->l3 + packet->len - packet->l4, packet);
@@ -426,6 +431,8 @@ static __always_inline enum parsed parse(context *ctx, const struct interface *o
 		tags += TAG_LEN;
 	}
 	packet->l3 = ETH_HLEN + tags;
+	if (tags == TAGS_MAX * TAG_LEN && frame_tags(ctx))
+		return pass(packet, REASON_VLAN);
 	switch (ethertype) {
 	case bpf_htons(ETH_P_IP):
 		/* A frame for another station was not sent to the director; taking it would rewrite what

@@ -21,7 +21,8 @@ pub struct FragmentKey {
     pub dst: IpAddr,
     /// Identification; 16 bits in IPv4.
     pub id: u32,
-    /// Transport protocol.
+    /// Transport protocol; 0 in IPv6, where the identification alone tells and later fragments may begin with
+    /// something else.
     pub protocol: u8,
 }
 

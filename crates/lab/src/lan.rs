@@ -105,7 +105,7 @@ pub(crate) fn mac(address: Ipv4Addr) -> String {
 /// A number whose hexadecimal digits are the decimal ones of `number`.
 fn digits(number: u8) -> u16 {
     let number = u16::from(number);
-    number / 100 << 8 | number / 10 % 10 << 4 | number % 10
+    (number / 100) << 8 | (number / 10 % 10) << 4 | (number % 10)
 }
 
 #[cfg(test)]

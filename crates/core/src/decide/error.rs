@@ -69,7 +69,9 @@ fn translated(
         return Some(Decision::of(verdict, reason));
     }
     rewrite::decrement_ttl(packet.frame_mut(), &error.at);
-    let outer = Ends { dst: Some(to.ip()), ..Ends::default() };
+    // A server that knows only the director hears it from the director: what a router says in its own name it
+    // would drop itself, were it on the way to the server too.
+    let outer = Ends { src: source_nat.then_some(own), dst: Some(to.ip()), ..Ends::default() };
     let quoted =
         Ends { src: Some(to.ip()), src_port: Some(to.port()), dst: hidden.map(|_| own), dst_port: hidden };
     rewrite::translate_error(packet, error, &outer, &quoted);
@@ -85,20 +87,16 @@ fn to_client(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) 
     let Some(owner) = owner(known, &endpoint, from) else {
         return Decision::pass(Reason::NotService);
     };
-    // What the server itself says, the client hears from the service; a router speaks for itself.
-    let from_server = error.at.src == endpoint.address;
-    let outer = Ends {
-        src: from_server.then_some(owner.service.address),
-        dst: Some(owner.key.client),
-        ..Ends::default()
-    };
+    // The servers' network is its operator's own: the client hears from the service, whoever there speaks (RFC 5508,
+    // section 4.2).
+    let outer = Ends { src: Some(owner.service.address), dst: Some(owner.key.client), ..Ends::default() };
     let quoted = Ends {
         src: owner.port.map(|_| owner.key.client),
         src_port: owner.port.map(|_| owner.key.port),
         dst: Some(owner.service.address),
         dst_port: Some(owner.service.port),
     };
-    let ends = (outer.src.unwrap_or(error.at.src), owner.key.client);
+    let ends = (owner.service.address, owner.key.client);
     let rewrite = |packet: &mut Packet<'_>| rewrite::translate_error(packet, error, &outer, &quoted);
     let decision = answer::send(known, packet, &error.at, ends, owner.own, rewrite);
     match decision.reason {

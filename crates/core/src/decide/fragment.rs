@@ -37,7 +37,8 @@ pub(super) fn note(
 }
 
 fn key(at: &Layers, id: u32) -> FragmentKey {
-    FragmentKey { src: at.src, dst: at.dst, id, protocol: at.protocol }
+    let protocol = if at.dst.is_ipv6() { 0 } else { at.protocol };
+    FragmentKey { src: at.src, dst: at.dst, id, protocol }
 }
 
 fn find(known: &Knowledge<'_>, key: &FragmentKey) -> Option<Track> {

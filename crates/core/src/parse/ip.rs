@@ -92,11 +92,13 @@ pub(super) fn parse_v6(frame: &[u8], l3: usize, from: Mac) -> Parsed {
     };
     let Upper { protocol, offset, fragment } = upper;
     let transport = transport(protocol);
+    // Options may stand at the beginning of what was cut (RFC 8200, section 4.5).
+    let later = fragment.is_some() && protocol == protocol::DESTINATION_OPTIONS;
     if protocol == protocol::ICMPV6 && fragment.is_none() {
         if let Some(solicitation) = icmp::solicitation(frame, l3, l3 + IPV6_LEN + offset, ip) {
             return solicitation;
         }
-    } else if transport.is_none() && protocol != protocol::ICMPV6 {
+    } else if transport.is_none() && protocol != protocol::ICMPV6 && !later {
         return Parsed::Pass(Reason::NotService);
     }
     if from.is_multicast() {
@@ -110,6 +112,7 @@ pub(super) fn parse_v6(frame: &[u8], l3: usize, from: Mac) -> Parsed {
         Layers { l3, l4: l3 + IPV6_LEN + offset, len: IPV6_LEN + payload_len, src, dst, protocol, fragment };
     match transport {
         Some(protocol) => parse_transport(frame, at, protocol),
+        None if later => Parsed::LaterFragment(at),
         None => icmp::parse_v6(frame, at),
     }
 }

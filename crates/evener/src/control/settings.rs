@@ -63,6 +63,13 @@ impl Settings {
                     wanted.push((accept, "2"));
                 }
                 wanted.push((format!("net/ipv6/conf/{interface}/forwarding"), "1"));
+                // For the stack to send on what the route look-up can't yet, that alone is too little: kernels
+                // since 6.17 can be told for the interface, older ones for all of them only.
+                let force = format!("net/ipv6/conf/{interface}/force_forwarding");
+                match self.read(&force) {
+                    Ok(_) => wanted.push((force, "1")),
+                    Err(_) => wanted.push(("net/ipv6/conf/all/forwarding".to_owned(), "1")),
+                }
             }
         }
         for (name, value) in &wanted {
