@@ -16,6 +16,7 @@ use crate::family::Family;
 use crate::farm::Farm;
 use crate::host::Host;
 use crate::raw::Raw;
+use crate::wait;
 
 /// The longest datagram, in bytes.
 const DATAGRAM_MAX: usize = 65_535;
@@ -137,7 +138,17 @@ impl Client {
     }
 }
 
+/// Binds a socket. The kernel may take a moment to give back the port of one that was just closed.
 fn bind(host: &Host, address: SocketAddr) -> Result<UdpSocket> {
-    host.enter(|| UdpSocket::bind(address))?
-        .with_context(|| format!("{address} is not free on {}", host.name()))
+    let mut bound = None;
+    wait::until(&format!("{address} is free on {}", host.name()), || {
+        match host.enter(|| UdpSocket::bind(address))? {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(false),
+            socket => {
+                bound = Some(socket.with_context(|| format!("{address} on {}", host.name()))?);
+                Ok(true)
+            }
+        }
+    })?;
+    bound.context("no socket was bound")
 }
