@@ -278,7 +278,7 @@ static __always_inline int decide_most(context *ctx)
 	if (vip)
 		return decide_segment(ctx, &packet, vip);
 	if (answering)
-		return STEP_ANY;
+		return scratch_for(&packet) ? STEP_ANSWER : VERDICT_DROP;
 	return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
 }
 

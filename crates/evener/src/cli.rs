@@ -75,7 +75,7 @@ pub enum Command {
     /// Say which server a flow gets, and why
     Explain(Explain),
     /// Look for what is wrong with host, network and servers
-    Doctor(View),
+    Doctor(Doctor),
     /// Send a server no new sessions; those it has go on
     Drain(Drain),
     /// Send a drained server new sessions again
@@ -160,6 +160,17 @@ pub struct View {
     /// How to reach the daemon.
     #[command(flatten)]
     pub admin: Admin,
+}
+
+/// `evener doctor`
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// The configuration to look at, unless a daemon or an agent runs with one already
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How to answer, and whom to ask.
+    #[command(flatten)]
+    pub view: View,
 }
 
 /// `evener sessions`

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::admin::{self, Client};
 use crate::agent;
-use crate::cli::{CONFIG_FILE, Exit, View};
+use crate::cli::{CONFIG_FILE, Doctor, Exit};
 use crate::control::paths;
 use crate::network::Network;
 
@@ -55,7 +55,7 @@ impl Finding {
 }
 
 /// Looks at everything, and prints what was found. Ends with 4 if anything failed.
-pub fn run(view: &View) -> Exit {
+pub fn run(Doctor { config, view }: &Doctor) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -63,7 +63,7 @@ pub fn run(view: &View) -> Exit {
             return Exit::Environment;
         }
     };
-    let findings = runtime.block_on(look(view.admin.socket.as_deref()));
+    let findings = runtime.block_on(look(view.admin.socket.as_deref(), config.as_deref()));
     let text = match view.json {
         true => serde_json::to_string_pretty(&findings).map(|text| text + "\n").map_err(Into::into),
         false => Ok(render(&findings)),
@@ -78,8 +78,9 @@ pub fn run(view: &View) -> Exit {
     }
 }
 
-/// Everything there is to say. `socket` is the daemon's admin socket, where it is not the usual one.
-async fn look(socket: Option<&Path>) -> Vec<Finding> {
+/// Everything there is to say. `socket` is the daemon's admin socket, where it is not the usual one; `config` the
+/// file to look at, where that is not what runs here.
+async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     let mut findings = host::findings();
     let socket = socket.map_or_else(paths::admin_socket, |path| Ok(path.to_owned()));
     let daemon = match socket {
@@ -108,7 +109,8 @@ async fn look(socket: Option<&Path>) -> Vec<Finding> {
         }
     };
     let directs = daemon.is_some();
-    let path = daemon.map(|status| PathBuf::from(status.config)).or_else(agent::doctor::config_file);
+    let running = || daemon.map(|status| PathBuf::from(status.config)).or_else(agent::doctor::config_file);
+    let path = config.map(Path::to_owned).or_else(running);
     let config = farm::load(&path.unwrap_or_else(|| PathBuf::from(CONFIG_FILE)), &mut findings);
     let serves = config.as_ref().map(|config| agent::doctor::findings(config, &network)).unwrap_or_default();
     match config {

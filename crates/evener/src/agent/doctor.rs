@@ -33,6 +33,7 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
         Host { reverse_path_filter: read_setting("ipv4/conf/all/rp_filter").unwrap_or(0), ..Host::default() };
     let listening = Listening::read();
     let mut findings = Vec::new();
+    findings.extend(left_behind());
     for role in &roles {
         findings.extend(addresses(role, network));
         findings.extend(silence(role, network));
@@ -41,6 +42,18 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
     }
     findings.extend(tunnels(&roles, config, network, &identity, &host));
     findings
+}
+
+/// An agent that set this host up and is gone.
+fn left_behind() -> Option<Finding> {
+    let directory = paths::directory().ok()?;
+    (done().is_some() && !state::Lock::is_held(&directory)).then(|| {
+        let message =
+            "It set this host up and no longer runs: changes of the file and of the network are not \
+                       followed. Start `evener agent` again; it takes over what is there."
+                .to_owned();
+        finding("agent", State::Warn, message)
+    })
 }
 
 fn finding(check: &str, state: State, message: String) -> Finding {

@@ -219,10 +219,19 @@ fn loopback(network: &Network) -> String {
 /// The interface of the link that directors ask for the address on.
 fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<String, String> {
     let by_directors = directors.iter().find_map(|director| network.route_to(*director));
+    // Once this host has the address, no route leads to it any more: it stays where it was put.
+    let there = || {
+        let has = |interface: &Interface| interface.addresses.iter().any(|(own, _)| *own == address);
+        network
+            .interfaces
+            .iter()
+            .find(|(_, i)| i.ethernet && !i.loopback && has(i))
+            .map(|(ifindex, _)| *ifindex)
+    };
     let by_address = || network.route_to(address).or_else(|| Some(network.next_hop(address)?.ifindex));
     let not_loopback = |ifindex: &u32| network.interfaces.get(ifindex).is_some_and(|i| !i.loopback);
     let only = || network.interfaces.iter().find(|(_, i)| i.up && i.ethernet).map(|(ifindex, _)| *ifindex);
-    let found = by_directors.or_else(by_address).filter(not_loopback).or_else(only);
+    let found = by_directors.or_else(there).or_else(by_address).filter(not_loopback).or_else(only);
     found
         .and_then(|ifindex| Some(network.interfaces.get(&ifindex)?.name.clone()))
         .ok_or_else(|| format!("no interface leads to whoever asks for {address}: this host has no Ethernet"))

@@ -3,8 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
+
+/// How often the lock is asked for again, and how long between: as long as a killed daemon may take to end.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Held for as long as the daemon lives; the kernel releases it when the process ends, however it ends.
 #[derive(Debug)]
@@ -33,11 +38,21 @@ pub(super) enum LockError {
 }
 
 impl Lock {
-    /// Takes the lock `path`, or says who holds it.
+    /// Takes the lock `path`, or says who holds it. A daemon that was just killed still does, for a moment.
     ///
     /// # Errors
     /// [`LockError::Held`] when a daemon runs.
     pub(super) fn take(path: &Path) -> Result<Lock, LockError> {
+        for _ in 0..TRIES {
+            match Lock::try_take(path) {
+                Err(LockError::Held { .. }) => std::thread::sleep(PAUSE),
+                taken => return taken,
+            }
+        }
+        Lock::try_take(path)
+    }
+
+    fn try_take(path: &Path) -> Result<Lock, LockError> {
         let failed = |source| LockError::Io { path: path.display().to_string(), source };
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         match Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock) {

@@ -25,6 +25,7 @@ use super::neighbours::{Frame, Neighbours};
 use super::request::Request;
 use super::settings::Settings;
 use super::show::About;
+use super::ways::{source_towards, tunnel_source};
 use super::{Daemon, REQUESTS, display, now_ms, paths};
 use crate::admin;
 use crate::cli::Exit;
@@ -167,6 +168,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         _lock: lock,
     };
     daemon.follow_network();
+    warn_of_unlisted_tunnels(&daemon.director.config, &daemon.director.network);
     Ok(daemon)
 }
 
@@ -178,6 +180,20 @@ fn path_mtus(config: &Config) -> mpsc::Receiver<path_mtu::PathMtu> {
         }
         mpsc::channel(1).1
     })
+}
+
+/// Says what agents on servers will refuse.
+fn warn_of_unlisted_tunnels(config: &Config, network: &Network) {
+    for service in config.services.iter().filter(|service| service.method == Method::Tunnel) {
+        let sources = service.servers.iter().filter_map(|server| source_towards(network, server.address));
+        let mut sources = sources.map(|own| tunnel_source(config, network, own));
+        if let Some(source) = sources.find(|source| !config.farm.directors.contains(source)) {
+            tracing::warn!(
+                service = service.name,
+                "tunnels go out from {source}, which [farm] directors does not list: agents on servers take none"
+            );
+        }
+    }
 }
 
 /// Opens the farm to traffic, and the daemon to requests.

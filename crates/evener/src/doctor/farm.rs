@@ -54,6 +54,7 @@ pub(super) fn look(config: &Config, network: &Network, links: &Links, findings: 
     findings.push(forwarding(config.engine.kind, nat));
     for service in &config.services {
         findings.extend(addresses(service, network));
+        findings.extend(ways::loops(service, network));
         match service.method {
             Method::L2 => findings.extend(servers(service, network, links)),
             Method::Nat | Method::Tunnel => findings.extend(ways::look(config, service, network, links)),

@@ -139,7 +139,10 @@ fn judge(link: &Link) -> Finding {
     let mut message = format!("{kind}, MTU {}", link.mtu);
     match (link.xdp, link.veth) {
         (Some(mode), _) => message += &format!(", an XDP program is attached ({mode})"),
-        (None, true) => message += ", where xdp is generic: native needs a program at the other end too",
+        (None, true) => {
+            message +=
+                ", where xdp attaches by TC, or is generic: native needs a program at the other end too"
+        }
         (None, false) => {}
     }
     let name = &link.name;

@@ -1,5 +1,6 @@
 //! Servers that are reached by routes: whether there is a way, and one back.
 
+use std::fs;
 use std::net::IpAddr;
 
 use evener_core::farm::{Method, Server, Service};
@@ -24,6 +25,27 @@ pub(super) fn look(config: &Config, service: &Service, network: &Network, links:
         _ => {}
     }
     findings
+}
+
+/// A host that forwards sends what is for a service address but for none of its ports back to the router that
+/// sent it here.
+pub(super) fn loops(service: &Service, network: &Network) -> Option<Finding> {
+    let away = |address: &IpAddr| {
+        let path = match address {
+            IpAddr::V4(_) => "/proc/sys/net/ipv4/ip_forward",
+            IpAddr::V6(_) => "/proc/sys/net/ipv6/conf/all/forwarding",
+        };
+        let forwards = fs::read_to_string(path).is_ok_and(|text| text.trim() != "0");
+        let hop = network.next_hop(*address).filter(|_| forwards && !network.is_local(*address))?;
+        hop.gateway
+    };
+    let addresses = service.addresses.iter().map(|address| address.ip());
+    let (address, gateway) = addresses.filter_map(|address| Some((address, away(&address)?))).next()?;
+    let message = format!(
+        "This host forwards, and its route to {address} leads to {gateway}: packets for ports without a service \
+         would go round between the two. `ip route add unreachable {address}` ends that."
+    );
+    Some(Finding::warn(&service.name, message))
 }
 
 fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> Option<Finding> {
