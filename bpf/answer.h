@@ -174,7 +174,7 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 		route.ipv4_src = src->word[0];
 		route.ipv4_dst = dst->word[0];
 	}
-	switch (fib_lookup(ctx, &route, sizeof(route), 0)) {
+	switch (bpf_fib_lookup(ctx, &route, sizeof(route), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 		hop->ifindex = route.ifindex;
 		for (int i = 0; i < ETH_ALEN / 2; i++) {

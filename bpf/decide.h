@@ -117,7 +117,7 @@ static __always_inline int translate_near(context *ctx, const struct packet *pac
 	decrement_ttl4(ip);
 	change.body = (__u16)~ports[1] + server->port;
 	ports[1] = server->port;
-	frame_fix(ctx, ETH_HLEN + sizeof(*ip) + (udp ? 6 : 16), &change, udp, false);
+	frame_fix(ctx, ETH_HLEN + sizeof(*ip) + (udp ? 6 : 16), &change, udp);
 	if (server->ifindex == frame_ingress(ctx))
 		return frame_back(ctx);
 	frame_leave(ctx);

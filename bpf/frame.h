@@ -49,7 +49,6 @@ typedef struct __sk_buff context;
 #define VERDICT_PASS TC_ACT_UNSPEC
 #define VERDICT_DROP TC_ACT_SHOT
 #define frame_load bpf_skb_load_bytes
-#define fib_lookup bpf_fib_lookup
 
 static __always_inline __u32 frame_len(context *ctx)
 {
@@ -126,10 +125,9 @@ static __always_inline int frame_wrap(context *ctx, __u32 l3, __u32 outer_len, _
 }
 
 /* The transport checksum at `at`. */
-static __always_inline void frame_fix(context *ctx, __u32 at, const struct change *change, bool udp, bool v6)
+static __always_inline void frame_fix(context *ctx, __u32 at, const struct change *change, bool udp)
 {
 	__u64 flags = udp ? BPF_F_MARK_MANGLED_0 : 0;
-	(void)v6;
 
 	if (change->pseudo)
 		bpf_l4_csum_replace(ctx, at, 0, (__u16)fold(change->pseudo), flags | BPF_F_PSEUDO_HDR);
@@ -154,7 +152,6 @@ typedef struct xdp_md context;
 #define VERDICT_PASS XDP_PASS
 #define VERDICT_DROP XDP_DROP
 #define frame_load bpf_xdp_load_bytes
-#define fib_lookup bpf_fib_lookup
 
 /* Of all buffers that the frame may be in. */
 static __always_inline __u32 frame_len(context *ctx)
@@ -212,7 +209,7 @@ static __always_inline int frame_wrap(context *ctx, __u32 l3, __u32 outer_len, _
  * hardware to finish. XDP isn't told; but only where programs run on the kernel's own buffers (generic
  * mode) can that be, and TC is what such interfaces get where the kernel has it.
  */
-static __always_inline void frame_fix(context *ctx, __u32 at, const struct change *change, bool udp, bool v6)
+static __always_inline void frame_fix(context *ctx, __u32 at, const struct change *change, bool udp)
 {
 	__u16 *field = (void *)(long)ctx->data + (at & 0x1ff);
 	__u16 checksum;

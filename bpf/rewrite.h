@@ -162,7 +162,7 @@ static __always_inline bool translate(context *ctx, const struct journey *journe
 		return true;
 	if (!put_ports(ctx, l4, ends, &change.body))
 		return false;
-	frame_fix(ctx, l4 + (udp ? 6 : 16), &change, udp, journey->v6);
+	frame_fix(ctx, l4 + (udp ? 6 : 16), &change, udp);
 	return true;
 }
 

@@ -117,7 +117,7 @@ pub(super) fn send(
     match hop {
         Hop::Neighbour { ifindex, src, dst, .. } => {
             rewrite::decrement_ttl(packet.frame_mut(), at);
-            untag(packet, at.l3, ifindex, at);
+            untag(packet, at, ifindex);
             packet.readdress(src, dst);
             Decision::of(Verdict::Forward { ifindex }, Reason::Answered)
         }

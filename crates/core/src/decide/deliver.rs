@@ -7,7 +7,7 @@ use crate::parse::{Layers, TCP_LEN, UDP_LEN};
 use crate::rewrite::{self, Ends, encapsulate, link_len, outer_len, too_big};
 use crate::sessions::FlowHash;
 use crate::tables::{ServerEntry, Way};
-use crate::wire::{Mac, protocol};
+use crate::wire::protocol;
 
 /// What of a packet's session matters on the way.
 #[derive(Clone, Copy)]
@@ -32,56 +32,58 @@ pub(super) fn deliver(
     let Some(&src) = known.tables.interfaces.get(&server.ifindex) else {
         return (Verdict::Drop, Reason::NoServer);
     };
-    let (l3, done) = match server.way {
-        Way::Link => (at.l3, Ok(())),
-        Way::Tunnel { encapsulation, from, to, mtu } => {
-            let most = usize::from(mtu).saturating_sub(outer_len(encapsulation, to));
-            let fits = fit(packet, at, most, at.dst);
-            let wrap = |packet: &mut Packet<'_>| {
-                rewrite::decrement_ttl(packet.frame_mut(), at);
-                encapsulate(packet, at, encapsulation, (from, to), route.hash, server.ifindex)
-            };
-            let room =
-                packet.has_room(at.l3, outer_len(encapsulation, to), link_len(packet, at, server.ifindex));
-            match fits {
-                Ok(()) if room && wrap(packet) => return send(packet, server, src),
-                Ok(()) => (at.l3, Err((Verdict::Drop, Reason::NoRoom))),
-                other => (at.l3, other),
-            }
-        }
-        Way::Nat { to, own, source_nat, mtu } => {
-            let fits = fit(packet, at, mtu.into(), at.dst);
-            if fits.is_ok() {
-                rewrite::decrement_ttl(packet.frame_mut(), at);
-                let ends = Ends {
-                    src: source_nat.then_some(own),
-                    src_port: source_nat.then_some(route.port),
-                    dst: Some(to.ip()),
-                    dst_port: Some(to.port()),
-                };
-                rewrite::translate(packet, at, &ends);
-            }
-            (at.l3, fits)
-        }
-    };
-    if let Err(stopped) = done {
+    if let Err(stopped) = prepare(packet, at, server, route) {
         return stopped;
     }
-    untag(packet, l3, server.ifindex, at);
-    send(packet, server, src)
-}
-
-fn send(packet: &mut Packet<'_>, server: &ServerEntry, src: Mac) -> (Verdict, Reason) {
     packet.readdress(src, server.mac);
     (Verdict::Forward { ifindex: server.ifindex }, Reason::Forwarded)
 }
 
+/// Makes of a packet what its server's way asks for, but for the MAC addresses; else what becomes of it.
+fn prepare(
+    packet: &mut Packet<'_>,
+    at: &Layers,
+    server: &ServerEntry,
+    route: &Route,
+) -> Result<(), (Verdict, Reason)> {
+    match server.way {
+        Way::Link => {}
+        Way::Tunnel { encapsulation, from, to, mtu } => {
+            let outer_len = outer_len(encapsulation, to);
+            fit(packet, at, usize::from(mtu).saturating_sub(outer_len), at.dst)?;
+            let no_room = Err((Verdict::Drop, Reason::NoRoom));
+            if !packet.has_room(at.l3, outer_len, link_len(packet, at, server.ifindex)) {
+                return no_room;
+            }
+            rewrite::decrement_ttl(packet.frame_mut(), at);
+            // The new link header is without tags where they don't belong.
+            return match encapsulate(packet, at, encapsulation, (from, to), route.hash, server.ifindex) {
+                true => Ok(()),
+                false => no_room,
+            };
+        }
+        Way::Nat { to, own, source_nat, mtu } => {
+            fit(packet, at, mtu.into(), at.dst)?;
+            rewrite::decrement_ttl(packet.frame_mut(), at);
+            let ends = Ends {
+                src: source_nat.then_some(own),
+                src_port: source_nat.then_some(route.port),
+                dst: Some(to.ip()),
+                dst_port: Some(to.port()),
+            };
+            rewrite::translate(packet, at, &ends);
+        }
+    }
+    untag(packet, at, server.ifindex);
+    Ok(())
+}
+
 /// Takes the tags off a frame that leaves the LAN they belong to.
-pub(super) fn untag(packet: &mut Packet<'_>, l3: usize, ifindex: u32, at: &Layers) {
+pub(super) fn untag(packet: &mut Packet<'_>, at: &Layers, ifindex: u32) {
     let link_len = link_len(packet, at, ifindex);
-    if link_len != l3 {
+    if link_len != at.l3 {
         // It becomes shorter, so there is room.
-        let _ = packet.relink(l3, 0, link_len, rewrite::ethertype(at.dst.is_ipv6()));
+        let _ = packet.relink(at.l3, 0, link_len, rewrite::ethertype(at.dst.is_ipv6()));
     }
 }
 

@@ -75,7 +75,7 @@ fn translated(
     let quoted =
         Ends { src: Some(to.ip()), src_port: Some(to.port()), dst: hidden.map(|_| own), dst_port: hidden };
     rewrite::translate_error(packet, error, &outer, &quoted);
-    untag(packet, error.at.l3, server.ifindex, &error.at);
+    untag(packet, &error.at, server.ifindex);
     packet.readdress(src, server.mac);
     Some(Decision::of(Verdict::Forward { ifindex: server.ifindex }, Reason::IcmpForwarded))
 }

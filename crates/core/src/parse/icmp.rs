@@ -17,14 +17,20 @@ const IPV4_MTU_MIN: u32 = 68;
 /// The same for IPv6 (RFC 8200, section 5).
 const IPV6_MTU_MIN: u32 = 1280;
 
-pub(super) fn parse_v4(frame: &[u8], at: Layers) -> Parsed {
-    let odd = |reason| Parsed::Odd(reason, at.dst);
+/// A message's header and what follows it.
+fn message<'f>(frame: &'f [u8], at: &Layers) -> Result<(&'f Icmp, &'f [u8]), Reason> {
     if at.fragment.is_some() {
-        return odd(Reason::Fragment);
+        return Err(Reason::Fragment);
     }
     let message = frame.get(at.l4..at.l3 + at.len).unwrap_or_default();
-    let Ok((header, quoted)) = Icmp::ref_from_prefix(message) else {
-        return odd(Reason::Truncated);
+    Icmp::ref_from_prefix(message).map_err(|_| Reason::Truncated)
+}
+
+pub(super) fn parse_v4(frame: &[u8], at: Layers) -> Parsed {
+    let odd = |reason| Parsed::Odd(reason, at.dst);
+    let (header, quoted) = match message(frame, &at) {
+        Ok(message) => message,
+        Err(reason) => return odd(reason),
     };
     match header.kind {
         icmp::ECHO if header.code == 0 => return Parsed::Echo(at),
@@ -55,12 +61,9 @@ pub(super) fn parse_v4(frame: &[u8], at: Layers) -> Parsed {
 
 pub(super) fn parse_v6(frame: &[u8], at: Layers) -> Parsed {
     let odd = |reason| Parsed::Odd(reason, at.dst);
-    if at.fragment.is_some() {
-        return odd(Reason::Fragment);
-    }
-    let message = frame.get(at.l4..at.l3 + at.len).unwrap_or_default();
-    let Ok((header, quoted)) = Icmp::ref_from_prefix(message) else {
-        return odd(Reason::Truncated);
+    let (header, quoted) = match message(frame, &at) {
+        Ok(message) => message,
+        Err(reason) => return odd(reason),
     };
     match header.kind {
         icmpv6::ECHO if header.code == 0 => return Parsed::Echo(at),

@@ -85,7 +85,6 @@ pub fn decrement_ttl(frame: &mut [u8], at: &Layers) {
     let place = at.l3 + fields(v6).ttl;
     let ttl = ttl(frame, at);
     if v6 {
-        put(frame, place, &[]);
         if let Some(hops) = frame.get_mut(place) {
             *hops = ttl.saturating_sub(1);
         }

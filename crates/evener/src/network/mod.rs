@@ -1,6 +1,5 @@
 //! The network around this host, as its kernel knows it: interfaces, addresses, routes and neighbours.
 
-pub mod forwarding;
 pub mod path_mtu;
 mod pick;
 mod read;

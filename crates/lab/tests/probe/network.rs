@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use evener::network::forwarding::{self, Family as Forwarded};
 use evener::network::path_mtu::{self, PathMtu};
 use evener::network::{Hop, Network, resolve, watch};
 use evener_core::wire::Mac;
@@ -110,23 +109,6 @@ fn the_kernel_resolves_what_it_is_asked_for() -> Result<()> {
     let silent = resolved(lan.director(), Ipv4Addr::new(192, 0, 2, 99).into());
     assert_eq!((silent.mac, silent.gateway), (None, None));
     Ok(())
-}
-
-#[test]
-fn forwarding_is_switched_for_one_interface_at_a_time() -> Result<()> {
-    if !skip::has_root() {
-        return Ok(());
-    }
-    let farm = Farm::builder().server_lans(2).build()?;
-    farm.director().enter(|| {
-        for family in [Forwarded::V4, Forwarded::V6] {
-            assert!(!forwarding::set("eth0", family, true).unwrap(), "it was off");
-            assert!(forwarding::get("eth0", family).unwrap());
-            assert!(!forwarding::get("eth1", family).unwrap(), "the others stay as they are");
-            assert!(forwarding::set("eth0", family, false).unwrap());
-            assert!(!forwarding::get("eth0", family).unwrap());
-        }
-    })
 }
 
 #[test]
