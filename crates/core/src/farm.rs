@@ -55,12 +55,15 @@ impl fmt::Display for Encapsulation {
 pub enum Placement {
     /// On dedicated hosts.
     Director,
+    /// On every server too: who gets a packet passes it on or serves it (Distributed Packet Rewriting).
+    EveryHost,
 }
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Placement::Director => "director",
+            Placement::EveryHost => "every-host",
         })
     }
 }
@@ -133,6 +136,9 @@ pub struct Service {
     pub clamp_mss: bool,
     /// Where the decision is made.
     pub placement: Placement,
+    /// [`Placement::EveryHost`]: what a host passes on is not remembered there, and every packet of it goes by
+    /// the hash (the paper's stateless variant).
+    pub stateless: bool,
     /// Name of a policy in [`crate::policy::POLICIES`].
     pub policy: &'static str,
     /// How unlisted servers are found, if at all.
@@ -157,6 +163,18 @@ pub struct Service {
     pub keep_last: bool,
 }
 
+impl Service {
+    /// Whether its servers are reached by routes and not asked for on the link.
+    pub fn is_routed(&self) -> bool {
+        self.method != Method::L2 || self.placement == Placement::EveryHost
+    }
+
+    /// Whether every host decides.
+    pub fn is_on_every_host(&self) -> bool {
+        self.placement == Placement::EveryHost
+    }
+}
+
 /// A server the operator listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
@@ -170,6 +188,8 @@ pub struct Server {
     pub mac: Option<Mac>,
     /// Share of new sessions relative to the others; 0 drains.
     pub weight: u16,
+    /// [`Placement::EveryHost`]: the service addresses that this host owns and answers for.
+    pub publish: Vec<IpAddr>,
 }
 
 /// How servers are probed.

@@ -5,7 +5,8 @@
 //! of the C in `bpf/`; the same packets go through both and must come out alike.
 //!
 //! * packet side: [`wire`] · [`packet`] · [`parse`] · [`sessions`] · [`select`] · [`rewrite`] · [`decide`] ·
-//!   [`reason`]; and what they ask of their surroundings: [`routes`] · [`fragments`] · [`ports`]
+//!   [`reason`] · [`arrival`]; and what they ask of their surroundings: [`routes`] · [`fragments`] · [`ports`] ·
+//!   [`lease`]
 //! * farm side: [`farm`] · [`health`] · [`membership`] · [`policy`] · [`plan`]
 #![no_std]
 #![forbid(unsafe_code)]
@@ -15,11 +16,13 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod arrival;
 pub mod checksum;
 pub mod decide;
 pub mod farm;
 pub mod fragments;
 pub mod health;
+pub mod lease;
 pub mod membership;
 pub mod neighbour;
 pub mod packet;

@@ -4,7 +4,7 @@
 //! Identifiers are small numbers because sessions hold them. A number keeps its meaning for as long
 //! as any session may name it, through reloads and restarts; [`crate::plan::Slots`] sees to that.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -21,6 +21,8 @@ pub const ORDER_MAX: usize = 4_096;
 pub const SERVICE_SERVERS_MAX: usize = 256;
 /// The most VIPs that one address and port of a server may stand behind with [`Way::Nat`].
 pub const BEHIND_MAX: usize = 8;
+/// The most MACs of other hosts: [`Tables::peers`].
+pub const PEERS_MAX: usize = 1_024;
 /// The most server slots of a farm; slot 0 is never used, so that 0 can mean "none".
 pub const SERVER_SLOTS: usize = 4_096;
 /// Slot number that names no server.
@@ -75,6 +77,11 @@ pub struct Vip {
     pub pick: Pick,
     /// When sessions end.
     pub idle: IdleTicks,
+    /// This host's own slot among the service's servers, where every host decides; [`NO_SERVER`] on a
+    /// director. A host serves what another one has passed on to it.
+    pub own: u16,
+    /// Whether what is passed on is not remembered: no session is noted for a server that isn't this host.
+    pub stateless: bool,
 }
 
 /// The weighted tables that a service's servers are picked from. All entries are server slots.
@@ -85,6 +92,9 @@ pub struct Ring {
     /// For [`Pick::Hash`], and for flows that no session is known of; [`HASH_SLOTS`] entries, or none
     /// while the service has no server.
     pub hash: Vec<u16>,
+    /// The hash table before the last change of hosts, where every host decides: who isn't known any more may
+    /// be known there. Its entries are this host or hosts by a [`Way::Tunnel`] that is the `last`. May be empty.
+    pub previous: Vec<u16>,
 }
 
 /// How a packet reaches its server.
@@ -113,6 +123,9 @@ pub enum Way {
         to: IpAddr,
         /// The longest packet that the way takes, outer headers included, in bytes.
         mtu: u16,
+        /// Whether the outer header tells the server to keep the packet: it is passed on for the second time,
+        /// and is not passed on again. Only of [`Encapsulation::Gue`].
+        last: bool,
     },
 }
 
@@ -159,6 +172,8 @@ pub struct Tables {
     /// Servers' own addresses and ports with [`Way::Nat`]: answers come from there. At most [`BEHIND_MAX`]
     /// entries each, in order.
     pub endpoints: BTreeMap<VipKey, Vec<Behind>>,
+    /// The MACs that other hosts pass packets on with; see [`crate::arrival`].
+    pub peers: BTreeSet<Mac>,
 }
 
 impl Tables {
@@ -219,6 +234,8 @@ pub struct Delta {
     pub endpoints: Vec<(VipKey, Vec<Behind>)>,
     /// Endpoints that are gone.
     pub endpoints_removed: Vec<VipKey>,
+    /// All peers as they now are, if that changed.
+    pub peers: Option<BTreeSet<Mac>>,
 }
 
 impl Delta {
@@ -235,6 +252,7 @@ impl Delta {
             interfaces_removed: gone(&old.interfaces, &new.interfaces),
             endpoints: changed(&old.endpoints, &new.endpoints),
             endpoints_removed: gone(&old.endpoints, &new.endpoints),
+            peers: (old.peers != new.peers).then(|| new.peers.clone()),
         }
     }
 

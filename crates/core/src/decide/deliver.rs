@@ -48,7 +48,7 @@ fn prepare(
 ) -> Result<(), (Verdict, Reason)> {
     match server.way {
         Way::Link => {}
-        Way::Tunnel { encapsulation, from, to, mtu } => {
+        Way::Tunnel { encapsulation, from, to, mtu, last: _ } => {
             let outer_len = outer_len(encapsulation, to);
             fit(packet, at, usize::from(mtu).saturating_sub(outer_len), at.dst)?;
             let no_room = Err((Verdict::Drop, Reason::NoRoom));

@@ -13,6 +13,7 @@ mod fragment;
 pub use crate::reason::Reason;
 
 use crate::fragments::Fragments;
+use crate::lease::Lease;
 use crate::packet::Packet;
 use crate::parse::{Parsed, Segment, odd_reason, parse};
 use crate::ports::Ports;
@@ -56,6 +57,10 @@ pub struct Memory<'a> {
     pub routes: &'a dyn Routes,
     /// Key of the flow hash.
     pub seed: Seed,
+    /// Key of the hash that picks from hash tables: of all hosts that must agree, the same.
+    pub ring_seed: Seed,
+    /// How long addresses may be answered for.
+    pub lease: Lease<'a>,
 }
 
 /// A verdict, and what there is to count.

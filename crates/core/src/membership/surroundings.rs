@@ -36,6 +36,8 @@ pub struct Hop {
     pub tunnel: IpAddr,
     /// The longest packet that the way takes, in bytes.
     pub mtu: u16,
+    /// Whether the server is on the link itself, with no router before it.
+    pub on_link: bool,
 }
 
 /// A gateway.

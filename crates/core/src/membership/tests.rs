@@ -52,6 +52,7 @@ fn service() -> Service {
         tunnel_mtu: None,
         clamp_mss: true,
         placement: Placement::Director,
+        stateless: false,
         policy: "round-robin",
         discover: Some(Discover::Arp),
         discover_interval_ms: INTERVAL_MS,
@@ -75,7 +76,14 @@ fn service() -> Service {
 }
 
 fn listed(host: u8) -> Server {
-    Server { name: format!("web{host}"), address: own_address(host), port: None, mac: None, weight: 1 }
+    Server {
+        name: format!("web{host}"),
+        address: own_address(host),
+        port: None,
+        mac: None,
+        weight: 1,
+        publish: Vec::new(),
+    }
 }
 
 /// A membership, and a clock that goes from round to round.

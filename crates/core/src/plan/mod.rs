@@ -22,8 +22,8 @@ use crate::policy::{self, Policy, Weighted};
 use crate::ports::HOLD_MS;
 use crate::sessions::ticks;
 use crate::tables::{
-    BEHIND_MAX, Behind, HASH_SLOTS, IdleTicks, Ring, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip, VipKey,
-    Way,
+    BEHIND_MAX, Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Ring, SERVICE_SERVERS_MAX, ServerEntry, Tables,
+    Vip, VipKey, Way,
 };
 use crate::wire::Mac;
 
@@ -227,8 +227,10 @@ pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
         let place = Place { mac: server.mac, ifindex: server.ifindex };
         let hop = match server.way {
             Way::Link => None,
-            Way::Nat { own, mtu, .. } => Some(Hop { place, own, tunnel: own, mtu }),
-            Way::Tunnel { from, mtu, .. } => Some(Hop { place, own: from, tunnel: from, mtu }),
+            Way::Nat { own, mtu, .. } => Some(Hop { place, own, tunnel: own, mtu, on_link: false }),
+            Way::Tunnel { from, mtu, .. } => {
+                Some(Hop { place, own: from, tunnel: from, mtu, on_link: false })
+            }
         };
         let mac = server.mac.to_string();
         for service in services {
@@ -277,6 +279,8 @@ impl Planner<'_> {
                 announce: service.announce,
                 pick: policy.pick(),
                 idle: idle_ticks(service),
+                own: NO_SERVER,
+                stateless: service.stateless,
             };
             self.plan.tables.vips.insert(key, vip);
             self.stand_behind(vip.id, key, &seated);
@@ -344,7 +348,11 @@ impl Planner<'_> {
         });
         let known = same.and_then(|previous| previous.tables.rings.get(&number));
         known.cloned().unwrap_or_else(|| {
-            Arc::new(Ring { order: policy.order(members), hash: policy::maglev(members, HASH_SLOTS) })
+            Arc::new(Ring {
+                order: policy.order(members),
+                hash: policy::maglev(members, HASH_SLOTS),
+                previous: Vec::new(),
+            })
         })
     }
 }
@@ -367,7 +375,13 @@ fn way(service: &farm::Service, member: &Member) -> Option<Way> {
             let (to, Hop { tunnel: from, mtu, .. }) = member.address.zip(member.hop)?;
             let mtu = service.tunnel_mtu.unwrap_or(mtu);
             let encapsulation = service.encapsulation;
-            (from.is_ipv4() == to.is_ipv4()).then_some(Way::Tunnel { encapsulation, from, to, mtu })
+            (from.is_ipv4() == to.is_ipv4()).then_some(Way::Tunnel {
+                encapsulation,
+                from,
+                to,
+                mtu,
+                last: false,
+            })
         }
     }
 }

@@ -21,6 +21,7 @@ fn service(name: &str, port: u16) -> farm::Service {
         tunnel_mtu: None,
         clamp_mss: true,
         placement: Placement::Director,
+        stateless: false,
         policy: "round-robin",
         discover: Some(Discover::Arp),
         discover_interval_ms: 5_000,
@@ -261,8 +262,14 @@ fn a_vip_number_freed_is_not_given_out_next() {
 #[test]
 fn a_restarted_control_plane_comes_to_the_tables_that_run() {
     let mut web = service("web", 80);
-    web.servers =
-        vec![Server { name: "b".into(), address: [192, 0, 2, 12].into(), port: None, mac: None, weight: 1 }];
+    web.servers = vec![Server {
+        name: "b".into(),
+        address: [192, 0, 2, 12].into(),
+        port: None,
+        mac: None,
+        weight: 1,
+        publish: vec![],
+    }];
     let mail = service("mail", 25);
     let found = change(up("02:00:00:00:00:61"), |m| m.member.mac = Some(Mac([2, 0, 0, 0, 0, 0x61])));
     let state = |service, members| ServiceState { service, members };

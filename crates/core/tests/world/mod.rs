@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicU64;
 use evener_core::decide::{Decision, Memory, decide};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::lease::{ENDLESS, Lease};
 use evener_core::packet::{Checksum, HEADROOM, Packet};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
@@ -19,6 +20,7 @@ use evener_core::tables::{
 };
 use evener_core::wire::Mac;
 
+const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
 pub(crate) const DIRECTOR: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const SERVER: Mac = Mac([2, 0, 0, 0, 1, 1]);
 pub(crate) const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 9]);
@@ -65,13 +67,16 @@ impl World {
         let idle = IdleTicks { syn: 100, tcp: 100, closing: 100, udp: 100 };
         for (id, protocol) in [(1, Protocol::Tcp), (2, Protocol::Udp)] {
             let key = VipKey { address: vip.ip(), port: vip.port(), protocol };
-            tables.vips.insert(key, Vip { id, service: 0, announce: true, pick: Pick::Cursor, idle });
+            tables.vips.insert(
+                key,
+                Vip { id, service: 0, announce: true, pick: Pick::Cursor, idle, own: 0, stateless: false },
+            );
             if let Way::Nat { to, .. } = way {
                 let endpoint = VipKey { address: to.ip(), port: to.port(), protocol };
                 tables.endpoints.insert(endpoint, vec![Behind { vip: id, server: 1 }]);
             }
         }
-        tables.rings.insert(0, Ring { order: vec![1], hash: vec![1; HASH_SLOTS] }.into());
+        tables.rings.insert(0, Ring { order: vec![1], hash: vec![1; HASH_SLOTS], previous: vec![] }.into());
         World {
             tables,
             around: Around::default(),
@@ -90,7 +95,9 @@ impl World {
             ports: Ports::new(&self.ports),
             fragments: &self.around,
             routes: &self.around,
-            seed: Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f),
+            seed: SEED,
+            ring_seed: SEED,
+            lease: Lease(&ENDLESS),
         };
         let mut buffer = vec![0; HEADROOM];
         buffer.extend(frame);
@@ -115,9 +122,15 @@ pub(crate) fn ways(v6: bool) -> Vec<Way> {
         Way::Nat { to, own, source_nat: true, mtu },
     ];
     for encapsulation in [Encapsulation::Ipip, Encapsulation::Gue] {
-        ways.push(Way::Tunnel { encapsulation, from: [10, 0, 0, 1].into(), to: [10, 0, 0, 11].into(), mtu });
+        ways.push(Way::Tunnel {
+            encapsulation,
+            from: [10, 0, 0, 1].into(),
+            to: [10, 0, 0, 11].into(),
+            mtu,
+            last: false,
+        });
         let (from, to) = ("2001:db8:a::1".parse().unwrap(), "2001:db8:a::11".parse().unwrap());
-        ways.push(Way::Tunnel { encapsulation, from, to, mtu });
+        ways.push(Way::Tunnel { encapsulation, from, to, mtu, last: false });
     }
     ways
 }

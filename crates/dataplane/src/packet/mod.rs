@@ -51,6 +51,8 @@ pub struct Options {
     pub sessions6_max: usize,
     /// Key of the flow hash, for a table made anew.
     pub seed: Seed,
+    /// Key of the hash that picks from hash tables; `None`: the flow hash's.
+    pub ring_seed: Option<Seed>,
     /// Threads for each interface; 0 is taken for 1.
     pub threads: usize,
     /// The file that keeps sessions and counts; its folder must exist, on a tmpfs.

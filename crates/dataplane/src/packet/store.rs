@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use evener_core::decide::{Memory, Reason};
 use evener_core::fragments::Fragments;
+use evener_core::lease::{ENDLESS, Lease};
 use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::Routes;
@@ -163,6 +164,8 @@ impl Store {
             fragments,
             routes,
             seed: self.seed,
+            ring_seed: self.seed,
+            lease: Lease(&ENDLESS),
         }
     }
 

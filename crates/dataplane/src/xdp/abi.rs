@@ -6,7 +6,7 @@ use evener_core::decide::Reason;
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Track};
 use evener_core::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
-use evener_core::tables::{self, Behind, IdleTicks, Pick, Ring, ServerEntry, Vip, VipKey, Way};
+use evener_core::tables::{self, Behind, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Vip, VipKey, Way};
 use evener_core::wire::Mac;
 use evener_core::{fragments, ports};
 
@@ -234,6 +234,8 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
             closing: idle(State::Closing),
             udp: idle(State::Udp),
         },
+        own: NO_SERVER,
+        stateless: false,
     };
     Some((key, vip, place.ring & 1))
 }
@@ -258,7 +260,7 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
         Way::Nat { to, own, source_nat: has(SERVER_SOURCE_NAT), mtu: place.mtu }
     } else if has(SERVER_TUNNEL) {
         let encapsulation = if has(SERVER_GUE) { Encapsulation::Gue } else { Encapsulation::Ipip };
-        Way::Tunnel { encapsulation, from: own, to, mtu: place.mtu }
+        Way::Tunnel { encapsulation, from: own, to, mtu: place.mtu, last: false }
     } else {
         Way::Link
     };
@@ -327,7 +329,7 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
             let source_nat = if source_nat { SERVER_SOURCE_NAT } else { 0 };
             (SERVER_NAT | source_nat, to.ip(), own, to.port(), mtu)
         }
-        Way::Tunnel { encapsulation, from, to, mtu } => {
+        Way::Tunnel { encapsulation, from, to, mtu, last: _ } => {
             let gue = if encapsulation == Encapsulation::Gue { SERVER_GUE } else { 0 };
             (SERVER_TUNNEL | gue, to, from, 0, mtu)
         }
@@ -461,7 +463,8 @@ mod tests {
     fn servers_are_read_back_as_they_were_written() {
         let (four, six): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
         let nat = |ip, own| Way::Nat { to: SocketAddr::new(ip, 8080), own, source_nat: true, mtu: 1500 };
-        let tunnel = |encapsulation, to, from| Way::Tunnel { encapsulation, from, to, mtu: 1400 };
+        let tunnel =
+            |encapsulation, to, from| Way::Tunnel { encapsulation, from, to, mtu: 1400, last: false };
         for way in [
             Way::Link,
             nat(four, four),
@@ -502,7 +505,15 @@ mod tests {
         let idle = IdleTicks { syn: 1, tcp: 2, closing: 3, udp: 4 };
         for address in ["192.0.2.100", "2001:db8::100"] {
             let key = VipKey { address: address.parse().unwrap(), port: 80, protocol: Protocol::Udp };
-            let entry = Vip { id: 9, service: 3, announce: true, pick: Pick::Least, idle };
+            let entry = Vip {
+                id: 9,
+                service: 3,
+                announce: true,
+                pick: Pick::Least,
+                idle,
+                own: NO_SERVER,
+                stateless: false,
+            };
             assert_eq!(vip_of(&vip(&key, &entry, 1)), Some((key, entry, 1)));
             assert_eq!(endpoint_key_of(&endpoint_key(&key)), Some(key));
         }

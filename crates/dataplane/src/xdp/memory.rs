@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use evener_core::decide::Memory;
 use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::lease::{ENDLESS, Lease};
 use evener_core::ports::Ports;
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions};
@@ -37,6 +38,8 @@ impl KernelMemory {
             fragments: &self.fragments,
             routes: &self.routes,
             seed: self.seed,
+            ring_seed: self.seed,
+            lease: Lease(&ENDLESS),
         }
     }
 

@@ -39,6 +39,8 @@ pub struct Options {
     pub sessions6_max: usize,
     /// Key of the flow hash, for a table made anew.
     pub seed: Seed,
+    /// Key of the hash that picks from hash tables; `None`: the flow hash's.
+    pub ring_seed: Option<Seed>,
     /// How to attach; `None` picks for each interface.
     pub mode: Option<Mode>,
     /// Where to pin; `None` pins nothing, and all ends with the engine.

@@ -32,8 +32,14 @@ struct Kernel {
 
 impl Kernel {
     fn start(hook: Hook) -> Option<Kernel> {
-        let options =
-            Options { sessions_max: SESSIONS, sessions6_max: SESSIONS, seed: SEED, mode: None, pins: None };
+        let options = Options {
+            sessions_max: SESSIONS,
+            sessions6_max: SESSIONS,
+            seed: SEED,
+            ring_seed: None,
+            mode: None,
+            pins: None,
+        };
         match XdpEngine::start(options) {
             Ok(mut engine) => {
                 world::load(&mut engine);

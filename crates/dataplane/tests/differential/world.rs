@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 use evener_core::decide::{Decision, Memory, Reason, decide};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::lease::{ENDLESS, Lease};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
@@ -152,14 +153,14 @@ impl Builder {
         self.next_vip += 1;
         let service = id - 1;
         let last = if let IpAddr::V4(address) = address { address.octets()[3] } else { 0 };
-        let vip = Vip { id, service, announce: last != 102, pick, idle: IDLE };
+        let vip = Vip { id, service, announce: last != 102, pick, idle: IDLE, own: 0, stateless: false };
         self.tables.vips.insert(VipKey { address, port: 80, protocol }, vip);
         let order = servers.to_vec();
         let hash = match servers {
             [] => Vec::new(),
             servers => (0..HASH_SLOTS).map(|slot| servers[slot % servers.len()]).collect(),
         };
-        self.tables.rings.insert(service, Arc::new(Ring { order, hash }));
+        self.tables.rings.insert(service, Arc::new(Ring { order, hash, previous: vec![] }));
         id
     }
 
@@ -194,7 +195,7 @@ impl Builder {
             (Encapsulation::Gue, six(1), six(3), 1500, 77),
         ];
         for (last, (encapsulation, from, to, mtu, ifindex)) in TUNNELS.into_iter().zip(ways) {
-            let server = self.server(Way::Tunnel { encapsulation, from, to, mtu }, ifindex);
+            let server = self.server(Way::Tunnel { encapsulation, from, to, mtu, last: false }, ifindex);
             self.service(vip(v6, last), Protocol::Tcp, Pick::Hash, &[server]);
             self.service(vip(v6, last), Protocol::Udp, Pick::Hash, &[server]);
         }
@@ -270,6 +271,8 @@ impl Core {
             fragments: &self.fragments,
             routes: &TestRoutes,
             seed: SEED,
+            ring_seed: SEED,
+            lease: Lease(&ENDLESS),
         }
     }
 

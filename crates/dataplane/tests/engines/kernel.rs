@@ -18,7 +18,7 @@ use crate::{server, skipped, tables};
 
 pub fn kernel_engine(mode: Option<Mode>, pins: Option<PathBuf>, tables: Tables) -> XdpEngine {
     let seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
-    let options = Options { sessions_max: 4096, sessions6_max: 1024, seed, mode, pins };
+    let options = Options { sessions_max: 4096, sessions6_max: 1024, seed, ring_seed: None, mode, pins };
     let mut engine = XdpEngine::start(options).unwrap();
     let running = engine.running().cloned().unwrap_or_default();
     let mut delta = Delta::between(&running, &tables);
@@ -106,7 +106,13 @@ fn every_subject_of_the_bench_does_what_is_measured() {
         run("ip route add 10.0.0.0/8 via 172.16.0.9");
         let (to, own) = (SocketAddr::from(([172, 16, 0, 2], 8080)), Ipv4Addr::new(172, 16, 0, 1).into());
         let nat = Way::Nat { to, own, source_nat: false, mtu: 1500 };
-        let tunnel = Way::Tunnel { encapsulation: Encapsulation::Ipip, from: own, to: to.ip(), mtu: 1500 };
+        let tunnel = Way::Tunnel {
+            encapsulation: Encapsulation::Ipip,
+            from: own,
+            to: to.ip(),
+            mtu: 1500,
+            last: false,
+        };
         let subjects = [
             (Subject::Wrapper, Way::Link),
             (Subject::L2, Way::Link),

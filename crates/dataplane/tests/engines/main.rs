@@ -44,6 +44,7 @@ fn options(session_file: PathBuf) -> Options {
         sessions_max: 4096,
         sessions6_max: 1024,
         seed: Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f),
+        ring_seed: None,
         threads: 2,
         session_file,
     }
@@ -65,8 +66,11 @@ fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) ->
     let order: Vec<u16> = (1..).take(servers.len()).collect();
     let hash = order.iter().copied().cycle().take(HASH_SLOTS).collect();
     Tables {
-        vips: BTreeMap::from([(key(), Vip { id: 1, service: 0, announce, pick: Pick::Cursor, idle })]),
-        rings: BTreeMap::from([(0, Arc::new(Ring { order, hash }))]),
+        vips: BTreeMap::from([(
+            key(),
+            Vip { id: 1, service: 0, announce, pick: Pick::Cursor, idle, own: 0, stateless: false },
+        )]),
+        rings: BTreeMap::from([(0, Arc::new(Ring { order, hash, previous: vec![] }))]),
         servers: (1..).zip(servers.iter().copied()).collect(),
         interfaces: interfaces.iter().copied().collect(),
         endpoints: BTreeMap::new(),

@@ -95,8 +95,13 @@ impl Row {
         });
         let key = VipKey { address: self.vip(), port: 80, protocol: Protocol::Tcp };
         // The client finds the director by a route to its own address.
-        tables.vips.insert(key, Vip { id: 1, service: 0, announce: false, pick: Pick::Cursor, idle });
-        tables.rings.insert(0, Arc::new(Ring { order: vec![1], hash: vec![1; HASH_SLOTS] }));
+        tables.vips.insert(
+            key,
+            Vip { id: 1, service: 0, announce: false, pick: Pick::Cursor, idle, own: 0, stateless: false },
+        );
+        tables
+            .rings
+            .insert(0, Arc::new(Ring { order: vec![1], hash: vec![1; HASH_SLOTS], previous: vec![] }));
         if let Way::Nat { to, .. } = way {
             let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };
             tables.endpoints.insert(endpoint, vec![Behind { vip: 1, server: 1 }]);
@@ -284,7 +289,7 @@ fn tunnel(v6: bool, encapsulation: Encapsulation) {
     });
     row.director.enter(forward);
     let decapsulator = Decapsulator::start(&row.server, evener_core::rewrite::outer_len(encapsulation, to));
-    let engine = row.start(Kind::Packet, Way::Tunnel { encapsulation, from, to, mtu: 1500 });
+    let engine = row.start(Kind::Packet, Way::Tunnel { encapsulation, from, to, mtu: 1500, last: false });
     row.exchange(SocketAddr::new(vip, 80), &data());
     assert!(decapsulator.packets.load(Relaxed) > 2800, "the upload came in segments of the link's length");
     // The client was told how long packets may be.

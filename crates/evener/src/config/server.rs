@@ -82,6 +82,7 @@ impl<'a> Servers<'a> {
             port: at.port,
             mac: mac.map(Spanned::into_inner),
             weight,
+            publish: Vec::new(),
         })
     }
 

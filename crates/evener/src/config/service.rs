@@ -55,6 +55,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             tunnel_mtu: reach.tunnel_mtu,
             clamp_mss: reach.clamp_mss,
             placement,
+            stateless: false,
             policy,
             discover: discovery.how,
             discover_interval_ms: discovery.interval_ms,

@@ -246,6 +246,7 @@ fn xdp(config: &Config, directory: &Path) -> Result<XdpEngine, StartError> {
         sessions_max: config.engine.sessions_max,
         sessions6_max: config.engine.sessions6_max,
         seed: seed()?,
+        ring_seed: None,
         mode,
         pins: Some(pins::directory()?),
     };
@@ -261,6 +262,7 @@ fn packet(config: &Config, directory: &Path) -> Result<PacketEngine, StartError>
         sessions_max: config.engine.sessions_max,
         sessions6_max: config.engine.sessions6_max,
         seed: seed()?,
+        ring_seed: None,
         threads: config.engine.threads.unwrap_or(processors),
         session_file: session_file(directory),
     })?)

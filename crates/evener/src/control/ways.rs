@@ -52,7 +52,13 @@ impl Ways {
         let own = source_towards(network, address)?;
         let mtu = u16::try_from(next.mtu).unwrap_or(u16::MAX);
         let path = self.path_mtus.get(&address).map_or(u16::MAX, |(mtu, _)| *mtu);
-        Some(Hop { place, own, tunnel: tunnel_source(config, network, own), mtu: mtu.min(path) })
+        Some(Hop {
+            place,
+            own,
+            tunnel: tunnel_source(config, network, own),
+            mtu: mtu.min(path),
+            on_link: next.gateway.is_none(),
+        })
     }
 }
 
@@ -166,7 +172,7 @@ mod tests {
         let ways = Ways::default();
         let around = ways.surroundings(&config("\"192.0.2.2\""), &network, &BTreeMap::new());
         let place = Place { mac: Mac([2, 0, 0, 0, 0, 0xfe]), ifindex: 2 };
-        let hop = Hop { place, own: ip("192.0.2.2"), tunnel: ip("192.0.2.2"), mtu: 1500 };
+        let hop = Hop { place, own: ip("192.0.2.2"), tunnel: ip("192.0.2.2"), mtu: 1500, on_link: false };
         assert_eq!(around.hops, [(ip("203.0.113.9"), hop)].into(), "of the other no MAC is known");
     }
 

@@ -138,6 +138,7 @@ mod tests {
             port: None,
             mac: None,
             weight: 1,
+            publish: Vec::new(),
         };
         Service {
             name: "web".to_owned(),
@@ -149,6 +150,7 @@ mod tests {
             tunnel_mtu: None,
             clamp_mss: true,
             placement: Placement::Director,
+            stateless: false,
             policy: "hash",
             discover: None,
             discover_interval_ms: 1,

@@ -183,9 +183,13 @@ fn tables(kind: Kind) -> Tables {
         let (own, address): (IpAddr, IpAddr) = (own.into(), address.into());
         let way = match kind {
             Kind::Link => Way::Link,
-            Kind::Tunnel => {
-                Way::Tunnel { encapsulation: Encapsulation::Ipip, from: own, to: address, mtu: 1500 }
-            }
+            Kind::Tunnel => Way::Tunnel {
+                encapsulation: Encapsulation::Ipip,
+                from: own,
+                to: address,
+                mtu: 1500,
+                last: false,
+            },
             Kind::Nat => Way::Nat { to: (address, 8080).into(), own, source_nat: false, mtu: 1500 },
         };
         if kind == Kind::Nat {
@@ -200,10 +204,10 @@ fn tables(kind: Kind) -> Tables {
         (1..=count).map(|slot| Weighted { slot, weight: 1, seed: u64::from(slot) << 32 | 7 }).collect();
     let idle =
         IdleTicks { syn: ticks(900_000), tcp: ticks(900_000), closing: ticks(10_000), udp: ticks(60_000) };
-    let vip = Vip { id: 1, service: 0, announce: true, pick: Pick::Cursor, idle };
+    let vip = Vip { id: 1, service: 0, announce: true, pick: Pick::Cursor, idle, own: 0, stateless: false };
     tables.vips.insert(VipKey { address: VIP.into(), port: 80, protocol: Protocol::Tcp }, vip);
     let hash = policy::maglev(&members, HASH_SLOTS);
-    tables.rings.insert(0, Arc::new(Ring { order: (1..=count).collect(), hash }));
+    tables.rings.insert(0, Arc::new(Ring { order: (1..=count).collect(), hash, previous: Vec::new() }));
     tables
 }
 

@@ -106,7 +106,14 @@ impl Kernel {
 }
 
 fn start(sessions_max: usize) -> Result<XdpEngine, EngineError> {
-    let options = Options { sessions_max, sessions6_max: sessions_max, seed: SEED, mode: None, pins: None };
+    let options = Options {
+        sessions_max,
+        sessions6_max: sessions_max,
+        seed: SEED,
+        ring_seed: None,
+        mode: None,
+        pins: None,
+    };
     XdpEngine::start(options)
 }
 

@@ -198,7 +198,8 @@ impl Subject for Bench {
         self.leave()?;
         let (sessions_max, session_file) = (case.sessions_max, self.session_file.clone());
         let sessions6_max = sessions_max;
-        let options = Options { sessions_max, sessions6_max, seed: SEED, threads: 1, session_file };
+        let options =
+            Options { sessions_max, sessions6_max, seed: SEED, ring_seed: None, threads: 1, session_file };
         let engine = PacketEngine::start(options)?;
         self.engine = Some(Box::new(engine));
         self.tables = Arc::default();

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Result;
 use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
+use evener_core::lease::{ENDLESS, Lease};
 use evener_core::packet::{HEADROOM, Packet as CorePacket};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::select::Counts;
@@ -64,6 +65,8 @@ impl Spec {
             fragments: &self.fragments,
             routes: &routes,
             seed: SEED,
+            ring_seed: SEED,
+            lease: Lease(&ENDLESS),
         };
         let mut buffer = [&[0; HEADROOM], frame].concat();
         let mut packet = CorePacket::new(&mut buffer, HEADROOM, ingress);

@@ -209,12 +209,18 @@ impl World {
         let mut ids = 1u16..;
         for (number, service) in (0u16..).zip(&self.services) {
             let members = self.members(service);
-            let ring = Ring { order: service.policy.order(&members), hash: maglev(&members, HASH_SLOTS) };
+            let ring = Ring {
+                order: service.policy.order(&members),
+                hash: maglev(&members, HASH_SLOTS),
+                previous: Vec::new(),
+            };
             tables.rings.insert(number, Arc::new(ring));
             for (address, id) in service.addresses.iter().zip(&mut ids) {
                 let key = VipKey { address: address.ip(), port: address.port(), protocol: service.protocol };
                 let (announce, pick) = (service.announce, service.policy.pick());
-                tables.vips.insert(key, Vip { id, service: number, announce, pick, idle });
+                tables
+                    .vips
+                    .insert(key, Vip { id, service: number, announce, pick, idle, own: 0, stateless: false });
                 self.note_endpoints(&mut tables, service, id);
             }
         }
@@ -270,5 +276,5 @@ fn tunnel(words: &mut Words<'_>) -> Result<Way, Wrong> {
     words.expect("to")?;
     let to = words.parse("an address")?;
     let mtu = if words.take("mtu") { words.parse("a number of bytes")? } else { 1500 };
-    Ok(Way::Tunnel { encapsulation, from, to, mtu })
+    Ok(Way::Tunnel { encapsulation, from, to, mtu, last: false })
 }

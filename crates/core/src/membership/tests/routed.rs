@@ -3,7 +3,7 @@
 use super::*;
 
 fn hop(last: u8, mtu: u16) -> Hop {
-    Hop { place: place(last), own: DIRECTOR, tunnel: DIRECTOR, mtu }
+    Hop { place: place(last), own: DIRECTOR, tunnel: DIRECTOR, mtu, on_link: false }
 }
 
 fn routed(method: Method) -> Service {

@@ -8,7 +8,7 @@ fn address(last: u8) -> IpAddr {
 
 fn hop() -> Hop {
     let place = Place { mac: Mac([2, 0, 0, 0, 0, 0xfe]), ifindex: ETH };
-    Hop { place, own: [192, 0, 2, 2].into(), tunnel: [192, 0, 2, 3].into(), mtu: 1_400 }
+    Hop { place, own: [192, 0, 2, 2].into(), tunnel: [192, 0, 2, 3].into(), mtu: 1_400, on_link: false }
 }
 
 /// A listed server behind a router, at the address that ends like its name.
@@ -27,6 +27,7 @@ fn routed(name: &str, port: u16, method: Method, servers: &[(&str, Option<u16>)]
         port: *port,
         mac: None,
         weight: 1,
+        publish: vec![],
     };
     let servers = servers.iter().map(server).collect();
     farm::Service { method, discover: None, servers, ..service(name, port) }
@@ -93,7 +94,13 @@ fn too_many_addresses_before_one_endpoint_are_refused() {
 fn tunnels_go_from_the_address_that_servers_accept() {
     let mut web = routed("web", 80, Method::Tunnel, &[("a", None)]);
     web.addresses.push("[2001:db8::100]:80".parse().unwrap());
-    let way = |encapsulation, mtu| Way::Tunnel { encapsulation, from: hop().tunnel, to: address(b'a'), mtu };
+    let way = |encapsulation, mtu| Way::Tunnel {
+        encapsulation,
+        from: hop().tunnel,
+        to: address(b'a'),
+        mtu,
+        last: false,
+    };
     let plan = plan_service(&web, vec![far("a")]);
     assert_eq!(ways(&plan), [way(Encapsulation::Ipip, 1_400)]);
     assert!(plan.tables.endpoints.is_empty());

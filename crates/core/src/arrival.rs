@@ -1,0 +1,50 @@
+//! How a packet came to this host, where every host decides: from a client, or passed on by another host.
+//!
+//! A packet is passed on once, and a second time only to the host that the ring before the last change names
+//! (Distributed Packet Rewriting has no such rule: its hosts agree on one ring). So it can't go in circles,
+//! whatever hosts know of each other: who gets it has to see how often it was passed on. On the link the frame's source
+//! tells, which is then another host's MAC; out of a tunnel, whoever opened it says so in the source's place. A
+//! stranger who writes such a source gains that the packet is served here.
+
+use crate::tables::{NO_SERVER, ServerEntry, Tables, Vip, Way};
+use crate::wire::Mac;
+
+/// The source of frames that came out of a tunnel from another host; never on a wire (locally administered).
+pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
+/// The same, passed on for the second time.
+pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
+
+/// How a packet came to this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// From a client, or a router before it.
+    Direct,
+    /// Another host chose this one.
+    Passed,
+    /// The second host that had it did.
+    PassedTwice,
+}
+
+impl Arrival {
+    /// By the frame's source; always direct for a service that a director alone decides.
+    pub fn of(tables: &Tables, vip: &Vip, src: Mac) -> Arrival {
+        if vip.own == NO_SERVER {
+            Arrival::Direct
+        } else if src == PASSED_TWICE {
+            Arrival::PassedTwice
+        } else if src == PASSED || tables.peers.contains(&src) {
+            Arrival::Passed
+        } else {
+            Arrival::Direct
+        }
+    }
+
+    /// Whether a packet that came so may go on to this server.
+    pub fn may_go_to(self, server: &ServerEntry) -> bool {
+        match self {
+            Arrival::Direct => true,
+            Arrival::Passed => server.local || matches!(server.way, Way::Tunnel { last: true, .. }),
+            Arrival::PassedTwice => server.local,
+        }
+    }
+}
