@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 2
+#define ABI_VERSION 3
 
 /* core/src/tables.rs */
 #define HASH_SLOTS 65537
@@ -22,6 +22,9 @@
 #define INTERFACE_PLACES 256
 #define VIP_IDS 256
 #define BEHIND_MAX 8
+#define PEERS_MAX 1024
+/* So many that a multiplier which gives each peer a place of its own is soon found. */
+#define PEER_PLACES 65536
 
 /* core/src/sessions.rs */
 #define BUCKET_SESSIONS 8
@@ -78,6 +81,7 @@ enum reason {
 	REASON_NO_PORT = 33,
 	REASON_NO_ROUTE = 34,
 	REASON_NO_ROOM = 35,
+	REASON_SECOND_CHANCE = 36,
 	REASON_MAX,
 };
 
@@ -108,6 +112,7 @@ struct settings {
 	__u64 jiffy_ns;
 	__u32 buckets6;
 	__u32 pad;
+	__u64 ring_seed[2];
 };
 
 /* An address of either version, in network byte order: an IPv4 one in the first word, zeros behind. */
@@ -124,6 +129,11 @@ struct vip_key {
 	__u8 v6;
 };
 
+/* Of a VIP. */
+#define VIP_RING_HALF 1 /* which half of the service's rings */
+#define VIP_ANNOUNCE 2
+#define VIP_STATELESS 4
+
 /*
  * Value of `vips`, one cache line; all zero where there is none. The control plane finds a multiplier that
  * gives each VIP a place of its own, so a look-up reads one place. `commit` names the multiplier and the
@@ -134,9 +144,8 @@ struct vip {
 	__u16 id;
 	__u16 service;
 	__u8 pick;
-	__u8 ring; /* which half of the service's rings: 0 or 1 */
-	__u8 announce;
-	__u8 pad;
+	__u8 flags;
+	__u16 own; /* this host's own server slot where every host decides, else NO_SERVER */
 	__u32 idle[STATES]; /* in ticks of 2^20 ns, by session state */
 	struct ip address6; /* zeros for IPv4 */
 };
@@ -193,6 +202,13 @@ struct ring {
 #define SERVER_TUNNEL 32
 #define SERVER_GUE 64
 #define SERVER_V6 128 /* of `to` and `own` */
+#define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
+
+/* Value of `previous`; index: service. The hash table before the last change of hosts; zeros where there is none. */
+struct previous {
+	__u16 hash[HASH_SLOTS];
+	__u16 pad[3];
+};
 
 /* Value of `servers`, one cache line; index: server slot. Each 64-bit word is written at once. */
 struct server {

@@ -59,6 +59,13 @@ static __always_inline __u64 session_hash(const struct key6 *key, bool v6)
 	return flow_hash(key->word[1] << 32 | key->word[2]);
 }
 
+static __always_inline __u64 ring_hash_by_key6(const struct key6 *key, bool v6)
+{
+	if (v6)
+		return ring_hash6(key);
+	return ring_hash(key->word[1] << 32 | key->word[2]);
+}
+
 static __always_inline bool find_by_key6(const struct key6 *key, bool v6, __u32 now, struct found *found)
 {
 	__u64 hash = session_hash(key, v6);
@@ -192,6 +199,21 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 	}
 }
 
+/* The same as too_big(), to the client where the host's routes say: who passed the packet on has no use for it. */
+__attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
+{
+	int verdict = too_big(ctx, at);
+
+	if (!at || verdict == VERDICT_DROP)
+		return VERDICT_DROP;
+	at->owner.client = at->src;
+	/* The host's own stack sends nothing on that has its own address as source. */
+	if (!find_hop(ctx, at, &at->from, sizeof(at->error6) + QUOTE_LEN) || !at->hop.ifindex ||
+	    !relink(ctx, at->journey.l3, at->hop.ifindex, at->journey.v6, at->hop.src, at->hop.dst))
+		return VERDICT_DROP;
+	return frame_send(ctx, at->hop.ifindex);
+}
+
 /* How an answer's ends become those that the client knows. */
 static __always_inline void ends_back(const struct owner *owner, struct ends *ends)
 {
@@ -266,10 +288,9 @@ __attribute__((noinline)) int answer(context *ctx, struct scratch *at)
 
 /* The fragment is of an answer: it goes where its first one went. */
 static __always_inline int later_answer(context *ctx, struct scratch *at, const struct track *track,
-					const struct server *server, __u32 now)
+					const struct vip *vip, const struct server *server, __u32 now)
 {
 	struct owner *owner = &at->owner;
-	struct vip *vip = find_vip_by_id(track->vip);
 	bool v6 = at->journey.v6;
 	struct found found;
 
@@ -279,7 +300,7 @@ static __always_inline int later_answer(context *ctx, struct scratch *at, const 
 			return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
 		owner->client = client_of(&owner->key, v6);
 	}
-	if (!vip || !(server->flags & SERVER_NAT))
+	if (!(server->flags & SERVER_NAT))
 		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
 	if (v6)
 		owner->service = vip->address6;
@@ -297,6 +318,7 @@ __attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
 	struct server *server;
 	struct track *track;
 	__u32 now = ticks_now();
+	struct vip *vip;
 
 	if (!at)
 		return VERDICT_DROP;
@@ -313,12 +335,15 @@ __attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
 	if (journey->fragment.offset < track->first_end)
 		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
 	server = present_server(track->server);
-	if (!server)
+	vip = find_vip_by_id(track->vip);
+	if (!server || !vip)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	journey->server = track->server;
 	journey->port = track->port;
 	if (track->answer)
-		return later_answer(ctx, at, track, server, now);
+		return later_answer(ctx, at, track, vip, server, now);
+	if (vip->own != NO_SERVER)
+		journey->arrival = arrival_from(journey->source);
 	journey->bytes = frame_len(ctx);
 	return deliver(ctx, at, server);
 }

@@ -3,6 +3,7 @@
 #ifndef EVENER_CHOOSE_H
 #define EVENER_CHOOSE_H
 
+#include "arrival.h"
 #include "parse.h"
 #include "select.h"
 #include "sessions.h"
@@ -13,6 +14,7 @@ struct flow {
 	struct key6 *key6; /* of an IPv6 session */
 	__u64 hash;
 	__u32 now;
+	__u16 arrival;
 	bool v6;
 	bool udp;
 	__u8 flags;
@@ -65,6 +67,40 @@ static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 	return insert_session(flow->key, flow->hash, value, flow->now);
 }
 
+static __always_inline __u64 ring_hash_of(const struct flow *flow)
+{
+	return flow->v6 ? ring_hash6(flow->key6) : ring_hash(flow->key);
+}
+
+/*
+ * The server of a packet that no session is known of and that begins none, and from bit 16 on what to count beside.
+ * Not inlined, as all that packets with a session don't need.
+ */
+__attribute__((noinline)) int unknown(__u32 service, __u32 half, __u64 ring_hash, __u32 own, __u32 arrival)
+{
+	struct server *server;
+	__u16 slot;
+
+	if (arrival == ARRIVED_DIRECT) {
+		slot = by_hash(ring_at(service, half), ring_hash);
+		if (slot == NO_SERVER || slot != own)
+			return slot | REASON_NO_SESSION << 16;
+	}
+	if (arrival != ARRIVED_PASSED_TWICE) {
+		slot = by_previous(service, ring_hash);
+		server = present_server(slot);
+		if (server && !(server->flags & SERVER_LOCAL))
+			return slot | REASON_SECOND_CHANCE << 16;
+	}
+	return own | REASON_NO_SESSION << 16;
+}
+
+/* Whether a session says where a packet goes. */
+static __always_inline bool heeds(__u16 arrival, const struct vip *vip, __u64 value)
+{
+	return arrival == ARRIVED_DIRECT || value_server(value) == vip->own;
+}
+
 static __always_inline bool chooses_anew(const struct flow *flow, __u64 value, const struct server *server)
 {
 	__u8 state = value_state(value);
@@ -95,32 +131,41 @@ static __always_inline __u64 follow(const struct flow *flow, struct found *found
 static __always_inline void open_session(const struct flow *flow, struct found *found, bool known,
 					 struct choice *choice)
 {
-	__u16 server = select_server(flow->vip, flow->hash);
-	__u64 value;
+	const struct vip *vip = flow->vip;
+	__u64 ring_hash = ring_hash_of(flow), value;
+	__u16 server = vip->own;
+
+	if (flow->arrival == ARRIVED_DIRECT)
+		server = select_server(vip->service, vip->flags, vip->pick, ring_hash);
 
 	choice->server = server;
 	if (server == NO_SERVER)
 		return;
 	choice->new_session = true;
+	/* Only an old session must not stand against what goes by the hash, packet by packet: it is changed. */
+	if (vip->flags & VIP_STATELESS && server != vip->own && !known)
+		return;
 	value = value_in(flow, server, flow->udp ? STATE_UDP : STATE_NEW);
 	if (known ? change_session(found, value) : insert_flow(flow, value)) {
 		choice->session = value;
 		return;
 	}
 	choice->beside = known ? REASON_NO_SESSION : REASON_TABLE_FULL;
-	choice->server = by_hash(flow->vip, flow->hash);
+	if (flow->arrival == ARRIVED_DIRECT)
+		choice->server = select_server(vip->service, vip->flags, PICK_HASH, ring_hash);
 }
 
 /* Returns the server's entry, or NULL where there is none. */
 static __always_inline struct server *choose(const struct flow *flow, struct choice *choice)
 {
+	const struct vip *vip = flow->vip;
 	struct found found = {};
 	bool known = find_flow(flow, &found);
 
 	if (known) {
 		struct server *server = present_server(value_server(found.value));
 
-		if (!chooses_anew(flow, found.value, server)) {
+		if (heeds(flow->arrival, vip, found.value) && !chooses_anew(flow, found.value, server)) {
 			choice->session = follow(flow, &found);
 			choice->server = value_server(found.value);
 			return server;
@@ -129,8 +174,10 @@ static __always_inline struct server *choose(const struct flow *flow, struct cho
 	if (opens(flow)) {
 		open_session(flow, &found, known, choice);
 	} else {
-		choice->server = by_hash(flow->vip, flow->hash);
-		choice->beside = REASON_NO_SESSION;
+		int chosen = unknown(vip->service, vip->flags, ring_hash_of(flow), vip->own, flow->arrival);
+
+		choice->server = chosen;
+		choice->beside = chosen >> 16;
 	}
 	return present_server(choice->server);
 }

@@ -49,6 +49,7 @@ static __always_inline int go_far(const struct packet *packet, const struct flow
 	at->journey.beside = choice->beside;
 	at->journey.server = choice->server;
 	at->journey.vip = flow->vip->id;
+	at->journey.arrival = flow->arrival;
 	at->journey.bytes = frame_bytes;
 	at->journey.new_session = choice->new_session;
 	return STEP_SEND_FAR;
@@ -132,8 +133,8 @@ static __always_inline bool is_near(context *ctx, const struct packet *packet, c
 	__u32 outer = server->flags & SERVER_TUNNEL ? sizeof(*ip) : 0;
 
 	return !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN &&
-	       !(server->flags & (SERVER_LOCAL | SERVER_V6 | SERVER_GUE | SERVER_SOURCE_NAT)) && choice->session &&
-	       ip->ttl > 1 && packet->len + outer <= server->mtu && !segment_len(ctx);
+	       !(server->flags & (SERVER_LOCAL | SERVER_V6 | SERVER_GUE | SERVER_SOURCE_NAT)) &&
+	       (choice->session || server->flags & SERVER_TUNNEL) && ip->ttl > 1 && packet->len + outer <= server->mtu && !segment_len(ctx);
 }
 
 /* Sends a client's packet to the server that was chosen for it. */
@@ -141,8 +142,11 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 					const struct choice *choice, const struct server *server)
 {
 	__u16 far = server->flags & (SERVER_TUNNEL | SERVER_NAT);
+	bool goes_on = may_go_to(flow->arrival, server);
 
-	if (far && is_near(ctx, packet, choice, server)) {
+	if (far && goes_on && is_near(ctx, packet, choice, server)) {
+		if (choice->beside)
+			count_reason(choice->beside);
 		count_server(choice->server, whole_len(ctx, packet), choice->new_session);
 		return far & SERVER_TUNNEL ? wrap_near(ctx, packet, server) : translate_near(ctx, packet, server);
 	}
@@ -151,7 +155,7 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 	if (choice->beside)
 		count_reason(choice->beside);
 	count_server(choice->server, whole_len(ctx, packet), choice->new_session);
-	if (server->flags & SERVER_LOCAL)
+	if (server->flags & SERVER_LOCAL || !goes_on)
 		return count_and(VERDICT_PASS, REASON_LOCAL);
 	rewrite_link(packet->ethernet, server->src, server->dst);
 	/* Forwarded packets are the sum of the servers' own. */
@@ -168,6 +172,7 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	struct flow flow = {
 		.vip = vip,
 		.now = ticks_now(),
+		.arrival = arrival_of(vip, packet->ethernet),
 		.v6 = packet->v6,
 		.udp = packet->protocol == IPPROTO_UDP,
 		.flags = packet->flags,
@@ -225,7 +230,7 @@ __attribute__((noinline)) int decide_any(context *ctx)
 		struct ip asked = { { packet.arp->target_ip } };
 
 		/* A sender that claims the address itself is no question but a conflict (RFC 5227). */
-		if (!(address_flags(&asked, false) & ADDRESS_ANNOUNCED) || !own ||
+		if (!(address_flags(&asked, false) & ADDRESS_ANNOUNCED) || !own || !lease_holds(ticks_now()) ||
 		    packet.arp->sender_ip == asked.word[0])
 			return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
 		rewrite_arp_answer(packet.ethernet, packet.arp, own->mac);
@@ -308,7 +313,7 @@ static __always_inline int finish(context *ctx, int step)
 	if (step == STEP_DELIVER)
 		step = deliver_far(ctx, at);
 	if (step == STEP_TOO_BIG)
-		step = too_big(ctx, at);
+		step = at->journey.arrival ? too_big_by_route(ctx, at) : too_big(ctx, at);
 	return step;
 }
 

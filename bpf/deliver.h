@@ -96,7 +96,7 @@ static __always_inline int deliver(context *ctx, struct scratch *at, const struc
 {
 	const struct journey *journey = &at->journey;
 
-	if (server->flags & SERVER_LOCAL) {
+	if (server->flags & SERVER_LOCAL || !may_go_to(journey->arrival, server)) {
 		delivered(journey);
 		if (!journey->reason)
 			count_reason(REASON_LOCAL);

@@ -237,13 +237,26 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	*key = session_key6(&quoted->dst, journey->v6, quoted->dst_port, vip->id);
 	journey->hash = session_hash(key, journey->v6);
-	if (!find_by_key6(key, journey->v6, now, &found))
+	if (vip->own != NO_SERVER)
+		journey->arrival = arrival_from(journey->source);
+	if (find_by_key6(key, journey->v6, now, &found) && heeds(journey->arrival, vip, found.value)) {
+		journey->server = value_server(found.value);
+	} else if (vip->own != NO_SERVER) {
+		/* Another host may have noted it, or none: it goes where the flow's packets go. */
+		int chosen = unknown(vip->service, vip->flags, ring_hash_by_key6(key, journey->v6), vip->own,
+				     journey->arrival);
+
+		journey->server = chosen & 0xffff;
+		journey->beside = chosen >> 16;
+	} else {
 		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
-	journey->server = value_server(found.value);
+	}
 	server = present_server(journey->server);
 	if (!server)
 		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	if (!(server->flags & SERVER_NAT)) {
+		if (journey->beside)
+			count_reason(journey->beside);
 		journey->reason = REASON_ICMP_FORWARDED;
 		return deliver(ctx, at, server);
 	}
@@ -394,7 +407,7 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 	answer->target = at->question.target;
 	answer->ip.from = answer->target;
 	answer->ip.to = at->question.ip.from;
-	if (!own || !(address_flags(&answer->target, true) & ADDRESS_ANNOUNCED) ||
+	if (!own || !(address_flags(&answer->target, true) & ADDRESS_ANNOUNCED) || !lease_holds(ticks_now()) ||
 	    same_ip(&answer->ip.to, &answer->target))
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
 	probe = !(answer->ip.to.word[0] | answer->ip.to.word[1] | answer->ip.to.word[2] | answer->ip.to.word[3]);

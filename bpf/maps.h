@@ -41,6 +41,16 @@ __u16 vip_places[2 * VIP_IDS] TABLE(vip_places);
 /* How many endpoints answer through the director: where there are none, none is looked up. */
 __u64 answering TABLE(answering);
 
+/*
+ * The MACs that other hosts pass packets on with, as mac_bits() makes words of them; in two halves like the VIPs.
+ * The multiplier that gives each its place, and in its lowest bit the half in force; 0 if there are none.
+ */
+__u64 peers[2 * PEER_PLACES] TABLE(peers);
+__u64 peers_in TABLE(peers_in);
+
+/* How long addresses may be answered for: core/src/lease.rs. */
+__u64 lease TABLE(lease);
+
 struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 
 struct server servers[SERVER_SLOTS] TABLE(servers);
@@ -73,6 +83,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct ring);
 } rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct previous);
+} previous SEC(".maps");
 
 /* Mmapable puts it at the start of a page, so a bucket is two cache lines and in one page. */
 struct {
@@ -194,6 +212,14 @@ static __always_inline struct vip *find_vip_by_id(__u16 id)
 		vip = 0;
 	hide(vip);
 	return vip;
+}
+
+/* Whether addresses may still be answered for. */
+static __always_inline bool lease_holds(__u32 now)
+{
+	__u64 word = *(volatile __u64 *)&lease;
+
+	return !(word >> 32) || (__s32)((__u32)word - now) > 0;
 }
 
 static __always_inline __u32 address_flags(const struct ip *ip, bool v6)

@@ -3,6 +3,7 @@
 #ifndef EVENER_REWRITE_H
 #define EVENER_REWRITE_H
 
+#include "arrival.h"
 #include "parse.h"
 
 /* Time to live and hop limit of packets that begin here. */
@@ -22,6 +23,7 @@ static __always_inline struct scratch *scratch_for(const struct packet *packet)
 	journey = &at->journey;
 	journey->hash = 0;
 	journey->session = 0;
+	journey->source = mac_bits(packet->ethernet->h_source);
 	journey->beside = 0;
 	journey->server = NO_SERVER;
 	journey->l3 = packet->l3;
@@ -32,6 +34,7 @@ static __always_inline struct scratch *scratch_for(const struct packet *packet)
 	journey->reason = 0;
 	journey->vip = 0;
 	journey->port = 0;
+	journey->arrival = ARRIVED_DIRECT;
 	journey->protocol = packet->protocol;
 	journey->v6 = packet->v6;
 	journey->flags = packet->flags;

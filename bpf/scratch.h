@@ -35,6 +35,7 @@ struct key6 {
 struct journey {
 	__u64 hash;
 	__u64 session; /* its value, as it now is; 0 if there is none */
+	__u64 source; /* of the frame: mac_bits() */
 	__u32 server; /* slot */
 	__u32 l3, l4;
 	__u32 len; /* of the IP packet */
@@ -44,6 +45,7 @@ struct journey {
 	__u8 beside; /* a reason counted beside the verdict, or 0 */
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
+	__u16 arrival;
 	__u8 protocol;
 	__u8 v6;
 	__u8 flags;

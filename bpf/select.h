@@ -6,21 +6,31 @@
 #include "maps.h"
 #include "sessions.h"
 
-static __always_inline struct ring *ring_of(const struct vip *vip)
+/* Half a service's rings. */
+static __always_inline struct ring *ring_at(__u32 service, __u32 half)
 {
-	__u32 index = (__u32)vip->service * 2 + (vip->ring & 1);
+	__u32 index = service * 2 + (half & VIP_RING_HALF);
 
 	return bpf_map_lookup_elem(&rings, &index);
 }
 
-static __always_inline __u16 by_hash(const struct vip *vip, __u64 hash)
+/* By the hash that all hosts have alike. */
+static __always_inline __u16 by_hash(const struct ring *ring, __u64 ring_hash)
 {
-	struct ring *ring = ring_of(vip);
-	__u32 slot = scale(hash >> 16, HASH_SLOTS);
+	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
 
 	if (!ring || ring->hash_len != HASH_SLOTS || slot >= HASH_SLOTS)
 		return NO_SERVER;
 	return ring->hash[slot];
+}
+
+/* By the hash table before the last change of hosts; NO_SERVER where there was none. */
+static __always_inline __u16 by_previous(__u32 service, __u64 ring_hash)
+{
+	struct previous *before = bpf_map_lookup_elem(&previous, &service);
+	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
+
+	return before && slot < HASH_SLOTS ? before->hash[slot] : NO_SERVER;
 }
 
 static __always_inline __u64 next(__u32 service)
@@ -62,17 +72,12 @@ static long consider(__u32 step, void *arg)
 	return 0;
 }
 
-/* Not inlined: only the first packet of a session comes here. */
-__attribute__((noinline)) int select_from_ring(__u32 service, __u32 half, __u32 pick)
+static __always_inline __u16 from_order(__u32 service, struct ring *ring, __u32 pick)
 {
-	__u32 index = service * 2 + (half & 1), len;
-	__u64 at;
-	struct ring *ring = bpf_map_lookup_elem(&rings, &index);
 	struct least least = { .server = NO_SERVER };
+	__u32 len = ring->order_len;
+	__u64 at;
 
-	if (!ring)
-		return NO_SERVER;
-	len = ring->order_len;
 	if (pick == PICK_LEAST && len > SERVICE_SERVERS_MAX)
 		len = SERVICE_SERVERS_MAX;
 	if (len == 0 || len > ORDER_MAX)
@@ -90,11 +95,14 @@ __attribute__((noinline)) int select_from_ring(__u32 service, __u32 half, __u32 
 	return least.server;
 }
 
-static __always_inline __u16 select_server(const struct vip *vip, __u64 hash)
+/* Not inlined: only the first packet of a session comes here. */
+__attribute__((noinline)) int select_server(__u32 service, __u32 half, __u32 pick, __u64 ring_hash)
 {
-	if (vip->pick == PICK_HASH)
-		return by_hash(vip, hash);
-	return select_from_ring(vip->service, vip->ring, vip->pick);
+	struct ring *ring = ring_at(service, half);
+
+	if (!ring)
+		return NO_SERVER;
+	return pick == PICK_HASH ? by_hash(ring, ring_hash) : from_order(service, ring, pick);
 }
 
 #endif

@@ -26,6 +26,16 @@ static __always_inline int refused(__u32 reason, int drop)
 	return drop;
 }
 
+/* Makes the link header that of what came out. */
+static __always_inline void finish(struct ethhdr *ethernet, const struct inner *inner)
+{
+	__u32 first = 0, *are_on = bpf_map_lookup_elem(&marks, &first);
+
+	ethernet->h_proto = inner->ethertype;
+	if (are_on && *are_on)
+		mark_passed(ethernet->h_source, inner->last);
+}
+
 SEC("xdp")
 int untunnel_xdp(struct xdp_md *ctx)
 {
@@ -47,7 +57,7 @@ int untunnel_xdp(struct xdp_md *ctx)
 	if (!new)
 		return refused(SERVER_NOT_SHRUNK, XDP_DROP);
 	*new = ethernet;
-	new->h_proto = inner.ethertype;
+	finish(new, &inner);
 	count_server(SERVER_DECAPSULATED);
 	return XDP_PASS;
 }
@@ -82,7 +92,7 @@ int untunnel_tc(struct __sk_buff *skb)
 	cursor.end = (void *)(long)skb->data_end;
 	ethernet = take(&cursor, sizeof(*ethernet));
 	if (ethernet)
-		ethernet->h_proto = inner.ethertype;
+		finish(ethernet, &inner);
 	count_server(SERVER_DECAPSULATED);
 	return TC_ACT_UNSPEC;
 }

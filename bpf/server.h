@@ -11,7 +11,7 @@
 #include <bpf/bpf_helpers.h>
 
 /* Maps that were pinned with another number are not adopted. */
-#define SERVER_ABI_VERSION 1
+#define SERVER_ABI_VERSION 2
 
 /* Room in the maps; addresses come from configuration only. */
 #define OWN_ADDRESSES_MAX 64
@@ -59,6 +59,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } server_about SEC(".maps");
+
+/* Not 0 where every host decides: what comes out says by its source how often it was passed on. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} marks SEC(".maps");
 
 /* This host's addresses that tunnels end at. */
 struct {

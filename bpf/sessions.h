@@ -79,12 +79,23 @@ static __always_inline bool is_active(__u64 value)
 }
 
 /* Two rounds of multiply and fold, with secret odd multipliers: core/src/sessions.rs, FlowHash. */
+static __always_inline __u64 hashed(__u64 key, const volatile __u64 seed[2])
+{
+	key *= seed[0] | 1;
+	key ^= key >> 32;
+	key *= seed[1] | 1;
+	return key ^ key >> 32;
+}
+
 static __always_inline __u64 flow_hash(__u64 key)
 {
-	key *= settings.seed[0] | 1;
-	key ^= key >> 32;
-	key *= settings.seed[1] | 1;
-	return key ^ key >> 32;
+	return hashed(key, settings.seed);
+}
+
+/* Without the VIP's id, which is this host's own affair. */
+static __always_inline __u64 ring_hash(__u64 key)
+{
+	return hashed(key & ~0xffffULL, settings.ring_seed);
 }
 
 static __always_inline __u32 scale(__u32 x, __u32 n)
@@ -106,17 +117,27 @@ static __always_inline struct key6 session_key6(const struct ip *client, bool v6
 	return key;
 }
 
-static __always_inline __u64 flow_hash6(const struct key6 *key)
+static __always_inline __u64 hashed6(const struct key6 *key, __u64 last, const volatile __u64 seed[2])
 {
-	__u64 hash = key->word[0] * (settings.seed[0] | 1);
+	__u64 hash = key->word[0] * (seed[0] | 1);
 
 	hash ^= hash >> 32;
-	hash = (hash ^ key->word[1]) * (settings.seed[1] | 1);
+	hash = (hash ^ key->word[1]) * (seed[1] | 1);
 	hash ^= hash >> 32;
-	hash = (hash ^ key->word[2]) * (settings.seed[0] | 1);
+	hash = (hash ^ last) * (seed[0] | 1);
 	hash ^= hash >> 32;
-	hash *= settings.seed[1] | 1;
+	hash *= seed[1] | 1;
 	return hash ^ hash >> 32;
+}
+
+static __always_inline __u64 flow_hash6(const struct key6 *key)
+{
+	return hashed6(key, key->word[2], settings.seed);
+}
+
+static __always_inline __u64 ring_hash6(const struct key6 *key)
+{
+	return hashed6(key, key->word[2] & ~0xffffULL, settings.ring_seed);
 }
 
 static __always_inline struct bucket *first_bucket(__u64 hash)

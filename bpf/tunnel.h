@@ -81,7 +81,7 @@ static __always_inline void put_outer6(struct ipv6hdr *ip, const struct server *
 	*(struct ip *)&ip->daddr = server->to;
 }
 
-static __always_inline void put_gue(struct gue *gue, __u64 hash, __u32 rest_len, __u8 next)
+static __always_inline void put_gue(struct gue *gue, __u64 hash, __u32 rest_len, __u8 next, bool last)
 {
 	/* From the range that is for such (RFC 6335, section 6), so that paths and queues spread. */
 	gue->udp.source = bpf_htons(0xc000 | (hash >> 48 & 0x3fff));
@@ -91,7 +91,7 @@ static __always_inline void put_gue(struct gue *gue, __u64 hash, __u32 rest_len,
 	gue->udp.check = 0;
 	gue->version_control_hlen = 0;
 	gue->protocol = next;
-	gue->flags = 0;
+	gue->flags = last ? bpf_htons(GUE_LAST) : 0;
 }
 
 /* Writes what stands before the inner packet, from the IP header on. */
@@ -121,7 +121,7 @@ static __always_inline bool put_outer(context *ctx, __u32 at, const struct serve
 
 		if (!gue)
 			return false;
-		put_gue(gue, hash, len, next);
+		put_gue(gue, hash, len, next, server->flags & SERVER_LAST);
 	}
 	return true;
 }

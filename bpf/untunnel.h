@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
 #include "cursor.h"
+#include "passed.h"
 #include "server.h"
 
 /* Assigned to GUE (IANA). */
@@ -68,6 +69,7 @@ struct inner {
 	struct own_service service;
 	__u32 outer_len; /* of all that stands before it, but for the Ethernet header, in bytes */
 	__be16 ethertype;
+	bool last; /* who opens the tunnel keeps the packet */
 };
 
 static __always_inline void mapped(struct ip_address *address, __be32 ipv4)
@@ -146,7 +148,7 @@ static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *
 		return SERVER_MALFORMED;
 	words = gue->first & 0x1f;
 	/* Version 0 and no control message; flags announce fields that change what the rest means. */
-	if (gue->first & 0xe0 || gue->flags || words > GUE_WORDS_MAX || !carries(gue->protocol))
+	if (gue->first & 0xe0 || gue->flags & ~bpf_htons(GUE_LAST) || words > GUE_WORDS_MAX || !carries(gue->protocol))
 		return SERVER_GUE_HEADER;
 	len = sizeof(*udp) + sizeof(*gue) + words * 4;
 	if (bpf_ntohs(udp->len) < len || !take(cursor, words * 4))
@@ -154,6 +156,7 @@ static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *
 	outer->protocol = gue->protocol;
 	outer->len = bpf_ntohs(udp->len) - len;
 	inner->outer_len += len;
+	inner->last = gue->flags;
 	return SERVER_DECAPSULATED;
 }
 

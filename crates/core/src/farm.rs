@@ -164,7 +164,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whether its servers are reached by routes and not asked for on the link.
+    /// Whether its servers are known by the routes to them, and not asked for on the link.
     pub fn is_routed(&self) -> bool {
         self.method != Method::L2 || self.placement == Placement::EveryHost
     }

@@ -7,7 +7,7 @@
 //! * packet side: [`wire`] · [`packet`] · [`parse`] · [`sessions`] · [`select`] · [`rewrite`] · [`decide`] ·
 //!   [`reason`] · [`arrival`]; and what they ask of their surroundings: [`routes`] · [`fragments`] · [`ports`] ·
 //!   [`lease`]
-//! * farm side: [`farm`] · [`health`] · [`membership`] · [`policy`] · [`plan`]
+//! * farm side: [`farm`] · [`health`] · [`membership`] · [`peers`] · [`load`] · [`policy`] · [`plan`]
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
@@ -23,10 +23,12 @@ pub mod farm;
 pub mod fragments;
 pub mod health;
 pub mod lease;
+pub mod load;
 pub mod membership;
 pub mod neighbour;
 pub mod packet;
 pub mod parse;
+pub mod peers;
 pub mod plan;
 pub mod policy;
 pub mod ports;

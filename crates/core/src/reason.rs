@@ -92,4 +92,7 @@ reasons! {
     NoRoute = 34, "no_route";
     /// Dropped: the frame has no room for a longer header.
     NoRoom = 35, "no_room";
+    /// Beside the verdict: a packet that no session is known of here went to the host that the ring before the last
+    /// change of hosts names.
+    SecondChance = 36, "second_chance";
 }

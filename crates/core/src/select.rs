@@ -14,7 +14,7 @@ pub struct Counts<'a> {
     pub active: &'a [AtomicU64],
 }
 
-/// Picks a server for a new session, or [`NO_SERVER`].
+/// Picks a server for a new session, or [`NO_SERVER`]. `hash` is [`crate::sessions::SessionKey::ring_hash`].
 pub fn select(tables: &Tables, counts: Counts<'_>, vip: &Vip, hash: FlowHash) -> u16 {
     let Some(ring) = tables.rings.get(&vip.service) else {
         return NO_SERVER;
@@ -32,6 +32,11 @@ pub fn select(tables: &Tables, counts: Counts<'_>, vip: &Vip, hash: FlowHash) ->
 /// The server that the hash table names: the choice that needs no memory.
 pub fn by_hash(ring: &Ring, hash: FlowHash) -> u16 {
     ring.hash.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
+}
+
+/// The server that the hash table before the last change of hosts names.
+pub fn by_previous(ring: &Ring, hash: FlowHash) -> u16 {
+    ring.previous.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
 }
 
 fn next(counts: Counts<'_>, service: u16) -> u64 {

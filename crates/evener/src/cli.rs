@@ -64,12 +64,16 @@ pub enum Command {
     Agent(Agent),
     /// Check a file and show everything that is wrong with it
     Check(Check),
+    /// Write a new secret, by which the hosts of a farm know each other
+    Keygen(Keygen),
     /// Show how the daemon is doing
     Status(View),
     /// Show the services
     Services(View),
     /// Show the servers and their share of the load
     Servers(View),
+    /// Show the hosts of a farm where every host decides, and who owns which address
+    Hosts(View),
     /// Show the sessions
     Sessions(Sessions),
     /// Say which server a flow gets, and why
@@ -141,6 +145,14 @@ pub struct Check {
     /// Print a list of {file, line, column, message, help} instead
     #[arg(long)]
     pub json: bool,
+}
+
+/// `evener keygen`
+#[derive(Debug, Args)]
+pub struct Keygen {
+    /// The file, which must not be there yet; only its owner can read it
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
 }
 
 /// How to reach the daemon.

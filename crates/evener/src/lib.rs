@@ -11,4 +11,5 @@ pub mod control;
 pub mod doctor;
 pub mod network;
 pub mod probe;
+pub mod secret;
 mod spelling;

@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use clap::{CommandFactory, Parser};
-use evener::cli::{Check, Cli, Command, Exit, Man};
+use evener::cli::{Check, Cli, Command, Exit, Keygen, Man};
 use evener::config::{self, Config, Problems};
-use evener::{admin, agent, control, doctor};
+use evener::{admin, agent, control, doctor, secret};
 
 fn main() -> Exit {
     match Cli::parse().command {
@@ -16,6 +16,7 @@ fn main() -> Exit {
             Exit::Ok
         }
         Command::Man(args) => done("the manual could not be written", man(&args)),
+        Command::Keygen(args) => keygen(&args),
         Command::Run(args) => control::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Doctor(view) => doctor::run(&view),
@@ -37,6 +38,21 @@ fn check(args: &Check) -> Exit {
 fn write_json(problems: Option<&Problems>) -> io::Result<()> {
     let reports: Vec<_> = problems.into_iter().flat_map(Problems::reports).collect();
     writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&reports)?)
+}
+
+/// Writes a new secret.
+fn keygen(args: &Keygen) -> Exit {
+    match secret::write_new(&args.file) {
+        Ok(()) => {
+            let said = writeln!(
+                io::stdout(),
+                "{} written: copy it to every host of the farm, as secret, and name it in [farm] secret_file",
+                args.file.display()
+            );
+            done("the result could not be written", said)
+        }
+        Err(error) => done(&format!("{} can't be written", args.file.display()), Err(error)),
+    }
 }
 
 fn summary(file: &Path, config: &Config) -> String {

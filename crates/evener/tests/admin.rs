@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use evener::admin::views::{Explanation, Server, Service, Session, Status};
+use evener::admin::views::{Explanation, Host, Server, Service, Session, Status};
 use evener::admin::{self, metrics};
 use evener::control::request::{Handle, Request};
 use serde_json::{Value, json};
@@ -40,6 +40,7 @@ fn status() -> Status {
         packets: counts(&[("forwarded", 1_234_567), ("fragment", 0), ("no_server", 7)]),
         refused: counts(&[("own_mac", 2)]),
         interfaces: vec!["eth0".into()],
+        peers: counts(&[("accepted", 77), ("forged", 3)]),
     }
 }
 
@@ -96,6 +97,20 @@ fn servers() -> Vec<Server> {
     ]
 }
 
+fn hosts() -> Vec<Host> {
+    vec![Host {
+        name: "web2".into(),
+        address: "192.0.2.12".into(),
+        own: false,
+        state: "alive".into(),
+        load: 17,
+        up: vec!["web".into()],
+        draining: vec![],
+        owns: vec!["192.0.2.102".into()],
+        heard_seconds: Some(0.25),
+    }]
+}
+
 fn sessions() -> Vec<Session> {
     vec![Session {
         service: "web".into(),
@@ -116,6 +131,7 @@ async fn control(mut requests: mpsc::Receiver<Request>) {
             Request::Status(answer) => drop(answer.send(status())),
             Request::Services(answer) => drop(answer.send(services())),
             Request::Servers(answer) => drop(answer.send(servers())),
+            Request::Hosts(answer) => drop(answer.send(hosts())),
             Request::Sessions(filter, answer) => {
                 let mut found = sessions();
                 if filter.limit != Some(1) {
@@ -230,13 +246,14 @@ fn views_are_the_same_on_both_sockets() {
         ("/v1/status", json!(status())),
         ("/v1/services", json!(services())),
         ("/v1/servers", json!(servers())),
+        ("/v1/hosts", json!(hosts())),
     ];
     for (path, expected) in views {
         assert_eq!(parsed(daemon.unix("GET", path)), expected, "{path}");
         assert_eq!(parsed(daemon.tcp("GET", path)), expected, "{path}");
     }
     assert_eq!(daemon.tcp("GET", "/healthz"), (200, "ok\n".into()));
-    let expected = metrics::text(status(), services(), servers());
+    let expected = metrics::text(status(), services(), servers(), hosts());
     assert_eq!(daemon.tcp("GET", "/metrics"), (200, expected));
 }
 
@@ -384,7 +401,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
 
 #[test]
 fn metrics_are_the_views() {
-    let text = metrics::text(status(), services(), servers());
+    let text = metrics::text(status(), services(), servers(), hosts());
     let expected = [
         ("evener_build_info{version=\"0.1.0\"}", 1.0),
         ("evener_engine_info{engine=\"xdp\"}", 1.0),
@@ -393,6 +410,11 @@ fn metrics_are_the_views() {
         ("evener_sessions", 12_345.0),
         ("evener_sessions_max", 1_000_000.0),
         ("evener_session_slots", 2_097_152.0),
+        ("evener_peer_datagrams_total{outcome=\"accepted\"}", 77.0),
+        ("evener_peer_datagrams_total{outcome=\"forged\"}", 3.0),
+        ("evener_host_up{host=\"web2\"}", 1.0),
+        ("evener_host_load{host=\"web2\"}", 17.0),
+        ("evener_host_addresses{host=\"web2\"}", 1.0),
         ("evener_reloads_total", 3.0),
         ("evener_reload_failed", 1.0),
         ("evener_up_servers", 1.0),
@@ -431,6 +453,10 @@ fn people_see_tables() {
     web      web2               192.0.2.12         eth0       down           1        21          100    25%     1000  2.4 MiB       -  probes fail; no answer?[2J
     web      café "1"           café "1"           this host  draining       0        21            0     0%     1000  2.4 MiB       -
     "#);
+    insta::assert_snapshot!(daemon.shown(&["hosts"]), @r#"
+    HOST  ADDRESS     STATE  LOAD     HEARD  UP   DRAINING  OWNS
+    web2  192.0.2.12  alive    17  250.0 ms  web            192.0.2.102
+    "#);
     insta::assert_snapshot!(daemon.shown(&["status"]), @r#"
     version:        0.1.0
     process:        4711, running for 1day 2h
@@ -443,6 +469,7 @@ fn people_see_tables() {
                     second line
     packets:        1.2M forwarded, 7 no_server
     refused ARP:    2 own_mac
+    datagrams:      77 accepted, 3 forged
     "#);
     insta::assert_snapshot!(daemon.shown(&["explain", "198.51.100.7:40000", "192.0.2.100:80"]), @r#"
     tcp 198.51.100.7:40000 to 192.0.2.100:80.

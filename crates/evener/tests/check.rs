@@ -52,6 +52,15 @@ fn the_example_shows_the_defaults() {
         mtu = 1400
         server = [{ address = "198.51.100.5" }]
         [[service]]
+        name = "everywhere"
+        addresses = ["192.0.2.121:80", "192.0.2.122:80", "[2001:db8::122]:80"]
+        placement = "every-host"
+        policy = "hash"
+        server = [
+            { name = "host1", address = "192.0.2.31", publish = ["192.0.2.121"] },
+            { name = "host2", address = "192.0.2.32", publish = ["192.0.2.122", "2001:db8::122"], weight = 0 },
+        ]
+        [[service]]
         name = "found"
         addresses = ["192.0.2.101:80", "192.0.2.101:443"]
         discover = "arp"

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::host::Host;
+use crate::lan::Lan;
 use crate::proc::Proc;
 
 /// A capture that runs; dropping it ends it.
@@ -17,7 +18,15 @@ impl Host {
     /// Captures what comes and goes at one of the host's interfaces, as the switch sees it: what a program
     /// at the interface takes away or puts there is in it, too. `filter` is tcpdump's, and may be empty.
     pub fn capture(&self, interface: usize, filter: &str) -> Result<Capture> {
-        let port = &self.interfaces[interface].port;
+        self.capture_in_switch(&self.interfaces[interface].port, filter)
+    }
+
+    /// Captures all frames of the network that the interface is in, each once, however many hosts get it.
+    pub fn capture_network(&self, interface: usize, filter: &str) -> Result<Capture> {
+        self.capture_in_switch(&Lan::of(self.interfaces[interface].address).bridge(), filter)
+    }
+
+    fn capture_in_switch(&self, port: &str, filter: &str) -> Result<Capture> {
         let switch = Host { name: format!("switch.{port}"), netns: self.switch.clone(), ..self.clone() };
         let mut words = vec!["tcpdump", "-l", "-n", "-e", "-t", "--immediate-mode", "-i", port];
         words.extend(filter.split_whitespace());

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::farm::WEB_PORT;
 use crate::host::{Host, Interface};
 
 /// What went through a host's cables, in bytes and packets, seen from the host.
@@ -55,18 +56,38 @@ impl Host {
     /// Where a packet is forwarded, since one that is dropped as it is sent is no loss: its sender would
     /// learn of it and send it again.
     pub fn lose(&self, percent: u8) -> Result<()> {
-        let table = format!("{}_loss", self.name);
-        let mut rules = format!("table bridge {table}\ndelete table bridge {table}\n");
-        if percent > 0 {
-            let ports: Vec<_> = self.interfaces.iter().map(|each| format!("\"{}\"", each.port)).collect();
-            rules += &format!(
-                "table bridge {table} {{\n chain forwarded {{\n  type filter hook forward priority 0\n  \
-                 oifname {{ {} }} numgen random mod 100 <= {} drop\n }}\n}}\n",
-                ports.join(", "),
-                percent.min(100) - 1,
+        let rule = |percent| format!("oifname {} numgen random mod 100 <= {percent} drop", ports(&[self]));
+        let rules: Vec<String> = percent.min(100).checked_sub(1).map(rule).into_iter().collect();
+        self.drop_in_switch("loss", &rules)
+    }
+
+    /// Cuts this host's network between `these` hosts, of which it is one, and `those`: nothing of one side comes to
+    /// the other. Nobody on one of the sides heals it.
+    pub fn split(&self, these: &[&Host], those: &[&Host]) -> Result<()> {
+        let rule =
+            |from: &[&Host], to: &[&Host]| format!("iifname {} oifname {} drop", ports(from), ports(to));
+        let rules = [rule(these, those), rule(those, these)];
+        self.drop_in_switch("split", if these.is_empty() || those.is_empty() { &[] } else { &rules })
+    }
+
+    /// Loses all UDP datagrams to this port on their way to this host, or none.
+    pub fn deafen(&self, port: u16, deaf: bool) -> Result<()> {
+        let rules = ["ip", "ip6"]
+            .map(|family| format!("oifname {} ether type {family} udp dport {port} drop", ports(&[self])));
+        self.drop_in_switch("deaf", if deaf { &rules } else { &[] })
+    }
+
+    /// Has the switch drop what these rules say as it forwards, in place of what they said before by this name.
+    fn drop_in_switch(&self, name: &str, rules: &[String]) -> Result<()> {
+        let table = format!("{}_{name}", self.name);
+        let mut text = format!("table bridge {table}\ndelete table bridge {table}\n");
+        if !rules.is_empty() {
+            text += &format!(
+                "table bridge {table} {{\n chain forwarded {{\n  type filter hook forward priority 0\n  {}\n }}\n}}\n",
+                rules.join("\n  "),
             );
         }
-        let file = self.write("loss.nft", &rules)?;
+        let file = self.write(&format!("{name}.nft"), &text)?;
         self.in_switch(&["nft", "-f", &file.to_string_lossy()])
     }
 
@@ -82,6 +103,26 @@ impl Host {
                 None => self.run(&["tc", "qdisc", "delete", "dev", name, "root"]),
             }
             .map(|_| ())
+        })
+    }
+
+    /// Lets a web server reply with so many megabits a second at most, as if it were worth no more; what its host
+    /// passes on to others is not held up.
+    pub fn limit_replies(&self, megabits: u32) -> Result<()> {
+        self.interfaces.iter().try_for_each(|Interface { name, .. }| {
+            let replies = format!("rate {megabits}mbit burst 64k cburst 64k");
+            let lines = [
+                format!("qdisc replace dev {name} root handle 1: htb default 2"),
+                format!("class add dev {name} parent 1: classid 1:1 htb {replies}"),
+                format!("class add dev {name} parent 1: classid 1:2 htb rate 10gbit burst 1m quantum 60000"),
+                format!(
+                    "filter add dev {name} parent 1: protocol ip u32 match ip sport {WEB_PORT} 0xffff flowid 1:1"
+                ),
+            ];
+            lines.iter().try_for_each(|line| {
+                let words: Vec<&str> = std::iter::once("tc").chain(line.split(' ')).collect();
+                self.run(&words).map(drop)
+            })
         })
     }
 
@@ -109,6 +150,13 @@ impl Host {
         let switch = Host { name: "switch".to_owned(), netns: self.switch.clone(), ..self.clone() };
         switch.run(words).map(|_| ())
     }
+}
+
+/// The switch's ports that hosts' cables go to, as a set of nft(8).
+fn ports(hosts: &[&Host]) -> String {
+    let ports = hosts.iter().flat_map(|host| &host.interfaces);
+    let ports: Vec<_> = ports.map(|each| format!("\"{}\"", each.port)).collect();
+    format!("{{ {} }}", ports.join(", "))
 }
 
 /// An interface's counters in the table that the kernel shows in `net/dev` (proc_pid_net(5)).

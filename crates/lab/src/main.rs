@@ -1,12 +1,13 @@
 //! `evener-lab`: see a farm at work, measure one, or put load on any web server.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use evener_lab::bench::{self, Effort};
+use evener_lab::bench::{self, Effort, What};
 use evener_lab::demo;
 use evener_lab::load::Load;
 
@@ -28,6 +29,12 @@ enum Command {
         /// Only the kernel engine's packets and the session table; no farm is built
         #[arg(long)]
         packets: bool,
+        /// Only farms whose every host is a director
+        #[arg(long, conflicts_with = "packets")]
+        every_host: bool,
+        /// Write plots of these farms' figures to this folder, as SVG
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -67,10 +74,15 @@ struct LoadOptions {
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Demo { json } => show(json),
-        Command::Bench { quick, packets, json } => measure(
-            Effort { packets_only: packets, ..if quick { Effort::QUICK } else { Effort::FULL } },
-            json,
-        ),
+        Command::Bench { quick, packets, every_host, plots, json } => {
+            let what = match (packets, every_host) {
+                (true, _) => What::Packets,
+                (_, true) => What::EveryHost,
+                _ => What::All,
+            };
+            let effort = Effort { what, ..if quick { Effort::QUICK } else { Effort::FULL } };
+            measure(effort, plots.as_deref(), json)
+        }
         Command::Load(options) => load(options),
     };
     match done {
@@ -92,8 +104,8 @@ fn show(json: bool) -> Result<ExitCode> {
     Ok(if outcome.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn measure(effort: Effort, json: bool) -> Result<ExitCode> {
-    let report = bench::run(effort)?;
+fn measure(effort: Effort, plots: Option<&Path>, json: bool) -> Result<ExitCode> {
+    let report = bench::run(effort, plots)?;
     if json {
         println!("{}", serde_json::to_string_pretty(&report)?)
     } else {

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -63,6 +64,24 @@ impl Visit {
         Ok(server)
     }
 
+    /// Downloads the big file on this connection, so many bytes in a second, and checks its length; a silence of
+    /// `timeout` ends it. Where a farm changes on the way, it shows whether the connection survives.
+    pub fn download(&mut self, bytes_per_second: u32, timeout: Duration) -> Result<()> {
+        const STEP: usize = 16 * 1024;
+        self.stream.get_ref().set_read_timeout(Some(timeout))?;
+        let mut left = self.ask("/big", "keep-alive")?;
+        let mut bytes = vec![0; STEP];
+        while left > 0 {
+            let got = self.stream.read(bytes.get_mut(..left.min(STEP)).unwrap_or_default())?;
+            if got == 0 {
+                bail!("The connection was closed {left} bytes before the end");
+            }
+            left -= got;
+            thread::sleep(Duration::from_secs_f64(got as f64 / f64::from(bytes_per_second.max(1))));
+        }
+        Ok(())
+    }
+
     /// Closes the connection by RST.
     pub fn reset(self) -> Result<()> {
         let socket = Socket::from(self.stream.into_inner());
@@ -70,6 +89,13 @@ impl Visit {
     }
 
     fn get(&mut self, path: &str, connection: &str) -> Result<String> {
+        let mut body = vec![0; self.ask(path, connection)?];
+        self.stream.read_exact(&mut body)?;
+        Ok(String::from_utf8_lossy(&body).trim().to_owned())
+    }
+
+    /// Sends a request, and reads the reply's head; the length of its body, in bytes.
+    fn ask(&mut self, path: &str, connection: &str) -> Result<usize> {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: www.example.com\r\nConnection: {connection}\r\n\r\n");
         self.stream.get_mut().write_all(request.as_bytes())?;
@@ -80,14 +106,11 @@ impl Visit {
                 bail!("The connection was closed instead of a reply");
             }
             if line == "\r\n" {
-                break;
+                return Ok(len);
             }
             if let Some(value) = line.strip_prefix("Content-Length:") {
                 len = value.trim().parse()?;
             }
         }
-        let mut body = vec![0; len];
-        self.stream.read_exact(&mut body)?;
-        Ok(String::from_utf8_lossy(&body).trim().to_owned())
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::farm::WEB_PORT;
+use crate::farm::{Farm, WEB_PORT};
 use crate::host::{Host, write};
 use crate::proc::Proc;
 
@@ -24,15 +24,27 @@ pub const BIG_LEN: usize = 16_000_000;
 /// The files, by name and length in bytes.
 pub const PAGES: [(&str, usize); 4] = [("0k", 0), ("2k", 2_000), ("108k", 108_000), ("big", BIG_LEN)];
 
+/// What begins the names of files that are called by their length, see [`write_by_length`].
+pub const BY_LENGTH: &str = "bytes/";
+
 /// Writes the files that all servers of a farm serve.
 pub(crate) fn write_pages(files: &Path) -> Result<()> {
     let pages = files.join("pages");
     fs::create_dir_all(&pages)?;
-    PAGES.iter().try_for_each(|(name, len)| {
-        let mut bytes = PATTERN.repeat(len.div_ceil(PATTERN.len()));
-        bytes.truncate(*len);
-        write(&pages.join(name), bytes)
-    })
+    PAGES.iter().try_for_each(|(name, len)| write_page(&pages.join(name), *len))
+}
+
+/// Has all servers of a farm serve files of these lengths too, as `/bytes/` and the length.
+pub fn write_by_length(farm: &Farm, lengths: &[usize]) -> Result<()> {
+    let folder = farm.page(BY_LENGTH);
+    fs::create_dir_all(&folder)?;
+    lengths.iter().try_for_each(|len| write_page(&folder.join(len.to_string()), *len))
+}
+
+fn write_page(path: &Path, len: usize) -> Result<()> {
+    let mut bytes = PATTERN.repeat(len.div_ceil(PATTERN.len()));
+    bytes.truncate(len);
+    write(path, bytes)
 }
 
 /// Starts nginx on a host of a farm.

@@ -56,6 +56,7 @@ fn every_shape_carries_both_families() -> Result<()> {
         Farm::builder().routed(),
         Farm::builder().remote().directors(2),
         Farm::builder().remote().bare().offload_all(),
+        Farm::builder().every_host(3).server_lans(2),
     ];
     for builder in builders {
         let farm = builder.servers(3).server_lans(2).build()?;

@@ -45,7 +45,7 @@ pub(super) fn owner<'a>(known: &Knowledge<'a>, endpoint: &VipKey, to: SocketAddr
 }
 
 fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option<Owner<'a>> {
-    let Knowledge { tables, memory, now } = *known;
+    let Knowledge { tables, memory, now, .. } = *known;
     let Behind { vip, server } = behind;
     let Way::Nat { own, source_nat, .. } = tables.servers.get(&server)?.way else {
         return None;
@@ -81,7 +81,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &S
     if has_bad_flags(segment) {
         return Decision::drop(Reason::BadFlags);
     }
-    let flow = Flow::of(owner.key, known.memory.seed, segment, owner.vip, known.now);
+    let flow = Flow::of(owner.key, known, segment, owner.vip);
     let value = follow(known.memory, &flow, owner.session);
     if let Some((_, found)) = owner.port.filter(|(_, found)| flow.is_stale(found.value, value)) {
         known.memory.ports.keep(found, value);

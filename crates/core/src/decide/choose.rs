@@ -1,10 +1,11 @@
 //! Which server a client's packet goes to: its session's, a new one's, or the hash's (LSMAC, section 3.1).
 
-use super::{Memory, Reason};
+use super::{Knowledge, Memory, Reason};
+use crate::arrival::Arrival;
 use crate::farm::Protocol;
 use crate::parse::Segment;
-use crate::select::{by_hash, select};
-use crate::sessions::{FlowHash, Found, Seed, SessionKey, State, Value};
+use crate::select::{by_hash, by_previous, select};
+use crate::sessions::{FlowHash, Found, SessionKey, State, Value};
 use crate::tables::{NO_SERVER, Tables, Vip};
 use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 
@@ -13,20 +14,22 @@ pub(super) struct Flow<'a> {
     vip: &'a Vip,
     pub(super) key: SessionKey,
     pub(super) hash: FlowHash,
+    pub(super) arrival: Arrival,
     udp: bool,
     flags: u8,
     pub(super) now: u32,
 }
 
 impl<'a> Flow<'a> {
-    pub(super) fn new(seed: Seed, segment: &Segment, vip: &'a Vip, now: u32) -> Self {
+    pub(super) fn new(known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
         let key = SessionKey { client: segment.at.src, port: segment.src_port, vip: vip.id };
-        Flow::of(key, seed, segment, vip, now)
+        Flow::of(key, known, segment, vip)
     }
 
-    pub(super) fn of(key: SessionKey, seed: Seed, segment: &Segment, vip: &'a Vip, now: u32) -> Self {
+    pub(super) fn of(key: SessionKey, known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
+        let (hash, arrival) = (key.hash(known.memory.seed), known.arrival(vip));
         let udp = segment.protocol == Protocol::Udp;
-        Flow { vip, key, hash: key.hash(seed), udp, flags: segment.flags, now }
+        Flow { vip, key, hash, arrival, udp, flags: segment.flags, now: known.now }
     }
 
     /// Whether this packet may begin a session: any of UDP's, a SYN without ACK of TCP's.
@@ -44,11 +47,6 @@ impl<'a> Flow<'a> {
         let gained = new.expires().wrapping_sub(old.expires()) as i32;
         let step = (new.state().idle(&self.vip.idle) >> 6).min(1 << 12) as i32;
         (old.state(), old.server()) != (new.state(), new.server()) || gained > step
-    }
-
-    /// The server that the flow has without any memory of it.
-    fn hash_choice(&self, tables: &Tables) -> u16 {
-        tables.rings.get(&self.vip.service).map_or(NO_SERVER, |ring| by_hash(ring, self.hash))
     }
 }
 
@@ -70,13 +68,55 @@ impl Choice {
 pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> Choice {
     let found = memory.sessions.find(flow.key, flow.hash, flow.now);
     match found {
-        Some(found) if !chooses_anew(tables, flow, found.value) => {
+        Some(found)
+            if heeds(flow.arrival, flow.vip, found.value) && !chooses_anew(tables, flow, found.value) =>
+        {
             let session = Some(follow(memory, flow, found));
             Choice { server: found.value.server(), new_session: false, beside: None, session }
         }
-        _ if !flow.opens() => Choice::unnoted(flow.hash_choice(tables), false, Some(Reason::NoSession)),
+        _ if !flow.opens() => {
+            let (server, beside) = unknown(tables, memory, flow.vip, flow.key, flow.arrival);
+            Choice::unnoted(server, false, Some(beside))
+        }
         _ => open(tables, memory, flow, found),
     }
+}
+
+/// Whether a session says where a packet goes. Who passed the packet on means this host, and knows better than what
+/// was noted here of another one.
+pub(super) fn heeds(arrival: Arrival, vip: &Vip, session: Value) -> bool {
+    arrival == Arrival::Direct || session.server() == vip.own
+}
+
+/// The server of a packet that no session is known of and that begins none, and what to count beside.
+///
+/// It is the one that the hash table names. Where that is this host itself, which knows nothing of the flow either, or
+/// another host has gone by that already, the flow may be older than the last change of hosts: it gets a second chance
+/// with the host that the hash table named before, and that one keeps it.
+pub(super) fn unknown(
+    tables: &Tables,
+    memory: &Memory<'_>,
+    vip: &Vip,
+    key: SessionKey,
+    arrival: Arrival,
+) -> (u16, Reason) {
+    let Some(ring) = tables.rings.get(&vip.service) else {
+        return (vip.own, Reason::NoSession);
+    };
+    let hash = key.ring_hash(memory.ring_seed);
+    if arrival == Arrival::Direct {
+        let server = by_hash(ring, hash);
+        if server == NO_SERVER || server != vip.own {
+            return (server, Reason::NoSession);
+        }
+    }
+    if arrival != Arrival::PassedTwice {
+        let server = by_previous(ring, hash);
+        if tables.servers.get(&server).is_some_and(|server| !server.local) {
+            return (server, Reason::SecondChance);
+        }
+    }
+    (vip.own, Reason::NoSession)
 }
 
 /// Whether a packet gets a new choice although its session is known: the server is gone; a client's
@@ -110,7 +150,11 @@ pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, found: Found<'_>) -> 
 
 /// Begins a session, in the place of `found` if there was one.
 fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Found<'_>>) -> Choice {
-    let server = select(tables, memory.counts, flow.vip, flow.hash);
+    let ring_hash = flow.key.ring_hash(memory.ring_seed);
+    let server = match flow.arrival {
+        Arrival::Direct => select(tables, memory.counts, flow.vip, ring_hash),
+        Arrival::Passed | Arrival::PassedTwice => flow.vip.own,
+    };
     if server == NO_SERVER {
         return Choice::unnoted(server, false, None);
     }
@@ -118,11 +162,18 @@ fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Fou
     let unnoted = match found {
         // Changed by another CPU meanwhile: that one's choice is the session's.
         Some(found) => (!memory.sessions.change(found, value)).then_some(Reason::NoSession),
+        // What is passed on goes by the hash, packet by packet (Distributed Packet Rewriting, section 3). Only an
+        // old session must not stand against that, so it is changed above.
+        None if flow.vip.stateless && server != flow.vip.own => return Choice::unnoted(server, true, None),
         None => memory.sessions.insert(flow.key, flow.hash, value, flow.now).err().map(|_| Reason::TableFull),
     };
     match unnoted {
         None => Choice { server, new_session: true, beside: None, session: Some(value) },
-        // The hash is what the flow's next packets will find as well.
-        beside => Choice::unnoted(flow.hash_choice(tables), true, beside),
+        // What the flow's next packets will find as well.
+        beside if flow.arrival != Arrival::Direct => Choice::unnoted(server, true, beside),
+        beside => {
+            let ring = tables.rings.get(&flow.vip.service);
+            Choice::unnoted(ring.map_or(NO_SERVER, |ring| by_hash(ring, ring_hash)), true, beside)
+        }
     }
 }

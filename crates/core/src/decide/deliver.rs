@@ -2,23 +2,27 @@
 
 use super::choose::{Choice, Flow};
 use super::{Knowledge, Reason, Verdict};
+use crate::arrival::Arrival;
 use crate::packet::Packet;
 use crate::parse::{Layers, TCP_LEN, UDP_LEN};
-use crate::rewrite::{self, Ends, encapsulate, link_len, outer_len, too_big};
+use crate::rewrite::{self, Ends, Tunnel, encapsulate, link_len, outer_len, too_big};
+use crate::routes::Hop;
 use crate::sessions::FlowHash;
 use crate::tables::{ServerEntry, Way};
 use crate::wire::protocol;
 
-/// What of a packet's session matters on the way.
+/// What of a packet's session matters on the way, and how often it was passed on before.
 #[derive(Clone, Copy)]
 pub(super) struct Route {
     /// Spreads tunnels.
     pub(super) hash: FlowHash,
     /// The port that stands for the client, or 0.
     pub(super) port: u16,
+    pub(super) arrival: Arrival,
 }
 
-/// Sends a packet to a server.
+/// Sends a packet to a server. Whatever chose that one, a packet goes no further than its arrival allows: it is
+/// served here then, and never goes in circles.
 pub(super) fn deliver(
     known: &Knowledge<'_>,
     packet: &mut Packet<'_>,
@@ -26,17 +30,35 @@ pub(super) fn deliver(
     server: &ServerEntry,
     route: &Route,
 ) -> (Verdict, Reason) {
-    if server.local {
+    if server.local || !route.arrival.may_go_to(server) {
         return (Verdict::Pass, Reason::Local);
     }
     let Some(&src) = known.tables.interfaces.get(&server.ifindex) else {
         return (Verdict::Drop, Reason::NoServer);
     };
-    if let Err(stopped) = prepare(packet, at, server, route) {
-        return stopped;
+    match prepare(packet, at, server, route) {
+        Ok(()) => {}
+        // Who passed the packet on has no use for the error about it.
+        Err((Verdict::Forward { .. }, reason)) if route.arrival != Arrival::Direct => {
+            return (error_by_route(known, packet, at), reason);
+        }
+        Err(stopped) => return stopped,
     }
     packet.readdress(src, server.mac);
     (Verdict::Forward { ifindex: server.ifindex }, Reason::Forwarded)
+}
+
+/// Sends the error that a client's packet has become to the client, where the host's routes say.
+fn error_by_route(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers) -> Verdict {
+    match known.memory.routes.hop(packet.ingress, at.dst, at.src) {
+        Hop::Neighbour { ifindex, src, dst, .. } => {
+            untag(packet, at, ifindex);
+            packet.readdress(src, dst);
+            Verdict::Forward { ifindex }
+        }
+        // The host's own stack sends nothing on that has its own address as source.
+        Hop::ByHost | Hop::None => Verdict::Drop,
+    }
 }
 
 /// Makes of a packet what its server's way asks for, but for the MAC addresses; else what becomes of it.
@@ -48,7 +70,7 @@ fn prepare(
 ) -> Result<(), (Verdict, Reason)> {
     match server.way {
         Way::Link => {}
-        Way::Tunnel { encapsulation, from, to, mtu, last: _ } => {
+        Way::Tunnel { encapsulation, from, to, mtu, last } => {
             let outer_len = outer_len(encapsulation, to);
             fit(packet, at, usize::from(mtu).saturating_sub(outer_len), at.dst)?;
             let no_room = Err((Verdict::Drop, Reason::NoRoom));
@@ -57,7 +79,8 @@ fn prepare(
             }
             rewrite::decrement_ttl(packet.frame_mut(), at);
             // The new link header is without tags where they don't belong.
-            return match encapsulate(packet, at, encapsulation, (from, to), route.hash, server.ifindex) {
+            let tunnel = Tunnel { encapsulation, from, to, last };
+            return match encapsulate(packet, at, tunnel, route.hash, server.ifindex) {
                 true => Ok(()),
                 false => no_room,
             };

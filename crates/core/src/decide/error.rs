@@ -1,13 +1,14 @@
 //! ICMP errors go to whoever sent the packet that they are about (RFC 792; RFC 4443; RFC 5508, section 4.2).
 
 use super::answer::{self, owner};
+use super::choose::{heeds, unknown};
 use super::deliver::{Route, deliver, fit, untag};
 use super::{Decision, Knowledge, Reason, Verdict};
 use crate::packet::Packet;
 use crate::parse::IcmpError;
 use crate::rewrite::{self, Ends};
 use crate::sessions::SessionKey;
-use crate::tables::{ServerEntry, Vip, VipKey, Way};
+use crate::tables::{NO_SERVER, ServerEntry, Vip, VipKey, Way};
 use core::net::SocketAddr;
 
 pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
@@ -26,24 +27,33 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &Icm
 fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, vip: &Vip) -> Decision {
     let key = SessionKey { client: error.quoted.dst, port: error.dst_port, vip: vip.id };
     let hash = key.hash(known.memory.seed);
+    let arrival = known.arrival(vip);
     let found = known.memory.sessions.find(key, hash, known.now);
-    let slot = found.map(|found| found.value.server());
-    let Some(server) = slot.and_then(|slot| known.tables.servers.get(&slot).map(|server| (slot, server)))
-    else {
+    let noted = found.map(|found| found.value).filter(|session| heeds(arrival, vip, *session));
+    let (slot, beside) = match noted {
+        Some(session) => (session.server(), None),
+        None if vip.own == NO_SERVER => return Decision::drop(Reason::IcmpUnknown),
+        // Another host may have noted it, or none: it goes where the flow's packets go.
+        None => {
+            let (slot, beside) = unknown(known.tables, known.memory, vip, key, arrival);
+            (slot, Some(beside))
+        }
+    };
+    let Some(server) = known.tables.servers.get(&slot) else {
         return Decision::drop(Reason::IcmpUnknown);
     };
-    let (slot, server) = server;
     let (verdict, reason) = match server.way {
         Way::Nat { .. } => match translated(known, packet, error, (slot, server), key) {
             Some(decision) => return decision,
             None => return Decision::drop(Reason::IcmpUnknown),
         },
-        _ => deliver(known, packet, &error.at, server, &Route { hash, port: 0 }),
+        _ => deliver(known, packet, &error.at, server, &Route { hash, port: 0, arrival }),
     };
-    match reason {
-        Reason::Forwarded | Reason::Local => Decision::of(verdict, Reason::IcmpForwarded),
-        other => Decision::of(verdict, other),
-    }
+    let reason = match reason {
+        Reason::Forwarded | Reason::Local => Reason::IcmpForwarded,
+        other => other,
+    };
+    Decision { beside, ..Decision::of(verdict, reason) }
 }
 
 /// The error as a server must see it that knows itself by another address.

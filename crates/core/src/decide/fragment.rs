@@ -62,12 +62,14 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers
     if fragment.offset < track.first_end {
         return Decision::drop(Reason::FragmentOverlap);
     }
-    let Some(server) = tables.servers.get(&track.server) else {
+    let (Some(server), Some((service, vip))) =
+        (tables.servers.get(&track.server), tables.vip_by_id(track.vip))
+    else {
         return Decision::drop(Reason::NoServer);
     };
     if !track.answer {
         // Its ports are with the first; of a tunnel's paths any will do.
-        let route = Route { hash: FlowHash(0), port: track.port };
+        let route = Route { hash: FlowHash(0), port: track.port, arrival: known.arrival(vip) };
         let (verdict, reason) = deliver(known, packet, at, server, &route);
         let given = matches!(reason, Reason::Forwarded | Reason::Local);
         let server = if given { track.server } else { NO_SERVER };
@@ -77,9 +79,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers
         0 => Some(at.dst),
         port => known.memory.ports.holder(track.server, port, known.now).map(|(key, _)| key.client),
     };
-    let (Some(client), Some((service, _)), Way::Nat { own, .. }) =
-        (client, tables.vip_by_id(track.vip), server.way)
-    else {
+    let (Some(client), Way::Nat { own, .. }) = (client, server.way) else {
         return Decision::drop(Reason::FragmentLost);
     };
     let ends = Ends { src: Some(service.address), dst: Some(client), ..Ends::default() };

@@ -12,6 +12,7 @@ mod fragment;
 
 pub use crate::reason::Reason;
 
+use crate::arrival::Arrival;
 use crate::fragments::Fragments;
 use crate::lease::Lease;
 use crate::packet::Packet;
@@ -22,8 +23,9 @@ use crate::routes::Routes;
 use crate::select::Counts;
 use crate::sessions::{Seed, Sessions};
 use crate::tables::{NO_SERVER, Tables, Vip, VipKey};
-use crate::wire::{TCP_FIN, TCP_RST, TCP_SYN};
+use crate::wire::{Mac, TCP_FIN, TCP_RST, TCP_SYN};
 use choose::{Flow, choose};
+use core::net::IpAddr;
 use deliver::{Route, deliver};
 
 /// What an engine must do with a frame.
@@ -74,7 +76,7 @@ pub struct Decision {
     pub server: u16,
     /// Whether a server was chosen anew.
     pub new_session: bool,
-    /// [`Reason::TableFull`] or [`Reason::NoSession`], counted beside `reason`.
+    /// [`Reason::TableFull`], [`Reason::NoSession`] or [`Reason::SecondChance`], counted beside `reason`.
     pub beside: Option<Reason>,
 }
 
@@ -95,13 +97,27 @@ impl Decision {
 struct Knowledge<'a> {
     tables: &'a Tables,
     memory: &'a Memory<'a>,
+    /// The frame's source, which says how it came: [`Arrival::of`].
+    source: Mac,
     now: u32,
+}
+
+impl Knowledge<'_> {
+    fn arrival(&self, vip: &Vip) -> Arrival {
+        Arrival::of(self.tables, vip, self.source)
+    }
+
+    /// Whether this host answers for an address, now.
+    fn answers_for(&self, address: IpAddr) -> bool {
+        self.tables.announces(address) && self.memory.lease.holds(self.now)
+    }
 }
 
 /// Decides a packet at tick `now`, and rewrites it accordingly.
 pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     let own = tables.interfaces.get(&packet.ingress).copied();
-    let known = Knowledge { tables, memory, now };
+    let source = packet.frame().get(6..).and_then(|rest| rest.first_chunk()).copied().map(Mac);
+    let known = Knowledge { tables, memory, source: source.unwrap_or_default(), now };
     let answered = |reason| Decision::of(Verdict::Forward { ifindex: packet.ingress }, reason);
     match parse(packet.frame(), own) {
         Parsed::Pass(reason) => Decision::pass(reason),
@@ -111,7 +127,7 @@ pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now
         },
         Parsed::ArpRequest { l3, target, sender } => match own {
             // A sender that claims the address itself is no question but a conflict (RFC 5227).
-            Some(own) if tables.announces(target.into()) && sender != target => {
+            Some(own) if known.answers_for(target.into()) && sender != target => {
                 let decision = answered(Reason::ArpAnswered);
                 rewrite::arp_answer(packet, l3, own);
                 decision
@@ -119,7 +135,7 @@ pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now
             _ => Decision::pass(Reason::NotService),
         },
         Parsed::Solicitation { l3, target, sender } => match own {
-            Some(own) if tables.announces(target.into()) && sender != target => {
+            Some(own) if known.answers_for(target.into()) && sender != target => {
                 let decision = answered(Reason::NeighbourAnswered);
                 match rewrite::neighbour_answer(packet, l3, target, sender, own) {
                     true => decision,
@@ -156,7 +172,7 @@ fn decide_segment(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segm
     if has_bad_flags(segment) {
         return Decision::drop(Reason::BadFlags);
     }
-    let flow = Flow::new(known.memory.seed, segment, vip, known.now);
+    let flow = Flow::new(known, segment, vip);
     let choice = choose(known.tables, known.memory, &flow);
     let Some(server) = known.tables.servers.get(&choice.server) else {
         return Decision::drop(Reason::NoServer);
@@ -168,7 +184,7 @@ fn decide_segment(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segm
     if let Err(reason) = fragment::note(known, &segment.at, choice.server, vip.id, port, false) {
         return Decision::drop(reason);
     }
-    let route = Route { hash: flow.hash, port };
+    let route = Route { hash: flow.hash, port, arrival: flow.arrival };
     let (verdict, reason) = deliver(known, packet, &segment.at, server, &route);
     if !matches!(reason, Reason::Forwarded | Reason::Local) {
         return Decision { beside: choice.beside, ..Decision::of(verdict, reason) };

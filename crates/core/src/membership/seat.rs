@@ -8,7 +8,7 @@ use super::event::{Event, Removal};
 use super::holder::{Heard, Holder, Place};
 use super::surroundings::{Hop, Surroundings};
 use super::{Known, Member, Source};
-use crate::farm::{self, Method};
+use crate::farm;
 use crate::wire::Mac;
 
 /// A server, listed or discovered.
@@ -31,8 +31,7 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    pub(super) fn listed(server: &farm::Server, method: Method, around: &Surroundings, now_ms: u64) -> Seat {
-        let routed = method != Method::L2;
+    pub(super) fn listed(server: &farm::Server, routed: bool, around: &Surroundings, now_ms: u64) -> Seat {
         let mut seat = Seat {
             name: server.name.clone(),
             address: Some(server.address),
@@ -69,11 +68,11 @@ impl Seat {
     }
 
     /// Whether this is what the operator lists, weight aside.
-    pub(super) fn is_listed_as(&self, server: &farm::Server, method: Method) -> bool {
+    pub(super) fn is_listed_as(&self, server: &farm::Server, routed: bool) -> bool {
         self.source == Source::Listed
             && self.address == Some(server.address)
             && self.fixed == server.mac
-            && self.routed == (method != Method::L2)
+            && self.routed == routed
     }
 
     /// Where it is, if that is known and it isn't this host.

@@ -67,11 +67,11 @@ impl Team {
         for server in &self.service.servers {
             let known = old.remove(&server.name);
             let seat = match known {
-                Some(mut seat) if seat.is_listed_as(server, self.service.method) => {
+                Some(mut seat) if seat.is_listed_as(server, self.service.is_routed()) => {
                     seat.weight = server.weight;
                     seat
                 }
-                _ => Seat::listed(server, self.service.method, around, now_ms),
+                _ => Seat::listed(server, self.service.is_routed(), around, now_ms),
             };
             self.seats.insert(seat.name.clone(), seat);
         }
@@ -171,7 +171,8 @@ impl Team {
     /// Someone answers for the service address (LSMAC, section 3.1).
     fn heard_for_service(&mut self, reply: &Answer, now_ms: u64) -> Vec<Event> {
         if !self.discovers() {
-            let stray = self.service.announce;
+            // Where every host decides, each answers for its own addresses.
+            let stray = self.service.announce && !self.service.is_on_every_host();
             return stray
                 .then(|| self.strangers.refuse(*reply, Refusal::Announced))
                 .flatten()

@@ -1,19 +1,22 @@
 //! From what is known of the farm to the tables that packets meet.
 
+mod rings;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 pub use slots::{SERVICES_MAX, Slots, VIP_IDS};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher24;
+
+use rings::{Members, Standing};
 
 use crate::farm::{self, HealthKind, Method};
 use crate::health;
@@ -22,8 +25,7 @@ use crate::policy::{self, Policy, Weighted};
 use crate::ports::HOLD_MS;
 use crate::sessions::ticks;
 use crate::tables::{
-    BEHIND_MAX, Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Ring, SERVICE_SERVERS_MAX, ServerEntry, Tables,
-    Vip, VipKey, Way,
+    BEHIND_MAX, Behind, IdleTicks, NO_SERVER, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip, VipKey, Way,
 };
 use crate::wire::Mac;
 
@@ -48,6 +50,19 @@ pub struct MemberState {
     pub health: health::Status,
     /// Whether the operator drains it.
     pub admin_draining: bool,
+    /// Whether the host is there at all, so that it can be given what only it may know.
+    pub alive: bool,
+    /// Its share of what this host is asked for, where the policy goes by load; else its weight.
+    pub share: Option<u16>,
+}
+
+/// What concerns this host among others, where every host decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosts {
+    /// The service addresses that this host answers for.
+    pub owned: BTreeSet<IpAddr>,
+    /// The MACs that other hosts send with.
+    pub macs: BTreeSet<Mac>,
 }
 
 impl MemberState {
@@ -96,6 +111,8 @@ pub struct PlannedService {
     pub policy: &'static str,
     /// Who is in its ring.
     pub ring_members: Vec<Weighted>,
+    /// The same with their shares of what this host is asked for.
+    pub shares: Vec<Weighted>,
     /// Whether all its servers failed at once, so that the ring keeps the last that worked.
     pub degraded: bool,
 }
@@ -151,30 +168,41 @@ pub enum PlanError {
     },
 }
 
+/// What names the way to a host that is the last one that a packet takes; no server is called so.
+fn last_identity(service: &str, server: &str) -> u64 {
+    identity(service, &format!("{server}/last"))
+}
+
 /// What names a server through restarts and reloads: a digest of its names.
 pub fn identity(service: &str, server: &str) -> u64 {
-    // Fixed keys: a restarted control plane must come to the same number.
-    SipHasher24::new_with_keys(0x6576_656e_6572, 0x7365_7276_6572)
-        .hash(format!("{service}/{server}").as_bytes())
+    digest(&format!("{service}/{server}"))
+}
+
+/// A number that stands for a text: the same after restarts, and on every host.
+pub fn digest(text: &str) -> u64 {
+    SipHasher24::new_with_keys(0x6576_656e_6572, 0x7365_7276_6572).hash(text.as_bytes())
 }
 
 /// Makes the tables for these services, with packets taken from these interfaces.
 ///
 /// The result depends on the arguments alone. `slots` gains what is new; on an error it is left as it
-/// was. `previous` only saves work: rings whose members did not change are taken from it.
+/// was. `previous` is what was in force: rings whose members did not change are taken from it, and where every host
+/// decides it is remembered for who isn't known any more.
 pub fn plan(
     services: &[ServiceState<'_>],
     interfaces: &[(u32, Mac)],
+    hosts: &Hosts,
     slots: &mut Slots,
     previous: Option<&Plan>,
 ) -> Result<Plan, PlanError> {
     let policies = check(services)?;
     let numbers = slots.number_services(services.iter().map(|state| state.service));
-    let mut planner = Planner { slots, previous, plan: Plan::default() };
+    let mut planner = Planner { slots, hosts, previous, plan: Plan::default() };
     planner.plan.tables.interfaces = interfaces.iter().copied().collect();
     for ((state, number), policy) in services.iter().zip(numbers).zip(policies) {
         planner.service(state, number, policy);
     }
+    planner.recognise_peers(services);
     let Planner { slots, plan, .. } = planner;
     slots.retain(&plan.tables);
     Ok(plan)
@@ -211,7 +239,7 @@ fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMa
     let mut behind = BTreeMap::new();
     for service in services.filter(|service| service.method == Method::Nat) {
         for server in &service.servers {
-            if let Some(to) = endpoint(service, &server.name, server.address) {
+            if let Some(to) = ways::endpoint(service, &server.name, server.address) {
                 let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
                 *behind.entry(key).or_default() += service.addresses.len();
             }
@@ -249,6 +277,7 @@ pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
 
 struct Planner<'a> {
     slots: &'a mut Slots,
+    hosts: &'a Hosts,
     previous: Option<&'a Plan>,
     plan: Plan,
 }
@@ -270,23 +299,27 @@ impl Planner<'_> {
                 entry.up = true;
             }
         }
-        let ring = self.ring(number, policy, &chosen);
+        let shares = if policy.by_load() { shares(&seated, &chosen) } else { chosen.clone() };
+        let standing = self.standing(service, &seated);
+        let members = Members { policy, chosen: &chosen, shares: &shares };
+        let ring = rings::ring(self.previous, number, &members, standing.as_ref());
         self.plan.tables.rings.insert(number, ring);
+        let own = standing.map_or(NO_SERVER, |standing| standing.own);
         for key in vip_keys(service) {
             let vip = Vip {
                 id: self.slots.vip_id(key),
                 service: number,
-                announce: service.announce,
+                announce: service.announce && (own == NO_SERVER || self.hosts.owned.contains(&key.address)),
                 pick: policy.pick(),
                 idle: idle_ticks(service),
-                own: NO_SERVER,
+                own,
                 stateless: service.stateless,
             };
             self.plan.tables.vips.insert(key, vip);
             self.stand_behind(vip.id, key, &seated);
         }
         let name = service.name.clone();
-        let planned = PlannedService { name, policy: policy.name(), ring_members: chosen, degraded };
+        let planned = PlannedService { name, policy: policy.name(), ring_members: chosen, shares, degraded };
         self.plan.services.insert(number, planned);
     }
 
@@ -308,7 +341,7 @@ impl Planner<'_> {
     fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<Seated<'a>> {
         let mut seated = Vec::new();
         for member in &state.members {
-            let way = self.destination(&member.member).zip(way(state.service, &member.member));
+            let way = self.destination(&member.member).zip(ways::way(state.service, &member.member));
             let Some(((mac, ifindex), way)) = way else {
                 continue;
             };
@@ -340,58 +373,46 @@ impl Planner<'_> {
         member.mac.filter(|_| reached).map(|mac| (mac, ifindex))
     }
 
-    /// The ring, from the previous plan if it would come out the same.
-    fn ring(&self, number: u16, policy: &dyn Policy, members: &[Weighted]) -> Arc<Ring> {
-        let same = self.previous.filter(|previous| {
-            let before = previous.services.get(&number);
-            before.is_some_and(|before| before.policy == policy.name() && before.ring_members == members)
-        });
-        let known = same.and_then(|previous| previous.tables.rings.get(&number));
-        known.cloned().unwrap_or_else(|| {
-            Arc::new(Ring {
-                order: policy.order(members),
-                hash: policy::maglev(members, HASH_SLOTS),
-                previous: Vec::new(),
-            })
-        })
-    }
-}
-
-/// How packets get to a server, if its service's method can reach it.
-fn way(service: &farm::Service, member: &Member) -> Option<Way> {
-    match service.method {
-        // Its answers would leave by this host's own stack, with its own address.
-        Method::Nat if member.local => None,
-        _ if member.local => Some(Way::Link),
-        Method::L2 => Some(Way::Link),
-        Method::Nat => {
-            let (address, Hop { own, mtu, .. }) = member.address.zip(member.hop)?;
-            let to = endpoint(service, &member.name, address)?;
-            let of_family = |vip: &SocketAddr| vip.is_ipv4() == to.is_ipv4();
-            let translates = service.addresses.iter().all(of_family) && own.is_ipv4() == to.is_ipv4();
-            translates.then_some(Way::Nat { to, own, source_nat: service.source_nat, mtu })
+    /// Where this host stands among the servers, if every host decides and this is one of them. Every other host
+    /// that is alive gets an entry more: the way to it that is a packet's last.
+    fn standing(&mut self, service: &farm::Service, seated: &[Seated<'_>]) -> Option<Standing> {
+        let own = seated.iter().find(|seated| seated.state.member.local);
+        let own = own.filter(|_| service.is_on_every_host())?.seat.slot;
+        let mut last_ways = BTreeMap::new();
+        for Seated { state: MemberState { member, alive, .. }, seat } in seated {
+            let way = ways::last(member).filter(|_| *alive && !member.local);
+            let Some((way, (mac, ifindex))) = way.zip(self.destination(member)) else {
+                continue;
+            };
+            let identity = last_identity(&service.name, &member.name);
+            if let Some(slot) = self.slots.server(identity) {
+                let entry = ServerEntry { identity, mac, ifindex, weight: 1, up: true, local: false, way };
+                self.plan.tables.servers.insert(slot, entry);
+                last_ways.insert(seat.slot, slot);
+            }
         }
-        Method::Tunnel => {
-            let (to, Hop { tunnel: from, mtu, .. }) = member.address.zip(member.hop)?;
-            let mtu = service.tunnel_mtu.unwrap_or(mtu);
-            let encapsulation = service.encapsulation;
-            (from.is_ipv4() == to.is_ipv4()).then_some(Way::Tunnel {
-                encapsulation,
-                from,
-                to,
-                mtu,
-                last: false,
-            })
+        Some(Standing { own, last_ways })
+    }
+
+    /// Notes by which MACs other hosts are known: those that they name, and those that the link does.
+    fn recognise_peers(&mut self, services: &[ServiceState<'_>]) {
+        let on_every_host = services.iter().filter(|state| state.service.is_on_every_host());
+        for member in on_every_host.flat_map(|state| &state.members).map(|state| &state.member) {
+            self.plan.tables.peers.extend(&self.hosts.macs);
+            self.plan
+                .tables
+                .peers
+                .extend(member.mac.filter(|_| !member.local && member.hop.is_some_and(|hop| hop.on_link)));
         }
     }
 }
 
-/// A server's own endpoint. Without a port of its own it has that of the service's first address.
-fn endpoint(service: &farm::Service, server: &str, address: IpAddr) -> Option<SocketAddr> {
-    let listed = service.servers.iter().find(|listed| listed.name == server);
-    let own = listed.and_then(|listed| listed.port);
-    let port = own.or_else(|| service.addresses.first().map(SocketAddr::port))?;
-    Some(SocketAddr::new(address, port))
+/// Who is picked how often for what this host is asked for: by their shares, where there are any.
+fn shares(seated: &[Seated<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
+    let share = |slot| seated.iter().find(|seated| seated.seat.slot == slot)?.state.share;
+    let shares = chosen.iter().map(|one| Weighted { weight: share(one.slot).unwrap_or(one.weight), ..*one });
+    let shares: Vec<Weighted> = shares.collect();
+    if shares.iter().any(|one| one.weight > 0) { shares } else { chosen.to_vec() }
 }
 
 /// Who takes new sessions, and whether that is only because all have failed at once.

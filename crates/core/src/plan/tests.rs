@@ -1,10 +1,12 @@
 use super::*;
 use crate::farm::{Discover, Encapsulation, Health, Method, Placement, Protocol, Server, Timeouts};
 use crate::membership::Source;
-use crate::tables::{Delta, Pick, SERVER_SLOTS};
+use crate::tables::{Delta, HASH_SLOTS, Pick, Ring, SERVER_SLOTS};
 use proptest::prelude::*;
+use std::sync::Arc;
 use std::vec;
 
+mod every_host;
 mod ways;
 
 const ETH: u32 = 3;
@@ -62,6 +64,8 @@ fn up(name: &str) -> MemberState {
         },
         health: health::Status { state: health::State::Up, since_ms: 0, was_up: true },
         admin_draining: false,
+        alive: true,
+        share: None,
     }
 }
 
@@ -80,6 +84,16 @@ fn unknown(name: &str) -> MemberState {
 fn change(mut member: MemberState, change: impl FnOnce(&mut MemberState)) -> MemberState {
     change(&mut member);
     member
+}
+
+/// Plans for a host that is a director alone.
+fn plan(
+    services: &[ServiceState<'_>],
+    interfaces: &[(u32, Mac)],
+    slots: &mut Slots,
+    previous: Option<&Plan>,
+) -> Result<Plan, PlanError> {
+    super::plan(services, interfaces, &Hosts::default(), slots, previous)
 }
 
 /// Plans one service, with fresh numbers: its servers a, b, c ... get the slots 1, 2, 3 ...

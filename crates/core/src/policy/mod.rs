@@ -5,10 +5,12 @@
 
 mod hash;
 mod least_connections;
+mod overflow;
 mod round_robin;
 
 pub use hash::{Hash, maglev};
 pub use least_connections::LeastConnections;
+pub use overflow::Overflow;
 pub use round_robin::RoundRobin;
 
 use alloc::vec::Vec;
@@ -16,7 +18,7 @@ use alloc::vec::Vec;
 use crate::tables::Pick;
 
 /// Every policy there is, the default first.
-pub static POLICIES: &[&dyn Policy] = &[&RoundRobin, &Hash, &LeastConnections];
+pub static POLICIES: &[&dyn Policy] = &[&RoundRobin, &Hash, &LeastConnections, &Overflow];
 
 /// A way to share new sessions among servers.
 pub trait Policy: Sync {
@@ -29,6 +31,10 @@ pub trait Policy: Sync {
     /// The ring to draw from in order, as slots; at most [`crate::tables::ORDER_MAX`]. Members of
     /// weight 0 are not in it.
     fn order(&self, members: &[Weighted]) -> Vec<u16>;
+    /// Whether [`Policy::order`] goes by shares that come from load, instead of weights.
+    fn by_load(&self) -> bool {
+        false
+    }
 }
 
 /// A server that may be chosen.

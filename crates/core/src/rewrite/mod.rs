@@ -8,7 +8,7 @@ mod tunnel;
 
 pub use answer::{QUOTE_LEN, arp_answer, echo_answer, neighbour_answer, too_big};
 pub use nat::{Ends, translate, translate_error};
-pub use tunnel::{encapsulate, outer_len};
+pub use tunnel::{Tunnel, encapsulate, outer_len};
 
 use core::net::IpAddr;
 

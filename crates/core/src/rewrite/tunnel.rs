@@ -15,6 +15,21 @@ use crate::wire::{GUE_PORT, IPV4_DONT_FRAGMENT, Ipv4, Ipv6, Udp, protocol};
 
 /// UDP and the four bytes of GUE without options.
 const GUE_LEN: usize = 12;
+/// In a GUE header's flags, of those that are private to the two ends: whoever opens the tunnel keeps the packet.
+const GUE_LAST: u16 = 0x0001;
+
+/// The packet around a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunnel {
+    /// Of which kind.
+    pub encapsulation: Encapsulation,
+    /// The outer source.
+    pub from: IpAddr,
+    /// The outer destination, of the same family.
+    pub to: IpAddr,
+    /// As in [`crate::tables::Way::Tunnel`].
+    pub last: bool,
+}
 
 /// Bytes that go before a packet on its way to `to`.
 pub const fn outer_len(encapsulation: Encapsulation, to: IpAddr) -> usize {
@@ -31,11 +46,11 @@ pub const fn outer_len(encapsulation: Encapsulation, to: IpAddr) -> usize {
 pub fn encapsulate(
     packet: &mut Packet<'_>,
     at: &Layers,
-    encapsulation: Encapsulation,
-    (from, to): (IpAddr, IpAddr),
+    tunnel: Tunnel,
     hash: FlowHash,
     ifindex: u32,
 ) -> bool {
+    let Tunnel { encapsulation, from, to, last } = tunnel;
     let (class, dont_fragment, id) = inherited(packet.frame(), at);
     let link_len = link_len(packet, at, ifindex);
     let outer_len = outer_len(encapsulation, to);
@@ -73,7 +88,8 @@ pub fn encapsulate(
             checksum: U16::new(0),
         };
         header[ip_len..ip_len + 8].copy_from_slice(udp.as_bytes());
-        header[ip_len + 8..ip_len + 12].copy_from_slice(&[0, inner, 0, 0]);
+        let [high, low] = if last { GUE_LAST } else { 0 }.to_be_bytes();
+        header[ip_len + 8..ip_len + 12].copy_from_slice(&[0, inner, high, low]);
     }
     true
 }

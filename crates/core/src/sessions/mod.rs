@@ -87,6 +87,12 @@ impl SessionKey {
             IpAddr::V6(_) => FlowHash::of(&self.words(), seed),
         }
     }
+
+    /// The hash that picks from hash tables, which hosts that share the seed agree on: by the client's address and
+    /// port alone (Distributed Packet Rewriting, section 3), since each host numbers its VIPs itself.
+    pub fn ring_hash(&self, seed: Seed) -> FlowHash {
+        SessionKey { vip: 0, ..*self }.hash(seed)
+    }
 }
 
 /// A secret that keeps strangers from choosing which sessions share a bucket.

@@ -77,6 +77,11 @@ impl World {
             }
         }
         tables.rings.insert(0, Ring { order: vec![1], hash: vec![1; HASH_SLOTS], previous: vec![] }.into());
+        World::of(tables)
+    }
+
+    /// A host that knows this and remembers nothing.
+    pub(crate) fn of(tables: Tables) -> World {
         World {
             tables,
             around: Around::default(),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use evener_core::decide::{Memory, Reason};
 use evener_core::fragments::Fragments;
-use evener_core::lease::{ENDLESS, Lease};
+use evener_core::lease::Lease;
 use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::Routes;
@@ -53,7 +53,7 @@ const PAGE_LEN: u64 = 65_536;
 const HEADER_WORDS: usize = 7;
 const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
 /// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// Where the hash key stands, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 
@@ -65,6 +65,9 @@ pub(super) struct Store {
     six: Shared<Bucket6>,
     ports: Shared<Bucket6>,
     seed: Seed,
+    ring_seed: Seed,
+    /// Not in the file: without its daemon this engine answers for no address.
+    lease: AtomicU64,
     path: PathBuf,
     /// Held, so that no other process takes the file for abandoned.
     _lock: Flock<File>,
@@ -79,12 +82,14 @@ impl Store {
         let failed =
             |error| EngineError::system(format!("the session file {}", path.display()), "access", error);
         let header = header(sizes).map_err(failed)?;
-        if let Some(store) = Self::adopt(path, sizes, &header).map_err(failed)? {
+        if let Some(mut store) = Self::adopt(path, sizes, &header).map_err(failed)? {
+            store.ring_seed = options.ring_seed.unwrap_or(store.seed);
             let running = store.recorded();
             store.recover(&running);
             return Ok((store, Some(running)));
         }
-        let store = Self::create(path, sizes, &header, options.seed).map_err(failed)?;
+        let mut store = Self::create(path, sizes, &header, options.seed).map_err(failed)?;
+        store.ring_seed = options.ring_seed.unwrap_or(store.seed);
         Ok((store, None))
     }
 
@@ -148,7 +153,8 @@ impl Store {
         let six = Shared::map_at(fd, sizes.six_at(), sizes.six)?;
         let ports = Shared::map_at(fd, sizes.ports_at(), POOLS * POOL_BUCKETS)?;
         let seed = Seed(words[SEED.start].load(Relaxed), words[SEED.start + 1].load(Relaxed));
-        Ok(Store { words, four, six, ports, seed, path: path.to_owned(), _lock: file })
+        let (ring_seed, lease, path) = (seed, AtomicU64::new(0), path.to_owned());
+        Ok(Store { words, four, six, ports, seed, ring_seed, lease, path, _lock: file })
     }
 
     fn sessions(&self) -> Sessions<'_> {
@@ -164,8 +170,8 @@ impl Store {
             fragments,
             routes,
             seed: self.seed,
-            ring_seed: self.seed,
-            lease: Lease(&ENDLESS),
+            ring_seed: self.ring_seed,
+            lease: Lease(&self.lease),
         }
     }
 

@@ -51,7 +51,8 @@ impl Hook {
         match self {
             Hook::Native => (sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE),
             Hook::Generic => (sys::BPF_XDP, sys::XDP_FLAGS_SKB_MODE),
-            Hook::Tc => (sys::BPF_TCX_INGRESS, 0),
+            // Before a director's, which decides what came out.
+            Hook::Tc => (sys::BPF_TCX_INGRESS, sys::BPF_F_BEFORE),
             Hook::Egress => (sys::BPF_TCX_EGRESS, 0),
         }
     }

@@ -35,6 +35,9 @@ pub struct Tables {
     /// What may come out: this host's services, each with the largest segment that the server may offer, in
     /// bytes, where it is not free to choose.
     pub services: BTreeMap<VipKey, Option<u16>>,
+    /// Whether this host decides too, and passes packets on: the source of what comes out then says how often
+    /// that was done already ([`evener_core::arrival`]).
+    pub marks: bool,
 }
 
 /// Where the programs shall run.

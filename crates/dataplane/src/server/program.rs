@@ -13,9 +13,10 @@ use super::{Reason, ServerError, Tables};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 /// `SERVER_ABI_VERSION` of `bpf/server.h`.
-const ABI_VERSION: u32 = 1;
+const ABI_VERSION: u32 = 2;
 /// Maps that outlive the agent, by their pins.
-const PINNED: [&str; 5] = ["server_about", "own_addresses", "directors", "own_services", "server_reasons"];
+const PINNED: [&str; 6] =
+    ["server_about", "marks", "own_addresses", "directors", "own_services", "server_reasons"];
 const REASONS: &str = "server_reasons";
 /// `struct own_service`: address, port, protocol, padding.
 pub(super) const SERVICE_KEY_LEN: usize = 20;
@@ -124,6 +125,8 @@ impl Program {
     /// gone.
     pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ServerError> {
         let present = 1u32.to_ne_bytes();
+        // First: what a host takes for a client's it may pass on again.
+        self.write("marks", &0u32.to_ne_bytes(), &u32::from(tables.marks).to_ne_bytes())?;
         let addresses = |of: &BTreeSet<IpAddr>| of.iter().map(|a| (mapped(*a).to_vec(), present)).collect();
         self.make("own_addresses", &addresses(&tables.addresses))?;
         self.make("directors", &addresses(&tables.directors))?;

@@ -6,7 +6,7 @@ use evener_core::decide::Reason;
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Track};
 use evener_core::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
-use evener_core::tables::{self, Behind, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Vip, VipKey, Way};
+use evener_core::tables::{self, Behind, IdleTicks, Pick, Ring, ServerEntry, Vip, VipKey, Way};
 use evener_core::wire::Mac;
 use evener_core::{fragments, ports};
 
@@ -28,13 +28,16 @@ mod director {
 use director::types as c;
 
 /// `ABI_VERSION` of `bpf/abi.h`, as the object was built with it (checked when it is loaded).
-pub(super) const ABI_VERSION: u32 = 2;
+pub(super) const ABI_VERSION: u32 = 3;
 /// `SERVICES_MAX`: rings there are room for.
 pub(super) const SERVICES_MAX: usize = 64;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
+pub(super) const PREVIOUS_WORDS: usize = size_of::<c::previous>() / 8;
 pub(crate) const SERVER_WORDS: usize = size_of::<c::server>() / 8;
 /// `VIP_PLACES`: places in each half of the VIP table.
 pub(super) const VIP_PLACES: usize = 1024;
+/// `PEER_PLACES`: places in each half of the table of peers.
+pub(super) const PEER_PLACES: usize = 65_536;
 /// `VIP_IDS`: numbers that VIPs can have.
 pub(super) const VIP_IDS: usize = 256;
 /// `FRAGMENTS_MAX`: first fragments remembered.
@@ -53,8 +56,14 @@ const SERVER_SOURCE_NAT: u16 = 16;
 const SERVER_TUNNEL: u16 = 32;
 const SERVER_GUE: u16 = 64;
 const SERVER_V6: u16 = 128;
+const SERVER_LAST: u16 = 256;
 /// The flags that say by which way a server is reached.
-const SERVER_WAY: u16 = SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6;
+const SERVER_WAY: u16 =
+    SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST;
+
+const VIP_RING_HALF: u8 = 1;
+const VIP_ANNOUNCE: u8 = 2;
+const VIP_STATELESS: u8 = 4;
 
 const ADDRESS_SERVICE: u32 = 1;
 const ADDRESS_ANNOUNCED: u32 = 2;
@@ -81,6 +90,8 @@ const _: () = {
     assert!(size_of::<c::bucket6>() == size_of::<Bucket6>());
     assert!(size_of::<c::session6>() * BUCKET_SESSIONS == size_of::<Bucket6>());
     assert!(size_of::<c::vip>() == 64 && size_of::<c::interface>().is_multiple_of(8));
+    assert!(c::reason::REASON_SECOND_CHANCE.0 == Reason::SecondChance as u32);
+    assert!(PREVIOUS_WORDS * 8 == (2 * tables::HASH_SLOTS).next_multiple_of(8));
     assert!(size_of::<c::ring>().is_multiple_of(8) && size_of::<c::server>() == 64);
     assert!(size_of::<c::endpoint>() == 4 + tables::BEHIND_MAX * size_of::<c::behind>());
     assert!(fragments::LIFETIME_MS == 5_000 && ports::FIRST_PORT == 4096 && ports::PORTS == 28_672);
@@ -105,14 +116,18 @@ pub(super) struct Settings {
     pub(super) seed: Seed,
     pub(super) jiffy_ns: u64,
     pub(super) buckets6: u32,
+    /// Of who runs now: a data plane that is adopted gets its programs anew.
+    pub(super) ring_seed: Seed,
 }
 
 impl Settings {
     pub(super) fn to_bytes(self) -> [u8; SETTINGS_LEN] {
-        let Settings { abi_version, buckets, seed, jiffy_ns, buckets6 } = self;
-        bytes(&c::settings { abi_version, buckets, seed: [seed.0, seed.1], jiffy_ns, buckets6, pad: 0 })
+        let Settings { abi_version, buckets, seed, jiffy_ns, buckets6, ring_seed } = self;
+        let [seed, ring_seed] = [seed, ring_seed].map(|seed| [seed.0, seed.1]);
+        bytes(&c::settings { abi_version, buckets, seed, jiffy_ns, buckets6, pad: 0, ring_seed })
     }
 
+    /// Reads back what an earlier daemon wrote, of any version; the key of rings is for the caller to say.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Settings> {
         let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
@@ -123,6 +138,7 @@ impl Settings {
             seed,
             jiffy_ns: u64_at(24)?,
             buckets6: u32_at(32)?,
+            ring_seed: seed,
         })
     }
 }
@@ -182,9 +198,25 @@ pub(super) fn vip_bits(key: &VipKey) -> u64 {
     u64::from_ne_bytes(bytes(&vip_key(key)))
 }
 
-/// Where a multiplier places a VIP in its half.
-pub(super) fn vip_place(bits: u64, multiplier: u64) -> usize {
-    (bits.wrapping_mul(multiplier | 1) / (u64::MAX / VIP_PLACES as u64 + 1)) as usize
+/// Where a multiplier places a VIP in its half, which has [`VIP_PLACES`], or a peer, which has [`PEER_PLACES`].
+pub(super) fn place_of<const PLACES: usize>(bits: u64, multiplier: u64) -> usize {
+    (bits.wrapping_mul(multiplier | 1) / (u64::MAX / PLACES as u64 + 1)) as usize
+}
+
+/// A peer's MAC as one word that is never 0: `mac_bits` of `bpf/passed.h`.
+pub(super) fn mac_bits(Mac([a, b, c, d, e, f]): Mac) -> u64 {
+    u64::from_ne_bytes(if cfg!(target_endian = "little") {
+        [0, 0, a, b, c, d, e, f]
+    } else {
+        [a, b, c, d, e, f, 0, 0]
+    }) | 1
+}
+
+/// Reads back what [`mac_bits`] made; `None` for an empty place.
+pub(super) fn mac_of(bits: u64) -> Option<Mac> {
+    let bytes = bits.to_ne_bytes();
+    let from = if cfg!(target_endian = "little") { 2 } else { 0 };
+    bytes[from..].first_chunk().filter(|_| bits != 0).copied().map(Mac)
 }
 
 pub(super) const VIP_PLACE_WORDS: usize = VIP_IDS / 4;
@@ -200,14 +232,16 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
     for state in [State::New, State::Established, State::Closing, State::Udp] {
         idle[state as usize] = state.idle(&vip.idle);
     }
+    let flag = |is: bool, flag: u8| if is { flag } else { 0 };
     words(&c::vip {
         key: vip_key(key),
         id: vip.id,
         service: vip.service,
         pick: vip.pick as u8,
-        ring: half,
-        announce: vip.announce.into(),
-        pad: 0,
+        flags: half & VIP_RING_HALF
+            | flag(vip.announce, VIP_ANNOUNCE)
+            | flag(vip.stateless, VIP_STATELESS),
+        own: vip.own,
         idle,
         address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },
     })
@@ -226,7 +260,7 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
     let vip = Vip {
         id: place.id,
         service: place.service,
-        announce: place.announce != 0,
+        announce: place.flags & VIP_ANNOUNCE != 0,
         pick: [Pick::Hash, Pick::Cursor, Pick::Least].into_iter().find(|pick| *pick as u8 == place.pick)?,
         idle: IdleTicks {
             syn: idle(State::New),
@@ -234,10 +268,10 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
             closing: idle(State::Closing),
             udp: idle(State::Udp),
         },
-        own: NO_SERVER,
-        stateless: false,
+        own: place.own,
+        stateless: place.flags & VIP_STATELESS != 0,
     };
-    Some((key, vip, place.ring & 1))
+    Some((key, vip, place.flags & VIP_RING_HALF))
 }
 
 /// Reads back what [`interface`] wrote.
@@ -260,7 +294,7 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
         Way::Nat { to, own, source_nat: has(SERVER_SOURCE_NAT), mtu: place.mtu }
     } else if has(SERVER_TUNNEL) {
         let encapsulation = if has(SERVER_GUE) { Encapsulation::Gue } else { Encapsulation::Ipip };
-        Way::Tunnel { encapsulation, from: own, to, mtu: place.mtu, last: false }
+        Way::Tunnel { encapsulation, from: own, to, mtu: place.mtu, last: has(SERVER_LAST) }
     } else {
         Way::Link
     };
@@ -313,6 +347,17 @@ pub(super) fn ring(ring: &Ring) -> Vec<u64> {
     image.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
+/// The hash table before the last change, for its place in the map's memory; zeros where there is none.
+pub(super) fn previous(ring: &Ring) -> impl Iterator<Item = u64> {
+    let mut hash = ring.previous.iter().take(tables::HASH_SLOTS);
+    std::iter::repeat_with(move || {
+        let slots = [(); 4].map(|()| hash.next().copied().unwrap_or_default());
+        // SAFETY: eight bytes each, of which any are a value.
+        unsafe { std::mem::transmute::<[u16; 4], u64>(slots) }
+    })
+    .take(PREVIOUS_WORDS)
+}
+
 /// A server's words, `src` being the MAC of the interface it is reached by.
 pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     let mut flags = SERVER_PRESENT;
@@ -329,9 +374,10 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
             let source_nat = if source_nat { SERVER_SOURCE_NAT } else { 0 };
             (SERVER_NAT | source_nat, to.ip(), own, to.port(), mtu)
         }
-        Way::Tunnel { encapsulation, from, to, mtu, last: _ } => {
+        Way::Tunnel { encapsulation, from, to, mtu, last } => {
             let gue = if encapsulation == Encapsulation::Gue { SERVER_GUE } else { 0 };
-            (SERVER_TUNNEL | gue, to, from, 0, mtu)
+            let last = if last { SERVER_LAST } else { 0 };
+            (SERVER_TUNNEL | gue | last, to, from, 0, mtu)
         }
     };
     let version = if to.is_ipv6() { SERVER_V6 } else { 0 };

@@ -44,6 +44,7 @@ impl Program {
                 .endpoints
                 .extend(abi::endpoint_key_of(&key).zip(value.as_deref().and_then(abi::endpoint_of)));
         }
+        tables.peers = self.adopted_peers();
         self.tables = Arc::new(tables.clone());
         tables
     }
@@ -68,6 +69,9 @@ impl Program {
         }
         for (service, ring) in &delta.rings {
             self.write_ring(*service, ring)?;
+        }
+        if let Some(peers) = &delta.peers {
+            self.write_peers(peers)?;
         }
         if !(delta.rings.is_empty() && delta.vips.is_empty() && delta.vips_removed.is_empty()) {
             self.write_vips(tables)?;
@@ -142,7 +146,8 @@ impl Program {
         }
     }
 
-    /// Writes the half that is not in force. The VIPs that name it come next.
+    /// Writes the half that is not in force. The VIPs that name it come next. There is one memory of the table
+    /// before: for the instant between, what it names is as good a second chance as what it named.
     fn write_ring(&mut self, service: u16, ring: &Ring) -> Result<(), EngineError> {
         if usize::from(service) >= abi::SERVICES_MAX {
             return Err(EngineError::Capacity(format!("the tables hold {} services", abi::SERVICES_MAX)));
@@ -152,6 +157,10 @@ impl Program {
         for (place, word) in self.rings[at..at + abi::RING_WORDS].iter().zip(abi::ring(ring)) {
             place.store(word, Release);
         }
+        let at = usize::from(service) * abi::PREVIOUS_WORDS;
+        for (place, word) in self.previous[at..at + abi::PREVIOUS_WORDS].iter().zip(abi::previous(ring)) {
+            place.store(word, Release);
+        }
         self.halves.insert(service, half);
         Ok(())
     }
@@ -159,7 +168,7 @@ impl Program {
     /// Writes all VIPs to the half that is not in force, each to a place of its own, and switches.
     fn write_vips(&mut self, tables: &Tables) -> Result<(), EngineError> {
         let keys: Vec<u64> = tables.vips.keys().map(abi::vip_bits).collect();
-        let multiplier = separating(&keys, self.commit[0].load(Relaxed))
+        let multiplier = separating::<{ abi::VIP_PLACES }>(&keys, self.commit[0].load(Relaxed))
             .ok_or_else(|| EngineError::Capacity(format!("no room for {} service addresses", keys.len())))?;
         let half = (self.commit[0].load(Relaxed) & 1) ^ 1;
         let size = abi::VIP_PLACES * abi::VIP_WORDS;
@@ -170,7 +179,7 @@ impl Program {
         let mut by_id = [0u16; abi::VIP_IDS];
         for (key, vip) in &tables.vips {
             let ring = self.halves.get(&vip.service).copied().unwrap_or_default();
-            let place = abi::vip_place(abi::vip_bits(key), multiplier);
+            let place = abi::place_of::<{ abi::VIP_PLACES }>(abi::vip_bits(key), multiplier);
             for (word, value) in places[place * abi::VIP_WORDS..].iter().zip(abi::vip(key, vip, ring)) {
                 word.store(value, Relaxed);
             }
@@ -202,16 +211,17 @@ impl Program {
     }
 }
 
-/// A multiplier that gives every key a place of its own, looked for from `from` on.
-fn separating(keys: &[u64], from: u64) -> Option<u64> {
+/// A multiplier that gives every key one of so many places of its own, looked for from `from` on.
+pub(super) fn separating<const PLACES: usize>(keys: &[u64], from: u64) -> Option<u64> {
     let mut multiplier = from;
+    let mut taken = vec![false; PLACES];
     for _ in 0..100_000 {
         // Any sequence that tries many will do; this is Knuth's linear congruential one.
         multiplier =
             multiplier.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mut taken = [false; abi::VIP_PLACES];
-        let mut place = |bits: &u64| std::mem::replace(&mut taken[abi::vip_place(*bits, multiplier)], true);
-        if !keys.iter().any(&mut place) {
+        taken.fill(false);
+        let place = |bits: &u64| abi::place_of::<PLACES>(*bits, multiplier);
+        if !keys.iter().any(|bits| std::mem::replace(&mut taken[place(bits)], true)) {
             return Some(multiplier);
         }
     }

@@ -25,6 +25,8 @@ pub enum Subject {
     Wrapper,
     /// The director's, to a server on its LAN.
     L2,
+    /// The same where every host decides: the packet may have been passed on by another.
+    Rewriter,
     /// The director's, to a server with an address and a port of its own.
     NatIn,
     /// Such a server's, through the director.
@@ -39,7 +41,7 @@ impl Subject {
     const fn program(self) -> &'static str {
         match self {
             Subject::Wrapper => "empty",
-            Subject::L2 => "l2",
+            Subject::L2 | Subject::Rewriter => "l2",
             Subject::NatIn => "nat_in",
             Subject::NatOut => "nat_out",
             Subject::Tunnel => "tunnel",
@@ -71,7 +73,7 @@ impl Bench {
     /// As [`super::XdpEngine::start`].
     pub fn new(sessions_max: usize, tables: &Arc<Tables>, vip: Ipv4Addr) -> Result<Self, EngineError> {
         super::lift_memlock();
-        let mut program = Program::load(Size { sessions_max, sessions6_max: 2, seed: SEED }, None)?;
+        let mut program = Program::load(Size { sessions_max, sessions6_max: 2, seed: SEED, ring_seed: None }, None)?;
         program.apply(&Delta::between(&Tables::default(), tables), tables)?;
         let wrappers = wrappers(&program, vip).map_err(|error| {
             EngineError::system(

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use evener_core::decide::Memory;
 use evener_core::fragments::{FragmentKey, Fragments, Track};
-use evener_core::lease::{ENDLESS, Lease};
+use evener_core::lease::Lease;
 use evener_core::ports::Ports;
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions};
@@ -18,11 +18,14 @@ use crate::shared::Shared;
 /// Maps that hold what outlives a packet.
 pub(super) struct KernelMemory {
     pub(super) seed: Seed,
+    pub(super) ring_seed: Seed,
     pub(super) sessions: Shared<Bucket4>,
     pub(super) sessions6: Shared<Bucket6>,
     pub(super) ports: Shared<Bucket6>,
     pub(super) active: Shared<AtomicU64>,
     pub(super) cursors: Shared<AtomicU64>,
+    /// One word.
+    pub(super) lease: Shared<AtomicU64>,
     pub(super) fragments: FragmentMap,
     pub(super) routes: HostRoutes,
     /// The program that reads the kernel's clock.
@@ -38,8 +41,8 @@ impl KernelMemory {
             fragments: &self.fragments,
             routes: &self.routes,
             seed: self.seed,
-            ring_seed: self.seed,
-            lease: Lease(&ENDLESS),
+            ring_seed: self.ring_seed,
+            lease: Lease(&self.lease[0]),
         }
     }
 

@@ -10,6 +10,7 @@ mod attach;
 mod bench;
 mod held;
 mod memory;
+mod peers;
 pub mod pins;
 mod program;
 mod test_run;
@@ -70,8 +71,8 @@ impl XdpEngine {
             pins::clear_stale(dir);
         }
         let adopt = options.pins.as_deref().filter(|dir| is_adoptable(dir));
-        let Options { sessions_max, sessions6_max, seed, .. } = options;
-        let mut program = Program::load(Size { sessions_max, sessions6_max, seed }, adopt)?;
+        let Options { sessions_max, sessions6_max, seed, ring_seed, .. } = options;
+        let mut program = Program::load(Size { sessions_max, sessions6_max, seed, ring_seed }, adopt)?;
         let mut links = BTreeMap::new();
         let mut running = None;
         if let Some(dir) = adopt {
@@ -169,7 +170,7 @@ impl XdpEngine {
 /// As for attaching the engine.
 pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
     lift_memlock();
-    let size = Size { sessions_max: 2, sessions6_max: 2, seed: Seed(0, 0) };
+    let size = Size { sessions_max: 2, sessions6_max: 2, seed: Seed(0, 0), ring_seed: None };
     let program = Program::load(size, None)?;
     Link::create(program.fd("pass_all")?, ifindex, Mode::Native)
         .map_err(|error| attach_error(&name_of(ifindex), error))

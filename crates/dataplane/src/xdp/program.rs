@@ -29,7 +29,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 19] = [
+pub(super) const PINNED: [&str; 23] = [
     "about",
     "commit",
     "vips",
@@ -38,7 +38,11 @@ pub(super) const PINNED: [&str; 19] = [
     "addresses",
     "endpoints",
     "interfaces",
+    "peers",
+    "peers_in",
+    "lease",
     "rings",
+    "previous",
     "servers",
     "sessions",
     "sessions6",
@@ -57,6 +61,8 @@ pub(super) struct Size {
     pub(super) sessions_max: usize,
     pub(super) sessions6_max: usize,
     pub(super) seed: Seed,
+    /// Of an adopted one too; `None` is `seed`, or the one in force.
+    pub(super) ring_seed: Option<Seed>,
 }
 
 /// The loaded programs and their maps.
@@ -68,12 +74,15 @@ pub(super) struct Program {
     maps: BTreeMap<&'static str, MapHandle>,
     memory: Arc<KernelMemory>,
     pub(super) rings: Shared<AtomicU64>,
+    pub(super) previous: Shared<AtomicU64>,
     pub(super) servers: Shared<AtomicU64>,
     pub(super) vips: Shared<AtomicU64>,
     pub(super) vip_places: Shared<AtomicU64>,
     pub(super) answering: Shared<AtomicU64>,
     pub(super) commit: Shared<AtomicU64>,
     pub(super) interfaces: Shared<AtomicU64>,
+    pub(super) peers: Shared<AtomicU64>,
+    pub(super) peers_in: Shared<AtomicU64>,
     /// Which half of each service's rings is in force.
     pub(super) halves: BTreeMap<u16, u8>,
     /// When the halves in force came into force.
@@ -103,7 +112,7 @@ fn may_load() -> bool {
 impl Program {
     /// Loads the programs, over the maps pinned in `adopt` if given, else over new ones.
     pub(super) fn load(size: Size, adopt: Option<&Path>) -> Result<Self, EngineError> {
-        let settings = match adopt {
+        let mut settings = match adopt {
             Some(dir) => pinned_settings(dir)?,
             None => Settings {
                 abi_version: abi::ABI_VERSION,
@@ -111,8 +120,10 @@ impl Program {
                 seed: size.seed,
                 jiffy_ns: abi::jiffy_ns(),
                 buckets6: buckets(size.sessions6_max)?,
+                ring_seed: size.seed,
             },
         };
+        settings.ring_seed = size.ring_seed.unwrap_or(settings.seed);
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
             tracing::debug!(target: "libbpf", "{}", text.trim_end());
         })));
@@ -137,11 +148,13 @@ impl Program {
         let failed = |what: &'static str| move |error| EngineError::system(what, CAPABILITY, error);
         let memory = KernelMemory {
             seed: settings.seed,
+            ring_seed: settings.ring_seed,
             sessions: shared(&maps, "sessions", settings.buckets as usize)?,
             sessions6: shared(&maps, "sessions6", settings.buckets6 as usize)?,
             ports: shared(&maps, "ports", POOLS * POOL_BUCKETS)?,
             active: words("active", SERVER_SLOTS)?,
             cursors: words("cursors", abi::SERVICES_MAX)?,
+            lease: words("lease", 1)?,
             fragments: FragmentMap(second(&maps["fragments"])?),
             routes: HostRoutes::open(ROUTES_MAX).map_err(failed("asking for routes"))?,
             clock: clock.map_err(failed("keeping the clock"))?,
@@ -149,6 +162,9 @@ impl Program {
         let program = Program {
             settings,
             memory: Arc::new(memory),
+            previous: words("previous", abi::SERVICES_MAX * abi::PREVIOUS_WORDS)?,
+            peers: words("peers", 2 * abi::PEER_PLACES)?,
+            peers_in: words("peers_in", 1)?,
             rings: words("rings", 2 * abi::SERVICES_MAX * abi::RING_WORDS)?,
             servers: words("servers", SERVER_SLOTS * abi::SERVER_WORDS)?,
             vips: words("vips", 2 * abi::VIP_PLACES * abi::VIP_WORDS)?,

@@ -5,12 +5,15 @@ use std::net::IpAddr;
 use evener_core::checksum;
 use proptest::prelude::*;
 
+use crate::every_host::{EVERY_HOST, SOURCES};
 use crate::world::{EMPTY, L2, NAT, OWN, SOURCE_NAT, TUNNELS, client, vip};
 
 /// What is sent, before it is damaged.
 #[derive(Clone, Debug)]
 pub struct Plan {
     kind: Kind,
+    /// One of [`SOURCES`].
+    source: usize,
     tags: usize,
     damage: Damage,
 }
@@ -120,6 +123,7 @@ fn service() -> impl Strategy<Value = u8> {
         5 => Just(NAT),
         5 => Just(SOURCE_NAT),
         4 => prop::sample::select(TUNNELS.to_vec()),
+        8 => prop::sample::select(EVERY_HOST.to_vec()),
     ]
 }
 
@@ -186,14 +190,16 @@ pub fn plan() -> impl Strategy<Value = Plan> {
         1 => (1usize..100).prop_map(Damage::Extend),
     ];
     let tags = prop_oneof![10 => Just(0usize), 2 => Just(1), 1 => Just(2), 1 => Just(3)];
-    (kind(), tags, damage).prop_map(|(kind, tags, damage)| Plan { kind, tags, damage })
+    let source = prop_oneof![4 => Just(0), 6 => 1..SOURCES.len()];
+    (kind(), source, tags, damage)
+        .prop_map(|(kind, source, tags, damage)| Plan { kind, source, tags, damage })
 }
 
 impl Plan {
     /// The frame; `None` where there is nothing to answer or to complain about yet.
     pub fn frame(&self, seen: &[Vec<u8>]) -> Option<Vec<u8>> {
         let back = |back: usize| seen.len().checked_sub(back + 1).and_then(|at| Packet::read(&seen[at]));
-        let frame = match &self.kind {
+        let mut frame = match &self.kind {
             Kind::Client { v6, client: number, vip: last, port, service, body, hops } => {
                 let (src, dst) = (client(*v6, *number), vip(*v6, *last));
                 link(ip(src, dst, body, (*port, *service), *hops))
@@ -224,6 +230,7 @@ impl Plan {
             }
             Kind::Random(bytes) => bytes.clone(),
         };
+        frame[6..12].copy_from_slice(&SOURCES[self.source].0);
         Some(self.damaged(tagged(frame, self.tags)))
     }
 

@@ -2,6 +2,7 @@
 //! bytes, the same sessions, the same counts. The C runs as XDP and as TC.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
+mod every_host;
 mod frames;
 mod world;
 
@@ -18,7 +19,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
 use frames::{Plan, plan};
-use world::{Core, NOW, SEED, SESSIONS};
+use world::{Core, NOW, RING_SEED, SEED, SESSIONS};
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
 
@@ -36,7 +37,7 @@ impl Kernel {
             sessions_max: SESSIONS,
             sessions6_max: SESSIONS,
             seed: SEED,
-            ring_seed: None,
+            ring_seed: Some(RING_SEED),
             mode: None,
             pins: None,
         };
@@ -166,10 +167,14 @@ fn agree(hook: Hook, coverage: &mut Coverage) {
     let config = Config { cases: 160, failure_persistence: None, ..Config::default() };
     let coverage = std::cell::RefCell::new(coverage);
     let state = std::cell::RefCell::new((&mut c, &mut held));
-    let outcome = TestRunner::new(config).run(&prop::collection::vec(plan(), 1..200), |plans| {
+    // How long addresses may still be answered for.
+    let lease = prop_oneof![4 => Just(None), 2 => Just(Some(100_000u32)), 2 => Just(Some(0u32))];
+    let outcome = TestRunner::new(config).run(&(prop::collection::vec(plan(), 1..200), lease), |(plans, lease)| {
         let mut core = Core::new();
         let mut state = state.borrow_mut();
         let (c, held) = &mut *state;
+        core.memory().lease.set(lease.map(|left| NOW + left));
+        c.engine.memory().lease.set(lease.map(|left| c.engine.now() + left));
         let result = round(&plans, c, &mut core);
         **held += core.reasons.get(&Reason::FragmentHeld).copied().unwrap_or_default();
         for (reason, count) in &core.reasons {

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use evener_core::decide::{Decision, Memory, Reason, decide};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
-use evener_core::lease::{ENDLESS, Lease};
+use evener_core::lease::Lease;
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
@@ -24,7 +24,10 @@ use evener_core::wire::Mac;
 use evener_dataplane::ServerCounters;
 use evener_dataplane::xdp::XdpEngine;
 
+use crate::every_host;
+
 pub const SEED: Seed = Seed(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
+pub const RING_SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
 pub const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER_SIDE: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// The way to clients.
@@ -131,14 +134,14 @@ impl Fragments for TestFragments {
 }
 
 /// What the farm is made of, one thing after the other.
-struct Builder {
-    tables: Tables,
+pub struct Builder {
+    pub tables: Tables,
     next_server: u16,
     next_vip: u16,
 }
 
 impl Builder {
-    fn server(&mut self, way: Way, ifindex: u32) -> u16 {
+    pub fn server(&mut self, way: Way, ifindex: u32) -> u16 {
         let slot = self.next_server;
         self.next_server += 1;
         let mac = Mac([2, 0, 0, 0, 1, slot as u8]);
@@ -148,7 +151,7 @@ impl Builder {
         slot
     }
 
-    fn service(&mut self, address: IpAddr, protocol: Protocol, pick: Pick, servers: &[u16]) -> u16 {
+    pub fn service(&mut self, address: IpAddr, protocol: Protocol, pick: Pick, servers: &[u16]) -> u16 {
         let id = self.next_vip;
         self.next_vip += 1;
         let service = id - 1;
@@ -222,6 +225,7 @@ fn tables() -> Tables {
         }
         builder.tunnels(v6);
     }
+    every_host::add(&mut builder);
     builder.tables
 }
 
@@ -239,6 +243,7 @@ pub struct Core {
     ports: Vec<Bucket6>,
     active: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
+    lease: AtomicU64,
     pub fragments: TestFragments,
     pub reasons: BTreeMap<Reason, u64>,
     pub servers: BTreeMap<u16, ServerCounters>,
@@ -257,6 +262,7 @@ impl Core {
             ports: many(POOLS * POOL_BUCKETS),
             active: many(SERVER_SLOTS),
             cursors: many(64),
+            lease: AtomicU64::new(0),
             fragments: TestFragments::default(),
             reasons: BTreeMap::new(),
             servers: BTreeMap::new(),
@@ -271,8 +277,8 @@ impl Core {
             fragments: &self.fragments,
             routes: &TestRoutes,
             seed: SEED,
-            ring_seed: SEED,
-            lease: Lease(&ENDLESS),
+            ring_seed: RING_SEED,
+            lease: Lease(&self.lease),
         }
     }
 

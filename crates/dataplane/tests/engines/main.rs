@@ -73,7 +73,7 @@ fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) ->
         rings: BTreeMap::from([(0, Arc::new(Ring { order, hash, previous: vec![] }))]),
         servers: (1..).zip(servers.iter().copied()).collect(),
         interfaces: interfaces.iter().copied().collect(),
-        endpoints: BTreeMap::new(),
+        ..Tables::default()
     }
 }
 

@@ -73,6 +73,7 @@ fn views_and_health() -> Router<Api> {
         .route("/v1/status", get(status))
         .route("/v1/services", get(services))
         .route("/v1/servers", get(servers))
+        .route("/v1/hosts", get(hosts))
         .route("/v1/sessions", get(sessions))
         .route("/v1/explain", get(explain))
         .route("/metrics", get(scrape))
@@ -158,6 +159,10 @@ async fn services(State(api): State<Api>) -> Answer<Vec<views::Service>> {
 
 async fn servers(State(api): State<Api>) -> Answer<Vec<views::Server>> {
     Ok(Json(ask(&api.control, ANSWER_TIMEOUT, Request::Servers).await?))
+}
+
+async fn hosts(State(api): State<Api>) -> Answer<Vec<views::Host>> {
+    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, Request::Hosts).await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -252,7 +257,8 @@ async fn scrape(State(api): State<Api>) -> Result<Response, Failure> {
     let status = ask(&api.control, ANSWER_TIMEOUT, Request::Status).await?;
     let services = ask(&api.control, ANSWER_TIMEOUT, Request::Services).await?;
     let servers = ask(&api.control, ANSWER_TIMEOUT, Request::Servers).await?;
-    let text = metrics::text(status, services, servers);
+    let hosts = ask(&api.control, ANSWER_TIMEOUT, Request::Hosts).await?;
+    let text = metrics::text(status, services, servers, hosts);
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 
@@ -267,7 +273,7 @@ async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
 
 async fn no_such_path(request: HttpRequest) -> Failure {
     let message = format!(
-        "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/sessions, /v1/explain, \
+        "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/sessions, /v1/explain, \
          /metrics and /healthz.",
         request.uri().path()
     );

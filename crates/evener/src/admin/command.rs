@@ -11,13 +11,14 @@ use super::{api::Done, table};
 use crate::cli::{Command, Drain, Exit, Explain, Protocol, Sessions, View};
 use crate::control::paths;
 
-/// Carries out `status`, `services`, `servers`, `sessions`, `explain`, `drain`, `undrain` or `reload`, and says
+/// Carries out `status`, `services`, `servers`, `hosts`, `sessions`, `explain`, `drain`, `undrain` or `reload`, and says
 /// on stderr what went wrong if something did.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
         Command::Status(view) => ask(view, Order::Get, "/v1/status", table::status),
         Command::Services(view) => ask(view, Order::Get, "/v1/services", |all: &Vec<_>| table::services(all)),
         Command::Servers(view) => ask(view, Order::Get, "/v1/servers", |all: &Vec<_>| table::servers(all)),
+        Command::Hosts(view) => ask(view, Order::Get, "/v1/hosts", |all: &Vec<_>| table::hosts(all)),
         Command::Sessions(args) => {
             ask(&args.view, Order::Get, &sessions(args), |all: &Vec<_>| table::sessions(all))
         }

@@ -8,15 +8,15 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::views::{Server, Service, Status};
+use super::views::{Host, Server, Service, Status};
 
 /// What [`text`] is written in.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics. They are made of the views anew for each scrape, so a server that is gone leaves none behind.
-pub fn text(status: Status, services: Vec<Service>, servers: Vec<Server>) -> String {
+pub fn text(status: Status, services: Vec<Service>, servers: Vec<Server>, hosts: Vec<Host>) -> String {
     let mut registry = Registry::with_prefix("evener");
-    registry.register_collector(Box::new(Farm { status, services, servers }));
+    registry.register_collector(Box::new(Farm { status, services, servers, hosts }));
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => text,
@@ -30,6 +30,7 @@ struct Farm {
     status: Status,
     services: Vec<Service>,
     servers: Vec<Server>,
+    hosts: Vec<Host>,
 }
 
 impl Collector for Farm {
@@ -40,7 +41,9 @@ impl Collector for Farm {
         let mut farm = Group { encoder, things: &[()], labels: |()| Vec::new() };
         farm.gauge("up_servers", "Servers that are up, over all services.", |()| up)?;
         encode_services(farm.encoder, &self.services)?;
-        encode_servers(farm.encoder, &self.servers)
+        encode_servers(farm.encoder, &self.servers)?;
+        // A farm with directors has no such metrics at all.
+        if self.hosts.is_empty() { Ok(()) } else { encode_hosts(encoder, &self.status, &self.hosts) }
     }
 }
 
@@ -133,6 +136,19 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     daemon.gauge("reload_failed", "Whether the last reload changed nothing, for an error.", |status| {
         status.reload_error.is_some().into()
     })
+}
+
+fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &Status, hosts: &[Host]) -> fmt::Result {
+    let things: Vec<_> = status.peers.iter().collect();
+    Group { encoder, things: &things, labels: |(what, _)| vec![("outcome", (*what).clone())] }.counter(
+        "peer_datagrams",
+        "Datagrams to and from other hosts, by what became of them.",
+        |(_, count)| **count,
+    )?;
+    let mut group = Group { encoder, things: hosts, labels: |host| vec![("host", host.name.clone())] };
+    group.gauge("host_up", "Whether it is heard and takes part.", |host| (host.state == "alive").into())?;
+    group.gauge("host_load", "Sessions that it says it serves, smoothed.", |host| host.load)?;
+    group.gauge("host_addresses", "Service addresses that it answers for.", |host| host.owns.len() as u64)
 }
 
 fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[Service]) -> fmt::Result {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::views::{Explanation, Server, Service, Session, Status};
+use super::views::{Explanation, Host, Server, Service, Session, Status};
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -85,6 +85,27 @@ fn note(server: &Server) -> String {
     said.join("; ")
 }
 
+/// Hosts, one line each.
+pub(super) fn hosts(hosts: &[Host]) -> String {
+    table(
+        hosts,
+        "No service has placement \"every-host\": there is no talk between hosts.",
+        &[
+            words("HOST", |host| host.name.clone()),
+            words("ADDRESS", |host| host.address.clone()),
+            words(
+                "STATE",
+                |host| if host.own { format!("{} (this host)", host.state) } else { host.state.clone() },
+            ),
+            figures("LOAD", |host| count(host.load)),
+            figures("HEARD", |host| host.heard_seconds.map_or_else(|| "-".to_owned(), seconds)),
+            words("UP", |host| host.up.join(",")),
+            words("DRAINING", |host| host.draining.join(",")),
+            words("OWNS", |host| host.owns.join(",")),
+        ],
+    )
+}
+
 /// Sessions, one line each.
 pub(super) fn sessions(sessions: &[Session]) -> String {
     table(
@@ -121,6 +142,9 @@ pub(super) fn status(status: &Status) -> String {
     }
     facts.push(("packets", counts(&status.packets)));
     facts.push(("refused ARP", counts(&status.refused)));
+    if !status.peers.is_empty() {
+        facts.push(("datagrams", counts(&status.peers)));
+    }
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     let indent = " ".repeat(width + 1 + GAP.len());
     let line = |(name, value): &(&str, String)| {

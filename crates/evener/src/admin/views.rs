@@ -39,6 +39,33 @@ pub struct Status {
     pub refused: BTreeMap<String, u64>,
     /// The interfaces that packets are taken from.
     pub interfaces: Vec<String>,
+    /// What came of other hosts' datagrams, where every host decides; else empty.
+    #[serde(default)]
+    pub peers: BTreeMap<String, u64>,
+}
+
+/// A host of a farm where every host decides.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name in the file.
+    pub name: String,
+    /// Its own address.
+    pub address: String,
+    /// Whether it is this one.
+    pub own: bool,
+    /// `alive`; `joining`, if it takes no part yet; `differs`, if it runs another configuration; `silent`, if it is not
+    /// heard any more; `unknown`, if it never was.
+    pub state: String,
+    /// Sessions that it serves, smoothed.
+    pub load: u64,
+    /// The services that its own server is up for.
+    pub up: Vec<String>,
+    /// The services that its operator drains it for.
+    pub draining: Vec<String>,
+    /// The service addresses that it says it answers for.
+    pub owns: Vec<String>,
+    /// Seconds since it was last heard; none of this host.
+    pub heard_seconds: Option<f64>,
 }
 
 /// A service.
@@ -52,7 +79,7 @@ pub struct Service {
     pub protocol: String,
     /// `l2`, `nat` or `tunnel`.
     pub method: String,
-    /// `director`.
+    /// `director` or `every-host`.
     pub placement: String,
     /// The policy's name.
     pub policy: String,

@@ -38,6 +38,18 @@ pub(super) struct Role<'a> {
 }
 
 impl Role<'_> {
+    /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a second chance.
+    fn has_tunnels(&self) -> bool {
+        self.service.method == Method::Tunnel || self.service.is_on_every_host()
+    }
+
+    /// Whether tunnels are the way that most of its packets come, and not the exception.
+    fn is_tunnelled(&self, network: &Network) -> bool {
+        let is_far = |address: IpAddr| network.next_hop(address).is_some_and(|hop| hop.gateway.is_some());
+        self.service.method == Method::Tunnel
+            || self.service.is_on_every_host() && self.service.servers.iter().any(|s| is_far(s.address))
+    }
+
     /// The service addresses, each once.
     pub(super) fn vips(&self) -> BTreeSet<IpAddr> {
         self.service.addresses.iter().map(|address| address.ip()).collect()
@@ -103,16 +115,19 @@ pub(super) fn roles<'a>(
         None => format!(
             "this host is none of the file's servers: its addresses are {}. List one of them, or name the server \
              with --host NAME; where servers are found by discovery, say --service NAME",
-            own_addresses(network)
+            network.own_addresses()
         ),
     })
 }
 
-fn own_addresses(network: &Network) -> String {
-    let interfaces = network.interfaces.values().filter(|interface| !interface.loopback);
-    let addresses: Vec<String> =
-        interfaces.flat_map(|interface| &interface.addresses).map(|(a, _)| a.to_string()).collect();
-    if addresses.is_empty() { "none at all".to_owned() } else { addresses.join(", ") }
+/// The services that this host serves and decides.
+pub(super) fn resident_roles<'a>(config: &'a Config, network: &Network) -> Vec<Role<'a>> {
+    let role = |service: &'a Service| {
+        let here = service.servers.iter().filter(|server| network.is_local(server.address));
+        let own: Vec<_> = here.map(|server| (server.address, server.port)).collect();
+        (!own.is_empty()).then_some(Role { service, own })
+    };
+    config.every_host().filter_map(role).collect()
 }
 
 /// A service address on an interface.
@@ -184,7 +199,7 @@ pub(super) fn duties(
     if keeps_silent || answering.iter().any(IpAddr::is_ipv4) {
         setting("ipv4/conf/all/arp_announce".into(), &[2], 2);
     }
-    let tunnelled: Vec<_> = roles.iter().filter(|role| role.service.method == Method::Tunnel).collect();
+    let tunnelled: Vec<_> = roles.iter().filter(|role| role.has_tunnels()).collect();
     if !tunnelled.is_empty() {
         if directors.is_empty() {
             return Err("[farm] has no `directors`, so tunnels would be accepted from nobody: list the \
@@ -259,7 +274,9 @@ fn tables(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, places: 
         tables.addresses.extend(role.own.iter().map(|(address, _)| *address));
         for vip in &role.service.addresses {
             let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
-            tables.services.insert(key, segment_max(role, vip.ip(), mtu));
+            tables
+                .services
+                .insert(key, segment_max(role, vip.ip(), mtu).filter(|_| role.is_tunnelled(network)));
         }
     }
     tables

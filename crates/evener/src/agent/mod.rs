@@ -6,6 +6,7 @@
 pub mod doctor;
 mod duties;
 mod place;
+pub(crate) mod resident;
 mod show;
 mod state;
 
@@ -36,7 +37,7 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Why the agent did not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
-enum AgentError {
+pub(crate) enum AgentError {
     /// The file is wrong.
     #[error("{}", .0.render(io::stderr().is_terminal()))]
     Config(Problems),
@@ -64,7 +65,7 @@ impl AgentError {
     }
 
     /// The exit status that `evener --help` documents.
-    fn exit(&self) -> Exit {
+    pub(crate) fn exit(&self) -> Exit {
         match self {
             AgentError::Config(_) | AgentError::Role(_) => Exit::Failed,
             AgentError::Running(_) => Exit::Running,
@@ -273,7 +274,12 @@ async fn what_to_do(
     network: &Network,
 ) -> Result<Duties, String> {
     let roles = duties::roles(config, identity, network)?;
-    duties::duties(&roles, &config.farm.directors, network, &place::host(hook).await)
+    duties::duties(
+        &roles,
+        &config.tunnel_sources().into_iter().collect::<Vec<_>>(),
+        network,
+        &place::host(hook).await,
+    )
 }
 
 /// The network as it is now, or else as it was known.

@@ -23,7 +23,7 @@ const FOREVER: u32 = u32::MAX;
 
 /// Why something could not be done, or not taken back.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum PlaceError {
+pub(crate) enum PlaceError {
     /// An address.
     #[error("{verb} {address} {interface} was refused: {source}{hint}")]
     Address {

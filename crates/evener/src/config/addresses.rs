@@ -11,6 +11,7 @@ use super::values::text;
 
 const SERVICE_HELP: &str = "write address and port, such as \"192.0.2.100:80\" or \"[2001:db8::100]:80\"";
 const SERVER_HELP: &str = "write the server's own address, such as \"192.0.2.11\" or \"2001:db8::11\"";
+const PUBLISHED_HELP: &str = "write a service address, such as \"192.0.2.101\" or \"2001:db8::101\"";
 const DIRECTOR_HELP: &str = "write a director's own address, such as \"192.0.2.2\" or \"2001:db8::2\"";
 
 /// The address and port that clients connect to.
@@ -48,6 +49,11 @@ pub(super) fn server_address(value: &DeValue<'_>) -> Result<(IpAddr, Option<u16>
         return Ok((unicast(address.ip(), SERVER_HELP)?, Some(address.port())));
     }
     Ok((host(&text, SERVER_HELP)?, None))
+}
+
+/// A service address that a host publishes, which has the service's port.
+pub(super) fn published(value: &DeValue<'_>) -> Result<IpAddr, Complaint> {
+    host(&text(value)?, PUBLISHED_HELP)
 }
 
 /// A director's own address, which has no port.

@@ -39,6 +39,12 @@ pub(super) fn health_timeout_ms(interval_ms: u64) -> u64 {
     (interval_ms / 2).min(1_000)
 }
 
+pub(super) const PEER_PORT: u16 = 9181;
+pub(super) const REPORT_INTERVAL_MS: u64 = 500;
+/// Reports that a host may miss before it counts as down, and the fewest that a file may ask for.
+pub(super) const SILENCE: u64 = 6;
+pub(super) const SILENCE_LEAST: u64 = 4;
+
 /// Addresses with port and protocol, over all services.
 pub(super) const VIPS: usize = 64;
 /// Servers that one service can list.
@@ -54,6 +60,8 @@ pub(super) const PORTS: RangeInclusive<u64> = 1..=u16::MAX as u64;
 pub(super) const STATUS: RangeInclusive<u16> = 100..=599;
 /// Intervals of probes and of discovery, in milliseconds.
 pub(super) const INTERVAL_MS: RangeInclusive<u64> = 50..=3_600_000;
+/// Intervals of hosts' reports, in milliseconds.
+pub(super) const REPORT_MS: RangeInclusive<u64> = 100..=60_000;
 /// Idle times of sessions, in milliseconds.
 pub(super) const IDLE_MS: RangeInclusive<u64> = 100..=86_400_000;
 /// Longest name of a service or server, in characters.

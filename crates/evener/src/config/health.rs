@@ -1,6 +1,6 @@
 //! `[service.health]`: how servers are probed.
 
-use evener_core::farm::{Health, HealthKind, Method, Protocol};
+use evener_core::farm::{Health, HealthKind, Protocol};
 use toml::Spanned;
 
 use super::problems::Problem;
@@ -18,14 +18,15 @@ enum Kind {
 const KINDS: [(&str, Kind); 4] =
     [("tcp", Kind::Tcp), ("http", Kind::Http), ("arp", Kind::Arp), ("none", Kind::None)];
 
-/// Reads how the servers of a service over `protocol` are probed; `method` is `None` if it isn't known.
-pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, method: Option<Method>) -> Health {
+/// Reads how the servers of a service over `protocol` are probed; `routed` says why they aren't asked on the link,
+/// if they aren't.
+pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option<&str>) -> Health {
     let written = section.get("kind", values::choice(&KINDS, &[]));
     if let Some(kind) = &written {
-        impossible_kind(section, kind, protocol, method);
+        impossible_kind(section, kind, protocol, routed);
     }
     let misspelt = written.is_none() && section.has("kind");
-    let kind = written.map_or(default_kind(protocol, method), Spanned::into_inner);
+    let kind = written.map_or(default_kind(protocol, routed), Spanned::into_inner);
     if !misspelt {
         misplaced_keys(section, kind);
     }
@@ -52,8 +53,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, method: Option
 }
 
 /// Complains of a kind of probe that this service's servers can't answer.
-fn impossible_kind(section: &Section<'_>, kind: &Spanned<Kind>, protocol: Protocol, method: Option<Method>) {
-    let routed = method.filter(|method| *method != Method::L2);
+fn impossible_kind(section: &Section<'_>, kind: &Spanned<Kind>, protocol: Protocol, routed: Option<&str>) {
     match (kind.get_ref(), protocol, routed) {
         (Kind::Http, Protocol::Udp, _) => {
             let help = match routed {
@@ -63,9 +63,8 @@ fn impossible_kind(section: &Section<'_>, kind: &Spanned<Kind>, protocol: Protoc
             let message = "an HTTP probe needs a service with protocol \"tcp\"";
             section.problem(Problem::new(kind.span(), message, help));
         }
-        (Kind::Arp, _, Some(method)) => {
-            let message =
-                format!("ARP says nothing of servers by method \"{method}\": they may be behind routers");
+        (Kind::Arp, _, Some(routed)) => {
+            let message = format!("ARP says nothing of servers by {routed}: they may be behind routers");
             let help = "write kind = \"tcp\", \"http\" or \"none\"";
             section.problem(Problem::new(kind.span(), message, help));
         }
@@ -74,11 +73,11 @@ fn impossible_kind(section: &Section<'_>, kind: &Spanned<Kind>, protocol: Protoc
 }
 
 /// Nothing is known of what a UDP service answers; that its servers are there at all can be asked on a link.
-fn default_kind(protocol: Protocol, method: Option<Method>) -> Kind {
-    match (protocol, method) {
+fn default_kind(protocol: Protocol, routed: Option<&str>) -> Kind {
+    match (protocol, routed) {
         (Protocol::Tcp, _) => Kind::Tcp,
-        (Protocol::Udp, Some(Method::Nat | Method::Tunnel)) => Kind::None,
-        (Protocol::Udp, Some(Method::L2) | None) => Kind::Arp,
+        (Protocol::Udp, Some(_)) => Kind::None,
+        (Protocol::Udp, None) => Kind::Arp,
     }
 }
 

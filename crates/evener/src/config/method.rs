@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Encapsulation, Method};
+use evener_core::farm::{Encapsulation, Method, Placement};
 use toml::Spanned;
 
 use super::problems::Problem;
@@ -26,7 +26,11 @@ pub(super) struct Reach {
 
 impl Reach {
     /// Reads the method of a service with these addresses.
-    pub(super) fn read(section: &mut Section<'_>, addresses: &[Spanned<SocketAddr>]) -> Reach {
+    pub(super) fn read(
+        section: &mut Section<'_>,
+        addresses: &[Spanned<SocketAddr>],
+        placement: Placement,
+    ) -> Reach {
         let method = section.get("method", values::choice(&METHODS, &METHODS_LATER));
         let misspelt = method.is_none() && section.key_span("method").is_some();
         let reach = Reach {
@@ -41,9 +45,13 @@ impl Reach {
             clamp_mss: section.or("clamp_mss", values::flag, true),
         };
         reach.only_with(section, Method::Nat, &["source_nat"]);
-        reach.only_with(section, Method::Tunnel, &["encapsulation", "mtu", "clamp_mss"]);
+        // Hosts that aren't on the link are reached by a tunnel, whatever the method.
+        if placement == Placement::Director {
+            reach.only_with(section, Method::Tunnel, &["encapsulation", "mtu", "clamp_mss"]);
+        }
         if reach.written == Some(Method::Nat) {
             one_family(section, addresses);
+            needs_director(section, placement);
         }
         reach
     }
@@ -51,6 +59,16 @@ impl Reach {
     /// The method, where it doesn't matter that the file names one that there isn't.
     pub(super) fn method(&self) -> Method {
         self.written.unwrap_or(Method::L2)
+    }
+
+    /// Why servers are reached by routes and not asked for on the link, if they are.
+    pub(super) fn routed(&self, placement: Placement) -> Option<&'static str> {
+        match (self.written, placement) {
+            (Some(Method::Nat), _) => Some("method \"nat\""),
+            (Some(Method::Tunnel), _) => Some("method \"tunnel\""),
+            (_, Placement::EveryHost) => Some("placement \"every-host\""),
+            _ => None,
+        }
     }
 
     /// Complains of keys that mean nothing with another method than this.
@@ -64,6 +82,15 @@ impl Reach {
                 section.problem(Problem::new(span, message, help));
             }
         }
+    }
+}
+
+/// Answers by NAT pass through who rewrote the question.
+fn needs_director(section: &Section<'_>, placement: Placement) {
+    if let Some(span) = section.key_span("method").filter(|_| placement == Placement::EveryHost) {
+        let message = "method \"nat\" needs a director that answers pass through, but here every host is one";
+        let help = "use \"l2\", which tunnels to hosts that aren't on the link, or \"tunnel\"";
+        section.problem(Problem::new(span, message, help));
     }
 }
 

@@ -8,13 +8,14 @@ mod defaults;
 mod health;
 mod method;
 mod once;
+mod placement;
 mod problems;
 mod section;
 mod server;
 mod service;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -41,6 +42,19 @@ pub struct Config {
     pub farm: Farm,
     /// At least one, with names and addresses of their own.
     pub services: Vec<Service>,
+}
+
+impl Config {
+    /// The services that every host decides.
+    pub fn every_host(&self) -> impl Iterator<Item = &Service> + Clone {
+        self.services.iter().filter(|service| service.is_on_every_host())
+    }
+
+    /// From whom servers accept tunnels: directors, and every host that is one.
+    pub fn tunnel_sources(&self) -> BTreeSet<IpAddr> {
+        let hosts = self.every_host().flat_map(|service| &service.servers).map(|server| server.address);
+        self.farm.directors.iter().copied().chain(hosts).collect()
+    }
 }
 
 /// What moves the packets.
@@ -98,6 +112,19 @@ pub struct Farm {
     pub secret_file: Option<PathBuf>,
     /// The addresses that servers accept tunnels from: the directors' own.
     pub directors: Vec<IpAddr>,
+    /// How hosts of placement `every-host` hear of each other.
+    pub peers: Peers,
+}
+
+/// How hosts of placement `every-host` hear of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// The UDP port that all of them listen on.
+    pub port: u16,
+    /// Time between two reports of a host, in milliseconds.
+    pub interval_ms: u64,
+    /// A host that is silent for this long is down, in milliseconds.
+    pub silence_ms: u64,
 }
 
 const ENGINE_KINDS: [(&str, EngineKind); 3] =
@@ -192,6 +219,7 @@ fn config(root: &mut Section<'_>) -> Config {
     }
     let placed: Vec<Placed> = placed.into_iter().flatten().collect();
     check_between_services(root, &placed);
+    placement::check(root, &farm, &placed);
     Config { engine, admin, farm, services: placed.into_iter().map(|placed| placed.service).collect() }
 }
 
@@ -228,6 +256,25 @@ fn farm(section: &mut Section<'_>) -> Farm {
     Farm {
         secret_file: section.get("secret_file", values::path).map(Spanned::into_inner),
         directors: directors.into_iter().map(Spanned::into_inner).collect(),
+        peers: peers(section),
+    }
+}
+
+fn peers(section: &mut Section<'_>) -> Peers {
+    let range = || values::duration_ms(defaults::REPORT_MS);
+    let interval_ms = section.or("interval", range(), defaults::REPORT_INTERVAL_MS);
+    let silence = section.get("silence", range());
+    let silence_ms = silence.as_ref().map_or(interval_ms * defaults::SILENCE, |silence| *silence.get_ref());
+    // One report lost is no silence.
+    if let Some(silence) = silence.filter(|_| silence_ms < interval_ms * defaults::SILENCE_LEAST) {
+        let message = format!("`silence` is less than {} intervals", defaults::SILENCE_LEAST);
+        let least = values::written(interval_ms * defaults::SILENCE_LEAST);
+        section.problem(Problem::new(silence.span(), message, format!("write \"{least}\" or more")));
+    }
+    Peers {
+        port: section.or("port", values::count(defaults::PORTS), defaults::PEER_PORT),
+        interval_ms,
+        silence_ms,
     }
 }
 
@@ -235,7 +282,7 @@ fn farm(section: &mut Section<'_>) -> Farm {
 fn check_between_services(root: &Section<'_>, placed: &[Placed]) {
     let mut names = Once::new();
     let mut vips: Once<(SocketAddr, Protocol)> = Once::new();
-    for Placed { service, name, addresses } in placed {
+    for Placed { service, name, addresses, .. } in placed {
         let message = format!("two services are called {:?}", service.name);
         names.first(root, &service.name, name.clone(), message, "give each a name of its own");
         for address in addresses {

@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::{Method, Server};
+use evener_core::farm::{Method, Placement, Server};
 use evener_core::wire::Mac;
 use toml::Spanned;
 
 use super::method::Reach;
 use super::once::Once;
+use super::placement::{self, Published};
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::{addresses, defaults, values};
@@ -16,6 +17,8 @@ use super::{addresses, defaults, values};
 pub(super) struct Servers<'a> {
     service: &'a [Spanned<SocketAddr>],
     reach: &'a Reach,
+    placement: Placement,
+    published: Vec<Published>,
     names: Once<String>,
     addresses: Once<(IpAddr, Option<u16>)>,
     macs: Once<Mac>,
@@ -39,21 +42,28 @@ impl At {
 }
 
 impl<'a> Servers<'a> {
-    /// Reads all servers of a service that has the addresses `service`; without any there must be discovery.
-    pub(super) fn read(
-        section: &mut Section<'_>,
+    /// Those of a service that has the addresses `service`.
+    pub(super) fn new(
         service: &'a [Spanned<SocketAddr>],
         reach: &'a Reach,
-        discovered: bool,
-    ) -> Vec<Server> {
+        placement: Placement,
+    ) -> Servers<'a> {
         let (names, addresses, macs) = (Once::new(), Once::new(), Once::new());
-        let mut servers = Servers { service, reach, names, addresses, macs };
-        let listed = section.sections("server", |section| servers.one(section));
+        Servers { service, reach, placement, published: Vec::new(), names, addresses, macs }
+    }
+
+    /// Reads all servers, and the service addresses that they own; without any server there must be discovery.
+    pub(super) fn read(
+        mut self,
+        section: &mut Section<'_>,
+        discovered: bool,
+    ) -> (Vec<Server>, Vec<Published>) {
+        let listed = section.sections("server", |section| self.one(section));
         if !discovered && !section.has("server") {
             section.missing(
                 "server",
                 "this service has no servers and does not look for any",
-                match reach.method() {
+                match self.reach.method() {
                     Method::L2 => "add [[service.server]] with its address, or discover = \"arp\"",
                     Method::Nat | Method::Tunnel => "add [[service.server]] with its address",
                 },
@@ -64,7 +74,7 @@ impl<'a> Servers<'a> {
             let help = format!("a service can have {}; make several services of it", defaults::SERVERS);
             section.problem(Problem::new(section.span(), message, help));
         }
-        listed.into_iter().flatten().collect()
+        (listed.into_iter().flatten().collect(), self.published)
     }
 
     fn one(&mut self, section: &mut Section<'_>) -> Option<Server> {
@@ -72,17 +82,25 @@ impl<'a> Servers<'a> {
         let at = self.place(section);
         let mac = section.get("mac", addresses::mac);
         self.reach.only_with(section, Method::L2, &["mac"]);
+        if let (Some(mac), Placement::EveryHost) = (&mac, self.placement) {
+            let message = "`mac` is only for placement \"director\": hosts tell each other theirs";
+            section.problem(Problem::new(mac.span(), message, "remove it"));
+        }
         let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
-        section.later("publish", "it belongs to placement \"every-host\"; this version has \"director\"");
+        let published = placement::publish(section, self.placement);
         let at = at?;
         self.check(section, name.as_ref(), &at, mac.as_ref());
+        let name = name.map_or_else(|| at.text(), Spanned::into_inner);
+        let publish = published.iter().map(|address| *address.get_ref()).collect();
+        let owned = |address| Published { host: name.clone(), address };
+        self.published.extend(published.into_iter().map(owned));
         Some(Server {
-            name: name.map_or_else(|| at.text(), Spanned::into_inner),
+            name,
             address: at.address,
             port: at.port,
             mac: mac.map(Spanned::into_inner),
             weight,
-            publish: Vec::new(),
+            publish,
         })
     }
 

@@ -2,18 +2,17 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Discover, Method, Placement, Protocol, Service, Timeouts};
+use evener_core::farm::{Discover, Method, Protocol, Service, Timeouts};
 use toml::Spanned;
 
 use super::method::Reach;
+use super::placement::{self, Published};
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::server::Servers;
 use super::{addresses, defaults, health, values};
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
-const PLACEMENTS: [(&str, Placement); 1] = [("director", Placement::Director)];
-const PLACEMENTS_LATER: [&str; 1] = ["every-host"];
 const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
 
 /// A service and where in the file its name and addresses stand, for checks between services.
@@ -21,21 +20,25 @@ pub(super) struct Placed {
     pub(super) service: Service,
     pub(super) name: Span,
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
+    /// Those that hosts own.
+    pub(super) published: Vec<Published>,
 }
 
 /// Reads one service; `None` if it has no address, which has then been noted.
 pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let name = section.get("name", values::name);
-    let addresses = service_addresses(section);
+    let mut addresses = service_addresses(section);
     let protocol = section.or("protocol", values::choice(&PROTOCOLS, &[]), Protocol::Tcp);
-    let reach = Reach::read(section, &addresses);
-    let placement =
-        section.or("placement", values::choice(&PLACEMENTS, &PLACEMENTS_LATER), Placement::Director);
+    let placement = placement::read(section);
+    let reach = Reach::read(section, &addresses, placement);
     let policy = section.or("policy", values::policy_name, defaults::POLICY);
+    let stateless = placement::stateless(section, placement, policy);
     let discovery = Discovery::read(section, &reach);
-    let servers = Servers::read(section, &addresses, &reach, discovery.wanted);
+    let (servers, published) = Servers::new(&addresses, &reach, placement).read(section, discovery.wanted);
+    placement::join(&mut addresses, &published);
     let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
-    let health = section.section("health", |section| health::read(section, protocol, reach.written));
+    let health =
+        section.section("health", |section| health::read(section, protocol, reach.routed(placement)));
     let timeouts = section.section("timeouts", timeouts);
     section.later(
         "route",
@@ -55,7 +58,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             tunnel_mtu: reach.tunnel_mtu,
             clamp_mss: reach.clamp_mss,
             placement,
-            stateless: false,
+            stateless,
             policy,
             discover: discovery.how,
             discover_interval_ms: discovery.interval_ms,
@@ -69,6 +72,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             keep_last,
         },
         addresses,
+        published,
     })
 }
 

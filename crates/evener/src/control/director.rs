@@ -15,6 +15,7 @@ use evener_core::tables::{Delta, Tables};
 use evener_core::wire::Mac;
 use evener_dataplane::{Engine, EngineError};
 
+use super::hosts::Hosts;
 use super::settings::is_reverse_path_strict;
 use super::ways::Ways;
 use crate::config::Config;
@@ -55,6 +56,8 @@ pub(super) struct Director {
     /// Servers that a probe can be sent to: whose MAC is known, or who are this host.
     reachable: BTreeSet<ServerName>,
     pub(super) drained: BTreeSet<ServerName>,
+    /// The other hosts, where every one decides.
+    pub(super) hosts: Option<Hosts>,
     pub(super) plan: Plan,
     slots: Slots,
     applied: Arc<Tables>,
@@ -69,6 +72,7 @@ impl Director {
         network: Network,
         interfaces: BTreeMap<u32, Mac>,
         drained: BTreeSet<ServerName>,
+        hosts: Option<Hosts>,
         now_ms: u64,
     ) -> Self {
         let ways = Ways::default();
@@ -91,7 +95,7 @@ impl Director {
                 healths.insert(name, Health::resumed(&service.health, seed));
             }
         }
-        Director {
+        let mut director = Director {
             config,
             network,
             interfaces,
@@ -100,12 +104,16 @@ impl Director {
             ways,
             reachable: BTreeSet::new(),
             drained,
-            plan: Plan::default(),
+            hosts,
+            // Rings that run are what the next ones are held against.
+            plan: Plan { tables: running.clone(), ..Plan::default() },
             slots,
-            applied: Arc::new(running),
+            applied: Arc::new(running.clone()),
             swept: 0,
             engine,
-        }
+        };
+        director.resume_hosts(&running, now_ms);
+        director
     }
 
     /// Plans anew and tells the engine what changed.
@@ -115,7 +123,8 @@ impl Director {
     pub(super) fn replan(&mut self) -> Result<(), DirectError> {
         let interfaces: Vec<_> = self.interfaces.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect();
         let mut slots = std::mem::take(&mut self.slots);
-        let plan = plan::plan(&self.states(), &interfaces, &mut slots, Some(&self.plan));
+        let plan =
+            plan::plan(&self.states(), &interfaces, &self.planned_hosts(), &mut slots, Some(&self.plan));
         self.slots = slots;
         let plan = plan?;
         self.warn_of_changes(&plan);
@@ -195,11 +204,16 @@ impl Director {
         let members = self.membership.members(&service.name).into_iter();
         members
             .map(|member| {
+                if let Some(hosts) = self.hosts.as_ref().filter(|_| service.is_on_every_host()) {
+                    return self.host_state(hosts, service, member);
+                }
                 let name = ServerName { service: service.name.clone(), server: member.name.clone() };
                 let health = self.healths.get(&name).map(Health::status);
                 MemberState {
                     health: health.unwrap_or_else(|| Health::new(&service.health, 0).status()),
                     admin_draining: self.drained.contains(&name),
+                    alive: true,
+                    share: None,
                     member,
                 }
             })
@@ -214,7 +228,7 @@ impl Director {
         for service in &self.config.services {
             for member in self.membership.members(&service.name) {
                 let name = ServerName { service: service.name.clone(), server: member.name.clone() };
-                if can_be_probed(service.method, &member) {
+                if can_be_probed(service, &member) {
                     self.reachable.insert(name.clone());
                 }
                 let seed = identity(&name.service, &name.server);
@@ -251,6 +265,7 @@ impl Director {
     ) -> Result<(), DirectError> {
         self.config = config;
         self.interfaces = interfaces;
+        self.reconfigure_hosts(now_ms);
         let surroundings = self.ways.surroundings(&self.config, &self.network, &self.interfaces);
         let mut notices = self.membership.surroundings(surroundings, now_ms);
         notices.extend(self.membership.reconfigure(&self.config.services, now_ms));
@@ -434,6 +449,7 @@ impl Director {
             }
             None => tracing::info!(service = name.service, server = name.server, "server is {to}"),
         }
+        self.say_own();
         self.replan()
     }
 
@@ -448,16 +464,23 @@ impl Director {
         self.probed_servers().all(|(_, health)| health.status().state != State::Unknown)
     }
 
-    /// The service addresses that the director answers ARP or neighbour discovery for.
+    /// The service addresses that this host answers ARP or neighbour discovery for.
     pub(super) fn announced(&self) -> BTreeSet<IpAddr> {
-        announced(&self.config)
+        let owned = self.hosts.iter().flat_map(|hosts| hosts.peers.owned().iter().copied());
+        announced(self.config.services.iter().filter(|service| !service.is_on_every_host()))
+            .chain(owned)
+            .collect()
+    }
+
+    /// Those that it may have to answer for, too.
+    pub(super) fn announceable(&self) -> BTreeSet<IpAddr> {
+        announced(self.config.services.iter()).collect()
     }
 }
 
-/// The service addresses that a director answers ARP or neighbour discovery for.
-pub(super) fn announced(config: &Config) -> BTreeSet<IpAddr> {
-    let announced = config.services.iter().filter(|service| service.announce);
-    announced.flat_map(|service| &service.addresses).map(|address| address.ip()).collect()
+fn announced<'a>(services: impl Iterator<Item = &'a Service>) -> impl Iterator<Item = IpAddr> {
+    let announced = services.filter(|service| service.announce);
+    announced.flat_map(|service| &service.addresses).map(|address| address.ip())
 }
 
 /// Whether neighbour discovery matters to the farm: for service addresses, or servers on the link.
@@ -467,9 +490,13 @@ pub(super) fn has_ipv6(config: &Config) -> bool {
     addresses.chain(servers).any(|address| address.is_ipv6())
 }
 
-/// Whether a probe can be sent: to this host, or to one whose whereabouts are known.
-fn can_be_probed(method: Method, member: &Member) -> bool {
-    if member.local { method != Method::Nat } else { member.mac.is_some() }
+/// Whether a probe can be sent: to this host, or to one whose whereabouts are known. Hosts that decide for themselves
+/// ask nobody else.
+fn can_be_probed(service: &Service, member: &Member) -> bool {
+    match member.local {
+        true => service.method != Method::Nat,
+        false => member.mac.is_some() && !service.is_on_every_host(),
+    }
 }
 
 /// Why a server can't be probed.

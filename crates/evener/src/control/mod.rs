@@ -1,7 +1,9 @@
 //! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine in step.
 
 mod director;
+mod every_host;
 mod explain;
+mod hosts;
 mod lock;
 mod neighbours;
 pub mod paths;
@@ -18,18 +20,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evener_core::health::Failure;
-use evener_core::membership::Round;
+use evener_core::membership::{Answer, Round};
 use evener_core::plan::ServerName;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::agent::resident::Resident;
 use crate::cli;
 use crate::cli::Exit;
 use crate::network::Network;
 use crate::network::path_mtu::PathMtu;
 use crate::probe::probe;
 use director::{DirectError, Director};
+use every_host::Errands;
 use neighbours::{Frame, Neighbours};
 use request::Request;
 use settings::Settings;
@@ -46,6 +50,10 @@ const SETTLE: Duration = Duration::from_millis(200);
 const REREAD: Duration = Duration::from_secs(10);
 /// The engine whose packets go by the kernel's routes.
 const KERNEL_ENGINE: &str = "xdp";
+/// The engine that gets copies of frames.
+const PACKET_ENGINE: &str = "packet";
+/// How long other hosts may take to own the addresses of one that leaves.
+const HANDOVER: Duration = Duration::from_millis(1_500);
 /// Requests waiting for the loop.
 const REQUESTS: usize = 64;
 
@@ -69,7 +77,7 @@ pub fn run(args: &cli::Run) -> Exit {
     let done = runtime.block_on(async {
         let mut daemon = start::start(&args.config).await?;
         daemon.serve().await;
-        daemon.leave(args.keep).map_err(StartError::from)
+        daemon.leave(args.keep).await
     });
     match done {
         Ok(()) => Exit::Ok,
@@ -97,6 +105,10 @@ struct Daemon {
     requests: mpsc::Receiver<Request>,
     network_changes: mpsc::Receiver<()>,
     path_mtus: mpsc::Receiver<PathMtu>,
+    /// What other hosts say.
+    heard: mpsc::Receiver<Vec<u8>>,
+    /// What this host is as a server, where every host is director and server.
+    resident: Option<Resident>,
     probed: mpsc::Receiver<Probed>,
     probe_results: mpsc::Sender<Probed>,
     ready: bool,
@@ -153,6 +165,9 @@ impl Daemon {
                 Some(learned) = self.path_mtus.recv() => {
                     log_failure(self.director.path_mtu(&learned, now_ms()));
                 }
+                Some(datagram) = self.heard.recv() => {
+                    log_failure(self.director.hear_host(&datagram, now_ms()));
+                }
                 Some(Probed { server, result }) = self.probed.recv() => {
                     let done = self.director.probed(&server, result, now_ms());
                     log_failure(done);
@@ -192,13 +207,25 @@ impl Daemon {
     fn next_wake(&self) -> Instant {
         let ready = if self.ready { u64::MAX } else { self.about.started_ms + READY_AFTER_MS + 1 };
         let round = self.director.membership.next_round_at().unwrap_or(u64::MAX);
-        let at = round.min(self.director.next_probe_at()).min(ready);
+        let at = round.min(self.director.next_probe_at()).min(self.director.next_report_at()).min(ready);
         Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).min(60_000))
     }
 
-    /// Does what is due: a round of questions to the neighbours, probes.
+    /// Does what is due: a report to other hosts, a round of questions to the neighbours, probes.
     fn tick(&mut self) {
         let now = now_ms();
+        match self.director.report(now) {
+            Ok(Errands { asks, announcements }) => {
+                for address in asks {
+                    self.director
+                        .interfaces
+                        .keys()
+                        .for_each(|ifindex| self.neighbours.ask(*ifindex, None, address));
+                }
+                self.neighbours.announce(&announcements);
+            }
+            Err(error) => tracing::error!("{error}"),
+        }
         if self.director.membership.next_round_at().is_some_and(|at| at <= now) {
             let Round { asks, notices } = self.director.membership.round(now);
             for address in asks {
@@ -227,6 +254,11 @@ impl Daemon {
     }
 
     fn hear(&mut self, frame: &Frame) {
+        if let Ok(Some(Answer { place, address })) = Answer::read(frame.ifindex, &frame.bytes)
+            && !self.director.interfaces.values().any(|own| *own == place.mac)
+        {
+            self.director.answered(address, now_ms());
+        }
         let notices = self.director.membership.frame(now_ms(), frame.ifindex, &frame.bytes);
         log_failure(self.director.notice(&notices));
     }
@@ -236,6 +268,9 @@ impl Daemon {
             Ok(network) => {
                 let moved = self.director.network.interfaces != network.interfaces;
                 log_failure(self.director.surroundings(network, now_ms()));
+                if let Some(resident) = &mut self.resident {
+                    resident.look(&self.director.config, &self.director.network).await;
+                }
                 self.follow_network();
                 if moved {
                     // Whoever knew an announced address at another MAC, or forgot it, is told.
@@ -255,7 +290,7 @@ impl Daemon {
                 self.director.network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
             tracing::warn!(interface = name, %error, "no ARP and no neighbour discovery here");
         }
-        self.neighbours.attend(&self.director.announced());
+        self.neighbours.attend(&self.director.announceable());
         self.director.resolve_next_hops(now_ms());
         // The packet engine finds its own way.
         if self.director.engine.kind() == KERNEL_ENGINE {
@@ -270,6 +305,7 @@ impl Daemon {
             Request::Status(to) => drop(to.send(self.director.show_status(&self.about, now_ms()))),
             Request::Services(to) => drop(to.send(self.director.show_services())),
             Request::Servers(to) => drop(to.send(self.director.show_servers())),
+            Request::Hosts(to) => drop(to.send(self.director.show_hosts(now_ms()))),
             Request::Sessions(filter, to) => drop(to.send(self.director.show_sessions(&filter))),
             Request::Explain(flow, to) => drop(to.send(self.director.explain(&flow))),
             Request::Drain { service, server, drain, answer } => {
@@ -286,9 +322,15 @@ impl Daemon {
         if !self.director.membership.members(&name.service).iter().any(|member| member.name == name.server) {
             return Err(format!("service {} has no server {}", name.service, name.server));
         }
+        if let Some(host) = self.director.other_host(&name) {
+            return Err(format!(
+                "{host} is another host, whose part in the farm it tells itself: do that there"
+            ));
+        }
         let full = format!("{}/{}", name.service, name.server);
         let changed =
             if drain { self.director.drained.insert(name) } else { self.director.drained.remove(&name) };
+        self.director.say_own();
         self.director.replan().map_err(|error| error.to_string())?;
         start::write_drained(&self.directory, &self.director.drained)
             .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
@@ -301,15 +343,21 @@ impl Daemon {
     }
 
     /// Leaves the farm as it should be left.
-    fn leave(mut self, keep: bool) -> Result<(), DirectError> {
+    async fn leave(mut self, keep: bool) -> Result<(), StartError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             let _ = std::fs::remove_file(start::drained_path(&self.directory));
         }
+        if !keep && self.director.leave_hosts(now_ms()) {
+            tokio::time::sleep(HANDOVER).await;
+        }
         let left = self.director.engine.leave(keep);
         if !keep {
             self.settings.restore();
+        }
+        if let Some(resident) = self.resident {
+            resident.leave(keep, &self.director.network).await?;
         }
         Ok(left?)
     }

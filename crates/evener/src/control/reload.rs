@@ -32,6 +32,7 @@ impl Daemon {
         let interfaces = network
             .pick_interfaces(&config.engine.interfaces, &config.services)
             .map_err(|error| format!("{unchanged}: {error}"))?;
+        self.director.still_this_host(&config, &network).map_err(|error| format!("{unchanged}: {error}"))?;
         let later = needs_restart(&self.director.config, &config);
         let before = (self.director.config.clone(), self.director.interfaces.clone());
         self.director.network = network;
@@ -44,6 +45,9 @@ impl Daemon {
             return Err(format!("{unchanged}: {error}{back}"));
         }
         self.director.warn_of_host();
+        if let Some(resident) = &mut self.resident {
+            resident.look(&self.director.config, &self.director.network).await;
+        }
         self.follow_network();
         self.neighbours.announce(&self.director.announced());
         let path = display(&self.config_path);

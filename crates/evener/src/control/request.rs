@@ -16,6 +16,8 @@ pub enum Request {
     Services(oneshot::Sender<Vec<views::Service>>),
     /// All servers.
     Servers(oneshot::Sender<Vec<views::Server>>),
+    /// All hosts, where every one decides.
+    Hosts(oneshot::Sender<Vec<views::Host>>),
     /// Sessions that match.
     Sessions(SessionFilter, oneshot::Sender<Vec<views::Session>>),
     /// Which server a flow gets.

@@ -8,12 +8,14 @@ use evener_core::decide::Reason;
 use evener_core::farm::{Method, Service};
 use evener_core::health;
 use evener_core::membership::Source;
+use evener_core::peers::{HostState, Refusal};
 use evener_core::plan::{MemberState, ServerName};
 use evener_core::sessions::{Session, ms};
 use evener_core::tables::VipKey;
 use evener_dataplane::{Counters, EngineError, ServerCounters};
 
 use super::director::Director;
+use super::every_host;
 use super::request::SessionFilter;
 use crate::admin::views;
 
@@ -61,6 +63,7 @@ impl Director {
             session_slots: memory.sessions.capacity() as u64,
             packets: packets.collect(),
             refused: self.refused(),
+            peers: self.peer_counters(),
             interfaces: self
                 .plan
                 .tables
@@ -69,6 +72,53 @@ impl Director {
                 .filter_map(|i| self.network.interfaces.get(i))
                 .map(|i| i.name.clone())
                 .collect(),
+        }
+    }
+
+    /// What became of datagrams from and to other hosts.
+    fn peer_counters(&self) -> BTreeMap<String, u64> {
+        let Some(hosts) = &self.hosts else { return BTreeMap::new() };
+        let counters = hosts.peers.counters();
+        let refused = Refusal::ALL.iter().map(|refusal| (refusal.name(), counters.refused(*refusal)));
+        let others = [
+            ("sent", counters.sent),
+            ("accepted", counters.accepted),
+            ("hellos", counters.hellos),
+            ("claims", counters.claims),
+            ("claimed_twice", counters.claimed_twice),
+        ];
+        others.into_iter().chain(refused).map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    /// All hosts, where every one decides.
+    pub(super) fn show_hosts(&self, now_ms: u64) -> Vec<views::Host> {
+        let Some(hosts) = &self.hosts else { return Vec::new() };
+        hosts.peers.hosts().iter().map(|host| self.show_host(host, now_ms)).collect()
+    }
+
+    fn show_host(&self, host: &HostState, now_ms: u64) -> views::Host {
+        let state = match (host.heard_ms, host.alive, host.ready) {
+            (None, false, _) if !host.own => "unknown",
+            (_, false, _) => "silent",
+            _ if host.generation_differs => "differs",
+            (_, true, false) => "joining",
+            (_, true, true) => "alive",
+        };
+        let services = |bits: u64| {
+            let numbered = every_host::bits().zip(self.config.every_host());
+            numbered.filter(|(bit, _)| bits & bit != 0).map(|(_, service)| service.name.clone()).collect()
+        };
+        let heard_ms = host.heard_ms.filter(|_| !host.own);
+        views::Host {
+            name: host.name.clone(),
+            address: host.address.to_string(),
+            own: host.own,
+            state: state.to_owned(),
+            load: host.load.into(),
+            up: services(host.up),
+            draining: services(host.draining),
+            owns: host.owned.iter().map(ToString::to_string).collect(),
+            heard_seconds: heard_ms.map(|at| now_ms.saturating_sub(at) as f64 / 1e3),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, IsTerminal, Read};
-use std::net::IpAddr;
+use std::io::{self, IsTerminal};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,18 +19,22 @@ use evener_dataplane::{Engine, EngineError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::director::{DirectError, Director, announced, has_ipv6};
+use super::director::{DirectError, Director, has_ipv6};
+use super::hosts::{self, Hosts, Identity};
 use super::lock::{Lock, LockError};
 use super::neighbours::{Frame, Neighbours};
 use super::request::Request;
 use super::settings::Settings;
 use super::show::About;
 use super::ways::{source_towards, tunnel_source};
-use super::{Daemon, REQUESTS, display, now_ms, paths};
+use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms, paths};
 use crate::admin;
+use crate::agent::AgentError;
+use crate::agent::resident::Resident;
 use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
 use crate::network::{Network, NetworkError, path_mtu};
+use crate::secret;
 
 /// How long another owner of an announced address has to answer.
 const CONFLICT_WAIT: Duration = Duration::from_millis(300);
@@ -60,6 +64,15 @@ pub(super) enum StartError {
         /// Where.
         interface: String,
     },
+    /// Every host is to decide, and the file does not say which of them this is.
+    #[error("{0}")]
+    NotAHost(String),
+    /// The secret by which hosts know each other.
+    #[error(transparent)]
+    Secret(#[from] secret::ReadError),
+    /// What this host has to be as a server.
+    #[error(transparent)]
+    Server(#[from] AgentError),
     /// The engine can't do it.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -88,7 +101,8 @@ impl StartError {
     /// The exit status that `evener --help` documents.
     pub(super) fn exit(&self) -> Exit {
         match self {
-            StartError::Config(_) => Exit::Failed,
+            StartError::Config(_) | StartError::Secret(_) => Exit::Failed,
+            StartError::Server(error) => error.exit(),
             StartError::Lock(LockError::Held { .. }) => Exit::Running,
             StartError::Engine(EngineError::Privilege { .. })
             | StartError::Direct(DirectError::Engine(EngineError::Privilege { .. })) => Exit::Privileges,
@@ -129,15 +143,26 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
         return Err(EngineError::system(format!("hearing neighbours on {name}"), "CAP_NET_RAW", error).into());
     }
-    let (engine, engine_note) = engine(&config, &directory)?;
-    let adopted = engine.running().is_some();
     let started_ms = now_ms();
+    let (hosts, heard) = hosts(&config, &network, started_ms).await?;
+    let ring_seed = hosts.as_ref().map(|hosts| hosts::ring_seed(&hosts.secret));
+    let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
+    let adopted = engine.running().is_some();
     let drained = read_drained(&directory);
-    let mut director = Director::new(config, engine, network, interfaces, drained, started_ms);
+    let mut resident = match &hosts {
+        Some(_) => Some(Resident::start(&directory, config_path, engine.kind() == PACKET_ENGINE)?),
+        None => None,
+    };
+    let mut director = Director::new(config, engine, network, interfaces, drained, hosts, started_ms);
     let (handle, requests) = mpsc::channel(REQUESTS);
-    if let Err(error) = open(&mut director, adopted, &neighbours, &mut frames, handle, &directory).await {
+    let opened =
+        open(&mut director, &mut resident, adopted, &neighbours, &mut frames, handle, &directory).await;
+    if let Err(error) = opened {
         // What was found running is left as it was found.
         let _ = fs::remove_file(directory.join("admin.sock"));
+        if let Some(resident) = resident {
+            resident.abandon(&director.network).await;
+        }
         if let Err(error) = director.engine.leave(adopted) {
             tracing::warn!(%error, "something stays attached");
         }
@@ -161,6 +186,8 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         neighbours,
         frames,
         path_mtus,
+        heard,
+        resident,
         requests,
         probed,
         probe_results,
@@ -170,6 +197,24 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     daemon.follow_network();
     warn_of_unlisted_tunnels(&daemon.director.config, &daemon.director.network);
     Ok(daemon)
+}
+
+/// This host among others, where every one decides, and what they say.
+async fn hosts(
+    config: &Config,
+    network: &Network,
+    now_ms: u64,
+) -> Result<(Option<Hosts>, mpsc::Receiver<Vec<u8>>), StartError> {
+    let nobody = || (None, mpsc::channel(1).1);
+    let Some(identity) = Identity::find(config, network).map_err(StartError::NotAHost)? else {
+        return Ok(nobody());
+    };
+    let Some(secret_file) = &config.farm.secret_file else { return Ok(nobody()) };
+    let secret = secret::read(secret_file)?;
+    let at = SocketAddr::new(identity.address, config.farm.peers.port);
+    let opened = Hosts::open(config, identity, secret, now_ms).await;
+    let (hosts, heard) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;
+    Ok((Some(hosts), heard))
 }
 
 /// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be heard.
@@ -187,7 +232,7 @@ fn warn_of_unlisted_tunnels(config: &Config, network: &Network) {
     for service in config.services.iter().filter(|service| service.method == Method::Tunnel) {
         let sources = service.servers.iter().filter_map(|server| source_towards(network, server.address));
         let mut sources = sources.map(|own| tunnel_source(config, network, own));
-        if let Some(source) = sources.find(|source| !config.farm.directors.contains(source)) {
+        if let Some(source) = sources.find(|source| !config.tunnel_sources().contains(source)) {
             tracing::warn!(
                 service = service.name,
                 "tunnels go out from {source}, which [farm] directors does not list: agents on servers take none"
@@ -199,6 +244,7 @@ fn warn_of_unlisted_tunnels(config: &Config, network: &Network) {
 /// Opens the farm to traffic, and the daemon to requests.
 async fn open(
     director: &mut Director,
+    resident: &mut Option<Resident>,
     adopted: bool,
     neighbours: &Neighbours,
     frames: &mut mpsc::Receiver<Frame>,
@@ -207,6 +253,9 @@ async fn open(
 ) -> Result<(), StartError> {
     if !adopted {
         refuse_conflicts(director, neighbours, frames).await?;
+    }
+    if let Some(resident) = resident {
+        resident.fulfil(&director.config, &director.network).await?;
     }
     director.match_healths();
     director.replan()?;
@@ -219,24 +268,30 @@ async fn open(
 }
 
 /// The engine that the file asks for; for `auto` also why it isn't the kernel's.
-fn engine(config: &Config, directory: &Path) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
+fn engine(
+    config: &Config,
+    directory: &Path,
+    ring_seed: Option<Seed>,
+) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
     match config.engine.kind {
-        EngineKind::Xdp => Ok((Box::new(xdp(config, directory)?), None)),
-        EngineKind::Packet => Ok((Box::new(packet(config, directory)?), None)),
-        EngineKind::Auto => match xdp(config, directory) {
+        EngineKind::Xdp => Ok((Box::new(xdp(config, directory, ring_seed)?), None)),
+        EngineKind::Packet => Ok((Box::new(packet(config, directory, ring_seed)?), None)),
+        EngineKind::Auto => match xdp(config, directory, ring_seed) {
             Ok(engine) => Ok((Box::new(engine), None)),
             Err(StartError::Engine(error)) => {
                 let note = format!("the packet engine, since the kernel engine can't run: {error}");
                 tracing::warn!("{note}");
-                Ok((Box::new(packet(config, directory)?), Some(note)))
+                Ok((Box::new(packet(config, directory, ring_seed)?), Some(note)))
             }
             Err(error) => Err(error),
         },
     }
 }
 
-fn xdp(config: &Config, directory: &Path) -> Result<XdpEngine, StartError> {
+fn xdp(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<XdpEngine, StartError> {
     let mode = match config.engine.xdp_mode {
+        // Packets out of tunnels come by traffic control: to meet them the program must be there, too.
+        XdpMode::Auto if config.every_host().next().is_some() => Some(xdp::Mode::Tc),
         XdpMode::Auto => None,
         XdpMode::Native => Some(xdp::Mode::Native),
         XdpMode::Tc => Some(xdp::Mode::Tc),
@@ -246,7 +301,7 @@ fn xdp(config: &Config, directory: &Path) -> Result<XdpEngine, StartError> {
         sessions_max: config.engine.sessions_max,
         sessions6_max: config.engine.sessions6_max,
         seed: seed()?,
-        ring_seed: None,
+        ring_seed,
         mode,
         pins: Some(pins::directory()?),
     };
@@ -255,14 +310,14 @@ fn xdp(config: &Config, directory: &Path) -> Result<XdpEngine, StartError> {
     Ok(engine)
 }
 
-fn packet(config: &Config, directory: &Path) -> Result<PacketEngine, StartError> {
+fn packet(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<PacketEngine, StartError> {
     pins::clear_left()?;
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(PacketEngine::start(packet::Options {
         sessions_max: config.engine.sessions_max,
         sessions6_max: config.engine.sessions6_max,
         seed: seed()?,
-        ring_seed: None,
+        ring_seed,
         threads: config.engine.threads.unwrap_or(processors),
         session_file: session_file(directory),
     })?)
@@ -275,9 +330,7 @@ fn session_file(directory: &Path) -> PathBuf {
 /// A new key for the flow hash.
 fn seed() -> Result<Seed, StartError> {
     let mut bytes = [0; 16];
-    fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(StartError::io("no random numbers from /dev/urandom"))?;
+    secret::random(&mut bytes).map_err(StartError::io("no random numbers from /dev/urandom"))?;
     let (first, second) = bytes.split_at(8);
     let word = |half: &[u8]| half.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
     Ok(Seed(word(first), word(second)))
@@ -290,7 +343,8 @@ async fn refuse_conflicts(
     neighbours: &Neighbours,
     frames: &mut mpsc::Receiver<Frame>,
 ) -> Result<(), StartError> {
-    let addresses = announced(&director.config);
+    // What every host may own is claimed later, with care.
+    let addresses = director.announced();
     if addresses.is_empty() {
         return Ok(());
     }

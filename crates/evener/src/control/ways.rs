@@ -64,7 +64,7 @@ impl Ways {
 
 /// The addresses of all servers that are reached by routes.
 fn routed(config: &Config) -> BTreeSet<IpAddr> {
-    let services = config.services.iter().filter(|service| service.method != Method::L2);
+    let services = config.services.iter().filter(|service| service.is_routed());
     services.flat_map(|service| &service.servers).map(|server| server.address).collect()
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn source_towards(network: &Network, address: IpAddr) -> Option<IpAdd
 /// The address that servers take tunnels from: `own` if the file lists it or lists none of this host's, else
 /// the first of this host's that it lists.
 pub(crate) fn tunnel_source(config: &Config, network: &Network, own: IpAddr) -> IpAddr {
-    let listed = &config.farm.directors;
+    let listed = config.tunnel_sources();
     let mut here = listed.iter().filter(|at| at.is_ipv4() == own.is_ipv4() && network.is_local(**at));
     if listed.contains(&own) { own } else { here.next().copied().unwrap_or(own) }
 }
@@ -113,7 +113,7 @@ impl Director {
     /// As [`Director::replan`].
     pub(super) fn path_mtu(&mut self, learned: &PathMtu, now_ms: u64) -> Result<(), DirectError> {
         let PathMtu { from, to, mtu } = *learned;
-        let tunnels = self.config.services.iter().filter(|service| service.method == Method::Tunnel);
+        let tunnels = self.config.services.iter().filter(|service| service.is_routed());
         let known = tunnels.flat_map(|service| &service.servers).any(|server| server.address == to);
         if !known || !self.network.is_local(from) {
             tracing::debug!(%from, %to, mtu, "a path MTU of no tunnel of ours");

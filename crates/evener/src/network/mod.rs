@@ -178,6 +178,14 @@ impl Network {
         })
     }
 
+    /// This host's addresses on its links, for a sentence.
+    pub fn own_addresses(&self) -> String {
+        let interfaces = self.interfaces.values().filter(|interface| !interface.loopback);
+        let addresses: Vec<String> =
+            interfaces.flat_map(|interface| &interface.addresses).map(|(a, _)| a.to_string()).collect();
+        if addresses.is_empty() { "none at all".to_owned() } else { addresses.join(", ") }
+    }
+
     fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.interfaces.values().flat_map(|interface| &interface.addresses).map(|(address, _)| *address)
     }

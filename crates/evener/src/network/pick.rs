@@ -54,9 +54,9 @@ impl Network {
         let mut picked = BTreeSet::new();
         for service in services {
             for server in &service.servers {
-                let found = match service.method {
-                    Method::L2 => self.interface_to(server.address),
-                    Method::Nat | Method::Tunnel => self.interface_towards(server.address),
+                let found = match service.is_routed() {
+                    false => self.interface_to(server.address),
+                    true => self.interface_towards(server.address),
                 };
                 if let Some((ifindex, interface)) = found {
                     ethernet(interface, || {

@@ -2,10 +2,12 @@
 //! machines mean little.
 
 mod end_to_end;
+mod every_host;
 mod packet_cost;
 mod remote;
 mod session_table;
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,15 +23,42 @@ pub struct Effort {
     pub rounds: usize,
     /// How long each figure of a round is measured.
     pub each: Duration,
-    /// Leave out what needs a farm.
-    pub packets_only: bool,
+    /// How long each point of the every-host farms' figures is measured.
+    pub each_point: Duration,
+    /// Leave out every other of these points.
+    pub few_points: bool,
+    /// What to measure.
+    pub what: What,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// All there is.
+    All,
+    /// Only what needs no farm.
+    Packets,
+    /// Only farms whose every host is a director.
+    EveryHost,
 }
 
 impl Effort {
     /// For a first look.
-    pub const QUICK: Effort = Effort { rounds: 5, each: Duration::from_millis(400), packets_only: false };
+    pub const QUICK: Effort = Effort {
+        rounds: 5,
+        each: Duration::from_millis(400),
+        each_point: Duration::from_secs(2),
+        few_points: true,
+        what: What::All,
+    };
     /// For figures to quote.
-    pub const FULL: Effort = Effort { rounds: 7, each: Duration::from_millis(1500), packets_only: false };
+    pub const FULL: Effort = Effort {
+        rounds: 7,
+        each: Duration::from_millis(1500),
+        each_point: Duration::from_secs(5),
+        few_points: false,
+        what: What::All,
+    };
 }
 
 /// What was measured, and on what.
@@ -37,10 +66,11 @@ impl Effort {
 pub struct Report {
     /// The machine and the programs.
     pub environment: Environment,
-    packet_cost: packet_cost::Outcome,
-    session_table: session_table::Outcome,
+    packet_cost: Option<packet_cost::Outcome>,
+    session_table: Option<session_table::Outcome>,
     /// Requests from clients to servers, method by method.
     pub end_to_end: Vec<Outcome>,
+    every_host: Option<every_host::Outcome>,
 }
 
 /// The machine and the programs.
@@ -54,17 +84,21 @@ pub struct Environment {
     pub programs: Vec<String>,
 }
 
-/// Measures everything, telling on standard error how far it is.
-pub fn run(effort: Effort) -> Result<Report> {
+/// Measures, telling on standard error how far it is. Plots are written to a folder, if one is named.
+pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
     let environment = Environment::find()?;
+    let (packets, farms) = (effort.what != What::EveryHost, effort.what == What::All);
     Ok(Report {
         environment,
-        packet_cost: packet_cost::run(effort.rounds)?,
-        session_table: session_table::run(),
-        end_to_end: if effort.packets_only {
-            Vec::new()
-        } else {
-            vec![end_to_end::run(effort)?, remote::tunnel(effort)?, remote::nat(effort)?]
+        packet_cost: packets.then(|| packet_cost::run(effort.rounds)).transpose()?,
+        session_table: packets.then(session_table::run),
+        end_to_end: match farms {
+            true => vec![end_to_end::run(effort)?, remote::tunnel(effort)?, remote::nat(effort)?],
+            false => Vec::new(),
+        },
+        every_host: match effort.what {
+            What::Packets => None,
+            What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
         },
     })
 }
@@ -73,6 +107,7 @@ impl Report {
     /// Whether the product answered every request.
     pub fn is_whole(&self) -> bool {
         self.end_to_end.iter().all(Outcome::is_whole)
+            && self.every_host.as_ref().is_none_or(every_host::Outcome::is_whole)
     }
 
     /// The tables.
@@ -80,9 +115,16 @@ impl Report {
         let Environment { kernel, cores, programs } = &self.environment;
         println!("Measured on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));
         println!();
-        self.packet_cost.print();
-        self.session_table.print();
+        if let Some(outcome) = &self.packet_cost {
+            outcome.print();
+        }
+        if let Some(outcome) = &self.session_table {
+            outcome.print();
+        }
         self.end_to_end.iter().for_each(Outcome::print);
+        if let Some(outcome) = &self.every_host {
+            outcome.print();
+        }
     }
 }
 

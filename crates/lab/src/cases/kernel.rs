@@ -17,7 +17,7 @@ use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 use evener_dataplane::{Engine, EngineError};
 
 use super::ground::{FIRST, Ground};
-use super::{Case, CaseFile, Exit, Packet, SEED, Seen, Subject, Tally, run};
+use super::{Case, CaseFile, Exit, Lease, Packet, SEED, Seen, Subject, Tally, run};
 
 /// Test runs come in by the loopback interface.
 const LOOPBACK: u32 = 1;
@@ -159,6 +159,7 @@ impl Subject for Kernel {
         let (memory, now) = (self.engine.memory(), self.engine.now());
         memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
         memory.ports.sweep(now, |_, _| false);
+        memory.lease.set(None);
         memory.counts.cursors.iter().for_each(|cursor| cursor.store(0, Ordering::Relaxed));
         self.load()
     }
@@ -166,6 +167,11 @@ impl Subject for Kernel {
     fn change(&mut self, tables: &Arc<Tables>) -> Result<()> {
         self.tables = Arc::clone(tables);
         self.load()
+    }
+
+    fn lease(&mut self, lease: Lease) -> Result<()> {
+        self.engine.memory().lease.set(lease.until(self.engine.now()));
+        Ok(())
     }
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {

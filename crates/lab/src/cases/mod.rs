@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use evener_core::decide::Reason;
-use evener_core::sessions::{Seed, State};
+use evener_core::sessions::{Seed, State, ticks};
 use evener_core::tables::Tables;
 use evener_core::wire::Mac;
 
@@ -94,11 +94,32 @@ pub enum Action {
     },
     /// The farm changes; this is what the director knows from now on.
     Change(Arc<Tables>),
+    /// How long addresses may be answered for.
+    Lease(Lease),
     /// Time passes without a packet.
     Wait {
         /// How much, in milliseconds.
         ms: u64,
     },
+}
+
+/// How long addresses may be answered for, from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// Until another word.
+    Endless,
+    /// For so long, in milliseconds.
+    Ms(u64),
+}
+
+impl Lease {
+    /// The tick that it ends with, if it is `now`.
+    fn until(self, now: u32) -> Option<u32> {
+        match self {
+            Lease::Endless => None,
+            Lease::Ms(ms) => Some(now.wrapping_add(ticks(ms))),
+        }
+    }
 }
 
 /// A frame and what must become of it.

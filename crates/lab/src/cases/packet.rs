@@ -21,7 +21,7 @@ use nix::net::if_::if_nametoindex;
 use super::ground::{FIRST, Ground, MTU};
 use super::kernel::counted;
 use super::sniffer::Sniffer;
-use super::{Action, Case, CaseFile, Exit, Packet, SEED, Seen, Subject, Tally, run};
+use super::{Action, Case, CaseFile, Exit, Lease, Packet, SEED, Seen, Subject, Tally, run};
 use crate::owner;
 
 /// How long a frame may be on its way on a busy machine before it is missed.
@@ -216,6 +216,12 @@ impl Subject for Bench {
         let delta = Delta::between(&self.tables, &real);
         self.engine.as_mut().context("No case has begun")?.apply(&delta, &real)?;
         self.tables = real;
+        Ok(())
+    }
+
+    fn lease(&mut self, lease: Lease) -> Result<()> {
+        let engine = self.engine()?;
+        engine.memory().lease.set(lease.until(engine.now()));
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use evener_core::decide::Reason;
 use evener_core::sessions::State;
 use evener_core::tables::Tables;
 
-use super::{Action, Case, CaseFile, Packet, Seen, Step};
+use super::{Action, Case, CaseFile, Lease, Packet, Seen, Step};
 
 /// What cases are played on.
 pub trait Subject {
@@ -29,6 +29,12 @@ pub trait Subject {
     /// # Errors
     /// When the subject refuses.
     fn change(&mut self, tables: &Arc<Tables>) -> Result<()>;
+
+    /// Says how long it may answer for addresses; a case begins without an end to that.
+    ///
+    /// # Errors
+    /// When no case has begun.
+    fn lease(&mut self, lease: Lease) -> Result<()>;
 
     /// Gives it a frame. What becomes of that may take a while to see: whoever has to wait, waits
     /// for what is expected.
@@ -95,6 +101,7 @@ fn play(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Result<(),
                 }
             }
             Action::Change(tables) => subject.change(tables).map_err(failed(step.line))?,
+            Action::Lease(lease) => subject.lease(*lease).map_err(failed(step.line))?,
             Action::Wait { ms } => subject.wait(*ms),
         }
     }

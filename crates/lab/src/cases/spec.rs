@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Result;
 use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
-use evener_core::lease::{ENDLESS, Lease};
+use evener_core::lease;
 use evener_core::packet::{HEADROOM, Packet as CorePacket};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::select::Counts;
@@ -16,7 +16,7 @@ use evener_core::sessions::{Bucket4, Bucket6, Sessions, State, buckets_for, tick
 use evener_core::tables::{SERVER_SLOTS, Tables};
 
 use super::routes::{Route, RoutingTable};
-use super::{Case, Exit, Packet, SEED, Seen, Subject};
+use super::{Case, Exit, Lease, Packet, SEED, Seen, Subject};
 
 /// [`decide`] with memory and a clock of its own.
 #[derive(Debug, Default)]
@@ -30,6 +30,7 @@ pub struct Spec {
     active: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
     held: Vec<Held>,
+    lease: AtomicU64,
     now: u32,
 }
 
@@ -66,7 +67,7 @@ impl Spec {
             routes: &routes,
             seed: SEED,
             ring_seed: SEED,
-            lease: Lease(&ENDLESS),
+            lease: lease::Lease(&self.lease),
         };
         let mut buffer = [&[0; HEADROOM], frame].concat();
         let mut packet = CorePacket::new(&mut buffer, HEADROOM, ingress);
@@ -139,6 +140,11 @@ impl Subject for Spec {
 
     fn change(&mut self, tables: &Arc<Tables>) -> Result<()> {
         self.tables = Arc::clone(tables);
+        Ok(())
+    }
+
+    fn lease(&mut self, lease: Lease) -> Result<()> {
+        lease::Lease(&self.lease).set(lease.until(self.now));
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use evener_core::sessions::State;
 use super::frame::frame;
 use super::words::{Words, Wrong};
 use super::world::World;
-use super::{Action, Case, CaseFile, Exit, Packet, Seen, Step};
+use super::{Action, Case, CaseFile, Exit, Lease, Packet, Seen, Step};
 
 const STATES: [State; 4] = [State::New, State::Established, State::Closing, State::Udp];
 
@@ -68,15 +68,18 @@ impl Reader {
                 words.end()?;
                 self.step(number, line, Action::Wait { ms })
             }
+            "lease" => {
+                let action = Action::Lease(lease(&mut words)?);
+                self.step(number, line, action)
+            }
             "now" => {
                 self.world.change(&mut words)?;
                 let tables = Arc::new(self.world.tables());
                 self.step(number, line, Action::Change(tables))
             }
             _ if self.cases.is_empty() && self.farm.describe(line)? => Ok(()),
-            "interface" | "host" | "server" | "service" | "route" | "timeouts" | "sessions-max" => {
-                Err("the farm is described before the first case".into())
-            }
+            "interface" | "host" | "peer" | "server" | "service" | "previous" | "route" | "timeouts"
+            | "sessions-max" => Err("the farm is described before the first case".into()),
             other => Err(format!("`{other}` begins no line")),
         }
     }
@@ -179,7 +182,8 @@ fn reasons(words: &mut Words<'_>, usual: Option<Reason>) -> Result<BTreeMap<Reas
     while words.peek().is_some_and(|word| word != "eth" && word != "hex") {
         reasons.insert(reason(words)?, 1);
     }
-    let beside = |reason: &Reason| matches!(reason, Reason::TableFull | Reason::NoSession);
+    let beside =
+        |reason: &Reason| matches!(reason, Reason::TableFull | Reason::NoSession | Reason::SecondChance);
     if let Some(usual) = usual.filter(|_| reasons.keys().all(beside)) {
         reasons.insert(usual, 1);
     }
@@ -193,6 +197,21 @@ fn reason(words: &mut Words<'_>) -> Result<Reason, Wrong> {
         .copied()
         .find(|reason| reason.name() == name)
         .ok_or_else(|| format!("`{name}` is no reason that is counted"))
+}
+
+/// `endless`, `ended` or `N ms`
+fn lease(words: &mut Words<'_>) -> Result<Lease, Wrong> {
+    let lease = if words.take("endless") {
+        Lease::Endless
+    } else if words.take("ended") {
+        Lease::Ms(0)
+    } else {
+        let ms = words.parse("a time in milliseconds")?;
+        words.expect("ms")?;
+        Lease::Ms(ms)
+    };
+    words.end()?;
+    Ok(lease)
 }
 
 fn sessions(words: &mut Words<'_>) -> Result<Action, Wrong> {

@@ -1,13 +1,16 @@
 //! The farm that a case is played in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use evener_core::arrival::{PASSED, PASSED_TWICE};
 use evener_core::farm::{Encapsulation, Protocol, Timeouts};
 use evener_core::policy::{self, Policy, Weighted, maglev};
 use evener_core::sessions::ticks;
-use evener_core::tables::{Behind, HASH_SLOTS, IdleTicks, Ring, ServerEntry, Tables, Vip, VipKey, Way};
+use evener_core::tables::{
+    Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Ring, ServerEntry, Tables, Vip, VipKey, Way,
+};
 use evener_core::wire::Mac;
 
 use super::routes::Route;
@@ -20,6 +23,8 @@ pub(super) struct World {
     pub(super) sessions_max: usize,
     /// Stations besides interfaces and servers.
     hosts: BTreeMap<String, Mac>,
+    /// Other hosts that decide too.
+    peers: BTreeSet<Mac>,
     servers: Vec<Server>,
     services: Vec<Service>,
     timeouts: Timeouts,
@@ -40,12 +45,18 @@ struct Server {
 
 #[derive(Clone)]
 struct Service {
+    name: String,
     addresses: Vec<SocketAddr>,
     protocol: Protocol,
     policy: &'static dyn Policy,
     announce: bool,
     /// Places in [`World::servers`].
     servers: Vec<usize>,
+    /// Which of them is this host, where every host decides.
+    own: Option<usize>,
+    stateless: bool,
+    /// Who was in the hash table before.
+    previous: Vec<usize>,
 }
 
 impl Default for World {
@@ -53,7 +64,12 @@ impl Default for World {
         World {
             interfaces: BTreeMap::new(),
             sessions_max: 1024,
-            hosts: BTreeMap::from([("broadcast".to_owned(), Mac::BROADCAST)]),
+            hosts: BTreeMap::from([
+                ("broadcast".to_owned(), Mac::BROADCAST),
+                ("passed".to_owned(), PASSED),
+                ("passed-twice".to_owned(), PASSED_TWICE),
+            ]),
+            peers: BTreeSet::new(),
             servers: Vec::new(),
             services: Vec::new(),
             timeouts: Timeouts::default(),
@@ -75,8 +91,13 @@ impl World {
                 let name = words.next("a name")?.to_owned();
                 self.hosts.insert(name, words.parse("a MAC address")?);
             }
+            "peer" => {
+                let mac = self.mac(words.next("a station")?)?;
+                self.peers.insert(mac);
+            }
             "server" => self.server(&mut words)?,
             "service" => return self.service(line).map(|()| true),
+            "previous" => return self.previous(line).map(|()| true),
             "route" => self.routes.push(Route::of(&mut words, &self.interfaces)?),
             "timeouts" => self.set_timeouts(&mut words)?,
             "sessions-max" => self.sessions_max = words.parse("a number of sessions")?,
@@ -115,10 +136,13 @@ impl World {
         let (head, members) = line
             .split_once(": ")
             .or_else(|| line.strip_suffix(':').map(|head| (head, "")))
-            .ok_or("a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce]: SERVER...`")?;
+            .ok_or(
+                "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce] [own SERVER [stateless]]: \
+                 SERVER...`",
+            )?;
         let mut words = Words::of(head);
         words.expect("service")?;
-        words.next("a service's name")?;
+        let name = words.next("a service's name")?.to_owned();
         let protocol = match words.next("tcp or udp")? {
             "tcp" => Protocol::Tcp,
             "udp" => Protocol::Udp,
@@ -133,9 +157,27 @@ impl World {
             format!("`{policy}` is no policy; there are {}", policy::names().collect::<Vec<_>>().join(", "))
         })?;
         let announce = words.take("announce");
+        let own = words.take("own").then(|| self.place(words.next("a server's name")?)).transpose()?;
+        let stateless = own.is_some() && words.take("stateless");
         words.end()?;
-        let servers = members.split_whitespace().map(|name| self.place(name)).collect::<Result<_, _>>()?;
-        self.services.push(Service { addresses, protocol, policy, announce, servers });
+        let servers = self.places(members)?;
+        let previous = Vec::new();
+        let service =
+            Service { name, addresses, protocol, policy, announce, servers, own, stateless, previous };
+        self.services.push(service);
+        Ok(())
+    }
+
+    /// `previous SERVICE: SERVER...`
+    fn previous(&mut self, line: &str) -> Result<(), Wrong> {
+        let (head, members) = line.split_once(':').ok_or("it is `previous SERVICE: SERVER...`")?;
+        let mut words = Words::of(head);
+        words.expect("previous")?;
+        let name = words.next("a service's name")?;
+        words.end()?;
+        let previous = self.places(members)?;
+        let service = self.services.iter_mut().find(|service| service.name == name);
+        service.ok_or_else(|| format!("there is no service {name}"))?.previous = previous;
         Ok(())
     }
 
@@ -165,6 +207,10 @@ impl World {
         words.end()
     }
 
+    fn places(&self, names: &str) -> Result<Vec<usize>, Wrong> {
+        names.split_whitespace().map(|name| self.place(name)).collect()
+    }
+
     fn place(&self, name: &str) -> Result<usize, Wrong> {
         self.servers
             .iter()
@@ -185,7 +231,8 @@ impl World {
 
     /// What a director knows of this farm.
     pub(super) fn tables(&self) -> Tables {
-        let mut tables = Tables { interfaces: self.interfaces.clone(), ..Tables::default() };
+        let (interfaces, peers) = (self.interfaces.clone(), self.peers.clone());
+        let mut tables = Tables { interfaces, peers, ..Tables::default() };
         for (slot, server) in (1u16..).zip(&self.servers).filter(|(_, server)| !server.gone) {
             let &Server { mac, interface, weight, up, local, way, .. } = server;
             let entry = ServerEntry {
@@ -208,19 +255,25 @@ impl World {
         };
         let mut ids = 1u16..;
         for (number, service) in (0u16..).zip(&self.services) {
-            let members = self.members(service);
+            let members = self.members(&service.servers);
             let ring = Ring {
                 order: service.policy.order(&members),
                 hash: maglev(&members, HASH_SLOTS),
-                previous: Vec::new(),
+                previous: maglev(&self.members(&service.previous), HASH_SLOTS),
             };
             tables.rings.insert(number, Arc::new(ring));
             for (address, id) in service.addresses.iter().zip(&mut ids) {
                 let key = VipKey { address: address.ip(), port: address.port(), protocol: service.protocol };
-                let (announce, pick) = (service.announce, service.policy.pick());
-                tables
-                    .vips
-                    .insert(key, Vip { id, service: number, announce, pick, idle, own: 0, stateless: false });
+                let vip = Vip {
+                    id,
+                    service: number,
+                    announce: service.announce,
+                    pick: service.policy.pick(),
+                    idle,
+                    own: service.own.map_or(NO_SERVER, |place| place as u16 + 1),
+                    stateless: service.stateless,
+                };
+                tables.vips.insert(key, vip);
                 self.note_endpoints(&mut tables, service, id);
             }
         }
@@ -240,9 +293,8 @@ impl World {
     }
 
     /// Who takes new sessions: what is down or gone is in no ring.
-    fn members(&self, service: &Service) -> Vec<Weighted> {
-        service
-            .servers
+    fn members(&self, servers: &[usize]) -> Vec<Weighted> {
+        servers
             .iter()
             .filter_map(|&place| self.servers.get(place).map(|server| (place, server)))
             .filter(|(_, server)| server.up && !server.gone)
@@ -264,7 +316,7 @@ fn nat(words: &mut Words<'_>) -> Result<Way, Wrong> {
     Ok(Way::Nat { to, own, source_nat, mtu })
 }
 
-/// `ipip|gue from ADDRESS to ADDRESS [mtu N]`
+/// `ipip|gue from ADDRESS to ADDRESS [mtu N] [last]`
 fn tunnel(words: &mut Words<'_>) -> Result<Way, Wrong> {
     let encapsulation = match words.next("ipip or gue")? {
         "ipip" => Encapsulation::Ipip,
@@ -276,5 +328,9 @@ fn tunnel(words: &mut Words<'_>) -> Result<Way, Wrong> {
     words.expect("to")?;
     let to = words.parse("an address")?;
     let mtu = if words.take("mtu") { words.parse("a number of bytes")? } else { 1500 };
-    Ok(Way::Tunnel { encapsulation, from, to, mtu, last: false })
+    let last = words.take("last");
+    if last && encapsulation != Encapsulation::Gue {
+        return Err("only gue can say that it is the last tunnel".into());
+    }
+    Ok(Way::Tunnel { encapsulation, from, to, mtu, last })
 }

@@ -2,6 +2,7 @@
 
 mod agent;
 mod left;
+mod team;
 mod views;
 
 use std::fs;
@@ -18,7 +19,8 @@ use crate::wait;
 
 pub use agent::Agent;
 pub use left::left_on;
-pub use views::{Explanation, Server, Service, Session, Status};
+pub use team::{PEERS_PORT, Plan, Team};
+pub use views::{Explanation, Peer, Server, Service, Session, Status};
 
 /// How long the daemon may take until it is ready, and until it has ended.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -185,6 +187,11 @@ impl Evener {
         let servers = self.servers()?;
         let found = servers.iter().find(|server| server.name == name);
         found.cloned().with_context(|| format!("There is no server {name}: {servers:?}"))
+    }
+
+    /// The hosts of the farm as the daemon sees them, where every host decides.
+    pub fn hosts(&self) -> Result<Vec<Peer>> {
+        self.json(&["hosts"])
     }
 
     /// The sessions.

@@ -24,6 +24,24 @@ pub struct Status {
     pub packets: BTreeMap<String, u64>,
     /// ARP answers that were not believed, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// Datagrams of other hosts, where every host decides: `accepted`, and others by why they were refused.
+    #[serde(default)]
+    pub peers: BTreeMap<String, u64>,
+}
+
+/// One host in `evener hosts --json`
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// By which it is known.
+    pub address: String,
+    /// Whether it is the one that was asked.
+    pub own: bool,
+    /// `alive`, `silent`, `joining` ...
+    pub state: String,
+    /// The service addresses that it answers for.
+    pub owns: Vec<String>,
 }
 
 /// One service in `evener services --json`.

@@ -116,6 +116,13 @@ impl Builder {
         Builder { clients, ..self }
     }
 
+    /// So many hosts that serve and pass on, for placement `every-host`: there is no director, a service address
+    /// for each host ([`Farm::own_vip`]), and nothing on the hosts but their web server; the product does the rest.
+    /// With several [networks](Builder::server_lans) they are behind the router to one another.
+    pub fn every_host(self, hosts: u8) -> Self {
+        Builder { servers: hosts, vips: hosts, directors: 0, bare: true, ..self }
+    }
+
     /// Servers are behind the director, which is their router: [`Shape::Routed`], for `nat`. The service
     /// addresses are the director's alone.
     pub fn routed(self) -> Self {
@@ -292,6 +299,18 @@ impl Farm {
     /// A service address of either family, counted from 0.
     pub fn vip_in(&self, family: Family, number: u8) -> IpAddr {
         lan::vip(family, number)
+    }
+
+    /// The service address that a server owns where every host does, counted as servers are: in the server's own
+    /// network, so that it can answer for it there.
+    pub fn own_vip(&self, family: Family, server: usize) -> IpAddr {
+        let lan = Lan::of(self.servers[server].address());
+        lan.address_in(family, lan::number::vip(u8::try_from(server).unwrap_or(u8::MAX)))
+    }
+
+    /// The web service at each host's [own](Farm::own_vip) address.
+    pub fn own_services(&self, family: Family) -> Vec<SocketAddr> {
+        (0..self.servers.len()).map(|server| (self.own_vip(family, server), WEB_PORT).into()).collect()
     }
 
     /// The web service at the first service address.

@@ -57,6 +57,9 @@ enum Page {
 impl Page {
     fn of(path: &str) -> Page {
         let name = path.trim_start_matches('/');
+        if let Some(Ok(len)) = name.strip_prefix(web::BY_LENGTH).map(str::parse) {
+            return Page::Pattern(len);
+        }
         match web::PAGES.iter().find(|(page, _)| *page == name) {
             Some((_, len)) => Page::Pattern(*len),
             None if name == "who" => Page::Name,
@@ -105,17 +108,24 @@ pub(super) struct Client<'a> {
 impl<'a> Client<'a> {
     /// A client that connects to the targets in turn, beginning with number `turn`.
     pub(super) fn new(load: &'a Load, turn: usize, stop: &'a AtomicBool) -> Client<'a> {
-        let close = if load.keep_alive { "" } else { "Connection: close\r\n" };
-        let request = format!("GET {} HTTP/1.1\r\nHost: www.example.com\r\n{close}\r\n", load.path);
-        Client {
+        let mut client = Client {
             load,
             stop,
-            page: Page::of(&load.path),
-            request,
+            page: Page::Any,
+            request: String::new(),
             buffer: vec![0; BUFFER_LEN],
             open: None,
             turn,
-        }
+        };
+        client.aim(&load.path);
+        client
+    }
+
+    /// What is asked for from now on.
+    pub(super) fn aim(&mut self, path: &str) {
+        let close = if self.load.keep_alive { "" } else { "Connection: close\r\n" };
+        self.request = format!("GET {path} HTTP/1.1\r\nHost: www.example.com\r\n{close}\r\n");
+        self.page = Page::of(path);
     }
 
     /// Sends a request and reads its reply; nothing if it was stopped within a paced download.

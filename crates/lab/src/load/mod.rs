@@ -4,7 +4,11 @@
 //! what a benchmark measures. Every byte of every reply is checked.
 
 mod exchange;
+mod mix;
+mod random;
 mod report;
+mod schedule;
+mod users;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,8 +20,12 @@ use anyhow::{Result, anyhow};
 
 use crate::host::Host;
 use exchange::Client;
+pub use mix::Mix;
+use random::Random;
 use report::Tally;
 pub use report::{Errors, Report, Share};
+pub use schedule::Schedule;
+pub use users::Users;
 
 /// Little, since a load may have a thousand threads.
 const STACK_LEN: usize = 128 * 1024;
@@ -105,13 +113,7 @@ impl Load {
                 thread.spawn_scoped(scope, move || self.work(number, started, shared))
             };
             let workers: Vec<_> = (0..self.connections).map(start).collect();
-            for worker in workers {
-                match worker.map(|worker| worker.join()) {
-                    Ok(Ok(tally)) => total.add(&tally),
-                    Ok(Err(_)) => total.note_lost_thread("a thread of the load panicked"),
-                    Err(_) => total.note_lost_thread("a thread of the load did not start"),
-                }
-            }
+            workers.into_iter().for_each(|worker| total.add_worker(worker.map(|worker| worker.join())));
         });
         total.report(started.elapsed())
     }

@@ -1,6 +1,8 @@
 //! What a load found.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::thread;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -30,6 +32,8 @@ pub struct Report {
     pub errors: Errors,
     /// By server, as it named itself.
     pub servers: BTreeMap<String, Share>,
+    /// How long a request took on average, in microseconds.
+    pub mean_us: f64,
     /// Half of the requests were answered sooner, in microseconds; the connection's opening counts.
     pub p50_us: u64,
     /// 99 of 100 requests were answered sooner, in microseconds.
@@ -117,9 +121,14 @@ impl Tally {
         }
     }
 
-    /// A connection whose findings are lost must not look like one without errors.
-    pub(super) fn note_lost_thread(&mut self, what: &str) {
-        self.failed(&Failure::Wrong(what.to_owned()), Duration::ZERO);
+    /// Adds what a thread has found. One whose findings are lost must not look like one without errors.
+    pub(super) fn add_worker(&mut self, worker: io::Result<thread::Result<Tally>>) {
+        let lost = match worker {
+            Ok(Ok(tally)) => return self.add(&tally),
+            Ok(Err(_)) => "a thread of the load panicked",
+            Err(_) => "a thread of the load did not start",
+        };
+        self.failed(&Failure::Wrong(lost.to_owned()), Duration::ZERO);
     }
 
     pub(super) fn add(&mut self, other: &Tally) {
@@ -145,6 +154,7 @@ impl Tally {
     pub(super) fn report(mut self, took: Duration) -> Report {
         self.report.seconds = took.as_secs_f64();
         self.report.requests_per_second = self.report.requests as f64 / took.as_secs_f64().max(f64::EPSILON);
+        self.report.mean_us = self.latencies.mean();
         self.report.p50_us = self.latencies.value_at_quantile(0.5);
         self.report.p99_us = self.latencies.value_at_quantile(0.99);
         self.report.examples.truncate(EXAMPLES_MAX);

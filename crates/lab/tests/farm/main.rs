@@ -2,25 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-/// Makes two tests of each function, one for each engine, whose name is the argument.
-macro_rules! on_both_engines {
-    ($($name:ident),+ $(,)?) => {
-        on_engine!(xdp: $($name),+);
-        on_engine!(packet: $($name),+);
-    };
-}
-
-/// Makes tests of functions, on one engine.
-macro_rules! on_engine {
-    ($engine:ident: $($name:ident),+ $(,)?) => {
-        mod $engine {
-            $(#[test]
-            fn $name() -> anyhow::Result<()> {
-                crate::on_engine(stringify!($engine), super::$name)
-            })+
-        }
-    };
-}
+#[macro_use]
+extern crate evener_lab;
 
 /// Makes tests of each function, one for each way to the servers and each engine, which are its arguments.
 macro_rules! by_every_way {
@@ -68,17 +51,9 @@ mod ways;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use evener_lab::farm::Farm;
 use evener_lab::load::{Load, Report, Running};
-use evener_lab::skip;
-
-fn on_engine(engine: &str, test: fn(&str) -> Result<()>) -> Result<()> {
-    if !skip::has_root() {
-        return Ok(());
-    }
-    test(engine).with_context(|| format!("with the {engine} engine"))
-}
 
 /// Whom so many new connections to the farm's service, one after another, were given to.
 fn shares(farm: &Farm, connections: u64) -> Result<BTreeMap<String, u64>> {

@@ -1,0 +1,503 @@
+//! How the hosts of an every-host farm know each other: who lives, how loaded and how healthy each is, and who owns
+//! which service address.
+//!
+//! Every host tells every other one of itself a few times a silence, in a datagram of its own (`docs/peers.md`). What is
+//! believed is authentic, in order, and fresh: see [`Refusal`] for the rest, which changes nothing but counters. Clocks are not
+//! compared, so they may be wrong or jump.
+//!
+//! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to ask for or to announce and
+//! [`Notice`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
+
+mod event;
+mod host;
+mod key;
+mod link;
+mod owner;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+
+pub use event::{Counters, Notice, Refusal};
+pub use host::{BITS, HostSetting, HostState, Own, Publishable, Received, Settings, Tick};
+pub use key::{KEY_LEN, Key, LABEL, Secret, SecretError, derive};
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use siphasher::sip::SipHasher24;
+
+use link::{Content, Judgement, Link};
+use owner::{Answered, Candidate, Owner};
+use wire::{Body, Datagram, Numbers, ReadError, Report};
+
+/// This host's view of all of them.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    settings: Settings,
+    incarnation: u64,
+    /// Of the datagram sent last, to whomever.
+    sequence: u64,
+    /// When this host takes part even if others were never heard.
+    ready_at_ms: u64,
+    ready: bool,
+    left: bool,
+    own: Own,
+    /// The other hosts, by digest of their names.
+    links: BTreeMap<u64, Link>,
+    owner: Owner,
+    counters: Counters,
+    /// Reasons told of datagrams that are from no known host.
+    told: BTreeSet<Refusal>,
+    sent_ms: Option<u64>,
+    send_at_ms: u64,
+    started_ms: u64,
+}
+
+/// What stands for a host's name in datagrams. The same on every host.
+pub(crate) fn digest(host: &str) -> u64 {
+    SipHasher24::new_with_keys(0x6576_656e_6572, 0x686f_7374).hash(host.as_bytes())
+}
+
+impl Peers {
+    /// A host that has heard of nobody yet. `incarnation` is random for each start.
+    pub fn new(settings: Settings, incarnation: u64, now_ms: u64) -> Peers {
+        let ready_at_ms = now_ms.saturating_add(settings.silence_ms);
+        let mut peers = Peers {
+            settings,
+            // 0 in a datagram means "never heard"
+            incarnation: incarnation.max(1),
+            sequence: 0,
+            ready_at_ms,
+            ready: false,
+            left: false,
+            own: Own::default(),
+            links: BTreeMap::new(),
+            owner: Owner::default(),
+            counters: Counters::default(),
+            told: BTreeSet::new(),
+            sent_ms: None,
+            send_at_ms: now_ms,
+            started_ms: now_ms,
+        };
+        peers.arrange_links(now_ms);
+        peers
+    }
+
+    /// Goes on with other settings after a reload. What hosts that stay last said of services and addresses that stay is
+    /// kept. [`Peers::set_own`] is due afterwards.
+    pub fn reconfigure(&mut self, settings: Settings, now_ms: u64) -> Vec<Notice> {
+        let old = core::mem::replace(&mut self.settings, settings);
+        let moved = |bits| renumber(bits, &old.services, &self.settings.services);
+        self.own.up = moved(self.own.up);
+        self.own.draining = moved(self.own.draining);
+        for link in self.links.values_mut() {
+            if let Some(content) = &mut link.content {
+                content.up = moved(content.up);
+                content.draining = moved(content.draining);
+            }
+        }
+        self.told.clear();
+        self.arrange_links(now_ms);
+        self.hurry();
+        let lost = self.owner.reconfigure(publishable(&self.settings));
+        lost.into_iter().map(|address| Notice::Released { address, to: None }).collect()
+    }
+
+    /// After a restart of the daemon over a data plane that ran on: these hosts count as alive and as taking part, with
+    /// these bits, until they would have been heard; this host takes part at once and owns what it owned.
+    pub fn resume<'a>(
+        &mut self,
+        now_ms: u64,
+        hosts_up: impl Iterator<Item = (&'a str, u64)>,
+        owned: &BTreeSet<IpAddr>,
+    ) {
+        self.ready_at_ms = now_ms;
+        let until_ms = now_ms.saturating_add(self.settings.silence_ms);
+        for (name, up) in hosts_up {
+            if let Some(link) = self.links.get_mut(&digest(name)) {
+                link.content = Some(Content { ready: true, up, ..Content::default() });
+                link.revive(now_ms, until_ms);
+                link.note_presence(now_ms);
+            }
+        }
+        let known = self.addresses().iter().map(|one| one.address);
+        let kept: Vec<IpAddr> = known.filter(|address| owned.contains(address)).collect();
+        kept.into_iter().for_each(|address| self.owner.resume(address));
+        self.settle_ready(now_ms);
+    }
+
+    /// What is to be told of this host from now on. All but the load is told soon.
+    pub fn set_own(&mut self, own: Own) {
+        if (Own { load: self.own.load, ..own.clone() }) != self.own {
+            self.hurry();
+        }
+        self.own = own;
+    }
+
+    /// Takes in a datagram, from whomever it came.
+    pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> Received {
+        let heard = match Datagram::read(bytes, &self.settings.key) {
+            Ok(heard) => heard,
+            Err(ReadError::Malformed) => return self.refuse(None, Refusal::Malformed),
+            Err(ReadError::Forged) => return self.refuse(None, Refusal::Forged),
+        };
+        let own = digest(&self.settings.name);
+        if heard.sender == own {
+            let mirrored = heard.numbers.incarnation == self.incarnation;
+            return self.refuse(None, if mirrored { Refusal::Replayed } else { Refusal::Namesake });
+        }
+        let Some(link) = self.links.get_mut(&heard.sender) else {
+            return self.refuse(None, Refusal::Stranger);
+        };
+        if heard.receiver != own {
+            return self.refuse(Some(heard.sender), Refusal::Misdirected);
+        }
+        let mut received = Received::default();
+        let answers = match link.judge(now_ms, self.incarnation, self.settings.silence_ms, &heard) {
+            Judgement::Refused(refusal) => return self.refuse(Some(heard.sender), refusal),
+            Judgement::Hello => {
+                self.counters.hellos += 1;
+                if let (None, Body::Report(report)) = (link.heard_ms, &heard.body) {
+                    received.changed = link.macs != report.macs;
+                    link.macs = report.macs.clone();
+                }
+                true
+            }
+            Judgement::Stale => {
+                self.counters.refuse(Refusal::Stale);
+                true
+            }
+            Judgement::Good { first } => {
+                self.believe(now_ms, &heard, &mut received);
+                self.settle_ready(now_ms);
+                self.release(now_ms, &mut received.notices, &mut received.changed);
+                // so that it knows at once that it is heard
+                first
+            }
+        };
+        if answers {
+            received.answer = self.answer(now_ms, &heard);
+        }
+        received
+    }
+
+    /// Goes on with time: silence, claims, and datagrams that are due.
+    pub fn tick(&mut self, now_ms: u64) -> Tick {
+        let mut tick = Tick::default();
+        for link in self.links.values_mut() {
+            if link.expire(now_ms) {
+                tick.changed = true;
+                tick.notices.push(Notice::Silent { host: link.name.clone() });
+            }
+            link.note_presence(now_ms);
+        }
+        self.settle_ready(now_ms);
+        self.release(now_ms, &mut tick.notices, &mut tick.changed);
+        self.claim(now_ms, &mut tick);
+        if now_ms >= self.send_at_ms {
+            tick.datagrams = self.datagrams(now_ms);
+        }
+        tick
+    }
+
+    /// When [`Peers::tick`] has something to do, in milliseconds.
+    pub fn next_at(&self) -> u64 {
+        let expiries = self.links.values().filter(|link| link.alive).map(|link| link.alive_until_ms);
+        let ready = (!self.ready && !self.left).then_some(self.ready_at_ms);
+        expiries.chain(ready).chain(self.owner.next_at()).fold(self.send_at_ms, u64::min)
+    }
+
+    /// Somebody else answers ARP or neighbour discovery for a service address.
+    pub fn answered(&mut self, now_ms: u64, address: IpAddr) -> Vec<Notice> {
+        match self.owner.answered(address, now_ms.saturating_add(self.settings.silence_ms)) {
+            Answered::Nothing => Vec::new(),
+            Answered::PutOff => alloc::vec![Notice::PutOff { address }],
+            Answered::Twice { news } => {
+                self.counters.claimed_twice += 1;
+                news.then_some(Notice::ClaimedTwice { address }).into_iter().collect()
+            }
+        }
+    }
+
+    /// This host goes: it takes part no longer and owns nothing. Sent now, this lets others take over at once.
+    pub fn leave(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
+        self.left = true;
+        self.ready = false;
+        self.owner.leave();
+        self.datagrams(now_ms)
+    }
+
+    /// All hosts in the order of the settings, this one included.
+    pub fn hosts(&self) -> Vec<HostState> {
+        let state = |host: &HostSetting| match self.links.get(&digest(&host.name)) {
+            Some(link) => self.other_host(link),
+            None => self.own_host(host),
+        };
+        self.settings.hosts.iter().map(state).collect()
+    }
+
+    /// The service addresses that this host owns.
+    pub fn owned(&self) -> &BTreeSet<IpAddr> {
+        self.owner.owned()
+    }
+
+    /// What has been counted since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn own_host(&self, host: &HostSetting) -> HostState {
+        HostState {
+            name: host.name.clone(),
+            address: host.address,
+            own: true,
+            alive: true,
+            ready: self.ready,
+            up: self.own.up,
+            draining: self.own.draining,
+            load: self.own.load,
+            generation_differs: false,
+            macs: self.own.macs.clone(),
+            owned: self.owned().iter().copied().collect(),
+            heard_ms: None,
+            since_ms: self.started_ms,
+        }
+    }
+
+    fn other_host(&self, link: &Link) -> HostState {
+        let content = link.content.clone().unwrap_or_default();
+        HostState {
+            name: link.name.clone(),
+            address: link.address,
+            own: false,
+            alive: link.alive,
+            ready: content.ready,
+            up: content.up,
+            draining: content.draining,
+            load: content.load,
+            generation_differs: link.heard_ms.is_some() && !link.agrees(self.settings.generation),
+            macs: link.macs.clone(),
+            owned: content.owned.into_iter().collect(),
+            heard_ms: link.heard_ms,
+            since_ms: link.since_ms,
+        }
+    }
+
+    fn addresses(&self) -> &[Publishable] {
+        publishable(&self.settings)
+    }
+
+    /// Has a link for every other host of the settings, and for no one else.
+    fn arrange_links(&mut self, now_ms: u64) {
+        let mut old = core::mem::take(&mut self.links);
+        for host in self.settings.hosts.iter().filter(|host| host.name != self.settings.name) {
+            let digest = digest(&host.name);
+            let mut link = old.remove(&digest).unwrap_or_else(|| Link::new(&host.name, host.address, now_ms));
+            link.address = host.address;
+            link.differs_since_ms = None;
+            self.links.insert(digest, link);
+        }
+    }
+
+    /// Sends the next datagrams soon: what changed is news, but not many a second.
+    fn hurry(&mut self) {
+        let soonest = self.sent_ms.map_or(0, |sent_ms| sent_ms + self.settings.interval_ms / 4);
+        self.send_at_ms = self.send_at_ms.min(soonest);
+    }
+
+    /// Takes part as soon as every other host was heard, or would have been: then rings without this host were the
+    /// same everywhere, and so are those with it.
+    fn settle_ready(&mut self, now_ms: u64) {
+        let heard = self.links.values().all(|link| link.heard_ms.is_some());
+        if !self.ready && !self.left && (heard || now_ms >= self.ready_at_ms) {
+            self.ready = true;
+            self.hurry();
+        }
+    }
+
+    /// Counts a refusal, and tells it the first time.
+    fn refuse(&mut self, sender: Option<u64>, refusal: Refusal) -> Received {
+        self.counters.refuse(refusal);
+        let link = sender.and_then(|sender| self.links.get_mut(&sender));
+        let (host, told) = match link {
+            Some(link) => (Some(link.name.clone()), &mut link.told),
+            None => (None, &mut self.told),
+        };
+        let news = told.insert(refusal);
+        let notice = news.then_some(Notice::Refused { host, refusal });
+        Received { notices: notice.into_iter().collect(), ..Received::default() }
+    }
+
+    /// Takes in a datagram that was judged good.
+    fn believe(&mut self, now_ms: u64, heard: &Datagram, received: &mut Received) {
+        self.counters.accepted += 1;
+        let before = self.links.get(&heard.sender).map(|link| self.other_host(link));
+        let Some(link) = self.links.get_mut(&heard.sender) else { return };
+        link.heard_ms = Some(now_ms);
+        let host = link.name.clone();
+        if link.revive(now_ms, now_ms.saturating_add(self.settings.silence_ms)) {
+            received.notices.push(Notice::Heard { host: host.clone() });
+        }
+        match &heard.body {
+            Body::Report(report) => {
+                link.macs = report.macs.clone();
+                link.generation = Some(report.generation);
+                if report.generation == self.settings.generation {
+                    link.differs_since_ms = None;
+                    if core::mem::take(&mut link.told_differs) {
+                        received.notices.push(Notice::Agrees { host: host.clone() });
+                    }
+                    let left = link.is_ready() && !report.ready;
+                    link.content = Some(content(report, publishable(&self.settings)));
+                    received.notices.extend(left.then_some(Notice::Left { host }));
+                } else {
+                    self.counters.refuse(Refusal::Generation);
+                    let since_ms = *link.differs_since_ms.get_or_insert(now_ms);
+                    // reloads of all hosts are never quite at one time
+                    let long = now_ms >= since_ms + self.settings.silence_ms;
+                    if long && !core::mem::replace(&mut link.told_differs, true) {
+                        received.notices.push(Notice::Differs { host, generation: report.generation });
+                    }
+                }
+            }
+            Body::Foreign { .. } => {
+                link.generation = None;
+                self.counters.refuse(Refusal::Version);
+                if link.told.insert(Refusal::Version) {
+                    let refusal = Refusal::Version;
+                    received.notices.push(Notice::Refused { host: Some(host), refusal });
+                }
+            }
+        }
+        link.note_presence(now_ms);
+        let after = self.links.get(&heard.sender).map(|link| self.other_host(link));
+        let timeless =
+            |state: Option<HostState>| state.map(|s| HostState { load: 0, heard_ms: None, since_ms: 0, ..s });
+        received.changed |= timeless(before) != timeless(after);
+    }
+
+    fn release(&mut self, now_ms: u64, notices: &mut Vec<Notice>, changed: &mut bool) {
+        let silence_ms = self.settings.silence_ms;
+        let hosts = candidates(&self.settings, &self.links, self.ready.then_some(self.started_ms));
+        let released = self.owner.release(now_ms, publishable(&self.settings), &hosts, silence_ms);
+        if !released.is_empty() {
+            *changed = true;
+            self.hurry();
+        }
+        notices.extend(released.into_iter().map(|(address, to)| Notice::Released { address, to: Some(to) }));
+    }
+
+    fn claim(&mut self, now_ms: u64, tick: &mut Tick) {
+        if !self.ready {
+            return;
+        }
+        let hosts = candidates(&self.settings, &self.links, Some(self.started_ms));
+        let step = self.owner.advance(now_ms, publishable(&self.settings), &hosts);
+        if !step.gained.is_empty() {
+            tick.changed = true;
+            self.hurry();
+        }
+        self.counters.claims += step.gained.len() as u64;
+        tick.notices.extend(step.gained.into_iter().map(|address| Notice::Claimed { address }));
+        tick.asks = step.asks;
+        tick.claimed = step.claimed;
+    }
+
+    /// Datagrams to all others, and when the next are due.
+    fn datagrams(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
+        self.sent_ms = Some(now_ms);
+        self.send_at_ms = now_ms.saturating_add(self.settings.interval_ms.max(1));
+        let report = self.report();
+        let to: Vec<(u64, Numbers)> =
+            self.links.iter().map(|(digest, link)| (*digest, link.echo())).collect();
+        to.into_iter().filter_map(|(digest, echo)| self.datagram(now_ms, digest, echo, &report)).collect()
+    }
+
+    /// An answer that echoes what was heard; not many a second.
+    fn answer(&mut self, now_ms: u64, heard: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
+        let pause_ms = self.settings.interval_ms / 4;
+        let may = self.links.get_mut(&heard.sender).is_some_and(|link| link.may_answer(now_ms, pause_ms));
+        let report = may.then(|| self.report())?;
+        self.datagram(now_ms, heard.sender, heard.numbers, &report)
+    }
+
+    fn datagram(
+        &mut self,
+        now_ms: u64,
+        to: u64,
+        echo: Numbers,
+        report: &Report,
+    ) -> Option<(IpAddr, Vec<u8>)> {
+        let link = self.links.get_mut(&to)?;
+        self.sequence += 1;
+        self.counters.sent += 1;
+        link.sent(self.sequence, now_ms);
+        let datagram = Datagram {
+            sender: digest(&self.settings.name),
+            receiver: to,
+            numbers: Numbers { incarnation: self.incarnation, sequence: self.sequence },
+            echo,
+            body: Body::Report(report.clone()),
+        };
+        Some((link.address, datagram.write(&self.settings.key)))
+    }
+
+    fn report(&self) -> Report {
+        let owned = (0..).zip(self.addresses()).filter(|(_, one)| self.owned().contains(&one.address));
+        Report {
+            generation: self.settings.generation,
+            load: self.own.load,
+            ready: self.ready,
+            up: self.own.up,
+            draining: self.own.draining,
+            owned: owned.fold(0, |bits, (at, _)| bits | 1 << at),
+            macs: self.own.macs.clone(),
+        }
+    }
+}
+
+fn publishable(settings: &Settings) -> &[Publishable] {
+    settings.addresses.get(..BITS).unwrap_or(&settings.addresses)
+}
+
+/// All hosts as possible owners; this one since when it takes part.
+fn candidates<'a>(
+    settings: &'a Settings,
+    links: &'a BTreeMap<u64, Link>,
+    own_since_ms: Option<u64>,
+) -> Vec<Candidate<'a>> {
+    let own = Candidate { name: &settings.name, own: true, present_since_ms: own_since_ms, claims: None };
+    let others = links.values().map(|link| Candidate {
+        name: &link.name,
+        own: false,
+        present_since_ms: link.present_since_ms,
+        claims: link
+            .content
+            .as_ref()
+            .filter(|_| link.alive && link.agrees(settings.generation))
+            .map(|content| &content.owned),
+    });
+    core::iter::once(own).chain(others).collect()
+}
+
+fn content(report: &Report, addresses: &[Publishable]) -> Content {
+    let owned = (0..).zip(addresses).filter(|(at, _)| report.owned & (1 << at) != 0);
+    Content {
+        ready: report.ready,
+        load: report.load,
+        up: report.up,
+        draining: report.draining,
+        owned: owned.map(|(_, one)| one.address).collect(),
+    }
+}
+
+/// The bits of services that stay, at their new places.
+fn renumber(bits: u64, old: &[String], new: &[String]) -> u64 {
+    let was_set = |name: &String| {
+        let at = old.iter().take(BITS).position(|other| other == name);
+        at.is_some_and(|at| bits & (1 << at) != 0)
+    };
+    (0..).zip(new.iter().take(BITS)).filter(|(_, name)| was_set(name)).fold(0, |bits, (at, _)| bits | 1 << at)
+}

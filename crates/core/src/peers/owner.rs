@@ -1,0 +1,354 @@
+//! Who owns a service address, and answers ARP and neighbour discovery for it.
+//!
+//! The rightful owner is the host that publishes the address, while it is there; else the one of highest random weight
+//! among those that are (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998): hosts
+//! that see each other come to the same one without asking, and only a lost host's addresses move. The
+//! rightful owner claims what nobody else does; who owns an address against the right gives it back gently.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use siphasher::sip::SipHasher24;
+
+use super::{Publishable, digest};
+
+/// Time for an answer before an address is asked for again, or claimed, in milliseconds. RFC 5227 waits longer because
+/// it asks strangers; here it is a second look behind the hosts' own reports.
+const ASK_MS: u64 = 300;
+/// How often an address is asked for before it is claimed.
+const ASKS: u8 = 2;
+
+/// A host as a possible owner.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate<'a> {
+    pub(super) name: &'a str,
+    /// Whether it is this host.
+    pub(super) own: bool,
+    /// Since when it is there.
+    pub(super) present_since_ms: Option<u64>,
+    /// What it says it owns, if it runs the same configuration.
+    pub(super) claims: Option<&'a BTreeSet<IpAddr>>,
+}
+
+impl Candidate<'_> {
+    fn claims(&self, address: IpAddr) -> bool {
+        self.claims.is_some_and(|claims| claims.contains(&address))
+    }
+}
+
+/// How far this host is with an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Not its own; not claimed before `until_ms`.
+    Idle { until_ms: u64 },
+    /// Asked for `times` times, last at `at_ms`.
+    Asking { at_ms: u64, times: u8 },
+    /// Its own.
+    Owned(Owned),
+}
+
+/// What is to be remembered of an address that is owned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+struct Owned {
+    /// To be announced.
+    announce: bool,
+    /// Another host says that it owns it too, and will have announced it.
+    rival: bool,
+    /// The operator was told that somebody else answers for it.
+    told: bool,
+}
+
+const IDLE: Stage = Stage::Idle { until_ms: 0 };
+
+/// What is to be done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Step {
+    /// To ask everyone for.
+    pub(super) asks: Vec<IpAddr>,
+    /// To announce.
+    pub(super) claimed: Vec<IpAddr>,
+    /// Of those, the newly owned.
+    pub(super) gained: Vec<IpAddr>,
+}
+
+/// What another answer for an address means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    Nothing,
+    PutOff,
+    /// Of an address that is owned here. Whether that is `news`.
+    Twice {
+        news: bool,
+    },
+}
+
+/// The addresses that hosts publish, from this host's point of view.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Owner {
+    stages: BTreeMap<IpAddr, Stage>,
+    owned: BTreeSet<IpAddr>,
+}
+
+impl Owner {
+    pub(super) fn owned(&self) -> &BTreeSet<IpAddr> {
+        &self.owned
+    }
+
+    /// Goes on with these addresses. Gives those that were owned and are there no more.
+    pub(super) fn reconfigure(&mut self, addresses: &[Publishable]) -> Vec<IpAddr> {
+        let kept: BTreeSet<IpAddr> = addresses.iter().map(|one| one.address).collect();
+        let lost = self.owned.difference(&kept).copied().collect();
+        self.stages.retain(|address, _| kept.contains(address));
+        self.owned.retain(|address| kept.contains(address));
+        lost
+    }
+
+    /// Owns this already, from before a restart; it is announced again.
+    pub(super) fn resume(&mut self, address: IpAddr) {
+        self.owned.insert(address);
+        self.stages.insert(address, Stage::Owned(Owned { announce: true, ..Owned::default() }));
+    }
+
+    /// Owns nothing any more.
+    pub(super) fn leave(&mut self) {
+        self.stages.clear();
+        self.owned.clear();
+    }
+
+    /// Somebody else answers for the address.
+    pub(super) fn answered(&mut self, address: IpAddr, retry_at_ms: u64) -> Answered {
+        match self.stages.get_mut(&address) {
+            Some(Stage::Owned(owned)) => Answered::Twice { news: !core::mem::replace(&mut owned.told, true) },
+            Some(stage @ Stage::Asking { .. }) => {
+                *stage = Stage::Idle { until_ms: retry_at_ms };
+                Answered::PutOff
+            }
+            _ => Answered::Nothing,
+        }
+    }
+
+    /// When a claim in progress goes on.
+    pub(super) fn next_at(&self) -> Option<u64> {
+        let due = |stage: &Stage| match stage {
+            Stage::Asking { at_ms, .. } => Some(at_ms + ASK_MS),
+            _ => None,
+        };
+        self.stages.values().filter_map(due).min()
+    }
+
+    /// Lets go of what others should own. Gives the addresses and to whom they go.
+    pub(super) fn release(
+        &mut self,
+        now_ms: u64,
+        addresses: &[Publishable],
+        hosts: &[Candidate<'_>],
+        silence_ms: u64,
+    ) -> Vec<(IpAddr, String)> {
+        let mut released = Vec::new();
+        for one in addresses {
+            let Some(Stage::Owned(owned)) = self.stages.get_mut(&one.address) else { continue };
+            // Two that claim an address see each other: all but the best of them let go, at once.
+            let claimants = hosts.iter().filter(|host| host.own || host.claims(one.address));
+            let best = best(one, claimants);
+            let contested = hosts.iter().any(|host| !host.own && host.claims(one.address));
+            // When the other has let go, its announcements are what the link knows.
+            owned.announce |= owned.rival && !contested;
+            owned.rival = contested;
+            let heir = match best.filter(|host| !host.own) {
+                Some(host) => Some(host),
+                None => rightful(one, hosts).filter(|host| {
+                    let long = host.present_since_ms.is_some_and(|since| now_ms >= since + silence_ms);
+                    !host.own && host.claims.is_some() && long
+                }),
+            };
+            if let Some(heir) = heir {
+                self.stages.insert(one.address, IDLE);
+                self.owned.remove(&one.address);
+                released.push((one.address, heir.name.into()));
+            }
+        }
+        released
+    }
+
+    /// Goes on with claims: of what is this host's by right, claimed by nobody and answered for by nobody.
+    pub(super) fn advance(
+        &mut self,
+        now_ms: u64,
+        addresses: &[Publishable],
+        hosts: &[Candidate<'_>],
+    ) -> Step {
+        let mut step = Step::default();
+        for one in addresses {
+            let stage = self.stages.entry(one.address).or_insert(IDLE);
+            if let Stage::Owned(owned) = stage {
+                if core::mem::take(&mut owned.announce) {
+                    step.claimed.push(one.address);
+                }
+                continue;
+            }
+            let mine = rightful(one, hosts).is_some_and(|host| host.own);
+            if !mine || hosts.iter().any(|host| host.claims(one.address)) {
+                *stage = IDLE;
+                continue;
+            }
+            let times = match *stage {
+                Stage::Idle { until_ms } if now_ms >= until_ms => 0,
+                Stage::Asking { at_ms, times } if now_ms >= at_ms + ASK_MS => times,
+                _ => continue,
+            };
+            if times < ASKS {
+                *stage = Stage::Asking { at_ms: now_ms, times: times + 1 };
+                step.asks.push(one.address);
+            } else {
+                *stage = Stage::Owned(Owned::default());
+                self.owned.insert(one.address);
+                step.claimed.push(one.address);
+                step.gained.push(one.address);
+            }
+        }
+        step
+    }
+}
+
+/// Who is to own an address, of those that are there.
+fn rightful<'a>(address: &Publishable, hosts: &'a [Candidate<'a>]) -> Option<&'a Candidate<'a>> {
+    best(address, hosts.iter())
+}
+
+/// The best owner of these, of those that are there: the publisher, else by weight.
+fn best<'a>(
+    address: &Publishable,
+    hosts: impl Iterator<Item = &'a Candidate<'a>>,
+) -> Option<&'a Candidate<'a>> {
+    let present = hosts.filter(|host| host.present_since_ms.is_some());
+    present.max_by_key(|host| rank(address, host.name))
+}
+
+/// The order of right: the publisher first, then by a weight that is random, but the same everywhere.
+fn rank(address: &Publishable, host: &str) -> (bool, u64, u64) {
+    let bits = match address.address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let digest = digest(host);
+    let weight = SipHasher24::new_with_keys(bits.to_bits() as u64, (bits.to_bits() >> 64) as u64)
+        .hash(&digest.to_be_bytes());
+    (address.publisher.as_deref() == Some(host), weight, digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    const SILENCE_MS: u64 = 3_000;
+
+    fn address(publisher: Option<&str>) -> Publishable {
+        Publishable { address: [192, 0, 2, 100].into(), publisher: publisher.map(String::from) }
+    }
+
+    fn host(name: &str, own: bool) -> Candidate<'_> {
+        Candidate { name, own, present_since_ms: Some(0), claims: None }
+    }
+
+    /// Steps until the address is claimed or nothing more is asked.
+    fn claim(owner: &mut Owner, one: &Publishable, hosts: &[Candidate<'_>]) -> usize {
+        let mut asks = 0;
+        for now_ms in (0..2_000).step_by(100) {
+            let step = owner.advance(now_ms, core::slice::from_ref(one), hosts);
+            asks += step.asks.len();
+        }
+        asks
+    }
+
+    #[test]
+    fn an_address_is_asked_for_twice_and_then_claimed() {
+        let (one, mut owner) = (address(Some("a")), Owner::default());
+        assert_eq!(claim(&mut owner, &one, &[host("a", true), host("b", false)]), 2);
+        assert!(owner.owned().contains(&one.address));
+        let mut other = Owner::default();
+        assert_eq!(claim(&mut other, &one, &[host("a", false), host("b", true)]), 0, "not the publisher");
+    }
+
+    #[test]
+    fn an_answer_puts_a_claim_off() {
+        let (one, mut owner) = (address(None), Owner::default());
+        let hosts = [host("a", true)];
+        let list = core::slice::from_ref(&one);
+        assert_eq!(owner.advance(0, list, &hosts).asks, [one.address]);
+        assert_eq!(owner.next_at(), Some(ASK_MS));
+        assert_eq!(owner.answered(one.address, 3_000), Answered::PutOff);
+        assert_eq!(owner.answered(one.address, 3_000), Answered::Nothing);
+        assert!(owner.advance(2_999, list, &hosts).asks.is_empty());
+        assert_eq!(owner.advance(3_000, list, &hosts).asks, [one.address]);
+        assert!(owner.advance(3_299, list, &hosts).asks.is_empty());
+        assert_eq!(owner.advance(3_300, list, &hosts).asks, [one.address]);
+        assert_eq!(owner.advance(3_600, list, &hosts).gained, [one.address]);
+        assert_eq!(owner.answered(one.address, 9_000), Answered::Twice { news: true });
+        assert_eq!(owner.answered(one.address, 9_000), Answered::Twice { news: false });
+    }
+
+    #[test]
+    fn an_address_is_given_back_gently_or_at_once_when_the_rightful_owner_claims_it() {
+        let one = address(Some("a"));
+        let list = core::slice::from_ref(&one);
+        let (claims, nothing) = (BTreeSet::from([one.address]), BTreeSet::new());
+        let at = |now_ms, since, claims| {
+            let mut owner = Owner::default();
+            owner.resume(one.address);
+            let a = Candidate { present_since_ms: since, claims, ..host("a", false) };
+            owner.release(now_ms, list, &[a, host("b", true)], SILENCE_MS).len()
+        };
+        assert_eq!(at(9_000, Some(6_001), Some(&nothing)), 0);
+        assert_eq!(at(9_000, Some(6_000), Some(&nothing)), 1);
+        assert_eq!(at(9_000, Some(6_000), None), 0, "it runs another configuration and would not take it");
+        assert_eq!(at(9_000, Some(8_999), Some(&claims)), 1);
+        assert_eq!(at(9_000, None, Some(&claims)), 0, "it isn't there");
+    }
+
+    #[test]
+    fn of_two_that_claim_an_address_one_keeps_it_and_announces_it_again() {
+        for publisher in [None, Some("a"), Some("b"), Some("c")] {
+            let one = address(publisher);
+            let list = core::slice::from_ref(&one);
+            let claims = BTreeSet::from([one.address]);
+            let mut owners = [Owner::default(), Owner::default()];
+            let mut kept = 0;
+            for (at, owner) in owners.iter_mut().enumerate() {
+                owner.resume(one.address);
+                let hosts = ["a", "b"].map(|name| {
+                    let own = (name == "a") == (at == 0);
+                    Candidate { claims: (!own).then_some(&claims), ..host(name, own) }
+                });
+                assert_eq!(owner.advance(0, list, &hosts).claimed.len(), 1, "announced after a restart");
+                owner.release(1, list, &hosts, SILENCE_MS);
+                if owner.owned().contains(&one.address) {
+                    kept += 1;
+                    let alone = hosts.map(|host| Candidate { claims: None, ..host });
+                    assert!(owner.advance(2, list, &alone).claimed.is_empty());
+                    owner.release(3, list, &alone, SILENCE_MS);
+                    assert_eq!(owner.advance(4, list, &alone).claimed, [one.address]);
+                }
+            }
+            assert_eq!(kept, 1, "{publisher:?}");
+        }
+    }
+
+    #[test]
+    fn the_weights_share_addresses_out_and_only_a_lost_hosts_addresses_move() {
+        let names: Vec<String> = (0..5).map(|i| format!("web{i}")).collect();
+        let hosts: Vec<Candidate<'_>> = names.iter().map(|name| host(name, false)).collect();
+        let mut had = BTreeMap::<&str, usize>::new();
+        for last in 0..200 {
+            let one = Publishable { address: [192, 0, 2, last].into(), publisher: None };
+            let all = rightful(&one, &hosts).unwrap().name;
+            *had.entry(all).or_default() += 1;
+            let fewer = rightful(&one, &hosts[1..]).unwrap().name;
+            assert!(fewer == all || all == "web0");
+        }
+        assert_eq!(had.len(), 5);
+        assert!(had.values().all(|&count| (20..=60).contains(&count)), "{had:?}");
+    }
+}

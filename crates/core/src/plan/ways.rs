@@ -1,0 +1,48 @@
+//! The ways to servers, by their service's method.
+
+use core::net::{IpAddr, SocketAddr};
+
+use crate::farm::{self, Encapsulation, Method};
+use crate::membership::{Hop, Member};
+use crate::tables::Way;
+
+/// How packets get to a server, if its service's method can reach it.
+pub(super) fn way(service: &farm::Service, member: &Member) -> Option<Way> {
+    match service.method {
+        // Its answers would leave by this host's own stack, with its own address.
+        Method::Nat if member.local => None,
+        _ if member.local => Some(Way::Link),
+        // Each host is reached as where it is allows (Distributed Packet Rewriting, section 3).
+        Method::L2 if service.is_on_every_host() && !member.hop?.on_link => {
+            tunnel(service.encapsulation, service.tunnel_mtu, member, false)
+        }
+        Method::L2 => Some(Way::Link),
+        Method::Nat => {
+            let (address, Hop { own, mtu, .. }) = member.address.zip(member.hop)?;
+            let to = endpoint(service, &member.name, address)?;
+            let of_family = |vip: &SocketAddr| vip.is_ipv4() == to.is_ipv4();
+            let translates = service.addresses.iter().all(of_family) && own.is_ipv4() == to.is_ipv4();
+            translates.then_some(Way::Nat { to, own, source_nat: service.source_nat, mtu })
+        }
+        Method::Tunnel => tunnel(service.encapsulation, service.tunnel_mtu, member, false),
+    }
+}
+
+/// The way to another host that is a packet's last.
+pub(super) fn last(member: &Member) -> Option<Way> {
+    tunnel(Encapsulation::Gue, None, member, true)
+}
+
+fn tunnel(encapsulation: Encapsulation, mtu: Option<u16>, member: &Member, last: bool) -> Option<Way> {
+    let (to, hop) = member.address.zip(member.hop)?;
+    let (from, mtu) = (hop.tunnel, mtu.unwrap_or(hop.mtu));
+    (from.is_ipv4() == to.is_ipv4()).then_some(Way::Tunnel { encapsulation, from, to, mtu, last })
+}
+
+/// A server's own endpoint. Without a port of its own it has that of the service's first address.
+pub(super) fn endpoint(service: &farm::Service, server: &str, address: IpAddr) -> Option<SocketAddr> {
+    let listed = service.servers.iter().find(|listed| listed.name == server);
+    let own = listed.and_then(|listed| listed.port);
+    let port = own.or_else(|| service.addresses.first().map(SocketAddr::port))?;
+    Some(SocketAddr::new(address, port))
+}

@@ -1,0 +1,294 @@
+//! Where every host decides, a packet is served after three hosts at most, whatever they know of each other; and a
+//! change of hosts under the hash policy moves no open flow.
+#![allow(clippy::unwrap_used)]
+
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use etherparse::PacketBuilder;
+use evener_core::arrival::{PASSED, PASSED_TWICE};
+use evener_core::decide::{Reason, Verdict};
+use evener_core::farm::{Encapsulation, Protocol};
+use evener_core::packet::Checksum;
+use evener_core::plan::identity;
+use evener_core::policy::{Weighted, maglev};
+use evener_core::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
+use evener_core::wire::Mac;
+use proptest::prelude::*;
+use world::{ROUTER, World};
+
+const VIP: ([u8; 4], u16) = ([192, 0, 2, 100], 80);
+const HOSTS_MAX: usize = 6;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+fn mac(host: usize) -> Mac {
+    Mac([2, 0, 0, 0, 1, host as u8])
+}
+
+fn address(host: usize) -> IpAddr {
+    [10, 0, 0, host as u8 + 1].into()
+}
+
+/// A client's TCP segment to a host.
+fn segment(host: usize, port: u16, flags: u8) -> Vec<u8> {
+    let link = PacketBuilder::ethernet2(ROUTER.0, mac(host).0);
+    let mut tcp = link.ipv4([203, 0, 113, 7], VIP.0, 64).tcp(port, VIP.1, 7, 65_000);
+    if flags & SYN != 0 {
+        tcp = tcp.syn();
+    }
+    if flags & ACK != 0 {
+        tcp = tcp.ack(9);
+    }
+    let mut frame = Vec::new();
+    tcp.write(&mut frame, &[]).unwrap();
+    frame
+}
+
+/// To whom a frame goes that a host sent, and what that one decides on: what is in a tunnel is taken out of it
+/// first, as `bpf/server.bpf.c` does.
+fn arrives(frame: &[u8]) -> (usize, Vec<u8>) {
+    let protocol = frame[23];
+    let inner_at = match protocol {
+        4 => 34,
+        17 if frame[36..38] == 6080u16.to_be_bytes() => 46,
+        _ => {
+            assert_eq!(frame[..5], mac(0).0[..5], "to one of the hosts");
+            return (usize::from(frame[5]), frame.to_vec());
+        }
+    };
+    let host = usize::from(frame[33]) - 1;
+    let is_last = protocol == 17 && frame[44..46] == [0, 1];
+    let source = if is_last { PASSED_TWICE } else { PASSED };
+    (host, [&mac(host).0, &source.0, &frame[12..14], &frame[inner_at..]].concat())
+}
+
+/// The hosts that a packet comes by, and the one that serves it, if any does.
+fn follow(hosts: &[World], entry: usize, frame: &[u8]) -> (Vec<usize>, Option<usize>) {
+    let (mut at, mut frame) = (entry, frame.to_vec());
+    let mut by = Vec::new();
+    loop {
+        by.push(at);
+        assert!(by.len() <= 3, "passed on and on: {by:?}");
+        let (decision, out) = hosts[at].decide(&frame, Checksum::Whole, 7);
+        match (decision.verdict, decision.reason) {
+            (Verdict::Forward { .. }, Reason::Forwarded) => (at, frame) = arrives(&out),
+            (Verdict::Pass, Reason::Local) => return (by, Some(at)),
+            (Verdict::Drop, _) => return (by, None),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn entry(host: usize, local: bool, way: Way) -> ServerEntry {
+    let identity = identity("web", &host.to_string());
+    ServerEntry { identity, mac: mac(host), ifindex: 1, weight: 1, up: true, local, way }
+}
+
+fn tunnel(own: usize, to: usize, encapsulation: Encapsulation, last: bool) -> Way {
+    Way::Tunnel { encapsulation, from: address(own), to: address(to), mtu: 1500, last }
+}
+
+/// A host's tables but for servers and ring.
+fn tables(host: usize, own: u16, pick: Pick, stateless: bool) -> Tables {
+    let idle = IdleTicks { syn: 100, tcp: 100, closing: 100, udp: 100 };
+    // Hosts number their VIPs each for itself.
+    let id = host as u16 + 1;
+    let vip = Vip { id, service: 0, announce: true, pick, idle, own, stateless };
+    let key = VipKey { address: VIP.0.into(), port: VIP.1, protocol: Protocol::Tcp };
+    Tables {
+        vips: [(key, vip)].into(),
+        interfaces: [(1, mac(host))].into(),
+        peers: (0..HOSTS_MAX).filter(|peer| *peer != host).map(mac).collect(),
+        ..Tables::default()
+    }
+}
+
+/// Numbers that only a seed decides (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((mixed ^ mixed >> 31) % n as u64) as usize
+    }
+
+    /// A table that names some of these slots, or none of them.
+    fn table(&mut self, slots: &[u16]) -> Vec<u16> {
+        let period = self.below(40) + 1;
+        let some: Vec<u16> =
+            (0..period).map(|_| slots.get(self.below(slots.len() + 1)).copied().unwrap_or(0)).collect();
+        match self.below(6) {
+            0 => Vec::new(),
+            _ => some.iter().copied().cycle().take(HASH_SLOTS).collect(),
+        }
+    }
+
+    /// What a host may believe: any servers by any way, in any ring. It only knows who its peers are.
+    fn tables(&mut self, host: usize, hosts: usize) -> Tables {
+        let pick = [Pick::Hash, Pick::Cursor, Pick::Least][self.below(3)];
+        let own = self.below(3) as u16 + 1;
+        let mut tables = tables(host, own, pick, self.below(2) == 0);
+        if self.below(8) > 0 {
+            tables.servers.insert(own, entry(host, true, Way::Link));
+        }
+        for slot in 4..12 {
+            let peer = self.below(hosts);
+            let way = match self.below(5) {
+                0 => continue,
+                1 => Way::Link,
+                2 => tunnel(host, peer, Encapsulation::Ipip, false),
+                3 => tunnel(host, peer, Encapsulation::Gue, false),
+                _ => tunnel(host, peer, Encapsulation::Gue, true),
+            };
+            // A host is no peer of its own.
+            tables.servers.insert(slot, entry(peer, peer == host, way));
+        }
+        let slots: Vec<u16> = (0..13).collect();
+        let (hash, previous) = (self.table(&slots), self.table(&slots));
+        let order = hash.iter().take(30).copied().collect();
+        tables.rings.insert(0, Ring { order, hash, previous }.into());
+        tables
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn a_packet_meets_three_hosts_at_most_whatever_they_believe(seed: u64, hosts in 1..=HOSTS_MAX) {
+        let mut dice = Dice(seed);
+        let mut worlds: Vec<World> = (0..hosts).map(|host| World::of(dice.tables(host, hosts))).collect();
+        for round in 0..6 {
+            for _ in 0..40 {
+                let (entry, port) = (dice.below(hosts), 40_000 + dice.below(8) as u16);
+                let flags = [SYN, ACK, ACK, SYN | ACK][dice.below(4)];
+                let mut frame = segment(entry, port, flags);
+                // What comes in may look as if it came from anyone.
+                let source = [ROUTER, PASSED, PASSED_TWICE, mac(dice.below(hosts))][dice.below(4)];
+                frame[6..12].copy_from_slice(&source.0);
+                follow(&worlds, entry, &frame);
+            }
+            // Somebody comes to believe something else. Sessions stay.
+            let host = (round + dice.below(hosts)) % hosts;
+            worlds[host].tables = dice.tables(host, hosts);
+        }
+    }
+}
+
+/// A farm under the hash policy whose hosts agree on who is in the ring, each with slots of its own.
+struct Farm {
+    stateless: bool,
+    method: Way,
+    seed: u64,
+}
+
+impl Farm {
+    fn slot(&self, host: usize, peer: usize) -> u16 {
+        1 + ((peer as u64 + self.seed % 97 * (host as u64 + 1)) % 50) as u16
+    }
+
+    fn ring(&self, host: usize, members: &BTreeSet<usize>, last: bool) -> Vec<u16> {
+        let slot = |peer: usize| self.slot(host, peer) + if last && peer != host { 50 } else { 0 };
+        let seed = |peer: usize| identity("web", &peer.to_string());
+        let member = |&peer: &usize| Weighted { slot: slot(peer), weight: 1, seed: seed(peer) };
+        maglev(&members.iter().map(member).collect::<Vec<_>>(), HASH_SLOTS)
+    }
+
+    /// The tables of a host while `alive` are there and `members` take new flows, `before` having taken them before.
+    fn tables(
+        &self,
+        host: usize,
+        alive: &BTreeSet<usize>,
+        members: &BTreeSet<usize>,
+        before: &BTreeSet<usize>,
+    ) -> Tables {
+        let mut tables = tables(host, self.slot(host, host), Pick::Hash, self.stateless);
+        for &peer in alive {
+            let way = match self.method {
+                Way::Tunnel { encapsulation, .. } => tunnel(host, peer, encapsulation, false),
+                way => way,
+            };
+            tables.servers.insert(self.slot(host, peer), entry(peer, peer == host, way));
+            if peer != host {
+                let way = tunnel(host, peer, Encapsulation::Gue, true);
+                tables.servers.insert(self.slot(host, peer) + 50, entry(peer, false, way));
+            }
+        }
+        let hash = self.ring(host, members, false);
+        let previous = self.ring(host, before, true);
+        tables.rings.insert(0, Ring { order: Vec::new(), hash, previous }.into());
+        tables
+    }
+
+    fn hosts(
+        &self,
+        alive: &BTreeSet<usize>,
+        members: &BTreeSet<usize>,
+        before: &BTreeSet<usize>,
+    ) -> BTreeMap<usize, Tables> {
+        alive.iter().map(|&host| (host, self.tables(host, alive, members, before))).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Added,
+    Removed,
+    Drained,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![Just(Change::Added), Just(Change::Removed), Just(Change::Drained)]
+}
+
+fn method() -> impl Strategy<Value = Way> {
+    let way = |encapsulation| tunnel(0, 0, encapsulation, false);
+    prop_oneof![Just(Way::Link), Just(way(Encapsulation::Ipip)), Just(way(Encapsulation::Gue))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn a_change_of_hosts_moves_no_open_flow(
+        seed: u64, stateless: bool, method in method(), change in change(), hosts in 3..=HOSTS_MAX,
+    ) {
+        let farm = Farm { stateless, method, seed };
+        let mut dice = Dice(seed);
+        let changed = dice.below(hosts);
+        let all: BTreeSet<usize> = (0..hosts).collect();
+        let others: BTreeSet<usize> = all.iter().copied().filter(|host| *host != changed).collect();
+        let (alive0, ring0, alive1, ring1) = match change {
+            Change::Added => (&others, &others, &all, &all),
+            Change::Removed => (&all, &all, &others, &others),
+            Change::Drained => (&all, &all, &all, &others),
+        };
+        let before = farm.hosts(alive0, ring0, ring0);
+        // A host that isn't there has tables that name nobody.
+        let mut worlds: Vec<World> =
+            (0..hosts).map(|host| World::of(before.get(&host).cloned().unwrap_or_default())).collect();
+        let entries: Vec<usize> = alive0.iter().copied().collect();
+        let mut flows = Vec::new();
+        for port in 40_000..40_060 {
+            let entry = entries[dice.below(entries.len())];
+            let (_, server) = follow(&worlds, entry, &segment(entry, port, SYN));
+            let server = server.unwrap();
+            for entry in &entries {
+                let (_, again) = follow(&worlds, *entry, &segment(*entry, port, ACK));
+                prop_assert_eq!(again, Some(server), "all hosts agree");
+            }
+            flows.push((port, server));
+        }
+        for (host, tables) in farm.hosts(alive1, ring1, ring0) {
+            worlds[host].tables = tables;
+        }
+        for (port, server) in flows.into_iter().filter(|(_, server)| alive1.contains(server)) {
+            for &entry in alive1 {
+                let (by, again) = follow(&worlds, entry, &segment(entry, port, ACK));
+                prop_assert_eq!(again, Some(server), "from {} by {:?}", entry, by);
+            }
+        }
+    }
+}

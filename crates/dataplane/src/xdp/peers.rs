@@ -1,0 +1,50 @@
+//! The MACs that other hosts pass packets on with, where the kernel's side looks for a frame's source.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::Instant;
+
+use evener_core::tables::PEERS_MAX;
+use evener_core::wire::Mac;
+
+use super::abi;
+use super::apply::separating;
+use super::program::Program;
+use crate::EngineError;
+
+impl Program {
+    /// Writes all peers to the half that is not in force, each to a place of its own, and switches.
+    pub(super) fn write_peers(&mut self, peers: &BTreeSet<Mac>) -> Result<(), EngineError> {
+        let word = &self.peers_in[0];
+        let (old, half) = (word.load(Relaxed), (word.load(Relaxed) & 1) ^ 1);
+        let new = if peers.is_empty() {
+            0
+        } else {
+            let bits: Vec<u64> = peers.iter().copied().map(abi::mac_bits).collect();
+            let room = || EngineError::Capacity(format!("{} hosts are more than {PEERS_MAX}", peers.len()));
+            let multiplier = separating::<{ abi::PEER_PLACES }>(&bits, old).ok_or_else(room)?;
+            let places = &self.peers[half as usize * abi::PEER_PLACES..][..abi::PEER_PLACES];
+            for place in places {
+                place.store(0, Relaxed);
+            }
+            for bits in bits {
+                places[abi::place_of::<{ abi::PEER_PLACES }>(bits, multiplier)].store(bits, Relaxed);
+            }
+            (multiplier & !1) | half
+        };
+        word.store(new, Release);
+        self.committed = Instant::now();
+        Ok(())
+    }
+
+    /// What an earlier daemon wrote.
+    pub(super) fn adopted_peers(&self) -> BTreeSet<Mac> {
+        match self.peers_in[0].load(Relaxed) {
+            0 => BTreeSet::new(),
+            word => {
+                let half = &self.peers[(word & 1) as usize * abi::PEER_PLACES..][..abi::PEER_PLACES];
+                half.iter().filter_map(|place| abi::mac_of(place.load(Relaxed))).collect()
+            }
+        }
+    }
+}

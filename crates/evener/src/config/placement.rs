@@ -1,0 +1,129 @@
+//! `placement` of a service, and what every host's being a director asks of the file.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use evener_core::farm::{Placement, Server};
+use toml::Spanned;
+
+use super::once::Once;
+use super::problems::{Problem, Span};
+use super::section::Section;
+use super::service::Placed;
+use super::{Farm, addresses, values};
+
+const PLACEMENTS: [(&str, Placement); 2] =
+    [("director", Placement::Director), ("every-host", Placement::EveryHost)];
+
+/// Reads `placement`.
+pub(super) fn read(section: &mut Section<'_>) -> Placement {
+    let placement = section.or("placement", values::choice(&PLACEMENTS, &[]), Placement::Director);
+    if let Some(span) = section.key_span("discover").filter(|_| placement == Placement::EveryHost) {
+        let message = "with \"every-host\" hosts know each other by name: none is found by `discover`";
+        let help = "list every host as [[service.server]], and remove it";
+        section.problem(Problem::new(span, message, help));
+    }
+    placement
+}
+
+/// Reads `stateless`.
+pub(super) fn stateless(section: &mut Section<'_>, placement: Placement, policy: &str) -> bool {
+    let Some(stateless) = section.get("stateless", values::flag) else { return false };
+    let problem = |message: &str, help: &str| section.problem(Problem::new(stateless.span(), message, help));
+    if placement != Placement::EveryHost {
+        problem("`stateless` is only for placement \"every-host\"", "remove it");
+    } else if policy != "hash" && *stateless.get_ref() {
+        problem(
+            "only policy \"hash\" comes to the same choice for every packet without remembering it",
+            "write policy = \"hash\", or remove `stateless`",
+        );
+    }
+    stateless.into_inner()
+}
+
+/// Reads `publish` of a server: one address or several.
+pub(super) fn publish(section: &mut Section<'_>, placement: Placement) -> Vec<Spanned<IpAddr>> {
+    let published = section.one_or_list("publish", addresses::published);
+    if let Some(span) = section.key_span("publish").filter(|_| placement != Placement::EveryHost) {
+        let help = "remove it, or add placement = \"every-host\" to the service";
+        section.problem(Problem::new(span, "`publish` is only for placement \"every-host\"", help));
+    }
+    published
+}
+
+/// Makes published addresses the service's, on the port of its first.
+pub(super) fn join(addresses: &mut Vec<Spanned<SocketAddr>>, published: &[Published]) {
+    let Some(port) = addresses.first().map(|first| first.get_ref().port()) else { return };
+    for Published { address, .. } in published {
+        let ip = *address.get_ref();
+        if !addresses.iter().any(|known| known.get_ref().ip() == ip) {
+            addresses.push(Spanned::new(address.span(), SocketAddr::new(ip, port)));
+        }
+    }
+}
+
+/// A service address that a host owns.
+pub(super) struct Published {
+    pub(super) host: String,
+    pub(super) address: Spanned<IpAddr>,
+}
+
+/// What hosts must agree on before they can know each other.
+pub(super) fn check(root: &Section<'_>, farm: &Farm, placed: &[Placed]) {
+    let every_host = || placed.iter().filter(|placed| placed.service.is_on_every_host());
+    let Some(first) = every_host().next() else { return };
+    if farm.secret_file.is_none() {
+        let message = "hosts of placement \"every-host\" know each other by a secret, and [farm] names none";
+        let help = "run `evener keygen FILE` once, copy FILE to every host, and add secret_file = \"FILE\" to [farm]";
+        root.problem(Problem::new(first.name.clone(), message, help));
+    }
+    check_names(root, every_host());
+    check_owners(root, every_host());
+}
+
+/// A host is the same one in every service.
+fn check_names<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a Placed>) {
+    let mut known: Vec<(&Server, &Span)> = Vec::new();
+    for Placed { service, name: span, .. } in placed {
+        for server in &service.servers {
+            let differs = |(other, _): &&(&Server, &Span)| {
+                (other.name == server.name) != (other.address == server.address)
+            };
+            if let Some((other, there)) = known.iter().find(differs) {
+                let message = format!(
+                    "{} has the address {} in this service, and {} has {} in another",
+                    server.name, server.address, other.name, other.address
+                );
+                let help = "give a host the same name and the same address in every service";
+                root.problem(Problem::new(span.clone(), message, help).also((*there).clone(), "the other"));
+            }
+        }
+        known.extend(service.servers.iter().map(|server| (server, span)));
+    }
+}
+
+/// An address is one host's, and not the one by which the host itself is known.
+fn check_owners<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a Placed>) {
+    let mut owners: BTreeMap<IpAddr, (&str, Span)> = BTreeMap::new();
+    for Placed { service, published, .. } in placed {
+        let mut of_service = Once::new();
+        for Published { host, address } in published {
+            let ip = *address.get_ref();
+            let help = "an address is one host's: remove it from the other";
+            let message = format!("{ip} is published twice in this service");
+            let new = of_service.first(root, ip, address.span(), message, help);
+            let owner = owners.entry(ip).or_insert((host, address.span()));
+            if new && owner.0 != host {
+                let message =
+                    format!("{ip} is published by {host} here and by {} in another service", owner.0);
+                root.problem(Problem::new(address.span(), message, help).also(owner.1.clone(), "first here"));
+            }
+            if let Some(own) = service.servers.iter().find(|server| server.address == ip) {
+                let message =
+                    format!("{ip} is the own address of {}, and can't be the service's too", own.name);
+                let help = "publish another one, which clients connect to";
+                root.problem(Problem::new(address.span(), message, help));
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What the director makes of the other hosts, and what it tells them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evener_core::farm::Service;
+use evener_core::health::{self, Health, State};
+use evener_core::load::Loaded;
+use evener_core::membership::Member;
+use evener_core::peers::{HostState, Notice, Own, Received, Tick};
+use evener_core::plan::{self, MemberState, ServerName};
+use evener_core::policy;
+use evener_core::sessions::ticks;
+use evener_core::tables::{NO_SERVER, Tables};
+
+use super::director::{DirectError, Director};
+use super::hosts::{self, Hosts, Identity};
+use crate::config::Config;
+use crate::network::Network;
+
+/// A claimed address is announced so often, once with each report (RFC 5227, section 2.3).
+const ANNOUNCEMENTS: u32 = 3;
+/// Load counts in hundredths of a session, and a report moves it by a quarter of the way to what is now: sessions
+/// come and go many times between two reports.
+const LOAD_UNIT: u64 = 100;
+const LOAD_STEP: u64 = 4;
+
+/// What is to be sent on the links after a report.
+#[derive(Debug, Default)]
+pub(super) struct Errands {
+    /// Addresses to ask everyone for.
+    pub(super) asks: Vec<IpAddr>,
+    /// Addresses to tell everyone of.
+    pub(super) announcements: BTreeSet<IpAddr>,
+}
+
+impl Director {
+    /// The bit that stands for a service in what hosts say, if every host decides it.
+    fn bit(&self, service: &str) -> Option<u64> {
+        bits().zip(self.config.every_host()).find(|(_, known)| known.name == service).map(|(bit, _)| bit)
+    }
+
+    /// A server that is one of the hosts, and all that decides whether it takes new sessions. Of itself a host knows;
+    /// what it knows of others they have said.
+    pub(super) fn host_state(&self, hosts: &Hosts, service: &Service, member: Member) -> MemberState {
+        let name = ServerName { service: service.name.clone(), server: member.name.clone() };
+        let state = hosts.state(&member.name);
+        let bit = self.bit(&service.name).unwrap_or_default();
+        let said = state.as_ref();
+        let ready = said.is_some_and(|host| host.ready);
+        let health = match self.healths.get(&name).map(Health::status) {
+            // Rings are the same before and after it joins, everywhere.
+            Some(own) if member.local && ready => own,
+            _ if member.local => Health::new(&service.health, 0).status(),
+            _ => said.map_or_else(|| Health::new(&service.health, 0).status(), |host| status(host, bit)),
+        };
+        let drained = self.drained.contains(&name);
+        MemberState {
+            health,
+            admin_draining: if member.local { drained } else { said.is_some_and(|h| h.draining & bit != 0) },
+            alive: member.local || said.is_some_and(|host| host.alive),
+            share: hosts.shares.get(&name).copied(),
+            member,
+        }
+    }
+
+    /// What the plan is to know of this host among others.
+    pub(super) fn planned_hosts(&self) -> plan::Hosts {
+        let Some(hosts) = &self.hosts else { return plan::Hosts::default() };
+        let others = hosts.peers.hosts().into_iter().filter(|host| !host.own);
+        plan::Hosts { owned: hosts.peers.owned().clone(), macs: others.flat_map(|host| host.macs).collect() }
+    }
+
+    /// Takes in what another host says, and answers.
+    ///
+    /// # Errors
+    /// As [`Director::replan`].
+    pub(super) fn hear_host(&mut self, datagram: &[u8], now_ms: u64) -> Result<(), DirectError> {
+        let Some(hosts) = &mut self.hosts else { return Ok(()) };
+        let Received { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
+        log(&notices);
+        // The answer says that what was heard is heeded: it must be, before.
+        let done = if changed { self.replan() } else { Ok(()) };
+        if let (Some(hosts), Some((to, answer))) = (&self.hosts, answer) {
+            hosts.send(to, &answer);
+        }
+        done
+    }
+
+    /// Somebody answers for an address.
+    pub(super) fn answered(&mut self, address: IpAddr, now_ms: u64) {
+        if let Some(hosts) = &mut self.hosts {
+            log(&hosts.peers.answered(now_ms, address));
+        }
+    }
+
+    /// When hosts are next to be told something; never where there are none.
+    pub(super) fn next_report_at(&self) -> u64 {
+        self.hosts.as_ref().map_or(u64::MAX, |hosts| hosts.peers.next_at())
+    }
+
+    /// Tells the other hosts how this one is, if it is time, and draws conclusions from what they have said.
+    ///
+    /// # Errors
+    /// As [`Director::replan`].
+    pub(super) fn report(&mut self, now_ms: u64) -> Result<Errands, DirectError> {
+        if self.next_report_at() > now_ms {
+            return Ok(Errands::default());
+        }
+        self.renew_lease();
+        self.measure_load();
+        self.say_own();
+        let Some(hosts) = &mut self.hosts else { return Ok(Errands::default()) };
+        let Tick { datagrams, asks, claimed, notices, changed } = hosts.peers.tick(now_ms);
+        log(&notices);
+        for (to, datagram) in &datagrams {
+            hosts.send(*to, datagram);
+        }
+        hosts.to_announce.extend(claimed.into_iter().map(|address| (address, ANNOUNCEMENTS)));
+        let owned = hosts.peers.owned();
+        hosts.to_announce.retain(|address, left| *left > 0 && owned.contains(address));
+        let announcements = hosts.to_announce.keys().copied().collect();
+        hosts.to_announce.values_mut().for_each(|left| *left -= 1);
+        if self.share_out() || changed {
+            // Only who answers for an address may announce it.
+            self.replan()?;
+        }
+        Ok(Errands { asks, announcements })
+    }
+
+    /// The engine may answer for addresses for a while: less than it takes until others think that this host is gone.
+    fn renew_lease(&self) {
+        let lease_ms = self.config.farm.peers.silence_ms * 2 / 3;
+        let until = self.hosts.as_ref().map(|_| self.engine.now().wrapping_add(ticks(lease_ms)));
+        self.engine.memory().lease.set(until);
+    }
+
+    fn measure_load(&mut self) {
+        let active: u64 = self.own_slots().iter().map(|slot| self.active(*slot)).sum();
+        if let Some(hosts) = &mut self.hosts {
+            hosts.load = (hosts.load * (LOAD_STEP - 1) + active * LOAD_UNIT) / LOAD_STEP;
+        }
+    }
+
+    /// Has the next report say how this host is; one that says something new goes out soon.
+    pub(super) fn say_own(&mut self) {
+        let Some(hosts) = &mut self.hosts else { return };
+        let (mut up, mut draining) = (0, 0);
+        for (bit, service) in bits().zip(self.config.every_host()) {
+            let name = ServerName { service: service.name.clone(), server: hosts.identity.name.clone() };
+            let is_up = self.healths.get(&name).is_some_and(|health| health.status().state == State::Up);
+            up |= if is_up { bit } else { 0 };
+            draining |= if self.drained.contains(&name) { bit } else { 0 };
+        }
+        let load = u32::try_from(hosts.load.div_ceil(LOAD_UNIT)).unwrap_or(u32::MAX);
+        hosts.peers.set_own(Own { load, up, draining, macs: self.interfaces.values().copied().collect() });
+    }
+
+    /// This host's own slots, each once.
+    fn own_slots(&self) -> BTreeSet<u16> {
+        self.plan.tables.vips.values().map(|vip| vip.own).filter(|own| *own != NO_SERVER).collect()
+    }
+
+    fn active(&self, slot: u16) -> u64 {
+        self.engine.memory().counts.active.get(usize::from(slot)).map_or(0, |active| active.load(Relaxed))
+    }
+
+    /// Shares out anew what this host is asked for, where the policy goes by load; whether that changed anything.
+    fn share_out(&mut self) -> bool {
+        let by_load =
+            |service: &&Service| policy::by_name(service.policy).is_some_and(|policy| policy.by_load());
+        let services = self.config.every_host().filter(by_load);
+        let usable: Vec<_> =
+            services.map(|service| (service.name.clone(), self.usable_members(service))).collect();
+        let Some(hosts) = &mut self.hosts else { return false };
+        let known = hosts.peers.hosts();
+        let loaded = |member: &Member| Loaded {
+            weight: member.weight,
+            load: known.iter().find(|host| host.name == member.name).map_or(0, |host| host.load),
+        };
+        let mut shares = BTreeMap::new();
+        let mut balances = BTreeMap::new();
+        for (service, members) in usable {
+            let (own, others): (Vec<_>, Vec<_>) = members.iter().partition(|member| member.local);
+            let Some(own) = own.first() else { continue };
+            let mut balance = hosts.balances.get(&service).copied().unwrap_or_default();
+            let loads: Vec<Loaded> = others.iter().map(|member| loaded(member)).collect();
+            let of = balance.shares(loaded(own), &loads);
+            let names = std::iter::once(own).chain(&others).map(|member| member.name.clone());
+            let named = names.map(|server| ServerName { service: service.clone(), server });
+            shares.extend(named.zip(of));
+            balances.insert(service, balance);
+        }
+        hosts.balances = balances;
+        let changed = hosts.shares != shares;
+        hosts.shares = shares;
+        changed
+    }
+
+    /// The servers that may be given new sessions, and this host in any case.
+    fn usable_members(&self, service: &Service) -> Vec<Member> {
+        let usable = |state: &MemberState| {
+            state.member.local || state.health.state == State::Up && !state.admin_draining
+        };
+        self.member_states(service).into_iter().filter(usable).map(|state| state.member).collect()
+    }
+
+    /// Whether a new file leaves this host who it is.
+    ///
+    /// # Errors
+    /// A sentence: what a running daemon can't become.
+    pub(super) fn still_this_host(&self, config: &Config, network: &Network) -> Result<(), String> {
+        let found = Identity::find(config, network)?;
+        let restart = "restart the daemon for that (`evener run --keep` leaves traffic flowing meanwhile)";
+        match (&self.hosts, found) {
+            (None, None) => Ok(()),
+            (Some(hosts), Some(found)) if hosts.identity == found => {
+                let same = (&config.farm.secret_file, config.farm.peers.port)
+                    == (&self.config.farm.secret_file, self.config.farm.peers.port);
+                if same {
+                    Ok(())
+                } else {
+                    Err(format!("[farm] secret_file and port are read at the start only: {restart}"))
+                }
+            }
+            (Some(hosts), Some(found)) => {
+                Err(format!("this host is {} and would be {}: {restart}", hosts.identity.name, found.name))
+            }
+            _ => Err(format!("placement \"every-host\" comes and goes only with a start: {restart}")),
+        }
+    }
+
+    /// Whose a server is that isn't this host's, if every host decides.
+    pub(super) fn other_host(&self, server: &ServerName) -> Option<String> {
+        let hosts = self.hosts.as_ref().filter(|_| self.bit(&server.service).is_some())?;
+        (hosts.identity.name != server.server).then(|| server.server.clone())
+    }
+
+    /// Has the others know what is new in the file.
+    pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) {
+        if let Some(hosts) = &mut self.hosts {
+            let settings = hosts::settings(&self.config, &hosts.identity, &hosts.secret);
+            log(&hosts.peers.reconfigure(settings, now_ms));
+        }
+    }
+
+    /// Takes up what ran before this daemon: who was there, and which addresses this host answered for.
+    pub(super) fn resume_hosts(&mut self, running: &Tables, now_ms: u64) {
+        let lease = self.engine.memory().lease;
+        let answers = lease.until().is_some() && lease.holds(self.engine.now());
+        let announced =
+            running.vips.iter().filter(|(_, vip)| vip.announce && vip.own != NO_SERVER && answers);
+        let owned: BTreeSet<IpAddr> = announced.map(|(key, _)| key.address).collect();
+        let up = up_bits(&self.config, running);
+        if let Some(hosts) = self.hosts.as_mut().filter(|_| !up.is_empty()) {
+            hosts.peers.resume(now_ms, up.into_iter(), &owned);
+        }
+    }
+
+    /// Tells the others that this host leaves, and falls silent for its addresses. Their new owners need a moment, in
+    /// which packets still flow.
+    pub(super) fn leave_hosts(&mut self, now_ms: u64) -> bool {
+        let now = self.engine.now();
+        let Some(hosts) = &mut self.hosts else { return false };
+        for (to, datagram) in hosts.peers.leave(now_ms) {
+            hosts.send(to, &datagram);
+        }
+        self.engine.memory().lease.set(Some(now));
+        true
+    }
+}
+
+/// The bits of services, in the order of the file.
+pub(super) fn bits() -> impl Iterator<Item = u64> {
+    (0..u64::BITS).map(|number| 1 << number)
+}
+
+/// What a host has said of its own server.
+fn status(host: &HostState, bit: u64) -> health::Status {
+    let state = match (host.alive, host.ready && host.up & bit != 0) {
+        (true, true) => State::Up,
+        (false, _) if host.heard_ms.is_none() => State::Unknown,
+        _ => State::Down,
+    };
+    health::Status { state, since_ms: host.since_ms, was_up: host.heard_ms.is_some() }
+}
+
+/// The hosts that a running data plane sends new sessions to, with the bits of the services.
+fn up_bits<'a>(config: &'a Config, running: &Tables) -> BTreeMap<&'a str, u64> {
+    let mut hosts = BTreeMap::<&str, u64>::new();
+    for (bit, service) in bits().zip(config.every_host()) {
+        for server in &service.servers {
+            let identity = plan::identity(&service.name, &server.name);
+            if running.servers.values().any(|entry| entry.identity == identity && entry.up) {
+                *hosts.entry(&server.name).or_default() |= bit;
+            }
+        }
+    }
+    hosts
+}
+
+fn log(notices: &[Notice]) {
+    for notice in notices {
+        match notice {
+            Notice::Heard { .. }
+            | Notice::Agrees { .. }
+            | Notice::Claimed { .. }
+            | Notice::Released { .. } => {
+                tracing::info!("{notice}");
+            }
+            _ => tracing::warn!("{notice}"),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Farms whose every host is a director, in the experiments of Distributed Packet Rewriting, section 4: throughput
+//! and delay of the variants (figures 2 and 3), and how they scale (figures 4 and 5). As there, one server is worth a
+//! fixed rate, here that of its replies, and what it passes on to others costs it nothing but the machine's time.
+
+mod plot;
+mod scaling;
+mod system;
+mod variants;
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::Effort;
+use crate::load::Mix;
+
+/// What a server replies with at most, in megabits a second.
+const SERVER_MBITS: u32 = 30;
+
+/// All figures.
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    variants: variants::Outcome,
+    scaling: scaling::Outcome,
+}
+
+/// A line of a figure: what is measured of a system, point by point.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Line {
+    name: String,
+    points: Vec<(f64, f64)>,
+}
+
+/// A figure.
+#[derive(Debug)]
+struct Figure<'a> {
+    file: &'static str,
+    title: &'static str,
+    x: &'static str,
+    y: &'static str,
+    lines: &'a [Line],
+}
+
+/// Measures all of it.
+pub(super) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outcome> {
+    let outcome = Outcome { variants: variants::run(effort)?, scaling: scaling::run(effort)? };
+    if let Some(folder) = plots {
+        outcome.figures().iter().try_for_each(|figure| plot::write(folder, figure))?;
+    }
+    Ok(outcome)
+}
+
+impl Outcome {
+    pub(super) fn is_whole(&self) -> bool {
+        self.variants.errors + self.scaling.errors == 0
+    }
+
+    pub(super) fn print(&self) {
+        println!(
+            "Every host a director: servers that reply with {SERVER_MBITS} Mbit/s each (about {:.0} requests",
+            rate()
+        );
+        println!("per second), SPECweb96's mix of files, a new connection for each.");
+        println!();
+        self.variants.print();
+        println!();
+        self.scaling.print();
+        println!();
+    }
+
+    fn figures(&self) -> [Figure<'_>; 4] {
+        let figure = |file, title, x, y, lines| Figure { file, title, x, y, lines };
+        let (variants, scaling) = (&self.variants, &self.scaling);
+        let (asked, answered) = ("requests per second, asked", "requests per second, answered");
+        [
+            figure("figure-2.svg", "Throughput of variants", asked, answered, &variants.throughput),
+            figure("figure-3.svg", "Delay of variants", asked, "milliseconds, mean", &variants.delay),
+            figure(
+                "figure-4.svg",
+                "Throughput by population",
+                "users per server",
+                answered,
+                &scaling.throughput,
+            ),
+            figure(
+                "figure-5.svg",
+                "Peak throughput by farm size",
+                "servers",
+                "megabits per second",
+                &scaling.peaks,
+            ),
+        ]
+    }
+}
+
+/// Requests per second that a server is worth.
+fn rate() -> f64 {
+    f64::from(SERVER_MBITS) * 1e6 / 8.0 / Mix::mean_len()
+}

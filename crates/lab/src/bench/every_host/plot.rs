@@ -1,0 +1,52 @@
+//! Figures as SVG.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use plotters::prelude::*;
+
+use super::{Figure, Line};
+
+const SIZE: (u32, u32) = (720, 480);
+
+/// Writes a figure to a folder, which is made if it isn't there.
+pub(super) fn write(folder: &Path, figure: &Figure<'_>) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("Making {} failed", folder.display()))?;
+    let path = folder.join(figure.file);
+    // the library's errors borrow what they are about
+    draw(&path, figure).map_err(|why| anyhow!("Plotting {} failed: {why}", path.display()))
+}
+
+fn draw(path: &Path, figure: &Figure<'_>) -> Result<(), String> {
+    let told = |why: &dyn std::fmt::Display| why.to_string();
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&WHITE).map_err(|why| told(&why))?;
+    let most = |of: fn(&(f64, f64)) -> f64| {
+        let values = figure.lines.iter().flat_map(|line| &line.points).map(of);
+        1.05 * values.fold(1.0, f64::max)
+    };
+    let mut chart = ChartBuilder::on(&root)
+        .caption(figure.title, ("sans-serif", 20))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..most(|point| point.0), 0.0..most(|point| point.1))
+        .map_err(|why| told(&why))?;
+    chart.configure_mesh().x_desc(figure.x).y_desc(figure.y).draw().map_err(|why| told(&why))?;
+    for (number, Line { name, points }) in figure.lines.iter().enumerate() {
+        let colour = Palette99::pick(number).to_rgba();
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3))
+            .map_err(|why| told(&why))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK)
+        .draw()
+        .map_err(|why| told(&why))?;
+    root.present().map_err(|why| told(&why))
+}

@@ -1,0 +1,63 @@
+//! The systems that are compared: farms of servers that are held to a rate, with or without the product on them.
+
+use std::any::Any;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+
+use super::SERVER_MBITS;
+use crate::evener::{Plan, Team};
+use crate::family::Family;
+use crate::farm::{Builder, Farm, WEB_PORT};
+use crate::host::Host;
+use crate::load::Mix;
+use crate::web;
+
+pub(super) const STATEFUL: &str = "method = \"l2\"\npolicy = \"round-robin\"\n";
+pub(super) const STATELESS: &str = "method = \"l2\"\npolicy = \"hash\"\nstateless = true\n";
+
+/// A system at work.
+pub(super) struct System {
+    /// What clients ask.
+    pub(super) targets: Vec<SocketAddr>,
+    /// Who asks.
+    pub(super) client: Host,
+    _running: Box<dyn Any>,
+}
+
+impl System {
+    /// So many servers that clients go straight to.
+    pub(super) fn straight(servers: u8) -> Result<System> {
+        let farm = farm(servers)?;
+        Ok(System { targets: farm.straight(), client: farm.client(0).clone(), _running: Box::new(farm) })
+    }
+
+    /// So many hosts that serve and pass on. Requests come to all of them alike, or to the first alone.
+    pub(super) fn every_host(hosts: u8, keys: &str, balanced: bool) -> Result<System> {
+        let arrivals = if balanced { hosts } else { 1 };
+        Self::team(Plan::new("auto", keys, hosts.into()), arrivals)
+    }
+
+    /// So many servers, and a host before them that only passes on.
+    pub(super) fn centralised(servers: u8, keys: &str) -> Result<System> {
+        let mut plan = Plan::new("auto", keys, usize::from(servers) + 1);
+        plan.weights[0] = 0;
+        Self::team(plan, 1)
+    }
+
+    fn team(plan: Plan, arrivals: u8) -> Result<System> {
+        let farm = farm(u8::try_from(plan.weights.len())?)?;
+        let team = Team::start(farm, plan).context("The hosts of a farm did not come together")?;
+        let targets =
+            (0..arrivals.into()).map(|host| (team.farm.own_vip(Family::V4, host), WEB_PORT).into()).collect();
+        Ok(System { targets, client: team.farm.client(0).clone(), _running: Box::new(team) })
+    }
+}
+
+fn farm(servers: u8) -> Result<Farm> {
+    let builder: Builder = Farm::builder().every_host(servers).offload_replies();
+    let farm = builder.build()?;
+    web::write_by_length(&farm, &Mix::lengths())?;
+    farm.servers().iter().try_for_each(|host| host.limit_replies(SERVER_MBITS))?;
+    Ok(farm)
+}

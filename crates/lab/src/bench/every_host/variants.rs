@@ -1,0 +1,105 @@
+//! Throughput and delay by the rate that is asked for (figures 2 and 3): two servers, in the paper's six set-ups.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::system::{STATEFUL, STATELESS, System};
+use super::{Line, rate};
+use crate::bench::Effort;
+use crate::load::{Report, Schedule};
+use crate::table::Table;
+
+/// Rates that are asked for, as parts of what two servers are worth.
+const ASKED: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
+/// A delay is told as long as so much of what was asked is answered.
+const NEARLY: f64 = 0.93;
+const WARMUP: Duration = Duration::from_millis(500);
+
+type Start = fn() -> Result<System>;
+
+const SYSTEMS: [(&str, Start); 6] = [
+    ("one host", || System::straight(1)),
+    ("two hosts, no routing", || System::straight(2)),
+    ("centralised", || System::centralised(2, STATEFUL)),
+    ("stateless, imbalanced", || System::every_host(2, STATELESS, false)),
+    ("stateful, imbalanced", || System::every_host(2, STATEFUL, false)),
+    ("stateful, balanced", || System::every_host(2, STATEFUL, true)),
+];
+
+/// Both figures.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Outcome {
+    /// Requests per second that were answered, by those that were asked.
+    pub(super) throughput: Vec<Line>,
+    /// Milliseconds on average from when a request was due, by requests per second.
+    pub(super) delay: Vec<Line>,
+    /// Requests that failed.
+    pub(super) errors: u64,
+}
+
+pub(super) fn run(effort: Effort) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    for (name, start) in SYSTEMS {
+        eprintln!("every host: {name}");
+        let system = start()?;
+        let mut throughput = Line { name: name.to_owned(), points: Vec::new() };
+        let mut delay = throughput.clone();
+        let step = if effort.few_points { 3 } else { 1 };
+        for part in ASKED.into_iter().step_by(step) {
+            let asked = part * 2.0 * rate();
+            let report = measure(&system, asked, effort)?;
+            outcome.errors += report.errors.total();
+            throughput.points.push((asked, report.requests_per_second));
+            if report.requests_per_second >= NEARLY * asked {
+                delay.points.push((asked, report.mean_us / 1e3));
+            }
+        }
+        outcome.throughput.push(throughput);
+        outcome.delay.push(delay);
+    }
+    Ok(outcome)
+}
+
+fn measure(system: &System, rate: f64, effort: Effort) -> Result<Report> {
+    let targets = system.targets.clone();
+    Schedule { targets, rate, duration: effort.each_point, warmup: WARMUP }.run_on(&system.client)
+}
+
+impl Outcome {
+    pub(super) fn print(&self) {
+        println!("Answered, by requests per second that are asked of two servers (figure 2):");
+        println!();
+        print!("{}", self.table(&self.throughput, 0));
+        println!();
+        println!("Milliseconds on average, as long as about all are answered (figure 3):");
+        println!();
+        print!("{}", self.table(&self.delay, 1));
+        if self.errors > 0 {
+            println!("\n{} requests failed.", self.errors);
+        }
+    }
+
+    fn table(&self, lines: &[Line], digits: usize) -> Table {
+        let asked: Vec<f64> = self
+            .throughput
+            .first()
+            .into_iter()
+            .flat_map(|line| &line.points)
+            .map(|(asked, _)| *asked)
+            .collect();
+        let heading: Vec<String> = std::iter::once("asked".to_owned())
+            .chain(asked.iter().map(|asked| format!("{asked:.0}")))
+            .collect();
+        let mut table = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
+        for line in lines {
+            let cell = |asked: &f64| {
+                let point = line.points.iter().find(|(at, _)| at == asked);
+                point.map_or_else(|| "-".to_owned(), |(_, found)| format!("{found:.digits$}"))
+            };
+            table.row(std::iter::once(line.name.clone()).chain(asked.iter().map(cell)));
+        }
+        table
+    }
+}

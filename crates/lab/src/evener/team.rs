@@ -1,0 +1,195 @@
+//! The product on every host of a farm: one file for all of them, and a secret that they share.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+
+use super::{Evener, Peer, program};
+use crate::family::Family;
+use crate::farm::{Farm, WEB_PORT};
+use crate::host::Host;
+use crate::wait::{self, LONG};
+
+/// The port of the hosts' own datagrams.
+pub const PEERS_PORT: u16 = 9181;
+
+/// What the file of such a farm says.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// `auto`, `xdp` or `packet`.
+    pub engine: String,
+    /// Lines of every service, such as its method and policy.
+    pub keys: String,
+    /// How hosts are probed.
+    pub health: String,
+    /// The hosts that are listed, by weight; the farm may have more.
+    pub weights: Vec<u16>,
+    /// Of the service addresses and the hosts' own.
+    pub family: Family,
+    /// The port of a service over UDP besides the web's.
+    pub udp: Option<u16>,
+}
+
+impl Plan {
+    /// So many hosts alike that are not probed, and IPv4.
+    pub fn new(engine: &str, keys: &str, hosts: usize) -> Plan {
+        Plan {
+            engine: engine.to_owned(),
+            keys: keys.to_owned(),
+            health: "[service.health]\nkind = \"none\"\n".to_owned(),
+            weights: vec![1; hosts],
+            family: Family::V4,
+            udp: None,
+        }
+    }
+
+    /// The file, for hosts that share a secret.
+    pub fn file(&self, farm: &Farm, secret: &Path) -> String {
+        let mut text = format!(
+            "[engine]\nkind = \"{}\"\nsessions_max = 65536\n\n[farm]\nsecret_file = \"{}\"\n\n",
+            self.engine,
+            secret.display()
+        );
+        text += &self.service(farm, "web", WEB_PORT, "");
+        if let Some(port) = self.udp {
+            text += &self.service(farm, "udp", port, "protocol = \"udp\"\n");
+        }
+        text
+    }
+
+    fn service(&self, farm: &Farm, name: &str, port: u16, more: &str) -> String {
+        let addresses: Vec<String> = self.services(farm, port).map(|service| service.to_string()).collect();
+        let head = format!(
+            "[[service]]\nname = \"{name}\"\naddresses = {addresses:?}\nplacement = \"every-host\"\n{}{more}\n{}\n",
+            self.keys, self.health
+        );
+        let hosts = self.weights.iter().zip(farm.servers()).enumerate();
+        hosts.fold(head, |text, (number, (weight, host))| {
+            text + &format!(
+                "[[service.server]]\nname = \"{}\"\naddress = \"{}\"\npublish = \"{}\"\nweight = {weight}\n\n",
+                host.name(),
+                host.address_in(self.family),
+                farm.own_vip(self.family, number),
+            )
+        })
+    }
+
+    fn services<'a>(
+        &'a self,
+        farm: &'a Farm,
+        port: u16,
+    ) -> impl Iterator<Item = std::net::SocketAddr> + use<'a> {
+        (0..self.weights.len()).map(move |number| (farm.own_vip(self.family, number), port).into())
+    }
+}
+
+/// Hosts that all run the product. What is first goes first.
+#[derive(Debug)]
+pub struct Team {
+    /// By host, as the farm counts its servers.
+    pub hosts: Vec<Evener>,
+    /// What they were told last.
+    pub plan: Plan,
+    /// The file of their secret.
+    pub secret: PathBuf,
+    /// Their farm.
+    pub farm: Farm,
+}
+
+impl Team {
+    /// Starts the product on all hosts that the plan lists, and waits until they are [together](Team::together).
+    pub fn start(farm: Farm, plan: Plan) -> Result<Team> {
+        Self::start_by(farm, plan, &[])
+    }
+
+    /// The same with options such as `--keep`.
+    pub fn start_by(farm: Farm, plan: Plan, options: &[&str]) -> Result<Team> {
+        let secret = farm.server(0).file("farm.key");
+        let words = [program()?.to_string_lossy().into_owned(), "keygen".to_owned()];
+        farm.server(0).run(&[&words[..], &[secret.to_string_lossy().into_owned()]].concat())?;
+        let file = plan.file(&farm, &secret);
+        let hosts = &farm.servers()[..plan.weights.len()];
+        let hosts = thread::scope(|scope| {
+            let file = file.as_str();
+            let start = |host| scope.spawn(move || start_one(host, file, options));
+            let starting: Vec<_> = hosts.iter().map(start).collect();
+            let started =
+                starting.into_iter().map(|one| one.join().map_err(|_| anyhow!("A start panicked"))?);
+            started.collect::<Result<Vec<_>>>()
+        })?;
+        let team = Team { hosts, plan, secret, farm };
+        team.together()?;
+        Ok(team)
+    }
+
+    /// Waits until every host knows all as alive and up, and each answers for the address that it publishes.
+    pub fn together(&self) -> Result<()> {
+        for evener in &self.hosts {
+            let views = wait::for_value(LONG, || evener.hosts(), |peers| self.is_whole(peers))?;
+            views.map_err(|peers| {
+                anyhow!("{} does not see all: {peers:?}\n{}", evener.host.name(), evener.daemon.log())
+            })?;
+            evener.wait_for_servers(self.up() * (1 + usize::from(self.plan.udp.is_some())), LONG)?;
+        }
+        Ok(())
+    }
+
+    /// Hosts that new sessions are given to.
+    fn up(&self) -> usize {
+        self.plan.weights.iter().filter(|weight| **weight > 0).count()
+    }
+
+    fn is_whole(&self, peers: &[Peer]) -> bool {
+        let running = self.hosts.len();
+        peers.len() >= running
+            && peers.iter().all(|peer| peer.own || peer.state == "alive")
+            && (0..running).all(|number| self.owners_seen(peers, number) == [self.farm.server(number).name()])
+    }
+
+    /// Who owns the address of host `number`, as somebody sees it.
+    fn owners_seen<'a>(&self, peers: &'a [Peer], number: usize) -> Vec<&'a str> {
+        let vip = self.farm.own_vip(self.plan.family, number).to_string();
+        peers.iter().filter(|peer| peer.owns.contains(&vip)).map(|peer| peer.name.as_str()).collect()
+    }
+
+    /// Who says of itself that it owns the address of host `number`, among these hosts.
+    pub fn owners(&self, number: usize, among: &[usize]) -> Result<Vec<usize>> {
+        let vip = self.farm.own_vip(self.plan.family, number).to_string();
+        let mut owners = Vec::new();
+        for &host in among {
+            let own = self.hosts[host].hosts()?.into_iter().find(|peer| peer.own);
+            if own.context("A host does not list itself")?.owns.contains(&vip) {
+                owners.push(host);
+            }
+        }
+        Ok(owners)
+    }
+
+    /// The file in force.
+    pub fn file(&self) -> String {
+        self.plan.file(&self.farm, &self.secret)
+    }
+
+    /// Has every host read the plan as it is now, one after another, and starts the product on those that it lists
+    /// since; waits until they are together.
+    pub fn reload(&mut self) -> Result<()> {
+        let file = self.file();
+        for evener in &self.hosts {
+            evener.reload(&file)?;
+        }
+        for host in &self.farm.servers()[self.hosts.len()..self.plan.weights.len()] {
+            self.hosts.push(start_one(host, &file, &[])?);
+        }
+        self.together()
+    }
+
+    /// How often a host counted packets for a reason.
+    pub fn counted(&self, host: usize, reason: &str) -> Result<u64> {
+        Ok(self.hosts[host].status()?.packets.get(reason).copied().unwrap_or_default())
+    }
+}
+
+fn start_one(host: &Host, file: &str, options: &[&str]) -> Result<Evener> {
+    Evener::start_by(host, file, &[], options).with_context(|| format!("{} did not start", host.name()))
+}

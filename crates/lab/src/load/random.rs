@@ -1,0 +1,54 @@
+//! Numbers without a pattern that are the same in every run: ways are compared under the same load.
+
+/// xorshift64* (Vigna 2016).
+#[derive(Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        // neighbouring seeds must not begin alike, and none may be zero
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            random.next();
+        }
+        random
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// More than 0, at most 1.
+    pub(super) fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Less than `bound`.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+
+    /// At least 1, Pareto-distributed.
+    pub(super) fn pareto(&mut self, shape: f64) -> f64 {
+        self.unit().powf(-1.0 / shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_as_they_must_be() {
+        const COUNT: usize = 100_000;
+        let mut random = Random::new(1);
+        let mean = (0..COUNT).map(|_| random.unit()).sum::<f64>() / COUNT as f64;
+        assert!((0.49..0.51).contains(&mean), "{mean}");
+        let mean = (0..COUNT).map(|_| random.pareto(3.0)).sum::<f64>() / COUNT as f64;
+        assert!((1.48..1.52).contains(&mean), "{mean}");
+        assert!((0..100).all(|_| random.below(3) < 3));
+    }
+}

@@ -1,0 +1,103 @@
+//! An open-loop load: requests at times that are set beforehand, however the servers do (as SPECweb96 asks).
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::exchange::Client;
+use super::report::{Report, Tally};
+use super::{Load, Mix, Random, STACK_LEN};
+use crate::host::Host;
+
+/// Requests at a time, at most: what is due beyond them waits.
+const CONNECTIONS_MAX: usize = 128;
+
+/// Requests at a rate, a new connection for each. Their times are those of a Poisson process.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// Connections take turns over these.
+    pub targets: Vec<SocketAddr>,
+    /// Requests that are due in a second.
+    pub rate: f64,
+    /// How long requests are due.
+    pub duration: Duration,
+    /// What comes before this isn't counted.
+    pub warmup: Duration,
+}
+
+impl Schedule {
+    /// Runs on a host of a farm. What is answered within the time is counted as answered; how long it took is
+    /// counted from when it was due: what waits for a slow server waits for it no less where the client does.
+    pub fn run_on(&self, host: &Host) -> Result<Report> {
+        host.enter(|| self.run())
+    }
+
+    fn run(&self) -> Report {
+        let end = self.warmup + self.duration;
+        let (times, mix) = (self.times(end), Mix::new(1));
+        let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let Some(first) = self.targets.first() else { return Report::default() };
+        let load = Load { targets: self.targets.clone(), ..Load::to(*first) };
+        let started = Instant::now();
+        let work = |number: usize| {
+            let mut tally = Tally::default();
+            let mut client = Client::new(&load, number, &stop);
+            while let Some(due) = times.get(next.fetch_add(1, Ordering::Relaxed)) {
+                thread::sleep(due.saturating_sub(started.elapsed()));
+                if started.elapsed() >= end {
+                    break;
+                }
+                client.aim(&mix.next_path());
+                let outcome = client.ask();
+                let now = started.elapsed();
+                match outcome {
+                    Ok(Some(reply)) if (self.warmup..end).contains(&now) => {
+                        tally.answered(&reply, now - *due)
+                    }
+                    Ok(_) => {}
+                    Err(failure) => tally.failed(&failure, now),
+                }
+            }
+            tally
+        };
+        let mut total = Tally::default();
+        thread::scope(|scope| {
+            let start = |number| {
+                let thread = thread::Builder::new().stack_size(STACK_LEN);
+                let work = &work;
+                thread.spawn_scoped(scope, move || work(number))
+            };
+            let workers: Vec<_> = (0..CONNECTIONS_MAX).map(start).collect();
+            workers.into_iter().for_each(|worker| total.add_worker(worker.map(|worker| worker.join())));
+        });
+        total.report(self.duration)
+    }
+
+    /// When requests are due, from the beginning on.
+    fn times(&self, end: Duration) -> Vec<Duration> {
+        let mut random = Random::new(2);
+        let mut at = Duration::ZERO;
+        let next = || {
+            at += Duration::from_secs_f64(-random.unit().ln() / self.rate.max(f64::MIN_POSITIVE));
+            (at < end).then_some(at)
+        };
+        std::iter::from_fn(next).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_are_due_as_asked() {
+        let second = Duration::from_secs(1);
+        let schedule = Schedule { targets: Vec::new(), rate: 200.0, duration: second, warmup: second };
+        let times = schedule.times(50 * second);
+        assert!((9_700..10_300).contains(&times.len()), "{}", times.len());
+        assert!(times.is_sorted() && times.last().is_some_and(|last| *last < 50 * second));
+    }
+}

@@ -1,0 +1,162 @@
+//! Hosts that die or are cut off: their addresses are answered for by others, by one at a time, and given back.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::evener::{PEERS_PORT, Team};
+use evener_lab::host::Host;
+use evener_lab::load::Load;
+use evener_lab::wait::{self, LONG};
+
+use crate::{HASH, IN_TURN, all_whole, downloads, service, shares, unbroken};
+
+on_both_engines! {
+    a_dead_hosts_address_is_answered_and_given_back,
+    a_dead_daemons_address_is_answered_and_given_back,
+    a_split_network_has_one_owner_on_each_side,
+    hosts_that_hear_nothing_claim_nothing_that_is_answered,
+}
+
+/// The MAC address that the router sends to for an address; none as long as it asks.
+fn neighbour(router: &Host, address: IpAddr) -> Result<Option<String>> {
+    let line = router.run(&["ip", "neighbour", "show", &address.to_string()])?;
+    let mut words = line.split_whitespace().skip_while(|word| *word != "lladdr");
+    Ok(words.nth(1).map(str::to_owned))
+}
+
+/// Waits until a new connection to an address is served.
+fn answered(team: &Team, service: SocketAddr) -> Result<()> {
+    wait::until(&format!("{service} is answered"), || {
+        let load = Load { requests: Some(1), timeout: Duration::from_secs(1), ..Load::to(service) };
+        Ok(load.run_on(team.farm.client(0))?.errors.total() == 0)
+    })
+}
+
+fn a_dead_hosts_address_is_answered_and_given_back(engine: &str) -> Result<()> {
+    let team = crate::team(engine, HASH, 4)?;
+    let (router, dead) = (team.farm.router(), team.farm.server(1));
+    let vip = team.farm.own_vip(team.plan.family, 1);
+    let slow = downloads(&team)?;
+    ensure!(neighbour(router, vip)?.as_deref() == Some(dead.mac()), "it answers for its own address");
+
+    let arp = router.capture(1, &format!("arp and host {vip}"))?;
+    dead.unplug()?;
+    wait::until("a peer answers for the address", || {
+        Ok(neighbour(router, vip)?.is_some_and(|mac| mac != dead.mac()))
+    })?;
+    answered(&team, service(&team, 1))?;
+    let announced = arp.stop()?;
+    ensure!(
+        announced.iter().any(|line| line.contains("ff:ff:ff:ff:ff:ff") && line.contains("192.0.2.101")),
+        "{announced:?}"
+    );
+    ensure!(!shares(&team, service(&team, 0), 30)?.contains_key("web2"), "who is dead serves nothing");
+    // connections to any address survive unless the dead host served them
+    let (lost, kept): (Vec<_>, Vec<_>) = slow.into_iter().partition(|download| download.server == "web2");
+    ensure!(kept.iter().any(|download| download.by == 1), "none came by the dead host: {}", lost.len());
+    all_whole(kept)?;
+
+    dead.plug()?;
+    let slow = downloads(&team)?;
+    team.together()?;
+    wait::until("the router knows that it is back", || {
+        Ok(neighbour(router, vip)?.as_deref() == Some(dead.mac()))
+    })?;
+    ensure!(shares(&team, service(&team, 1), 40)?.contains_key("web2"), "it serves again");
+    all_whole(slow)
+}
+
+fn a_dead_daemons_address_is_answered_and_given_back(engine: &str) -> Result<()> {
+    let mut team = crate::team(engine, HASH, 3)?;
+    let (router, vip) = (team.farm.router().clone(), team.farm.own_vip(team.plan.family, 2));
+    let mac = team.farm.server(2).mac().to_owned();
+    team.hosts[2].daemon().kill9()?;
+    wait::until("a peer answers for the address", || Ok(team.owners(2, &[0, 1])?.len() == 1))?;
+    answered(&team, service(&team, 2))?;
+    ensure!(neighbour(&router, vip)?.is_some_and(|now| now != mac), "its data plane has fallen silent");
+    for host in 0..3 {
+        shares(&team, service(&team, host), 10)?;
+    }
+    team.hosts[2].start_again()?;
+    team.together()?;
+    shares(&team, service(&team, 2), 10).map(drop)
+}
+
+/// Who is told when everyone is asked for an address: MAC addresses, each once.
+fn answers(team: &Team, address: IpAddr) -> Result<Vec<String>> {
+    let router = team.farm.router();
+    let capture = router.capture(1, "arp[6:2] = 2")?;
+    let device = &router.interfaces()[1].name;
+    router.ip(&[format!("neighbour flush dev {device}")])?;
+    // an answer to this is all that counts, not what becomes of the connection
+    let ask = Load { requests: Some(1), timeout: Duration::from_secs(1), ..Load::to((address, 80).into()) };
+    ask.run_on(team.farm.client(0))?;
+    let is_at = format!("Reply {address} is-at ");
+    let mut macs: Vec<String> = capture
+        .stop()?
+        .iter()
+        .filter_map(|line| line.split(&is_at).nth(1)?.split([',', ' ']).next().map(str::to_owned))
+        .collect();
+    macs.sort();
+    macs.dedup();
+    Ok(macs)
+}
+
+fn a_split_network_has_one_owner_on_each_side(engine: &str) -> Result<()> {
+    let team = crate::team(engine, IN_TURN, 4)?;
+    let hosts: Vec<&Host> = team.farm.servers().iter().collect();
+    let (here, there) = hosts.split_at(2);
+    let sides: [&[usize]; 2] = [&[0, 1], &[2, 3]];
+    hosts[0].split(here, there)?;
+    wait::until("each side has an owner for every address", || {
+        let mut owned = true;
+        for (side, address) in sides.iter().flat_map(|side| (0..4).map(move |address| (side, address))) {
+            let owners = team.owners(address, side)?;
+            ensure!(
+                owners.len() <= 1,
+                "the address of web{} has two owners on one side: {owners:?}",
+                address + 1
+            );
+            owned &= owners.len() == 1;
+        }
+        Ok(owned)
+    })?;
+    for address in 0..4 {
+        answered(&team, service(&team, address))?;
+    }
+    hosts[0].split(&[], &[])?;
+    team.together()?;
+    for (address, owner) in team.farm.servers().iter().enumerate() {
+        assert_eq!(team.owners(address, &[0, 1, 2, 3])?, [address]);
+        assert_eq!(answers(&team, team.farm.own_vip(team.plan.family, address))?, [owner.mac()]);
+        unbroken(
+            Load { requests: Some(8), timeout: LONG, ..Load::to(service(&team, address)) }
+                .run_on(team.farm.client(0))?,
+        )?;
+    }
+    Ok(())
+}
+
+fn hosts_that_hear_nothing_claim_nothing_that_is_answered(engine: &str) -> Result<()> {
+    let team = crate::team(engine, IN_TURN, 3)?;
+    let all = [0, 1, 2];
+    team.farm.servers().iter().try_for_each(|host| host.deafen(PEERS_PORT, true))?;
+    wait::until("nobody hears anybody", || {
+        let peers = team.hosts.iter().map(|evener| evener.hosts()).collect::<Result<Vec<_>>>()?;
+        Ok(peers.iter().flatten().all(|peer| peer.own || peer.state != "alive"))
+    })?;
+    // they ask before they claim, again and again
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(500));
+        for address in all {
+            assert_eq!(team.owners(address, &all)?, [address], "only who answers owns");
+        }
+    }
+    for (address, owner) in team.farm.servers().iter().enumerate() {
+        assert_eq!(answers(&team, team.farm.own_vip(team.plan.family, address))?, [owner.mac()]);
+        answered(&team, service(&team, address)).context("without a word between hosts")?;
+    }
+    team.farm.servers().iter().try_for_each(|host| host.deafen(PEERS_PORT, false))?;
+    team.together()
+}

@@ -1,0 +1,96 @@
+//! Farms whose every host is a director: the product on each of them, real web servers, real clients; each test on
+//! both engines.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+#[macro_use]
+extern crate evener_lab;
+
+mod changes;
+mod datagrams;
+mod failures;
+mod hostile;
+mod refusals;
+mod rounds;
+mod variants;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use evener_lab::evener::{Plan, Team};
+use evener_lab::farm::{Farm, WEB_PORT};
+use evener_lab::load::{Load, Report};
+use evener_lab::visit::Visit;
+use evener_lab::wait::LONG;
+
+const HASH: &str = "method = \"l2\"\npolicy = \"hash\"\n";
+const STATELESS: &str = "method = \"l2\"\npolicy = \"hash\"\nstateless = true\n";
+const IN_TURN: &str = "method = \"l2\"\npolicy = \"round-robin\"\n";
+
+/// So many hosts on one network that are at work.
+fn team(engine: &str, keys: &str, hosts: u8) -> Result<Team> {
+    Team::start(Farm::builder().every_host(hosts).build()?, Plan::new(engine, keys, hosts.into()))
+}
+
+/// The web service at the address of a host.
+fn service(team: &Team, host: usize) -> SocketAddr {
+    (team.farm.own_vip(team.plan.family, host), WEB_PORT).into()
+}
+
+/// Whom so many new connections to an address, one after another, were given to.
+fn shares(team: &Team, service: SocketAddr, connections: u64) -> Result<BTreeMap<String, u64>> {
+    let load = Load { requests: Some(connections), timeout: LONG, ..Load::to(service) };
+    let report = unbroken(load.run_on(team.farm.client(0))?)?;
+    Ok(report.servers.into_iter().map(|(server, share)| (server, share.connections)).collect())
+}
+
+/// A report without errors.
+fn unbroken(report: Report) -> Result<Report> {
+    ensure!(report.errors.total() == 0, "{} requests broke: {:?}", report.errors.total(), report.examples);
+    ensure!(report.requests > 0, "nothing was asked at all");
+    Ok(report)
+}
+
+/// Visits of every kind to all addresses, without a rest. They wait as long as a TCP does that sends again.
+fn audience(team: &Team) -> Load {
+    let targets = (0..team.hosts.len()).map(|host| service(team, host)).collect();
+    let pause = std::time::Duration::from_millis(5);
+    Load { targets, connections: 6, pause, timeout: LONG, ..Load::to(service(team, 0)) }
+}
+
+/// A slow download.
+struct Download {
+    /// The number of the host whose address was asked.
+    by: usize,
+    /// The name of the server.
+    server: String,
+    thread: JoinHandle<Result<()>>,
+}
+
+/// Two slow downloads by each address; they last long enough for a change of the farm.
+fn downloads(team: &Team) -> Result<Vec<Download>> {
+    let start = |by| -> Result<Download> {
+        let mut visit = Visit::open(team.farm.client(0), service(team, by))?;
+        let server = visit.who()?;
+        let thread = thread::spawn(move || visit.download(4_000_000, LONG));
+        Ok(Download { by, server, thread })
+    };
+    (0..team.hosts.len()).flat_map(|by| [by, by]).map(start).collect()
+}
+
+impl Download {
+    /// Waits for its end; an error if it broke.
+    fn finish(self) -> Result<()> {
+        let done = self.thread.join().map_err(|_| anyhow!("the download's thread panicked"))?;
+        done.with_context(|| {
+            format!("the download from {} by the address of web{}", self.server, self.by + 1)
+        })
+    }
+}
+
+/// Waits for the end of downloads, none of which may break.
+fn all_whole(downloads: Vec<Download>) -> Result<()> {
+    downloads.into_iter().try_for_each(Download::finish)
+}

@@ -1,0 +1,111 @@
+//! No packet goes round: it is passed on once, and a second time at most, whatever hosts know of each other.
+
+use anyhow::{Context, Result, ensure};
+use etherparse::PacketBuilder;
+use evener_core::wire::Mac;
+use evener_lab::evener::{Plan, Team};
+use evener_lab::visit::Visit;
+use evener_lab::wait;
+
+use crate::{HASH, IN_TURN, STATELESS, service, unbroken};
+
+on_both_engines! {
+    a_first_packet_is_passed_on_once,
+    hosts_that_disagree_pass_nothing_round,
+    what_belongs_to_no_session_ends_soon,
+}
+
+/// How often each of these clients' first packets is on the network.
+fn copies(lines: &[String], clients: &[String]) -> Vec<usize> {
+    let of = |client: &String| {
+        let from = format!(" {client} > ");
+        lines.iter().filter(|line| line.contains(&from) && line.contains("Flags [S],")).count()
+    };
+    clients.iter().map(of).collect()
+}
+
+/// Opens so many connections by the first host; how often each one's first packet was on the network, and who served.
+fn opened(team: &Team, count: usize) -> Result<Vec<(usize, String)>> {
+    let capture = team.farm.router().capture_network(1, "tcp or proto 4")?;
+    let mut clients = Vec::new();
+    let mut servers = Vec::new();
+    for _ in 0..count {
+        let mut visit = Visit::open(team.farm.client(0), service(team, 0))?;
+        clients.push(visit.client().to_string().replace(':', "."));
+        servers.push(visit.who()?);
+    }
+    Ok(copies(&capture.stop()?, &clients).into_iter().zip(servers).collect())
+}
+
+fn a_first_packet_is_passed_on_once(engine: &str) -> Result<()> {
+    for keys in [IN_TURN, STATELESS, "method = \"tunnel\"\npolicy = \"round-robin\"\n"] {
+        let team = crate::team(engine, keys, 3)?;
+        for (copies, server) in opened(&team, 12)? {
+            assert_eq!(copies, if server == "web1" { 1 } else { 2 }, "{server}, {keys}");
+        }
+    }
+    Ok(())
+}
+
+/// Each of two hosts is told that only the other serves.
+fn disagree(team: &Team) -> Result<()> {
+    for (host, weights) in [vec![0, 1, 0], vec![1, 0, 0]].into_iter().enumerate() {
+        let plan = Plan { weights, ..team.plan.clone() };
+        team.hosts[host].reload(&plan.file(&team.farm, &team.secret))?;
+    }
+    Ok(())
+}
+
+fn hosts_that_disagree_pass_nothing_round(engine: &str) -> Result<()> {
+    for keys in [IN_TURN, STATELESS, HASH] {
+        let team = crate::team(engine, keys, 3)?;
+        let load = crate::audience(&team).start_on(team.farm.client(0));
+        disagree(&team)?;
+        wait::until("the other serves what comes by the first", || {
+            let found = opened(&team, 4)?;
+            ensure!(found.iter().all(|(copies, _)| *copies <= 2), "{keys}: {found:?}");
+            Ok(found.iter().all(|(_, server)| server == "web2"))
+        })?;
+        unbroken(load.stop()?).with_context(|| keys.to_owned())?;
+    }
+    Ok(())
+}
+
+fn what_belongs_to_no_session_ends_soon(engine: &str) -> Result<()> {
+    const SEGMENTS: u16 = 20;
+    let team = crate::team(engine, STATELESS, 3)?;
+    disagree(&team)?;
+    let (farm, client) = (&team.farm, team.farm.client(0));
+    let capture = farm.router().capture_network(1, "")?;
+    let raw = client.raw(0)?;
+    let gateway: Mac = farm.gateway_of(client).parse()?;
+    let vip: std::net::Ipv4Addr = farm.own_vip(team.plan.family, 0).to_string().parse()?;
+    for port in 0..SEGMENTS {
+        // the client has no such connection, and resets none: what comes back is for nobody
+        let builder = PacketBuilder::ethernet2(raw.mac().0, gateway.0)
+            .ipv4(client.address().octets(), vip.octets(), 64)
+            .tcp(50_000 + port, 80, 1, 1000)
+            .ack(1);
+        let mut frame = Vec::new();
+        builder.write(&mut frame, b"hello")?;
+        raw.send(&frame)?;
+    }
+    let reset = |lines: &[String], port: u16| {
+        let to = format!(" {vip}.80 > {}.{}: Flags [R]", client.address(), 50_000 + port);
+        lines.iter().any(|line| line.contains(&to))
+    };
+    wait::until("some host says that it knows none of them", || {
+        let lines = capture.lines();
+        Ok((0..SEGMENTS).all(|port| reset(&lines, port)))
+    })?;
+    let lines = capture.stop()?;
+    for port in 0..SEGMENTS {
+        let from = format!(" {}.{} > {vip}.80: Flags [.]", client.address(), 50_000 + port);
+        let plain = lines.iter().filter(|line| line.contains(&from)).count();
+        ensure!(plain <= 2, "port {port} was seen {plain} times");
+    }
+    // a packet's second chance is a tunnel's
+    let chances = lines.iter().filter(|line| line.contains(".6080: ")).count();
+    ensure!(chances <= SEGMENTS.into(), "{chances} second chances of {SEGMENTS} packets");
+    Ok(())
+}
