@@ -1,17 +1,18 @@
 //! Which hosts take a host's new sessions, by their load: policy `overflow`.
 //!
-//! "A better policy that is still quite practical would be for each server host to only redirect requests that arrive
-//! when the host is loaded above the system average" (Distributed Packet Rewriting, section 4.1).
+//! "A better policy that is still quite practical would be for each server host to only redirect requests that
+//! arrive when the host is loaded above the system average" (Distributed Packet Rewriting, section 4.1).
 
 use alloc::vec::Vec;
 
 /// The largest share.
 pub const SHARE_MAX: u16 = 1_000;
 
-/// A host is loaded above the average from this part of it, in percent: far enough above for the chance ups and downs of
-/// a few hundred sessions to stay below.
+/// A host is loaded above the average from this part of it, in percent: far enough above for the chance ups and
+/// downs of a few hundred sessions to stay below.
 const ABOVE_FROM_PERCENT: u128 = 125;
-/// And until it is below this part, in percent: not yet at the average, which it would reach and leave again and again.
+/// And until it is below this part, in percent: not yet at the average, which it would reach and leave again and
+/// again.
 const ABOVE_UNTIL_PERCENT: u128 = 105;
 /// And by at least this many sessions: of three sessions, one is a third of the load and means nothing.
 const ABOVE_FROM_SESSIONS: u128 = 2;
@@ -44,10 +45,10 @@ impl Balance {
         self.above
     }
 
-    /// The shares of new sessions that come to this host: its own first, then the `others`' that may be chosen, in
-    /// their order; 0 to [`SHARE_MAX`]. A host that isn't loaded above the average takes all itself, another one gives all to
-    /// those below the average, by their weight and how far they are below. Unless nobody has a weight, not
-    /// all shares are 0.
+    /// The shares of new sessions that come to this host: its own first, then the `others`' that may be chosen,
+    /// in their order; 0 to [`SHARE_MAX`]. A host that isn't loaded above the average takes all itself, another
+    /// one gives all to those below the average, by their weight and how far they are below. Unless nobody has a
+    /// weight, not all shares are 0.
     pub fn shares(&mut self, own: Loaded, others: &[Loaded]) -> Vec<u16> {
         let all = || core::iter::once(&own).chain(others);
         let counted = all().filter(|host| host.weight > 0);
@@ -89,7 +90,7 @@ impl Total {
 /// The same ratios, the largest being [`SHARE_MAX`]; what is more than 0 stays so.
 fn scaled(parts: &[u128]) -> Vec<u16> {
     let max = parts.iter().copied().max().unwrap_or_default().max(1);
-    let share = |part: u128| (part * u128::from(SHARE_MAX) / u128::from(max)) as u16;
+    let share = |part: u128| (part * u128::from(SHARE_MAX) / max) as u16;
     parts.iter().map(|&part| if part == 0 { 0 } else { share(part).max(1) }).collect()
 }
 

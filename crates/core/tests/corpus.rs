@@ -10,6 +10,8 @@ use std::path::Path;
 
 use evener_core::decide::{Reason, Verdict};
 use evener_core::packet::Checksum;
+use evener_core::peers::wire::{LEN, TAG_LEN, seal};
+use evener_core::peers::{HostSetting, Key, Peers, Secret, Settings};
 use world::{DIRECTOR, World, ways};
 
 /// The address and port that the frame is for, if it looks like IP, so that it gets as far as it can.
@@ -34,15 +36,16 @@ fn the_corpora_of_frames_are_decided_without_harm() {
             let frame = fs::read(entry.unwrap().path()).unwrap();
             let vip = destination(&frame);
             for way in ways(vip.is_ipv6()) {
-                let mut world = World::new(vip, way);
-                if let Some(own) = frame.first_chunk() {
-                    world.tables.interfaces.insert(1, evener_core::wire::Mac(*own));
-                }
-                let (decision, after) = world.decide(&frame, Checksum::Whole, 7);
-                match decision.verdict {
-                    Verdict::Forward { .. } => forwarded += 1,
-                    Verdict::Pass if decision.reason == Reason::ByHost => {}
-                    _ => assert_eq!(after, frame, "{decision:?} leaves the frame alone"),
+                for mut world in [World::new(vip, way), World::among_hosts(vip, way)] {
+                    if let Some(own) = frame.first_chunk() {
+                        world.tables.interfaces.insert(1, evener_core::wire::Mac(*own));
+                    }
+                    let (decision, after) = world.decide(&frame, Checksum::Whole, 7);
+                    match decision.verdict {
+                        Verdict::Forward { .. } => forwarded += 1,
+                        Verdict::Pass if decision.reason == Reason::ByHost => {}
+                        _ => assert_eq!(after, frame, "{decision:?} leaves the frame alone"),
+                    }
                 }
             }
             files += 1;
@@ -50,4 +53,43 @@ fn the_corpora_of_frames_are_decided_without_harm() {
     }
     assert!(files >= 10 && forwarded > 0, "{files} files, {forwarded} of them forwarded: the corpus is thin");
     assert_ne!(DIRECTOR.0, [0; 6]);
+}
+
+/// The host that the corpus of datagrams is addressed to.
+fn peers(key: Key) -> Peers {
+    let host = |name: &str, last| HostSetting { name: name.into(), address: [10, 0, 0, last].into() };
+    let settings = Settings {
+        name: "web1".into(),
+        hosts: vec![host("web1", 1), host("web2", 2)],
+        services: vec!["web".into()],
+        addresses: vec![],
+        generation: 1,
+        interval_ms: 500,
+        silence_ms: 3_000,
+        key,
+    };
+    Peers::new(settings, 1, 0)
+}
+
+#[test]
+fn the_corpus_of_datagrams_is_taken_in_without_harm() {
+    let key = Key([9; 32]);
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/peers");
+    let (mut files, mut hellos, mut accepted) = (0, 0, 0);
+    for entry in fs::read_dir(corpus).unwrap() {
+        let bytes = fs::read(entry.unwrap().path()).unwrap();
+        let _ = std::str::from_utf8(&bytes).map(Secret::parse);
+        let mut peers = peers(key);
+        for (now_ms, datagram) in (0..).step_by(500).zip(bytes.chunks(LEN - TAG_LEN)) {
+            peers.tick(now_ms);
+            let before = peers.hosts();
+            peers.receive(now_ms, datagram);
+            assert_eq!(peers.hosts(), before, "without its tag it says nothing");
+            peers.receive(now_ms, &seal(datagram.to_vec(), &key));
+        }
+        hellos += peers.counters().hellos;
+        accepted += peers.counters().accepted;
+        files += 1;
+    }
+    assert!(files >= 5 && hellos > 0 && accepted > 0, "{files} files, {hellos} hellos, {accepted} accepted");
 }

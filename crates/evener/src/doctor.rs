@@ -4,6 +4,7 @@
 mod daemon;
 mod farm;
 mod host;
+mod hosts;
 mod links;
 mod ways;
 

@@ -454,8 +454,8 @@ fn people_see_tables() {
     web      café "1"           café "1"           this host  draining       0        21            0     0%     1000  2.4 MiB       -
     "#);
     insta::assert_snapshot!(daemon.shown(&["hosts"]), @r#"
-    HOST  ADDRESS     STATE  LOAD     HEARD  UP   DRAINING  OWNS
-    web2  192.0.2.12  alive    17  250.0 ms  web            192.0.2.102
+    HOST  ADDRESS     STATE  LOAD     HEARD  UP   OWNS
+    web2  192.0.2.12  alive    17  250.0 ms  web  192.0.2.102
     "#);
     insta::assert_snapshot!(daemon.shown(&["status"]), @r#"
     version:        0.1.0

@@ -1,8 +1,8 @@
 //! One other host: which of its datagrams to believe, and what it said last.
 //!
-//! No wall clock is compared. A datagram echoes the last numbers that its sender has heard from here, so it was written
-//! after those were sent, and when that was is known here. What echoes nothing of this host's, or something too old,
-//! is a hello: all that is taken from it is its numbers, to be echoed in turn.
+//! No wall clock is compared. A datagram echoes the last numbers that its sender has heard from here, so it was
+//! written after those were sent, and when that was is known here. What echoes nothing of this host's, or
+//! something too old, is a hello: all that is taken from it is its numbers, to be echoed in turn.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::string::String;
@@ -13,8 +13,8 @@ use super::event::Refusal;
 use super::wire::{Datagram, Numbers};
 use crate::wire::Mac;
 
-/// The most datagrams whose time of sending is remembered. Silence is a few intervals, and in one of them there are at
-/// most four hurried datagrams and four answers; older ones have their echo refused.
+/// The most datagrams whose time of sending is remembered. Silence is a few intervals, and in one of them there
+/// are at most four hurried datagrams and four answers; older ones have their echo refused.
 const SENT_MAX: usize = 64;
 
 /// What a host last said that was to be believed.
@@ -163,8 +163,8 @@ impl Link {
         self.sent.push_back((sequence, now_ms));
     }
 
-    /// What to echo without being asked: the incarnation that is believed, so that recorded hellos of others come to
-    /// nothing; while it is silent, whoever was heard last.
+    /// What to echo without being asked: the incarnation that is believed, so that recorded hellos of others come
+    /// to nothing; while it is silent, whoever was heard last.
     pub(super) fn echo(&self) -> Numbers {
         let silent = !self.alive;
         let caller =
@@ -203,8 +203,8 @@ impl Link {
         expired
     }
 
-    /// Whether it may be the rightful owner of an address. Who runs another configuration and has never said whether
-    /// it takes part, may: an address that nobody owns is better than one that two hosts do.
+    /// Whether it may be the rightful owner of an address. Who runs another configuration and has never said
+    /// whether it takes part, may: an address that nobody owns is better than one that two hosts do.
     pub(super) fn is_present(&self) -> bool {
         self.alive && self.content.as_ref().is_none_or(|content| content.ready)
     }

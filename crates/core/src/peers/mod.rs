@@ -1,9 +1,9 @@
 //! How the hosts of an every-host farm know each other: who lives, how loaded and how healthy each is, and who owns
 //! which service address.
 //!
-//! Every host tells every other one of itself a few times a silence, in a datagram of its own (`docs/peers.md`). What is
-//! believed is authentic, in order, and fresh: see [`Refusal`] for the rest, which changes nothing but counters. Clocks are not
-//! compared, so they may be wrong or jump.
+//! Every host tells every other one of itself a few times a silence, in a datagram of its own (`docs/peers.md`).
+//! What is believed is authentic, in order, and fresh: see [`Refusal`] for the rest, which changes nothing but
+//! counters. Clocks are not compared, so they may be wrong or jump.
 //!
 //! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to ask for or to announce and
 //! [`Notice`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
@@ -85,8 +85,8 @@ impl Peers {
         peers
     }
 
-    /// Goes on with other settings after a reload. What hosts that stay last said of services and addresses that stay is
-    /// kept. [`Peers::set_own`] is due afterwards.
+    /// Goes on with other settings after a reload. What hosts that stay last said of services and addresses that
+    /// stay is kept. [`Peers::set_own`] is due afterwards.
     pub fn reconfigure(&mut self, settings: Settings, now_ms: u64) -> Vec<Notice> {
         let old = core::mem::replace(&mut self.settings, settings);
         let moved = |bits| renumber(bits, &old.services, &self.settings.services);
@@ -105,8 +105,9 @@ impl Peers {
         lost.into_iter().map(|address| Notice::Released { address, to: None }).collect()
     }
 
-    /// After a restart of the daemon over a data plane that ran on: these hosts count as alive and as taking part, with
-    /// these bits, until they would have been heard; this host takes part at once and owns what it owned.
+    /// After a restart of the daemon over a data plane that ran on: these hosts count as alive and as taking
+    /// part, with these bits, until they would have been heard; this host takes part at once and owns what it
+    /// owned.
     pub fn resume<'a>(
         &mut self,
         now_ms: u64,

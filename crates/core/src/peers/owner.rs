@@ -1,8 +1,8 @@
 //! Who owns a service address, and answers ARP and neighbour discovery for it.
 //!
-//! The rightful owner is the host that publishes the address, while it is there; else the one of highest random weight
-//! among those that are (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998): hosts
-//! that see each other come to the same one without asking, and only a lost host's addresses move. The
+//! The rightful owner is the host that publishes the address, while it is there; else the one of highest random
+//! weight among those that are (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998):
+//! hosts that see each other come to the same one without asking, and only a lost host's addresses move. The
 //! rightful owner claims what nobody else does; who owns an address against the right gives it back gently.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,8 @@ use siphasher::sip::SipHasher24;
 
 use super::{Publishable, digest};
 
-/// Time for an answer before an address is asked for again, or claimed, in milliseconds. RFC 5227 waits longer because
-/// it asks strangers; here it is a second look behind the hosts' own reports.
+/// Time for an answer before an address is asked for again, or claimed, in milliseconds. RFC 5227 waits longer
+/// because it asks strangers; here it is a second look behind the hosts' own reports.
 const ASK_MS: u64 = 300;
 /// How often an address is asked for before it is claimed.
 const ASKS: u8 = 2;

@@ -1,7 +1,7 @@
 //! The datagram by which a host tells another of itself, byte by byte as in `docs/peers.md`.
 //!
-//! Every version begins with the same prefix and ends with the same tag, so that hosts of different versions still see
-//! that the other one lives.
+//! Every version begins with the same prefix and ends with the same tag, so that hosts of different versions
+//! still see that the other one lives.
 
 use alloc::vec::Vec;
 
@@ -149,9 +149,7 @@ impl Datagram {
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(prefix.as_bytes());
         bytes.extend_from_slice(body);
-        let tag = key::mac(&key.0).chain_update(&bytes).finalize().into_bytes();
-        bytes.extend(tag.iter().take(TAG_LEN));
-        bytes
+        seal(bytes, key)
     }
 
     /// Reads what was received. Nothing is believed before the tag was found right, in constant time.
@@ -184,6 +182,13 @@ impl Datagram {
             body,
         })
     }
+}
+
+/// Bytes with their tag.
+pub fn seal(mut bytes: Vec<u8>, key: &Key) -> Vec<u8> {
+    let tag = key::mac(&key.0).chain_update(&bytes).finalize().into_bytes();
+    bytes.extend(tag.iter().take(TAG_LEN));
+    bytes
 }
 
 impl Fields {
@@ -269,21 +274,14 @@ mod tests {
         assert_eq!(Datagram::read(&bytes, &Key([8; 32])), Err(ReadError::Forged));
     }
 
-    /// Gives bytes a right tag again after a change.
-    fn signed(mut bytes: Vec<u8>) -> Vec<u8> {
-        bytes.truncate(bytes.len() - TAG_LEN);
-        let tag = key::mac(&KEY.0).chain_update(&bytes).finalize().into_bytes();
-        bytes.extend(&tag[..TAG_LEN]);
-        bytes
-    }
-
     #[test]
     fn an_authentic_datagram_may_still_be_malformed_or_foreign() {
         let bytes = sample().write(&KEY);
         let changed = |at: usize, to: u8| {
             let mut bytes = bytes.clone();
             bytes[at] = to;
-            Datagram::read(&signed(bytes), &KEY)
+            bytes.truncate(LEN - TAG_LEN);
+            Datagram::read(&seal(bytes, &KEY), &KEY)
         };
         assert_eq!(changed(5, 2), Err(ReadError::Malformed), "an unknown kind");
         assert_eq!(changed(69, 9), Err(ReadError::Malformed), "more MACs than there is room for");

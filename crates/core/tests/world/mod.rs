@@ -80,6 +80,34 @@ impl World {
         World::of(tables)
     }
 
+    /// One of several hosts that all decide: the ring names another, which is reached by `way`, and the ring before
+    /// one that is to keep the packet.
+    pub(crate) fn among_hosts(vip: SocketAddr, way: Way) -> World {
+        let World { mut tables, .. } = World::new(vip, way);
+        let entry = |way| ServerEntry {
+            identity: 2,
+            mac: SERVER,
+            ifindex: 1,
+            weight: 1,
+            up: true,
+            local: way == Way::Link,
+            way,
+        };
+        let last = Way::Tunnel {
+            encapsulation: Encapsulation::Gue,
+            from: [10, 0, 0, 1].into(),
+            to: [10, 0, 0, 12].into(),
+            mtu: 1500,
+            last: true,
+        };
+        tables.servers.extend([(2, entry(Way::Link)), (3, entry(last))]);
+        tables.vips.values_mut().for_each(|vip| (vip.own, vip.stateless) = (2, vip.id == 2));
+        tables.peers.insert(SERVER);
+        let table = |slot| vec![slot; HASH_SLOTS];
+        tables.rings.insert(0, Ring { order: vec![1, 2], hash: table(1), previous: table(3) }.into());
+        World::of(tables)
+    }
+
     /// A host that knows this and remembers nothing.
     pub(crate) fn of(tables: Tables) -> World {
         World {

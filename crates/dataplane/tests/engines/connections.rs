@@ -5,6 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use evener_core::arrival::PASSED;
 use evener_core::decide::Reason;
 use evener_core::tables::ServerEntry;
 use evener_core::wire::Mac;
@@ -133,6 +134,38 @@ fn a_server_on_the_directors_own_host_is_reached() {
     let client_mac = farm.client.enter(|| mac_of("request"));
     farm.director.enter(|| run(&format!("ip neigh add {CLIENT} lladdr {client_mac} dev in0")));
     let engine = farm.start(|ifindex| ServerEntry { local: true, ..server(Mac::default(), ifindex) });
+    let data = data();
+    assert!(farm.upload(&farm.director, &data) == data, "what arrives is what was sent");
+    assert!(count(&engine, Reason::Local) > 0);
+    assert_eq!(count(&engine, Reason::Forwarded), 0);
+    farm.director.enter(|| Box::new(engine).leave(false)).unwrap();
+}
+
+#[test]
+fn what_came_out_of_another_hosts_tunnel_is_served_by_the_hosts_own_stack() {
+    if skipped() {
+        return;
+    }
+    let farm = Farm::set_up();
+    farm.client.enter(|| run(&format!("ip link set request address {PASSED}")));
+    farm.server.enter(|| run(&format!("ip addr del {VIP}/32 dev lo")));
+    farm.director.enter(|| {
+        run(&format!("ip addr add {VIP}/32 dev lo"));
+        run(&format!("ip route add {CLIENT}/32 dev in0"));
+        run(&format!("ip neigh add {CLIENT} lladdr {PASSED} dev in0"));
+    });
+    // By its turn every connection would be the other host's.
+    let (host, other) = (Mac::default(), farm.server.enter(|| mac_of("request")));
+    let engine = farm.director.enter(|| {
+        let mut engine = PacketEngine::start(options(session_file())).unwrap();
+        let interfaces = ["in0", "out0"].map(|name| (index_of(name), mac_of(name)));
+        let out = interfaces[1].0;
+        let mut tables = tables(&interfaces, &[server(other, out)], false);
+        tables.servers.insert(2, ServerEntry { local: true, ..server(host, out) });
+        tables.vips.values_mut().for_each(|vip| vip.own = 2);
+        apply(&mut engine, tables);
+        engine
+    });
     let data = data();
     assert!(farm.upload(&farm.director, &data) == data, "what arrives is what was sent");
     assert!(count(&engine, Reason::Local) > 0);

@@ -270,7 +270,7 @@ fn tunnels(
     host: &Host,
 ) -> Vec<Finding> {
     const CHECK: &str = "tunnel";
-    let tunnelled: Vec<_> = roles.iter().filter(|role| role.service.method == Method::Tunnel).collect();
+    let tunnelled: Vec<_> = roles.iter().filter(|role| role.has_tunnels()).collect();
     if tunnelled.is_empty() {
         return Vec::new();
     }
@@ -283,12 +283,13 @@ fn tunnels(
             fail(format!("Tunnels for {name} in {service} go to {own}, which is not this host's."));
         }
     }
-    for director in &config.farm.directors {
+    let sources: Vec<IpAddr> = config.tunnel_sources().into_iter().collect();
+    for director in &sources {
         if !network.is_local(*director) && network.next_hop(*director).is_none() {
             fail(format!("No route leads to the director {director}."));
         }
     }
-    let duties = match duties::duties(roles, &config.farm.directors, network, host) {
+    let duties = match duties::duties(roles, &sources, network, host) {
         Ok(duties) => duties,
         Err(error) => {
             fail(format!("{error}."));

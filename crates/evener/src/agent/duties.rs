@@ -39,7 +39,7 @@ pub(super) struct Role<'a> {
 
 impl Role<'_> {
     /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a second chance.
-    fn has_tunnels(&self) -> bool {
+    pub(super) fn has_tunnels(&self) -> bool {
         self.service.method == Method::Tunnel || self.service.is_on_every_host()
     }
 

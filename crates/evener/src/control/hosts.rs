@@ -25,11 +25,11 @@ const RING_LABEL: &str = "evener ring";
 
 /// Who this host is in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     /// Its name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Its own address.
-    pub(super) address: IpAddr,
+    pub(crate) address: IpAddr,
 }
 
 impl Identity {
@@ -37,7 +37,7 @@ impl Identity {
     ///
     /// # Errors
     /// A sentence, when it isn't there, or twice.
-    pub(super) fn find(config: &Config, network: &Network) -> Result<Option<Identity>, String> {
+    pub(crate) fn find(config: &Config, network: &Network) -> Result<Option<Identity>, String> {
         let Some(service) = config.every_host().next() else { return Ok(None) };
         let servers = config.every_host().flat_map(|service| &service.servers);
         let here = servers.filter(|server| network.is_local(server.address));

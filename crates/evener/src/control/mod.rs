@@ -3,7 +3,7 @@
 mod director;
 mod every_host;
 mod explain;
-mod hosts;
+pub(crate) mod hosts;
 mod lock;
 mod neighbours;
 pub mod paths;

@@ -11,7 +11,7 @@ use evener_core::membership::Source;
 use evener_core::peers::{HostState, Refusal};
 use evener_core::plan::{MemberState, ServerName};
 use evener_core::sessions::{Session, ms};
-use evener_core::tables::VipKey;
+use evener_core::tables::{ServerEntry, VipKey, Way};
 use evener_dataplane::{Counters, EngineError, ServerCounters};
 
 use super::director::Director;
@@ -221,7 +221,7 @@ impl Director {
                 Source::Discovered => "discovered".to_owned(),
             },
             local: member.local,
-            way: way(method).to_owned(),
+            way: way(method, slot.and_then(|slot| self.plan.tables.servers.get(&slot))).to_owned(),
             probe_seconds: health.and_then(|health| health.latency_us()).map(|us| us as f64 / 1e6),
             probe_error: health
                 .filter(|_| state.health.state != health::State::Up)
@@ -333,12 +333,12 @@ impl SessionFilter {
     }
 }
 
-/// A method's way to its servers, in a word.
-fn way(method: Method) -> &'static str {
-    match method {
-        Method::L2 => "link",
-        Method::Nat => "nat",
-        Method::Tunnel => "tunnel",
+/// The way to a server, in a word: its own, or what its method will make of it.
+fn way(method: Method, entry: Option<&ServerEntry>) -> &'static str {
+    match (entry.filter(|entry| !entry.local).map(|entry| entry.way), method) {
+        (Some(Way::Link), _) | (None, Method::L2) => "link",
+        (Some(Way::Nat { .. }), _) | (None, Method::Nat) => "nat",
+        (Some(Way::Tunnel { .. }), _) | (None, Method::Tunnel) => "tunnel",
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use evener_core::farm::Method;
 use evener_core::membership::Answer;
+use evener_core::peers::Secret;
 use evener_core::plan::ServerName;
 use evener_core::sessions::Seed;
 use evener_core::wire::Mac;
@@ -143,12 +144,14 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
         return Err(EngineError::system(format!("hearing neighbours on {name}"), "CAP_NET_RAW", error).into());
     }
-    let started_ms = now_ms();
-    let (hosts, heard) = hosts(&config, &network, started_ms).await?;
-    let ring_seed = hosts.as_ref().map(|hosts| hosts::ring_seed(&hosts.secret));
+    let identity = identity(&config, &network)?;
+    let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
     let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
     let adopted = engine.running().is_some();
     let drained = read_drained(&directory);
+    // Loading programs takes a while, in which nobody could be heard.
+    let started_ms = now_ms();
+    let (hosts, heard) = hosts(&config, identity, started_ms).await?;
     let mut resident = match &hosts {
         Some(_) => Some(Resident::start(&directory, config_path, engine.kind() == PACKET_ENGINE)?),
         None => None,
@@ -199,18 +202,20 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     Ok(daemon)
 }
 
-/// This host among others, where every one decides, and what they say.
+/// Who this host is among others, and the secret that they share, where every host decides.
+fn identity(config: &Config, network: &Network) -> Result<Option<(Identity, Secret)>, StartError> {
+    let found = Identity::find(config, network).map_err(StartError::NotAHost)?;
+    let Some((identity, secret_file)) = found.zip(config.farm.secret_file.as_ref()) else { return Ok(None) };
+    Ok(Some((identity, secret::read(secret_file)?)))
+}
+
+/// Opens the ears for other hosts.
 async fn hosts(
     config: &Config,
-    network: &Network,
+    identity: Option<(Identity, Secret)>,
     now_ms: u64,
 ) -> Result<(Option<Hosts>, mpsc::Receiver<Vec<u8>>), StartError> {
-    let nobody = || (None, mpsc::channel(1).1);
-    let Some(identity) = Identity::find(config, network).map_err(StartError::NotAHost)? else {
-        return Ok(nobody());
-    };
-    let Some(secret_file) = &config.farm.secret_file else { return Ok(nobody()) };
-    let secret = secret::read(secret_file)?;
+    let Some((identity, secret)) = identity else { return Ok((None, mpsc::channel(1).1)) };
     let at = SocketAddr::new(identity.address, config.farm.peers.port);
     let opened = Hosts::open(config, identity, secret, now_ms).await;
     let (hosts, heard) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use evener_core::farm::{Method, Service};
 
 use super::links::Links;
-use super::{Finding, host, ways};
+use super::{Finding, host, hosts, ways};
 use crate::cli::CONFIG_FILE;
 use crate::config::{self, Config, EngineKind};
 use crate::network::Network;
@@ -56,10 +56,11 @@ pub(super) fn look(config: &Config, network: &Network, links: &Links, findings: 
         findings.extend(addresses(service, network));
         findings.extend(ways::loops(service, network));
         match service.method {
-            Method::L2 => findings.extend(servers(service, network, links)),
-            Method::Nat | Method::Tunnel => findings.extend(ways::look(config, service, network, links)),
+            Method::L2 if !service.is_on_every_host() => findings.extend(servers(service, network, links)),
+            _ => findings.extend(ways::look(config, service, network, links)),
         }
     }
+    findings.extend(hosts::look(config, network));
     let local = config.services.iter().any(|service| has_local_server(service, network));
     let strict = links.strict_reverse_path(interfaces);
     findings.extend(reverse_path(&strict, local, nat));
@@ -129,7 +130,8 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
             ),
         });
     }
-    for address in others.iter().filter(|_| serves) {
+    // Where every host decides, the daemon sees to it.
+    for address in others.iter().filter(|_| serves && !service.is_on_every_host()) {
         let len = if address.is_ipv4() { 32 } else { 128 };
         let message = format!(
             "This host is one of the servers but does not have {address}: `ip address add {address}/{len} dev lo`."

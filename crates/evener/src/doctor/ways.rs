@@ -75,7 +75,8 @@ fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> 
 fn accepted(config: &Config, service: &Service, network: &Network) -> Option<Finding> {
     let sources = service.servers.iter().filter_map(|server| source_towards(network, server.address));
     let sources = sources.map(|own| tunnel_source(config, network, own));
-    let unlisted: Option<IpAddr> = sources.into_iter().find(|source| !config.farm.directors.contains(source));
+    let unlisted: Option<IpAddr> =
+        sources.into_iter().find(|source| !config.tunnel_sources().contains(source));
     unlisted.map(|source| {
         let message = format!(
             "Tunnels go out from {source}, which [farm] directors does not list: agents on servers won't take them; \

@@ -281,6 +281,16 @@ mod tests {
             ("server web2 02:00:00:00:01:02 via 3", "a.case:5: there is no interface 3"),
             ("case x\nnow web3 down", "a.case:6: there is no server web3"),
             ("sessions 0", "a.case:5: this belongs into a case"),
+            ("peer nobody", "a.case:5: `nobody` is no MAC address and nobody's name"),
+            ("previous mail: web1", "a.case:5: there is no service mail"),
+            (
+                "server far 02:00:00:00:01:02 via 1 tunnel ipip from 10.0.0.1 to 10.0.0.2 last",
+                "a.case:5: only gue can say that it is the last tunnel",
+            ),
+            (
+                "case x\nlease soon",
+                "a.case:6: `soon` is not a time in milliseconds: invalid digit found in string",
+            ),
         ] {
             assert_eq!(error(lines), expected);
         }
