@@ -22,8 +22,7 @@
 #define INTERFACE_PLACES 256
 #define VIP_IDS 256
 #define BEHIND_MAX 8
-#define PEERS_MAX 1024
-/* So many that a multiplier which gives each peer a place of its own is soon found. */
+/* So many that a multiplier which gives each of PEERS_MAX peers a place of its own is soon found. */
 #define PEER_PLACES 65536
 
 /* core/src/sessions.rs */

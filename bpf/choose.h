@@ -156,12 +156,14 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 }
 
 /* Returns the server's entry, or NULL where there is none. */
-static __always_inline struct server *choose(const struct flow *flow, struct choice *choice)
+static __always_inline struct server *choose(const struct packet *packet, struct flow *flow, struct choice *choice)
 {
 	const struct vip *vip = flow->vip;
 	struct found found = {};
 	bool known = find_flow(flow, &found);
 
+	/* Not before: what is known early stands on the stack for long. */
+	flow->arrival = arrival_of(vip, packet->ethernet);
 	if (known) {
 		struct server *server = present_server(value_server(found.value));
 

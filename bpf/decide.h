@@ -134,7 +134,8 @@ static __always_inline bool is_near(context *ctx, const struct packet *packet, c
 
 	return !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN &&
 	       !(server->flags & (SERVER_LOCAL | SERVER_V6 | SERVER_GUE | SERVER_SOURCE_NAT)) &&
-	       (choice->session || server->flags & SERVER_TUNNEL) && ip->ttl > 1 && packet->len + outer <= server->mtu && !segment_len(ctx);
+	       (choice->session || server->flags & SERVER_TUNNEL) && ip->ttl > 1 &&
+	       packet->len + outer <= server->mtu && !segment_len(ctx);
 }
 
 /* Sends a client's packet to the server that was chosen for it. */
@@ -172,7 +173,6 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	struct flow flow = {
 		.vip = vip,
 		.now = ticks_now(),
-		.arrival = arrival_of(vip, packet->ethernet),
 		.v6 = packet->v6,
 		.udp = packet->protocol == IPPROTO_UDP,
 		.flags = packet->flags,
@@ -190,7 +190,7 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 		flow.key = session_key(packet->src4, packet->client_port, vip->id);
 		flow.hash = flow_hash(flow.key);
 	}
-	server = choose(&flow, &choice);
+	server = choose(packet, &flow, &choice);
 	if (!server)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	return send_segment(ctx, packet, &flow, &choice, server);

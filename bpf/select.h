@@ -6,7 +6,7 @@
 #include "maps.h"
 #include "sessions.h"
 
-/* Half a service's rings. */
+/* One of the two halves of a service's rings. */
 static __always_inline struct ring *ring_at(__u32 service, __u32 half)
 {
 	__u32 index = service * 2 + (half & VIP_RING_HALF);

@@ -273,6 +273,16 @@ mod tests {
     }
 
     #[test]
+    fn what_another_host_says_it_owns_is_left_to_it() {
+        let one = address(Some("a"));
+        let claims = BTreeSet::from([one.address]);
+        let b = Candidate { claims: Some(&claims), ..host("b", false) };
+        let mut owner = Owner::default();
+        assert_eq!(claim(&mut owner, &one, &[host("a", true), b]), 0);
+        assert_eq!(claim(&mut owner, &one, &[host("a", true), Candidate { claims: None, ..b }]), 2);
+    }
+
+    #[test]
     fn an_answer_puts_a_claim_off() {
         let (one, mut owner) = (address(None), Owner::default());
         let hosts = [host("a", true)];

@@ -153,6 +153,21 @@ fn a_restarted_host_is_known_at_once_and_its_former_life_is_refused() {
 }
 
 #[test]
+fn a_recorded_hello_does_not_take_the_echo_from_the_host_that_lives() {
+    let mut former = host("web2", 21, 0);
+    let recorded = tick(&mut former, 0);
+    let (mut a, mut b) = acquainted(0);
+    let echo = |a: &mut Peers, now_ms| Datagram::read(&tick(a, now_ms), &KEY).unwrap().echo.incarnation;
+    a.receive(100, &recorded);
+    assert_eq!(echo(&mut a, 500), 22);
+    a.receive(600, &tick(&mut b, 600));
+    assert!(other(&a).alive);
+    a.tick(600 + SILENCE_MS);
+    a.receive(601 + SILENCE_MS, &tick(&mut former, 601 + SILENCE_MS));
+    assert_eq!(echo(&mut a, 700 + SILENCE_MS + INTERVAL_MS), 21, "while it is silent, it may be a new one");
+}
+
+#[test]
 fn a_second_host_of_the_same_name_is_told_of_and_ignored() {
     let (mut a, mut b) = acquainted(0);
     let mut twin = host("web2", 99, 0);

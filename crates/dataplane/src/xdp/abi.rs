@@ -58,8 +58,7 @@ const SERVER_GUE: u16 = 64;
 const SERVER_V6: u16 = 128;
 const SERVER_LAST: u16 = 256;
 /// The flags that say by which way a server is reached.
-const SERVER_WAY: u16 =
-    SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST;
+const SERVER_WAY: u16 = SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST;
 
 const VIP_RING_HALF: u8 = 1;
 const VIP_ANNOUNCE: u8 = 2;
@@ -238,9 +237,7 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
         id: vip.id,
         service: vip.service,
         pick: vip.pick as u8,
-        flags: half & VIP_RING_HALF
-            | flag(vip.announce, VIP_ANNOUNCE)
-            | flag(vip.stateless, VIP_STATELESS),
+        flags: half & VIP_RING_HALF | flag(vip.announce, VIP_ANNOUNCE) | flag(vip.stateless, VIP_STATELESS),
         own: vip.own,
         idle,
         address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },
@@ -509,14 +506,14 @@ mod tests {
     fn servers_are_read_back_as_they_were_written() {
         let (four, six): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
         let nat = |ip, own| Way::Nat { to: SocketAddr::new(ip, 8080), own, source_nat: true, mtu: 1500 };
-        let tunnel =
-            |encapsulation, to, from| Way::Tunnel { encapsulation, from, to, mtu: 1400, last: false };
+        let tunnel = |encapsulation, to, from, last| Way::Tunnel { encapsulation, from, to, mtu: 1400, last };
         for way in [
             Way::Link,
             nat(four, four),
             nat(six, six),
-            tunnel(Encapsulation::Ipip, four, four),
-            tunnel(Encapsulation::Gue, six, six),
+            tunnel(Encapsulation::Ipip, four, four, false),
+            tunnel(Encapsulation::Gue, six, six, false),
+            tunnel(Encapsulation::Gue, four, four, true),
         ] {
             let entry = ServerEntry {
                 identity: 7,
@@ -557,12 +554,17 @@ mod tests {
                 announce: true,
                 pick: Pick::Least,
                 idle,
-                own: NO_SERVER,
-                stateless: false,
+                own: 4095,
+                stateless: true,
             };
             assert_eq!(vip_of(&vip(&key, &entry, 1)), Some((key, entry, 1)));
             assert_eq!(endpoint_key_of(&endpoint_key(&key)), Some(key));
         }
+        let mac = Mac([2, 0xff, 3, 0, 0x80, 0]);
+        assert_eq!(
+            (mac_of(mac_bits(mac)), mac_of(mac_bits(Mac::default())), mac_of(0)),
+            (Some(mac), Some(Mac::default()), None)
+        );
         let behind = vec![Behind { vip: 1, server: 2 }, Behind { vip: 3, server: 4 }];
         assert_eq!(endpoint_of(&endpoint(&behind)), Some(behind));
     }

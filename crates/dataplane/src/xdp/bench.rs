@@ -73,7 +73,8 @@ impl Bench {
     /// As [`super::XdpEngine::start`].
     pub fn new(sessions_max: usize, tables: &Arc<Tables>, vip: Ipv4Addr) -> Result<Self, EngineError> {
         super::lift_memlock();
-        let mut program = Program::load(Size { sessions_max, sessions6_max: 2, seed: SEED, ring_seed: None }, None)?;
+        let mut program =
+            Program::load(Size { sessions_max, sessions6_max: 2, seed: SEED, ring_seed: None }, None)?;
         program.apply(&Delta::between(&Tables::default(), tables), tables)?;
         let wrappers = wrappers(&program, vip).map_err(|error| {
             EngineError::system(

@@ -42,7 +42,7 @@ pub fn add(builder: &mut Builder) {
             if v6 { format!("2001:db8:7::{host}").parse().unwrap() } else { [10, 0, 7, host].into() }
         };
         let way = Way::Tunnel { encapsulation, from: address(1), to: address(host), mtu, last };
-        builder.server(way, if host % 2 == 0 { 1 } else { 77 })
+        builder.server(way, if host.is_multiple_of(2) { 1 } else { 77 })
     };
     let ipip = behind(Encapsulation::Ipip, false, 2, 1500, false);
     let gue = behind(Encapsulation::Gue, true, 3, 1400, false);
@@ -56,7 +56,8 @@ pub fn add(builder: &mut Builder) {
             let table = &mut builder.tables;
             let vip = table.vips.values_mut().find(|vip| vip.id == id).unwrap();
             (vip.own, vip.stateless) = (own, stateless);
-            let previous = previous.iter().copied().cycle().take(if previous.is_empty() { 0 } else { HASH_SLOTS });
+            let previous =
+                previous.iter().copied().cycle().take(if previous.is_empty() { 0 } else { HASH_SLOTS });
             let ring = &table.rings[&vip.service];
             let ring = Ring { previous: previous.collect(), ..Ring::clone(ring) };
             table.rings.insert(vip.service, Arc::new(ring));

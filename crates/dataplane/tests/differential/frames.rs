@@ -191,8 +191,12 @@ pub fn plan() -> impl Strategy<Value = Plan> {
     ];
     let tags = prop_oneof![10 => Just(0usize), 2 => Just(1), 1 => Just(2), 1 => Just(3)];
     let source = prop_oneof![4 => Just(0), 6 => 1..SOURCES.len()];
-    (kind(), source, tags, damage)
-        .prop_map(|(kind, source, tags, damage)| Plan { kind, source, tags, damage })
+    (kind(), source, tags, damage).prop_map(|(kind, source, tags, damage)| Plan {
+        kind,
+        source,
+        tags,
+        damage,
+    })
 }
 
 impl Plan {
@@ -257,13 +261,13 @@ impl Plan {
     }
 }
 
-/// The first segment of a connection to a service of the LAN.
-pub fn syn(v6: bool, number: u8, port: u16) -> Vec<u8> {
+/// A TCP segment from one of many clients to the service with this last byte.
+pub fn segment(v6: bool, service: u8, client: u8, port: u16, flags: u8) -> Vec<u8> {
     let body =
-        Body { udp: false, flags: 2, payload: 0, unsummed: false, fragment: None, extensions: Vec::new() };
+        Body { udp: false, flags, payload: 0, unsummed: false, fragment: None, extensions: Vec::new() };
     let src =
-        if v6 { format!("2001:db8:c1::{number}").parse().unwrap() } else { [203, 0, 111, number].into() };
-    link(ip(src, vip(v6, L2[1]), &body, (port, 80), 64))
+        if v6 { format!("2001:db8:c1::{client}").parse().unwrap() } else { [203, 0, 111, client].into() };
+    link(ip(src, vip(v6, service), &body, (port, 80), 64))
 }
 
 /// A packet as it was sent on.

@@ -9,6 +9,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
+use evener_core::arrival::PASSED;
 use evener_core::decide::{Decision, Memory, Reason, Verdict};
 use evener_core::fragments::Track;
 use evener_core::sessions::Session;
@@ -18,6 +19,7 @@ use nix::sched::{CloneFlags, unshare};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
+use every_host::{EVERY_HOST, SOURCES};
 use frames::{Plan, plan};
 use world::{Core, NOW, RING_SEED, SEED, SESSIONS};
 
@@ -169,26 +171,27 @@ fn agree(hook: Hook, coverage: &mut Coverage) {
     let state = std::cell::RefCell::new((&mut c, &mut held));
     // How long addresses may still be answered for.
     let lease = prop_oneof![4 => Just(None), 2 => Just(Some(100_000u32)), 2 => Just(Some(0u32))];
-    let outcome = TestRunner::new(config).run(&(prop::collection::vec(plan(), 1..200), lease), |(plans, lease)| {
-        let mut core = Core::new();
-        let mut state = state.borrow_mut();
-        let (c, held) = &mut *state;
-        core.memory().lease.set(lease.map(|left| NOW + left));
-        c.engine.memory().lease.set(lease.map(|left| c.engine.now() + left));
-        let result = round(&plans, c, &mut core);
-        **held += core.reasons.get(&Reason::FragmentHeld).copied().unwrap_or_default();
-        for (reason, count) in &core.reasons {
-            *coverage.borrow_mut().0.entry(*reason).or_default() += count;
-        }
-        // Nobody takes what is held, and there is room for so much only.
-        if **held > 250 {
-            **c = Kernel::start(hook).expect("it started before");
-            **held = 0;
-        } else {
-            c.clear(&core);
-        }
-        result
-    });
+    let outcome =
+        TestRunner::new(config).run(&(prop::collection::vec(plan(), 1..200), lease), |(plans, lease)| {
+            let mut core = Core::new();
+            let mut state = state.borrow_mut();
+            let (c, held) = &mut *state;
+            core.memory().lease.set(lease.map(|left| NOW + left));
+            c.engine.memory().lease.set(lease.map(|left| c.engine.now() + left));
+            let result = round(&plans, c, &mut core);
+            **held += core.reasons.get(&Reason::FragmentHeld).copied().unwrap_or_default();
+            for (reason, count) in &core.reasons {
+                *coverage.borrow_mut().0.entry(*reason).or_default() += count;
+            }
+            // Nobody takes what is held, and there is room for so much only.
+            if **held > 250 {
+                **c = Kernel::start(hook).expect("it started before");
+                **held = 0;
+            } else {
+                c.clear(&core);
+            }
+            result
+        });
     if let Err(error) = outcome {
         panic!("{error}");
     }
@@ -220,7 +223,8 @@ fn a_full_table_goes_by_the_hash_alike() {
         let mut core = Core::new();
         for flow in 0..4000u32 {
             for v6 in [false, true] {
-                let before = frames::syn(v6, (flow % 250) as u8, (1000 + flow / 250) as u16);
+                let (client, port) = ((flow % 250) as u8, (1000 + flow / 250) as u16);
+                let before = frames::segment(v6, world::L2[1], client, port, 2);
                 meet(&mut core, &c, &before).unwrap();
             }
         }
@@ -228,5 +232,27 @@ fn a_full_table_goes_by_the_hash_alike() {
         assert_eq!(core.reasons, reasons);
         assert!(reasons[&Reason::TableFull] > 1000, "{reasons:?}");
         assert_eq!(sessions(&core.memory(), NOW), sessions(&c.engine.memory(), c.engine.now()));
+    }
+}
+
+#[test]
+fn a_session_that_was_passed_on_to_us_gives_way_to_the_hash_alike() {
+    const SYN: u8 = 0x02;
+    const FIN: u8 = 0x11;
+    const ACK: u8 = 0x10;
+    for hook in HOOKS {
+        let Some(c) = Kernel::start(hook) else { return };
+        let mut core = Core::new();
+        for (v6, client) in [false, true].into_iter().flat_map(|v6| (0..40).map(move |client| (v6, client))) {
+            for (source, flags) in [(PASSED, SYN), (PASSED, FIN), (SOURCES[0], SYN), (SOURCES[0], ACK)] {
+                let mut frame = frames::segment(v6, EVERY_HOST[2], client, 1000, flags);
+                frame[6..12].copy_from_slice(&source.0);
+                meet(&mut core, &c, &frame).unwrap();
+            }
+        }
+        assert_eq!(core.reasons, c.counted().0);
+        let noted = sessions(&core.memory(), NOW);
+        assert_eq!(noted, sessions(&c.engine.memory(), c.engine.now()));
+        assert_eq!(noted.len(), 80, "what is noted already is noted anew");
     }
 }

@@ -1,20 +1,25 @@
 //! The kernel engine where it is attached.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use evener_core::decide::Reason;
 use evener_core::farm::Encapsulation;
-use evener_core::sessions::Seed;
-use evener_core::tables::{Behind, Delta, Tables, VipKey, Way};
+use evener_core::packet::{HEADROOM, Packet};
+use evener_core::parse::{Parsed, parse};
+use evener_core::rewrite::{Tunnel, encapsulate};
+use evener_core::sessions::{FlowHash, Seed};
+use evener_core::tables::{Behind, Delta, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables, VipKey, Way};
 use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_dataplane::Engine;
+use evener_dataplane::server::{Places, Server};
 use evener_dataplane::xdp::{Bench as Measure, Mode, Options, Subject, XdpEngine, pins};
 
 use crate::frames::{Bench, two_servers};
-use crate::hosts::{Host, VIP, run};
-use crate::{server, skipped, tables};
+use crate::hosts::{Host, NEVER, SOON, VIP, receive, run, segment};
+use crate::{count, key, server, skipped, tables};
 
 pub fn kernel_engine(mode: Option<Mode>, pins: Option<PathBuf>, tables: Tables) -> XdpEngine {
     let seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
@@ -76,10 +81,141 @@ fn what_an_earlier_daemon_attached_otherwise_is_replaced_and_its_sessions_stay()
     });
 }
 
+/// Where new sessions go, and where those of which nothing is known get their second chance.
+const PEER: Mac = Mac([2, 0, 0, 0, 0, 3]);
+const PEER_BEFORE: Mac = Mac([2, 0, 0, 0, 0, 4]);
+
+/// Of three hosts this one, in slot 1; the others are beyond `out0`.
+fn every_host(bench: &Bench) -> Tables {
+    let way = Way::Tunnel { encapsulation: Encapsulation::Gue, from: OWN, to: FROM, mtu: 1500, last: true };
+    let servers = [
+        ServerEntry { local: true, ..server(bench.inside.1, bench.inside.0) },
+        server(PEER, bench.outside.0),
+        ServerEntry { way, ..server(PEER_BEFORE, bench.outside.0) },
+    ];
+    let mut tables = tables(&bench.interfaces(), &servers, true);
+    tables.vips.values_mut().for_each(|vip| vip.own = 1);
+    let all = |slot| vec![slot; HASH_SLOTS];
+    tables.rings.insert(0, Arc::new(Ring { order: vec![2], hash: all(2), previous: all(3) }));
+    tables.peers = [PEER, PEER_BEFORE].into();
+    tables
+}
+
+/// This host's address that tunnels end at, and another host's.
+const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1));
+const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 2));
+
+/// A client's segment as another host passes it on through a tunnel.
+fn passed_on(bench: &Bench, port: u16, flags: u8, last: bool) -> Vec<u8> {
+    let mut buffer = vec![0; HEADROOM];
+    buffer.extend(segment(bench.client_mac, bench.inside.1, port, flags));
+    let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
+    let Parsed::Segment(segment) = parse(packet.frame(), Some(bench.inside.1)) else { panic!("a segment") };
+    let encapsulation = if last { Encapsulation::Gue } else { Encapsulation::Ipip };
+    let tunnel = Tunnel { encapsulation, from: FROM, to: OWN, last };
+    assert!(encapsulate(&mut packet, &segment.at, tunnel, FlowHash(0), 1));
+    packet.readdress(bench.client_mac, bench.inside.1);
+    packet.frame().to_vec()
+}
+
+/// The programs that open tunnels, on `in0`.
+fn opener(bench: &Bench, marks: bool) -> Server {
+    let tables = evener_dataplane::server::Tables {
+        addresses: [OWN].into(),
+        directors: [FROM].into(),
+        services: BTreeMap::from([(key(), None)]),
+        marks,
+    };
+    let mut server = Server::start(evener_dataplane::server::directory().unwrap()).unwrap();
+    let places = Places { tunnels: BTreeMap::from([(bench.inside.0, false)]), ..Places::default() };
+    server.apply(&tables, &places).unwrap();
+    server
+}
+
+#[test]
+fn what_comes_out_of_a_tunnel_is_decided_as_what_was_passed_on() {
+    if skipped() {
+        return;
+    }
+    for opened_first in [false, true] {
+        Host::new("host").enter(|| {
+            let bench = Bench::set_up();
+            let early = opened_first.then(|| opener(&bench, true));
+            let engine = kernel_engine(None, None, every_host(&bench));
+            let server = early.unwrap_or_else(|| opener(&bench, true));
+            assert_eq!(bench.reaches(1000, TCP_SYN), PEER);
+
+            let send = |port, flags, last| bench.client.send(&passed_on(&bench, port, flags, last)).unwrap();
+            send(1001, TCP_SYN, false);
+            send(1001, TCP_ACK, false);
+            send(1002, TCP_ACK, true);
+            assert_eq!(receive(&bench.server, NEVER), None);
+            assert_eq!(count(&engine, Reason::Local), 3);
+            let sessions = engine.memory().sessions;
+            let noted: Vec<u16> = sessions.list(engine.now()).map(|session| session.value.server()).collect();
+            assert_eq!(noted.iter().filter(|slot| **slot == 1).count(), 1, "{noted:?}");
+
+            send(1002, TCP_ACK, false);
+            let frame = receive(&bench.server, SOON).expect("a second chance");
+            assert_eq!(frame[..6], PEER_BEFORE.0);
+            // Behind Ethernet, IPv4 and UDP the header of GUE: flags are its last two bytes.
+            assert_eq!(frame[42..46], [0, 4, 0, 1], "who gets it keeps it");
+            assert_eq!(count(&engine, Reason::SecondChance), 1);
+
+            // Without marks nobody can tell it from a client's.
+            drop(server);
+            let server = opener(&bench, false);
+            send(1003, TCP_SYN, false);
+            assert_eq!(receive(&bench.server, SOON).expect("it is passed on")[..6], PEER.0);
+            server.leave(false).unwrap();
+            Box::new(engine).leave(false).unwrap();
+        });
+    }
+}
+
+#[test]
+fn peers_and_the_lease_outlive_the_daemon() {
+    if skipped() {
+        return;
+    }
+    Host::new("host").enter(|| {
+        let bench = Bench::set_up();
+        let dir = pins::directory().unwrap();
+        let mut tables = every_host(&bench);
+        // As many as there may be.
+        tables.peers.extend((2..PEERS_MAX as u64).map(|n| {
+            let [.., high, low] = n.to_be_bytes();
+            Mac([2, 0, 0, 1, high, low])
+        }));
+        assert_eq!(tables.peers.len(), PEERS_MAX);
+        let engine = kernel_engine(None, Some(dir.clone()), tables.clone());
+        engine.memory().lease.set(Some(12_345));
+        drop(engine);
+        let seed = Seed(1, 2);
+        let options = Options {
+            sessions_max: 4096,
+            sessions6_max: 1024,
+            seed,
+            ring_seed: Some(seed),
+            mode: None,
+            pins: Some(dir.clone()),
+        };
+        let engine = XdpEngine::start(options).unwrap();
+        let running = engine.running().unwrap();
+        assert_eq!((&running.peers, &running.vips), (&tables.peers, &tables.vips));
+        assert_eq!(running.servers, tables.servers);
+        let memory = engine.memory();
+        assert_eq!(memory.lease.until(), Some(12_345));
+        assert_eq!(memory.ring_seed, seed);
+        assert_ne!(memory.seed, seed, "sessions stay where they are");
+        Box::new(engine).leave(false).unwrap();
+    });
+}
+
 /// A service whose one server is reached in this way, on the loopback interface.
 fn farm(way: Way) -> Arc<Tables> {
     let own = Mac([2, 0, 0, 0, 0, 1]);
-    let entry = evener_core::tables::ServerEntry { way, ..server(Mac([2, 0, 0, 0, 0, 9]), 1) };
+    let entry = ServerEntry { way, ..server(Mac([2, 0, 0, 0, 0, 9]), 1) };
     let mut tables = tables(&[(1, own)], &[entry], false);
     if let Way::Nat { to, .. } = way {
         let protocol = evener_core::farm::Protocol::Tcp;
@@ -115,6 +251,7 @@ fn every_subject_of_the_bench_does_what_is_measured() {
         };
         let subjects = [
             (Subject::Wrapper, Way::Link),
+            (Subject::Rewriter, Way::Link),
             (Subject::L2, Way::Link),
             (Subject::NatIn, nat),
             (Subject::NatOut, nat),
@@ -122,7 +259,15 @@ fn every_subject_of_the_bench_does_what_is_measured() {
             (Subject::Yardstick, Way::Link),
         ];
         for (subject, way) in subjects {
-            let bench = Measure::new(4096, &farm(way), VIP).unwrap();
+            let mut farm = farm(way);
+            if subject == Subject::Rewriter {
+                // One of two hosts: the other one serves.
+                let tables = Arc::make_mut(&mut farm);
+                tables.vips.values_mut().for_each(|vip| vip.own = 2);
+                tables.servers.insert(2, ServerEntry { local: true, ..server(Mac([2, 0, 0, 0, 0, 1]), 1) });
+                tables.peers.insert(PEER);
+            }
+            let bench = Measure::new(4096, &farm, VIP).unwrap();
             bench.open(subject, 256).unwrap();
             bench.established(subject, 256, 10_000).unwrap();
             let opened = match subject {

@@ -133,6 +133,9 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     daemon.gauge("sessions_max", "Sessions that the table is sized for.", |status| status.sessions_max)?;
     daemon.gauge("session_slots", "Slots of the session table.", |status| status.session_slots)?;
     daemon.counter("reloads", "Configurations taken up since the daemon started.", |s| s.reloads)?;
+    daemon.counter("reloads_refused", "Configurations that changed nothing, for an error.", |s| {
+        s.reloads_refused
+    })?;
     daemon.gauge("reload_failed", "Whether the last reload changed nothing, for an error.", |status| {
         status.reload_error.is_some().into()
     })

@@ -25,6 +25,9 @@ pub struct Status {
     pub config: String,
     /// Successful reloads since the start.
     pub reloads: u64,
+    /// Reloads that changed nothing, for an error.
+    #[serde(default)]
+    pub reloads_refused: u64,
     /// Why the last reload changed nothing, if it did not.
     pub reload_error: Option<String>,
     /// Active sessions: neither closing nor idle for too long.

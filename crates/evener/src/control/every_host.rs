@@ -68,8 +68,13 @@ impl Director {
     /// What the plan is to know of this host among others.
     pub(super) fn planned_hosts(&self) -> plan::Hosts {
         let Some(hosts) = &self.hosts else { return plan::Hosts::default() };
-        let others = hosts.peers.hosts().into_iter().filter(|host| !host.own);
-        plan::Hosts { owned: hosts.peers.owned().clone(), macs: others.flat_map(|host| host.macs).collect() }
+        let others: Vec<HostState> = hosts.peers.hosts().into_iter().filter(|host| !host.own).collect();
+        let unheard = others.iter().any(|host| host.alive && host.heard_ms.is_none());
+        let adopted = hosts.adopted_macs.iter().filter(|_| unheard).copied();
+        plan::Hosts {
+            owned: hosts.peers.owned().clone(),
+            macs: others.iter().flat_map(|host| &host.macs).copied().chain(adopted).collect(),
+        }
     }
 
     /// Takes in what another host says, and answers.
@@ -254,6 +259,7 @@ impl Director {
         let owned: BTreeSet<IpAddr> = announced.map(|(key, _)| key.address).collect();
         let up = up_bits(&self.config, running);
         if let Some(hosts) = self.hosts.as_mut().filter(|_| !up.is_empty()) {
+            hosts.adopted_macs.clone_from(&running.peers);
             hosts.peers.resume(now_ms, up.into_iter(), &owned);
         }
     }

@@ -71,12 +71,13 @@ impl Director {
         // Copies, so that asking doesn't move the ring on.
         let cursors: Vec<_> = memory.counts.cursors.iter().map(|n| AtomicU64::new(n.load(Relaxed))).collect();
         let counts = Counts { cursors: &cursors, active: memory.counts.active };
-        let slot = select(&self.plan.tables, counts, vip, hash);
+        let ring_hash = key.ring_hash(memory.ring_seed);
+        let slot = select(&self.plan.tables, counts, vip, ring_hash);
         let policy = self.plan.services.get(&vip.service).map_or("?", |service| service.policy);
         because.push(match (slot, vip.pick) {
             (NO_SERVER, _) => format!("{policy}: no server takes new sessions"),
             (_, Pick::Hash) => {
-                format!("{policy}: slot {} of the hash table is {}", hash.hash_slot(), name(slot))
+                format!("{policy}: slot {} of the hash table is {}", ring_hash.hash_slot(), name(slot))
             }
             (_, Pick::Cursor) => format!("{policy}: the ring stands at {}", name(slot)),
             (_, Pick::Least) => format!("{policy}: {} has the fewest sessions for its weight", name(slot)),

@@ -10,6 +10,7 @@ use evener_core::load::Balance;
 use evener_core::peers::{HostSetting, HostState, Key, LABEL, Peers, Publishable, Secret, Settings};
 use evener_core::plan::{self, ServerName};
 use evener_core::sessions::Seed;
+use evener_core::wire::Mac;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
@@ -123,6 +124,8 @@ pub(super) struct Hosts {
     pub(super) shares: BTreeMap<ServerName, u16>,
     /// This host's load: see [`super::every_host`].
     pub(super) load: u64,
+    /// Other hosts' MACs by which a data plane goes that ran before this daemon; they count until those hosts are heard.
+    pub(super) adopted_macs: BTreeSet<Mac>,
     /// Addresses that were just claimed, and how often they are still to be announced.
     pub(super) to_announce: BTreeMap<IpAddr, u32>,
 }
@@ -155,6 +158,7 @@ impl Hosts {
             balances: BTreeMap::new(),
             shares: BTreeMap::new(),
             load: 0,
+            adopted_macs: BTreeSet::new(),
             to_announce: BTreeMap::new(),
         };
         Ok((hosts, receiver))

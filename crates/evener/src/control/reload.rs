@@ -16,7 +16,10 @@ impl Daemon {
                 self.about.reloads += 1;
                 self.about.reload_error = None;
             }
-            Err(error) => self.about.reload_error = Some(error.clone()),
+            Err(error) => {
+                self.about.reloads_refused += 1;
+                self.about.reload_error = Some(error.clone());
+            }
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         done

@@ -32,6 +32,8 @@ pub(super) struct About {
     pub(super) engine_note: Option<String>,
     /// Successful reloads.
     pub(super) reloads: u64,
+    /// Reloads that changed nothing, for an error.
+    pub(super) reloads_refused: u64,
     /// Why the last one failed.
     pub(super) reload_error: Option<String>,
 }
@@ -57,6 +59,7 @@ impl Director {
             adopted: about.adopted,
             config: about.config.clone(),
             reloads: about.reloads,
+            reloads_refused: about.reloads_refused,
             reload_error: about.reload_error.clone(),
             sessions: memory.counts.active.iter().map(|count| count.load(Relaxed)).sum(),
             sessions_max: memory.sessions.sized_for() as u64,

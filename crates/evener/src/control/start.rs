@@ -179,6 +179,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
             adopted,
             engine_note,
             reloads: 0,
+            reloads_refused: 0,
             reload_error: None,
         },
         network_changes,
