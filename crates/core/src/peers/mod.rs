@@ -172,7 +172,7 @@ impl Peers {
             }
             Judgement::Good { first } => {
                 self.believe(now_ms, &heard, &mut received);
-                self.settle_ready(now_ms);
+                received.changed |= self.settle_ready(now_ms);
                 self.release(now_ms, &mut received.notices, &mut received.changed);
                 // so that it knows at once that it is heard
                 first
@@ -194,7 +194,7 @@ impl Peers {
             }
             link.note_presence(now_ms);
         }
-        self.settle_ready(now_ms);
+        tick.changed |= self.settle_ready(now_ms);
         self.release(now_ms, &mut tick.notices, &mut tick.changed);
         self.claim(now_ms, &mut tick);
         if now_ms >= self.send_at_ms {
@@ -308,14 +308,20 @@ impl Peers {
         self.send_at_ms = self.send_at_ms.min(soonest);
     }
 
-    /// Takes part as soon as every other host was heard, or would have been: then rings without this host were the
-    /// same everywhere, and so are those with it.
-    fn settle_ready(&mut self, now_ms: u64) {
-        let heard = self.links.values().all(|link| link.heard_ms.is_some());
-        if !self.ready && !self.left && (heard || now_ms >= self.ready_at_ms) {
-            self.ready = true;
+    /// Takes part an interval after every other host was heard, or once it would have been: until then the ring here is
+    /// that of all the others, as it is everywhere, and so it is remembered. Whether it does so from now on.
+    fn settle_ready(&mut self, now_ms: u64) -> bool {
+        if self.ready || self.left {
+            return false;
+        }
+        if self.links.values().all(|link| link.heard_ms.is_some()) {
+            self.ready_at_ms = self.ready_at_ms.min(now_ms.saturating_add(self.settings.interval_ms));
+        }
+        self.ready = now_ms >= self.ready_at_ms;
+        if self.ready {
             self.hurry();
         }
+        self.ready
     }
 
     /// Counts a refusal, and tells it the first time.

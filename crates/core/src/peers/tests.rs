@@ -65,14 +65,16 @@ fn acquainted(b_ahead_ms: u64) -> (Peers, Peers) {
 
 #[test]
 fn two_hosts_know_each_other_after_three_datagrams() {
-    let (a, b) = acquainted(1 << 40);
-    for peers in [&a, &b] {
+    let (mut a, mut b) = acquainted(1 << 40);
+    for (peers, now_ms) in [(&mut a, 0), (&mut b, 1 << 40)] {
         assert!(peers.hosts().iter().all(|host| host.alive));
-        assert!(peers.ready);
         assert_eq!(Refusal::ALL.map(|refusal| peers.counters().refused(refusal)), [0; 9]);
+        assert!(
+            !peers.tick(now_ms + INTERVAL_MS - 1).changed && !peers.ready,
+            "the ring of the others comes first"
+        );
+        assert!(peers.tick(now_ms + INTERVAL_MS).changed && peers.ready);
     }
-    assert!(!other(&a).ready, "it didn't take part yet when it wrote that");
-    assert!(other(&b).ready);
 }
 
 #[test]

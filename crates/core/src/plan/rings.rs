@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::Plan;
 use crate::policy::{self, Policy, Weighted};
-use crate::tables::{HASH_SLOTS, NO_SERVER, Ring};
+use crate::tables::{HASH_SLOTS, NO_SERVER, Ring, SERVER_SLOTS};
 
 /// Who is picked from a ring.
 pub(super) struct Members<'a> {
@@ -57,16 +57,17 @@ pub(super) fn ring(
 /// Hosts that are gone are left out, since nobody can be sent to them, and their numbers may become others'.
 fn remember(known: &Ring, hash: &[u16], standing: &Standing) -> Vec<u16> {
     let Standing { own, last_ways } = standing;
-    let is_last_way = |slot: u16| last_ways.values().any(|way| *way == slot);
-    let kept: Vec<u16> = if known.hash == hash {
-        let keep = |slot: &u16| if *slot == *own || is_last_way(*slot) { *slot } else { NO_SERVER };
-        known.previous.iter().map(keep).collect()
-    } else {
-        let way = |slot: &u16| match *slot == *own {
-            true => *own,
-            false => last_ways.get(slot).copied().unwrap_or(NO_SERVER),
-        };
-        known.hash.iter().map(way).collect()
-    };
+    let same = known.hash == hash;
+    let old = if same { &known.previous } else { &known.hash };
+    // What stands for each slot of the old table.
+    let mut now = alloc::vec![NO_SERVER; SERVER_SLOTS];
+    let ways = last_ways.iter().map(|(slot, way)| (if same { *way } else { *slot }, *way));
+    for (slot, stands_for) in ways.chain([(*own, *own)]) {
+        if let Some(place) = now.get_mut(usize::from(slot)) {
+            *place = stands_for;
+        }
+    }
+    let kept = old.iter().map(|slot| now.get(usize::from(*slot)).copied().unwrap_or(NO_SERVER));
+    let kept: Vec<u16> = kept.collect();
     if kept.iter().all(|slot| *slot == NO_SERVER) { Vec::new() } else { kept }
 }

@@ -265,9 +265,19 @@ impl Plan {
 pub fn segment(v6: bool, service: u8, client: u8, port: u16, flags: u8) -> Vec<u8> {
     let body =
         Body { udp: false, flags, payload: 0, unsummed: false, fragment: None, extensions: Vec::new() };
-    let src =
-        if v6 { format!("2001:db8:c1::{client}").parse().unwrap() } else { [203, 0, 111, client].into() };
-    link(ip(src, vip(v6, service), &body, (port, 80), 64))
+    link(ip(numbered(v6, client), vip(v6, service), &body, (port, 80), 64))
+}
+
+/// The first of a UDP packet's two fragments, or the other one.
+pub fn fragment(v6: bool, service: u8, client: u8, first: bool) -> Vec<u8> {
+    // Each has 64 bytes of payload; the first one has the UDP header too, in units of eight bytes.
+    let fragment = Some((if first { 0 } else { 9 }, first, 1));
+    let body = Body { udp: true, flags: 0, payload: 64, unsummed: false, fragment, extensions: Vec::new() };
+    link(ip(numbered(v6, client), vip(v6, service), &body, (1000, 80), 64))
+}
+
+fn numbered(v6: bool, client: u8) -> IpAddr {
+    if v6 { format!("2001:db8:c1::{client}").parse().unwrap() } else { [203, 0, 111, client].into() }
 }
 
 /// A packet as it was sent on.

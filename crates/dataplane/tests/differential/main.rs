@@ -256,3 +256,22 @@ fn a_session_that_was_passed_on_to_us_gives_way_to_the_hash_alike() {
         assert_eq!(noted.len(), 80, "what is noted already is noted anew");
     }
 }
+
+#[test]
+fn a_later_fragment_goes_no_further_than_it_may_alike() {
+    for hook in HOOKS {
+        let Some(c) = Kernel::start(hook) else { return };
+        let mut core = Core::new();
+        for (v6, client) in [false, true].into_iter().flat_map(|v6| (0..40).map(move |client| (v6, client))) {
+            for (source, first) in
+                [(SOURCES[0], true), (SOURCES[0], false), (PASSED, false), (SOURCES[1], false)]
+            {
+                let mut frame = frames::fragment(v6, EVERY_HOST[0], client, first);
+                frame[6..12].copy_from_slice(&source.0);
+                meet(&mut core, &c, &frame).unwrap();
+            }
+        }
+        assert_eq!(core.reasons, c.counted().0);
+        assert!(core.reasons[&Reason::Local] > 2 * 80, "what was passed on stays here: {:?}", core.reasons);
+    }
+}

@@ -1,6 +1,6 @@
 //! No packet goes round: it is passed on once, and a second time at most, whatever hosts know of each other.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use etherparse::PacketBuilder;
 use evener_core::wire::Mac;
 use evener_lab::evener::{Plan, Team};
@@ -34,6 +34,7 @@ fn opened(team: &Team, count: usize) -> Result<Vec<(usize, String)>> {
         clients.push(visit.client().to_string().replace(':', "."));
         servers.push(visit.who()?);
     }
+    wait::until("all first packets are seen", || Ok(!copies(&capture.lines(), &clients).contains(&0)))?;
     Ok(copies(&capture.stop()?, &clients).into_iter().zip(servers).collect())
 }
 
@@ -94,11 +95,15 @@ fn what_belongs_to_no_session_ends_soon(engine: &str) -> Result<()> {
         let to = format!(" {vip}.80 > {}.{}: Flags [R]", client.address(), 50_000 + port);
         lines.iter().any(|line| line.contains(&to))
     };
-    wait::until("some host says that it knows none of them", || {
+    let unanswered = || {
         let lines = capture.lines();
-        Ok((0..SEGMENTS).all(|port| reset(&lines, port)))
-    })?;
+        Ok((0..SEGMENTS).filter(|port| !reset(&lines, *port)).collect::<Vec<_>>())
+    };
+    let left = wait::for_value(wait::LONG, unanswered, Vec::is_empty)?;
     let lines = capture.stop()?;
+    if let Err(left) = left {
+        bail!("no host says that it knows nothing of {left:?}: {}", lines.join("\n"));
+    }
     for port in 0..SEGMENTS {
         let from = format!(" {}.{} > {vip}.80: Flags [.]", client.address(), 50_000 + port);
         let plain = lines.iter().filter(|line| line.contains(&from)).count();
