@@ -76,15 +76,16 @@ static __always_inline __u64 ring_hash_of(const struct flow *flow)
  * The server of a packet that no session is known of and that begins none, and from bit 16 on what to count beside.
  * Not inlined, as all that packets with a session don't need.
  */
-__attribute__((noinline)) int unknown(__u32 service, __u32 half, __u64 ring_hash, __u32 own, __u32 arrival)
+__attribute__((noinline)) int unknown(__u32 service, __u32 flags, __u64 ring_hash, __u32 own, __u32 arrival)
 {
 	struct server *server;
 	__u16 slot;
 
 	if (arrival == ARRIVED_DIRECT) {
-		slot = by_hash(ring_at(service, half), ring_hash);
+		slot = by_hash(ring_at(service, flags), ring_hash);
+		/* What is stateless needs no session. */
 		if (slot == NO_SERVER || slot != own)
-			return slot | REASON_NO_SESSION << 16;
+			return slot | (flags & VIP_STATELESS ? 0 : REASON_NO_SESSION) << 16;
 	}
 	if (arrival != ARRIVED_PASSED_TWICE) {
 		slot = by_previous(service, ring_hash);

@@ -28,7 +28,7 @@ pub trait Engine: Send {
     fn describe(&self) -> String;
 
     /// What an earlier daemon left and this engine carries on with, before anything is applied: its VIPs,
-    /// servers and interfaces; rings are left out. The first delta begins there.
+    /// servers and interfaces, and the kernel engine's rings. The first delta begins there.
     fn running(&self) -> Option<&Tables>;
 
     /// Carries out a change of the tables. `tables` is the whole of what `delta` leads to. Traffic flows

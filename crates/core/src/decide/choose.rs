@@ -76,7 +76,7 @@ pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> C
         }
         _ if !flow.opens() => {
             let (server, beside) = unknown(tables, memory, flow.vip, flow.key, flow.arrival);
-            Choice::unnoted(server, false, Some(beside))
+            Choice::unnoted(server, false, beside)
         }
         _ => open(tables, memory, flow, found),
     }
@@ -99,24 +99,25 @@ pub(super) fn unknown(
     vip: &Vip,
     key: SessionKey,
     arrival: Arrival,
-) -> (u16, Reason) {
+) -> (u16, Option<Reason>) {
     let Some(ring) = tables.rings.get(&vip.service) else {
-        return (vip.own, Reason::NoSession);
+        return (vip.own, Some(Reason::NoSession));
     };
     let hash = key.ring_hash(memory.ring_seed);
     if arrival == Arrival::Direct {
         let server = by_hash(ring, hash);
         if server == NO_SERVER || server != vip.own {
-            return (server, Reason::NoSession);
+            // What is stateless needs no session.
+            return (server, (!vip.stateless).then_some(Reason::NoSession));
         }
     }
     if arrival != Arrival::PassedTwice {
         let server = by_previous(ring, hash);
         if tables.servers.get(&server).is_some_and(|server| !server.local) {
-            return (server, Reason::SecondChance);
+            return (server, Some(Reason::SecondChance));
         }
     }
-    (vip.own, Reason::NoSession)
+    (vip.own, Some(Reason::NoSession))
 }
 
 /// Whether a packet gets a new choice although its session is known: the server is gone; a client's

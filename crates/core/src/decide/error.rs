@@ -34,10 +34,7 @@ fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, 
         Some(session) => (session.server(), None),
         None if vip.own == NO_SERVER => return Decision::drop(Reason::IcmpUnknown),
         // Another host may have noted it, or none: it goes where the flow's packets go.
-        None => {
-            let (slot, beside) = unknown(known.tables, known.memory, vip, key, arrival);
-            (slot, Some(beside))
-        }
+        None => unknown(known.tables, known.memory, vip, key, arrival),
     };
     let Some(server) = known.tables.servers.get(&slot) else {
         return Decision::drop(Reason::IcmpUnknown);

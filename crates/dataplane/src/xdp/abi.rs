@@ -355,6 +355,30 @@ pub(super) fn previous(ring: &Ring) -> impl Iterator<Item = u64> {
     .take(PREVIOUS_WORDS)
 }
 
+/// Reads back what [`ring`] and [`previous`] wrote.
+pub(super) fn ring_of(ring: &[u64], previous: &[u64]) -> Ring {
+    let slots = |words: &[u64]| -> Vec<u16> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.as_chunks::<2>().0.iter().map(|slot| u16::from_ne_bytes(*slot)).collect()
+    };
+    let Some((lengths, rest)) = ring.split_first() else { return Ring::default() };
+    let [order_len, hash_len] = [0, 4].map(|at| {
+        let bytes = lengths.to_ne_bytes();
+        let len = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+        u32::from_ne_bytes(len) as usize
+    });
+    let mut order = slots(rest);
+    let mut hash = order.split_off(tables::ORDER_MAX.min(order.len()));
+    order.truncate(order_len);
+    hash.truncate(hash_len.min(tables::HASH_SLOTS));
+    let mut previous = slots(previous);
+    previous.truncate(tables::HASH_SLOTS);
+    if previous.iter().all(|slot| *slot == tables::NO_SERVER) {
+        previous.clear();
+    }
+    Ring { order, hash, previous }
+}
+
 /// A server's words, `src` being the MAC of the interface it is reached by.
 pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     let mut flags = SERVER_PRESENT;

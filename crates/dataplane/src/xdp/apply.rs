@@ -18,7 +18,7 @@ use crate::EngineError;
 const GRACE: Duration = Duration::from_millis(5);
 
 impl Program {
-    /// What a data plane that was adopted is using, but for its rings.
+    /// What a data plane that was adopted is using.
     pub(super) fn adopted(&mut self) -> Tables {
         let load =
             |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
@@ -36,6 +36,15 @@ impl Program {
                 self.halves.insert(vip.service, ring);
                 tables.vips.insert(key, vip);
             }
+        }
+        for (service, half) in &self.halves {
+            let at = (usize::from(*service) * 2 + usize::from(*half)) * abi::RING_WORDS;
+            let previous_at = usize::from(*service) * abi::PREVIOUS_WORDS;
+            // Numbers that are none of ours name nothing.
+            let words = self.rings.get(at..at + abi::RING_WORDS);
+            let previous = self.previous.get(previous_at..previous_at + abi::PREVIOUS_WORDS);
+            let ring = words.zip(previous).map(|(ring, before)| abi::ring_of(&load(ring), &load(before)));
+            tables.rings.extend(ring.map(|ring| (*service, Arc::new(ring))));
         }
         let endpoints = self.borrowed("endpoints");
         for key in endpoints.keys() {

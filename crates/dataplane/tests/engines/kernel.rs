@@ -26,9 +26,7 @@ pub fn kernel_engine(mode: Option<Mode>, pins: Option<PathBuf>, tables: Tables) 
     let options = Options { sessions_max: 4096, sessions6_max: 1024, seed, ring_seed: None, mode, pins };
     let mut engine = XdpEngine::start(options).unwrap();
     let running = engine.running().cloned().unwrap_or_default();
-    let mut delta = Delta::between(&running, &tables);
-    // Rings are never left running.
-    delta.rings = tables.rings.clone().into_iter().collect();
+    let delta = Delta::between(&running, &tables);
     engine.apply(&delta, &Arc::new(tables)).unwrap();
     engine
 }
@@ -203,7 +201,7 @@ fn peers_and_the_lease_outlive_the_daemon() {
         let engine = XdpEngine::start(options).unwrap();
         let running = engine.running().unwrap();
         assert_eq!((&running.peers, &running.vips), (&tables.peers, &tables.vips));
-        assert_eq!(running.servers, tables.servers);
+        assert_eq!((&running.servers, &running.rings), (&tables.servers, &tables.rings));
         let memory = engine.memory();
         assert_eq!(memory.lease.until(), Some(12_345));
         assert_eq!(memory.ring_seed, seed);

@@ -269,7 +269,11 @@ fn places(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, host: &H
 fn tables(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, places: &Places) -> Tables {
     let interfaces = places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex));
     let mtu = interfaces.map(|interface| interface.mtu).min().unwrap_or(MTU);
-    let mut tables = Tables { directors: directors.iter().copied().collect(), ..Tables::default() };
+    let mut tables = Tables {
+        directors: directors.iter().copied().collect(),
+        marks: roles.iter().any(|role| role.service.is_on_every_host()),
+        ..Tables::default()
+    };
     for role in roles {
         tables.addresses.extend(role.own.iter().map(|(address, _)| *address));
         for vip in &role.service.addresses {

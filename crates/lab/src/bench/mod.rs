@@ -25,7 +25,7 @@ pub struct Effort {
     pub each: Duration,
     /// How long each point of the every-host farms' figures is measured.
     pub each_point: Duration,
-    /// Leave out every other of these points.
+    /// Leave out most of these points.
     pub few_points: bool,
     /// What to measure.
     pub what: What,
@@ -47,7 +47,7 @@ impl Effort {
     pub const QUICK: Effort = Effort {
         rounds: 5,
         each: Duration::from_millis(400),
-        each_point: Duration::from_secs(2),
+        each_point: Duration::from_millis(1500),
         few_points: true,
         what: What::All,
     };

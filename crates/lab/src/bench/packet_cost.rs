@@ -7,7 +7,9 @@ use anyhow::Result;
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::policy::{self, Weighted};
 use evener_core::sessions::ticks;
-use evener_core::tables::{Behind, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
+use evener_core::tables::{
+    Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way,
+};
 use evener_core::wire::Mac;
 use evener_dataplane::xdp::{Bench, Subject};
 use serde::Serialize;
@@ -60,8 +62,10 @@ impl Cost {
 }
 
 /// How servers are reached, and what is to be measured of that.
-const METHODS: [(Kind, &[(&str, Subject)]); 3] = [
+const METHODS: [(Kind, &[(&str, Subject)]); 5] = [
     (Kind::Link, &[("l2", Subject::L2)]),
+    (Kind::EveryHost, &[("every-host", Subject::Rewriter)]),
+    (Kind::Stateless, &[("every-host, stateless", Subject::Rewriter)]),
     (Kind::Tunnel, &[("tunnel", Subject::Tunnel)]),
     (Kind::Nat, &[("nat in", Subject::NatIn), ("nat out", Subject::NatOut)]),
 ];
@@ -69,6 +73,10 @@ const METHODS: [(Kind, &[(&str, Subject)]); 3] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Link,
+    /// A host that passes everything on to others on its link, and remembers it,
+    EveryHost,
+    /// or goes by the hash.
+    Stateless,
     Tunnel,
     Nat,
 }
@@ -182,7 +190,7 @@ fn tables(kind: Kind) -> Tables {
         let (own, address) = (Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 10 + slot as u8));
         let (own, address): (IpAddr, IpAddr) = (own.into(), address.into());
         let way = match kind {
-            Kind::Link => Way::Link,
+            Kind::Link | Kind::EveryHost | Kind::Stateless => Way::Link,
             Kind::Tunnel => Way::Tunnel {
                 encapsulation: Encapsulation::Ipip,
                 from: own,
@@ -200,11 +208,22 @@ fn tables(kind: Kind) -> Tables {
             ServerEntry { identity: slot.into(), mac, ifindex: 1, weight: 1, up: true, local: false, way };
         tables.servers.insert(slot, server);
     }
+    let own = match kind {
+        Kind::EveryHost | Kind::Stateless => {
+            tables.peers = tables.servers.values().map(|server| server.mac).collect();
+            let host = ServerEntry { local: true, ..tables.servers[&1] };
+            tables.servers.insert(count + 1, host);
+            count + 1
+        }
+        Kind::Link | Kind::Tunnel | Kind::Nat => NO_SERVER,
+    };
     let members: Vec<_> =
         (1..=count).map(|slot| Weighted { slot, weight: 1, seed: u64::from(slot) << 32 | 7 }).collect();
     let idle =
         IdleTicks { syn: ticks(900_000), tcp: ticks(900_000), closing: ticks(10_000), udp: ticks(60_000) };
-    let vip = Vip { id: 1, service: 0, announce: true, pick: Pick::Cursor, idle, own: 0, stateless: false };
+    let stateless = kind == Kind::Stateless;
+    let pick = if stateless { Pick::Hash } else { Pick::Cursor };
+    let vip = Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless };
     tables.vips.insert(VipKey { address: VIP.into(), port: 80, protocol: Protocol::Tcp }, vip);
     let hash = policy::maglev(&members, HASH_SLOTS);
     tables.rings.insert(0, Arc::new(Ring { order: (1..=count).collect(), hash, previous: Vec::new() }));

@@ -23,7 +23,7 @@ const FAULTS: [Fault; 6] = [
         &["secret"],
     ),
     ("a secret that isn't there", |file| file.replace("farm.key", "lost.key"), &["lost.key"]),
-    ("nat", |file| file.replace("\"l2\"", "\"nat\""), &["nat", "every one"]),
+    ("nat", |file| file.replace("\"l2\"", "\"nat\""), &["\"nat\"", "every host"]),
 ];
 
 fn files_that_cannot_be_are_refused(engine: &str) -> Result<()> {

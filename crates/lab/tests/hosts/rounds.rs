@@ -1,13 +1,16 @@
 //! No packet goes round: it is passed on once, and a second time at most, whatever hosts know of each other.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail, ensure};
 use etherparse::PacketBuilder;
 use evener_core::wire::Mac;
 use evener_lab::evener::{Plan, Team};
+use evener_lab::load::Load;
 use evener_lab::visit::Visit;
 use evener_lab::wait;
 
-use crate::{HASH, IN_TURN, STATELESS, service, unbroken};
+use crate::{HASH, IN_TURN, STATELESS, audience, service, unbroken};
 
 on_both_engines! {
     a_first_packet_is_passed_on_once,
@@ -26,7 +29,7 @@ fn copies(lines: &[String], clients: &[String]) -> Vec<usize> {
 
 /// Opens so many connections by the first host; how often each one's first packet was on the network, and who served.
 fn opened(team: &Team, count: usize) -> Result<Vec<(usize, String)>> {
-    let capture = team.farm.router().capture_network(1, "tcp or proto 4")?;
+    let capture = team.farm.router().capture_network(1, "tcp[13] == 2 or ip proto 4")?;
     let mut clients = Vec::new();
     let mut servers = Vec::new();
     for _ in 0..count {
@@ -60,7 +63,7 @@ fn disagree(team: &Team) -> Result<()> {
 fn hosts_that_disagree_pass_nothing_round(engine: &str) -> Result<()> {
     for keys in [IN_TURN, STATELESS, HASH] {
         let team = crate::team(engine, keys, 3)?;
-        let load = crate::audience(&team).start_on(team.farm.client(0));
+        let load = Load { pause: Duration::from_millis(50), ..audience(&team) }.start_on(team.farm.client(0));
         disagree(&team)?;
         wait::until("the other serves what comes by the first", || {
             let found = opened(&team, 4)?;
@@ -77,7 +80,7 @@ fn what_belongs_to_no_session_ends_soon(engine: &str) -> Result<()> {
     let team = crate::team(engine, STATELESS, 3)?;
     disagree(&team)?;
     let (farm, client) = (&team.farm, team.farm.client(0));
-    let capture = farm.router().capture_network(1, "")?;
+    let capture = farm.router().capture_network(1, "not arp and not udp port 9181")?;
     let raw = client.raw(0)?;
     let gateway: Mac = farm.gateway_of(client).parse()?;
     let vip: std::net::Ipv4Addr = farm.own_vip(team.plan.family, 0).to_string().parse()?;

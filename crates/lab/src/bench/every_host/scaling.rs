@@ -58,8 +58,8 @@ impl Outcome {
         eprintln!("every host: {name}");
         let mut line = Line { name, points: Vec::new() };
         let mut peaks = Vec::new();
-        let from = if effort.few_points { 1 } else { 0 };
-        for users in USERS.into_iter().skip(from).step_by(if effort.few_points { 3 } else { 1 }) {
+        let (from, step) = if effort.few_points { (1, 3) } else { (0, 1) };
+        for users in USERS.into_iter().skip(from).step_by(step) {
             let (report, megabits) = populate(system, users * usize::from(servers), effort)?;
             self.errors += report.errors.total();
             line.points.push((users as f64, report.requests_per_second));

@@ -46,8 +46,8 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
         let system = start()?;
         let mut throughput = Line { name: name.to_owned(), points: Vec::new() };
         let mut delay = throughput.clone();
-        let step = if effort.few_points { 3 } else { 1 };
-        for part in ASKED.into_iter().step_by(step) {
+        let (from, step) = if effort.few_points { (3, 3) } else { (0, 1) };
+        for part in ASKED.into_iter().skip(from).step_by(step) {
             let asked = part * 2.0 * rate();
             let report = measure(&system, asked, effort)?;
             outcome.errors += report.errors.total();
