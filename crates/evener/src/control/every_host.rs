@@ -284,9 +284,11 @@ pub(super) fn bits() -> impl Iterator<Item = u64> {
 
 /// What a host has said of its own server.
 fn status(host: &HostState, bit: u64) -> health::Status {
-    let state = match (host.alive, host.ready && host.up & bit != 0) {
-        (true, true) => State::Up,
-        (false, _) if host.heard_ms.is_none() => State::Unknown,
+    let state = match (host.alive, host.ready, host.up & bit != 0) {
+        (true, true, true) => State::Up,
+        // Not yet, or not any more, by its own choice: it hasn't failed.
+        (true, false, _) => State::Unknown,
+        (false, ..) if host.heard_ms.is_none() => State::Unknown,
         _ => State::Down,
     };
     health::Status { state, since_ms: host.since_ms, was_up: host.heard_ms.is_some() }

@@ -263,11 +263,23 @@ impl Director {
         }
         match state.health.state {
             health::State::Up => ("up", None),
+            _ if self.other_host(name).is_some() => ("down", Some(self.why_not_up(name).into())),
             health::State::Unknown => ("down", Some("not probed yet".into())),
             health::State::Down => {
                 let failure = self.healths.get(name).and_then(|health| health.last_failure());
                 ("down", failure.map(|(_, failure)| failure.to_string()))
             }
+        }
+    }
+
+    /// Why another host gets no new sessions, by what it says or doesn't.
+    fn why_not_up(&self, name: &ServerName) -> &'static str {
+        let host = self.hosts.as_ref().and_then(|hosts| hosts.state(&name.server));
+        match host.map(|host| (host.alive, host.ready, host.heard_ms)) {
+            Some((true, true, _)) => "it says that its own server fails",
+            Some((true, false, _)) => "it says that it takes no part",
+            Some((false, _, Some(_))) => "silent: it is not heard any more",
+            _ => "it was never heard",
         }
     }
 

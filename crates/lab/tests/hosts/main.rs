@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use evener_lab::evener::{Plan, Team};
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::load::{Load, Report};
@@ -69,15 +69,21 @@ struct Download {
     thread: JoinHandle<Result<()>>,
 }
 
-/// Two slow downloads by each address; they last long enough for a change of the farm.
+/// Slow downloads by each address, one from whichever host it is, and one from another than its owner; they last long
+/// enough for a change of the farm.
 fn downloads(team: &Team) -> Result<Vec<Download>> {
-    let start = |by| -> Result<Download> {
-        let mut visit = Visit::open(team.farm.client(0), service(team, by))?;
-        let server = visit.who()?;
-        let thread = thread::spawn(move || visit.download(4_000_000, LONG));
-        Ok(Download { by, server, thread })
+    let start = |(by, passed)| -> Result<Download> {
+        for _ in 0..100 {
+            let mut visit = Visit::open(team.farm.client(0), service(team, by))?;
+            let server = visit.who()?;
+            if !passed || server != team.farm.server(by).name() {
+                let thread = thread::spawn(move || visit.download(4_000_000, LONG));
+                return Ok(Download { by, server, thread });
+            }
+        }
+        bail!("web{} passes nothing on", by + 1)
     };
-    (0..team.hosts.len()).flat_map(|by| [by, by]).map(start).collect()
+    (0..team.hosts.len()).flat_map(|by| [(by, false), (by, true)]).map(start).collect()
 }
 
 impl Download {
