@@ -53,7 +53,8 @@ fn a_dead_hosts_address_is_answered_and_given_back(engine: &str) -> Result<()> {
     );
     ensure!(!shares(&team, service(&team, 0), 30)?.contains_key("web2"), "who is dead serves nothing");
     // connections to any address survive unless the dead host served them
-    all_whole(slow.into_iter().filter(|download| download.server != "web2").collect())?;
+    all_whole(slow.into_iter().filter(|download| download.server != "web2").collect())
+        .context("when the host died")?;
 
     dead.plug()?;
     let slow = downloads(&team)?;
@@ -62,7 +63,7 @@ fn a_dead_hosts_address_is_answered_and_given_back(engine: &str) -> Result<()> {
         Ok(neighbour(router, vip)?.as_deref() == Some(dead.mac()))
     })?;
     ensure!(shares(&team, service(&team, 1), 40)?.contains_key("web2"), "it serves again");
-    all_whole(slow)
+    all_whole(slow).context("when it came back")
 }
 
 fn a_dead_daemons_address_is_answered_and_given_back(engine: &str) -> Result<()> {

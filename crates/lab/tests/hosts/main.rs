@@ -72,7 +72,7 @@ struct Download {
 /// Slow downloads by each address, one from whichever host it is, and one from another than its owner; they last long
 /// enough for a change of the farm.
 fn downloads(team: &Team) -> Result<Vec<Download>> {
-    let start = |(by, passed)| -> Result<Download> {
+    let start = |(by, passed): (usize, bool)| -> Result<Download> {
         for _ in 0..100 {
             let mut visit = Visit::open(team.farm.client(0), service(team, by))?;
             let server = visit.who()?;
