@@ -1,7 +1,7 @@
 //! How a packet came to this host, where every host decides: from a client, or passed on by another host.
 //!
-//! A packet is passed on once, and a second time only to the host that the ring before the last change names
-//! (Distributed Packet Rewriting has no such rule: its hosts agree on one ring). So it can't go in circles,
+//! A packet is passed on once, and a second time only to a host that another ring names: this host's own, or the one
+//! before its last change (Distributed Packet Rewriting has no such rule: its hosts agree on one ring). So it can't go in circles,
 //! whatever hosts know of each other: who gets it has to see how often it was passed on. On the link the frame's source
 //! tells, which is then another host's MAC; out of a tunnel, whoever opened it says so in the source's place. A
 //! stranger who writes such a source gains that the packet is served here.

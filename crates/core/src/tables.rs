@@ -92,8 +92,9 @@ pub struct Ring {
     /// For [`Pick::Hash`], and for flows that no session is known of; [`HASH_SLOTS`] entries, or none
     /// while the service has no server.
     pub hash: Vec<u16>,
-    /// The hash table before the last change of hosts, where every host decides: who isn't known any more may
-    /// be known there. Its entries are this host or hosts by a [`Way::Tunnel`] that is the `last`. May be empty.
+    /// Where every host decides: for each slot of the hash table the host that may know a flow that this one doesn't,
+    /// as hosts may have another table, or had. Its entries are ways to other hosts that are a packet's `last`
+    /// ([`Way::Tunnel`]), or none. May be empty.
     pub previous: Vec<u16>,
 }
 

@@ -29,6 +29,8 @@ pub enum Notice {
         /// Digest of its configuration.
         generation: u64,
     },
+    /// This host was cut off from all others, and takes part again once it has heard them.
+    Rejoins,
     /// A host runs the same configuration as this one again.
     Agrees {
         /// Its name.
@@ -152,7 +154,10 @@ impl fmt::Display for Notice {
         match self {
             Notice::Heard { host } => write!(f, "host {host} is heard"),
             Notice::Silent { host } => write!(f, "host {host} is not heard any more; it counts as down"),
-            Notice::Left { host } => write!(f, "host {host} has left; it gets no new sessions"),
+            Notice::Left { host } => write!(f, "host {host} takes no part now; it gets no new sessions"),
+            Notice::Rejoins => {
+                f.write_str("this host was cut off; it takes part again once it has heard the others")
+            }
             Notice::Differs { host, generation } => write!(
                 f,
                 "host {host} runs another configuration (generation {generation:016x}): what it says of load and \

@@ -314,7 +314,7 @@ impl Peers {
         if self.ready || self.left {
             return false;
         }
-        if self.links.values().all(|link| link.heard_ms.is_some()) {
+        if self.links.values().all(|link| link.alive) {
             self.ready_at_ms = self.ready_at_ms.min(now_ms.saturating_add(self.settings.interval_ms));
         }
         self.ready = now_ms >= self.ready_at_ms;
@@ -337,9 +337,25 @@ impl Peers {
         Received { notices: notice.into_iter().collect(), ..Received::default() }
     }
 
+    /// A host that was cut off from all others knows a ring of its own: it goes by theirs first, as one that has just
+    /// started. With one other there is no majority to go by, and who has just started itself is none either.
+    fn rejoin(&mut self, now_ms: u64, heard: &Datagram, received: &mut Received) {
+        let finds_others = matches!(&heard.body, Body::Report(report) if report.ready);
+        let alone = self.links.len() > 1 && !self.links.values().any(|link| link.alive);
+        if self.ready && alone && finds_others {
+            self.ready = false;
+            self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
+            received.changed = true;
+            received.notices.push(Notice::Rejoins);
+            self.owner.forget_claims();
+            self.hurry();
+        }
+    }
+
     /// Takes in a datagram that was judged good.
     fn believe(&mut self, now_ms: u64, heard: &Datagram, received: &mut Received) {
         self.counters.accepted += 1;
+        self.rejoin(now_ms, heard, received);
         let before = self.links.get(&heard.sender).map(|link| self.other_host(link));
         let Some(link) = self.links.get_mut(&heard.sender) else { return };
         link.heard_ms = Some(now_ms);

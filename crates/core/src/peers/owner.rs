@@ -111,6 +111,11 @@ impl Owner {
         self.stages.insert(address, Stage::Owned(Owned { announce: true, ..Owned::default() }));
     }
 
+    /// Begins claims anew, if at all.
+    pub(super) fn forget_claims(&mut self) {
+        self.stages.retain(|_, stage| matches!(stage, Stage::Owned(_)));
+    }
+
     /// Owns nothing any more.
     pub(super) fn leave(&mut self) {
         self.stages.clear();

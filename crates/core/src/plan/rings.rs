@@ -1,6 +1,6 @@
-//! The tables that a service's servers are picked from, and, where every host decides, the memory of the last.
+//! The tables that a service's servers are picked from, and, where every host decides, where packets get a second chance.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -38,36 +38,47 @@ pub(super) fn ring(
         .filter(|before| before.policy == members.policy.name() && before.ring_members == members.chosen);
     let order = known.filter(|_| before.is_some_and(|before| before.shares == members.shares));
     let hash = known.filter(|_| before.is_some());
-    let remembered = |hash: &[u16]| match (known, standing) {
-        (Some(known), Some(standing)) => remember(known, hash, standing),
-        _ => Vec::new(),
+    let chances = |hash: &[u16]| {
+        standing.map_or_else(Vec::new, |standing| second_chances(known.map(|known| &**known), hash, standing))
     };
     if let Some(known) = order
-        && known.previous == remembered(&known.hash)
+        && known.previous == chances(&known.hash)
     {
         return Arc::clone(known);
     }
     let hash = hash.map_or_else(|| policy::maglev(members.chosen, HASH_SLOTS), |known| known.hash.clone());
     let order = order.map_or_else(|| members.policy.order(members.shares), |known| known.order.clone());
-    Arc::new(Ring { previous: remembered(&hash), order, hash })
+    Arc::new(Ring { previous: chances(&hash), order, hash })
 }
 
-/// What is left of the hash table before this one: it lasts until the next change.
+/// Where packets get a second chance, by slot of the hash table: who has passed one on to here may know more, or less,
+/// than this host.
 ///
-/// Hosts that are gone are left out, since nobody can be sent to them, and their numbers may become others'.
-fn remember(known: &Ring, hash: &[u16], standing: &Standing) -> Vec<u16> {
+/// What this host's own table names another one for goes there: who passed it on has changed its table already. What
+/// it names this host for goes to whom it named before: that lasts until the slot's host changes again. Hosts
+/// that are gone are left out, since nobody can be sent to them, and their numbers may become others'.
+fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Vec<u16> {
     let Standing { own, last_ways } = standing;
-    let same = known.hash == hash;
-    let old = if same { &known.previous } else { &known.hash };
-    // What stands for each slot of the old table.
-    let mut now = alloc::vec![NO_SERVER; SERVER_SLOTS];
-    let ways = last_ways.iter().map(|(slot, way)| (if same { *way } else { *slot }, *way));
-    for (slot, stands_for) in ways.chain([(*own, *own)]) {
-        if let Some(place) = now.get_mut(usize::from(slot)) {
-            *place = stands_for;
+    let mut ways = alloc::vec![NO_SERVER; SERVER_SLOTS];
+    for (slot, way) in last_ways {
+        if let Some(place) = ways.get_mut(usize::from(*slot)) {
+            *place = *way;
         }
     }
-    let kept = old.iter().map(|slot| now.get(usize::from(*slot)).copied().unwrap_or(NO_SERVER));
-    let kept: Vec<u16> = kept.collect();
-    if kept.iter().all(|slot| *slot == NO_SERVER) { Vec::new() } else { kept }
+    let way_to = |slot: u16| ways.get(usize::from(slot)).copied().unwrap_or(NO_SERVER);
+    let kept: BTreeSet<u16> = last_ways.values().copied().collect();
+    let at = |table: Option<&Vec<u16>>, slot: usize| table.and_then(|table| table.get(slot)).copied();
+    let chance = |(slot, host): (usize, &u16)| {
+        if host != own {
+            return way_to(*host);
+        }
+        match at(known.map(|known| &known.hash), slot) {
+            Some(before) if before != *own => way_to(before),
+            _ => at(known.map(|known| &known.previous), slot)
+                .filter(|way| kept.contains(way))
+                .unwrap_or(NO_SERVER),
+        }
+    };
+    let chances: Vec<u16> = hash.iter().enumerate().map(chance).collect();
+    if chances.iter().all(|slot| *slot == NO_SERVER) { Vec::new() } else { chances }
 }

@@ -113,6 +113,7 @@ impl Director {
             engine,
         };
         director.resume_hosts(&running, now_ms);
+        director.say_own();
         director
     }
 

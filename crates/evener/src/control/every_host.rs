@@ -48,7 +48,9 @@ impl Director {
         let state = hosts.state(&member.name);
         let bit = self.bit(&service.name).unwrap_or_default();
         let said = state.as_ref();
-        let ready = said.is_some_and(|host| host.ready);
+        let takes_part = |host: &HostState| host.alive && host.ready;
+        // Where nobody takes part yet, this host does what it can.
+        let ready = said.is_some_and(takes_part) || !hosts.peers.hosts().iter().any(takes_part);
         let health = match self.healths.get(&name).map(Health::status) {
             // Rings are the same before and after it joins, everywhere.
             Some(own) if member.local && ready => own,
