@@ -203,7 +203,7 @@ struct ring {
 #define SERVER_V6 128 /* of `to` and `own` */
 #define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
 
-/* Value of `previous`; index: service. The hash table before the last change of hosts; zeros where there is none. */
+/* Value of `previous`; index: service. Who may know a flow that this host doesn't; zeros where nobody. */
 struct previous {
 	__u16 hash[HASH_SLOTS];
 	__u16 pad[3];

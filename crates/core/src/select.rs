@@ -34,7 +34,7 @@ pub fn by_hash(ring: &Ring, hash: FlowHash) -> u16 {
     ring.hash.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
 }
 
-/// The server that the hash table before the last change of hosts names.
+/// The host that may know a flow that this one doesn't: see [`Ring::previous`].
 pub fn by_previous(ring: &Ring, hash: FlowHash) -> u16 {
     ring.previous.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
 }
