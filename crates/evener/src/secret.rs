@@ -40,14 +40,15 @@ pub enum ReadError {
 /// When there is none.
 pub fn read(path: &Path) -> Result<Secret, ReadError> {
     let failed = |source| ReadError::Io { path: path.to_owned(), source };
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;
     let open_to_others = file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0;
-    file.take(FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
+    file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
     if open_to_others {
         tracing::warn!("{} can be read by others than its owner: chmod 600 it", path.display());
     }
-    Secret::parse(&text).map_err(|source| ReadError::Text { path: path.to_owned(), source })
+    Secret::parse(&String::from_utf8_lossy(&bytes))
+        .map_err(|source| ReadError::Text { path: path.to_owned(), source })
 }
 
 /// Writes a new secret, for its owner alone. A file that is there is never written over: its farm would fall apart.

@@ -108,6 +108,7 @@ fn hosts() -> Vec<Host> {
         up: vec!["web".into()],
         draining: vec![],
         owns: vec!["192.0.2.102".into()],
+        put_off: vec![],
         heard_seconds: Some(0.25),
     }]
 }

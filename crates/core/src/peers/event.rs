@@ -29,7 +29,7 @@ pub enum Notice {
         /// Digest of its configuration.
         generation: u64,
     },
-    /// This host was cut off from all others, and takes part again once it has heard them.
+    /// This host was alone, and takes part again once it has heard the others.
     Rejoins,
     /// A host runs the same configuration as this one again.
     Agrees {
@@ -156,7 +156,7 @@ impl fmt::Display for Notice {
             Notice::Silent { host } => write!(f, "host {host} is not heard any more; it counts as down"),
             Notice::Left { host } => write!(f, "host {host} takes no part now; it gets no new sessions"),
             Notice::Rejoins => {
-                f.write_str("this host was cut off; it takes part again once it has heard the others")
+                f.write_str("this host was alone, and finds others that are together; it takes part once it has heard them")
             }
             Notice::Differs { host, generation } => write!(
                 f,

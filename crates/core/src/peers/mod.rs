@@ -214,7 +214,7 @@ impl Peers {
     pub fn answered(&mut self, now_ms: u64, address: IpAddr) -> Vec<Notice> {
         match self.owner.answered(address, now_ms.saturating_add(self.settings.silence_ms)) {
             Answered::Nothing => Vec::new(),
-            Answered::PutOff => alloc::vec![Notice::PutOff { address }],
+            Answered::PutOff { news } => news.then_some(Notice::PutOff { address }).into_iter().collect(),
             Answered::Twice { news } => {
                 self.counters.claimed_twice += 1;
                 news.then_some(Notice::ClaimedTwice { address }).into_iter().collect()
@@ -242,6 +242,11 @@ impl Peers {
     /// The service addresses that this host owns.
     pub fn owned(&self) -> &BTreeSet<IpAddr> {
         self.owner.owned()
+    }
+
+    /// The service addresses that are this host's to own, but that somebody else answers for.
+    pub fn put_off(&self) -> &BTreeSet<IpAddr> {
+        self.owner.put_off()
     }
 
     /// What has been counted since the start.
@@ -314,7 +319,7 @@ impl Peers {
         if self.ready || self.left {
             return false;
         }
-        if self.links.values().all(|link| link.alive) {
+        if self.links.values().all(|link| link.alive && link.content.is_some()) {
             self.ready_at_ms = self.ready_at_ms.min(now_ms.saturating_add(self.settings.interval_ms));
         }
         self.ready = now_ms >= self.ready_at_ms;
@@ -337,12 +342,17 @@ impl Peers {
         Received { notices: notice.into_iter().collect(), ..Received::default() }
     }
 
-    /// A host that was cut off from all others knows a ring of its own: it goes by theirs first, as one that has just
-    /// started. With one other there is no majority to go by, and who has just started itself is none either.
+    /// Whether others take part, as far as this host knows.
+    fn is_accompanied(&self) -> bool {
+        self.links.values().any(|link| link.alive && link.is_ready())
+    }
+
+    /// A host that was alone, cut off or with another file than the rest, knows a ring of its own: once it finds others
+    /// that are together it goes by theirs first, as one that has just started.
     fn rejoin(&mut self, now_ms: u64, heard: &Datagram, received: &mut Received) {
-        let finds_others = matches!(&heard.body, Body::Report(report) if report.ready);
-        let alone = self.links.len() > 1 && !self.links.values().any(|link| link.alive);
-        if self.ready && alone && finds_others {
+        let Body::Report(report) = &heard.body else { return };
+        let finds = report.ready && report.accompanied && report.generation == self.settings.generation;
+        if self.ready && finds && !self.is_accompanied() {
             self.ready = false;
             self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
             received.changed = true;
@@ -373,6 +383,10 @@ impl Peers {
                         received.notices.push(Notice::Agrees { host: host.clone() });
                     }
                     let left = link.is_ready() && !report.ready;
+                    if !self.ready && link.content.is_none() {
+                        // Whom it is waited for: with one that agrees now, others may do so soon.
+                        self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
+                    }
                     link.content = Some(content(report, publishable(&self.settings)));
                     received.notices.extend(left.then_some(Notice::Left { host }));
                 } else {
@@ -473,6 +487,7 @@ impl Peers {
             generation: self.settings.generation,
             load: self.own.load,
             ready: self.ready,
+            accompanied: self.is_accompanied(),
             up: self.own.up,
             draining: self.own.draining,
             owned: owned.fold(0, |bits, (at, _)| bits | 1 << at),

@@ -77,7 +77,10 @@ pub(super) struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     Nothing,
-    PutOff,
+    /// Of an address that is claimed just now. Whether that is `news`.
+    PutOff {
+        news: bool,
+    },
     /// Of an address that is owned here. Whether that is `news`.
     Twice {
         news: bool,
@@ -89,11 +92,17 @@ pub(super) enum Answered {
 pub(super) struct Owner {
     stages: BTreeMap<IpAddr, Stage>,
     owned: BTreeSet<IpAddr>,
+    /// To be claimed, but for who else answers.
+    put_off: BTreeSet<IpAddr>,
 }
 
 impl Owner {
     pub(super) fn owned(&self) -> &BTreeSet<IpAddr> {
         &self.owned
+    }
+
+    pub(super) fn put_off(&self) -> &BTreeSet<IpAddr> {
+        &self.put_off
     }
 
     /// Goes on with these addresses. Gives those that were owned and are there no more.
@@ -128,7 +137,7 @@ impl Owner {
             Some(Stage::Owned(owned)) => Answered::Twice { news: !core::mem::replace(&mut owned.told, true) },
             Some(stage @ Stage::Asking { .. }) => {
                 *stage = Stage::Idle { until_ms: retry_at_ms };
-                Answered::PutOff
+                Answered::PutOff { news: self.put_off.insert(address) }
             }
             _ => Answered::Nothing,
         }
@@ -195,6 +204,7 @@ impl Owner {
             }
             let mine = rightful(one, hosts).is_some_and(|host| host.own);
             if !mine || hosts.iter().any(|host| host.claims(one.address)) {
+                self.put_off.remove(&one.address);
                 *stage = IDLE;
                 continue;
             }
@@ -209,6 +219,7 @@ impl Owner {
             } else {
                 *stage = Stage::Owned(Owned::default());
                 self.owned.insert(one.address);
+                self.put_off.remove(&one.address);
                 step.claimed.push(one.address);
                 step.gained.push(one.address);
             }
@@ -294,7 +305,7 @@ mod tests {
         let list = core::slice::from_ref(&one);
         assert_eq!(owner.advance(0, list, &hosts).asks, [one.address]);
         assert_eq!(owner.next_at(), Some(ASK_MS));
-        assert_eq!(owner.answered(one.address, 3_000), Answered::PutOff);
+        assert_eq!(owner.answered(one.address, 3_000), Answered::PutOff { news: true });
         assert_eq!(owner.answered(one.address, 3_000), Answered::Nothing);
         assert!(owner.advance(2_999, list, &hosts).asks.is_empty());
         assert_eq!(owner.advance(3_000, list, &hosts).asks, [one.address]);

@@ -27,6 +27,7 @@ pub const MACS_MAX: usize = 8;
 const KIND_REPORT: u8 = 1;
 /// In [`Fields::flags`]: the host takes part.
 const FLAG_READY: u8 = 1;
+const FLAG_ACCOMPANIED: u8 = 2;
 
 /// What all versions share.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -104,6 +105,8 @@ pub struct Report {
     pub load: u32,
     /// Whether it takes part: in rings, and as an owner of addresses.
     pub ready: bool,
+    /// Whether it knows of others that do.
+    pub accompanied: bool,
     /// Bit `i`: its own server of the configuration's service `i` is healthy.
     pub up: u64,
     /// Bit `i`: it is drained there.
@@ -200,7 +203,8 @@ impl Fields {
         Fields {
             generation: report.generation.into(),
             load: report.load.into(),
-            flags: if report.ready { FLAG_READY } else { 0 },
+            flags: if report.ready { FLAG_READY } else { 0 }
+                | if report.accompanied { FLAG_ACCOMPANIED } else { 0 },
             macs_len: report.macs.len().min(MACS_MAX) as u8,
             reserved: U16::ZERO,
             up: report.up.into(),
@@ -216,6 +220,7 @@ impl Fields {
             generation: self.generation.get(),
             load: self.load.get(),
             ready: self.flags & FLAG_READY != 0,
+            accompanied: self.flags & FLAG_ACCOMPANIED != 0,
             up: self.up.get(),
             draining: self.draining.get(),
             owned: self.owned.get(),
@@ -234,8 +239,16 @@ mod tests {
 
     fn sample() -> Datagram {
         let macs = (1..=3).map(|last| Mac([2, 0, 0, 0, 0, last])).collect();
-        let body =
-            Report { generation: 5, load: 77, ready: true, up: 0b101, draining: 0b100, owned: 1 << 63, macs };
+        let body = Report {
+            generation: 5,
+            load: 77,
+            ready: true,
+            accompanied: false,
+            up: 0b101,
+            draining: 0b100,
+            owned: 1 << 63,
+            macs,
+        };
         Datagram {
             sender: 1,
             receiver: 2,
@@ -293,12 +306,12 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            numbers in any::<[u64; 6]>(), bits in any::<[u64; 4]>(), load: u32, ready: bool,
+            numbers in any::<[u64; 6]>(), bits in any::<[u64; 4]>(), load: u32, (ready, accompanied) in any::<(bool, bool)>(),
             macs in prop::collection::vec(any::<[u8; 6]>(), 0..12),
         ) {
             let macs: Vec<Mac> = macs.into_iter().map(Mac).filter(|mac| mac.is_unicast()).collect();
             let [generation, up, draining, owned] = bits;
-            let mut report = Report { generation, load, ready, up, draining, owned, macs };
+            let mut report = Report { generation, load, ready, accompanied, up, draining, owned, macs };
             let mut datagram = Datagram {
                 sender: numbers[0],
                 receiver: numbers[1],

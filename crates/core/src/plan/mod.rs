@@ -50,8 +50,6 @@ pub struct MemberState {
     pub health: health::Status,
     /// Whether the operator drains it.
     pub admin_draining: bool,
-    /// Whether the host is there at all, so that it can be given what only it may know.
-    pub alive: bool,
     /// Its share of what this host is asked for, where the policy goes by load; else its weight.
     pub share: Option<u16>,
 }
@@ -374,13 +372,13 @@ impl Planner<'_> {
     }
 
     /// Where this host stands among the servers, if every host decides and this is one of them. Every other host
-    /// that is alive gets an entry more: the way to it that is a packet's last.
+    /// gets an entry more: the way to it that is a packet's last. One whose daemon is silent may still serve what it has.
     fn standing(&mut self, service: &farm::Service, seated: &[Seated<'_>]) -> Option<Standing> {
         let own = seated.iter().find(|seated| seated.state.member.local);
         let own = own.filter(|_| service.is_on_every_host())?.seat.slot;
         let mut last_ways = BTreeMap::new();
-        for Seated { state: MemberState { member, alive, .. }, seat } in seated {
-            let way = ways::last(member).filter(|_| *alive && !member.local);
+        for Seated { state: MemberState { member, .. }, seat } in seated {
+            let way = ways::last(member).filter(|_| !member.local);
             let Some((way, (mac, ifindex))) = way.zip(self.destination(member)) else {
                 continue;
             };

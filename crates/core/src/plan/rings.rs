@@ -21,7 +21,7 @@ pub(super) struct Members<'a> {
 pub(super) struct Standing {
     /// Its slot.
     pub(super) own: u16,
-    /// The slots of other hosts that are alive, each with that of the way there that is a packet's last.
+    /// The slots of other hosts that can be reached, each with that of the way there that is a packet's last.
     pub(super) last_ways: BTreeMap<u16, u16>,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn ring(
 ///
 /// What this host's own table names another one for goes there: who passed it on has changed its table already. What
 /// it names this host for goes to whom it named before: that lasts until the slot's host changes again. Hosts
-/// that are gone are left out, since nobody can be sent to them, and their numbers may become others'.
+/// that can't be reached are left out, since nobody can be sent to them, and their numbers may become others'.
 fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Vec<u16> {
     let Standing { own, last_ways } = standing;
     let mut ways = alloc::vec![NO_SERVER; SERVER_SLOTS];

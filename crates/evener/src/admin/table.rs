@@ -102,6 +102,7 @@ pub(super) fn hosts(hosts: &[Host]) -> String {
             words("UP", |host| host.up.join(",")),
             words("DRAINING", |host| host.draining.join(",")),
             words("OWNS", |host| host.owns.join(",")),
+            words("OWNED ELSEWHERE", |host| host.put_off.join(",")),
         ],
     )
 }

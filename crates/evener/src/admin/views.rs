@@ -67,6 +67,9 @@ pub struct Host {
     pub draining: Vec<String>,
     /// The service addresses that it says it answers for.
     pub owns: Vec<String>,
+    /// Service addresses that are this host's to own, but that somebody else answers for.
+    #[serde(default)]
+    pub put_off: Vec<String>,
     /// Seconds since it was last heard; none of this host.
     pub heard_seconds: Option<f64>,
 }

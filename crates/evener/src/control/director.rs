@@ -213,7 +213,6 @@ impl Director {
                 MemberState {
                     health: health.unwrap_or_else(|| Health::new(&service.health, 0).status()),
                     admin_draining: self.drained.contains(&name),
-                    alive: true,
                     share: None,
                     member,
                 }

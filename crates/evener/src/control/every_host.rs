@@ -1,7 +1,8 @@
 //! What the director makes of the other hosts, and what it tells them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::farm::Service;
@@ -13,11 +14,13 @@ use evener_core::plan::{self, MemberState, ServerName};
 use evener_core::policy;
 use evener_core::sessions::ticks;
 use evener_core::tables::{NO_SERVER, Tables};
+use evener_core::wire::Mac;
 
 use super::director::{DirectError, Director};
 use super::hosts::{self, Hosts, Identity};
 use crate::config::Config;
 use crate::network::Network;
+use crate::secret;
 
 /// A claimed address is announced so often, once with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;
@@ -61,7 +64,6 @@ impl Director {
         MemberState {
             health,
             admin_draining: if member.local { drained } else { said.is_some_and(|h| h.draining & bit != 0) },
-            alive: member.local || said.is_some_and(|host| host.alive),
             share: hosts.shares.get(&name).copied(),
             member,
         }
@@ -83,10 +85,21 @@ impl Director {
     ///
     /// # Errors
     /// As [`Director::replan`].
-    pub(super) fn hear_host(&mut self, datagram: &[u8], now_ms: u64) -> Result<(), DirectError> {
+    pub(super) fn hear_host(
+        &mut self,
+        from: SocketAddr,
+        datagram: &[u8],
+        now_ms: u64,
+    ) -> Result<(), DirectError> {
         let Some(hosts) = &mut self.hosts else { return Ok(()) };
         let Received { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
-        log(&notices);
+        for notice in &notices {
+            match notice {
+                // Who it is from can't be believed, but it is where to look.
+                Notice::Refused { .. } => tracing::warn!(%from, "{notice}"),
+                other => log(std::slice::from_ref(other)),
+            }
+        }
         // The answer says that what was heard is heeded: it must be, before.
         let done = if changed { self.replan() } else { Ok(()) };
         if let (Some(hosts), Some((to, answer))) = (&self.hosts, answer) {
@@ -96,9 +109,10 @@ impl Director {
     }
 
     /// Somebody answers for an address.
-    pub(super) fn answered(&mut self, address: IpAddr, now_ms: u64) {
-        if let Some(hosts) = &mut self.hosts {
-            log(&hosts.peers.answered(now_ms, address));
+    pub(super) fn answered(&mut self, address: IpAddr, mac: Mac, now_ms: u64) {
+        let Some(hosts) = &mut self.hosts else { return };
+        for notice in hosts.peers.answered(now_ms, address) {
+            tracing::warn!(%mac, "{notice}");
         }
     }
 
@@ -137,10 +151,17 @@ impl Director {
     }
 
     /// The engine may answer for addresses for a while: less than it takes until others think that this host is gone.
-    fn renew_lease(&self) {
-        let lease_ms = self.config.farm.peers.silence_ms * 2 / 3;
-        let until = self.hosts.as_ref().map(|_| self.engine.now().wrapping_add(ticks(lease_ms)));
-        self.engine.memory().lease.set(until);
+    ///
+    /// A daemon that was stopped for longer waits for another report: others may own what it did, and are heard first.
+    fn renew_lease(&mut self) {
+        let (now, lease) = (self.engine.now(), self.engine.memory().lease);
+        let Some(hosts) = &mut self.hosts else { return };
+        let lapsed = !lease.holds(now);
+        if !lapsed || std::mem::replace(&mut hosts.lapsed, lapsed) {
+            let lease_ms = self.config.farm.peers.silence_ms * 2 / 3;
+            lease.set(Some(now.wrapping_add(ticks(lease_ms))));
+            hosts.lapsed = false;
+        }
     }
 
     fn measure_load(&mut self) {
@@ -223,6 +244,10 @@ impl Director {
         match (&self.hosts, found) {
             (None, None) => Ok(()),
             (Some(hosts), Some(found)) if hosts.identity == found => {
+                let path = config.farm.secret_file.as_deref().unwrap_or(Path::new(""));
+                if secret::read(path).map_err(|error| error.to_string())? != hosts.secret {
+                    return Err(format!("{} has another secret now: {restart}", path.display()));
+                }
                 let same = (&config.farm.secret_file, config.farm.peers.port)
                     == (&self.config.farm.secret_file, self.config.farm.peers.port);
                 if same {
@@ -232,7 +257,11 @@ impl Director {
                 }
             }
             (Some(hosts), Some(found)) => {
-                Err(format!("this host is {} and would be {}: {restart}", hosts.identity.name, found.name))
+                let Identity { name, address } = &hosts.identity;
+                Err(format!(
+                    "this host is {name} ({address}) and would be {} ({}): {restart}",
+                    found.name, found.address
+                ))
             }
             _ => Err(format!("placement \"every-host\" comes and goes only with a start: {restart}")),
         }
@@ -255,6 +284,10 @@ impl Director {
     /// Takes up what ran before this daemon: who was there, and which addresses this host answered for.
     pub(super) fn resume_hosts(&mut self, running: &Tables, now_ms: u64) {
         let lease = self.engine.memory().lease;
+        if self.hosts.is_none() {
+            // What ran may have had hosts.
+            lease.set(None);
+        }
         let answers = lease.until().is_some() && lease.holds(self.engine.now());
         let announced =
             running.vips.iter().filter(|(_, vip)| vip.announce && vip.own != NO_SERVER && answers);

@@ -17,6 +17,9 @@ use tokio::sync::mpsc;
 use crate::config::Config;
 use crate::network::Network;
 
+/// A datagram, and where it is said to be from.
+pub(super) type Heard = (SocketAddr, Vec<u8>);
+
 /// Longer than any datagram of ours.
 const DATAGRAM_BYTES: usize = 1_024;
 /// Datagrams that wait for the control loop; more than that are lost, as on any network.
@@ -126,6 +129,8 @@ pub(super) struct Hosts {
     pub(super) load: u64,
     /// Other hosts' MACs by which a data plane goes that ran before this daemon; they count until those hosts are heard.
     pub(super) adopted_macs: BTreeSet<Mac>,
+    /// Whether the lease to answer for addresses was found to have ended.
+    pub(super) lapsed: bool,
     /// Addresses that were just claimed, and how often they are still to be announced.
     pub(super) to_announce: BTreeMap<IpAddr, u32>,
 }
@@ -140,7 +145,7 @@ impl Hosts {
         identity: Identity,
         secret: Secret,
         now_ms: u64,
-    ) -> io::Result<(Hosts, mpsc::Receiver<Vec<u8>>)> {
+    ) -> io::Result<(Hosts, mpsc::Receiver<Heard>)> {
         let mut incarnation = [0; 8];
         crate::secret::random(&mut incarnation)?;
         let port = config.farm.peers.port;
@@ -158,6 +163,7 @@ impl Hosts {
             balances: BTreeMap::new(),
             shares: BTreeMap::new(),
             load: 0,
+            lapsed: false,
             adopted_macs: BTreeSet::new(),
             to_announce: BTreeMap::new(),
         };
@@ -177,13 +183,13 @@ impl Hosts {
     }
 }
 
-async fn listen(socket: Arc<UdpSocket>, heard: mpsc::Sender<Vec<u8>>) {
+async fn listen(socket: Arc<UdpSocket>, heard: mpsc::Sender<Heard>) {
     let mut buffer = [0; DATAGRAM_BYTES];
     loop {
-        match socket.recv(&mut buffer).await {
-            Ok(len) => {
+        match socket.recv_from(&mut buffer).await {
+            Ok((len, from)) => {
                 let datagram = buffer.get(..len).unwrap_or_default().to_vec();
-                if let Err(mpsc::error::TrySendError::Closed(_)) = heard.try_send(datagram) {
+                if let Err(mpsc::error::TrySendError::Closed(_)) = heard.try_send((from, datagram)) {
                     return;
                 }
             }

@@ -34,6 +34,7 @@ use crate::network::path_mtu::PathMtu;
 use crate::probe::probe;
 use director::{DirectError, Director};
 use every_host::Errands;
+use hosts::Heard;
 use neighbours::{Frame, Neighbours};
 use request::Request;
 use settings::Settings;
@@ -106,7 +107,7 @@ struct Daemon {
     network_changes: mpsc::Receiver<()>,
     path_mtus: mpsc::Receiver<PathMtu>,
     /// What other hosts say.
-    heard: mpsc::Receiver<Vec<u8>>,
+    heard: mpsc::Receiver<Heard>,
     /// What this host is as a server, where every host is director and server.
     resident: Option<Resident>,
     probed: mpsc::Receiver<Probed>,
@@ -165,8 +166,8 @@ impl Daemon {
                 Some(learned) = self.path_mtus.recv() => {
                     log_failure(self.director.path_mtu(&learned, now_ms()));
                 }
-                Some(datagram) = self.heard.recv() => {
-                    log_failure(self.director.hear_host(&datagram, now_ms()));
+                Some((from, datagram)) = self.heard.recv() => {
+                    log_failure(self.director.hear_host(from, &datagram, now_ms()));
                 }
                 Some(Probed { server, result }) = self.probed.recv() => {
                     let done = self.director.probed(&server, result, now_ms());
@@ -257,7 +258,7 @@ impl Daemon {
         if let Ok(Some(Answer { place, address })) = Answer::read(frame.ifindex, &frame.bytes)
             && !self.director.interfaces.values().any(|own| *own == place.mac)
         {
-            self.director.answered(address, now_ms());
+            self.director.answered(address, place.mac, now_ms());
         }
         let notices = self.director.membership.frame(now_ms(), frame.ifindex, &frame.bytes);
         log_failure(self.director.notice(&notices));

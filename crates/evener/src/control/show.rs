@@ -1,6 +1,6 @@
 //! The director's state in the words of [`views`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -112,6 +112,8 @@ impl Director {
             numbered.filter(|(bit, _)| bits & bit != 0).map(|(_, service)| service.name.clone()).collect()
         };
         let heard_ms = host.heard_ms.filter(|_| !host.own);
+        let none = BTreeSet::new();
+        let put_off = self.hosts.as_ref().filter(|_| host.own).map_or(&none, |hosts| hosts.peers.put_off());
         views::Host {
             name: host.name.clone(),
             address: host.address.to_string(),
@@ -120,7 +122,9 @@ impl Director {
             load: host.load.into(),
             up: services(host.up),
             draining: services(host.draining),
-            owns: host.owned.iter().map(ToString::to_string).collect(),
+            // What a silent one owned is another's by now.
+            owns: host.owned.iter().filter(|_| host.alive).map(ToString::to_string).collect(),
+            put_off: put_off.iter().map(ToString::to_string).collect(),
             heard_seconds: heard_ms.map(|at| now_ms.saturating_sub(at) as f64 / 1e3),
         }
     }
@@ -275,6 +279,9 @@ impl Director {
     /// Why another host gets no new sessions, by what it says or doesn't.
     fn why_not_up(&self, name: &ServerName) -> &'static str {
         let host = self.hosts.as_ref().and_then(|hosts| hosts.state(&name.server));
+        if host.as_ref().is_some_and(|host| host.alive && host.generation_differs) {
+            return "it runs another configuration, and what it says is not heeded";
+        }
         match host.map(|host| (host.alive, host.ready, host.heard_ms)) {
             Some((true, true, _)) => "it says that its own server fails",
             Some((true, false, _)) => "it says that it takes no part",

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::director::{DirectError, Director, has_ipv6};
-use super::hosts::{self, Hosts, Identity};
+use super::hosts::{self, Heard, Hosts, Identity};
 use super::lock::{Lock, LockError};
 use super::neighbours::{Frame, Neighbours};
 use super::request::Request;
@@ -151,10 +151,13 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let drained = read_drained(&directory);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
-    let (hosts, heard) = hosts(&config, identity, started_ms).await?;
-    let mut resident = match &hosts {
-        Some(_) => Some(Resident::start(&directory, config_path, engine.kind() == PACKET_ENGINE)?),
-        None => None,
+    let company = company(&config, identity, config_path, &directory, engine.kind(), started_ms).await;
+    let Company { hosts, heard, mut resident } = match company {
+        Ok(company) => company,
+        Err(error) => {
+            leave_engine(engine, adopted);
+            return Err(error);
+        }
     };
     let mut director = Director::new(config, engine, network, interfaces, drained, hosts, started_ms);
     let (handle, requests) = mpsc::channel(REQUESTS);
@@ -166,9 +169,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         if let Some(resident) = resident {
             resident.abandon(&director.network).await;
         }
-        if let Err(error) = director.engine.leave(adopted) {
-            tracing::warn!(%error, "something stays attached");
-        }
+        leave_engine(director.engine, adopted);
         return Err(error);
     }
     let (probe_results, probed) = mpsc::channel(256);
@@ -210,12 +211,41 @@ fn identity(config: &Config, network: &Network) -> Result<Option<(Identity, Secr
     Ok(Some((identity, secret::read(secret_file)?)))
 }
 
+/// What was found running is left as it was found.
+fn leave_engine(engine: Box<dyn Engine>, adopted: bool) {
+    if let Err(error) = engine.leave(adopted) {
+        tracing::warn!(%error, "something stays attached");
+    }
+}
+
+/// This host as one among others.
+struct Company {
+    hosts: Option<Hosts>,
+    heard: mpsc::Receiver<Heard>,
+    resident: Option<Resident>,
+}
+
+/// Has this host take its part, where every host decides.
+async fn company(
+    config: &Config,
+    identity: Option<(Identity, Secret)>,
+    config_path: &Path,
+    directory: &Path,
+    engine: &str,
+    now_ms: u64,
+) -> Result<Company, StartError> {
+    let (hosts, heard) = hosts(config, identity, now_ms).await?;
+    let copies = engine == PACKET_ENGINE;
+    let resident = hosts.as_ref().map(|_| Resident::start(directory, config_path, copies)).transpose()?;
+    Ok(Company { hosts, heard, resident })
+}
+
 /// Opens the ears for other hosts.
 async fn hosts(
     config: &Config,
     identity: Option<(Identity, Secret)>,
     now_ms: u64,
-) -> Result<(Option<Hosts>, mpsc::Receiver<Vec<u8>>), StartError> {
+) -> Result<(Option<Hosts>, mpsc::Receiver<Heard>), StartError> {
     let Some((identity, secret)) = identity else { return Ok((None, mpsc::channel(1).1)) };
     let at = SocketAddr::new(identity.address, config.farm.peers.port);
     let opened = Hosts::open(config, identity, secret, now_ms).await;

@@ -30,6 +30,12 @@ pub(super) async fn look(client: &Client, findings: &mut Vec<Finding>) -> Option
             findings.push(Finding::warn("services", format!("The daemon does not list them: {error}.")));
         }
     }
+    match client.get::<Vec<views::Host>>("/v1/hosts").await {
+        Ok(hosts) => findings.extend(hosts.iter().flat_map(host)),
+        Err(error) => {
+            findings.push(Finding::warn("hosts", format!("The daemon does not list them: {error}.")))
+        }
+    }
     Some(status)
 }
 
@@ -96,6 +102,35 @@ fn server(server: &views::Server) -> Option<Finding> {
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     let check = format!("{}/{}", server.service, server.name);
     Some(Finding::warn(check, format!("{} ({}){why}.", server.state, server.address)))
+}
+
+/// What keeps hosts from acting as one.
+fn host(host: &views::Host) -> Vec<Finding> {
+    const CHECK: &str = "hosts";
+    let (name, address) = (&host.name, &host.address);
+    let state = match host.state.as_str() {
+        "differs" => Some(Finding::fail(
+            CHECK,
+            format!(
+                "{name} ({address}) runs another configuration: bring the same file to all hosts, and reload."
+            ),
+        )),
+        "unknown" => Some(Finding::warn(
+            CHECK,
+            format!(
+                "{name} ({address}) was never heard: look whether it runs, has the same secret, and the port is open."
+            ),
+        )),
+        "silent" => Some(Finding::warn(CHECK, format!("{name} ({address}) is not heard any more."))),
+        _ => None,
+    };
+    let elsewhere = host.put_off.iter().map(|owned| {
+        let message = format!(
+            "Somebody else answers for {owned}, which {name} is to own: the daemon's log says at which MAC."
+        );
+        Finding::fail(CHECK, message)
+    });
+    state.into_iter().chain(elsewhere).collect()
 }
 
 fn service(service: &views::Service) -> Option<Finding> {

@@ -122,7 +122,7 @@ fn a_second_chance_is_with_whom_the_ring_names_or_named() {
     draining[2].admin_draining = true;
     let mut silent = link("abc");
     silent[2].health.state = health::State::Down;
-    silent[2].alive = false;
+    (silent[2].member.hop, silent[2].member.mac) = (None, None);
     let states = [link("abc"), draining.clone(), draining, silent.clone(), link("abc"), link("ab")];
     let plans = plans(&web(Method::L2), &states);
     let others =
