@@ -342,9 +342,9 @@ impl Peers {
         Received { notices: notice.into_iter().collect(), ..Received::default() }
     }
 
-    /// Whether others take part, as far as this host knows.
-    fn is_accompanied(&self) -> bool {
-        self.links.values().any(|link| link.alive && link.is_ready())
+    /// Whether others take part, as far as this host knows, besides one of them.
+    fn is_accompanied_but_for(&self, host: Option<u64>) -> bool {
+        self.links.iter().any(|(digest, link)| Some(*digest) != host && link.alive && link.is_ready())
     }
 
     /// A host that was alone, cut off or with another file than the rest, knows a ring of its own: once it finds others
@@ -352,7 +352,7 @@ impl Peers {
     fn rejoin(&mut self, now_ms: u64, heard: &Datagram, received: &mut Received) {
         let Body::Report(report) = &heard.body else { return };
         let finds = report.ready && report.accompanied && report.generation == self.settings.generation;
-        if self.ready && finds && !self.is_accompanied() {
+        if self.ready && finds && !self.is_accompanied_but_for(None) {
             self.ready = false;
             self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
             received.changed = true;
@@ -446,27 +446,20 @@ impl Peers {
     fn datagrams(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
         self.sent_ms = Some(now_ms);
         self.send_at_ms = now_ms.saturating_add(self.settings.interval_ms.max(1));
-        let report = self.report();
         let to: Vec<(u64, Numbers)> =
             self.links.iter().map(|(digest, link)| (*digest, link.echo())).collect();
-        to.into_iter().filter_map(|(digest, echo)| self.datagram(now_ms, digest, echo, &report)).collect()
+        to.into_iter().filter_map(|(digest, echo)| self.datagram(now_ms, digest, echo)).collect()
     }
 
     /// An answer that echoes what was heard; not many a second.
     fn answer(&mut self, now_ms: u64, heard: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
         let pause_ms = self.settings.interval_ms / 4;
         let may = self.links.get_mut(&heard.sender).is_some_and(|link| link.may_answer(now_ms, pause_ms));
-        let report = may.then(|| self.report())?;
-        self.datagram(now_ms, heard.sender, heard.numbers, &report)
+        may.then(|| self.datagram(now_ms, heard.sender, heard.numbers))?
     }
 
-    fn datagram(
-        &mut self,
-        now_ms: u64,
-        to: u64,
-        echo: Numbers,
-        report: &Report,
-    ) -> Option<(IpAddr, Vec<u8>)> {
+    fn datagram(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {
+        let report = self.report(to);
         let link = self.links.get_mut(&to)?;
         self.sequence += 1;
         self.counters.sent += 1;
@@ -476,18 +469,18 @@ impl Peers {
             receiver: to,
             numbers: Numbers { incarnation: self.incarnation, sequence: self.sequence },
             echo,
-            body: Body::Report(report.clone()),
+            body: Body::Report(report),
         };
         Some((link.address, datagram.write(&self.settings.key)))
     }
 
-    fn report(&self) -> Report {
+    fn report(&self, to: u64) -> Report {
         let owned = (0..).zip(self.addresses()).filter(|(_, one)| self.owned().contains(&one.address));
         Report {
             generation: self.settings.generation,
             load: self.own.load,
             ready: self.ready,
-            accompanied: self.is_accompanied(),
+            accompanied: self.is_accompanied_but_for(Some(to)),
             up: self.own.up,
             draining: self.own.draining,
             owned: owned.fold(0, |bits, (at, _)| bits | 1 << at),

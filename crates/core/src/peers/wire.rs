@@ -105,7 +105,7 @@ pub struct Report {
     pub load: u32,
     /// Whether it takes part: in rings, and as an owner of addresses.
     pub ready: bool,
-    /// Whether it knows of others that do.
+    /// Whether it knows of others that do, besides whom this is sent to.
     pub accompanied: bool,
     /// Bit `i`: its own server of the configuration's service `i` is healthy.
     pub up: u64,

@@ -22,6 +22,8 @@ use crate::config::Config;
 use crate::network::Network;
 use crate::secret;
 
+/// Reports of others that a host waits for before it answers again.
+const REPORTS_HEARD_FIRST: u32 = 2;
 /// A claimed address is announced so often, once with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;
 /// Load counts in hundredths of a session, and a report moves it by a quarter of the way to what is now: sessions
@@ -152,15 +154,20 @@ impl Director {
 
     /// The engine may answer for addresses for a while: less than it takes until others think that this host is gone.
     ///
-    /// A daemon that was stopped for longer waits for another report: others may own what it did, and are heard first.
+    /// A host without a cable doesn't need to, and a daemon that was stopped, or without one, for longer waits for some
+    /// reports: others may own what it did, and are heard first.
     fn renew_lease(&mut self) {
         let (now, lease) = (self.engine.now(), self.engine.memory().lease);
         let Some(hosts) = &mut self.hosts else { return };
-        let lapsed = !lease.holds(now);
-        if !lapsed || std::mem::replace(&mut hosts.lapsed, lapsed) {
+        let mut links = self.interfaces.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
+        if !links.any(|link| link.carrier) {
+            return;
+        }
+        hosts.lapsed = if lease.holds(now) { 0 } else { hosts.lapsed + 1 };
+        if hosts.lapsed == 0 || hosts.lapsed > REPORTS_HEARD_FIRST {
             let lease_ms = self.config.farm.peers.silence_ms * 2 / 3;
             lease.set(Some(now.wrapping_add(ticks(lease_ms))));
-            hosts.lapsed = false;
+            hosts.lapsed = 0;
         }
     }
 

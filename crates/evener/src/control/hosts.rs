@@ -129,8 +129,8 @@ pub(super) struct Hosts {
     pub(super) load: u64,
     /// Other hosts' MACs by which a data plane goes that ran before this daemon; they count until those hosts are heard.
     pub(super) adopted_macs: BTreeSet<Mac>,
-    /// Whether the lease to answer for addresses was found to have ended.
-    pub(super) lapsed: bool,
+    /// How often in a row the lease to answer for addresses was found to have ended.
+    pub(super) lapsed: u32,
     /// Addresses that were just claimed, and how often they are still to be announced.
     pub(super) to_announce: BTreeMap<IpAddr, u32>,
 }
@@ -163,7 +163,7 @@ impl Hosts {
             balances: BTreeMap::new(),
             shares: BTreeMap::new(),
             load: 0,
-            lapsed: false,
+            lapsed: 0,
             adopted_macs: BTreeSet::new(),
             to_announce: BTreeMap::new(),
         };

@@ -40,6 +40,8 @@ pub struct Interface {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Whether it is switched on; a cable may be missing all the same.
     pub up: bool,
+    /// Whether there is a cable, and something at its other end.
+    pub carrier: bool,
     /// The longest packet it takes, in bytes, without link header.
     pub mtu: u32,
     /// Whether it leads back to this host.
@@ -221,6 +223,7 @@ pub(crate) mod tests {
             mac: Mac([2, 0, 0, 0, 0, mac]),
             addresses: addresses.iter().map(|(address, prefix_len)| (ip(address), *prefix_len)).collect(),
             up: true,
+            carrier: true,
             mtu: 1500,
             loopback: name == "lo",
             ethernet: name.starts_with("eth"),

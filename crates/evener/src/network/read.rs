@@ -85,6 +85,7 @@ fn interface(message: LinkMessage) -> (u32, Interface) {
     let flags = message.header.flags;
     let mut found = Interface {
         up: flags.contains(LinkFlags::Up),
+        carrier: flags.contains(LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
         ..Interface::default()
     };

@@ -18,6 +18,24 @@ on_both_engines! {
     hosts_that_hear_nothing_claim_nothing_that_is_answered,
 }
 
+/// The packet engine ends with its daemon.
+mod dead_for_long {
+    use super::what_a_host_without_a_daemon_serves_goes_on;
+
+    on_engine!(xdp: what_a_host_without_a_daemon_serves_goes_on);
+}
+
+fn what_a_host_without_a_daemon_serves_goes_on(engine: &str) -> Result<()> {
+    let mut team = crate::team(engine, HASH, 3)?;
+    let slow = downloads(&team)?;
+    ensure!(slow.iter().any(|download| download.server == "web2"), "web2 serves some");
+    team.hosts[1].daemon().kill9()?;
+    wait::until("a peer owns its address", || Ok(team.owners(1, &[0, 2])?.len() == 1))?;
+    answered(&team, service(&team, 1))?;
+    ensure!(!shares(&team, service(&team, 1), 20)?.contains_key("web2"), "it gets nothing new");
+    all_whole(slow)
+}
+
 /// The MAC address that the router sends to for an address; none as long as it asks.
 fn neighbour(router: &Host, address: IpAddr) -> Result<Option<String>> {
     let line = router.run(&["ip", "neighbour", "show", &address.to_string()])?;
