@@ -33,6 +33,11 @@ pub struct Status {
     pub was_up: bool,
 }
 
+impl Status {
+    /// Of a server that nothing is known of.
+    pub const UNKNOWN: Status = Status { state: State::Unknown, since_ms: 0, was_up: false };
+}
+
 /// A change of state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {

@@ -99,6 +99,14 @@ impl SessionKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64, pub u64);
 
+impl Seed {
+    /// From random bytes, or from a derived key's first.
+    pub fn from_bytes(bytes: [u8; 16]) -> Seed {
+        let bits = u128::from_be_bytes(bytes);
+        Seed((bits >> 64) as u64, bits as u64)
+    }
+}
+
 /// A session key's keyed hash: two rounds of multiply and fold, whose odd multipliers are the secret.
 ///
 /// One such round is universal: two keys chosen without knowing the multiplier share a bucket about as

@@ -122,8 +122,7 @@ struct Agent {
     hook: Option<Hook>,
     site: Site,
     network_changes: mpsc::Receiver<()>,
-    /// What went wrong last, which is told once.
-    trouble: Option<String>,
+    trouble: Trouble,
     counted: BTreeMap<Reason, u64>,
     /// Last, since it removes the folder when nothing else is in it.
     _lock: Lock,
@@ -141,14 +140,8 @@ impl Agent {
             "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",
             directory.display()
         )))?;
-        let lock = Lock::take(&directory)
-            .map_err(AgentError::io(format!("the lock in {} can't be taken", directory.display())))?
-            .map_err(AgentError::Running)?;
-        let mut state = State::load(&directory).map_err(PlaceError::State)?;
+        let (state, lock) = take_over(&directory, config_path, identity.clone())?;
         let adopted = state.done.is_something();
-        state.done.identity = identity.clone();
-        state.done.config = config_path.canonicalize().unwrap_or_else(|_| config_path.to_owned());
-        state.store().map_err(PlaceError::State)?;
         let network_changes = network::watch().await?;
         let mut site = Site::open(state)?;
         if let Err(error) = site.fulfil(&duties, &network).await {
@@ -167,7 +160,7 @@ impl Agent {
             hook,
             site,
             network_changes,
-            trouble: None,
+            trouble: Trouble::default(),
             counted,
             _lock: lock,
         })
@@ -231,10 +224,7 @@ impl Agent {
     /// Holds the host against its duties: interfaces come and go, and so may what was placed on them.
     async fn look(&mut self) {
         let trouble = self.try_look().await.err();
-        if let Some(error) = trouble.as_ref().filter(|_| trouble != self.trouble) {
-            tracing::error!("{error}; it is tried again");
-        }
-        self.trouble = trouble;
+        self.trouble.tell(trouble);
         self.report();
     }
 
@@ -264,6 +254,35 @@ impl Agent {
         tell(sd_notify::NotifyState::Stopping);
         let network = Network::read().await?;
         Ok(self.site.leave(keep, &network).await?)
+    }
+}
+
+/// Takes the place of whoever did a server's duties here before, with the record of what was done.
+fn take_over(
+    directory: &Path,
+    config_path: &Path,
+    identity: Identity,
+) -> Result<(State, Lock), AgentError> {
+    let lock = Lock::take(directory)
+        .map_err(AgentError::io(format!("the lock in {} can't be taken", directory.display())))?
+        .map_err(AgentError::Running)?;
+    let mut state = State::load(directory).map_err(PlaceError::State)?;
+    state.done.identity = identity;
+    state.done.config = config_path.canonicalize().unwrap_or_else(|_| config_path.to_owned());
+    state.store().map_err(PlaceError::State)?;
+    Ok((state, lock))
+}
+
+/// What went wrong last, which is told once.
+#[derive(Default)]
+struct Trouble(Option<String>);
+
+impl Trouble {
+    fn tell(&mut self, trouble: Option<String>) {
+        if let Some(error) = trouble.as_ref().filter(|_| trouble != self.0) {
+            tracing::error!("{error}; it is tried again");
+        }
+        self.0 = trouble;
     }
 }
 

@@ -6,8 +6,8 @@ use evener_dataplane::server::Hook;
 
 use super::duties::{self, Identity};
 use super::place::{self, Site};
-use super::state::{Lock, State};
-use super::{AgentError, network_now};
+use super::state::Lock;
+use super::{AgentError, Trouble, network_now, take_over};
 use crate::config::Config;
 use crate::network::Network;
 
@@ -16,8 +16,7 @@ pub(crate) struct Resident {
     site: Site,
     hook: Hook,
     adopted: bool,
-    /// What went wrong last, which is told once.
-    trouble: Option<String>,
+    trouble: Trouble,
     _lock: Lock,
 }
 
@@ -28,17 +27,11 @@ impl Resident {
     /// # Errors
     /// When an agent runs already, or its record can't be read.
     pub(crate) fn start(directory: &Path, config_path: &Path, copies: bool) -> Result<Resident, AgentError> {
-        let lock = Lock::take(directory)
-            .map_err(AgentError::io(format!("the lock in {} can't be taken", directory.display())))?
-            .map_err(AgentError::Running)?;
-        let mut state = State::load(directory).map_err(place::PlaceError::State)?;
+        let (state, lock) = take_over(directory, config_path, Identity::default())?;
         let adopted = state.done.is_something();
-        state.done.identity = Identity::default();
-        state.done.config = config_path.canonicalize().unwrap_or_else(|_| config_path.to_owned());
-        state.store().map_err(place::PlaceError::State)?;
         // The copy is taken before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
-        Ok(Resident { site: Site::open(state)?, hook, adopted, trouble: None, _lock: lock })
+        Ok(Resident { site: Site::open(state)?, hook, adopted, trouble: Trouble::default(), _lock: lock })
     }
 
     /// Makes the host be as its services want it.
@@ -56,10 +49,7 @@ impl Resident {
     /// The same from time to time: interfaces come and go, and so may what was placed on them.
     pub(crate) async fn look(&mut self, config: &Config, network: &Network) {
         let trouble = self.fulfil(config, network).await.err().map(|error| error.to_string());
-        if let Some(error) = trouble.as_ref().filter(|_| trouble != self.trouble) {
-            tracing::error!("{error}; it is tried again");
-        }
-        self.trouble = trouble;
+        self.trouble.tell(trouble);
     }
 
     /// Takes back what was done, unless it is to be kept.

@@ -202,11 +202,13 @@ impl Director {
     }
 
     pub(super) fn member_states(&self, service: &Service) -> Vec<MemberState> {
+        let hosts = self.hosts.as_ref().filter(|_| service.is_on_every_host());
+        let known = hosts.map(|hosts| (hosts, hosts.peers.hosts()));
         let members = self.membership.members(&service.name).into_iter();
         members
             .map(|member| {
-                if let Some(hosts) = self.hosts.as_ref().filter(|_| service.is_on_every_host()) {
-                    return self.host_state(hosts, service, member);
+                if let Some((hosts, known)) = &known {
+                    return self.host_state(hosts, known, service, member);
                 }
                 let name = ServerName { service: service.name.clone(), server: member.name.clone() };
                 let health = self.healths.get(&name).map(Health::status);
@@ -464,11 +466,10 @@ impl Director {
         self.probed_servers().all(|(_, health)| health.status().state != State::Unknown)
     }
 
-    /// The service addresses that this host answers ARP or neighbour discovery for.
+    /// The service addresses that this host answers ARP or neighbour discovery for, now.
     pub(super) fn announced(&self) -> BTreeSet<IpAddr> {
-        let owned = self.hosts.iter().flat_map(|hosts| hosts.peers.owned().iter().copied());
         announced(self.config.services.iter().filter(|service| !service.is_on_every_host()))
-            .chain(owned)
+            .chain(self.answered_for())
             .collect()
     }
 

@@ -48,19 +48,24 @@ impl Director {
 
     /// A server that is one of the hosts, and all that decides whether it takes new sessions. Of itself a host knows;
     /// what it knows of others they have said.
-    pub(super) fn host_state(&self, hosts: &Hosts, service: &Service, member: Member) -> MemberState {
+    pub(super) fn host_state(
+        &self,
+        hosts: &Hosts,
+        known: &[HostState],
+        service: &Service,
+        member: Member,
+    ) -> MemberState {
         let name = ServerName { service: service.name.clone(), server: member.name.clone() };
-        let state = hosts.state(&member.name);
+        let said = known.iter().find(|host| host.name == member.name);
         let bit = self.bit(&service.name).unwrap_or_default();
-        let said = state.as_ref();
         let takes_part = |host: &HostState| host.alive && host.ready;
         // Where nobody takes part yet, this host does what it can.
-        let ready = said.is_some_and(takes_part) || !hosts.peers.hosts().iter().any(takes_part);
+        let ready = said.is_some_and(takes_part) || !known.iter().any(takes_part);
         let health = match self.healths.get(&name).map(Health::status) {
-            // Rings are the same before and after it joins, everywhere.
             Some(own) if member.local && ready => own,
-            _ if member.local => Health::new(&service.health, 0).status(),
-            _ => said.map_or_else(|| Health::new(&service.health, 0).status(), |host| status(host, bit)),
+            // Its ring is that of the others first, whom second chances are for (`plan`).
+            _ if member.local => health::Status::UNKNOWN,
+            _ => said.map_or(health::Status::UNKNOWN, |host| status(host, bit)),
         };
         let drained = self.drained.contains(&name);
         MemberState {
@@ -81,6 +86,14 @@ impl Director {
             owned: hosts.peers.owned().clone(),
             macs: others.iter().flat_map(|host| &host.macs).copied().chain(adopted).collect(),
         }
+    }
+
+    /// The addresses that this host owns, as long as it may answer for them: what was claimed alone, behind a cable
+    /// that was out, may be another's again.
+    pub(super) fn answered_for(&self) -> impl Iterator<Item = IpAddr> {
+        let holds = self.engine.memory().lease.holds(self.engine.now());
+        let hosts = self.hosts.iter().filter(move |_| holds);
+        hosts.flat_map(|hosts| hosts.peers.owned().iter().copied())
     }
 
     /// Takes in what another host says, and answers.
@@ -141,15 +154,25 @@ impl Director {
             hosts.send(*to, datagram);
         }
         hosts.to_announce.extend(claimed.into_iter().map(|address| (address, ANNOUNCEMENTS)));
-        let owned = hosts.peers.owned();
-        hosts.to_announce.retain(|address, left| *left > 0 && owned.contains(address));
-        let announcements = hosts.to_announce.keys().copied().collect();
-        hosts.to_announce.values_mut().for_each(|left| *left -= 1);
         if self.share_out() || changed {
             // Only who answers for an address may announce it.
             self.replan()?;
         }
-        Ok(Errands { asks, announcements })
+        Ok(Errands { asks, announcements: self.due_announcements() })
+    }
+
+    /// Addresses that are still to be announced, and may be.
+    fn due_announcements(&mut self) -> BTreeSet<IpAddr> {
+        let answered: BTreeSet<IpAddr> = self.answered_for().collect();
+        let Some(hosts) = &mut self.hosts else { return BTreeSet::new() };
+        let owned = hosts.peers.owned();
+        hosts.to_announce.retain(|address, left| *left > 0 && owned.contains(address));
+        let due = hosts.to_announce.iter_mut().filter(|(address, _)| answered.contains(address));
+        due.map(|(address, left)| {
+            *left -= 1;
+            *address
+        })
+        .collect()
     }
 
     /// The engine may answer for addresses for a while: less than it takes until others think that this host is gone.

@@ -65,9 +65,7 @@ impl Identity {
 
 /// The key by which all hosts come to the same choice.
 pub(super) fn ring_seed(secret: &Secret) -> Seed {
-    let key = secret.derive(RING_LABEL);
-    let word = |at: usize| key[at..at + 8].iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-    Seed(word(0), word(8))
+    Seed::from_bytes(secret.derive_short(RING_LABEL))
 }
 
 /// What the hosts of this file are to know of each other.

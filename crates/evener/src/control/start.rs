@@ -367,9 +367,7 @@ fn session_file(directory: &Path) -> PathBuf {
 fn seed() -> Result<Seed, StartError> {
     let mut bytes = [0; 16];
     secret::random(&mut bytes).map_err(StartError::io("no random numbers from /dev/urandom"))?;
-    let (first, second) = bytes.split_at(8);
-    let word = |half: &[u8]| half.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-    Ok(Seed(word(first), word(second)))
+    Ok(Seed::from_bytes(bytes))
 }
 
 /// Asks, before the director answers for an address, whether anyone else does (RFC 5227, section 2.1; RFC 4862,

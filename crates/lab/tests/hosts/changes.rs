@@ -12,6 +12,7 @@ use crate::{HASH, IN_TURN, STATELESS, all_whole, audience, downloads, service, s
 
 on_both_engines! {
     a_host_joins,
+    a_host_joins_where_nothing_is_noted,
     a_host_is_drained,
     a_host_is_drained_where_nothing_is_noted,
     all_daemons_restart_in_turn,
@@ -20,8 +21,16 @@ on_both_engines! {
 }
 
 fn a_host_joins(engine: &str) -> Result<()> {
+    joins(engine, IN_TURN)
+}
+
+fn a_host_joins_where_nothing_is_noted(engine: &str) -> Result<()> {
+    joins(engine, STATELESS)
+}
+
+fn joins(engine: &str, keys: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
-    let mut team = Team::start(farm, Plan::new(engine, IN_TURN, 2))?;
+    let mut team = Team::start(farm, Plan::new(engine, keys, 2))?;
     let (load, slow) = (audience(&team).start_on(team.farm.client(0)), downloads(&team)?);
     team.plan.weights.push(1);
     team.reload()?;

@@ -75,12 +75,13 @@ fn a_dead_hosts_address_is_answered_and_given_back(engine: &str) -> Result<()> {
         .context("when the host died")?;
 
     dead.plug()?;
+    let slow = downloads(&team)?;
     team.together()?;
     wait::until("the router knows that it is back", || {
         Ok(neighbour(router, vip)?.as_deref() == Some(dead.mac()))
     })?;
     ensure!(shares(&team, service(&team, 1), 40)?.contains_key("web2"), "it serves again");
-    Ok(())
+    all_whole(slow).context("when it came back")
 }
 
 fn a_dead_daemons_address_is_answered_and_given_back(engine: &str) -> Result<()> {
