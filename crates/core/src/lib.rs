@@ -18,6 +18,7 @@ extern crate std;
 
 pub mod arrival;
 pub mod checksum;
+pub mod cookie;
 pub mod decide;
 pub mod farm;
 pub mod fragments;
