@@ -258,11 +258,7 @@ impl Agent {
 }
 
 /// Takes the place of whoever did a server's duties here before, with the record of what was done.
-fn take_over(
-    directory: &Path,
-    config_path: &Path,
-    identity: Identity,
-) -> Result<(State, Lock), AgentError> {
+fn take_over(directory: &Path, config_path: &Path, identity: Identity) -> Result<(State, Lock), AgentError> {
     let lock = Lock::take(directory)
         .map_err(AgentError::io(format!("the lock in {} can't be taken", directory.display())))?
         .map_err(AgentError::Running)?;
