@@ -7,6 +7,7 @@
 
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use siphasher::sip::SipHasher24;
 
@@ -73,6 +74,38 @@ impl Keys {
         let key = self.key(terms & 3)?;
         let good = mac(key, ends, sequence.wrapping_sub(1), terms) == cookie >> 8;
         good.then(|| Terms::of_bits(terms))
+    }
+}
+
+/// Words that hold keys.
+pub const WORDS: usize = 2 * KEYS + 1;
+
+/// Keys in words that control plane and engine share: two words each, and then the epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedKeys<'a>(pub &'a [AtomicU64; WORDS]);
+
+/// The words of nobody's keys.
+pub static NO_KEYS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+
+impl SharedKeys<'_> {
+    /// The keys now. One that is being written may be read half; a cookie made then is refused later.
+    pub fn get(&self) -> Keys {
+        let [keys @ .., epoch] = self.0.each_ref().map(|word| word.load(Relaxed));
+        let mut found = Keys { epoch, ..Keys::NONE };
+        for (key, words) in found.keys.iter_mut().zip(keys.as_chunks::<2>().0) {
+            *key = Seed(words[0], words[1]);
+        }
+        found
+    }
+
+    /// Has cookies made by these keys from now on.
+    pub fn set(&self, keys: &Keys) {
+        let [places @ .., epoch] = self.0;
+        for (place, word) in places.iter().zip(keys.keys.iter().flat_map(|key| [key.0, key.1])) {
+            place.store(word, Relaxed);
+        }
+        // The key is there before cookies are made by it.
+        epoch.store(keys.epoch, Release);
     }
 }
 
@@ -200,6 +233,14 @@ mod tests {
         let good = |unix_s| keys(unix_s).check(&ends(), 2, cookie.wrapping_add(1)).is_some();
         assert!(good(64 * 99) && good(64 * 100 + 63) && good(64 * 101 + 63));
         assert!(!good(64 * 102) && !good(64 * 98 + 63) && !good(64 * 104));
+    }
+
+    #[test]
+    fn shared_words_hold_keys() {
+        let words = [const { AtomicU64::new(0) }; WORDS];
+        assert_eq!(SharedKeys(&words).get(), Keys::NONE);
+        SharedKeys(&words).set(&keys(1_000));
+        assert_eq!(SharedKeys(&words).get(), keys(1_000));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::content::{HostPattern, PathPattern};
 use crate::wire::Mac;
 
 /// How a connection reaches its server.
@@ -19,6 +20,9 @@ pub enum Method {
     Nat,
     /// Put the packet into another one, addressed to the server, which replies directly (RFC 2003).
     Tunnel,
+    /// Accept the connection, read what the client wants, and give it to a server for that, which replies directly
+    /// (LCCP).
+    Handoff,
 }
 
 impl fmt::Display for Method {
@@ -27,6 +31,7 @@ impl fmt::Display for Method {
             Method::L2 => "l2",
             Method::Nat => "nat",
             Method::Tunnel => "tunnel",
+            Method::Handoff => "handoff",
         })
     }
 }
@@ -155,6 +160,8 @@ pub struct Service {
     pub servers_max: usize,
     /// Servers the operator listed.
     pub servers: Vec<Server>,
+    /// [`Method::Handoff`]: which of them serve what. The first that fits counts; what none fits goes to all.
+    pub routes: Vec<Route>,
     /// How servers are probed.
     pub health: Health,
     /// How long sessions live.
@@ -169,10 +176,28 @@ impl Service {
         self.method != Method::L2 || self.placement == Placement::EveryHost
     }
 
+    /// Whether a server is reached by its MAC address where it is on the link, and by a tunnel elsewhere.
+    pub fn goes_by_link(&self) -> bool {
+        self.method == Method::Handoff || self.method == Method::L2 && self.is_on_every_host()
+    }
+
     /// Whether every host decides.
     pub fn is_on_every_host(&self) -> bool {
         self.placement == Placement::EveryHost
     }
+}
+
+/// Who serves what, by what a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The host: exact, or `*.` and a suffix; `None` is any.
+    pub host: Option<HostPattern>,
+    /// The path: exact, a prefix that ends in `/*`, or with `*` and `?` anywhere; `None` is any.
+    pub path: Option<PathPattern>,
+    /// The methods; none is any.
+    pub methods: Vec<String>,
+    /// Names of servers.
+    pub servers: Vec<String>,
 }
 
 /// A server the operator listed.

@@ -18,11 +18,13 @@ extern crate std;
 
 pub mod arrival;
 pub mod checksum;
+pub mod content;
 pub mod cookie;
 pub mod decide;
 pub mod farm;
 pub mod fragments;
 pub mod health;
+pub mod lccp;
 pub mod lease;
 pub mod load;
 pub mod membership;

@@ -95,4 +95,14 @@ reasons! {
     /// Beside the verdict: a packet that no session is known of here went to the host that the ring before the last
     /// change of hosts names.
     SecondChance = 36, "second_chance";
+    /// A SYN for a service with method handoff, answered with a cookie.
+    CookieSent = 37, "cookie_sent";
+    /// Dropped: the client's handshake is complete, and it has yet to say what it wants.
+    CookieAcked = 38, "cookie_acked";
+    /// Dropped: a segment that neither belongs to a session nor follows a cookie of ours.
+    CookieBad = 39, "cookie_bad";
+    /// Answered with a reset: it belongs to nothing.
+    Reset = 40, "reset";
+    /// Beside the verdict: what the client wants is read in application space.
+    Asked = 41, "asked";
 }

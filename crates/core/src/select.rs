@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::sessions::FlowHash;
-use crate::tables::{NO_SERVER, Pick, Ring, SERVICE_SERVERS_MAX, Tables, Vip};
+use crate::tables::{NO_SERVER, Pick, Ring, SERVICE_SERVERS_MAX, Tables};
 
 /// What selection reads and moves on: the rings' cursors by service, active sessions by server slot.
 #[derive(Clone, Copy, Debug)]
@@ -14,18 +14,19 @@ pub struct Counts<'a> {
     pub active: &'a [AtomicU64],
 }
 
-/// Picks a server for a new session, or [`NO_SERVER`]. `hash` is [`crate::sessions::SessionKey::ring_hash`].
-pub fn select(tables: &Tables, counts: Counts<'_>, vip: &Vip, hash: FlowHash) -> u16 {
-    let Some(ring) = tables.rings.get(&vip.service) else {
+/// Picks a server for a new session from ring `service`, or [`NO_SERVER`]. `hash` is
+/// [`crate::sessions::SessionKey::ring_hash`].
+pub fn select(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
+    let Some(ring) = tables.rings.get(&service) else {
         return NO_SERVER;
     };
-    match vip.pick {
+    match pick {
         Pick::Hash => by_hash(ring, hash),
         Pick::Cursor => match ring.order.len() {
             0 => NO_SERVER,
-            len => ring.order[(next(counts, vip.service) % len as u64) as usize],
+            len => ring.order[(next(counts, service) % len as u64) as usize],
         },
-        Pick::Least => least(tables, counts, vip, ring),
+        Pick::Least => least(tables, counts, service, ring),
     }
 }
 
@@ -45,12 +46,12 @@ fn next(counts: Counts<'_>, service: u16) -> u64 {
 
 /// The server with the fewest active sessions for its weight. Looking begins at the cursor, so that
 /// equals take turns.
-fn least(tables: &Tables, counts: Counts<'_>, vip: &Vip, ring: &Ring) -> u16 {
+fn least(tables: &Tables, counts: Counts<'_>, service: u16, ring: &Ring) -> u16 {
     let len = ring.order.len().min(SERVICE_SERVERS_MAX);
     if len == 0 {
         return NO_SERVER;
     }
-    let start = (next(counts, vip.service) % len as u64) as usize;
+    let start = (next(counts, service) % len as u64) as usize;
     let mut best = NO_SERVER;
     let (mut best_active, mut best_weight) = (0, 0);
     for step in 0..len {

@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::content::Routes;
 use crate::farm::{Encapsulation, Protocol};
 use crate::wire::Mac;
 
@@ -82,6 +83,18 @@ pub struct Vip {
     pub own: u16,
     /// Whether what is passed on is not remembered: no session is noted for a server that isn't this host.
     pub stateless: bool,
+    /// Whether connections are accepted here, and given away once the client has said what it wants.
+    pub handoff: Option<Handoff>,
+}
+
+/// How a VIP's connections are accepted before they are given to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handoff {
+    /// The largest segment that clients may send, in bytes: it fits into every way to a server.
+    pub mss: u16,
+    /// The slot that stands for this host's own process, which reads what isn't decided here; [`NO_SERVER`] if there
+    /// is none.
+    pub asker: u16,
 }
 
 /// The weighted tables that a service's servers are picked from. All entries are server slots.
@@ -175,6 +188,9 @@ pub struct Tables {
     pub endpoints: BTreeMap<VipKey, Vec<Behind>>,
     /// The MACs that other hosts pass packets on with; see [`crate::arrival`].
     pub peers: BTreeSet<Mac>,
+    /// By service number: which ring a connection's server is picked from, by what the client asks for. Services
+    /// that hand connections over have one.
+    pub routes: BTreeMap<u16, Arc<Routes>>,
 }
 
 impl Tables {
@@ -237,6 +253,10 @@ pub struct Delta {
     pub endpoints_removed: Vec<VipKey>,
     /// All peers as they now are, if that changed.
     pub peers: Option<BTreeSet<Mac>>,
+    /// New or changed routes.
+    pub routes: Vec<(u16, Arc<Routes>)>,
+    /// Routes that are gone.
+    pub routes_removed: Vec<u16>,
 }
 
 impl Delta {
@@ -254,6 +274,8 @@ impl Delta {
             endpoints: changed(&old.endpoints, &new.endpoints),
             endpoints_removed: gone(&old.endpoints, &new.endpoints),
             peers: (old.peers != new.peers).then(|| new.peers.clone()),
+            routes: changed(&old.routes, &new.routes),
+            routes_removed: gone(&old.routes, &new.routes),
         }
     }
 

@@ -8,10 +8,14 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use evener_core::content::{
+    Asked, Class, Found, HashKey, HostPattern, PathPattern, Reading, Route, Routes, Why, read,
+};
 use evener_core::decide::{Reason, Verdict};
 use evener_core::packet::Checksum;
 use evener_core::peers::wire::{LEN, TAG_LEN, seal};
 use evener_core::peers::{HostSetting, Key, Peers, Secret, Settings};
+use evener_core::sessions::Seed;
 use world::{DIRECTOR, World, ways};
 
 /// The address and port that the frame is for, if it looks like IP, so that it gets as far as it can.
@@ -92,4 +96,70 @@ fn the_corpus_of_datagrams_is_taken_in_without_harm() {
         files += 1;
     }
     assert!(files >= 5 && hellos > 0 && accepted > 0, "{files} files, {hellos} hellos, {accepted} accepted");
+}
+
+/// Where a request goes among three routes, of which the last is complex.
+fn routes() -> Routes {
+    let route = |ring, host, path| Route {
+        host: HostPattern::parse(host).ok(),
+        path: PathPattern::parse(path).ok(),
+        methods: vec![],
+        ring,
+    };
+    let routes = [route(1, "img.example.com", ""), route(2, "*.example.com", "/"), route(3, "", "/*.png")];
+    Routes::compile(&routes, 0, HashKey::new(Seed(1, 2)))
+}
+
+#[test]
+fn the_corpus_of_requests_is_read_without_harm() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/request");
+    let (routes, mut requests, mut hellos, mut incomplete, mut odd) = (routes(), 0, 0, 0, 0);
+    for entry in fs::read_dir(corpus).unwrap() {
+        let payload = fs::read(entry.unwrap().path()).unwrap();
+        let reading = read(&payload);
+        for len in 0..payload.len() {
+            let before = read(&payload[..len]);
+            assert!(before == reading || before == Reading::Ask(Why::Incomplete), "{before:?}, {reading:?}");
+        }
+        let asked = match reading {
+            Reading::Asked(asked @ Asked { class: Class::Hello, .. }) => {
+                hellos += 1;
+                asked
+            }
+            Reading::Asked(asked) => {
+                requests += 1;
+                asked
+            }
+            Reading::Ask(Why::Incomplete) => {
+                incomplete += 1;
+                continue;
+            }
+            Reading::Ask(Why::Odd) => {
+                odd += 1;
+                continue;
+            }
+        };
+        let (route, ring) = routes.find_all(&asked);
+        match routes.find(&asked) {
+            Found::Ring { route: found, ring: its_ring } => {
+                assert_eq!((Some(found), its_ring), (route, ring))
+            }
+            Found::Ask => assert!(route.is_none_or(|route| route == routes.complex_from)),
+        }
+    }
+    let counts = [requests, hellos, incomplete, odd];
+    assert!(counts.iter().all(|count| *count >= 2), "{counts:?}: the corpus is thin");
+}
+
+#[test]
+fn hellos_of_a_real_client_are_read() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/request");
+    let names =
+        [("hello-tls12", "img.example.com"), ("hello-tls13", "www.example.com"), ("hello-without-name", "")];
+    for (file, name) in names {
+        let hello = fs::read(corpus.join(file)).unwrap();
+        let wanted = Asked { class: Class::Hello, host: name.as_bytes(), path: b"", method: b"" };
+        assert_eq!(read(&hello), Reading::Asked(wanted), "{file}");
+        assert_eq!(read(&hello[..hello.len() - 1]), Reading::Ask(Why::Incomplete), "{file}");
+    }
 }

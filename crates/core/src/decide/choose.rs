@@ -11,12 +11,12 @@ use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 
 /// A packet of a session, on its way to the server or back.
 pub(super) struct Flow<'a> {
-    vip: &'a Vip,
+    pub(super) vip: &'a Vip,
     pub(super) key: SessionKey,
     pub(super) hash: FlowHash,
     pub(super) arrival: Arrival,
     udp: bool,
-    flags: u8,
+    pub(super) flags: u8,
     pub(super) now: u32,
 }
 
@@ -33,11 +33,11 @@ impl<'a> Flow<'a> {
     }
 
     /// Whether this packet may begin a session: any of UDP's, a SYN without ACK of TCP's.
-    fn opens(&self) -> bool {
+    pub(super) fn opens(&self) -> bool {
         self.udp || self.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
     }
 
-    fn value(&self, server: u16, state: State) -> Value {
+    pub(super) fn value(&self, server: u16, state: State) -> Value {
         Value::new(server, state, self.now.wrapping_add(state.idle(&self.vip.idle)))
     }
 
@@ -153,7 +153,7 @@ pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, found: Found<'_>) -> 
 fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Found<'_>>) -> Choice {
     let ring_hash = flow.key.ring_hash(memory.ring_seed);
     let server = match flow.arrival {
-        Arrival::Direct => select(tables, memory.counts, flow.vip, ring_hash),
+        Arrival::Direct => select(tables, memory.counts, flow.vip.service, flow.vip.pick, ring_hash),
         Arrival::Passed | Arrival::PassedTwice => flow.vip.own,
     };
     if server == NO_SERVER {

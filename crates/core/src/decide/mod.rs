@@ -9,10 +9,12 @@ mod choose;
 mod deliver;
 mod error;
 mod fragment;
+mod handoff;
 
 pub use crate::reason::Reason;
 
 use crate::arrival::Arrival;
+use crate::cookie::SharedKeys;
 use crate::fragments::Fragments;
 use crate::lease::Lease;
 use crate::packet::Packet;
@@ -24,7 +26,7 @@ use crate::select::Counts;
 use crate::sessions::{Seed, Sessions};
 use crate::tables::{NO_SERVER, Tables, Vip, VipKey};
 use crate::wire::{Mac, TCP_FIN, TCP_RST, TCP_SYN};
-use choose::{Flow, choose};
+use choose::{Choice, Flow, choose};
 use core::net::IpAddr;
 use deliver::{Route, deliver};
 
@@ -63,6 +65,8 @@ pub struct Memory<'a> {
     pub ring_seed: Seed,
     /// How long addresses may be answered for.
     pub lease: Lease<'a>,
+    /// The keys of cookies.
+    pub cookies: SharedKeys<'a>,
 }
 
 /// A verdict, and what there is to count.
@@ -173,15 +177,29 @@ fn decide_segment(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segm
         return Decision::drop(Reason::BadFlags);
     }
     let flow = Flow::new(known, segment, vip);
+    if let Some(handoff) = &vip.handoff {
+        return handoff::decide(known, packet, segment, &flow, handoff);
+    }
     let choice = choose(known.tables, known.memory, &flow);
+    carry(known, packet, segment, &flow, &choice)
+}
+
+/// Takes a client's packet to the server that was chosen.
+fn carry(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    segment: &Segment,
+    flow: &Flow<'_>,
+    choice: &Choice,
+) -> Decision {
     let Some(server) = known.tables.servers.get(&choice.server) else {
         return Decision::drop(Reason::NoServer);
     };
-    let port = match deliver::hidden_port(known, &flow, &choice, server) {
+    let port = match deliver::hidden_port(known, flow, choice, server) {
         Ok(port) => port,
         Err(reason) => return Decision::drop(reason),
     };
-    if let Err(reason) = fragment::note(known, &segment.at, choice.server, vip.id, port, false) {
+    if let Err(reason) = fragment::note(known, &segment.at, choice.server, flow.vip.id, port, false) {
         return Decision::drop(reason);
     }
     let route = Route { hash: flow.hash, port, arrival: flow.arrival };

@@ -61,6 +61,7 @@ fn service() -> Service {
         allow: vec![],
         servers_max: 64,
         servers: vec![],
+        routes: vec![],
         health: Health {
             kind: HealthKind::Tcp,
             interval_ms: 2_000,

@@ -5,6 +5,10 @@
 
 mod icmp;
 mod ip;
+mod tcp;
+
+pub(crate) use tcp::option as tcp_option;
+pub use tcp::{TcpHeader, TcpOptions};
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,6 @@
 //! From what is known of the farm to the tables that packets meet.
 
+mod handoff;
 mod rings;
 mod slots;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use crate::health;
 use crate::membership::{Hop, Known, Member, Place};
 use crate::policy::{self, Policy, Weighted};
 use crate::ports::HOLD_MS;
-use crate::sessions::ticks;
+use crate::sessions::{Seed, ticks};
 use crate::tables::{
     BEHIND_MAX, Behind, IdleTicks, NO_SERVER, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip, VipKey, Way,
 };
@@ -61,6 +62,10 @@ pub struct Hosts {
     pub owned: BTreeSet<IpAddr>,
     /// The MACs that other hosts send with.
     pub macs: BTreeSet<Mac>,
+    /// Whether a process here reads what the data plane doesn't decide, where connections are handed over.
+    pub asks: bool,
+    /// A secret for the hash of what clients ask for.
+    pub seed: Seed,
 }
 
 impl MemberState {
@@ -94,6 +99,10 @@ pub struct Plan {
     pub tables: Tables,
     /// The services, by their number.
     pub services: BTreeMap<u16, PlannedService>,
+    /// The servers that routes name together, by the number of their ring.
+    pub pools: BTreeMap<u16, PlannedService>,
+    /// Where connections are handed over: the slot that keeps a connection's packets back while it moves, by service.
+    pub held: BTreeMap<u16, u16>,
     /// The servers, by their slot.
     pub servers: BTreeMap<u16, ServerName>,
     /// Servers that no room was left for: the farm is full.
@@ -303,6 +312,7 @@ impl Planner<'_> {
         let ring = rings::ring(self.previous, number, &members, standing.as_ref());
         self.plan.tables.rings.insert(number, ring);
         let own = standing.map_or(NO_SERVER, |standing| standing.own);
+        let handoff = (service.method == Method::Handoff).then(|| self.hand_off(state, number, policy, &chosen));
         for key in vip_keys(service) {
             let vip = Vip {
                 id: self.slots.vip_id(key),
@@ -312,6 +322,7 @@ impl Planner<'_> {
                 idle: idle_ticks(service),
                 own,
                 stateless: service.stateless,
+                handoff: handoff.map(|asker| handoff::terms(state, key.address.is_ipv6(), asker)),
             };
             self.plan.tables.vips.insert(key, vip);
             self.stand_behind(vip.id, key, &seated);

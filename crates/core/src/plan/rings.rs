@@ -34,7 +34,7 @@ pub(super) fn ring(
 ) -> Arc<Ring> {
     let known = previous.and_then(|previous| previous.tables.rings.get(&number));
     let before = previous
-        .and_then(|previous| previous.services.get(&number))
+        .and_then(|previous| previous.services.get(&number).or(previous.pools.get(&number)))
         .filter(|before| before.policy == members.policy.name() && before.ring_members == members.chosen);
     let order = known.filter(|_| before.is_some_and(|before| before.shares == members.shares));
     let hash = known.filter(|_| before.is_some());

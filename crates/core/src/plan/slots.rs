@@ -27,6 +27,8 @@ pub struct Slots {
     vips: BTreeMap<VipKey, u16>,
     last_vip_id: u16,
     services: BTreeMap<String, u16>,
+    /// Numbers of rings beside those of services: of the servers that a service's routes name together.
+    pools: BTreeMap<(u16, Vec<String>), u16>,
     /// Service numbers found in a running data plane, by VIP, until the first plan names them.
     adopted: BTreeMap<VipKey, u16>,
 }
@@ -125,13 +127,25 @@ impl Slots {
     }
 
     fn is_free(&self, number: u16) -> bool {
-        self.services.values().all(|taken| *taken != number)
+        self.services.values().chain(self.pools.values()).all(|taken| *taken != number)
     }
 
-    /// Retires the servers, and forgets the VIPs, that the tables no longer have.
+    /// The number of the ring of these servers of a service; `None` if there is no room.
+    pub(super) fn pool(&mut self, service: u16, servers: &[String]) -> Option<u16> {
+        let key = (service, servers.to_vec());
+        if let Some(&number) = self.pools.get(&key) {
+            return Some(number);
+        }
+        let number = (0..SERVICES_MAX as u16).find(|number| self.is_free(*number))?;
+        self.pools.insert(key, number);
+        Some(number)
+    }
+
+    /// Retires the servers, and forgets the VIPs and rings, that the tables no longer have.
     pub(super) fn retain(&mut self, tables: &Tables) {
         let gone = self.taken.iter().filter(|slot| !tables.servers.contains_key(slot));
         self.retired = gone.copied().collect();
         self.vips.retain(|key, _| tables.vips.contains_key(key));
+        self.pools.retain(|_, number| tables.rings.contains_key(number));
     }
 }

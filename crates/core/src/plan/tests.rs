@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::vec;
 
 mod every_host;
+mod handoff;
 mod ways;
 
 const ETH: u32 = 3;
@@ -32,6 +33,7 @@ fn service(name: &str, port: u16) -> farm::Service {
         allow: vec![],
         servers_max: 64,
         servers: vec![],
+        routes: vec![],
         health: Health {
             kind: HealthKind::Tcp,
             interval_ms: 2_000,

@@ -13,10 +13,10 @@ pub(super) fn way(service: &farm::Service, member: &Member) -> Option<Way> {
         Method::Nat if member.local => None,
         _ if member.local => Some(Way::Link),
         // Each host is reached as where it is allows (Distributed Packet Rewriting, section 3).
-        Method::L2 if service.is_on_every_host() && !member.hop?.on_link => {
+        _ if service.goes_by_link() && !member.hop?.on_link => {
             tunnel(service.encapsulation, service.tunnel_mtu, member, false)
         }
-        Method::L2 => Some(Way::Link),
+        Method::L2 | Method::Handoff => Some(Way::Link),
         Method::Nat => {
             let (address, Hop { own, mtu, .. }) = member.address.zip(member.hop)?;
             let to = endpoint(service, &member.name, address)?;

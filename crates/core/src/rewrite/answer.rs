@@ -169,7 +169,7 @@ pub fn too_big(packet: &mut Packet<'_>, at: &Layers, mtu: u16, from: IpAddr) -> 
 }
 
 /// Whence it came.
-fn send_back(packet: &mut Packet<'_>) {
+pub(super) fn send_back(packet: &mut Packet<'_>) {
     if let Some(Ok((&Ethernet { dst, src, .. }, _))) =
         packet.frame().get(..ETHERNET_LEN).map(Ethernet::ref_from_prefix)
     {

@@ -3,10 +3,13 @@
 //! Functions here trust the layers that [`crate::parse`] found: bytes that aren't there are left alone.
 
 mod answer;
+mod handshake;
 mod nat;
 mod tunnel;
 
+use answer::send_back;
 pub use answer::{QUOTE_LEN, arp_answer, echo_answer, neighbour_answer, too_big};
+pub use handshake::{Greeting, greeting, reset};
 pub use nat::{Ends, translate, translate_error};
 pub use tunnel::{Tunnel, encapsulate, outer_len};
 

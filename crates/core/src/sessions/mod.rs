@@ -96,7 +96,7 @@ impl SessionKey {
 }
 
 /// A secret that keeps strangers from choosing which sessions share a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seed(pub u64, pub u64);
 
 impl Seed {

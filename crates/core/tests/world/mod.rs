@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
+use evener_core::cookie::{NO_KEYS, SharedKeys};
 use evener_core::decide::{Decision, Memory, decide};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
@@ -69,7 +70,16 @@ impl World {
             let key = VipKey { address: vip.ip(), port: vip.port(), protocol };
             tables.vips.insert(
                 key,
-                Vip { id, service: 0, announce: true, pick: Pick::Cursor, idle, own: 0, stateless: false },
+                Vip {
+                    id,
+                    service: 0,
+                    announce: true,
+                    pick: Pick::Cursor,
+                    idle,
+                    own: 0,
+                    stateless: false,
+                    handoff: None,
+                },
             );
             if let Way::Nat { to, .. } = way {
                 let endpoint = VipKey { address: to.ip(), port: to.port(), protocol };
@@ -131,6 +141,7 @@ impl World {
             seed: SEED,
             ring_seed: SEED,
             lease: Lease(&ENDLESS),
+            cookies: SharedKeys(&NO_KEYS),
         };
         let mut buffer = vec![0; HEADROOM];
         buffer.extend(frame);

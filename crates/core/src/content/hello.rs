@@ -1,0 +1,119 @@
+//! The server's name in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3).
+//!
+//! With encrypted hellos the name is the outer one, the only one that anybody on the way is to see.
+
+use super::{Asked, Class, HOST_MAX, Why, is_name_byte};
+
+/// A record of the handshake (RFC 8446, section 5.1).
+pub(super) const HANDSHAKE: u8 = 0x16;
+/// Bytes before a record's content.
+const RECORD_HEADER: usize = 5;
+/// Bytes of the longest record that holds a hello: a hello is never encrypted (RFC 8446, section 5.1).
+pub const HELLO_MAX: usize = RECORD_HEADER + 16_384;
+const CLIENT_HELLO: u8 = 1;
+/// The version that hellos of TLS 1.3 repeat from the past, and the client's random bytes.
+const VERSION_AND_RANDOM: usize = 2 + 32;
+const SESSION_ID_MAX: usize = 32;
+/// More than any client sends: there are fewer kinds.
+const EXTENSIONS_MAX: usize = 64;
+const SERVER_NAME: usize = 0;
+const HOST_NAME: u8 = 0;
+
+/// Reads a hello that is whole in one record of at most `limit` bytes. A name comes without a path and a method.
+pub(super) fn read(payload: &[u8], limit: usize) -> Result<Asked<'_>, Why> {
+    let mut hello = message(payload, limit)?;
+    hello.take(VERSION_AND_RANDOM)?;
+    let session_id = hello.u8()?;
+    odd_unless(usize::from(session_id) <= SESSION_ID_MAX)?;
+    hello.take(session_id.into())?;
+    let cipher_suites = hello.u16()?;
+    hello.take(cipher_suites)?;
+    let compression = hello.u8()?;
+    hello.take(compression.into())?;
+    // until TLS 1.2 a hello could do without extensions (RFC 5246, section 7.4.1.2)
+    let host = if hello.is_over() { &[] } else { extensions(&mut hello)? };
+    Ok(Asked { class: Class::Hello, host, path: &[], method: &[] })
+}
+
+/// The inside of the message that the record is to hold, the whole of it and nothing else.
+fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, Why> {
+    let mut cursor = Cursor { payload, at: 0, end: RECORD_HEADER };
+    odd_unless(cursor.u8()? == HANDSHAKE)?;
+    odd_unless(cursor.u8()? == 3)?;
+    odd_unless(matches!(cursor.u8()?, 1..=4))?;
+    cursor.end = RECORD_HEADER + cursor.u16()?;
+    odd_unless(cursor.end <= limit.min(HELLO_MAX))?;
+    odd_unless(cursor.u8()? == CLIENT_HELLO)?;
+    let len = usize::from(cursor.u8()?) << 16 | cursor.u16()?;
+    odd_unless(cursor.at + len == cursor.end)?;
+    Ok(cursor)
+}
+
+/// The server's name among all extensions, which fill the rest; empty if it is none of them.
+fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], Why> {
+    let len = hello.u16()?;
+    odd_unless(hello.at + len == hello.end)?;
+    let mut host = None;
+    for _ in 0..EXTENSIONS_MAX {
+        if hello.is_over() {
+            return Ok(host.unwrap_or_default());
+        }
+        let (kind, len) = (hello.u16()?, hello.u16()?);
+        if kind == SERVER_NAME {
+            odd_unless(host.is_none())?;
+            host = Some(server_name(hello, len)?);
+        } else {
+            hello.take(len)?;
+        }
+    }
+    odd_unless(hello.is_over())?;
+    Ok(host.unwrap_or_default())
+}
+
+/// The one name of the list that the extension of `len` bytes is.
+fn server_name<'a>(hello: &mut Cursor<'a>, len: usize) -> Result<&'a [u8], Why> {
+    let end = hello.at + len;
+    odd_unless(hello.u16()? + 2 == len)?;
+    odd_unless(hello.u8()? == HOST_NAME)?;
+    let name = hello.u16()?;
+    odd_unless(hello.at + name == end)?;
+    odd_unless((1..=HOST_MAX).contains(&name))?;
+    let name = hello.take(name)?;
+    odd_unless(name.iter().copied().all(is_name_byte) && name.last() != Some(&b'.'))?;
+    Ok(name)
+}
+
+fn odd_unless(good: bool) -> Result<(), Why> {
+    if good { Ok(()) } else { Err(Why::Odd) }
+}
+
+/// Bytes up to an end that they claim themselves and that may not have come yet.
+struct Cursor<'a> {
+    payload: &'a [u8],
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Why> {
+        let end = self.at + len;
+        odd_unless(end <= self.end)?;
+        let bytes = self.payload.get(self.at..end).ok_or(Why::Incomplete)?;
+        self.at = end;
+        Ok(bytes)
+    }
+
+    fn u8(&mut self) -> Result<u8, Why> {
+        let bytes = self.take(1)?;
+        bytes.first().copied().ok_or(Why::Incomplete)
+    }
+
+    fn u16(&mut self) -> Result<usize, Why> {
+        let (high, low) = (self.u8()?, self.u8()?);
+        Ok(u16::from_be_bytes([high, low]).into())
+    }
+
+    fn is_over(&self) -> bool {
+        self.at == self.end
+    }
+}

@@ -1,0 +1,129 @@
+//! What a client asks for, and which route that is.
+//!
+//! [`read`] takes the first bytes that a client sends: the head of an HTTP/1 request, or a TLS ClientHello. Whatever it
+//! can't be sure of it doesn't decide: such a connection is *asked* about, in application space, which has time to read on
+//! and to normalise. So a request is never sent to a wrong server because somebody read it otherwise. [`Routes`] then
+//! says where it goes, by a bounded number of look-ups in a hash table.
+//!
+//! Reading is one pass forward over at most [`READ_MAX`] bytes that allocates nothing. `bpf/content.h` is its copy in C.
+
+mod hash;
+mod head;
+mod hello;
+mod pattern;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+pub use hash::{ANY, EXACT, HashKey, PART, PRESENT, PRIME, RouteKey};
+pub use hello::HELLO_MAX;
+pub use pattern::{HostPattern, PathPattern, PatternError};
+pub use routes::{Found, NO_ROUTE, ROUTES_MAX, Route, RouteEntry, Routes};
+
+/// Bytes of a request's head or of a hello that are looked at. A longer one is asked about.
+pub const READ_MAX: usize = 2_048;
+/// Bytes of a host, brackets included.
+pub const HOST_MAX: usize = 255;
+/// Labels of the longest wildcard that is looked up: so many ends of a host are, from the right.
+pub const HOST_LABELS_MAX: usize = 8;
+/// Slashes in the longest prefix that is looked up: so many beginnings of a path are.
+pub const PATH_DEPTH_MAX: usize = 16;
+/// Bytes of a method.
+pub const METHOD_MAX: usize = 16;
+/// Places in a [`RouteEntry`]: one for each [`Class`], and one to spare.
+pub const CLASSES: usize = 8;
+
+/// The methods that routes tell apart without asking, and hellos.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// `GET`.
+    Get = 0,
+    /// `HEAD`.
+    Head = 1,
+    /// `POST`.
+    Post = 2,
+    /// `PUT`.
+    Put = 3,
+    /// `DELETE`.
+    Delete = 4,
+    /// Any other method.
+    Other = 5,
+    /// No request but a TLS ClientHello.
+    Hello = 6,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Class; 7] =
+        [Class::Get, Class::Head, Class::Post, Class::Put, Class::Delete, Class::Other, Class::Hello];
+
+    /// That of a method, whose case counts (RFC 9110, section 9.1).
+    pub fn of(method: &[u8]) -> Class {
+        match method {
+            b"GET" => Class::Get,
+            b"HEAD" => Class::Head,
+            b"POST" => Class::Post,
+            b"PUT" => Class::Put,
+            b"DELETE" => Class::Delete,
+            _ => Class::Other,
+        }
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// Its method's class.
+    pub class: Class,
+    /// The host as it was sent, in whatever case, without the port. Empty if none was named.
+    pub host: &'a [u8],
+    /// The path, without a query. Empty for a hello.
+    pub path: &'a [u8],
+    /// The method. Empty for a hello.
+    pub method: &'a [u8],
+}
+
+/// What the first bytes of a connection say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading<'a> {
+    /// A request or hello that leaves no doubt.
+    Asked(Asked<'a>),
+    /// One that isn't decided here.
+    Ask(Why),
+}
+
+/// Why something isn't decided here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Nothing is wrong with it; more bytes may complete it.
+    Incomplete,
+    /// Malformed, ambiguous, too long or of no known kind. Whatever follows, it stays so.
+    Odd,
+}
+
+/// Reads the first bytes that a client sends, as the data plane does. What follows the head or the hello doesn't count.
+pub fn read(payload: &[u8]) -> Reading<'_> {
+    read_within(payload, READ_MAX)
+}
+
+/// The same for heads and hellos of up to `limit` bytes: for application space, where there is room for them. No hello
+/// is longer than [`HELLO_MAX`].
+pub fn read_within(payload: &[u8], limit: usize) -> Reading<'_> {
+    let read = match payload.first() {
+        None => Err(Why::Incomplete),
+        Some(&hello::HANDSHAKE) => hello::read(payload, limit),
+        Some(_) => head::read(payload, limit),
+    };
+    read.map_or_else(Reading::Ask, Reading::Asked)
+}
+
+/// What a host's name is made of: the letters, digits and hyphens of RFC 1123, section 2.1, and what is found besides.
+const fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_')
+}
+
+/// What stands between the brackets of an IPv6 address (RFC 3986, section 3.2.2). Zones are nobody else's business.
+const fn is_v6_byte(byte: u8) -> bool {
+    byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')
+}

@@ -1,0 +1,243 @@
+//! Patterns of hosts and paths, as they are written in a configuration.
+
+use alloc::string::{String, ToString};
+use core::fmt;
+
+use super::{HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, is_name_byte, is_v6_byte};
+
+/// Hosts: `img.example.com`, or `*.example.com` for all that end so, with one label more or with several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPattern(Host);
+
+/// In lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Host {
+    Exact(String),
+    /// With the dot that it begins with.
+    End(String),
+}
+
+/// Paths: `/exact`, `/prefix/*`, or any text with `*` for some bytes or none, slashes included, and `?` for one byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPattern(Path);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Path {
+    Exact(String),
+    /// With the slash that it ends in.
+    Beginning(String),
+    Glob(String),
+}
+
+/// The one text of a pattern that is looked up by its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Simple<'a> {
+    Exact(&'a str),
+    Part(&'a str),
+}
+
+/// What is wrong with a pattern, in a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// No host.
+    #[error("a host is missing: leave `host` out where any will do")]
+    HostMissing,
+    /// Longer than hosts are.
+    #[error("the host is longer than {HOST_MAX} bytes, and no name is")]
+    HostLong,
+    /// A star in another place.
+    #[error("a star stands for whole labels, at the left and once: write *.example.com")]
+    HostStar,
+    /// A port.
+    #[error("hosts are compared without their ports: leave the port out")]
+    HostPort,
+    /// A dot at the end, or two in a row.
+    #[error("there is nothing between two dots, or behind the last one: write it as in img.example.com")]
+    HostLabel,
+    /// What no host can have.
+    #[error(
+        "{0:?} is in no host: it has letters, digits, '-' and '_'; write other letters in their xn-- form"
+    )]
+    HostByte(char),
+    /// No slash in front.
+    #[error("a path begins with '/': write /img/* for all that is in /img/")]
+    PathRelative,
+    /// Longer than paths that are read.
+    #[error("the path is longer than {READ_MAX} bytes")]
+    PathLong,
+    /// Encoded bytes.
+    #[error("paths are compared once they are decoded: write the character itself for its '%' code")]
+    PathEncoded,
+    /// What normal paths don't have.
+    #[error("paths are compared once they are normal, without '//', '/./' and '/../': so this matches none")]
+    PathAbnormal,
+    /// Line ends and the like.
+    #[error("{0:?} can't be in a path")]
+    PathByte(char),
+}
+
+impl HostPattern {
+    /// Of a pattern as it is written, in any case.
+    pub fn parse(text: &str) -> Result<HostPattern, PatternError> {
+        if text.is_empty() {
+            return Err(PatternError::HostMissing);
+        }
+        if text.len() > HOST_MAX {
+            return Err(PatternError::HostLong);
+        }
+        if let Some(address) = text.strip_prefix('[') {
+            let Some(address) = address.strip_suffix(']') else {
+                let port = address.contains("]:");
+                return Err(if port { PatternError::HostPort } else { PatternError::HostByte('[') });
+            };
+            return match address.chars().find(|char| !is_ascii(*char, is_v6_byte)) {
+                None if address.is_empty() => Err(PatternError::HostMissing),
+                None => Ok(HostPattern(Host::Exact(text.to_ascii_lowercase()))),
+                Some(char) => Err(PatternError::HostByte(char)),
+            };
+        }
+        let (wild, name) = match text.strip_prefix("*.") {
+            Some(name) => (true, name),
+            None => (false, text),
+        };
+        match name.chars().find(|char| !is_ascii(*char, is_name_byte)) {
+            None => {}
+            Some('*') => return Err(PatternError::HostStar),
+            Some(':') => return Err(PatternError::HostPort),
+            Some(char) => return Err(PatternError::HostByte(char)),
+        }
+        if name.split('.').any(str::is_empty) {
+            return Err(PatternError::HostLabel);
+        }
+        let text = text.to_ascii_lowercase();
+        Ok(HostPattern(match text.strip_prefix('*') {
+            Some(end) if wild => Host::End(end.to_string()),
+            _ => Host::Exact(text),
+        }))
+    }
+
+    /// Whether a host is meant, in whatever case.
+    pub fn matches(&self, host: &[u8]) -> bool {
+        match &self.0 {
+            Host::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
+            Host::End(end) => host
+                .len()
+                .checked_sub(end.len())
+                .filter(|at| *at > 0)
+                .and_then(|at| host.get(at..))
+                .is_some_and(|tail| tail.eq_ignore_ascii_case(end.as_bytes())),
+        }
+    }
+
+    /// What it is looked up by, unless it is too long for that.
+    pub(super) fn simple(&self) -> Option<Simple<'_>> {
+        match &self.0 {
+            Host::Exact(name) => Some(Simple::Exact(name)),
+            Host::End(end) => (count(end, b'.') <= HOST_LABELS_MAX).then_some(Simple::Part(end)),
+        }
+    }
+}
+
+impl PathPattern {
+    /// Of a pattern as it is written.
+    pub fn parse(text: &str) -> Result<PathPattern, PatternError> {
+        if !text.starts_with('/') {
+            return Err(PatternError::PathRelative);
+        }
+        if text.len() > READ_MAX {
+            return Err(PatternError::PathLong);
+        }
+        if text.contains('%') {
+            return Err(PatternError::PathEncoded);
+        }
+        if let Some(char) = text.chars().find(|char| char.is_control()) {
+            return Err(PatternError::PathByte(char));
+        }
+        if text.contains("//") || text.split('/').any(|segment| matches!(segment, "." | "..")) {
+            return Err(PatternError::PathAbnormal);
+        }
+        let wild = |text: &str| text.contains(['*', '?']);
+        Ok(PathPattern(match text.strip_suffix('*') {
+            Some(beginning) if beginning.ends_with('/') && !wild(beginning) => {
+                Path::Beginning(beginning.to_string())
+            }
+            _ if wild(text) => Path::Glob(text.to_string()),
+            _ => Path::Exact(text.to_string()),
+        }))
+    }
+
+    /// Whether a path without its query is meant.
+    pub fn matches(&self, path: &[u8]) -> bool {
+        match &self.0 {
+            Path::Exact(whole) => path == whole.as_bytes(),
+            Path::Beginning(beginning) => path.starts_with(beginning.as_bytes()),
+            Path::Glob(glob) => globs(glob.as_bytes(), path),
+        }
+    }
+
+    /// What it is looked up by, if it is no glob and not too deep for that.
+    pub(super) fn simple(&self) -> Option<Simple<'_>> {
+        match &self.0 {
+            Path::Exact(whole) => Some(Simple::Exact(whole)),
+            Path::Beginning(beginning) => {
+                (count(beginning, b'/') <= PATH_DEPTH_MAX).then_some(Simple::Part(beginning))
+            }
+            Path::Glob(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Host::Exact(name) => f.write_str(name),
+            Host::End(end) => write!(f, "*{end}"),
+        }
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Path::Exact(text) | Path::Glob(text) => f.write_str(text),
+            Path::Beginning(beginning) => write!(f, "{beginning}*"),
+        }
+    }
+}
+
+fn is_ascii(char: char, kind: fn(u8) -> bool) -> bool {
+    u8::try_from(char).is_ok_and(kind)
+}
+
+fn count(text: &str, byte: u8) -> usize {
+    text.bytes().filter(|b| *b == byte).count()
+}
+
+/// Whether a text matches a glob. A star takes as little as it can; where what follows doesn't fit, the last star takes a
+/// byte more. Earlier ones never need to, so it takes no more steps than the product of both lengths.
+fn globs(glob: &[u8], text: &[u8]) -> bool {
+    let (mut in_glob, mut in_text) = (0, 0);
+    // behind the last star, and where its text ends
+    let mut star = None;
+    while let Some(byte) = text.get(in_text) {
+        match glob.get(in_glob) {
+            Some(b'*') => {
+                in_glob += 1;
+                star = Some((in_glob, in_text));
+                continue;
+            }
+            Some(wanted) if *wanted == b'?' || wanted == byte => {
+                in_glob += 1;
+                in_text += 1;
+                continue;
+            }
+            _ => {}
+        }
+        let Some((behind, end)) = star else {
+            return false;
+        };
+        star = Some((behind, end + 1));
+        (in_glob, in_text) = (behind, end + 1);
+    }
+    glob.iter().skip(in_glob).all(|byte| *byte == b'*')
+}

@@ -1,0 +1,185 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::super::{Asked, Class, HELLO_MAX, READ_MAX, Reading, Why, read, read_within};
+use super::{asked, reading};
+
+const ODD: Reading<'_> = Reading::Ask(Why::Odd);
+
+/// A hello's parts, each of which a test may spoil.
+#[derive(Clone)]
+struct Hello {
+    version: [u8; 2],
+    session_id: Vec<u8>,
+    cipher_suites: Vec<u8>,
+    compression: Vec<u8>,
+    /// Kinds and contents; without any, not even their length.
+    extensions: Option<Vec<(u16, Vec<u8>)>>,
+}
+
+fn sized(len: usize, bytes: &[u8]) -> Vec<u8> {
+    let size = bytes.len().to_be_bytes();
+    [&size[size.len() - len..], bytes].concat()
+}
+
+fn server_name(kind: u8, name: &[u8]) -> (u16, Vec<u8>) {
+    (0, sized(2, &[vec![kind], sized(2, name)].concat()))
+}
+
+impl Hello {
+    fn new(extensions: Vec<(u16, Vec<u8>)>) -> Hello {
+        Hello {
+            version: [3, 1],
+            session_id: vec![7; 32],
+            cipher_suites: vec![0x13, 1, 0x13, 2],
+            compression: vec![0],
+            extensions: Some(extensions),
+        }
+    }
+
+    /// For a name, amid extensions that don't matter.
+    fn to(name: &[u8]) -> Hello {
+        Hello::new(vec![(43, vec![2, 3, 4]), server_name(0, name), (21, vec![0; 40])])
+    }
+
+    fn message(&self) -> Vec<u8> {
+        let extensions = self.extensions.as_ref().map_or(vec![], |extensions| {
+            let write = |(kind, body): &(u16, Vec<u8>)| [&kind.to_be_bytes()[..], &sized(2, body)].concat();
+            sized(2, &extensions.iter().flat_map(write).collect::<Vec<u8>>())
+        });
+        let parts = [
+            vec![3; 34],
+            sized(1, &self.session_id),
+            sized(2, &self.cipher_suites),
+            sized(1, &self.compression),
+            extensions,
+        ];
+        [vec![1], sized(3, &parts.concat())].concat()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.record(&self.message())
+    }
+
+    fn record(&self, message: &[u8]) -> Vec<u8> {
+        [&[0x16][..], &self.version, &sized(2, message)].concat()
+    }
+}
+
+fn named(host: &[u8]) -> Asked<'_> {
+    Asked { class: Class::Hello, host, path: &[], method: &[] }
+}
+
+#[test]
+fn hellos_are_read() {
+    assert_eq!(asked(&Hello::to(b"www.Example.com").bytes()), named(b"www.Example.com"));
+    assert_eq!(asked(&Hello::to(&[b'a'; 255]).bytes()).host.len(), 255);
+    assert_eq!(asked(&Hello::new(vec![]).bytes()), named(b""));
+    assert_eq!(asked(&Hello { extensions: None, ..Hello::new(vec![]) }.bytes()), named(b""));
+    let empty = Hello { session_id: vec![], cipher_suites: vec![], compression: vec![], ..Hello::to(b"a") };
+    assert_eq!(asked(&empty.bytes()), named(b"a"));
+    for minor in 1..=4 {
+        assert_eq!(asked(&Hello { version: [3, minor], ..Hello::to(b"a") }.bytes()), named(b"a"));
+    }
+    // early data, or the change of ciphers that goes for it
+    let more = [Hello::to(b"a").bytes(), vec![20, 3, 3, 0, 1, 1]].concat();
+    assert_eq!(asked(&more), named(b"a"));
+}
+
+#[test]
+fn odd_hellos_are_asked_about() {
+    let good = Hello::to(b"a");
+    let extension = |extension| Hello::new(vec![(1, vec![]), extension]);
+    let many = |count: u16| Hello::new((1..=count).map(|kind| (kind, vec![])).collect());
+    assert_eq!(asked(&many(64).bytes()), named(b""));
+    let cases = [
+        ("SSL 3.0", Hello { version: [3, 0], ..good.clone() }),
+        ("a version to come", Hello { version: [3, 5], ..good.clone() }),
+        ("another major version", Hello { version: [2, 1], ..good.clone() }),
+        ("a long session id", Hello { session_id: vec![7; 33], ..good.clone() }),
+        ("too many extensions", many(65)),
+        ("two names in two lists", Hello::new(vec![server_name(0, b"a"), server_name(0, b"a")])),
+        ("a name of another type", extension(server_name(1, b"a"))),
+        ("an empty name", extension(server_name(0, b""))),
+        ("a long name", extension(server_name(0, &[b'a'; 256]))),
+        ("a dot at the end", extension(server_name(0, b"a."))),
+        ("a name with a byte that names don't have", extension(server_name(0, b"a\0b"))),
+        ("a name that isn't ASCII", extension(server_name(0, "\u{e9}".as_bytes()))),
+        ("an IPv6 address", extension(server_name(0, b"[::1]"))),
+        ("no list", extension((0, vec![]))),
+        ("an empty list", extension((0, sized(2, &[])))),
+        ("two names in a list", extension((0, sized(2, &[0, 0, 1, b'a', 0, 0, 1, b'b'])))),
+        ("an extension in a list", extension((0, sized(2, &[0, 0, 1, b'a', 0, 5, 0, 0])))),
+        (
+            "a list that is shorter than its extension",
+            extension((0, [sized(2, &[0, 0, 1, b'a']), vec![0]].concat())),
+        ),
+        ("a list that is longer", extension((0, vec![0, 9, 0, 0, 1, b'a']))),
+        ("a name that is longer than its list", extension((0, vec![0, 4, 0, 0, 9, b'a']))),
+    ];
+    for (what, hello) in cases {
+        assert_eq!(reading(&hello.bytes()), ODD, "{what}");
+    }
+}
+
+#[test]
+fn lengths_that_disagree_are_odd() {
+    let hello = Hello::to(b"a");
+    let message = hello.message();
+    let behind = [&message[..], &[0]].concat();
+    let (part, rest) = message.split_at(message.len() - 1);
+    assert_eq!(reading(&hello.record(&behind)), ODD, "something behind the hello");
+    assert_eq!(reading(&[hello.record(part), hello.record(rest)].concat()), ODD, "a hello in two records");
+    assert_eq!(reading(&hello.record(&[])), ODD, "nothing");
+    // The message's kind and length, and the lengths of session id, cipher suites, compression and extensions.
+    let bytes = hello.bytes();
+    for at in [5, 6, 7, 8, 43, 76, 82, 84, 85] {
+        for change in [1, 255] {
+            let mut bytes = bytes.clone();
+            bytes[at] = bytes[at].wrapping_add(change);
+            assert_eq!(reading(&bytes), ODD, "at {at}");
+        }
+    }
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let padded = |len: usize| {
+        let bare = Hello::new(vec![server_name(0, b"a"), (21, vec![])]).bytes();
+        Hello::new(vec![server_name(0, b"a"), (21, vec![0; len - bare.len()])]).bytes()
+    };
+    assert_eq!(asked(&padded(READ_MAX)), named(b"a"));
+    let long = padded(READ_MAX + 1);
+    assert_eq!(reading(&long), ODD);
+    assert_eq!(read(&long[..5]), ODD, "as soon as its length is known");
+    assert_eq!(read_within(&long, HELLO_MAX), Reading::Asked(named(b"a")));
+    assert_eq!(read_within(&long[..READ_MAX], HELLO_MAX), Reading::Ask(Why::Incomplete));
+    let longest = padded(HELLO_MAX);
+    assert_eq!(read_within(&longest, usize::MAX), Reading::Asked(named(b"a")));
+    assert_eq!(read_within(&padded(HELLO_MAX + 1), usize::MAX), ODD);
+}
+
+proptest! {
+    #[test]
+    fn what_is_wholly_right_is_decided(
+        name in prop::option::of("[A-Za-z0-9._-]{0,30}[a-z]"), session_id in 0..33_usize,
+        before in prop::collection::vec((1..999_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..10),
+        after in prop::collection::vec((1..999_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..10),
+    ) {
+        let own: Vec<_> = name.iter().map(|name| server_name(0, name.as_bytes())).collect();
+        let hello = Hello { session_id: vec![9; session_id], ..Hello::new([before, own, after].concat()) };
+        let bytes = hello.bytes();
+        prop_assert_eq!(asked(&bytes), named(name.as_deref().unwrap_or_default().as_bytes()));
+        prop_assert_eq!(read(&bytes[..bytes.len() - 1]), Reading::Ask(Why::Incomplete));
+    }
+
+    #[test]
+    fn no_change_does_harm(at in any::<prop::sample::Index>(), byte: u8, name in "[a-z]{1,9}") {
+        let mut bytes = Hello::to(name.as_bytes()).bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        reading(&bytes);
+    }
+}

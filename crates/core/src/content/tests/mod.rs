@@ -1,0 +1,39 @@
+//! What is read, and where it goes: by tables of cases, against other readers, and by made-up bytes.
+
+mod head;
+mod hello;
+mod patterns;
+mod routes;
+
+use super::{Asked, Class, READ_MAX, Reading, Why, read};
+
+/// What is read of a payload, and that more or less of it never makes another answer: what lacks bytes is
+/// incomplete until it is decided, and what is decided stays so.
+fn reading(payload: &[u8]) -> Reading<'_> {
+    let whole = read(payload);
+    let mut decided = None;
+    for len in 0..=payload.len() {
+        let now = read(payload.get(..len).unwrap_or_default());
+        match decided {
+            None if now != Reading::Ask(Why::Incomplete) => decided = Some(now),
+            None => {}
+            Some(then) => assert_eq!(now, then, "at {len} bytes"),
+        }
+    }
+    assert_eq!(whole, decided.unwrap_or(Reading::Ask(Why::Incomplete)));
+    assert!(payload.len() < READ_MAX || whole != Reading::Ask(Why::Incomplete));
+    whole
+}
+
+/// The same of what must be decided.
+fn asked(payload: &[u8]) -> Asked<'_> {
+    match reading(payload) {
+        Reading::Asked(asked) => asked,
+        Reading::Ask(why) => panic!("{why:?}: {:?}", payload.escape_ascii()),
+    }
+}
+
+fn request<'a>(method: &'a str, host: &'a str, path: &'a str) -> Asked<'a> {
+    let (host, path, method) = (host.as_bytes(), path.as_bytes(), method.as_bytes());
+    Asked { class: Class::of(method), host, path, method }
+}

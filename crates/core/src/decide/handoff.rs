@@ -1,0 +1,182 @@
+//! Connections that are accepted here, with a cookie and no memory, and given to a server once the client has said
+//! what it wants: the first segment with data goes on unchanged, and the server makes a socket of it
+//! (LCCP, section 3.1; here without a word to the server).
+
+use super::choose::{Choice, Flow, follow};
+use super::{Decision, Knowledge, Memory, Reason, Verdict, carry};
+use crate::content::{Found, Reading, read};
+use crate::cookie::{Ends, Terms};
+use crate::packet::Packet;
+use crate::parse::{Segment, TcpHeader};
+use crate::rewrite;
+use crate::select::select;
+use crate::sessions::{self, State, Value};
+use crate::tables::{Handoff, NO_SERVER};
+use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
+use core::net::SocketAddr;
+
+/// A TCP packet for a service whose connections are handed over.
+pub(super) fn decide(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    segment: &Segment,
+    flow: &Flow<'_>,
+    handoff: &Handoff,
+) -> Decision {
+    let found = known.memory.sessions.find(flow.key, flow.hash, flow.now);
+    if flow.opens() {
+        if let Some(found) = found {
+            // It may be forged, in a connection that lives: that one goes on as before, until the cookie comes back.
+            let doubted = Value::new(found.value.server(), State::New, found.value.expires());
+            known.memory.sessions.change(found, doubted);
+        }
+        return greet(known, packet, segment, handoff);
+    }
+    let alive = found.filter(|found| known.tables.servers.contains_key(&found.value.server()));
+    // Where no SYN came meanwhile, a first segment that comes again is still the connection's, whose server has it.
+    let is_first = match alive {
+        Some(alive) if alive.value.state() != State::New => false,
+        _ => is_answer(known, packet, segment),
+    };
+    match alive {
+        _ if is_first => begin(known, packet, segment, flow, found),
+        Some(alive) => {
+            let (server, session) = (alive.value.server(), Some(keep(known.memory, flow, alive)));
+            let choice = Choice { server, new_session: false, beside: None, session };
+            carry(known, packet, segment, flow, &choice)
+        }
+        None => stray(packet, segment),
+    }
+}
+
+/// Keeps a session alive; one that a SYN has called in question stays so.
+fn keep(memory: &Memory<'_>, flow: &Flow<'_>, found: sessions::Found<'_>) -> Value {
+    if found.value.state() != State::New {
+        return follow(memory, flow, found);
+    }
+    let value = Value::new(found.value.server(), State::New, flow.now.wrapping_add(flow.vip.idle.tcp));
+    if flow.is_stale(found.value, value) {
+        memory.sessions.change(found, value);
+    }
+    value
+}
+
+fn ends(segment: &Segment) -> Ends {
+    Ends {
+        client: SocketAddr::new(segment.at.src, segment.src_port),
+        service: SocketAddr::new(segment.at.dst, segment.dst_port),
+    }
+}
+
+/// Answers a SYN. Nothing is remembered but what the client will send back.
+fn greet(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment, handoff: &Handoff) -> Decision {
+    let header = TcpHeader::read(packet.frame(), &segment.at);
+    let Some(header) = header.filter(|_| is_plain(segment)) else {
+        return Decision::drop(Reason::BadLength);
+    };
+    let offer = header.options;
+    let scale = offer.window_scale.filter(|_| offer.sack);
+    let terms = Terms::new(segment.at.dst.is_ipv6(), offer.mss, scale);
+    let Some(isn) = known.memory.cookies.get().make(&ends(segment), header.sequence, terms) else {
+        return Decision::drop(Reason::NoServer);
+    };
+    let ingress = packet.ingress;
+    rewrite::greeting(
+        packet,
+        &segment.at,
+        &header,
+        &rewrite::Greeting { isn, mss: handoff.mss, clock: known.now },
+    );
+    Decision::of(Verdict::Forward { ifindex: ingress }, Reason::CookieSent)
+}
+
+/// Whether the packet is whole, and nothing stands between the headers: what can be answered in its place.
+fn is_plain(segment: &Segment) -> bool {
+    let at = &segment.at;
+    let ip_len = if at.dst.is_ipv6() { 40 } else { 20 };
+    at.fragment.is_none() && at.l4 == at.l3 + ip_len
+}
+
+/// Whether a segment is the first after a cookie.
+fn is_answer(known: &Knowledge<'_>, packet: &Packet<'_>, segment: &Segment) -> bool {
+    let header = TcpHeader::read(packet.frame(), &segment.at).filter(|_| segment.at.fragment.is_none());
+    header.filter(|_| segment.flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK).is_some_and(|header| {
+        let keys = known.memory.cookies.get();
+        keys.check(&ends(segment), header.sequence, header.acknowledgment).is_some()
+    })
+}
+
+/// Gives a connection whose cookie came back to a server, if the client says what it wants.
+fn begin(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    segment: &Segment,
+    flow: &Flow<'_>,
+    found: Option<sessions::Found<'_>>,
+) -> Decision {
+    let wants = TcpHeader::payload(packet.frame(), &segment.at);
+    if wants.is_empty() {
+        // Who closes without having said anything is not waited for.
+        return match segment.flags & TCP_FIN {
+            0 => Decision::drop(Reason::CookieAcked),
+            _ => reset(packet, segment),
+        };
+    }
+    let (server, beside) = choose(known, flow, wants);
+    if server == NO_SERVER {
+        return Decision::drop(Reason::NoServer);
+    }
+    let value = flow.value(server, State::Established);
+    let sessions = &known.memory.sessions;
+    match found {
+        // Changed by another CPU meanwhile: the client's segment comes again.
+        Some(found) if !sessions.change(found, value) => return Decision::drop(Reason::NoSession),
+        Some(_) => {}
+        // The next segment would find nobody.
+        None if sessions.insert(flow.key, flow.hash, value, flow.now).is_err() => {
+            return Decision { beside: Some(Reason::TableFull), ..reset(packet, segment) };
+        }
+        None => {}
+    }
+    let choice = Choice { server, new_session: true, beside, session: Some(value) };
+    carry(known, packet, segment, flow, &choice)
+}
+
+/// The server for what a client wants, or this host's own process where that isn't plain, or nobody serves it.
+fn choose(known: &Knowledge<'_>, flow: &Flow<'_>, wants: &[u8]) -> (u16, Option<Reason>) {
+    let Knowledge { tables, memory, .. } = known;
+    let routes = tables.routes.get(&flow.vip.service);
+    let server = match (read(wants), routes) {
+        (Reading::Asked(asked), Some(routes)) => match routes.find(&asked) {
+            Found::Ring { ring, .. } => {
+                let hash = flow.key.ring_hash(memory.ring_seed);
+                select(tables, memory.counts, ring, flow.vip.pick, hash)
+            }
+            Found::Ask => NO_SERVER,
+        },
+        _ => NO_SERVER,
+    };
+    match flow.vip.handoff {
+        Some(handoff) if server == NO_SERVER => (handoff.asker, Some(Reason::Asked)),
+        _ => (server, None),
+    }
+}
+
+/// A segment of a connection that isn't known. One with data may have overtaken the first: its sender tries again.
+fn stray(packet: &mut Packet<'_>, segment: &Segment) -> Decision {
+    let is_empty = TcpHeader::payload(packet.frame(), &segment.at).is_empty();
+    match segment.flags & TCP_RST == 0 && is_empty {
+        true => reset(packet, segment),
+        false => Decision::drop(Reason::CookieBad),
+    }
+}
+
+/// Tells the sender that there is no such connection (RFC 9293, section 3.5.2).
+fn reset(packet: &mut Packet<'_>, segment: &Segment) -> Decision {
+    let Some(header) = TcpHeader::read(packet.frame(), &segment.at).filter(|_| is_plain(segment)) else {
+        return Decision::drop(Reason::CookieBad);
+    };
+    let ingress = packet.ingress;
+    rewrite::reset(packet, &segment.at, &header);
+    Decision::of(Verdict::Forward { ifindex: ingress }, Reason::Reset)
+}

@@ -1,0 +1,337 @@
+//! What messages say: the paper's Receptor and Command, and what each command comes with.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::handoff::{STATE_LEN, TcpState};
+use super::socket::{SocketId, bare};
+use super::transfer::Piece;
+
+/// The most bytes of host, method and path together that a dispatcher is told.
+pub const CONTENT_MAX: usize = 1_024;
+
+/// Which component of a node a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Receptor {
+    /// Has clients' connections, and gives them away or takes them.
+    Distributor = 1,
+    /// Decides which server a connection is for.
+    Dispatcher = 2,
+    /// Sends on what comes for a connection that was given away.
+    Forwarder = 3,
+    /// Speaks for the node itself; every node has one.
+    Agent = 4,
+}
+
+impl Receptor {
+    /// Every one.
+    pub const ALL: [Receptor; 4] =
+        [Receptor::Distributor, Receptor::Dispatcher, Receptor::Forwarder, Receptor::Agent];
+
+    pub(super) fn of_number(number: u32) -> Option<Receptor> {
+        Receptor::ALL.into_iter().find(|receptor| *receptor as u32 == number)
+    }
+}
+
+/// Which components a node has. The agent is always one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Components(u32);
+
+impl Components {
+    /// These, and the agent.
+    pub fn new(receptors: &[Receptor]) -> Components {
+        let bits = receptors.iter().map(|receptor| Components::bit(*receptor));
+        Components(bits.fold(Components::bit(Receptor::Agent), |all, bit| all | bit))
+    }
+
+    /// Whether it is one of them.
+    pub fn contains(self, receptor: Receptor) -> bool {
+        self.0 & Components::bit(receptor) != 0
+    }
+
+    const fn bit(receptor: Receptor) -> u32 {
+        1 << receptor as u32
+    }
+
+    fn of_bits(bits: u32) -> Components {
+        let known: Vec<Receptor> =
+            Receptor::ALL.into_iter().filter(|receptor| bits & Components::bit(*receptor) != 0).collect();
+        Components::new(&known)
+    }
+}
+
+/// Why something that was asked for was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ErrorCode {
+    /// No such service, or no server for it.
+    NoServer = 1,
+    /// No room for another connection.
+    NoRoom = 2,
+    /// The connection can't be had here in the state that it has.
+    NotRestored = 3,
+    /// Nothing is known of the connection.
+    Unknown = 4,
+}
+
+impl ErrorCode {
+    /// Every one.
+    pub const ALL: [ErrorCode; 4] =
+        [ErrorCode::NoServer, ErrorCode::NoRoom, ErrorCode::NotRestored, ErrorCode::Unknown];
+
+    fn of_number(number: u32) -> Option<ErrorCode> {
+        ErrorCode::ALL.into_iter().find(|code| *code as u32 == number)
+    }
+}
+
+/// What a client asked for, as it sent it. All empty where that is not known; a TLS hello has a host alone.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Content {
+    host: Vec<u8>,
+    method: Vec<u8>,
+    path: Vec<u8>,
+}
+
+impl Content {
+    /// `None` if it doesn't fit: host and method 255 bytes each, all together [`CONTENT_MAX`].
+    pub fn new(host: &[u8], method: &[u8], path: &[u8]) -> Option<Content> {
+        let fits = host.len().max(method.len()) <= usize::from(u8::MAX)
+            && host.len().saturating_add(method.len()).saturating_add(path.len()) <= CONTENT_MAX;
+        fits.then(|| Content { host: host.into(), method: method.into(), path: path.into() })
+    }
+
+    /// The host.
+    pub fn host(&self) -> &[u8] {
+        &self.host
+    }
+
+    /// The method.
+    pub fn method(&self) -> &[u8] {
+        &self.method
+    }
+
+    /// The path.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// The three lengths, as Data has them: 8 bits, 8 bits, 16 bits.
+    fn lengths(&self) -> u32 {
+        (self.host.len() as u32) << 24 | (self.method.len() as u32) << 16 | self.path.len() as u32
+    }
+
+    fn read(lengths: u32, bytes: &[u8]) -> Option<Content> {
+        let (host, rest) = bytes.split_at_checked((lengths >> 24) as usize)?;
+        let (method, path) = rest.split_at_checked((lengths >> 16 & 0xff) as usize)?;
+        Content::new(host, method, path)
+    }
+}
+
+/// What a message says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// "I am there; do you know me?" For the agent.
+    Init {
+        /// What the sender has.
+        components: Components,
+    },
+    /// The answer to it by a node that knows the sender's life. One that doesn't answers by an `Init` of its own.
+    InitAck {
+        /// What the sender has.
+        components: Components,
+    },
+    /// Which server is to have this connection?
+    DispatchRequest {
+        /// Which connection.
+        socket: SocketId,
+        /// What the client wants.
+        content: Content,
+    },
+    /// This one.
+    DispatchReply {
+        /// Which connection.
+        socket: SocketId,
+        /// By which route; `u16::MAX` by none.
+        route: u16,
+        /// The server.
+        server: SocketAddr,
+    },
+    /// Take this connection; a piece of it.
+    Handoff {
+        /// Which connection.
+        socket: SocketId,
+        /// Its state, and some bytes of its queues.
+        piece: Piece,
+    },
+    /// As much of it is here.
+    HandoffAck {
+        /// Which connection.
+        socket: SocketId,
+        /// How many bytes of the queues are here without a gap. All of them: the connection is taken.
+        missing: u32,
+    },
+    /// Send on to this server what comes for this connection.
+    Forward {
+        /// Which connection.
+        socket: SocketId,
+        /// The server.
+        server: SocketAddr,
+    },
+    /// That is done.
+    ForwardAck {
+        /// Which connection.
+        socket: SocketId,
+    },
+    /// This connection is over.
+    Close {
+        /// Which connection.
+        socket: SocketId,
+    },
+    /// What was asked for is not done.
+    Error {
+        /// Which connection it was about, if about one.
+        socket: Option<SocketId>,
+        /// Why.
+        code: ErrorCode,
+    },
+}
+
+/// The numbers of the commands.
+mod command {
+    pub(super) const INIT: u32 = 1;
+    pub(super) const INIT_ACK: u32 = 2;
+    pub(super) const DISPATCH_REQUEST: u32 = 3;
+    pub(super) const DISPATCH_REPLY: u32 = 4;
+    pub(super) const HANDOFF: u32 = 5;
+    pub(super) const HANDOFF_ACK: u32 = 6;
+    pub(super) const FORWARD: u32 = 7;
+    pub(super) const FORWARD_ACK: u32 = 8;
+    pub(super) const CLOSE: u32 = 9;
+    pub(super) const ERROR: u32 = 10;
+}
+
+/// A body, as the header's fields have it.
+pub(super) struct Fields {
+    pub(super) command: u32,
+    pub(super) data: u32,
+    pub(super) socket: Option<SocketId>,
+    /// What stands first in the Handoff Information.
+    pub(super) subject: [u8; STATE_LEN],
+    pub(super) payload: Vec<u8>,
+}
+
+/// A server, where a message names one.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct ServerBytes {
+    address: [u8; 16],
+    port: U16,
+    reserved: [u8; 32],
+}
+
+impl Body {
+    /// The connection that it is about.
+    pub fn socket(&self) -> Option<SocketId> {
+        match self {
+            Body::Init { .. } | Body::InitAck { .. } => None,
+            Body::DispatchRequest { socket, .. }
+            | Body::DispatchReply { socket, .. }
+            | Body::Handoff { socket, .. }
+            | Body::HandoffAck { socket, .. }
+            | Body::Forward { socket, .. }
+            | Body::ForwardAck { socket }
+            | Body::Close { socket } => Some(*socket),
+            Body::Error { socket, .. } => *socket,
+        }
+    }
+
+    pub(super) fn fields(&self) -> Fields {
+        let fields = Fields {
+            command: 0,
+            data: 0,
+            socket: self.socket(),
+            subject: [0; STATE_LEN],
+            payload: Vec::new(),
+        };
+        match self {
+            Body::Init { components } => Fields { command: command::INIT, data: components.0, ..fields },
+            Body::InitAck { components } => {
+                Fields { command: command::INIT_ACK, data: components.0, ..fields }
+            }
+            Body::DispatchRequest { content, .. } => {
+                let payload = [&content.host[..], &content.method, &content.path].concat();
+                Fields { command: command::DISPATCH_REQUEST, data: content.lengths(), payload, ..fields }
+            }
+            Body::DispatchReply { route, server, .. } => {
+                let (data, subject) = (u32::from(*route), server_bytes(*server));
+                Fields { command: command::DISPATCH_REPLY, data, subject, ..fields }
+            }
+            Body::Handoff { piece, .. } => {
+                let (subject, payload) = (piece.state().bytes(), piece.bytes().into());
+                Fields { command: command::HANDOFF, data: piece.offset(), subject, payload, ..fields }
+            }
+            Body::HandoffAck { missing, .. } => {
+                Fields { command: command::HANDOFF_ACK, data: *missing, ..fields }
+            }
+            Body::Forward { server, .. } => {
+                Fields { command: command::FORWARD, subject: server_bytes(*server), ..fields }
+            }
+            Body::ForwardAck { .. } => Fields { command: command::FORWARD_ACK, ..fields },
+            Body::Close { .. } => Fields { command: command::CLOSE, ..fields },
+            Body::Error { code, .. } => Fields { command: command::ERROR, data: *code as u32, ..fields },
+        }
+    }
+}
+
+impl Fields {
+    /// What they say. That nothing else stands there is for [`super::wire`] to see.
+    pub(super) fn body(&self) -> Option<Body> {
+        let components = Components::of_bits(self.data);
+        Some(match self.command {
+            command::INIT => Body::Init { components },
+            command::INIT_ACK => Body::InitAck { components },
+            command::DISPATCH_REQUEST => Body::DispatchRequest {
+                socket: self.socket?,
+                content: Content::read(self.data, &self.payload)?,
+            },
+            command::DISPATCH_REPLY => Body::DispatchReply {
+                socket: self.socket?,
+                route: self.data as u16,
+                server: server(self.subject)?,
+            },
+            command::HANDOFF => Body::Handoff {
+                socket: self.socket?,
+                piece: Piece::new(TcpState::of_bytes(self.subject), self.data, &self.payload)?,
+            },
+            command::HANDOFF_ACK => Body::HandoffAck { socket: self.socket?, missing: self.data },
+            command::FORWARD => Body::Forward { socket: self.socket?, server: server(self.subject)? },
+            command::FORWARD_ACK => Body::ForwardAck { socket: self.socket? },
+            command::CLOSE => Body::Close { socket: self.socket? },
+            command::ERROR => Body::Error { socket: self.socket, code: ErrorCode::of_number(self.data)? },
+            _ => return None,
+        })
+    }
+}
+
+/// An IPv4 address as IPv6 maps it (RFC 4291, section 2.5.5.2).
+pub(super) fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+fn server_bytes(server: SocketAddr) -> [u8; STATE_LEN] {
+    let address = mapped(server.ip()).octets();
+    let bytes = ServerBytes { address, port: server.port().into(), reserved: [0; 32] };
+    zerocopy::transmute!(bytes)
+}
+
+fn server(bytes: [u8; STATE_LEN]) -> Option<SocketAddr> {
+    let bytes: ServerBytes = zerocopy::transmute!(bytes);
+    bare(SocketAddr::new(Ipv6Addr::from(bytes.address).into(), bytes.port.get()))
+}

@@ -1,0 +1,155 @@
+//! The paper's Handoff Information: what a host must know of a socket to have it in the state that it had.
+//!
+//! It is what Linux tells and takes in `TCP_REPAIR`, and nothing of how Linux does so.
+
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The most bytes that either queue of a socket may have. Twice what Linux lets a socket have by default.
+pub const QUEUE_MAX: u32 = 8 << 20;
+/// Length of a state in a message, in bytes.
+pub(super) const STATE_LEN: usize = size_of::<StateBytes>();
+
+/// The largest window scale (RFC 7323, section 2.3).
+const SCALE_MAX: u8 = 14;
+
+/// In [`StateBytes::options`]: what client and server agreed on.
+const OPTION_SCALES: u8 = 1;
+const OPTION_SACK: u8 = 2;
+const OPTION_TIMESTAMPS: u8 = 4;
+
+/// The state of an open TCP connection. Names are those of RFC 9293, section 3.3.1, and of Linux where it has none;
+/// *send* is what the host does, not the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TcpState {
+    /// First number that was sent and is not acknowledged: where the send queue begins.
+    pub snd_una: u32,
+    /// First number that was not sent.
+    pub snd_nxt: u32,
+    /// First number that was not received: where the receive queue ends.
+    pub rcv_nxt: u32,
+    /// Largest segment to send, in bytes.
+    pub mss: u16,
+    /// Window scales, if both sides scale.
+    pub scales: Option<Scales>,
+    /// Whether both sides know selective acknowledgments.
+    pub sack: bool,
+    /// What the host's timestamps would say now, if both sides send them.
+    pub timestamp: Option<u32>,
+    /// The windows.
+    pub window: TcpWindow,
+    /// Length of the send queue, in bytes: what the client has not acknowledged, sent or not.
+    pub send_len: u32,
+    /// Length of the receive queue, in bytes: what the client has sent and nobody has read.
+    pub receive_len: u32,
+}
+
+/// By how many bits windows are shifted (RFC 7323, section 2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Scales {
+    /// Those that the client tells; at most 14.
+    pub snd: u8,
+    /// Those that the host tells; at most 14.
+    pub rcv: u8,
+}
+
+/// `struct tcp_repair_window`: how much either side may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TcpWindow {
+    /// Sequence number of the segment that changed the send window last.
+    pub snd_wl1: u32,
+    /// The send window, in bytes.
+    pub snd_wnd: u32,
+    /// The largest that it has been.
+    pub max_window: u32,
+    /// The receive window, in bytes.
+    pub rcv_wnd: u32,
+    /// The next expected number when it was told last.
+    pub rcv_wup: u32,
+}
+
+/// A state as it stands in a message.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct StateBytes {
+    snd_una: U32,
+    snd_nxt: U32,
+    rcv_nxt: U32,
+    timestamp: U32,
+    snd_wl1: U32,
+    snd_wnd: U32,
+    max_window: U32,
+    rcv_wnd: U32,
+    rcv_wup: U32,
+    send_len: U32,
+    receive_len: U32,
+    mss: U16,
+    options: u8,
+    snd_scale: u8,
+    rcv_scale: u8,
+    reserved: u8,
+}
+
+impl TcpState {
+    /// Whether a connection can be in it: what is sent is queued, scales and queues are not too large.
+    pub fn is_sound(&self) -> bool {
+        let scales = self.scales.is_none_or(|scales| scales.snd.max(scales.rcv) <= SCALE_MAX);
+        let queues = self.send_len.max(self.receive_len) <= QUEUE_MAX;
+        scales && queues && self.mss > 0 && self.snd_nxt.wrapping_sub(self.snd_una) <= self.send_len
+    }
+
+    /// Bytes of both queues together.
+    pub fn queued_len(&self) -> u32 {
+        self.send_len.saturating_add(self.receive_len)
+    }
+
+    pub(super) fn bytes(&self) -> [u8; STATE_LEN] {
+        let option = |is: bool, bit: u8| if is { bit } else { 0 };
+        let scales = self.scales.unwrap_or_default();
+        let bytes = StateBytes {
+            snd_una: self.snd_una.into(),
+            snd_nxt: self.snd_nxt.into(),
+            rcv_nxt: self.rcv_nxt.into(),
+            timestamp: self.timestamp.unwrap_or_default().into(),
+            snd_wl1: self.window.snd_wl1.into(),
+            snd_wnd: self.window.snd_wnd.into(),
+            max_window: self.window.max_window.into(),
+            rcv_wnd: self.window.rcv_wnd.into(),
+            rcv_wup: self.window.rcv_wup.into(),
+            send_len: self.send_len.into(),
+            receive_len: self.receive_len.into(),
+            mss: self.mss.into(),
+            options: option(self.scales.is_some(), OPTION_SCALES)
+                | option(self.sack, OPTION_SACK)
+                | option(self.timestamp.is_some(), OPTION_TIMESTAMPS),
+            snd_scale: scales.snd,
+            rcv_scale: scales.rcv,
+            reserved: 0,
+        };
+        zerocopy::transmute!(bytes)
+    }
+
+    /// The state that stands there, sound or not. What no state would be written as is for [`super::wire`] to refuse.
+    pub(super) fn of_bytes(bytes: [u8; STATE_LEN]) -> TcpState {
+        let bytes: StateBytes = zerocopy::transmute!(bytes);
+        let option = |bit: u8| bytes.options & bit != 0;
+        TcpState {
+            snd_una: bytes.snd_una.get(),
+            snd_nxt: bytes.snd_nxt.get(),
+            rcv_nxt: bytes.rcv_nxt.get(),
+            mss: bytes.mss.get(),
+            scales: option(OPTION_SCALES).then_some(Scales { snd: bytes.snd_scale, rcv: bytes.rcv_scale }),
+            sack: option(OPTION_SACK),
+            timestamp: option(OPTION_TIMESTAMPS).then_some(bytes.timestamp.get()),
+            window: TcpWindow {
+                snd_wl1: bytes.snd_wl1.get(),
+                snd_wnd: bytes.snd_wnd.get(),
+                max_window: bytes.max_window.get(),
+                rcv_wnd: bytes.rcv_wnd.get(),
+                rcv_wup: bytes.rcv_wup.get(),
+            },
+            send_len: bytes.send_len.get(),
+            receive_len: bytes.receive_len.get(),
+        }
+    }
+}

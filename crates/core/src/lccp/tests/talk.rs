@@ -1,0 +1,277 @@
+//! Two nodes talk over a network that loses, repeats, delays and keeps what it likes.
+
+use std::vec::Vec;
+
+use super::*;
+
+struct Node {
+    session: Session,
+    heard: Vec<Message>,
+    notices: Vec<Notice>,
+}
+
+/// The node of this address that talks to the other of 11 and 12.
+fn node(last: u8, incarnation: u64) -> Node {
+    let components = match last {
+        11 => Components::new(&[Receptor::Distributor]),
+        _ => Components::new(&[Receptor::Dispatcher]),
+    };
+    let own = Own { address: address(last), incarnation, components };
+    Node { session: Session::new(own, address(23 - last)), heard: Vec::new(), notices: Vec::new() }
+}
+
+impl Node {
+    fn receive(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let received = self.session.receive(&keys(), bytes);
+        self.heard.extend(received.message);
+        self.notices.extend(received.notice);
+        received.answer
+    }
+
+    fn refused(&self, refusal: Refusal) -> u64 {
+        self.session.counters().refused(refusal)
+    }
+
+    /// Asks the dispatcher.
+    fn ask(&mut self) -> Vec<u8> {
+        let body = Body::DispatchRequest { socket: socket(false), content: Content::default() };
+        self.session.send(&keys(), Receptor::Dispatcher, body).unwrap().1
+    }
+}
+
+/// Delivers bytes that came from one node, and all answers. Gives everything that went over the wire.
+fn deliver(bytes: Vec<u8>, from: &mut Node, to: &mut Node) -> Vec<Vec<u8>> {
+    let mut wire = std::vec![bytes];
+    let (mut receiver, mut sender) = (to, from);
+    while let Some(answer) = wire.last().and_then(|bytes| receiver.receive(bytes)) {
+        assert!(wire.len() < 10, "answers end");
+        assert!(wire.last().is_some_and(|bytes| answer.len() <= bytes.len()), "no answer is longer");
+        wire.push(answer);
+        (receiver, sender) = (sender, receiver);
+    }
+    wire
+}
+
+/// A distributor and a dispatcher that know each other, and what they said to come to that.
+fn acquainted() -> (Node, Node, Vec<Vec<u8>>) {
+    let (mut one, mut other) = (node(11, 100), node(12, 200));
+    let init = one.session.init(&keys());
+    let wire = deliver(init, &mut one, &mut other);
+    (one, other, wire)
+}
+
+#[test]
+fn three_messages_make_two_nodes_known_to_each_other() {
+    let (mut one, mut other, wire) = acquainted();
+    assert_eq!(wire.len(), 3);
+    assert_eq!(one.notices, [Notice::Met { peer: address(12) }]);
+    assert_eq!(other.notices, [Notice::Met { peer: address(11) }]);
+    assert!(one.session.components().unwrap().contains(Receptor::Dispatcher));
+    assert!(!one.session.components().unwrap().contains(Receptor::Forwarder));
+
+    let request = one.ask();
+    assert_eq!(other.receive(&request), None);
+    let heard = other.heard.remove(0);
+    assert_eq!(heard.body.socket(), Some(socket(false)));
+    let body =
+        Body::DispatchReply { socket: socket(false), route: 1, server: "192.0.2.21:80".parse().unwrap() };
+    let reply = other.session.answer(&keys(), &heard, Receptor::Distributor, body.clone()).unwrap();
+    assert_eq!(one.receive(&reply), None);
+    assert_eq!((&one.heard[0].body, one.heard[0].echo), (&body, heard.numbers));
+    assert!(Refusal::ALL.iter().all(|refusal| one.refused(*refusal) + other.refused(*refusal) == 0));
+}
+
+#[test]
+fn greetings_that_cross_do_no_harm() {
+    let (mut one, mut other) = (node(11, 100), node(12, 200));
+    let (from_one, from_other) = (one.session.init(&keys()), other.session.init(&keys()));
+    let to_other = one.receive(&from_other).unwrap();
+    deliver(from_one, &mut one, &mut other);
+    deliver(to_other, &mut one, &mut other);
+    assert!(one.session.is_known() && other.session.is_known());
+    assert_eq!((one.notices.len(), other.notices.len()), (1, 1));
+}
+
+#[test]
+fn nobody_is_sent_to_before_it_is_known() {
+    let mut one = node(11, 100);
+    let body = Body::Close { socket: socket(false) };
+    assert_eq!(one.session.send(&keys(), Receptor::Forwarder, body), None);
+    assert!(!one.session.is_known() && one.session.components().is_none());
+}
+
+#[test]
+fn what_is_played_back_is_refused() {
+    let (mut one, mut other, wire) = acquainted();
+    let request = one.ask();
+    other.receive(&request);
+    for n in 1..=3 {
+        assert_eq!(other.receive(&request), None);
+        assert_eq!((other.heard.len(), other.refused(Refusal::Replayed)), (1, n));
+    }
+    // the greetings, too: each is of a life that is known, and was counted or comes too late
+    for bytes in [&wire[0], &wire[2]] {
+        other.receive(bytes);
+    }
+    one.receive(&wire[1]);
+    assert_eq!(other.notices.iter().filter(|notice| matches!(notice, Notice::Refused { .. })).count(), 1);
+    assert_eq!(other.notices.iter().filter(|notice| matches!(notice, Notice::Met { .. })).count(), 1);
+    assert_eq!(one.refused(Refusal::Replayed), 1);
+}
+
+#[test]
+fn what_comes_in_another_order_is_taken_once() {
+    let (mut one, mut other, _) = acquainted();
+    let requests: Vec<Vec<u8>> = (0..70).map(|_| one.ask()).collect();
+    for bytes in requests.iter().skip(6).rev() {
+        other.receive(bytes);
+    }
+    assert_eq!(other.heard.len(), 64);
+    for bytes in &requests {
+        other.receive(bytes);
+    }
+    assert_eq!((other.heard.len(), other.refused(Refusal::Replayed)), (64, 70));
+}
+
+#[test]
+fn a_receiver_that_starts_anew_believes_nothing_old() {
+    let (mut one, mut other, wire) = acquainted();
+    let (delivered, held_back) = (one.ask(), one.ask());
+    other.receive(&delivered);
+    let mut other = node(12, 201);
+    for bytes in [&wire[2], &delivered, &held_back] {
+        other.receive(bytes);
+    }
+    assert!(other.heard.is_empty() && !other.session.is_known());
+    assert_eq!(other.refused(Refusal::Former), 3);
+
+    // the first that comes after the restart is lost on it, and leads to a new acquaintance
+    let lost = one.ask();
+    assert_eq!(deliver(lost, &mut one, &mut other).len(), 3);
+    assert_eq!(one.notices.last(), Some(&Notice::Restarted { peer: address(12) }));
+    other.receive(&held_back);
+    assert!(other.heard.is_empty(), "what was written to its former life stays dead");
+    other.receive(&one.ask());
+    assert_eq!(other.heard.len(), 1);
+}
+
+#[test]
+fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
+    let (mut former, mut other, wire) = acquainted();
+    let (delivered, held_back) = (former.ask(), former.ask());
+    other.receive(&delivered);
+    let late = former.session.init(&keys());
+    let mut one = node(11, 101);
+    let init = one.session.init(&keys());
+    assert_eq!(deliver(init, &mut one, &mut other).len(), 3);
+    assert_eq!(other.notices.last(), Some(&Notice::Restarted { peer: address(11) }));
+    let heard = other.heard.len();
+    for bytes in [&wire[0], &wire[2], &delivered, &held_back, &late] {
+        // what it asks goes to a node that is no more: to one that has its address, it is old
+        let answer = other.receive(bytes);
+        answer.into_iter().for_each(|answer| {
+            assert!(one.receive(&answer).is_none_or(|more| other.receive(&more).is_none()))
+        });
+    }
+    assert_eq!(other.heard.len(), heard, "no message of the former life is believed");
+    assert_eq!(other.notices.iter().filter(|notice| matches!(notice, Notice::Restarted { .. })).count(), 1);
+    other.receive(&one.ask());
+    assert_eq!(other.heard.len(), heard + 1);
+}
+
+/// Whoever can hold messages back gives a node the answers of a former life, later than those of the new one.
+#[test]
+fn a_former_life_does_not_come_back_by_answers_that_were_held_back() {
+    let (mut former, mut other) = (node(11, 100), node(12, 200));
+    let (early, late) = (other.session.init(&keys()), other.session.init(&keys()));
+    let held_back = former.receive(&late).unwrap();
+    let mut one = node(11, 101);
+    deliver(early, &mut other, &mut one);
+    assert!(other.session.is_known());
+    let before = other.notices.len();
+    assert_eq!(other.receive(&held_back), None);
+    assert_eq!(other.refused(Refusal::Replayed), 1);
+    assert_eq!(other.notices.len(), before + 1, "told, and no restart");
+    other.receive(&one.ask());
+    assert_eq!(other.heard.len(), 1);
+}
+
+#[test]
+fn whichever_greeting_is_lost_the_next_message_repairs_it() {
+    for lost in 0..3 {
+        let (mut one, mut other) = (node(11, 100), node(12, 200));
+        let mut bytes = one.session.init(&keys());
+        for n in 0..lost {
+            bytes = if n % 2 == 0 { other.receive(&bytes).unwrap() } else { one.receive(&bytes).unwrap() };
+        }
+        let again = if one.session.is_known() { one.ask() } else { one.session.init(&keys()) };
+        deliver(again, &mut one, &mut other);
+        assert!(one.session.is_known() && other.session.is_known(), "{lost}");
+        other.receive(&one.ask());
+        assert_eq!(other.heard.len(), 1, "{lost}");
+    }
+}
+
+/// One knows the other's present life, and is itself known by its former life alone.
+#[test]
+fn a_node_that_only_answers_is_found_after_its_start() {
+    let (mut one, _, _) = acquainted();
+    let mut other = node(12, 201);
+    let init = other.session.init(&keys());
+    let greeting = one.receive(&init).unwrap();
+    let lost = other.receive(&greeting);
+    assert!(lost.is_some() && other.session.is_known());
+    let stale = one.ask();
+    deliver(stale, &mut one, &mut other);
+    assert_eq!((other.heard.len(), other.refused(Refusal::Former)), (0, 1));
+    other.receive(&one.ask());
+    assert_eq!(other.heard.len(), 1);
+}
+
+#[test]
+fn a_message_for_a_component_that_is_not_there_is_refused() {
+    let (mut one, mut other, _) = acquainted();
+    for (receptor, refused) in [(Receptor::Forwarder, 1), (Receptor::Distributor, 2), (Receptor::Agent, 2)] {
+        let body = Body::Close { socket: socket(false) };
+        other.receive(&one.session.send(&keys(), receptor, body).unwrap().1);
+        assert_eq!(other.refused(Refusal::Receptor), refused);
+    }
+    assert_eq!(other.heard.len(), 1);
+    let told = |notice: &&Notice| matches!(notice, Notice::Refused { .. });
+    assert_eq!(other.notices.iter().filter(told).count(), 1, "told once");
+    assert!(std::format!("{}", other.notices[1]).starts_with("a control message from 192.0.2.11: this node"));
+}
+
+#[test]
+fn strangers_change_counters_alone() {
+    let (mut one, mut other, _) = acquainted();
+    let before = other.session.is_known();
+    let foreign = Keys::at(&Secret::new([9; 32]), NOW_S);
+    let old = Keys::at(&secret(), NOW_S - 3 * EPOCH_S);
+    let refused = [
+        (one.session.init(&foreign), Refusal::Forged),
+        (one.session.init(&old), Refusal::Key),
+        (Vec::new(), Refusal::Malformed),
+        (b"LCCP".to_vec(), Refusal::Malformed),
+        (other.session.init(&keys()), Refusal::Forged),
+    ];
+    for (bytes, refusal) in refused {
+        let count = other.refused(refusal);
+        assert_eq!(other.receive(&bytes), None, "{refusal:?} is not answered");
+        assert_eq!(other.refused(refusal), count + 1);
+    }
+    assert!(before && other.session.is_known() && other.heard.is_empty());
+    other.receive(&one.ask());
+    assert_eq!(other.heard.len(), 1);
+}
+
+#[test]
+fn the_hour_may_change_while_nodes_talk() {
+    let (mut one, mut other, _) = acquainted();
+    for later_s in (0..5 * EPOCH_S).step_by(600) {
+        let [keys, theirs] = [0, 900].map(|ahead_s| Keys::at(&secret(), NOW_S + later_s + ahead_s));
+        let body = Body::Close { socket: socket(false) };
+        let (_, bytes) = one.session.send(&keys, Receptor::Agent, body).unwrap();
+        assert!(other.session.receive(&theirs, &bytes).message.is_some(), "{later_s}");
+    }
+}

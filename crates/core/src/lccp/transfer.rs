@@ -1,0 +1,133 @@
+//! A connection in pieces: its state, and what its queues hold, in as many messages as that takes.
+//!
+//! Each piece has the whole state, and its offset is its number, so pieces may come in any order and any number of times.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::handoff::TcpState;
+
+/// Bytes of the queues in each piece but the last.
+pub const CHUNK_LEN: u32 = 1_024;
+
+/// A part of a connection, or all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    state: TcpState,
+    offset: u32,
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    /// `None` if it is no part of a connection in this state.
+    pub(super) fn new(state: TcpState, offset: u32, bytes: &[u8]) -> Option<Piece> {
+        let rest = state.queued_len().checked_sub(offset)?;
+        // an empty piece is the only one of empty queues
+        let begins = offset.is_multiple_of(CHUNK_LEN) && (rest > 0 || offset == 0);
+        let fits = state.is_sound() && begins && bytes.len() == rest.min(CHUNK_LEN) as usize;
+        fits.then(|| Piece { state, offset, bytes: bytes.into() })
+    }
+
+    /// The connection's state.
+    pub fn state(&self) -> &TcpState {
+        &self.state
+    }
+
+    /// Where in the queues its bytes belong: first comes the send queue, then the receive queue.
+    pub fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// Its bytes of the queues.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A connection to be given away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    state: TcpState,
+    queues: Vec<u8>,
+}
+
+impl Transfer {
+    /// The state has the lengths of the queues. `None` if they are others, or no connection is in that state.
+    pub fn new(state: TcpState, send: &[u8], receive: &[u8]) -> Option<Transfer> {
+        let lengths = (send.len(), receive.len()) == (state.send_len as usize, state.receive_len as usize);
+        (lengths && state.is_sound()).then(|| Transfer { state, queues: [send, receive].concat() })
+    }
+
+    /// The pieces from the first byte that is missing on ([`super::Body::HandoffAck`]); from 0, all of them.
+    pub fn pieces(&self, missing: u32) -> impl Iterator<Item = Piece> {
+        let first = missing - missing % CHUNK_LEN;
+        // without queues there is a piece all the same
+        let end = self.state.queued_len().max(1);
+        (first..end).step_by(CHUNK_LEN as usize).filter_map(|offset| self.piece(offset))
+    }
+
+    /// Whether a node that misses this first has it all.
+    pub fn is_complete(&self, missing: u32) -> bool {
+        missing == self.state.queued_len()
+    }
+
+    fn piece(&self, offset: u32) -> Option<Piece> {
+        let rest = self.queues.get(offset as usize..)?;
+        Piece::new(self.state, offset, rest.get(..CHUNK_LEN as usize).unwrap_or(rest))
+    }
+}
+
+/// A connection that was given here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handed {
+    /// Its state.
+    pub state: TcpState,
+    /// What the client has not acknowledged.
+    pub send: Vec<u8>,
+    /// What nobody has read.
+    pub receive: Vec<u8>,
+}
+
+/// A connection of which pieces have come. Holds no more than what came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assembly {
+    state: TcpState,
+    pieces: BTreeMap<u32, Vec<u8>>,
+    missing: u32,
+}
+
+impl Assembly {
+    /// Of the piece that came first, whichever it is.
+    pub fn new(piece: Piece) -> Assembly {
+        let mut assembly = Assembly { state: piece.state, pieces: BTreeMap::new(), missing: 0 };
+        assembly.add(piece);
+        assembly
+    }
+
+    /// Takes a piece in. Gives whether it is of the same handoff: another state means that what has come is obsolete.
+    pub fn add(&mut self, piece: Piece) -> bool {
+        let same = piece.state == self.state;
+        if same {
+            self.pieces.entry(piece.offset).or_insert(piece.bytes);
+            while let Some(bytes) = self.pieces.get(&self.missing).filter(|bytes| !bytes.is_empty()) {
+                self.missing += bytes.len() as u32;
+            }
+        }
+        same
+    }
+
+    /// The first byte of the queues that has not come, for [`super::Body::HandoffAck`]; their length if all has.
+    pub fn missing(&self) -> u32 {
+        self.missing
+    }
+
+    /// The connection, if all of it has come.
+    pub fn handed(&self) -> Option<Handed> {
+        if self.missing < self.state.queued_len() {
+            return None;
+        }
+        let mut send: Vec<u8> = self.pieces.values().flatten().copied().collect();
+        let receive = send.split_off((self.state.send_len as usize).min(send.len()));
+        Some(Handed { state: self.state, send, receive })
+    }
+}

@@ -1,0 +1,121 @@
+//! What a service that hands connections over has besides: routes, a ring for each set of servers that they name, and
+//! the process that is asked.
+
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::rings::{self, Members};
+use super::{MemberState, PlannedService, Planner, ServiceState, digest, ways};
+use crate::content::{HashKey, Route, Routes};
+use crate::farm;
+use crate::policy::{Policy, Weighted};
+use crate::rewrite::outer_len;
+use crate::tables::{Handoff, NO_SERVER, ServerEntry, Way};
+use crate::wire::Mac;
+
+/// What the headers of TCP take, in bytes (RFC 9293, section 3.7.1).
+const TCP_LEN: usize = 20;
+/// The longest packet of a link that says nothing else.
+const MTU: u16 = 1500;
+/// The least segments that a socket which is handed over may have, for IPv4 and IPv6.
+const LEAST: (u16, u16) = (536, 1220);
+
+/// How the connections of a service are accepted.
+pub(super) fn terms(state: &ServiceState<'_>, v6: bool, asker: u16) -> Handoff {
+    let header_len = if v6 { 40 } else { 20 } + TCP_LEN;
+    let room = |member: &MemberState| match ways::way(state.service, &member.member)? {
+        Way::Tunnel { encapsulation, to, mtu, .. } => Some(usize::from(mtu) - outer_len(encapsulation, to)),
+        _ => member.member.hop.map(|hop| usize::from(hop.mtu)),
+    };
+    let most = state.members.iter().filter_map(room).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));
+    let least = if v6 { LEAST.1 } else { LEAST.0 };
+    Handoff { mss: (most.saturating_sub(header_len) as u16).max(least), asker }
+}
+
+impl Planner<'_> {
+    /// Lays out the routes of service `number`; the slot of the process that is asked.
+    pub(super) fn hand_off(
+        &mut self,
+        state: &ServiceState<'_>,
+        number: u16,
+        policy: &'static dyn Policy,
+        chosen: &[Weighted],
+    ) -> u16 {
+        let service = state.service;
+        let routes: Vec<Route> =
+            service.routes.iter().map(|route| self.route(service, route, number, policy, chosen)).collect();
+        let routes = Routes::compile(&routes, number, HashKey::new(self.hosts.seed));
+        let known = self.previous.and_then(|previous| previous.tables.routes.get(&number));
+        // The same again is the same object: nothing has to be compared twice.
+        let routes = match known {
+            Some(known) if **known == routes => Arc::clone(known),
+            _ => Arc::new(routes),
+        };
+        self.plan.tables.routes.insert(number, routes);
+        if !self.hosts.asks {
+            return NO_SERVER;
+        }
+        // No interface leads there, so what is sent to it is dropped.
+        if let Some(held) = self.place(service, "held", false) {
+            self.plan.held.insert(number, held);
+        }
+        self.place(service, "asked", true).unwrap_or(NO_SERVER)
+    }
+
+    fn route(
+        &mut self,
+        service: &farm::Service,
+        route: &farm::Route,
+        number: u16,
+        policy: &'static dyn Policy,
+        chosen: &[Weighted],
+    ) -> Route {
+        let names: BTreeSet<&String> = route.servers.iter().collect();
+        let names: Vec<String> = names.into_iter().cloned().collect();
+        let of_route = |one: &&Weighted| {
+            self.plan.servers.get(&one.slot).is_some_and(|server| names.contains(&server.server))
+        };
+        let members: Vec<Weighted> = chosen.iter().filter(of_route).copied().collect();
+        // Without room the route is as if it had no servers: an operator is told by `check`.
+        let ring = self.slots.pool(number, &names);
+        if let Some(ring) = ring.filter(|ring| !self.plan.tables.rings.contains_key(ring)) {
+            let among = Members { policy, chosen: &members, shares: &members };
+            self.plan.tables.rings.insert(ring, rings::ring(self.previous, ring, &among, None));
+            let planned = PlannedService {
+                name: service.name.clone(),
+                policy: policy.name(),
+                ring_members: members.clone(),
+                shares: members,
+                degraded: false,
+            };
+            self.plan.pools.insert(ring, planned);
+        }
+        Route {
+            host: route.host.clone(),
+            path: route.path.clone(),
+            methods: route.methods.clone(),
+            ring: ring.unwrap_or(u16::MAX),
+        }
+    }
+
+    /// A slot that stands for no server of the service.
+    fn place(&mut self, service: &farm::Service, what: &str, local: bool) -> Option<u16> {
+        // No server is called so.
+        let identity = digest(&format!("{}//{what}", service.name));
+        let slot = self.slots.server(identity)?;
+        let entry = ServerEntry {
+            identity,
+            mac: Mac::default(),
+            ifindex: 0,
+            weight: 1,
+            up: true,
+            local,
+            way: Way::Link,
+        };
+        self.plan.tables.servers.insert(slot, entry);
+        Some(slot)
+    }
+}

@@ -1,0 +1,50 @@
+//! No bytes, however odd, make the reader of requests and hellos panic; what is read doesn't depend on how it arrives,
+//! and where it goes is decided once.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use evener_core::content::{
+    Found, HashKey, HostPattern, NO_ROUTE, PathPattern, Reading, Route, Routes, Why, read,
+};
+use evener_core::sessions::Seed;
+use libfuzzer_sys::fuzz_target;
+
+/// With a complex route at the end, and without.
+static ROUTES: LazyLock<[Routes; 2]> = LazyLock::new(|| {
+    let route = |ring, host: &str, path: &str, methods: &[&str]| Route {
+        host: HostPattern::parse(host).ok(),
+        path: PathPattern::parse(path).ok(),
+        methods: methods.iter().map(|method| method.to_string()).collect(),
+        ring,
+    };
+    let mut routes = vec![
+        route(1, "img.example.com", "/img/*", &["GET", "HEAD"]),
+        route(2, "*.example.com", "/", &[]),
+        route(3, "", "/a/b/c", &["POST"]),
+        route(4, "*.example.com", "", &[]),
+        route(5, "", "/*", &["GET"]),
+    ];
+    let compile = |routes: &[Route]| Routes::compile(routes, 0, HashKey::new(Seed(1, 2)));
+    let simple = compile(&routes);
+    routes.push(route(6, "", "/*.png", &[]));
+    [simple, compile(&routes)]
+});
+
+fuzz_target!(|payload: &[u8]| {
+    let reading = read(payload);
+    for len in 0..payload.len() {
+        let before = read(&payload[..len]);
+        assert!(before == reading || before == Reading::Ask(Why::Incomplete));
+    }
+    let Reading::Asked(asked) = reading else {
+        return;
+    };
+    for routes in ROUTES.iter() {
+        let (route, ring) = routes.find_all(&asked);
+        match routes.find(&asked) {
+            Found::Ask => assert!(route.is_none_or(|route| route >= routes.complex_from)),
+            found => assert_eq!(found, Found::Ring { route: route.unwrap_or(NO_ROUTE), ring }),
+        }
+    }
+});
