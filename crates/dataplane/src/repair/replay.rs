@@ -1,0 +1,213 @@
+//! The client's segments again, for a server that makes its own socket of them.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use evener_core::checksum;
+use evener_core::wire::{IPV4_DONT_FRAGMENT, Ipv4, TCP_ACK, Tcp, protocol};
+use zerocopy::IntoBytes;
+
+use super::Saved;
+
+/// RFC 9293, section 3.1: give the data to the process now.
+const TCP_PSH: u8 = 0x08;
+/// Kind and length of the timestamp option, behind two of no operation (RFC 7323, appendix A).
+const TIMESTAMP: [u8; 4] = [1, 1, 8, 10];
+/// Length of a TCP header without options, in bytes.
+const TCP_LEN: usize = 20;
+/// Time to live and hop limit: those that most clients begin with.
+const HOPS: u8 = 64;
+/// What an IPv4 packet may be long.
+const PACKET_MAX: usize = 65_535;
+
+/// The client's segments as IP packets, from the first byte that is in `unread` on, with `mss` bytes or less of data and
+/// options each; none if there is no such byte.
+///
+/// They are what the client could have sent, but for one thing: the time by its own clock is not known here. Zero stands
+/// for it, which the kernel takes for no time and no later one contradicts (RFC 7323, section 5.3). The time
+/// by ours that they echo is that of the saving, so that the server's clock can go on from there.
+pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
+    let options = options(saved);
+    let room = usize::from(mss).min(PACKET_MAX - size_of::<Ipv4>() - TCP_LEN);
+    let payload_max = room.saturating_sub(options.len()).max(1);
+    let mut sequence = saved.receive_next.wrapping_sub(saved.unread.len() as u32);
+    let mut chunks = saved.unread.chunks(payload_max).peekable();
+    let mut packets = Vec::with_capacity(chunks.len());
+    while let Some(payload) = chunks.next() {
+        let push = if chunks.peek().is_none() { TCP_PSH } else { 0 };
+        let header = header(saved, sequence, TCP_ACK | push, options.len());
+        packets.push(packet(saved, [header.as_bytes(), &options, payload].concat()));
+        sequence = sequence.wrapping_add(payload.len() as u32);
+    }
+    packets
+}
+
+fn options(saved: &Saved) -> Vec<u8> {
+    let time = |now: u32| [TIMESTAMP, [0; 4], now.to_be_bytes()].concat();
+    saved.terms.timestamp.map(time).unwrap_or_default()
+}
+
+/// A header of the client's, its checksum still zero. Its own length is in words, four bits up: four times the bytes.
+fn header(saved: &Saved, sequence: u32, flags: u8, options_len: usize) -> Tcp {
+    let scale = saved.terms.window_scales.map_or(0, |(send, _)| send);
+    let window = saved.window.send.checked_shr(scale.into()).unwrap_or_default();
+    Tcp {
+        src_port: saved.client.port().into(),
+        dst_port: saved.service.port().into(),
+        seq: sequence.into(),
+        ack: saved.send_next.wrapping_sub(saved.unacked.len() as u32).into(),
+        data_offset: ((TCP_LEN + options_len) * 4) as u8,
+        flags,
+        window: u16::try_from(window).unwrap_or(u16::MAX).into(),
+        checksum: 0.into(),
+        urgent: 0.into(),
+    }
+}
+
+/// The segment in a packet from the client, both checksums right.
+fn packet(saved: &Saved, mut segment: Vec<u8>) -> Vec<u8> {
+    let (src, dst) = (saved.client.ip(), saved.service.ip());
+    // The pseudo-header: addresses, protocol, length (RFC 9293, section 3.1; RFC 8200, section 8.1).
+    let fields = [segment.len() as u32, protocol::TCP.into()].map(u32::to_be_bytes).concat();
+    let sum = checksum::add(0, &[octets(src), octets(dst), fields].concat());
+    let sum = checksum::finish(checksum::add(sum, &segment));
+    if let Some(place) = segment.get_mut(16..18) {
+        place.copy_from_slice(&sum.to_be_bytes());
+    }
+    let header = match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => ipv4(src, dst, segment.len()).as_bytes().to_vec(),
+        _ => [&ipv6(segment.len())[..], &octets(src), &octets(dst)].concat(),
+    };
+    [header, segment].concat()
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, payload_len: usize) -> Ipv4 {
+    let mut header = Ipv4 {
+        version_ihl: 0x45,
+        tos: 0,
+        total_len: ((size_of::<Ipv4>() + payload_len) as u16).into(),
+        id: 0.into(),
+        fragment: IPV4_DONT_FRAGMENT.into(),
+        ttl: HOPS,
+        protocol: protocol::TCP,
+        checksum: 0.into(),
+        src: src.to_bits().into(),
+        dst: dst.to_bits().into(),
+    };
+    header.checksum = checksum::finish(checksum::add(0, header.as_bytes())).into();
+    header
+}
+
+/// What stands before the addresses (RFC 8200, section 3).
+fn ipv6(payload_len: usize) -> [u8; 8] {
+    let [high, low] = (payload_len as u16).to_be_bytes();
+    [0x60, 0, 0, 0, high, low, protocol::TCP, HOPS]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use std::net::SocketAddr;
+
+    use evener_core::wire::Ipv6;
+    use zerocopy::FromBytes;
+
+    use super::*;
+    use crate::repair::{Terms, Window};
+
+    fn saved(v6: bool, timestamp: Option<u32>, unread: usize) -> Saved {
+        let [client, service] = match v6 {
+            false => [SocketAddr::from(([203, 0, 113, 7], 40_000)), SocketAddr::from(([192, 0, 2, 100], 80))],
+            true => [([0x2001, 0xdb8, 0, 0, 0, 0, 0, 7], 40_000), ([0x2001, 0xdb8, 1, 0, 0, 0, 0, 1], 80)]
+                .map(SocketAddr::from),
+        };
+        Saved {
+            client,
+            service,
+            // The bytes stand on both sides of where numbers begin anew.
+            receive_next: 1000,
+            send_next: 77,
+            unacked: vec![],
+            unsent: 0,
+            unread: (0..unread).map(|n| (n % 251) as u8).collect(),
+            terms: Terms { mss: 1440, window_scales: Some((7, 8)), sack: true, timestamp },
+            window: Window { send: 64_128, ..Window::default() },
+        }
+    }
+
+    /// The TCP header, what follows it, and whether lengths and checksums are right.
+    fn read(packet: &[u8]) -> (Tcp, &[u8], bool) {
+        let (addresses, segment, whole) = match packet[0] >> 4 {
+            4 => {
+                let (ip, segment) = Ipv4::ref_from_prefix(packet).expect("a header");
+                let sum = checksum::finish(checksum::add(0, ip.as_bytes()));
+                (&packet[12..20], segment, sum == 0 && usize::from(ip.total_len.get()) == packet.len())
+            }
+            _ => {
+                let (ip, segment) = Ipv6::ref_from_prefix(packet).expect("a header");
+                let fits = usize::from(ip.payload_len.get()) == segment.len();
+                (
+                    &packet[8..40],
+                    segment,
+                    fits && ip.next_header == 6 && ip.version_class_flow.get() == 6 << 28,
+                )
+            }
+        };
+        let pseudo = [addresses, &(segment.len() as u32 + 6).to_be_bytes()].concat();
+        let sum = checksum::finish(checksum::add(checksum::add(0, &pseudo), segment));
+        let (tcp, rest) = Tcp::read_from_prefix(segment).expect("a header");
+        (tcp, rest, whole && sum == 0)
+    }
+
+    #[test]
+    fn the_segments_are_the_clients_again() {
+        for (v6, timestamp) in [(false, None), (false, Some(0x0102_0304)), (true, None), (true, Some(5))] {
+            let saved = saved(v6, timestamp, 3001);
+            let packets = replay(&saved, 1440);
+            assert_eq!(packets.len(), 3);
+            let mut bytes = Vec::new();
+            for (number, packet) in packets.iter().enumerate() {
+                let (tcp, rest, whole) = read(packet);
+                assert!(whole, "lengths and checksums");
+                assert_eq!((tcp.src_port.get(), tcp.dst_port.get()), (40_000, 80));
+                assert_eq!(tcp.seq.get(), 1000u32.wrapping_sub(3001).wrapping_add(bytes.len() as u32));
+                assert_eq!((tcp.ack.get(), tcp.window.get()), (77, 64_128 >> 7));
+                assert_eq!(tcp.flags, if number == 2 { TCP_ACK | TCP_PSH } else { TCP_ACK });
+                let (options, payload) = rest.split_at(usize::from(tcp.data_offset >> 4) * 4 - TCP_LEN);
+                match timestamp {
+                    None => assert_eq!(options, []),
+                    Some(now) => {
+                        assert_eq!(options[..4], [1, 1, 8, 10]);
+                        assert_eq!(options[4..], [[0; 4], now.to_be_bytes()].concat());
+                    }
+                }
+                assert!(options.len() + payload.len() <= 1440);
+                bytes.extend_from_slice(payload);
+            }
+            assert_eq!(bytes, saved.unread);
+        }
+    }
+
+    #[test]
+    fn nothing_comes_of_nothing_and_no_segment_size_is_too_odd() {
+        assert!(replay(&saved(false, None, 0), 1440).is_empty());
+        assert_eq!(replay(&saved(false, Some(1), 3), 0).len(), 3, "a byte each");
+        for v6 in [false, true] {
+            let packets = replay(&saved(v6, None, 100_000), u16::MAX);
+            assert_eq!(packets.len(), 2);
+            assert!(packets.iter().all(|packet| read(packet).2));
+        }
+    }
+
+    #[test]
+    fn what_was_sent_but_not_acknowledged_is_not_acknowledged_here_either() {
+        let saved = Saved { unacked: vec![0; 78], ..saved(false, None, 1) };
+        assert_eq!(read(&replay(&saved, 1440)[0]).0.ack.get(), u32::MAX);
+    }
+}

@@ -1,0 +1,98 @@
+//! A connection into the kernel.
+
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::sys::socket::{MsgFlags, send};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::options::{self, Queue};
+use super::{RepairError, Saved};
+use crate::link::{option, set_option};
+
+/// Puts a saved connection into a socket of this host, which must have the service's address. Nothing is sent but what
+/// had not been sent yet. The socket is as new sockets are: blocking, and with none of the options of the old one but
+/// SO_REUSEADDR.
+///
+/// # Errors
+/// Without CAP_NET_ADMIN; when the host has no such address or no way to the client, or has this connection already.
+/// The connection can then be restored elsewhere: the client has noticed nothing.
+pub fn restore(saved: &Saved) -> Result<TcpStream, RepairError> {
+    let socket = Socket::new(Domain::for_address(saved.client), Type::STREAM, Some(Protocol::TCP))
+        .map_err(RepairError::system("a socket"))?;
+    // On every error from here on the socket is closed in repair: silently.
+    options::enter(socket.as_fd())?;
+    connect(&socket, saved)?;
+    options::set_terms(socket.as_fd(), &saved.terms)?;
+    let (sent, unsent) = saved.unacked.split_at(saved.unacked.len().saturating_sub(saved.unsent));
+    make_room(socket.as_fd(), libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, saved.unread.len())?;
+    make_room(socket.as_fd(), libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, saved.unacked.len())?;
+    refill(socket.as_fd(), Queue::Receive, &saved.unread)?;
+    refill(socket.as_fd(), Queue::Send, sent)?;
+    options::set_window(socket.as_fd(), &saved.window)?;
+    go_on(&socket, unsent).inspect_err(|_| {
+        let _ = options::enter(socket.as_fd());
+    })?;
+    Ok(socket.into())
+}
+
+/// Makes it a connection, both queues empty and at their places. In repair nothing is sent for that.
+fn connect(socket: &Socket, saved: &Saved) -> Result<(), RepairError> {
+    let fd = socket.as_fd();
+    let first = |next: u32, queued: &[u8]| next.wrapping_sub(queued.len() as u32);
+    // The address may be added at this moment. SO_REUSEADDR stays alone: it would undo that repair shares the port.
+    let freebind = if saved.service.is_ipv4() { Socket::set_freebind_v4 } else { Socket::set_freebind_v6 };
+    freebind(socket, true).map_err(RepairError::system("IP_FREEBIND"))?;
+    options::set_mss(fd, saved.terms.mss)?;
+    socket.bind(&saved.service.into()).map_err(RepairError::system("taking the service's address"))?;
+    options::select(fd, Queue::Receive)?;
+    options::set_sequence(fd, first(saved.receive_next, &saved.unread))?;
+    options::select(fd, Queue::Send)?;
+    options::set_sequence(fd, first(saved.send_next, &saved.unacked))?;
+    socket.connect(&saved.client.into()).map_err(RepairError::system("connecting to the client"))
+}
+
+/// Ends repair, and sends what is left to send.
+fn go_on(socket: &Socket, unsent: &[u8]) -> Result<(), RepairError> {
+    options::leave(socket.as_fd())?;
+    // Else nobody could listen on the port anew as long as the connection lives.
+    socket.set_reuse_address(true).map_err(RepairError::system("SO_REUSEADDR"))?;
+    write(socket.as_fd(), unsent)
+}
+
+fn refill(socket: BorrowedFd<'_>, queue: Queue, bytes: &[u8]) -> Result<(), RepairError> {
+    options::select(socket, queue)?;
+    write(socket, bytes)
+}
+
+/// Writes to the selected queue, or to the client. The kernel takes as much at a time as one buffer of its own holds.
+fn write(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), RepairError> {
+    while !bytes.is_empty() {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let written = send(socket.as_raw_fd(), bytes, flags)
+            .map_err(|error| RepairError::system("refilling a queue")(error.into()))?;
+        bytes = bytes.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Lets a buffer hold so many bytes, whatever the host's limits: it held them on the other host. After that it
+/// grows by itself again, as others do.
+fn make_room(
+    socket: BorrowedFd<'_>,
+    size: libc::c_int,
+    force: libc::c_int,
+    len: usize,
+) -> Result<(), RepairError> {
+    let failed = RepairError::system("room for a queue");
+    // The kernel counts its own memory, about twice the bytes, and doubles what is asked for.
+    let has = option(socket, libc::SOL_SOCKET, size).map_err(&failed)?;
+    let wants = libc::c_int::try_from(len).unwrap_or(libc::c_int::MAX);
+    if wants <= has / 2 {
+        return Ok(());
+    }
+    set_option(socket, libc::SOL_SOCKET, force, wants).map_err(&failed)?;
+    // Kernels before 5.14 don't know it and keep the size.
+    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0);
+    Ok(())
+}

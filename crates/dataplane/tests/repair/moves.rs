@@ -1,0 +1,164 @@
+//! Whole connections, moved between hosts while both directions flow.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use evener_dataplane::repair::save;
+
+use crate::farm::{Farm, data, drop_resets, finish, pass};
+use crate::skipped;
+
+const LEN: usize = 1 << 20;
+const ROUNDS: usize = 100;
+
+/// A megabyte each way in a hundred pieces, and between any two of them a move: with nothing under way, with a
+/// question that nobody has read, or (since that waits for the kernel to send again, now and then) with an answer
+/// that nobody has acknowledged.
+fn a_hundred_moves(v6: bool) {
+    if skipped() {
+        return;
+    }
+    let farm = Farm::set_up(v6);
+    let (client, mut server) = farm.connection();
+    let ([questions, answers], piece) = ([1, 2].map(|seed| data(LEN, seed)), LEN.div_ceil(ROUNDS));
+    for (round, (question, answer)) in questions.chunks(piece).zip(answers.chunks(piece)).enumerate() {
+        let there = (round + 1) % 2;
+        let mut read = vec![0; question.len()];
+        (&client).write_all(question).unwrap();
+        if round % 3 == 0 {
+            (&server).read_exact(&mut read).unwrap();
+            pass(&server, &client, answer);
+            server = farm.give(server, &[], there);
+        } else if round % 25 == 1 {
+            (&server).read_exact(&mut read[..7]).unwrap();
+            farm.hold();
+            (&server).write_all(answer).unwrap();
+            server = farm.give(server, &question[..7], there);
+            (&server).read_exact(&mut read).unwrap();
+            let mut heard = vec![0; answer.len()];
+            (&client).read_exact(&mut heard).unwrap();
+            assert!(heard == answer, "the answer of round {round}");
+        } else {
+            server = farm.give(server, &[], there);
+            (&server).read_exact(&mut read).unwrap();
+            pass(&server, &client, answer);
+        }
+        assert!(read == question, "the question of round {round}");
+    }
+    finish(client, server);
+}
+
+#[test]
+fn a_connection_is_moved_a_hundred_times_over_ipv4() {
+    a_hundred_moves(false);
+}
+
+#[test]
+fn a_connection_is_moved_a_hundred_times_over_ipv6() {
+    a_hundred_moves(true);
+}
+
+/// Takes what has come and sends what goes, without waiting long for either.
+fn serve(mut server: &TcpStream, heard: &mut Vec<u8>, mut to_say: &[u8]) -> usize {
+    let mut buffer = [0; 1 << 14];
+    server.set_nonblocking(true).unwrap();
+    let mut said = 0;
+    for _ in 0..4 {
+        match server.read(&mut buffer) {
+            Ok(len) => heard.extend_from_slice(&buffer[..len]),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        match server.write(&to_say[..to_say.len().min(1 << 14)]) {
+            Ok(len) => {
+                said += len;
+                to_say = &to_say[len..];
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    server.set_nonblocking(false).unwrap();
+    thread::sleep(Duration::from_micros(200));
+    said
+}
+
+/// The client sends and receives as fast as it can, the server is moved in the midst of it.
+fn moves_in_full_flow(farm: &Farm, give: impl Fn(TcpStream, usize) -> TcpStream) {
+    let (client, server) = farm.connection();
+    drop_resets(&client);
+    let [up, down] = [3, 4].map(|seed| data(LEN, seed));
+    let server = thread::scope(|scope| {
+        let mut server = server;
+        scope.spawn(|| (&client).write_all(&up).unwrap());
+        let received = scope.spawn(|| {
+            let mut received = vec![0; LEN];
+            (&client).read_exact(&mut received).unwrap();
+            received
+        });
+        let (mut heard, mut said, mut moves) = (Vec::new(), 0, 0);
+        while heard.len() < LEN || said < LEN {
+            said += serve(&server, &mut heard, &down[said..]);
+            if moves < 4 && heard.len().max(said) > (moves + 1) * LEN / 6 {
+                moves += 1;
+                server = give(server, moves % 2);
+            }
+        }
+        assert_eq!(moves, 4);
+        assert!(heard == up, "what the client sent");
+        assert!(received.join().unwrap() == down, "what the server sent");
+        server
+    });
+    finish(client, server);
+}
+
+#[test]
+fn a_connection_is_moved_in_full_flow() {
+    for v6 in [false, true] {
+        if skipped() {
+            return;
+        }
+        let farm = Farm::set_up(v6);
+        moves_in_full_flow(&farm, |server, there| farm.give(server, &[], there));
+    }
+}
+
+#[test]
+fn a_connection_is_moved_in_full_flow_that_nobody_stops() {
+    for v6 in [false, true] {
+        if skipped() {
+            return;
+        }
+        let farm = Farm::set_up(v6);
+        moves_in_full_flow(&farm, |server, there| farm.restore(&save(server, &[]).unwrap(), there));
+    }
+}
+
+#[test]
+fn a_connection_with_few_options_is_moved_in_full_flow() {
+    for setting in ["tcp_timestamps", "tcp_window_scaling", "tcp_sack"] {
+        if skipped() {
+            return;
+        }
+        let farm = Farm::set_up(false);
+        farm.set(setting, "0");
+        moves_in_full_flow(&farm, |server, there| farm.give(server, &[], there));
+    }
+}
+
+#[test]
+fn a_client_that_ends_after_a_move_is_heard() {
+    if skipped() {
+        return;
+    }
+    let farm = Farm::set_up(false);
+    let (client, server) = farm.connection();
+    let mut server = farm.give(server, &[], 1);
+    (&client).write_all(b"the last words").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut heard = Vec::new();
+    server.read_to_end(&mut heard).unwrap();
+    assert_eq!(heard, b"the last words");
+    drop(server);
+    assert_eq!((&client).read(&mut [0; 8]).unwrap(), 0);
+}

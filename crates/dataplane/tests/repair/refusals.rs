@@ -1,0 +1,131 @@
+//! What can't be moved, and goes on as it was.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::thread;
+
+use evener_dataplane::repair::{NotSaved, RepairError, restore, save};
+use socket2::SockRef;
+
+use crate::farm::{Farm, finish, pass};
+use crate::skipped;
+
+/// Does `work` on a thread without root's capabilities.
+fn unprivileged<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let without = scope.spawn(|| {
+            // SAFETY: the system call takes three numbers. By itself, without the C library around it, it changes this
+            // thread alone, which ends here.
+            let done = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65_534, -1) };
+            assert_eq!(done, 0);
+            work()
+        });
+        without.join().unwrap()
+    })
+}
+
+#[test]
+fn without_the_capability_a_connection_stays() {
+    if skipped() {
+        return;
+    }
+    let farm = Farm::set_up(false);
+    let (client, server) = farm.connection();
+    let NotSaved { socket, error } = unprivileged(|| save(server, &[])).unwrap_err();
+    assert!(matches!(error, RepairError::Privilege), "{error}");
+    farm.hold();
+    let saved = save(socket, &[]).unwrap();
+    let error = farm.server(0).enter(|| unprivileged(|| restore(&saved))).unwrap_err();
+    assert!(matches!(error, RepairError::Privilege), "{error}");
+    finish(client, farm.restore(&saved, 0));
+}
+
+#[test]
+fn a_half_closed_connection_stays() {
+    if skipped() {
+        return;
+    }
+    let farm = Farm::set_up(false);
+    let (client, server) = farm.connection();
+    pass(&client, &server, b"the last words");
+    client.shutdown(Shutdown::Write).unwrap();
+    // The end of the stream: it has come.
+    assert_eq!(server.peek(&mut [0]).unwrap(), 0);
+    let NotSaved { socket, error } = save(server, &[]).unwrap_err();
+    assert!(matches!(error, RepairError::HalfClosed), "{error}");
+    pass(&socket, &client, b"an answer, all the same");
+
+    let (client, server) = farm.connection();
+    server.shutdown(Shutdown::Write).unwrap();
+    let NotSaved { socket, error } = save(server, &[]).unwrap_err();
+    assert!(matches!(error, RepairError::HalfClosed), "{error}");
+    pass(&client, &socket, b"a question, all the same");
+}
+
+#[test]
+fn a_connection_with_urgent_data_stays() {
+    if skipped() {
+        return;
+    }
+    let farm = Farm::set_up(false);
+    let (client, server) = farm.connection();
+    SockRef::from(&client).send_out_of_band(b"before!").unwrap();
+    (&client).write_all(b"behind").unwrap();
+    // What comes before the urgent byte, and is read apart from what is behind it.
+    let mut heard = [0; 6];
+    server.peek(&mut heard).unwrap();
+    let NotSaved { socket, error } = save(server, &[]).unwrap_err();
+    assert!(matches!(error, RepairError::Urgent), "{error}");
+    let options = SockRef::from(&socket);
+    assert!(options.reuse_address().unwrap() && !options.out_of_band_inline().unwrap());
+    for expected in [b"before", b"behind"] {
+        (&socket).read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, expected);
+    }
+    pass(&client, &socket, b"is heard");
+    // Behind it there is nothing left that would keep it from being moved.
+    finish(client, farm.give(socket, &[], 1));
+}
+
+#[test]
+fn what_is_no_open_connection_is_refused() {
+    if skipped() {
+        return;
+    }
+    let farm = Farm::set_up(false);
+    let listener = farm.listener.try_clone().unwrap();
+    let refused = save(TcpStream::from(OwnedFd::from(listener)), &[]).unwrap_err();
+    assert!(matches!(refused.error, RepairError::Listening), "{refused}");
+
+    let (client, server) = farm.connection();
+    // With nothing to wait for, closing is a reset.
+    SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(client);
+    assert!(server.peek(&mut [0]).is_err());
+    let refused = save(server, &[]).unwrap_err();
+    assert!(matches!(refused.error, RepairError::NotConnected), "{refused}");
+}
+
+#[test]
+fn a_connection_that_could_not_be_restored_can_be_elsewhere() {
+    if skipped() {
+        return;
+    }
+    let farm = Farm::set_up(false);
+    let (client, server) = farm.connection();
+    (&client).write_all(b"a question").unwrap();
+    farm.hold();
+    let saved = save(server, &[]).unwrap();
+    // This host has no such address, and the client is on it.
+    let error = farm.client.enter(|| restore(&saved)).unwrap_err();
+    assert!(matches!(error, RepairError::System { .. }), "{error}");
+    let server = farm.restore(&saved, 1);
+    // Once is enough.
+    let error = farm.server(1).enter(|| restore(&saved)).unwrap_err();
+    assert!(matches!(error, RepairError::System { .. }), "{error}");
+    let mut heard = [0; 10];
+    (&server).read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"a question");
+    finish(client, server);
+}

@@ -1,0 +1,57 @@
+//! What was agreed on in the handshake, which the kernel can't agree on again.
+
+use evener_dataplane::repair::{Terms, save};
+use socket2::SockRef;
+
+use crate::farm::{Farm, finish, pass};
+use crate::skipped;
+
+/// Saves and restores a connection of hosts with such settings, and again; the terms both times.
+fn terms(v6: bool, settings: &[(&str, &str)]) -> [Terms; 2] {
+    let farm = Farm::set_up(v6);
+    for (setting, value) in settings {
+        farm.set(setting, value);
+    }
+    let (client, server) = farm.connection();
+    pass(&client, &server, b"a question");
+    let before = SockRef::from(&server).tcp_mss().unwrap();
+    farm.hold();
+    let first = save(server, &[]).unwrap();
+    let server = farm.restore(&first, 1);
+    assert_eq!(SockRef::from(&server).tcp_mss().unwrap(), before, "segments are as long as before");
+    farm.hold();
+    let second = save(server, &[]).unwrap();
+    assert_eq!((first.receive_next, first.send_next), (second.receive_next, second.send_next));
+    assert_eq!(first.window, second.window);
+    let server = farm.restore(&second, 0);
+    finish(client, server);
+    [first.terms, second.terms]
+}
+
+#[test]
+fn the_terms_are_those_of_the_handshake() {
+    if skipped() {
+        return;
+    }
+    for (v6, mss) in [(false, 1460), (true, 1440)] {
+        let [first, second] = terms(v6, &[]);
+        assert_eq!((first.mss, first.sack), (mss, true));
+        assert!(first.window_scales.is_some_and(|(send, receive)| send > 0 && receive > 0));
+        let (before, after) = (first.timestamp.unwrap(), second.timestamp.unwrap());
+        assert!(after.wrapping_sub(before) < 1 << 31, "our clock never goes back");
+        assert_eq!(Terms { timestamp: first.timestamp, ..second }, first);
+    }
+}
+
+#[test]
+fn what_was_not_agreed_on_is_not_used() {
+    if skipped() {
+        return;
+    }
+    let off = [("tcp_timestamps", "0"), ("tcp_sack", "0"), ("tcp_window_scaling", "0")];
+    let [first, second] = terms(false, &off);
+    assert_eq!((first.timestamp, first.sack, first.window_scales), (None, false, None));
+    // What we announce is not scaled either, whatever this host would have chosen.
+    assert_eq!(second.window_scales.unwrap_or_default(), (0, 0));
+    assert_eq!((second.timestamp, second.sack), (None, false));
+}
