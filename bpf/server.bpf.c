@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * Runs on servers: takes packets out of tunnels, and keeps the segments that servers offer small enough for
- * them. The first is there for XDP and for TC; they differ in how a frame is got at and shortened.
+ * Runs on servers: takes packets out of tunnels, keeps the segments that servers offer small enough for them, and
+ * makes connections of what is handed off. The first is there for XDP and for TC; they differ in how a frame is
+ * got at and shortened.
  */
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
+#include "accept.h"
 #include "untunnel.h"
 
 /* Ethernet, IPv6, UDP, GUE with all its words, IPv6 with some extension headers, ports. */
 #define HEADERS_LEN 256
-#define TCP_SYN 0x02
 /* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6 of <linux/bpf.h>, since Linux 6.3: what becomes the frame's protocol. */
 #define DECAP_L3_IPV4 (1ULL << 7)
 #define DECAP_L3_IPV6 (1ULL << 8)
 /* Options of a TCP header (RFC 9293, section 3.2). */
-#define OPTION_END 0
-#define OPTION_NOTHING 1
 #define OPTION_MSS 2
 #define OPTION_MSS_LEN 4
-#define OPTIONS_MAX 40
 
 static __always_inline int refused(__u32 reason, int drop)
 {
@@ -65,20 +63,15 @@ int untunnel_xdp(struct xdp_md *ctx)
 SEC("tc")
 int untunnel_tc(struct __sk_buff *skb)
 {
-	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	__u64 decap = BPF_F_ADJ_ROOM_FIXED_GSO;
 	struct inner inner = {};
 	struct ethhdr *ethernet;
+	struct cursor cursor;
 	int verdict;
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return TC_ACT_UNSPEC;
-	/* Some drivers leave all but a few bytes in pages that are not looked at here. */
-	if (cursor.at + HEADERS_LEN > cursor.end && cursor.end - cursor.at < skb->len) {
-		bpf_skb_pull_data(skb, skb->len < HEADERS_LEN ? skb->len : HEADERS_LEN);
-		cursor.at = (void *)(long)skb->data;
-		cursor.end = (void *)(long)skb->data_end;
-	}
+	cursor = beginning(skb, HEADERS_LEN);
 	verdict = untunnel(cursor, skb->len, &inner);
 	if (verdict == NOT_OURS)
 		return TC_ACT_UNSPEC;
@@ -179,6 +172,20 @@ int clamp(struct __sk_buff *skb)
 	if (mss)
 		lower_mss(skb, at, at + sizeof(*tcp), at + header_len, mss);
 	return TC_ACT_UNSPEC;
+}
+
+/*
+ * Behind all that decides where packets go: what gets here is for this host. What it makes no connection of, the
+ * host's stack answers, by a reset where it knows of none.
+ */
+SEC("tc")
+int accept(struct __sk_buff *skb)
+{
+	struct segment segment = {};
+
+	if (!read_segment(skb, &segment))
+		return TC_ACT_UNSPEC;
+	return answer(skb, &segment);
 }
 
 /* Never run: keeps in the object a map that only the agent uses. */

@@ -9,16 +9,19 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
+#include "cookie.h"
+#include "cursor.h"
 
 /* Maps that were pinned with another number are not adopted. */
-#define SERVER_ABI_VERSION 2
+#define SERVER_ABI_VERSION 3
 
 /* Room in the maps; addresses come from configuration only. */
 #define OWN_ADDRESSES_MAX 64
 #define DIRECTORS_MAX 1024
 #define OWN_SERVICES_MAX 8192
 
-/* dataplane/src/server/reason.rs. Packets that are no tunnel packets to this host are not counted. */
+/* dataplane/src/server/reason.rs. Packets that are no tunnel packets to this host are not counted, nor are
+ * segments of connections that are at work. */
 enum server_reason {
 	SERVER_DECAPSULATED = 0,
 	SERVER_CLAMPED = 1,
@@ -31,6 +34,13 @@ enum server_reason {
 	SERVER_OUTER_FRAGMENT = 8,
 	SERVER_CONGESTION = 9,
 	SERVER_NOT_SHRUNK = 10,
+	SERVER_ACCEPTED = 11,
+	SERVER_NO_LISTENER = 12,
+	SERVER_BAD_COOKIE = 13,
+	SERVER_REFUSED = 14,
+	SERVER_TIME_WAIT_CLEARED = 15,
+	SERVER_STALE_CLEARED = 16,
+	SERVER_NOT_CLEARED = 17,
 	SERVER_REASON_MAX,
 };
 
@@ -50,6 +60,8 @@ struct own_service {
 /* Its value. */
 struct offer {
 	__u32 mss; /* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
+	__be16 listener; /* the port of the socket that accepts what is handed off; 0: nothing is */
+	__u16 pad;
 };
 
 /* What the maps were made by. */
@@ -91,6 +103,14 @@ struct {
 	__type(value, struct offer);
 } own_services SEC(".maps");
 
+/* By epoch modulo COOKIE_KEYS. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, COOKIE_KEYS);
+	__type(key, __u32);
+	__type(value, struct sip_key);
+} cookie_keys SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, SERVER_REASON_MAX);
@@ -104,6 +124,20 @@ static __always_inline void count_server(__u32 reason)
 
 	if (count)
 		*count += 1;
+}
+
+/* A frame's first bytes, as many as `len` if it has them. Some drivers leave all but a few in pages that are not
+ * looked at here. */
+static __always_inline struct cursor beginning(struct __sk_buff *skb, __u32 len)
+{
+	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+
+	if (cursor.at + len > cursor.end && cursor.end - cursor.at < skb->len) {
+		bpf_skb_pull_data(skb, skb->len < len ? skb->len : len);
+		cursor.at = (void *)(long)skb->data;
+		cursor.end = (void *)(long)skb->data_end;
+	}
+	return cursor;
 }
 
 #endif

@@ -6,6 +6,7 @@
 
 pub mod link;
 pub mod packet;
+pub mod repair;
 mod routes;
 pub mod server;
 mod shared;

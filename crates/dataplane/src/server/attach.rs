@@ -8,6 +8,11 @@ use std::path::Path;
 
 use libbpf_rs::libbpf_sys as sys;
 
+/// The program of `bpf/server.bpf.c` that makes connections; not every kernel can load it.
+pub(super) const ACCEPT: &str = "accept";
+/// Programs on an interface that are looked at, more than a kernel lets be there.
+const PROGRAMS_MAX: usize = 64;
+
 /// Where in the kernel a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
@@ -19,10 +24,12 @@ pub enum Hook {
     Generic,
     /// TC, on the way out.
     Egress,
+    /// TC, behind all that decides where packets go.
+    Accept,
 }
 
 impl Hook {
-    const ALL: [Hook; 4] = [Hook::Native, Hook::Tc, Hook::Generic, Hook::Egress];
+    const ALL: [Hook; 5] = [Hook::Native, Hook::Tc, Hook::Generic, Hook::Egress, Hook::Accept];
 
     /// The name shown to people, and in pins.
     pub const fn name(self) -> &'static str {
@@ -31,6 +38,7 @@ impl Hook {
             Hook::Tc => "tc",
             Hook::Generic => "generic",
             Hook::Egress => "egress",
+            Hook::Accept => "accept",
         }
     }
 
@@ -44,6 +52,7 @@ impl Hook {
             Hook::Native | Hook::Generic => "untunnel_xdp",
             Hook::Tc => "untunnel_tc",
             Hook::Egress => "clamp",
+            Hook::Accept => ACCEPT,
         }
     }
 
@@ -54,6 +63,7 @@ impl Hook {
             // Before a director's, which decides what came out.
             Hook::Tc => (sys::BPF_TCX_INGRESS, sys::BPF_F_BEFORE),
             Hook::Egress => (sys::BPF_TCX_EGRESS, 0),
+            Hook::Accept => (sys::BPF_TCX_INGRESS, sys::BPF_F_AFTER),
         }
     }
 }
@@ -94,16 +104,44 @@ impl Link {
 
     /// The interface it is attached to; 0 when that is gone.
     pub(super) fn ifindex(&self) -> io::Result<u32> {
+        // SAFETY: the link was made for XDP or TC; both fields of the union begin with the interface, and
+        // any bits are a number.
+        Ok(unsafe { self.info()?.__bindgen_anon_1.xdp.ifindex })
+    }
+
+    /// Whether packets that come in by an interface meet this link's program before that of `other`.
+    pub(super) fn is_before(&self, other: &Link, ifindex: u32) -> io::Result<bool> {
+        let order = programs(ifindex)?;
+        let (this, other) = (self.info()?.prog_id, other.info()?.prog_id);
+        let place = |id| order.iter().position(|there| *there == id);
+        Ok(matches!((place(this), place(other)), (Some(this), Some(other)) if this < other))
+    }
+
+    fn info(&self) -> io::Result<sys::bpf_link_info> {
         let mut info = sys::bpf_link_info::default();
         let mut len = size_of::<sys::bpf_link_info>() as u32;
         // SAFETY: `info` is as long as `len` says and lives through the call.
         check(unsafe {
             sys::bpf_obj_get_info_by_fd(self.0.as_raw_fd(), (&raw mut info).cast(), &raw mut len)
         })?;
-        // SAFETY: the link was made for XDP or TC; both fields of the union begin with the interface, and
-        // any bits are a number.
-        Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex })
+        Ok(info)
     }
+}
+
+/// The numbers of the programs that packets meet when they come in by an interface, in this order.
+fn programs(ifindex: u32) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0; PROGRAMS_MAX];
+    let mut options = sys::bpf_prog_query_opts {
+        sz: size_of::<sys::bpf_prog_query_opts>() as sys::size_t,
+        prog_ids: ids.as_mut_ptr(),
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.count = PROGRAMS_MAX as u32;
+    // SAFETY: the options begin with their own size, and `prog_ids` has room for as many as `count` says.
+    check(unsafe { sys::bpf_prog_query_opts(ifindex as i32, sys::BPF_TCX_INGRESS, &raw mut options) })?;
+    // SAFETY: both fields of the union are the same number.
+    ids.truncate(unsafe { options.__bindgen_anon_1.count } as usize);
+    Ok(ids)
 }
 
 fn owned(fd: i32) -> io::Result<Link> {

@@ -1,10 +1,12 @@
 //! The kernel's side of a server: `bpf/server.bpf.c`, which takes packets out of tunnels from the farm's
-//! directors, and keeps the segments that the server offers small enough for the tunnel.
+//! directors, keeps the segments that the server offers small enough for the tunnel, and makes connections of what
+//! directors hand off.
 //!
-//! Maps and links are pinned, so tunnels work on while the agent is stopped, killed or upgraded; the next one
+//! Maps and links are pinned, so all of it works on while the agent is stopped, killed or upgraded; the next one
 //! adopts what runs.
 
 mod attach;
+mod handoff;
 mod program;
 mod reason;
 
@@ -15,6 +17,8 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use evener_core::cookie::KEYS;
+use evener_core::sessions::Seed;
 use evener_core::tables::VipKey;
 
 use crate::EngineError;
@@ -23,6 +27,7 @@ use attach::Link;
 use program::Program;
 
 pub use attach::Hook;
+pub use handoff::{Missing, handoff_support};
 pub use reason::Reason;
 
 /// What a server's programs go by.
@@ -32,12 +37,21 @@ pub struct Tables {
     pub addresses: BTreeSet<IpAddr>,
     /// From whom tunnels are accepted.
     pub directors: BTreeSet<IpAddr>,
-    /// What may come out: this host's services, each with the largest segment that the server may offer, in
-    /// bytes, where it is not free to choose.
-    pub services: BTreeMap<VipKey, Option<u16>>,
+    /// What may come out, and may be handed off: this host's services.
+    pub services: BTreeMap<VipKey, Offer>,
     /// Whether this host decides too, and passes packets on: the source of what comes out then says how often
     /// that was done already ([`evener_core::arrival`]).
     pub marks: bool,
+}
+
+/// What a server's programs do for a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// The largest segment that the server may offer, in bytes, where it is not free to choose.
+    pub mss: Option<u16>,
+    /// The port of the socket that accepts the connections that are handed off, where any are: the service's own, or
+    /// another one for who asks on its behalf. The connections have the service's port all the same.
+    pub listener: Option<u16>,
 }
 
 /// Where the programs shall run.
@@ -47,6 +61,8 @@ pub struct Places {
     pub tunnels: BTreeMap<u32, bool>,
     /// Interfaces that answers leave by, where segment sizes are lowered.
     pub answers: BTreeSet<u32>,
+    /// Interfaces that handed-off segments come in by.
+    pub accept: BTreeSet<u32>,
     /// How tunnels are opened; `None` is as early as is good for each interface.
     pub hook: Option<Hook>,
 }
@@ -70,8 +86,11 @@ pub enum ServerError {
         /// Its answer.
         answer: String,
     },
+    /// The kernel can take packets out of tunnels, but make no connections of what is handed off.
+    #[error(transparent)]
+    Handoff(#[from] Missing),
     /// An interface refuses the program.
-    #[error("the tunnel program can't be attached to interface {ifindex}: {source}")]
+    #[error("the server's program can't be attached to interface {ifindex}: {source}")]
     Attach {
         /// The interface's number.
         ifindex: u32,
@@ -101,6 +120,8 @@ impl ServerError {
 /// A server's programs at work.
 pub struct Server {
     program: Program,
+    /// Whether that for handoffs is among the programs.
+    handoff: Result<(), Missing>,
     dir: PathBuf,
     links: BTreeMap<(u32, Use), (Link, Hook)>,
     /// Interfaces where segment sizes can't be lowered, which was said.
@@ -112,11 +133,16 @@ pub struct Server {
 enum Use {
     Tunnels,
     Answers,
+    Handoffs,
 }
 
 impl Use {
     fn of(hook: Hook) -> Use {
-        if hook == Hook::Egress { Use::Answers } else { Use::Tunnels }
+        match hook {
+            Hook::Native | Hook::Tc | Hook::Generic => Use::Tunnels,
+            Hook::Egress => Use::Answers,
+            Hook::Accept => Use::Handoffs,
+        }
     }
 }
 
@@ -189,8 +215,8 @@ pub fn clear(dir: &Path) -> Result<(), ServerError> {
 }
 
 impl Server {
-    /// Loads the programs. What an earlier agent pinned in `dir` is adopted, and goes on until
-    /// [`Server::apply`] says otherwise.
+    /// Loads the programs, that for handoffs where the kernel can. What an earlier agent pinned in `dir` is adopted, and
+    /// goes on until [`Server::apply`] says otherwise.
     ///
     /// # Errors
     /// Missing privileges, or a kernel too old.
@@ -200,17 +226,19 @@ impl Server {
         if !adopt {
             clear(&dir)?;
         }
-        let program = Program::load(&dir, adopt)?;
+        let handoff = handoff_support();
+        let program = Program::load(&dir, adopt, handoff.is_ok())?;
         let mut links = BTreeMap::new();
         for (ifindex, hook, path, link) in pinned_links(&dir) {
             // Its interface is gone, or the program in it has no place any more: it is made anew.
-            if ifindex == 0 || link.update(program.fd(hook.program())?).is_err() {
+            let loaded = hook != Hook::Accept || handoff.is_ok();
+            if ifindex == 0 || !loaded || link.update(program.fd(hook.program())?).is_err() {
                 let _ = fs::remove_file(path);
                 continue;
             }
             links.insert((ifindex, Use::of(hook)), (link, hook));
         }
-        Ok(Server { program, dir, links, unclamped: BTreeSet::new() })
+        Ok(Server { program, handoff, dir, links, unclamped: BTreeSet::new() })
     }
 
     /// Makes the programs go by `tables` and run at `places`. Where something is refused the rest is done all
@@ -223,6 +251,7 @@ impl Server {
         // No packet comes by an interface before the tables are there.
         self.program.write_tables(tables)?;
         self.forget_vanished();
+        self.make_way_for_directors();
         let wanted: BTreeMap<(u32, Use), Vec<Hook>> = places
             .tunnels
             .iter()
@@ -231,6 +260,7 @@ impl Server {
                 ((*ifindex, Use::Tunnels), hooks)
             })
             .chain(places.answers.iter().map(|ifindex| ((*ifindex, Use::Answers), vec![Hook::Egress])))
+            .chain(places.accept.iter().map(|ifindex| ((*ifindex, Use::Handoffs), vec![Hook::Accept])))
             .collect();
         let stays = |place, hook| wanted.get(place).is_some_and(|hooks: &Vec<Hook>| hooks.contains(hook));
         let links = self.links.iter();
@@ -257,6 +287,15 @@ impl Server {
         done
     }
 
+    /// Has these keys' cookies believed from now on: those of the epochs around now, as in
+    /// [`evener_core::cookie::Keys`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set_cookie_keys(&self, keys: &[Seed; KEYS]) -> Result<(), ServerError> {
+        self.program.write_keys(keys)
+    }
+
     /// Where the programs run.
     pub fn attached(&self) -> impl Iterator<Item = (u32, Hook)> {
         self.links.iter().map(|((ifindex, _), (_, hook))| (*ifindex, *hook))
@@ -279,6 +318,9 @@ impl Server {
     }
 
     fn attach(&mut self, ifindex: u32, hooks: &[Hook]) -> Result<(), ServerError> {
+        if hooks.contains(&Hook::Accept) {
+            self.handoff.clone()?;
+        }
         let mut refusal = io::Error::from(io::ErrorKind::Unsupported);
         for &hook in hooks {
             match Link::create(self.program.fd(hook.program())?, ifindex, hook) {
@@ -303,6 +345,19 @@ impl Server {
         }
     }
 
+    /// A director that came later stands behind the program for handoffs, which must not see what is not decided: that
+    /// one goes, to be attached again at the end.
+    fn make_way_for_directors(&mut self) {
+        let comes_early = |place: &&(u32, Use), link: &Link| {
+            let director = Link::open(&director_link_path(&self.dir, place.0));
+            director.is_ok_and(|director| link.is_before(&director, place.0).unwrap_or_default())
+        };
+        let handoffs = self.links.iter().filter(|((_, use_), _)| *use_ == Use::Handoffs);
+        let early = handoffs.filter(|(place, (link, _))| comes_early(place, link));
+        let early: Vec<_> = early.map(|(place, _)| *place).collect();
+        early.into_iter().for_each(|place| self.detach(place));
+    }
+
     /// An interface that comes back has another number, or the same and no program.
     fn forget_vanished(&mut self) {
         let vanished = |link: &Link| matches!(link.ifindex(), Ok(0));
@@ -320,6 +375,12 @@ fn in_order(hardware: bool) -> Vec<Hook> {
 
 fn link_path(dir: &Path, ifindex: u32, hook: Hook) -> PathBuf {
     dir.join(format!("link-{ifindex}-{}", hook.name()))
+}
+
+/// Where the director of the same namespace pins its link, beside this server's own folder.
+fn director_link_path(dir: &Path, ifindex: u32) -> PathBuf {
+    let own = dir.file_name().unwrap_or_default().to_string_lossy();
+    dir.with_file_name(own.replace("server-", "net-")).join(format!("link-{ifindex}"))
 }
 
 /// The links pinned in `dir`, with the interface each is attached to: 0 where that is gone.

@@ -6,20 +6,25 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
+use evener_core::cookie::KEYS;
+use evener_core::sessions::Seed;
 use evener_core::tables::VipKey;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
-use super::{Reason, ServerError, Tables};
+use super::attach::ACCEPT;
+use super::{Offer, Reason, ServerError, Tables};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 /// `SERVER_ABI_VERSION` of `bpf/server.h`.
-const ABI_VERSION: u32 = 2;
+const ABI_VERSION: u32 = 3;
 /// Maps that outlive the agent, by their pins.
-const PINNED: [&str; 6] =
-    ["server_about", "marks", "own_addresses", "directors", "own_services", "server_reasons"];
+const PINNED: [&str; 7] =
+    ["server_about", "marks", "own_addresses", "directors", "own_services", "cookie_keys", "server_reasons"];
 const REASONS: &str = "server_reasons";
 /// `struct own_service`: address, port, protocol, padding.
 pub(super) const SERVICE_KEY_LEN: usize = 20;
+/// `struct offer`: segment size, the listener's port, padding.
+pub(super) const OFFER_LEN: usize = 8;
 
 /// The loaded programs and their maps.
 pub(super) struct Program {
@@ -64,9 +69,9 @@ fn counted(map: &MapHandle) -> libbpf_rs::Result<BTreeMap<Reason, u64>> {
 }
 
 impl Program {
-    /// Loads the programs, over the maps pinned in `dir` with `adopt`, else over new ones, which are pinned
-    /// there.
-    pub(super) fn load(dir: &Path, adopt: bool) -> Result<Self, ServerError> {
+    /// Loads the programs, that for handoffs with `accepts`, over the maps pinned in `dir` with `adopt`, else over new
+    /// ones, which are pinned there.
+    pub(super) fn load(dir: &Path, adopt: bool, accepts: bool) -> Result<Self, ServerError> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
             tracing::debug!(target: "libbpf", "{}", text.trim_end());
         })));
@@ -80,6 +85,9 @@ impl Program {
                 map.reuse_pinned_map(dir.join(&name))
                     .map_err(|error| refused(format!("adopting map {name}"), &error))?;
             }
+        }
+        for mut program in open.progs_mut().filter(|program| program.name() == OsStr::new(ACCEPT)) {
+            program.set_autoload(accepts);
         }
         let object = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
         let mut maps = BTreeMap::new();
@@ -124,22 +132,31 @@ impl Program {
     /// Makes the maps say what `tables` says; each entry changes at once. What is new comes before what is
     /// gone.
     pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ServerError> {
-        let present = 1u32.to_ne_bytes();
+        let present = || 1u32.to_ne_bytes().to_vec();
         // First: what a host takes for a client's it may pass on again.
         self.write("marks", &0u32.to_ne_bytes(), &u32::from(tables.marks).to_ne_bytes())?;
-        let addresses = |of: &BTreeSet<IpAddr>| of.iter().map(|a| (mapped(*a).to_vec(), present)).collect();
+        let addresses = |of: &BTreeSet<IpAddr>| of.iter().map(|a| (mapped(*a).to_vec(), present())).collect();
         self.make("own_addresses", &addresses(&tables.addresses))?;
         self.make("directors", &addresses(&tables.directors))?;
         let mut services = BTreeMap::new();
-        for (vip, mss) in &tables.services {
+        for (vip, offer) in &tables.services {
             let portless = [mapped(vip.address).as_slice(), &[0; 4]].concat();
-            services.insert(portless, 0u32.to_ne_bytes());
-            services.insert(service_key(vip), mss.map_or(0, u32::from).to_ne_bytes());
+            services.insert(portless, offer_value(Offer::default()));
+            services.insert(service_key(vip), offer_value(*offer));
         }
         self.make("own_services", &services)
     }
 
-    fn make(&self, map: &'static str, wanted: &BTreeMap<Vec<u8>, [u8; 4]>) -> Result<(), ServerError> {
+    /// Has these keys' cookies believed, and no others.
+    pub(super) fn write_keys(&self, keys: &[Seed; KEYS]) -> Result<(), ServerError> {
+        for (place, Seed(first, second)) in (0u32..).zip(keys) {
+            let value = [first.to_ne_bytes(), second.to_ne_bytes()].concat();
+            self.write("cookie_keys", &place.to_ne_bytes(), &value)?;
+        }
+        Ok(())
+    }
+
+    fn make(&self, map: &'static str, wanted: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), ServerError> {
         let there: Vec<Vec<u8>> = self.maps[map].keys().collect();
         for (key, value) in wanted {
             self.write(map, key, value)?;
@@ -179,6 +196,11 @@ fn service_key(vip: &VipKey) -> Vec<u8> {
     [mapped(vip.address).as_slice(), &vip.port.to_be_bytes(), &rest].concat()
 }
 
+fn offer_value(offer: Offer) -> Vec<u8> {
+    let mss = offer.mss.map_or(0, u32::from).to_ne_bytes();
+    [mss.as_slice(), &offer.listener.unwrap_or_default().to_be_bytes(), &[0; 2]].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,5 +212,8 @@ mod tests {
         let key = service_key(&vip);
         assert_eq!(key.len(), SERVICE_KEY_LEN);
         assert_eq!(key[8..], [0, 0, 0xff, 0xff, 192, 0, 2, 1, 0x12, 0x34, 6, 0]);
+        let value = offer_value(Offer { mss: Some(1400), listener: Some(0x1234) });
+        assert_eq!(value.len(), OFFER_LEN);
+        assert_eq!((&value[..4], &value[4..]), (1400u32.to_ne_bytes().as_slice(), &[0x12, 0x34, 0, 0][..]));
     }
 }

@@ -1,6 +1,6 @@
-//! What can become of a tunnel packet that reaches a server, as it is counted.
+//! What can become of a tunnel packet or a handed-off segment that reaches a server, as it is counted.
 
-/// Why a tunnel packet was let out, or dropped; one for each of `enum server_reason` in `bpf/server.h`.
+/// Why a tunnel packet was let out or dropped, a connection made or not; one for each of `enum server_reason` in `bpf/server.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Reason {
@@ -26,11 +26,26 @@ pub enum Reason {
     Congestion = 9,
     /// The kernel would not shorten the frame.
     NotShrunk = 10,
+    /// A handed-off segment of which a connection was made.
+    Accepted = 11,
+    /// Nothing listens where it goes.
+    NoListener = 12,
+    /// Its numbers are not those of a handshake that a director has made, or no longer.
+    BadCookie = 13,
+    /// The kernel makes no connection of it: the listener speaks MPTCP, or the host's settings don't allow what the
+    /// director has agreed on.
+    Refused = 14,
+    /// A connection that was waiting for its stragglers has made way for a new one between the same ends.
+    TimeWaitCleared = 15,
+    /// A connection whose end the server had missed has made way for a new one between the same ends.
+    StaleCleared = 16,
+    /// One that should have made way has not.
+    NotCleared = 17,
 }
 
 impl Reason {
     /// Every one, in the order of their numbers.
-    pub const ALL: [Reason; 11] = [
+    pub const ALL: [Reason; 18] = [
         Reason::Decapsulated,
         Reason::Clamped,
         Reason::UnlistedSource,
@@ -42,6 +57,13 @@ impl Reason {
         Reason::OuterFragment,
         Reason::Congestion,
         Reason::NotShrunk,
+        Reason::Accepted,
+        Reason::NoListener,
+        Reason::BadCookie,
+        Reason::Refused,
+        Reason::TimeWaitCleared,
+        Reason::StaleCleared,
+        Reason::NotCleared,
     ];
 
     /// The name shown to people, stable.
@@ -58,12 +80,26 @@ impl Reason {
             Reason::OuterFragment => "outer_fragment",
             Reason::Congestion => "congestion",
             Reason::NotShrunk => "not_shrunk",
+            Reason::Accepted => "accepted",
+            Reason::NoListener => "no_listener",
+            Reason::BadCookie => "bad_cookie",
+            Reason::Refused => "refused",
+            Reason::TimeWaitCleared => "time_wait_cleared",
+            Reason::StaleCleared => "stale_cleared",
+            Reason::NotCleared => "not_cleared",
         }
     }
 
-    /// Whether the packet was dropped.
+    /// Whether the packet was dropped, or a client was left without the connection that it was to get.
     pub const fn is_refusal(self) -> bool {
-        !matches!(self, Reason::Decapsulated | Reason::Clamped)
+        !matches!(
+            self,
+            Reason::Decapsulated
+                | Reason::Clamped
+                | Reason::Accepted
+                | Reason::TimeWaitCleared
+                | Reason::StaleCleared
+        )
     }
 }
 
@@ -84,7 +120,7 @@ mod generated {
 
 // Where C and Rust differ, the build ends here.
 const _: () = {
-    use generated::types::{own_service, server_reason as c};
+    use generated::types::{offer, own_service, server_reason as c, sip_key};
     assert!(c::SERVER_REASON_MAX.0 as usize == Reason::ALL.len());
     assert!(c::SERVER_DECAPSULATED.0 == Reason::Decapsulated as u32);
     assert!(c::SERVER_CLAMPED.0 == Reason::Clamped as u32);
@@ -97,5 +133,14 @@ const _: () = {
     assert!(c::SERVER_OUTER_FRAGMENT.0 == Reason::OuterFragment as u32);
     assert!(c::SERVER_CONGESTION.0 == Reason::Congestion as u32);
     assert!(c::SERVER_NOT_SHRUNK.0 == Reason::NotShrunk as u32);
+    assert!(c::SERVER_ACCEPTED.0 == Reason::Accepted as u32);
+    assert!(c::SERVER_NO_LISTENER.0 == Reason::NoListener as u32);
+    assert!(c::SERVER_BAD_COOKIE.0 == Reason::BadCookie as u32);
+    assert!(c::SERVER_REFUSED.0 == Reason::Refused as u32);
+    assert!(c::SERVER_TIME_WAIT_CLEARED.0 == Reason::TimeWaitCleared as u32);
+    assert!(c::SERVER_STALE_CLEARED.0 == Reason::StaleCleared as u32);
+    assert!(c::SERVER_NOT_CLEARED.0 == Reason::NotCleared as u32);
     assert!(size_of::<own_service>() == super::program::SERVICE_KEY_LEN);
+    assert!(size_of::<offer>() == super::program::OFFER_LEN);
+    assert!(size_of::<sip_key>() == size_of::<evener_core::sessions::Seed>());
 };

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Makes a connection of the first data segment that a director hands off: the handshake was its own, without any
+ * memory of it, and all that was agreed on is in the numbers of this segment. The kernel's part is the kfunc
+ * bpf_sk_assign_tcp_reqsk, since Linux 6.9.
+ */
+#ifndef EVENER_ACCEPT_H
+#define EVENER_ACCEPT_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include "cookie.h"
+#include "cursor.h"
+#include "server.h"
+#include "untunnel.h"
+
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
+/* Of a TCP header (RFC 9293, section 3.2). */
+#define OPTION_END 0
+#define OPTION_NOTHING 1
+#define OPTIONS_MAX 40
+/* RFC 7323, section 3.2. */
+#define OPTION_TIMESTAMPS 8
+#define OPTION_TIMESTAMPS_LEN 10
+
+/* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared its way. */
+#define CLEARED 0xe7e2
+
+/* No verdict of ours: the host's stack knows what to do. */
+#define GO_ON (-1)
+
+/* A client's segment with data, to a service whose connections are handed off. */
+struct segment {
+	/* Begins with the ends as in struct bpf_sock_tuple, which has them in the same order. */
+	struct cookie_message message;
+	__u32 sequence;
+	__u32 acknowledgment;
+	__u32 l4; /* from the beginning of the frame, in bytes */
+	__u32 l4_end; /* of the header */
+	__be16 ip_len; /* as the IP header has it */
+	__be16 from;
+	__be16 port;
+	__be16 listener;
+	bool v6;
+};
+
+/* The timestamps option (RFC 7323, section 3.2). */
+struct timestamps {
+	__u32 value;
+	__u32 echo;
+	__u32 present;
+};
+
+/* A connection that is in the way of a new one between the same ends: what it expects and has seen last. */
+struct old {
+	__u32 next;
+	__u32 timestamp; /* 0 where it has none */
+};
+
+/* What bpf_sk_assign_tcp_reqsk is told (include/net/tcp.h of Linux). */
+struct bpf_tcp_req_attrs {
+	__u32 rcv_tsval;
+	__u32 rcv_tsecr;
+	__u16 mss;
+	__u8 rcv_wscale;
+	__u8 snd_wscale;
+	__u8 ecn_ok;
+	__u8 wscale_ok;
+	__u8 sack_ok;
+	__u8 tstamp_ok;
+	__u8 usec_ts_ok;
+	__u8 reserved[3];
+};
+
+/* As much of the kernel's sockets as is looked at; where it stands is for the loader to find. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct sock_common {
+	__u32 skc_tw_rcv_nxt;
+	unsigned short skc_family;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+};
+
+struct inet_timewait_sock {
+	struct sock_common __tw_common;
+};
+
+struct tcp_timewait_sock {
+	struct inet_timewait_sock tw_sk;
+	__u32 tw_ts_recent;
+};
+
+struct tcp_options_received {
+	__u32 ts_recent;
+};
+
+struct tcp_sock {
+	__u32 rcv_nxt;
+	__u32 snd_una;
+	__u32 snd_nxt;
+	__u64 bytes_acked;
+	struct tcp_options_received rx_opt;
+};
+#pragma clang attribute pop
+
+extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
+				   int attrs__sz) __ksym __weak;
+
+/* Puts the ports behind the addresses: the client's, and `to`. */
+static __always_inline void set_ports(struct segment *segment, __be16 to)
+{
+	__be32 ports = bpf_htonl((__u32)bpf_ntohs(segment->from) << 16 | bpf_ntohs(to));
+
+	if (segment->v6)
+		segment->message.word[COOKIE_ENDS6 - 1] = ports;
+	else
+		segment->message.word[COOKIE_ENDS4 - 1] = ports;
+}
+
+/* Whether the segment is one that may begin a connection here. Most that reach a busy server are without data, and
+ * cost nothing more. */
+static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *segment)
+{
+	struct own_service key = { .protocol = IPPROTO_TCP };
+	struct cursor cursor;
+	struct tcphdr *tcp;
+	struct offer *offer;
+	__u8 flags;
+	__u32 len;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return false;
+	cursor = beginning(skb, ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(*tcp));
+	if (!take(&cursor, ETH_HLEN))
+		return false;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || ip->protocol != IPPROTO_TCP || ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
+			return false;
+		len = bpf_ntohs(ip->tot_len) - sizeof(*ip);
+		segment->ip_len = ip->tot_len;
+		segment->l4 = ETH_HLEN + sizeof(*ip);
+		segment->message.word[0] = ip->saddr;
+		segment->message.word[1] = ip->daddr;
+		mapped(&key.address, ip->daddr);
+	} else {
+		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || ip->nexthdr != IPPROTO_TCP)
+			return false;
+		len = bpf_ntohs(ip->payload_len);
+		segment->ip_len = ip->payload_len;
+		segment->l4 = ETH_HLEN + sizeof(*ip);
+		segment->v6 = true;
+		__builtin_memcpy(&segment->message.word[0], &ip->saddr, sizeof(ip->saddr));
+		__builtin_memcpy(&segment->message.word[4], &ip->daddr, sizeof(ip->daddr));
+		copied(&key.address, &ip->daddr);
+	}
+	tcp = take(&cursor, sizeof(*tcp));
+	if (!tcp || tcp->doff < 5 || len <= tcp->doff * 4 || len > skb->len - segment->l4)
+		return false;
+	flags = ((__u8 *)tcp)[13];
+	if ((flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
+		return false;
+	segment->from = tcp->source;
+	segment->port = tcp->dest;
+	set_ports(segment, tcp->dest);
+	segment->sequence = bpf_ntohl(tcp->seq);
+	segment->acknowledgment = bpf_ntohl(tcp->ack_seq);
+	segment->l4_end = segment->l4 + tcp->doff * 4;
+	key.port = tcp->dest;
+	offer = bpf_map_lookup_elem(&own_services, &key);
+	if (!offer || !offer->listener)
+		return false;
+	segment->listener = offer->listener;
+	return true;
+}
+
+/* Finds the timestamps among the options from `at` to `end`, offsets from the beginning of the frame. Global, so
+ * that it is verified once, and on its own. */
+__noinline int find_timestamps(struct __sk_buff *skb, __u32 at, __u32 end, struct timestamps *found)
+{
+	if (!found)
+		return 0;
+	for (int i = 0; i < OPTIONS_MAX; i++) {
+		__u8 option[2];
+		__be32 stamps[2];
+
+		if (at >= end || bpf_skb_load_bytes(skb, at, option, 1) || option[0] == OPTION_END)
+			return 0;
+		if (option[0] == OPTION_NOTHING) {
+			at += 1;
+			continue;
+		}
+		if (at + sizeof(option) > end || bpf_skb_load_bytes(skb, at, option, sizeof(option)) || option[1] < 2)
+			return 0;
+		if (option[0] != OPTION_TIMESTAMPS) {
+			at += option[1];
+			continue;
+		}
+		if (option[1] != OPTION_TIMESTAMPS_LEN || at + OPTION_TIMESTAMPS_LEN > end ||
+		    bpf_skb_load_bytes(skb, at + sizeof(option), stamps, sizeof(stamps)))
+			return 0;
+		found->value = bpf_ntohl(stamps[0]);
+		found->echo = bpf_ntohl(stamps[1]);
+		found->present = 1;
+		return 0;
+	}
+	return 0;
+}
+
+static __always_inline bool has_good_cookie(struct segment *segment)
+{
+	__u32 epoch = cookie_epoch(segment->acknowledgment - 1);
+	struct sip_key *key = bpf_map_lookup_elem(&cookie_keys, &epoch);
+
+	return key && cookie_is_good(key, &segment->message, segment->sequence, segment->acknowledgment, segment->v6);
+}
+
+static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, struct segment *segment)
+{
+	struct bpf_sock_tuple *tuple = (void *)segment->message.word;
+	__u32 len = segment->v6 ? sizeof(tuple->ipv6) : sizeof(tuple->ipv4);
+
+	return bpf_skc_lookup_tcp(skb, tuple, len, BPF_F_CURRENT_NETNS, 0);
+}
+
+/* Has the listener make a connection of the segment: what was agreed on is in the cookie, and timestamps were if
+ * they are here (RFC 7323, section 3.2). */
+static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener, struct segment *segment)
+{
+	struct bpf_tcp_req_attrs attrs = {};
+	struct timestamps timestamps = {};
+	__u8 terms = segment->acknowledgment - 1;
+	bool scaled = cookie_scale(terms) != COOKIE_NO_SCALE;
+	struct sock *sk;
+
+	if (!has_good_cookie(segment))
+		return SERVER_BAD_COOKIE;
+	find_timestamps(skb, segment->l4 + sizeof(struct tcphdr), segment->l4_end, &timestamps);
+	attrs.mss = cookie_mss(terms, segment->v6);
+	attrs.wscale_ok = scaled;
+	attrs.sack_ok = scaled;
+	attrs.snd_wscale = scaled ? cookie_scale(terms) : 0;
+	attrs.rcv_wscale = scaled ? COOKIE_RCV_WSCALE : 0;
+	attrs.tstamp_ok = timestamps.present;
+	attrs.rcv_tsval = timestamps.value;
+	attrs.rcv_tsecr = timestamps.echo;
+	sk = (struct sock *)bpf_skc_to_tcp_sock(listener);
+	/* Looking at one of its fields has the compiler describe the type whole, as the kernel wants it. */
+	if (!sk || !sk->__sk_common.skc_family)
+		return SERVER_REFUSED;
+	return bpf_sk_assign_tcp_reqsk(skb, sk, &attrs, sizeof(attrs)) ? SERVER_REFUSED : SERVER_ACCEPTED;
+}
+
+/* A socket that works on a connection between the same ends. Only a segment that acknowledges nothing of its can
+ * be another connection's, and its own first one may come again. */
+static __always_inline int meet_connection(struct bpf_sock *found, const struct segment *segment, struct old *old)
+{
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(found);
+	__u32 first;
+
+	if (!tcp)
+		return GO_ON;
+	first = tcp->snd_una - (__u32)tcp->bytes_acked;
+	if (segment->acknowledgment - first <= tcp->snd_nxt - first)
+		return GO_ON;
+	old->next = tcp->rcv_nxt;
+	old->timestamp = tcp->rx_opt.ts_recent;
+	return SERVER_STALE_CLEARED;
+}
+
+/* What becomes of a segment whose ends the host has a socket for. */
+static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, struct segment *segment,
+				struct old *old)
+{
+	struct tcp_timewait_sock *waiting;
+
+	switch (found->state) {
+	case BPF_TCP_LISTEN:
+		return segment->listener == segment->port ? give(skb, found, segment) : SERVER_NO_LISTENER;
+	case BPF_TCP_NEW_SYN_RECV:
+		return GO_ON;
+	case BPF_TCP_TIME_WAIT:
+		waiting = bpf_skc_to_tcp_timewait_sock(found);
+		if (!waiting)
+			return GO_ON;
+		old->next = waiting->tw_sk.__tw_common.skc_tw_rcv_nxt;
+		old->timestamp = waiting->tw_ts_recent;
+		return SERVER_TIME_WAIT_CLEARED;
+	default:
+		return meet_connection(found, segment, old);
+	}
+}
+
+/* The same at a listener on another port. The connection has the service's all the same. */
+static __always_inline int give_to_other(struct __sk_buff *skb, struct segment *segment)
+{
+	int verdict = SERVER_NO_LISTENER;
+	struct bpf_sock *found;
+
+	set_ports(segment, segment->listener);
+	found = look_up(skb, segment);
+	set_ports(segment, segment->port);
+	if (!found)
+		return verdict;
+	if (found->state == BPF_TCP_LISTEN)
+		verdict = give(skb, found, segment);
+	bpf_sk_release(found);
+	return verdict;
+}
+
+/* Whether the segment begins a connection that is newer than the one in its way, and is no straggler of it or of one
+ * before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
+static __always_inline bool is_newer(struct __sk_buff *skb, const struct segment *segment, const struct old *old)
+{
+	struct timestamps timestamps = {};
+
+	if ((__s32)(segment->sequence - 1 - old->next) > 0)
+		return true;
+	find_timestamps(skb, segment->l4 + sizeof(struct tcphdr), segment->l4_end, &timestamps);
+	return timestamps.present && old->timestamp && (__s32)(timestamps.value - old->timestamp) > 0;
+}
+
+/* Makes the segment a reset of the old connection (RFC 9293, section 3.5.2): no more than a TCP header, and by no
+ * option to be taken for old. */
+static __always_inline bool become_reset(struct __sk_buff *skb, const struct segment *segment, __u32 sequence)
+{
+	const __u32 addresses_len = segment->v6 ? 2 * sizeof(struct in6_addr) : 2 * sizeof(__be32);
+	__be32 header[sizeof(struct tcphdr) / 4] = {};
+	__u16 len = sizeof(header) + (segment->v6 ? 0 : sizeof(struct iphdr));
+	__be16 ip_len = bpf_htons(len);
+	__s64 sum;
+
+	header[0] = segment->message.word[segment->v6 ? COOKIE_ENDS6 - 1 : COOKIE_ENDS4 - 1];
+	header[1] = bpf_htonl(sequence);
+	header[3] = bpf_htonl(sizeof(header) / 4 << 28 | TCP_RST << 16);
+	sum = bpf_csum_diff(0, 0, (__be32 *)segment->message.word, addresses_len,
+			    bpf_htonl(IPPROTO_TCP + sizeof(header)));
+	if (sum < 0)
+		return false;
+	sum = bpf_csum_diff(0, 0, header, sizeof(header), sum);
+	if (sum < 0)
+		return false;
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	*(__u16 *)&header[4] = ~sum;
+	if (bpf_skb_change_tail(skb, segment->l4 + sizeof(header), 0) ||
+	    bpf_skb_store_bytes(skb, segment->l4, header, sizeof(header), BPF_F_RECOMPUTE_CSUM))
+		return false;
+	if (segment->v6)
+		return !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct ipv6hdr, payload_len), &ip_len,
+					    sizeof(ip_len), BPF_F_RECOMPUTE_CSUM);
+	/* The header's own sum changes by as much, and so what a device has summed up does not. */
+	return !bpf_l3_csum_replace(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, check), segment->ip_len, ip_len,
+				    sizeof(ip_len)) &&
+	       !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, tot_len), &ip_len, sizeof(ip_len),
+				    0);
+}
+
+/*
+ * A server sees no SYN, by which its stack would know that a client's port is in use again: in TIME-WAIT, or with a
+ * connection whose end it has missed, it would leave the client without an answer. The segment becomes a
+ * reset for the old connection, and a copy of it comes in again behind that.
+ */
+static __always_inline int clear(struct __sk_buff *skb, const struct segment *segment, const struct old *old,
+				 __u32 reason)
+{
+	/* Once only: the stack may be told not to be cleared so (ip-sysctl, tcp_rfc1337). */
+	if (skb->tc_index == CLEARED) {
+		skb->tc_index = 0;
+		count_server(SERVER_NOT_CLEARED);
+		return TC_ACT_UNSPEC;
+	}
+	skb->tc_index = CLEARED;
+	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	skb->tc_index = 0;
+	if (!become_reset(skb, segment, old->next))
+		return TC_ACT_SHOT;
+	count_server(reason);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int answer(struct __sk_buff *skb, struct segment *segment)
+{
+	struct bpf_sock *found = look_up(skb, segment);
+	int reason = SERVER_NO_LISTENER;
+	struct old old = {};
+
+	if (found) {
+		reason = meet(skb, found, segment, &old);
+		bpf_sk_release(found);
+	}
+	if (reason == SERVER_NO_LISTENER && segment->listener != segment->port)
+		reason = give_to_other(skb, segment);
+	if (reason == SERVER_TIME_WAIT_CLEARED || reason == SERVER_STALE_CLEARED) {
+		if (has_good_cookie(segment) && is_newer(skb, segment, &old))
+			return clear(skb, segment, &old, reason);
+		return TC_ACT_UNSPEC;
+	}
+	if (reason != GO_ON)
+		count_server(reason);
+	return TC_ACT_UNSPEC;
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* SYN cookies, as core/src/cookie.rs has them: the number holds what was agreed on, and a keyed hash of it. */
+#ifndef EVENER_COOKIE_H
+#define EVENER_COOKIE_H
+
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+#include "siphash.h"
+
+/* Keys that are told apart, by epoch modulo as many. A zero key is none. */
+#define COOKIE_KEYS 4
+/* The window scale that is offered to clients. */
+#define COOKIE_RCV_WSCALE 7
+/* The largest there is (RFC 7323, section 2.3). */
+#define COOKIE_WSCALE_MAX 14
+/* Neither window scaling nor selective acknowledgments. */
+#define COOKIE_NO_SCALE 15
+/* Of what is hashed, in words: both addresses and both ports. */
+#define COOKIE_ENDS4 3
+#define COOKIE_ENDS6 9
+
+/* What a cookie vouches for: the client's address, the service's, their ports, and behind these, wherever they
+ * end, the client's initial sequence number and the terms. */
+struct cookie_message {
+	__be32 word[COOKIE_ENDS6 + 2];
+};
+
+static __always_inline __u8 cookie_epoch(__u8 terms)
+{
+	return terms & (COOKIE_KEYS - 1);
+}
+
+static __always_inline __u8 cookie_scale(__u8 terms)
+{
+	return terms >> 4;
+}
+
+/* The largest segment to send to the client, in bytes. */
+static __always_inline __u16 cookie_mss(__u8 terms, bool v6)
+{
+	switch (terms >> 2 & 3) {
+	case 0:
+		return v6 ? 1220 : 536;
+	case 1:
+		return 1300;
+	case 2:
+		return v6 ? 1420 : 1440;
+	default:
+		return v6 ? 1440 : 1460;
+	}
+}
+
+/* Terms of what a client's SYN offers: the largest segment that it takes, and its window scale if it knows
+ * selective acknowledgments too, or COOKIE_NO_SCALE. */
+static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u8 epoch, bool v6)
+{
+	__u8 index = 0;
+
+	#pragma unroll
+	for (__u8 i = 1; i < 4; i++)
+		index += cookie_mss(i << 2, v6) <= mss;
+	return scale << 4 | index << 2 | epoch;
+}
+
+/* Apart from its callers, whose stack and instructions are few; the key is in a map. */
+static __noinline __u32 cookie_of(const struct sip_key *key, struct cookie_message *message, __u32 client_isn,
+				  __u32 terms, bool v6)
+{
+	__u64 hash;
+
+	if (v6) {
+		message->word[COOKIE_ENDS6] = bpf_htonl(client_isn);
+		message->word[COOKIE_ENDS6 + 1] = bpf_htonl(terms << 24);
+		hash = siphash(key, message->word, COOKIE_ENDS6 + 2);
+	} else {
+		message->word[COOKIE_ENDS4] = bpf_htonl(client_isn);
+		message->word[COOKIE_ENDS4 + 1] = bpf_htonl(terms << 24);
+		hash = siphash(key, message->word, COOKIE_ENDS4 + 2);
+	}
+	return (__u32)hash << 8 | terms;
+}
+
+/* Whether a segment with these numbers is the first one after an answer with a cookie by this key, that of the
+ * cookie's epoch. */
+static __always_inline bool cookie_is_good(const struct sip_key *key, struct cookie_message *message, __u32 sequence,
+					   __u32 acknowledgment, bool v6)
+{
+	__u32 cookie = acknowledgment - 1;
+
+	return (key->word[0] | key->word[1]) && cookie_of(key, message, sequence - 1, cookie & 0xff, v6) == cookie;
+}
+
+#endif

@@ -1,0 +1,164 @@
+//! A client's port that is in use again, and segments that come again.
+
+use std::io::Read;
+use std::net::TcpListener;
+
+use evener_core::wire::{TCP_ACK, TCP_FIN, TCP_RST};
+use evener_dataplane::server::Reason;
+
+use crate::call::Call;
+use crate::hosts::NEVER;
+use crate::skipped;
+use crate::world::{
+    FAMILIES, PORT, REQUEST, USUAL, World, accept, listen, on_a_server, set, sockets, wait_for,
+};
+
+const REQUEST_LEN: u32 = REQUEST.len() as u32;
+
+/// A whole connection, that the server ends and so waits for its stragglers.
+pub fn call_to_the_end(world: &World, call: &Call, listener: &TcpListener) {
+    let waiting = sockets("time-wait");
+    let mut stream = world.open(call, listener);
+    world.reply(call, &mut stream, b"bye");
+    drop(stream);
+    assert_eq!(world.hear_flags(call, TCP_FIN).flags & TCP_RST, 0);
+    world.send(call, &call.last(REQUEST_LEN, 4));
+    wait_for("time-wait", waiting + 1);
+}
+
+/// The client's next call from the same port.
+pub fn later(world: &World, call: &Call, by: u32) -> Call {
+    let port = call.ends.client.port();
+    world.call_with(call.ends.client.is_ipv6(), port, call.isn.wrapping_add(by), USUAL)
+}
+
+#[test]
+fn a_port_in_time_wait_is_free_for_a_new_connection() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        for (v6, with_timestamps) in FAMILIES.into_iter().flat_map(|v6| [(v6, false), (v6, true)]) {
+            let listener = listen(v6, PORT);
+            let time = |call: Call, client: u32| if with_timestamps { call.at(client, 7) } else { call };
+            let first = time(world.call(v6, 40_000), 5_000);
+            call_to_the_end(world, &first, &listener);
+            // By their clock clients' numbers grow; where they don't, timestamps do.
+            let by = if with_timestamps { 0u32.wrapping_sub(1_000_000) } else { 1_000_000 };
+            let second = time(later(world, &first, by), 5_001);
+            let mut stream = world.open(&second, &listener);
+            world.reply(&second, &mut stream, b"hello again");
+            assert_eq!(sockets("time-wait"), 0);
+            world.send(&second, &second.segment((1 + REQUEST_LEN, 12), TCP_RST, &[]));
+            wait_for("established", 0);
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 8), (Reason::TimeWaitCleared, 4)]);
+    });
+}
+
+#[test]
+fn so_is_a_port_whose_connection_the_client_left_half_closed() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let listener = listen(false, PORT);
+        let first = world.call(false, 40_000);
+        let mut stream = world.open(&first, &listener);
+        world.reply(&first, &mut stream, b"bye");
+        drop(stream);
+        world.hear_flags(&first, TCP_FIN);
+        world.send(&first, &first.segment((1 + REQUEST_LEN, 5), TCP_ACK, &[]));
+        wait_for("fin-wait-2", 1);
+        let second = later(world, &first, 1_000_000);
+        world.open(&second, &listener);
+        assert_eq!(world.count(Reason::Accepted), 2);
+    });
+}
+
+#[test]
+fn a_straggler_of_the_old_connection_opens_nothing() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let listener = listen(false, PORT);
+        for (port, timestamps) in [(40_000, None), (40_001, Some((5_000, 7)))] {
+            let call = Call { timestamps, ..world.call(false, port) };
+            call_to_the_end(world, &call, &listener);
+            let waiting = sockets("time-wait");
+            world.send(&call, &call.first(REQUEST));
+            assert!(accept(&listener, NEVER).is_none());
+            assert_eq!(sockets("time-wait"), waiting);
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 2)]);
+    });
+}
+
+#[test]
+fn a_host_that_keeps_time_wait_whatever_comes_says_so_once() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        set("ipv4/tcp_rfc1337", "1");
+        let listener = listen(false, PORT);
+        let first = world.call(false, 40_000);
+        call_to_the_end(world, &first, &listener);
+        let second = later(world, &first, 1_000_000);
+        world.send(&second, &second.first(REQUEST));
+        assert!(accept(&listener, NEVER).is_none());
+        let counts = [(Reason::Accepted, 1), (Reason::TimeWaitCleared, 1), (Reason::NotCleared, 1)];
+        assert_eq!(world.counts(), counts);
+    });
+}
+
+#[test]
+fn a_connection_whose_end_was_missed_makes_way_for_a_new_one() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            let first = world.call(v6, 40_000);
+            let mut old = world.open(&first, &listener);
+            world.reply(&first, &mut old, b"hello");
+            let second = later(world, &first, 1_000_000);
+            let mut new = world.open(&second, &listener);
+            world.reply(&second, &mut new, b"hello again");
+            let error = old.read(&mut [0]).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            // Of the one before, the first segment comes late.
+            world.send(&first, &first.first(REQUEST));
+            assert!(accept(&listener, NEVER).is_none());
+            new.set_read_timeout(Some(NEVER)).unwrap();
+            assert_eq!(new.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 4), (Reason::StaleCleared, 2)]);
+    });
+}
+
+#[test]
+fn a_first_segment_that_comes_again_does_no_harm() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            let call = world.call(v6, 40_000);
+            let mut stream = world.open(&call, &listener);
+            world.send(&call, &call.first(REQUEST));
+            world.reply(&call, &mut stream, b"hello");
+            world.send(&call, &call.first(REQUEST));
+            let at = 1 + REQUEST_LEN;
+            world.send(&call, &call.segment((at, 6), TCP_ACK, b"!"));
+            let mut next = [0; 2];
+            assert_eq!(stream.read(&mut next).unwrap(), 1, "once, and at once behind the request");
+            assert_eq!(next[0], b'!');
+            assert!(accept(&listener, NEVER).is_none());
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 2)]);
+    });
+}

@@ -1,0 +1,28 @@
+//! The server's side of a handoff, on a real link: segments made by hand, as a director passes them on, become
+//! connections of ordinary listeners.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
+
+mod again;
+mod call;
+mod first;
+#[path = "../engines/hosts.rs"]
+#[allow(dead_code)]
+mod hosts;
+mod listeners;
+mod order;
+mod world;
+
+use evener_dataplane::server::handoff_support;
+
+/// Says why a test does not run here, if it doesn't.
+fn skipped() -> bool {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: network namespaces need root");
+        return true;
+    }
+    if let Err(missing) = handoff_support() {
+        println!("skipped: {missing}");
+        return true;
+    }
+    false
+}

@@ -1,0 +1,153 @@
+//! The program's place among others on an interface, and its life beyond the agent's.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use evener_core::checksum;
+use evener_core::sessions::Seed;
+use evener_core::tables::{Delta, Tables};
+use evener_core::wire::{Ipv4, protocol};
+use evener_dataplane::Engine;
+use evener_dataplane::server::{self, Hook, Places, Reason, Server};
+use evener_dataplane::xdp::{Mode, Options, XdpEngine, pins};
+use libbpf_rs::libbpf_sys as sys;
+use libbpf_rs::query::ProgInfoIter;
+use zerocopy::IntoBytes;
+
+use crate::again::{call_to_the_end, later};
+use crate::hosts::mac_of;
+use crate::skipped;
+use crate::world::{PORT, listen, on_a_server};
+
+/// The names of the programs that frames meet on their way in, in this order.
+fn programs(ifindex: u32) -> Vec<String> {
+    let (mut ids, mut count, mut flags) = ([0u32; 16], 16, 0);
+    // SAFETY: there is room for as many numbers as `count` says, and all pointers are to locals.
+    let answer = unsafe {
+        sys::bpf_prog_query(
+            ifindex as i32,
+            sys::BPF_TCX_INGRESS,
+            0,
+            &raw mut flags,
+            ids.as_mut_ptr(),
+            &raw mut count,
+        )
+    };
+    assert_eq!(answer, 0);
+    let names: BTreeMap<u32, String> =
+        ProgInfoIter::default().map(|info| (info.id, info.name.to_string_lossy().into_owned())).collect();
+    ids[..count as usize].iter().map(|id| names[id].clone()).collect()
+}
+
+fn director(ifindex: u32) -> XdpEngine {
+    let options = Options {
+        sessions_max: 4096,
+        sessions6_max: 1024,
+        seed: Seed(1, 2),
+        ring_seed: None,
+        mode: Some(Mode::Tc),
+        pins: Some(pins::directory().unwrap()),
+    };
+    let mut engine = XdpEngine::start(options).unwrap();
+    let interfaces = BTreeMap::from([(ifindex, mac_of("in0"))]);
+    let tables = Tables { interfaces, ..Tables::default() };
+    engine.apply(&Delta::between(&Tables::default(), &tables), &Arc::new(tables)).unwrap();
+    engine
+}
+
+#[test]
+fn tunnels_are_opened_first_then_a_director_decides_and_what_stays_is_accepted() {
+    if skipped() {
+        return;
+    }
+    const ORDER: [&str; 3] = ["untunnel_tc", "director_tc", "accept"];
+    on_a_server(Some(PORT), |world| {
+        assert_eq!(programs(world.ifindex), ["accept"]);
+        let engine = director(world.ifindex);
+        assert_eq!(programs(world.ifindex), ["accept", "director_tc"]);
+        let places = Places {
+            tunnels: [(world.ifindex, false)].into(),
+            accept: [world.ifindex].into(),
+            ..Places::default()
+        };
+        for _ in 0..2 {
+            world.server.apply(&world.tables(Some(PORT)), &places).unwrap();
+            assert_eq!(programs(world.ifindex), ORDER);
+        }
+        world.open(&world.call(false, 40_000), &listen(false, PORT));
+        Box::new(engine).leave(false).unwrap();
+        world.server.apply(&world.tables(None), &Places::default()).unwrap();
+        assert_eq!(programs(world.ifindex), [""; 0]);
+    });
+}
+
+#[test]
+fn the_next_agent_finds_program_keys_and_counts() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let listener = listen(false, PORT);
+        world.open(&world.call(false, 40_000), &listener);
+        // Nothing is taken back when a server is dropped, as by a kill.
+        world.server = Server::start(server::directory().unwrap()).unwrap();
+        assert_eq!(world.server.attached().collect::<Vec<_>>(), [(world.ifindex, Hook::Accept)]);
+        world.open(&world.call(false, 40_001), &listener);
+        assert_eq!(world.counts(), [(Reason::Accepted, 2)]);
+        world.serve(Some(PORT));
+        world.open(&world.call(false, 40_002), &listener);
+    });
+}
+
+/// This host's address that tunnels end at, and the director's.
+const OWN: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
+const FROM: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 2);
+
+/// The frame with its packet inside another one (RFC 2003).
+fn in_a_tunnel(frame: &[u8]) -> Vec<u8> {
+    let (ethernet, packet) = frame.split_at(14);
+    let mut outer = Ipv4 {
+        version_ihl: 0x45,
+        tos: 0,
+        total_len: (20 + packet.len() as u16).into(),
+        id: 0.into(),
+        fragment: 0.into(),
+        ttl: 64,
+        protocol: protocol::IPV4,
+        checksum: 0.into(),
+        src: FROM.to_bits().into(),
+        dst: OWN.to_bits().into(),
+    };
+    outer.checksum = checksum::finish(checksum::add(0, outer.as_bytes())).into();
+    [ethernet, outer.as_bytes(), packet].concat()
+}
+
+#[test]
+fn what_comes_out_of_a_tunnel_is_accepted_too_and_clears_its_way() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let tables = server::Tables {
+            addresses: [OWN.into()].into(),
+            directors: [FROM.into()].into(),
+            ..world.tables(Some(PORT))
+        };
+        let places = Places {
+            tunnels: [(world.ifindex, false)].into(),
+            accept: [world.ifindex].into(),
+            ..Places::default()
+        };
+        world.server.apply(&tables, &places).unwrap();
+        world.way = in_a_tunnel;
+        let listener = listen(false, PORT);
+        let first = world.call(false, 40_000);
+        call_to_the_end(world, &first, &listener);
+        let mut stream = world.open(&later(world, &first, 1_000_000), &listener);
+        world.reply(&later(world, &first, 1_000_000), &mut stream, b"hello again");
+        assert_eq!(world.count(Reason::Accepted), 2);
+        assert_eq!(world.count(Reason::TimeWaitCleared), 1);
+        assert!(world.count(Reason::Decapsulated) >= 3);
+    });
+}

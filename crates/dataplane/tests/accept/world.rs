@@ -1,0 +1,227 @@
+//! A server with its programs, and a link by which a director's frames reach it.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use evener_core::cookie::{Ends, Keys};
+use evener_core::farm::Protocol;
+use evener_core::sessions::Seed;
+use evener_core::tables::VipKey;
+use evener_core::wire::{Mac, TCP_RST};
+use evener_dataplane::link::{EtherType, LinkSocket};
+use evener_dataplane::server::{self, Offer, Places, Reason, Server, Tables};
+
+use crate::call::{Call, Heard, Offered};
+use crate::hosts::{CLIENT, Host, NEVER, SOON, VIP, index_of, mac_of, receive, run};
+
+pub const PORT: u16 = 80;
+pub const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x100);
+pub const CLIENT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x7, 0, 0, 0, 0, 7);
+pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
+/// What clients of today offer.
+pub const USUAL: Offered = Offered { mss: 1460, scale: Some(9) };
+
+/// IPv4, and IPv6.
+pub const FAMILIES: [bool; 2] = [false, true];
+
+pub struct World {
+    pub server: Server,
+    pub keys: Keys,
+    pub ifindex: u32,
+    /// How the director sends frames on.
+    pub way: fn(&[u8]) -> Vec<u8>,
+    link: LinkSocket,
+    macs: (Mac, Mac),
+    _director: Host,
+}
+
+/// Does `work` on a server whose service has its listener at `listener`.
+pub fn on_a_server(listener: Option<u16>, work: impl FnOnce(&mut World) + Send) {
+    let director = Host::new("director");
+    let host = Host::new("server");
+    director.cable("out0", &host, "in0");
+    host.enter(|| {
+        let mut world = World::set_up(director, listener);
+        work(&mut world);
+        world.server.leave(false).unwrap();
+    });
+}
+
+impl World {
+    fn set_up(director: Host, listener: Option<u16>) -> World {
+        let (link, client_mac) =
+            director.enter(|| (LinkSocket::open(index_of("out0"), EtherType::All).unwrap(), mac_of("out0")));
+        for setting in ["all", "lo", "in0"] {
+            set(&format!("ipv6/conf/{setting}/disable_ipv6"), "0");
+        }
+        run(&format!("ip addr add {VIP}/32 dev lo"));
+        run(&format!("ip addr add {VIP6}/128 dev lo nodad"));
+        run(&format!("ip route add {CLIENT}/32 dev in0"));
+        run(&format!("ip -6 route add {CLIENT6}/128 dev in0"));
+        run(&format!("ip neigh add {CLIENT} lladdr {client_mac} dev in0"));
+        run(&format!("ip neigh add {CLIENT6} lladdr {client_mac} dev in0"));
+        let keys = Keys::at(1_000_000, |epoch| Seed(epoch, !epoch));
+        let mut world = World {
+            server: Server::start(server::directory().unwrap()).unwrap(),
+            keys,
+            ifindex: index_of("in0"),
+            way: <[u8]>::to_vec,
+            link,
+            macs: (client_mac, mac_of("in0")),
+            _director: director,
+        };
+        world.serve(listener);
+        world.server.set_cookie_keys(&keys.keys).unwrap();
+        world
+    }
+
+    /// Has the programs know of the service.
+    pub fn serve(&mut self, listener: Option<u16>) {
+        let places = Places { accept: [self.ifindex].into(), ..Places::default() };
+        self.server.apply(&self.tables(listener), &places).unwrap();
+    }
+
+    pub fn tables(&self, listener: Option<u16>) -> Tables {
+        let key = |address: IpAddr| VipKey { address, port: PORT, protocol: Protocol::Tcp };
+        let offer = Offer { listener, ..Offer::default() };
+        let services = BTreeMap::from([VIP.into(), VIP6.into()].map(|address| (key(address), offer)));
+        Tables { services, ..Tables::default() }
+    }
+
+    /// A client's call that the director has answered.
+    pub fn call(&self, v6: bool, port: u16) -> Call {
+        self.call_with(v6, port, 1_000, USUAL)
+    }
+
+    pub fn call_with(&self, v6: bool, port: u16, isn: u32, offered: Offered) -> Call {
+        let client = if v6 { CLIENT6.into() } else { IpAddr::from(CLIENT) };
+        let ends = Ends { client: SocketAddr::new(client, port), service: SocketAddr::new(vip(v6), PORT) };
+        Call::new(&self.keys, ends, isn, offered)
+    }
+
+    pub fn send(&self, call: &Call, segment: &[u8]) {
+        let frame = call.frame(self.macs.0, self.macs.1, segment);
+        self.link.send(&(self.way)(&frame)).unwrap();
+    }
+
+    /// The server's next segment for this call.
+    pub fn hear(&self, call: &Call, wait: Duration) -> Option<Heard> {
+        let end = Instant::now() + wait;
+        loop {
+            let frame = receive(&self.link, end.saturating_duration_since(Instant::now()))?;
+            if let Some(heard) = call.heard(&frame) {
+                return Some(heard);
+            }
+        }
+    }
+
+    /// The next one with any of these flags.
+    pub fn hear_flags(&self, call: &Call, flags: u8) -> Heard {
+        loop {
+            let heard = self.hear(call, SOON).expect("a segment with these flags");
+            if heard.flags & flags != 0 {
+                return heard;
+            }
+        }
+    }
+
+    pub fn hear_data(&self, call: &Call) -> Heard {
+        loop {
+            let heard = self.hear(call, SOON).expect("a segment with data");
+            assert_eq!(heard.flags & TCP_RST, 0, "{heard:?}");
+            if !heard.data.is_empty() {
+                return heard;
+            }
+        }
+    }
+
+    /// Sends a segment that the server must answer by a reset, and nothing else.
+    pub fn is_reset(&self, call: &Call, segment: &[u8], listener: &TcpListener) {
+        self.send(call, segment);
+        let heard = self.hear(call, SOON).expect("a reset");
+        assert_eq!(heard.flags & TCP_RST, TCP_RST, "{heard:?}");
+        assert!(accept(listener, NEVER).is_none());
+    }
+
+    /// Opens a connection by its first data segment, and reads that from it.
+    pub fn open(&self, call: &Call, listener: &TcpListener) -> TcpStream {
+        self.send(call, &call.first(REQUEST));
+        let (mut stream, peer) = accept(listener, SOON).expect("a connection");
+        assert_eq!((peer, stream.local_addr().unwrap()), (call.ends.client, call.ends.service));
+        assert_eq!(read(&mut stream, REQUEST.len()), REQUEST);
+        stream
+    }
+
+    /// Has the server say something, and the client hear it.
+    pub fn reply(&self, call: &Call, stream: &mut TcpStream, text: &[u8]) {
+        stream.write_all(text).unwrap();
+        let heard = self.hear_data(call);
+        assert_eq!((heard.seq, heard.ack, heard.data.as_slice()), (1, 1 + REQUEST.len() as u32, text));
+    }
+
+    pub fn count(&self, reason: Reason) -> u64 {
+        self.server.counters().unwrap()[&reason]
+    }
+
+    /// The reasons that were counted.
+    pub fn counts(&self) -> Vec<(Reason, u64)> {
+        self.server.counters().unwrap().into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+pub fn vip(v6: bool) -> IpAddr {
+    if v6 { VIP6.into() } else { VIP.into() }
+}
+
+pub fn set(setting: &str, value: &str) {
+    std::fs::write(format!("/proc/sys/net/{setting}"), value).unwrap();
+}
+
+pub fn listen(v6: bool, port: u16) -> TcpListener {
+    TcpListener::bind((vip(v6), port)).unwrap()
+}
+
+/// The next connection, if one comes in time, and whose it is.
+pub fn accept(listener: &TcpListener, wait: Duration) -> Option<(TcpStream, SocketAddr)> {
+    listener.set_nonblocking(true).unwrap();
+    let end = Instant::now() + wait;
+    loop {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(SOON)).unwrap();
+                return Some((stream, peer));
+            }
+            Err(_) if Instant::now() > end => return None,
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+pub fn read(stream: &mut TcpStream, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// How many sockets of the namespace are in a state, by the words of ss(8).
+pub fn sockets(state: &str) -> usize {
+    run(&format!("ss -Htan state {state}")).lines().count()
+}
+
+/// Waits until there are as many.
+pub fn wait_for(state: &str, count: usize) {
+    let end = Instant::now() + SOON;
+    while sockets(state) != count {
+        assert!(Instant::now() < end, "{} sockets in {state}", sockets(state));
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What the kernel knows of its one established connection.
+pub fn knowledge() -> String {
+    run("ss -Htino state established")
+}
