@@ -5,9 +5,10 @@
 //! of the C in `bpf/`; the same packets go through both and must come out alike.
 //!
 //! * packet side: [`wire`] · [`packet`] · [`parse`] · [`sessions`] · [`select`] · [`rewrite`] · [`decide`] ·
-//!   [`reason`] · [`arrival`]; and what they ask of their surroundings: [`routes`] · [`fragments`] · [`ports`] ·
+//!   [`reason`] · [`arrival`] · [`cookie`] · [`content`]; and what they ask of their surroundings: [`routes`] · [`fragments`] · [`ports`] ·
 //!   [`lease`]
 //! * farm side: [`farm`] · [`health`] · [`membership`] · [`peers`] · [`load`] · [`policy`] · [`plan`]
+//! * between hosts: [`lccp`]
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]

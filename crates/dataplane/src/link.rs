@@ -17,10 +17,14 @@ pub use libc::sock_filter as Instruction;
 /// Frames of which kind a [`LinkSocket`] receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EtherType {
-    /// Any.
+    /// Any. The kernel hands copies out before traffic control sees a frame; what a filter refuses costs little.
     All,
-    /// This one only, as in [`evener_core::wire::ETHERTYPE_ARP`].
+    /// This one only, as in [`evener_core::wire::ETHERTYPE_ARP`]. Not for IP where connections are handed over to this
+    /// host: such a socket shares frames with the host's stack behind traffic control, and a shared frame loses
+    /// the socket that a program there has given it.
     Only(u16),
+    /// None: it only sends.
+    None,
 }
 
 impl EtherType {
@@ -29,6 +33,7 @@ impl EtherType {
         match self {
             EtherType::All => (libc::ETH_P_ALL as u16).to_be(),
             EtherType::Only(number) => number.to_be(),
+            EtherType::None => 0,
         }
     }
 }

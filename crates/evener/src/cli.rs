@@ -1,5 +1,7 @@
 //! The command line: one definition, from which help, man pages and completions come.
 
+mod request;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{ExitCode, Termination};
@@ -8,6 +10,8 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use evener_dataplane::server::Hook;
+
+pub use request::WebRequest;
 
 /// Where the configuration is unless it is named.
 pub const CONFIG_FILE: &str = "/etc/evener/evener.toml";
@@ -76,7 +80,7 @@ pub enum Command {
     Hosts(View),
     /// Show the sessions
     Sessions(Sessions),
-    /// Say which server a flow gets, and why
+    /// Say which server a flow or a request gets, and why
     Explain(Explain),
     /// Look for what is wrong with host, network and servers
     Doctor(Doctor),
@@ -204,16 +208,31 @@ pub struct Sessions {
 
 /// `evener explain`
 #[derive(Debug, Args)]
+#[command(override_usage = "\
+evener explain [OPTIONS] <CLIENT_IP:PORT> <VIP:PORT>
+       evener explain [OPTIONS] --request <REQUEST> [<CLIENT_IP:PORT> <VIP:PORT>]")]
 pub struct Explain {
     /// Where the flow comes from
-    #[arg(value_name = "CLIENT_IP:PORT")]
-    pub client: SocketAddr,
+    #[arg(value_name = "CLIENT_IP:PORT", required_unless_present = "request", requires = "vip")]
+    pub client: Option<SocketAddr>,
     /// The service address it goes to
-    #[arg(value_name = "VIP:PORT")]
-    pub vip: SocketAddr,
+    #[arg(value_name = "VIP:PORT", required_unless_present = "request")]
+    pub vip: Option<SocketAddr>,
     /// Its transport
-    #[arg(long, value_name = "tcp|udp", hide_possible_values = true, default_value = "tcp")]
+    #[arg(
+        long,
+        value_name = "tcp|udp",
+        hide_possible_values = true,
+        default_value = "tcp",
+        conflicts_with = "request"
+    )]
     pub protocol: Protocol,
+    /// What a client asks for, as in 'HEAD http://img.example.com/a.png'; of https:// only the host counts
+    #[arg(long, value_name = "REQUEST")]
+    pub request: Option<WebRequest>,
+    /// The service that the request is for; found by its address or port unless named
+    #[arg(long, value_name = "NAME", requires = "request", conflicts_with = "client")]
+    pub service: Option<String>,
     /// How to show it.
     #[command(flatten)]
     pub view: View,

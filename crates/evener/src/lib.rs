@@ -12,4 +12,5 @@ pub mod doctor;
 pub mod network;
 pub mod probe;
 pub mod secret;
+mod handoff;
 mod spelling;

@@ -4,8 +4,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use evener_core::cookie::Keys;
 use evener_core::peers::{KEY_LEN, Secret, SecretError};
+use evener_core::sessions::Seed;
 
 /// A file with more is no key file.
 const FILE_BYTES: u64 = 64 * 1024;
@@ -49,6 +52,15 @@ pub fn read(path: &Path) -> Result<Secret, ReadError> {
     }
     Secret::parse(&String::from_utf8_lossy(&bytes))
         .map_err(|source| ReadError::Text { path: path.to_owned(), source })
+}
+
+/// What the keys of cookies are derived by, with the number of their epoch.
+const COOKIE_LABEL: &str = "evener cookie";
+
+/// The keys of cookies at this time of day: all hosts that have the secret come to the same ones.
+pub(crate) fn cookie_keys(secret: &Secret) -> Keys {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Keys::at(now.as_secs(), |epoch| Seed::from_bytes(secret.derive_short(&format!("{COOKIE_LABEL} {epoch}"))))
 }
 
 /// Writes a new secret, for its owner alone. A file that is there is never written over: its farm would fall apart.

@@ -13,9 +13,9 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use evener::admin::views::{Explanation, Host, Server, Service, Session, Status};
+use evener::admin::views::{Dispatch, Explanation, Host, Server, Service, Session, Status};
 use evener::admin::{self, metrics};
-use evener::control::request::{Handle, Request};
+use evener::control::request::{Flow, Handle, Request, Subject};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -42,6 +42,7 @@ fn status() -> Status {
         refused: counts(&[("own_mac", 2)]),
         interfaces: vec!["eth0".into()],
         peers: counts(&[("accepted", 77), ("forged", 3)]),
+        asked: counts(&[("given", 5)]),
     }
 }
 
@@ -125,6 +126,34 @@ fn sessions() -> Vec<Session> {
     }]
 }
 
+fn explanation(subject: &Subject) -> Explanation {
+    let line = |flow: &Flow| format!("{} {} to {}", flow.protocol, flow.client, flow.vip);
+    let service = Some("web".to_owned());
+    match subject {
+        Subject::Flow(flow) if flow.vip.port() == 81 => {
+            Explanation { service, because: vec![line(flow)], waits: true, ..Explanation::default() }
+        }
+        Subject::Flow(flow) => Explanation {
+            service,
+            server: Some("web2".into()),
+            because: vec![line(flow), "so.".into()],
+            ..Explanation::default()
+        },
+        Subject::Request { request, flow, service: named } => Explanation {
+            service,
+            server: flow.is_some().then(|| "web2".into()),
+            because: vec![format!("{request} {named:?} {:?}", flow.as_ref().map(line))],
+            waits: flow.is_none(),
+            request: Some(Dispatch {
+                route: Some(2),
+                pattern: Some("path /img/*".into()),
+                servers: vec!["web1".into(), "web2".into()],
+                asked: false,
+            }),
+        },
+    }
+}
+
 /// Answers as the control loop would; what was asked shows in the answers.
 async fn control(mut requests: mpsc::Receiver<Request>) {
     // Whoever hung up meanwhile needs no answer.
@@ -141,11 +170,7 @@ async fn control(mut requests: mpsc::Receiver<Request>) {
                 }
                 drop(answer.send(if filter.limit == Some(0) { Vec::new() } else { found }));
             }
-            Request::Explain(flow, answer) => drop(answer.send(Explanation {
-                service: Some("web".into()),
-                server: Some("web2".into()),
-                because: vec![format!("{} {} to {}", flow.protocol, flow.client, flow.vip), "so.".into()],
-            })),
+            Request::Explain(subject, answer) => drop(answer.send(explanation(&subject))),
             Request::Drain { service, server, drain, answer } => drop(answer.send(match server.as_str() {
                 "nobody" => Err(format!("Service {service} has no server {server}.")),
                 _ => Ok(format!("{service:?} {server:?} drains: {drain}.")),
@@ -282,6 +307,9 @@ fn queries_reach_the_control_loop() {
     let flow = "/v1/explain?client=%5B2001:db8::7%5D:40000&vip=%5B2001:db8::100%5D:80";
     let because = &parsed(daemon.tcp("GET", flow))["because"][0];
     assert_eq!(because, "tcp [2001:db8::7]:40000 to [2001:db8::100]:80");
+    let request = "/v1/explain?request=HEAD%20http://a.example/x?y%26z&service=web";
+    let because = &parsed(daemon.tcp("GET", request))["because"][0];
+    assert_eq!(because, "HEAD http://a.example/x?y&z Some(\"web\") None");
 }
 
 #[test]
@@ -292,6 +320,9 @@ fn bad_requests_are_answered_in_sentences() {
         ("/v1/sessions?limit=-1", "limit: invalid digit"),
         ("/v1/sessions?clinet=198.51.100.7", "unknown field `clinet`"),
         ("/v1/explain?client=198.51.100.7:1", "missing field `vip`"),
+        ("/v1/explain", "missing field `client`"),
+        ("/v1/explain?vip=192.0.2.100:80&request=http://a/", "missing field `client`"),
+        ("/v1/explain?request=a.example", "request is \"a.example\": write it as in"),
         ("/v1/explain?client=198.51.100.7&vip=192.0.2.100:80", "client is \"198.51.100.7\""),
         ("/v1/explain?client=198.51.100.7:1&vip=192.0.2.100:80&protocol=sctp", "write tcp or udp"),
     ];
@@ -470,6 +501,7 @@ fn people_see_tables() {
     adopted:        yes: it carries on with what an earlier daemon left running
     reload failed:  evener.toml: 2 errors
                     second line
+    asked:          5 given
     packets:        1.2M forwarded, 7 no_server
     refused ARP:    2 own_mac
     datagrams:      77 accepted, 3 forged
@@ -477,6 +509,19 @@ fn people_see_tables() {
     insta::assert_snapshot!(daemon.shown(&["explain", "198.51.100.7:40000", "192.0.2.100:80"]), @r#"
     tcp 198.51.100.7:40000 to 192.0.2.100:80.
     so.
+    => web/web2
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["explain", "198.51.100.7:40000", "192.0.2.100:81"]), @r#"
+    tcp 198.51.100.7:40000 to 192.0.2.100:81.
+    => a server of web, by what is asked for
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["explain", "--request", "http://a.example/?b&c", "--service", "w"]), @r#"
+    http://a.example/?b&c Some("w") None.
+    => one of web1, web2
+    "#);
+    let flow = ["explain", "--request", "https://a.example", "198.51.100.7:40000", "192.0.2.100:80"];
+    insta::assert_snapshot!(daemon.shown(&flow), @r#"
+    https://a.example None Some("tcp 198.51.100.7:40000 to 192.0.2.100:80").
     => web/web2
     "#);
     insta::assert_snapshot!(daemon.shown(&["sessions", "--limit", "1"]), @r#"

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use evener::config::{self, EngineKind, XdpMode};
+use evener::config::{self, Config, EngineKind, Problems, XdpMode};
 use evener_core::farm::{Discover, Encapsulation, HealthKind, Method};
 
 #[test]
@@ -61,6 +61,16 @@ fn the_example_shows_the_defaults() {
             { name = "host2", address = "192.0.2.32", publish = ["192.0.2.122", "2001:db8::122"], weight = 0 },
         ]
         [[service]]
+        name = "pages"
+        address = "192.0.2.130:80"
+        method = "handoff"
+        mtu = 1400
+        server = [{ name = "page1", address = "192.0.2.41" }, { name = "image1", address = "198.51.100.42" }]
+        route = [
+            { host = "img.example.com", servers = ["image1"] },
+            { host = "*.example.com", path = "/img/*", methods = ["GET", "HEAD"], servers = ["image1"] },
+        ]
+        [[service]]
         name = "found"
         addresses = ["192.0.2.101:80", "192.0.2.101:443"]
         discover = "arp"
@@ -111,6 +121,93 @@ fn every_method_is_read() {
 }
 
 #[test]
+fn routes_keep_their_order() {
+    let config = config::load(Path::new("tests/check/lccp.toml")).unwrap();
+    let [service] = config.services.try_into().unwrap();
+    assert_eq!((service.method, service.announce, service.clamp_mss), (Method::Handoff, true, true));
+    assert_eq!((service.encapsulation, service.tunnel_mtu), (Encapsulation::Gue, Some(1400)));
+    assert_eq!(service.health.kind, HealthKind::Tcp);
+    let text = |part: Option<String>| part.unwrap_or_default();
+    let routes: Vec<_> = service
+        .routes
+        .iter()
+        .map(|route| {
+            let host = text(route.host.as_ref().map(ToString::to_string));
+            let path = text(route.path.as_ref().map(ToString::to_string));
+            (host, path, route.methods.join(" "), route.servers.join(" "))
+        })
+        .collect();
+    let expected = [
+        ("*.img.example.com", "", "", "img1"),
+        ("img.example.com", "/img/*", "GET HEAD", "img1 web2"),
+        ("", "/img/*.php", "POST", "web1"),
+        ("", "/img/*", "", "web2"),
+        ("", "/report-??.pdf", "", "web1"),
+        ("", "", "", "web1 web2"),
+    ];
+    let expected = expected.map(|(host, path, methods, servers)| {
+        (host.to_owned(), path.to_owned(), methods.to_owned(), servers.to_owned())
+    });
+    assert_eq!(routes, expected);
+}
+
+/// Whether a second route is said never to win behind a first one.
+fn never_wins(first: &str, second: &str) -> bool {
+    let route = |keys: &str| format!("[[service.route]]\nservers = 'a'\n{keys}\n");
+    let text = format!(
+        "farm.secret_file = 'key'\n[[service]]\naddress = '192.0.2.100:80'\nmethod = 'handoff'\n\
+         server = [{{ name = 'a', address = '192.0.2.11' }}]\n{}{}",
+        route(first),
+        route(second)
+    );
+    match config::parse(&text, "two.toml") {
+        Ok(_) => false,
+        Err(problems) => {
+            let problems = problems.to_string();
+            assert!(problems.contains("never wins") && problems.ends_with("1 error"), "{problems}");
+            true
+        }
+    }
+}
+
+#[test]
+fn a_route_never_wins_behind_one_that_takes_all_of_it() {
+    let same = [
+        ("", "host = 'a.example'"),
+        ("", ""),
+        ("host = '*.example'", "host = 'a.b.EXAMPLE'"),
+        ("host = '*.example'", "host = '*.b.example'"),
+        ("host = 'a.example'", "host = 'a.example'\npath = '/x'\nmethods = 'GET'"),
+        ("path = '/*'", "path = '/'"),
+        ("path = '/a/*'", "path = '/a/b/*'"),
+        ("path = '/a/*'", "path = '/a/*.png'"),
+        ("path = '/a/?'", "host = 'a.example'\npath = '/a/?'"),
+        ("methods = ['GET', 'HEAD']", "path = '/a'\nmethods = 'HEAD'"),
+    ];
+    for (first, second) in same {
+        assert!(never_wins(first, second), "{first:?} before {second:?}");
+    }
+    let other = [
+        ("host = 'a.example'", "host = 'b.example'"),
+        ("host = '*.a.example'", "host = 'a.example'"),
+        ("host = '*.a.example'", "host = '*.example'"),
+        ("host = 'a.example'", ""),
+        // it takes hellos too, which have no path
+        ("path = '/*'", "host = 'a.example'"),
+        ("methods = 'GET'", ""),
+        ("methods = 'GET'", "methods = ['GET', 'HEAD']"),
+        ("path = '/a/*'", "path = '/a'"),
+        ("path = '/a/*'", "path = '/ab/*'"),
+        ("path = '/a/*.png'", "path = '/a/*'"),
+        ("path = '/a*/b/*'", "path = '/a*/c'"),
+        ("path = '/a?/*'", "path = '/a'"),
+    ];
+    for (first, second) in other {
+        assert!(!never_wins(first, second), "{first:?} before {second:?}");
+    }
+}
+
+#[test]
 fn ipv6_sessions_have_a_quarter_of_the_room() {
     let text = "engine.sessions_max = 2048\n[[service]]\naddress = '[2001:db8::100]:80'\ndiscover = 'arp'";
     let engine = config::parse(text, "six.toml").unwrap().engine;
@@ -151,4 +248,51 @@ fn there_is_a_limit_to_servers() {
     };
     assert_eq!(farm(256).unwrap().services[0].servers.len(), 256);
     assert!(farm(257).unwrap_err().to_string().contains("lists 257 servers"));
+}
+
+/// Services with so many servers, and routes for one of them each, or for two.
+fn routed(services: usize, servers: usize, routes: impl Fn(usize) -> String) -> Result<Config, Problems> {
+    let listed: String =
+        (0..servers).map(|i| format!("{{ name = 's{i}', address = '10.0.0.{}' }},", i + 1)).collect();
+    let service = |number: usize| {
+        format!(
+            "[[service]]\naddress = '192.0.2.{}:80'\nmethod = 'handoff'\nserver = [{listed}]\n{}",
+            number + 1,
+            routes(number)
+        )
+    };
+    let services: String = (0..services).map(service).collect();
+    config::parse(&format!("farm.secret_file = 'key'\n{services}"), "many.toml")
+}
+
+#[test]
+fn there_is_a_limit_to_routes() {
+    let routes = |count: usize| {
+        (0..count).map(|i| format!("[[service.route]]\npath = '/{i}'\nservers = 's0'\n")).collect::<String>()
+    };
+    assert_eq!(routed(1, 1, |_| routes(10_000)).unwrap().services[0].routes.len(), 10_000);
+    let said = routed(1, 1, |_| routes(10_001)).unwrap_err().to_string();
+    assert!(said.contains("10001 routes") && said.ends_with("1 error"), "{said}");
+    let said = routed(4, 1, |number| routes(if number == 3 { 1 } else { 10_000 })).unwrap_err().to_string();
+    assert!(said.contains("30001 routes together") && said.ends_with("1 error"), "{said}");
+}
+
+#[test]
+fn there_is_a_limit_to_sets_of_servers() {
+    let routes = |count: usize| {
+        let route = |i| {
+            // the same set twice
+            let servers = if i % 2 == 0 {
+                format!("['s{i}', 's{}']", i + 1)
+            } else {
+                format!("['s{i}', 's{}']", i - 1)
+            };
+            format!("[[service.route]]\npath = '/{i}'\nservers = {servers}\n")
+        };
+        (0..2 * count).map(route).collect::<String>()
+    };
+    assert!(routed(2, 62, |_| routes(31)).is_ok(), "2 services with 31 sets each");
+    let said = routed(2, 64, |number| routes(31 + number)).unwrap_err().to_string();
+    assert!(said.contains("2 services and 63 sets of servers that routes name, 65 together"), "{said}");
+    assert!(said.ends_with("1 error"), "{said}");
 }

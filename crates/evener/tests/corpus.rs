@@ -57,6 +57,7 @@ fn line() -> impl Strategy<Value = String> {
         "[engine]",
         "[[service]]",
         "[[service.server]]",
+        "[[service.route]]",
         "[service.health]",
         "[service.timeouts]",
         "[admin]",
@@ -72,6 +73,11 @@ fn line() -> impl Strategy<Value = String> {
         "status",
         "interval",
         "timeout",
+        "host",
+        "path",
+        "methods",
+        "servers",
+        "method",
         "kind",
         "policy",
         "server",
@@ -95,6 +101,8 @@ fn line() -> impl Strategy<Value = String> {
         "= [{ address = \"192.0.2.12\" }]",
         "= 1.5",
         "= \"é",
+        "= \"handoff\"",
+        "= \"/img/*\"",
         "= 1979-05-27",
     ]);
     (key, value).prop_map(|(key, value)| format!("{key} {value}"))

@@ -1,13 +1,12 @@
 //! What a service that hands connections over has besides: routes, a ring for each set of servers that they name, and
 //! the process that is asked.
 
-use alloc::collections::BTreeSet;
 use alloc::format;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::rings::{self, Members};
+use super::slots::pool_names;
 use super::{MemberState, PlannedService, Planner, ServiceState, digest, ways};
 use crate::content::{HashKey, Route, Routes};
 use crate::farm;
@@ -73,8 +72,7 @@ impl Planner<'_> {
         policy: &'static dyn Policy,
         chosen: &[Weighted],
     ) -> Route {
-        let names: BTreeSet<&String> = route.servers.iter().collect();
-        let names: Vec<String> = names.into_iter().cloned().collect();
+        let names = pool_names(route);
         let of_route = |one: &&Weighted| {
             self.plan.servers.get(&one.slot).is_some_and(|server| names.contains(&server.server))
         };

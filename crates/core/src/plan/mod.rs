@@ -204,6 +204,7 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     let policies = check(services)?;
     let numbers = slots.number_services(services.iter().map(|state| state.service));
+    slots.retain_pools(numbers.iter().copied().zip(services.iter().map(|state| state.service)));
     let mut planner = Planner { slots, hosts, previous, plan: Plan::default() };
     planner.plan.tables.interfaces = interfaces.iter().copied().collect();
     for ((state, number), policy) in services.iter().zip(numbers).zip(policies) {
@@ -312,7 +313,8 @@ impl Planner<'_> {
         let ring = rings::ring(self.previous, number, &members, standing.as_ref());
         self.plan.tables.rings.insert(number, ring);
         let own = standing.map_or(NO_SERVER, |standing| standing.own);
-        let handoff = (service.method == Method::Handoff).then(|| self.hand_off(state, number, policy, &chosen));
+        let handoff =
+            (service.method == Method::Handoff).then(|| self.hand_off(state, number, policy, &chosen));
         for key in vip_keys(service) {
             let vip = Vip {
                 id: self.slots.vip_id(key),

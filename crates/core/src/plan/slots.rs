@@ -130,6 +130,16 @@ impl Slots {
         self.services.values().chain(self.pools.values()).all(|taken| *taken != number)
     }
 
+    /// Forgets the rings of sets of servers that no route of these services names any more, so that there is room for
+    /// others. Rings change with the routes in one moment, so a number may be given away at once.
+    pub(super) fn retain_pools<'a>(&mut self, services: impl Iterator<Item = (u16, &'a farm::Service)>) {
+        let named = |(number, service): (u16, &'a farm::Service)| {
+            service.routes.iter().map(move |route| (number, pool_names(route)))
+        };
+        let wanted: BTreeSet<(u16, Vec<String>)> = services.flat_map(named).collect();
+        self.pools.retain(|pool, _| wanted.contains(pool));
+    }
+
     /// The number of the ring of these servers of a service; `None` if there is no room.
     pub(super) fn pool(&mut self, service: u16, servers: &[String]) -> Option<u16> {
         let key = (service, servers.to_vec());
@@ -141,11 +151,16 @@ impl Slots {
         Some(number)
     }
 
-    /// Retires the servers, and forgets the VIPs and rings, that the tables no longer have.
+    /// Retires the servers, and forgets the VIPs, that the tables no longer have.
     pub(super) fn retain(&mut self, tables: &Tables) {
         let gone = self.taken.iter().filter(|slot| !tables.servers.contains_key(slot));
         self.retired = gone.copied().collect();
         self.vips.retain(|key, _| tables.vips.contains_key(key));
-        self.pools.retain(|_, number| tables.rings.contains_key(number));
     }
+}
+
+/// The servers that a route names, each once and in order: routes with the same have one ring.
+pub(super) fn pool_names(route: &farm::Route) -> Vec<String> {
+    let names: BTreeSet<&String> = route.servers.iter().collect();
+    names.into_iter().cloned().collect()
 }

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::{metrics, views};
 use crate::cli::Client;
-use crate::control::request::{Flow, Handle, Request, SessionFilter};
+use crate::control::request::{Flow, Handle, Request, SessionFilter, Subject};
 
 /// How long the control loop may take for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -195,9 +195,41 @@ async fn sessions(
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExplainQuery {
-    client: String,
-    vip: String,
+    client: Option<String>,
+    vip: Option<String>,
     protocol: Option<String>,
+    request: Option<String>,
+    service: Option<String>,
+}
+
+impl ExplainQuery {
+    fn subject(&self) -> Result<Subject, Failure> {
+        let Some(text) = &self.request else { return Ok(Subject::Flow(self.flow()?)) };
+        let request =
+            text.parse().map_err(|help| Failure::bad_request(format!("request is {text:?}: {help}.")))?;
+        let has_flow = self.client.is_some() || self.vip.is_some();
+        let flow = has_flow.then(|| self.flow()).transpose()?;
+        Ok(Subject::Request { request, flow, service: self.service.clone() })
+    }
+
+    fn flow(&self) -> Result<Flow, Failure> {
+        let missing = |name: &str| {
+            Failure::bad_request(format!(
+                "missing field `{name}`: a flow has client and vip, else name a request."
+            ))
+        };
+        Ok(Flow {
+            client: endpoint("client", self.client.as_ref().ok_or_else(|| missing("client"))?)?,
+            vip: endpoint("vip", self.vip.as_ref().ok_or_else(|| missing("vip"))?)?,
+            protocol: match self.protocol.as_deref() {
+                None | Some("tcp") => Protocol::Tcp,
+                Some("udp") => Protocol::Udp,
+                Some(other) => {
+                    return Err(Failure::bad_request(format!("protocol is {other:?}: write tcp or udp.")));
+                }
+            },
+        })
+    }
 }
 
 async fn explain(
@@ -205,18 +237,8 @@ async fn explain(
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> Answer<views::Explanation> {
     let Query(query) = query?;
-    let flow = Flow {
-        client: endpoint("client", &query.client)?,
-        vip: endpoint("vip", &query.vip)?,
-        protocol: match query.protocol.as_deref() {
-            None | Some("tcp") => Protocol::Tcp,
-            Some("udp") => Protocol::Udp,
-            Some(other) => {
-                return Err(Failure::bad_request(format!("protocol is {other:?}: write tcp or udp.")));
-            }
-        },
-    };
-    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Explain(flow, answer)).await?))
+    let subject = query.subject()?;
+    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Explain(subject, answer)).await?))
 }
 
 fn endpoint(what: &str, text: &str) -> Result<SocketAddr, Failure> {

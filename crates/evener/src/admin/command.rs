@@ -103,9 +103,7 @@ fn sessions(args: &Sessions) -> String {
         None => client.address.to_string(),
     });
     let limit = args.limit.map(|limit| limit.to_string());
-    let query = [("service", args.service.clone()), ("client", client), ("limit", limit)];
-    let query = query.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escape(&value?))));
-    format!("/v1/sessions?{}", query.collect::<Vec<_>>().join("&"))
+    with_query("/v1/sessions", [("service", args.service.clone()), ("client", client), ("limit", limit)])
 }
 
 fn explain(args: &Explain) -> String {
@@ -113,8 +111,20 @@ fn explain(args: &Explain) -> String {
         Protocol::Tcp => "tcp",
         Protocol::Udp => "udp",
     };
-    let (client, vip) = (escape(&args.client.to_string()), escape(&args.vip.to_string()));
-    format!("/v1/explain?client={client}&vip={vip}&protocol={protocol}")
+    let query = [
+        ("client", args.client.map(|client| client.to_string())),
+        ("vip", args.vip.map(|vip| vip.to_string())),
+        ("protocol", args.vip.map(|_| protocol.to_owned())),
+        ("request", args.request.as_ref().map(ToString::to_string)),
+        ("service", args.service.clone()),
+    ];
+    with_query("/v1/explain", query)
+}
+
+/// A path with those of the pairs that have a value.
+fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) -> String {
+    let query = query.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escape(&value?))));
+    format!("{path}?{}", query.collect::<Vec<_>>().join("&"))
 }
 
 fn drain(order: &str, args: &Drain) -> String {

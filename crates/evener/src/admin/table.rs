@@ -141,6 +141,9 @@ pub(super) fn status(status: &Status) -> String {
     if let Some(error) = &status.reload_error {
         facts.push(("reload failed", error.clone()));
     }
+    if !status.asked.is_empty() {
+        facts.push(("asked", counts(&status.asked)));
+    }
     facts.push(("packets", counts(&status.packets)));
     facts.push(("refused ARP", counts(&status.refused)));
     if !status.peers.is_empty() {
@@ -176,6 +179,14 @@ pub(super) fn explanation(explanation: &Explanation) -> String {
     let mut text: String = explanation.because.iter().map(|why| sentence(why) + "\n").collect();
     match (&explanation.service, &explanation.server) {
         (Some(service), Some(server)) => text += &format!("=> {}/{}\n", clean(service), clean(server)),
+        (Some(_), None) if explanation.waits && explanation.request.is_some() => {
+            let servers = explanation.request.iter().flat_map(|request| &request.servers);
+            let servers: Vec<String> = servers.map(|server| clean(server)).collect();
+            text += &format!("=> one of {}\n", servers.join(", "));
+        }
+        (Some(service), None) if explanation.waits => {
+            text += &format!("=> a server of {}, by what is asked for\n", clean(service));
+        }
         (Some(service), None) => text += &format!("=> no server of {}\n", clean(service)),
         (None, _) => text += "=> no service\n",
     }

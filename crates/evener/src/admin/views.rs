@@ -45,6 +45,9 @@ pub struct Status {
     /// What came of other hosts' datagrams, where every host decides; else empty.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
+    /// What became of connections that were read in application space, where connections are handed over; else empty.
+    #[serde(default)]
+    pub asked: BTreeMap<String, u64>,
 }
 
 /// A host of a farm where every host decides.
@@ -83,7 +86,7 @@ pub struct Service {
     pub addresses: Vec<String>,
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// `l2`, `nat` or `tunnel`.
+    /// `l2`, `nat`, `tunnel` or `handoff`.
     pub method: String,
     /// `director` or `every-host`.
     pub placement: String,
@@ -163,8 +166,8 @@ pub struct Session {
     pub expires_seconds: u64,
 }
 
-/// Which server a flow gets, and why.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Which server a flow or a request gets, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The service, if the address is one's.
     pub service: Option<String>,
@@ -172,4 +175,23 @@ pub struct Explanation {
     pub server: Option<String>,
     /// Sentences, in the order of the decision.
     pub because: Vec<String>,
+    /// Whether the choice waits for what isn't known: what the client asks for, or who it is.
+    #[serde(default)]
+    pub waits: bool,
+    /// What becomes of a request, if one was named.
+    #[serde(default)]
+    pub request: Option<Dispatch>,
+}
+
+/// Who serves a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dispatch {
+    /// The route that takes it, counted from 1 in the order of the file; none if all servers do.
+    pub route: Option<u64>,
+    /// What the route takes, in words.
+    pub pattern: Option<String>,
+    /// Names of the servers that it may go to.
+    pub servers: Vec<String>,
+    /// Whether the data plane leaves the choice to the daemon's own process.
+    pub asked: bool,
 }

@@ -9,6 +9,7 @@ use evener_core::farm::{Method, Protocol};
 use evener_dataplane::server::{self, Hook, Reason};
 
 use super::duties::{self, Duties, Host, Identity, Role, Stance};
+use super::fitness;
 use super::place::{dotted, read_setting};
 use super::state::{self, Done};
 use crate::config::Config;
@@ -41,6 +42,7 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
         findings.extend(way_back(role, config, network));
     }
     findings.extend(tunnels(&roles, config, network, &identity, &host));
+    findings.extend(fitness::findings(&roles, config));
     findings
 }
 
@@ -205,7 +207,7 @@ fn ports(role: &Role<'_>, listening: &Listening) -> Vec<Finding> {
             let port = service.addresses.first().map_or(0, SocketAddr::port);
             role.own.iter().map(|(own, own_port)| SocketAddr::new(*own, own_port.unwrap_or(port))).collect()
         }
-        Method::L2 | Method::Tunnel => service.addresses.iter().copied().collect(),
+        Method::L2 | Method::Tunnel | Method::Handoff => service.addresses.iter().copied().collect(),
     };
     wanted
         .into_iter()
@@ -316,14 +318,15 @@ fn reverse_paths(duties: &Duties) -> impl Iterator<Item = Finding> {
 
 fn programs(duties: &Duties, network: &Network) -> Vec<Finding> {
     const CHECK: &str = "tunnel program";
-    let Some((_, places)) = &duties.tunnels else { return Vec::new() };
+    let Some((_, places)) = &duties.programs else { return Vec::new() };
     let pins = server::existing_directory();
     let attached = pins.as_ref().map(|pins| server::attached(pins)).unwrap_or_default();
     let name =
         |ifindex: &u32| network.interfaces.get(ifindex).map_or("?", |interface| interface.name.as_str());
     let mut findings = Vec::new();
     for ifindex in places.tunnels.keys() {
-        let hook = attached.iter().find(|(there, hook)| there == ifindex && *hook != Hook::Egress);
+        let opens = |hook: &Hook| !matches!(hook, Hook::Egress | Hook::Accept);
+        let hook = attached.iter().find(|(there, hook)| there == ifindex && opens(hook));
         findings.push(match hook {
             Some((_, hook)) => {
                 let message = format!("It runs on {} ({}).", name(ifindex), hook.name());
@@ -363,7 +366,7 @@ fn programs(duties: &Duties, network: &Network) -> Vec<Finding> {
 
 /// Whether what the director sends fits through this host's interfaces.
 fn lengths(role: &Role<'_>, duties: &Duties, network: &Network) -> Vec<Finding> {
-    let (Some((_, places)), Some(mtu)) = (&duties.tunnels, role.service.tunnel_mtu) else {
+    let (Some((_, places)), Some(mtu)) = (&duties.programs, role.service.tunnel_mtu) else {
         return Vec::new();
     };
     let interfaces = places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex));

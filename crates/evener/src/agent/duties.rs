@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use evener_core::farm::{Encapsulation, Method, Protocol, Service};
 use evener_core::tables::VipKey;
-use evener_dataplane::server::{Hook, Places, Tables};
+use evener_dataplane::server::{Hook, Offer, Places, Tables};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -35,12 +35,30 @@ pub(super) struct Role<'a> {
     /// The host's own addresses as the service lists them, with the server's port where it has one of its own;
     /// none with discovery.
     pub(super) own: Vec<(IpAddr, Option<u16>)>,
+    /// Where this host reads for the data plane instead of serving: the ports where connections then arrive, by
+    /// service address.
+    pub(super) ears: BTreeMap<IpAddr, u16>,
 }
 
-impl Role<'_> {
+impl<'a> Role<'a> {
+    fn new(service: &'a Service, own: Vec<(IpAddr, Option<u16>)>) -> Role<'a> {
+        Role { service, own, ears: BTreeMap::new() }
+    }
+
     /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a second chance.
     pub(super) fn has_tunnels(&self) -> bool {
         self.service.method == Method::Tunnel || self.service.is_on_every_host()
+    }
+
+    /// Whether connections are handed over to it.
+    pub(super) fn is_handed_over(&self) -> bool {
+        self.service.method == Method::Handoff
+    }
+
+    /// Whether they come in tunnels, from directors beyond this host's links.
+    fn is_handed_over_from_afar(&self, directors: &[IpAddr], network: &Network) -> bool {
+        let mut hops = directors.iter().filter_map(|director| network.next_hop(*director));
+        self.is_handed_over() && self.ears.is_empty() && hops.any(|hop| hop.gateway.is_some())
     }
 
     /// Whether tunnels are the way that most of its packets come, and not the exception.
@@ -104,7 +122,7 @@ pub(super) fn roles<'a>(
             });
             let own: Vec<_> = listed.map(|server| (server.address, server.port)).collect();
             let named = identity.services.contains(&service.name);
-            (named || !own.is_empty()).then_some(Role { service, own })
+            (named || !own.is_empty()).then(|| Role::new(service, own))
         })
         .collect();
     if !roles.is_empty() {
@@ -120,14 +138,20 @@ pub(super) fn roles<'a>(
     })
 }
 
-/// The services that this host serves and decides.
-pub(super) fn resident_roles<'a>(config: &'a Config, network: &Network) -> Vec<Role<'a>> {
+/// The services that this host serves and decides, and those that it hands over, by where connections are read for
+/// them.
+pub(super) fn resident_roles<'a>(
+    config: &'a Config,
+    network: &Network,
+    ears: &BTreeMap<IpAddr, u16>,
+) -> Vec<Role<'a>> {
     let role = |service: &'a Service| {
         let here = service.servers.iter().filter(|server| network.is_local(server.address));
         let own: Vec<_> = here.map(|server| (server.address, server.port)).collect();
-        (!own.is_empty()).then_some(Role { service, own })
+        (!own.is_empty()).then(|| Role::new(service, own))
     };
-    config.every_host().filter_map(role).collect()
+    let asked = |service| Role { ears: ears.clone(), ..Role::new(service, Vec::new()) };
+    config.every_host().filter_map(role).chain(config.handed_over().map(asked)).collect()
 }
 
 /// A service address on an interface.
@@ -151,8 +175,8 @@ pub(super) struct Duties {
     pub(super) settings: BTreeMap<String, Setting>,
     /// Service addresses, and where they are put.
     pub(super) addresses: BTreeSet<Placed>,
-    /// What comes out of tunnels; `None` where no service is reached by one.
-    pub(super) tunnels: Option<(Tables, Places)>,
+    /// What comes out of tunnels, and what is handed over; `None` where no service is reached so.
+    pub(super) programs: Option<(Tables, Places)>,
 }
 
 /// What there is on this host that duties depend on, beyond the network.
@@ -199,7 +223,10 @@ pub(super) fn duties(
     if keeps_silent || answering.iter().any(IpAddr::is_ipv4) {
         setting("ipv4/conf/all/arp_announce".into(), &[2], 2);
     }
-    let tunnelled: Vec<_> = roles.iter().filter(|role| role.has_tunnels()).collect();
+    let tunnelled: Vec<_> = roles
+        .iter()
+        .filter(|role| role.has_tunnels() || role.is_handed_over_from_afar(directors, network))
+        .collect();
     if !tunnelled.is_empty() {
         if directors.is_empty() {
             return Err("[farm] has no `directors`, so tunnels would be accepted from nobody: list the \
@@ -213,7 +240,12 @@ pub(super) fn duties(
             // answered by another interface than their packets come in by.
             duties.settings.insert(path, Setting { right: loose(host.reverse_path_filter), value: 2 });
         }
-        duties.tunnels = Some((tables(&tunnelled, directors, network, &places), places));
+        duties.programs = Some((tables(&tunnelled, directors, network, &places), places));
+    }
+    let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
+    if !handed_over.is_empty() {
+        let (tables, places) = duties.programs.get_or_insert_default();
+        accept(&handed_over, network, host, tables, places);
     }
     Ok(duties)
 }
@@ -263,7 +295,7 @@ fn places(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, host: &H
     let tunnels = leading.chain(holding).filter(usable).map(|i| (i, !host.software.contains(&i))).collect();
     let clamps = roles.iter().any(|role| role.service.clamp_mss && role.service.protocol == Protocol::Tcp);
     let by_routes = network.routes.iter().filter_map(|route| route.ifindex).filter(|_| clamps);
-    Places { tunnels, answers: by_routes.filter(usable).collect(), hook: host.hook }
+    Places { tunnels, answers: by_routes.filter(usable).collect(), accept: BTreeSet::new(), hook: host.hook }
 }
 
 fn tables(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, places: &Places) -> Tables {
@@ -278,12 +310,28 @@ fn tables(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, places: 
         tables.addresses.extend(role.own.iter().map(|(address, _)| *address));
         for vip in &role.service.addresses {
             let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
-            tables
-                .services
-                .insert(key, segment_max(role, vip.ip(), mtu).filter(|_| role.is_tunnelled(network)));
+            let mss = segment_max(role, vip.ip(), mtu).filter(|_| role.is_tunnelled(network));
+            tables.services.insert(key, Offer { mss, listener: None });
         }
     }
     tables
+}
+
+/// Has connections that are handed over made here, whichever link they come by. An engine that gets copies of frames
+/// gives those that are read here to the stack by the loopback interface, and the stack sees no others.
+fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tables, places: &mut Places) {
+    let by_loopback = host.hook == Some(Hook::Generic) && roles.iter().any(|role| !role.ears.is_empty());
+    for role in roles {
+        for vip in &role.service.addresses {
+            let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
+            let port = role.ears.get(&vip.ip()).copied().unwrap_or(vip.port());
+            tables.services.entry(key).or_default().listener = Some(port);
+        }
+    }
+    let is_link = |found: &Interface| found.ethernet && !found.loopback;
+    let takes = |found: &Interface| if by_loopback { found.loopback } else { is_link(found) };
+    let usable = network.interfaces.iter().filter(|(_, found)| found.up && takes(found));
+    places.accept.extend(usable.map(|(ifindex, _)| *ifindex));
 }
 
 /// The largest segment that fits into the tunnel, in bytes (RFC 9293, section 3.7.1); `None` where servers
@@ -382,7 +430,7 @@ mod tests {
         assert_eq!(placed(&silent), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
         assert_eq!(silent.settings["ipv4/conf/all/arp_ignore"].value, 1);
         assert_eq!(silent.settings["ipv4/conf/all/arp_announce"].right, [2]);
-        assert_eq!(silent.tunnels, None);
+        assert_eq!(silent.programs, None);
         let discovered = "[[service]]\nname = \"any\"\naddresses = [\"192.0.2.101:80\", \"[2001:db8::101]:80\"]\ndiscover = \"arp\"\n";
         let serves = Identity { services: vec!["any".into()], ..Identity::default() };
         let answering = asked(discovered, &serves).unwrap();
@@ -406,12 +454,12 @@ mod tests {
         let directors = "[farm]\ndirectors = [\"10.0.0.1\", \"10.9.0.1\"]\n";
         let duties = asked(&format!("{directors}{}", service(keys, "10.0.0.11")), &nobody).unwrap();
         assert_eq!(placed(&duties), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
-        let (tables, places) = duties.tunnels.unwrap();
+        let (tables, places) = duties.programs.unwrap();
         assert_eq!(places.tunnels, BTreeMap::from([(2, false), (3, true)]));
         assert_eq!(places.answers, BTreeSet::from([2, 3]));
         assert_eq!(tables.addresses, BTreeSet::from([ip("10.0.0.11")]));
         assert_eq!(tables.directors, BTreeSet::from([ip("10.0.0.1"), ip("10.9.0.1")]));
-        let offers: Vec<_> = tables.services.values().copied().collect();
+        let offers: Vec<_> = tables.services.values().map(|offer| offer.mss).collect();
         assert_eq!(offers, [Some(1400 - 20 - 12 - 40), Some(1400 - 20 - 12 - 60)]);
         assert_eq!(duties.settings["ipv4/conf/eth1/rp_filter"].right, [0, 2]);
     }

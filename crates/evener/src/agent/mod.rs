@@ -5,6 +5,7 @@
 
 pub mod doctor;
 mod duties;
+mod fitness;
 mod place;
 pub(crate) mod resident;
 mod show;
@@ -17,6 +18,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evener_core::peers::Secret;
 use evener_dataplane::server::{Hook, Reason};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -26,6 +28,7 @@ use crate::cli::{self, Exit};
 use crate::config::{self, Config, Problems};
 use crate::control::paths;
 use crate::network::{self, Network, NetworkError};
+use crate::secret;
 use duties::{Duties, Identity};
 use place::{PlaceError, Site};
 use state::{Lock, State};
@@ -34,6 +37,8 @@ use state::{Lock, State};
 const SETTLE: Duration = Duration::from_millis(200);
 /// An interval at which everything is looked at in any case.
 const LOOK: Duration = Duration::from_secs(10);
+/// How often it is seen to it that keys are those of the time of day; they change once a minute.
+const RENEWAL: Duration = Duration::from_secs(2);
 
 /// Why the agent did not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +58,9 @@ pub(crate) enum AgentError {
     /// Something was refused.
     #[error(transparent)]
     Place(#[from] PlaceError),
+    /// There is no secret, and connections are handed over.
+    #[error(transparent)]
+    Secret(#[from] secret::ReadError),
     /// Something on this host can't be used.
     #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
@@ -67,7 +75,7 @@ impl AgentError {
     /// The exit status that `evener --help` documents.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            AgentError::Config(_) | AgentError::Role(_) => Exit::Failed,
+            AgentError::Config(_) | AgentError::Role(_) | AgentError::Secret(_) => Exit::Failed,
             AgentError::Running(_) => Exit::Running,
             AgentError::Place(error) if error.is_denied() => Exit::Privileges,
             AgentError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -144,6 +152,7 @@ impl Agent {
         let adopted = state.done.is_something();
         let network_changes = network::watch().await?;
         let mut site = Site::open(state)?;
+        site.secret = secret_of(&config)?;
         if let Err(error) = site.fulfil(&duties, &network).await {
             // What was found at work is left as it was found.
             if let Err(left) = site.leave(adopted, &network_now(network).await).await {
@@ -183,11 +192,13 @@ impl Agent {
         eprintln!("evener: ready");
         tell(sd_notify::NotifyState::Ready);
         let mut look = Instant::now() + LOOK;
+        let mut renewal = tokio::time::interval(RENEWAL);
         loop {
             tokio::select! {
                 _ = terminate.recv() => return,
                 _ = interrupt.recv() => return,
                 _ = hangup.recv() => self.reload().await,
+                _ = renewal.tick() => self.site.renew_cookies(),
                 Some(()) = self.network_changes.recv() => look = look.min(Instant::now() + SETTLE),
                 () = sleep_until(look) => {
                     self.look().await;
@@ -216,6 +227,7 @@ impl Agent {
         let duties = what_to_do(&config, &self.identity, self.hook, &network)
             .await
             .map_err(|error| format!("nothing was changed: {error}"))?;
+        self.site.secret = secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.config = config;
         let done = self.site.fulfil(&duties, &network).await;
         done.map_err(|error| format!("{error}; the rest was done, and this is tried again"))
@@ -244,7 +256,7 @@ impl Agent {
         };
         let refused: Vec<String> = counted.iter().filter_map(since).collect();
         if !refused.is_empty() {
-            tracing::warn!("tunnel packets were dropped: {}", refused.join(", "));
+            tracing::warn!("packets were refused: {}", refused.join(", "));
         }
         self.counted = counted;
     }
@@ -280,6 +292,12 @@ impl Trouble {
         }
         self.0 = trouble;
     }
+}
+
+/// The farm's secret, where connections are handed over.
+pub(crate) fn secret_of(config: &Config) -> Result<Option<Secret>, AgentError> {
+    let file = config.farm.secret_file.as_ref().filter(|_| config.hands_over());
+    Ok(file.map(|file| secret::read(file)).transpose()?)
 }
 
 async fn what_to_do(

@@ -6,6 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use evener_core::peers::Secret;
 use evener_dataplane::EngineError;
 use evener_dataplane::server::{self, Hook, Server, ServerError};
 use futures_util::TryStreamExt;
@@ -16,6 +17,7 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo};
 use super::duties::{Duties, Host, Placed};
 use super::state::{Changed, State};
 use crate::network::Network;
+use crate::secret;
 
 const SETTINGS: &str = "/proc/sys/net";
 /// An address lifetime that never ends (RFC 4862, section 5.5.3).
@@ -70,6 +72,8 @@ pub(super) struct Site {
     handle: Handle,
     pub(super) state: State,
     pub(super) server: Option<Server>,
+    /// By which cookies of what is handed over are believed.
+    pub(super) secret: Option<Secret>,
 }
 
 impl Site {
@@ -77,7 +81,7 @@ impl Site {
     pub(super) fn open(state: State) -> Result<Site, PlaceError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(PlaceError::Socket)?;
         tokio::spawn(connection);
-        Ok(Site { handle, state, server: None })
+        Ok(Site { handle, state, server: None, secret: None })
     }
 
     /// Makes the host be as `duties` say. What is refused is left out, and the rest done.
@@ -87,11 +91,11 @@ impl Site {
     pub(super) async fn fulfil(&mut self, duties: &Duties, network: &Network) -> Result<(), PlaceError> {
         // What a program no longer lets out must not reach an address any more either, and an address must
         // not be answered for before the host has been told not to.
-        let mut done = if duties.tunnels.is_none() { self.leave_tunnels() } else { Ok(()) };
+        let mut done = if duties.programs.is_none() { self.leave_programs() } else { Ok(()) };
         done = done.and(self.remove_addresses(duties, network).await);
         done = done.and(self.change_settings(duties));
         done = done.and(self.add_addresses(duties, network).await);
-        done.and(self.dig_tunnels(duties))
+        done.and(self.run_programs(duties))
     }
 
     /// Takes back all that was done, or nothing of it with `keep`.
@@ -106,22 +110,33 @@ impl Site {
         self.state.remove().map_err(PlaceError::State)
     }
 
-    fn dig_tunnels(&mut self, duties: &Duties) -> Result<(), PlaceError> {
-        let Some((tables, places)) = &duties.tunnels else { return Ok(()) };
+    fn run_programs(&mut self, duties: &Duties) -> Result<(), PlaceError> {
+        let Some((tables, places)) = &duties.programs else { return Ok(()) };
         let server = match &mut self.server {
             Some(server) => server,
             none => none.insert(Server::start(server::directory().map_err(ServerError::from)?)?),
         };
         let before: Vec<_> = server.attached().collect();
         server.apply(tables, places)?;
+        if let Some(secret) = &self.secret {
+            server.set_cookie_keys(&secret::cookie_keys(secret).keys)?;
+        }
         for (ifindex, hook) in server.attached().filter(|place| !before.contains(place)) {
-            tracing::info!(ifindex, hook = hook.name(), "the tunnel program runs");
+            tracing::info!(ifindex, hook = hook.name(), "a program runs");
         }
         Ok(())
     }
 
+    /// Has cookies believed by the keys of this time of day.
+    pub(super) fn renew_cookies(&mut self) {
+        let Some((secret, server)) = self.secret.as_ref().zip(self.server.as_mut()) else { return };
+        if let Err(error) = server.set_cookie_keys(&secret::cookie_keys(secret).keys) {
+            tracing::error!(%error, "the keys of cookies are not renewed: nothing can be handed over");
+        }
+    }
+
     /// Ends the programs of this agent and of earlier ones.
-    fn leave_tunnels(&mut self) -> Result<(), PlaceError> {
+    fn leave_programs(&mut self) -> Result<(), PlaceError> {
         if let Some(server) = self.server.take() {
             return Ok(server.leave(false)?);
         }

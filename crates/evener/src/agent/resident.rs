@@ -1,5 +1,9 @@
-//! A host that is director and server at once: what an agent would do here, done by the daemon.
+//! What an agent would do, done by the daemon: on a host that is director and server at once, and where connections
+//! arrive here to be read before they are handed over.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 
 use evener_dataplane::server::Hook;
@@ -7,8 +11,9 @@ use evener_dataplane::server::Hook;
 use super::duties::{self, Identity};
 use super::place::{self, Site};
 use super::state::Lock;
-use super::{AgentError, Trouble, network_now, take_over};
+use super::{AgentError, Trouble, network_now, secret_of, take_over};
 use crate::config::Config;
+use crate::handoff::{Ear, Outcomes, Reader};
 use crate::network::Network;
 
 /// The agent within a daemon.
@@ -17,6 +22,10 @@ pub(crate) struct Resident {
     hook: Hook,
     adopted: bool,
     trouble: Trouble,
+    /// Who reads, where connections are handed over.
+    reader: Option<Reader>,
+    /// Where, by service address.
+    ears: BTreeMap<IpAddr, Ear>,
     _lock: Lock,
 }
 
@@ -26,12 +35,25 @@ impl Resident {
     ///
     /// # Errors
     /// When an agent runs already, or its record can't be read.
-    pub(crate) fn start(directory: &Path, config_path: &Path, copies: bool) -> Result<Resident, AgentError> {
+    pub(crate) fn start(
+        directory: &Path,
+        config_path: &Path,
+        copies: bool,
+        reader: Option<Reader>,
+    ) -> Result<Resident, AgentError> {
         let (state, lock) = take_over(directory, config_path, Identity::default())?;
         let adopted = state.done.is_something();
         // The copy is taken before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
-        Ok(Resident { site: Site::open(state)?, hook, adopted, trouble: Trouble::default(), _lock: lock })
+        Ok(Resident {
+            site: Site::open(state)?,
+            hook,
+            adopted,
+            trouble: Trouble::default(),
+            reader,
+            ears: BTreeMap::new(),
+            _lock: lock,
+        })
     }
 
     /// Makes the host be as its services want it.
@@ -39,11 +61,39 @@ impl Resident {
     /// # Errors
     /// What was refused first; the rest is done.
     pub(crate) async fn fulfil(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
-        let roles = duties::resident_roles(config, network);
+        self.site.secret = secret_of(config)?;
+        self.listen(config)?;
+        let ears = self.ears.iter().map(|(address, ear)| (*address, ear.port)).collect();
+        let roles = duties::resident_roles(config, network, &ears);
         let host = place::host(Some(self.hook)).await;
         let sources: Vec<_> = config.tunnel_sources().into_iter().collect();
         let duties = duties::duties(&roles, &sources, network, &host).map_err(AgentError::Role)?;
         Ok(self.site.fulfil(&duties, network).await?)
+    }
+
+    /// Opens an ear for every address of services whose connections are handed over.
+    fn listen(&mut self, config: &Config) -> Result<(), AgentError> {
+        let Some(reader) = &self.reader else { return Ok(()) };
+        let addresses: BTreeSet<IpAddr> =
+            config.handed_over().flat_map(|service| &service.addresses).map(|address| address.ip()).collect();
+        self.ears.retain(|address, _| addresses.contains(address));
+        for address in addresses {
+            if let Entry::Vacant(place) = self.ears.entry(address) {
+                let unheard = AgentError::io(format!("connections to {address} can't be read here"));
+                place.insert(Ear::open(address, reader).map_err(unheard)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has cookies believed by the keys of this time of day.
+    pub(crate) fn renew_cookies(&mut self) {
+        self.site.renew_cookies();
+    }
+
+    /// What became of connections that were read here.
+    pub(crate) fn outcomes(&self) -> Option<&Outcomes> {
+        self.reader.as_ref().map(|reader| &*reader.outcomes)
     }
 
     /// The same from time to time: interfaces come and go, and so may what was placed on them.

@@ -49,6 +49,10 @@ pub(super) const SILENCE_LEAST: u64 = 4;
 pub(super) const VIPS: usize = 64;
 /// Servers that one service can list.
 pub(super) const SERVERS: usize = SERVICE_SERVERS_MAX;
+/// Routes of one service, and of all together: the data plane has room for twice as many, since a reload has the old ones
+/// and the new ones for a moment.
+pub(super) const ROUTES: usize = 10_000;
+pub(super) const FARM_ROUTES: usize = 30_000;
 pub(super) const SESSIONS: RangeInclusive<u64> = 1_024..=16_777_216;
 pub(super) const THREADS: RangeInclusive<u64> = 1..=256;
 pub(super) const COUNTS: RangeInclusive<u64> = 1..=100;
@@ -66,7 +70,7 @@ pub(super) const REPORT_MS: RangeInclusive<u64> = 100..=60_000;
 pub(super) const IDLE_MS: RangeInclusive<u64> = 100..=86_400_000;
 /// Longest name of a service or server, in characters.
 pub(super) const NAME_CHARS: usize = 64;
-/// Largest file that is read, in bytes.
-pub(super) const FILE_BYTES: usize = 1 << 20;
+/// Largest file that is read, in bytes: all routes that there is room for, with long names.
+pub(super) const FILE_BYTES: usize = 4 << 20;
 /// Problems that are shown; a file with more is most likely not a configuration at all.
 pub(super) const PROBLEMS: usize = 100;

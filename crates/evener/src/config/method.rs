@@ -2,15 +2,16 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Encapsulation, Method, Placement};
+use evener_core::farm::{Encapsulation, Method, Placement, Protocol};
 use toml::Spanned;
 
 use super::problems::Problem;
 use super::section::Section;
 use super::{defaults, values};
 
-const METHODS: [(&str, Method); 3] = [("l2", Method::L2), ("nat", Method::Nat), ("tunnel", Method::Tunnel)];
-const METHODS_LATER: [&str; 3] = ["handoff", "redirect", "dns"];
+const METHODS: [(&str, Method); 4] =
+    [("l2", Method::L2), ("nat", Method::Nat), ("tunnel", Method::Tunnel), ("handoff", Method::Handoff)];
+const METHODS_LATER: [&str; 2] = ["redirect", "dns"];
 const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
     [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
 
@@ -29,6 +30,7 @@ impl Reach {
     pub(super) fn read(
         section: &mut Section<'_>,
         addresses: &[Spanned<SocketAddr>],
+        protocol: Protocol,
         placement: Placement,
     ) -> Reach {
         let method = section.get("method", values::choice(&METHODS, &METHODS_LATER));
@@ -44,14 +46,20 @@ impl Reach {
             tunnel_mtu: section.get("mtu", values::count(defaults::TUNNEL_MTU)).map(Spanned::into_inner),
             clamp_mss: section.or("clamp_mss", values::flag, true),
         };
-        reach.only_with(section, Method::Nat, &["source_nat"]);
+        reach.only_with(section, &[Method::Nat], &["source_nat"]);
         // Hosts that aren't on the link are reached by a tunnel, whatever the method.
         if placement == Placement::Director {
-            reach.only_with(section, Method::Tunnel, &["encapsulation", "mtu", "clamp_mss"]);
+            reach.only_with(section, &[Method::Tunnel, Method::Handoff], &["encapsulation", "mtu"]);
+            // With a handoff it is the director who offers clients a segment size.
+            reach.only_with(section, &[Method::Tunnel], &["clamp_mss"]);
         }
-        if reach.written == Some(Method::Nat) {
-            one_family(section, addresses);
-            needs_director(section, placement);
+        match reach.written {
+            Some(Method::Nat) => {
+                one_family(section, addresses);
+                needs_director(section, placement);
+            }
+            Some(Method::Handoff) => can_be_handed_over(section, protocol, placement),
+            _ => {}
         }
         reach
     }
@@ -66,22 +74,41 @@ impl Reach {
         match (self.written, placement) {
             (Some(Method::Nat), _) => Some("method \"nat\""),
             (Some(Method::Tunnel), _) => Some("method \"tunnel\""),
+            (Some(Method::Handoff), _) => Some("method \"handoff\""),
             (_, Placement::EveryHost) => Some("placement \"every-host\""),
             _ => None,
         }
     }
 
-    /// Complains of keys that mean nothing with another method than this.
-    pub(super) fn only_with(&self, section: &Section<'_>, method: Method, keys: &[&'static str]) {
-        let Some(written) = self.written.filter(|written| *written != method) else { return };
+    /// Complains of keys that mean nothing with other methods than these.
+    pub(super) fn only_with(&self, section: &Section<'_>, methods: &[Method], keys: &[&'static str]) {
+        let Some(written) = self.written.filter(|written| !methods.contains(written)) else { return };
+        let named = |beginning: &str| {
+            let named = methods.iter().map(|method| format!("{beginning}\"{method}\""));
+            named.collect::<Vec<_>>().join(" or ")
+        };
         for key in keys {
             if let Some(span) = section.key_span(key) {
                 let message =
-                    format!("`{key}` is only for method \"{method}\"; this service has \"{written}\"");
-                let help = format!("remove it, or write method = \"{method}\"");
+                    format!("`{key}` is only for method {}; this service has \"{written}\"", named(""));
+                let help = format!("remove it, or write {}", named("method = "));
                 section.problem(Problem::new(span, message, help));
             }
         }
+    }
+}
+
+/// Connections are TCP's, and this version hands them over on directors.
+fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Placement) {
+    if let Some(span) = section.key_span("protocol").filter(|_| protocol == Protocol::Udp) {
+        let message = "method \"handoff\" hands over connections, and UDP has none";
+        let help = "remove `protocol`, or use \"l2\", \"nat\" or \"tunnel\"";
+        section.problem(Problem::new(span, message, help));
+    }
+    if let Some(span) = section.key_span("placement").filter(|_| placement == Placement::EveryHost) {
+        let message = "method \"handoff\" with placement \"every-host\" is not in this version of Evener";
+        let help = "write placement = \"director\", or use \"l2\" or \"tunnel\"";
+        section.problem(Problem::new(span, message, help));
     }
 }
 

@@ -10,6 +10,7 @@ mod method;
 mod once;
 mod placement;
 mod problems;
+mod route;
 mod section;
 mod server;
 mod service;
@@ -21,7 +22,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use evener_core::farm::{Protocol, Service};
+use evener_core::farm::{Method, Protocol, Service};
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -48,6 +49,16 @@ impl Config {
     /// The services that every host decides.
     pub fn every_host(&self) -> impl Iterator<Item = &Service> + Clone {
         self.services.iter().filter(|service| service.is_on_every_host())
+    }
+
+    /// The services whose connections are handed over.
+    pub fn handed_over(&self) -> impl Iterator<Item = &Service> + Clone {
+        self.services.iter().filter(|service| service.method == Method::Handoff)
+    }
+
+    /// Whether there are any.
+    pub fn hands_over(&self) -> bool {
+        self.handed_over().next().is_some()
     }
 
     /// From whom servers accept tunnels: directors, and every host that is one.
@@ -108,7 +119,7 @@ pub struct Admin {
 /// What holds for all hosts of the farm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Farm {
-    /// The secret by which hosts of the farm know each other.
+    /// The secret by which hosts of the farm know each other, and connections that are handed over.
     pub secret_file: Option<PathBuf>,
     /// The addresses that servers accept tunnels from: the directors' own.
     pub directors: Vec<IpAddr>,
@@ -220,6 +231,7 @@ fn config(root: &mut Section<'_>) -> Config {
     let placed: Vec<Placed> = placed.into_iter().flatten().collect();
     check_between_services(root, &placed);
     placement::check(root, &farm, &placed);
+    route::check_room(root, &placed);
     Config { engine, admin, farm, services: placed.into_iter().map(|placed| placed.service).collect() }
 }
 

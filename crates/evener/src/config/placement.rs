@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::{Placement, Server};
+use evener_core::farm::{Method, Placement, Server};
 use toml::Spanned;
 
 use super::once::Once;
@@ -70,15 +70,30 @@ pub(super) struct Published {
 
 /// What hosts must agree on before they can know each other.
 pub(super) fn check(root: &Section<'_>, farm: &Farm, placed: &[Placed]) {
-    let every_host = || placed.iter().filter(|placed| placed.service.is_on_every_host());
-    let Some(first) = every_host().next() else { return };
     if farm.secret_file.is_none() {
-        let message = "hosts of placement \"every-host\" know each other by a secret, and [farm] names none";
-        let help = "run `evener keygen FILE` once, copy FILE to every host, and add secret_file = \"FILE\" to [farm]";
-        root.problem(Problem::new(first.name.clone(), message, help));
+        check_secret(root, placed);
     }
+    let every_host = || placed.iter().filter(|placed| placed.service.is_on_every_host());
     check_names(root, every_host());
     check_owners(root, every_host());
+}
+
+/// Complains of the first service that needs the farm's secret.
+fn check_secret(root: &Section<'_>, placed: &[Placed]) {
+    let needs = placed.iter().find_map(|placed| match &placed.service {
+        service if service.is_on_every_host() => {
+            Some((placed, "hosts of placement \"every-host\" know each other by"))
+        }
+        service if service.method == Method::Handoff => {
+            Some((placed, "servers know connections of method \"handoff\" by"))
+        }
+        _ => None,
+    });
+    if let Some((placed, needs)) = needs {
+        let message = format!("{needs} a secret, and [farm] names none");
+        let help = "run `evener keygen FILE` once, copy FILE to every host, and add secret_file = \"FILE\" to [farm]";
+        root.problem(Problem::new(placed.name.clone(), message, help));
+    }
 }
 
 /// A host is the same one in every service.

@@ -24,6 +24,15 @@ pub(super) struct Servers<'a> {
     macs: Once<Mac>,
 }
 
+/// What was read of a service's servers.
+pub(super) struct Listed {
+    pub(super) servers: Vec<Server>,
+    /// The service addresses that they own.
+    pub(super) published: Vec<Published>,
+    /// Whether that is all of them: none had a fault.
+    pub(super) whole: bool,
+}
+
 /// Where a server is, as written.
 struct At {
     address: IpAddr,
@@ -52,12 +61,8 @@ impl<'a> Servers<'a> {
         Servers { service, reach, placement, published: Vec::new(), names, addresses, macs }
     }
 
-    /// Reads all servers, and the service addresses that they own; without any server there must be discovery.
-    pub(super) fn read(
-        mut self,
-        section: &mut Section<'_>,
-        discovered: bool,
-    ) -> (Vec<Server>, Vec<Published>) {
+    /// Reads all servers; without any there must be discovery.
+    pub(super) fn read(mut self, section: &mut Section<'_>, discovered: bool) -> Listed {
         let listed = section.sections("server", |section| self.one(section));
         if !discovered && !section.has("server") {
             section.missing(
@@ -65,7 +70,9 @@ impl<'a> Servers<'a> {
                 "this service has no servers and does not look for any",
                 match self.reach.method() {
                     Method::L2 => "add [[service.server]] with its address, or discover = \"arp\"",
-                    Method::Nat | Method::Tunnel => "add [[service.server]] with its address",
+                    Method::Nat | Method::Tunnel | Method::Handoff => {
+                        "add [[service.server]] with its address"
+                    }
                 },
             );
         }
@@ -74,14 +81,15 @@ impl<'a> Servers<'a> {
             let help = format!("a service can have {}; make several services of it", defaults::SERVERS);
             section.problem(Problem::new(section.span(), message, help));
         }
-        (listed.into_iter().flatten().collect(), self.published)
+        let whole = listed.iter().all(Option::is_some);
+        Listed { servers: listed.into_iter().flatten().collect(), published: self.published, whole }
     }
 
     fn one(&mut self, section: &mut Section<'_>) -> Option<Server> {
         let name = section.get("name", values::name);
         let at = self.place(section);
         let mac = section.get("mac", addresses::mac);
-        self.reach.only_with(section, Method::L2, &["mac"]);
+        self.reach.only_with(section, &[Method::L2], &["mac"]);
         if let (Some(mac), Placement::EveryHost) = (&mac, self.placement) {
             let message = "`mac` is only for placement \"director\": hosts tell each other theirs";
             section.problem(Problem::new(mac.span(), message, "remove it"));
@@ -108,7 +116,7 @@ impl<'a> Servers<'a> {
     fn place(&self, section: &mut Section<'_>) -> Option<At> {
         let address = section.get("address", addresses::server_address);
         let port = section.get("port", values::count::<u16>(defaults::PORTS));
-        self.reach.only_with(section, Method::Nat, &["port"]);
+        self.reach.only_with(section, &[Method::Nat], &["port"]);
         if section.key_span("address").is_none() {
             let help = "add the server's own address, such as address = \"192.0.2.11\"";
             section.missing("address", "this server has no address", help);
@@ -116,7 +124,7 @@ impl<'a> Servers<'a> {
         let address = address?;
         let (span, (ip, beside)) = (address.span(), address.into_inner());
         match (beside, &port, self.reach.written) {
-            (Some(beside), _, Some(written @ (Method::L2 | Method::Tunnel))) => {
+            (Some(beside), _, Some(written @ (Method::L2 | Method::Tunnel | Method::Handoff))) => {
                 let message = format!("`address` has a port: \"{}\"", SocketAddr::new(ip, beside));
                 let help =
                     format!("write \"{ip}\": method \"{written}\" keeps the port that the client asked for");

@@ -10,7 +10,7 @@ use super::placement::{self, Published};
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::server::Servers;
-use super::{addresses, defaults, health, values};
+use super::{addresses, defaults, health, route, values};
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
@@ -22,6 +22,8 @@ pub(super) struct Placed {
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
     /// Those that hosts own.
     pub(super) published: Vec<Published>,
+    /// Where its routes stand, in their order.
+    pub(super) routes: Vec<Span>,
 }
 
 /// Reads one service; `None` if it has no address, which has then been noted.
@@ -30,22 +32,20 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let mut addresses = service_addresses(section);
     let protocol = section.or("protocol", values::choice(&PROTOCOLS, &[]), Protocol::Tcp);
     let placement = placement::read(section);
-    let reach = Reach::read(section, &addresses, placement);
+    let reach = Reach::read(section, &addresses, protocol, placement);
     let policy = section.or("policy", values::policy_name, defaults::POLICY);
     let stateless = placement::stateless(section, placement, policy);
     let discovery = Discovery::read(section, &reach);
-    let (servers, published) = Servers::new(&addresses, &reach, placement).read(section, discovery.wanted);
-    placement::join(&mut addresses, &published);
+    let listed = Servers::new(&addresses, &reach, placement).read(section, discovery.wanted);
+    let routes = route::read(section, &reach, &listed);
+    placement::join(&mut addresses, &listed.published);
     let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
     let health =
         section.section("health", |section| health::read(section, protocol, reach.routed(placement)));
     let timeouts = section.section("timeouts", timeouts);
-    section.later(
-        "route",
-        "routes come with the methods that read requests, and this version has none of those",
-    );
 
     let first = addresses.first()?;
+    let route_spans = routes.iter().map(Spanned::span).collect();
     Some(Placed {
         name: name.as_ref().map_or(first.span(), Spanned::span),
         service: Service {
@@ -66,13 +66,15 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             announce: discovery.announce,
             allow: discovery.allow,
             servers_max: discovery.servers_max,
-            servers,
+            servers: listed.servers,
+            routes: routes.into_iter().map(Spanned::into_inner).collect(),
             health,
             timeouts,
             keep_last,
         },
         addresses,
-        published,
+        published: listed.published,
+        routes: route_spans,
     })
 }
 

@@ -15,6 +15,7 @@ use evener_core::tables::{Delta, Tables};
 use evener_core::wire::Mac;
 use evener_dataplane::{Engine, EngineError};
 
+use super::handoff::Handing;
 use super::hosts::Hosts;
 use super::settings::is_reverse_path_strict;
 use super::ways::Ways;
@@ -58,6 +59,7 @@ pub(super) struct Director {
     pub(super) drained: BTreeSet<ServerName>,
     /// The other hosts, where every one decides.
     pub(super) hosts: Option<Hosts>,
+    pub(super) handing: Handing,
     pub(super) plan: Plan,
     slots: Slots,
     applied: Arc<Tables>,
@@ -105,6 +107,7 @@ impl Director {
             reachable: BTreeSet::new(),
             drained,
             hosts,
+            handing: Handing::default(),
             // Rings that run are what the next ones are held against.
             plan: Plan { tables: running.clone(), ..Plan::default() },
             slots,
@@ -171,6 +174,7 @@ impl Director {
         self.engine.memory().ports.sweep(self.engine.now(), self.is_known());
         for slot in self.slots.retired().collect::<Vec<_>>() {
             self.engine.reset_server(slot)?;
+            self.forget_chosen(slot);
             self.slots.released(slot);
         }
         Ok(())
@@ -330,7 +334,9 @@ impl Director {
         }
         for service in &self.config.services {
             let mut here = service.servers.iter().filter(|server| self.network.is_local(server.address));
-            let serves = service.method != Method::Nat && here.clone().next().is_some();
+            // Where connections are handed over, it is this daemon that put the address here.
+            let serves = service.method == Method::Handoff
+                || service.method != Method::Nat && here.clone().next().is_some();
             for address in service.addresses.iter().filter(|a| !serves && self.network.is_local(a.ip())) {
                 tracing::warn!(
                     service = service.name,
@@ -391,7 +397,7 @@ impl Director {
         service.addresses.iter().find_map(|address| {
             let destination = SocketAddr::new(address.ip(), service.health.port.unwrap_or(address.port()));
             let way = self.probe_way(service, &member, destination)?;
-            Some(Target { destination, way })
+            Some(Target { destination, way, handed_over: self.handed_over(service) })
         })
     }
 
@@ -411,7 +417,8 @@ impl Director {
         }
         let (mac, ifindex) = (member.mac?, member.ifindex?);
         let hop = Hop { ifindex, mac, own_mac: *self.interfaces.get(&ifindex)? };
-        if service.method == Method::Tunnel {
+        let beyond = service.goes_by_link() && member.hop.is_some_and(|hop| !hop.on_link);
+        if service.method == Method::Tunnel || beyond {
             let (to, from) = (member.address?, member.hop?.tunnel);
             let source = if from.is_ipv4() == vip.is_ipv4() {
                 Some(from)

@@ -78,13 +78,19 @@ impl Director {
 
     /// What the plan is to know of this host among others.
     pub(super) fn planned_hosts(&self) -> plan::Hosts {
-        let Some(hosts) = &self.hosts else { return plan::Hosts::default() };
+        let own = plan::Hosts {
+            asks: self.config.hands_over(),
+            seed: self.engine.memory().seed,
+            ..plan::Hosts::default()
+        };
+        let Some(hosts) = &self.hosts else { return own };
         let others: Vec<HostState> = hosts.peers.hosts().into_iter().filter(|host| !host.own).collect();
         let unheard = others.iter().any(|host| host.alive && host.heard_ms.is_none());
         let adopted = hosts.adopted_macs.iter().filter(|_| unheard).copied();
         plan::Hosts {
             owned: hosts.peers.owned().clone(),
             macs: others.iter().flat_map(|host| &host.macs).copied().chain(adopted).collect(),
+            ..own
         }
     }
 

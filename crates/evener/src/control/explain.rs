@@ -1,35 +1,52 @@
 //! Why a flow gets the server it gets, by the decisions of core themselves.
 
+mod request;
+
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evener_core::select::{Counts, select};
-use evener_core::sessions::{SessionKey, ms};
+use evener_core::sessions::{FlowHash, SessionKey, ms};
 use evener_core::tables::{NO_SERVER, Pick, ServerEntry, Vip, VipKey, Way};
 
 use super::director::Director;
-use super::request::Flow;
+use super::request::{Flow, Subject};
 use crate::admin::views::Explanation;
 
 impl Director {
-    /// Which server a flow gets, and why.
-    pub(super) fn explain(&self, flow: &Flow) -> Explanation {
+    /// Which server a flow or a request gets, and why.
+    pub(super) fn explain(&self, subject: &Subject) -> Explanation {
+        match subject {
+            Subject::Flow(flow) => self.explain_flow(flow),
+            Subject::Request { request, flow, service } => {
+                self.explain_request(request, flow.as_ref(), service.as_deref())
+            }
+        }
+    }
+
+    fn explain_flow(&self, flow: &Flow) -> Explanation {
         let key = VipKey { address: flow.vip.ip(), port: flow.vip.port(), protocol: flow.protocol };
         let Some(vip) = self.plan.tables.vips.get(&key) else {
             let because = vec![format!(
                 "no service has {} {}: the packet goes up the director's own stack",
                 flow.protocol, flow.vip
             )];
-            return Explanation { service: None, server: None, because };
+            return Explanation { because, ..Explanation::default() };
         };
         let service = self.plan.services.get(&vip.service);
         let mut because =
             vec![format!("{} {} is service {}", flow.protocol, flow.vip, service.map_or("?", |s| &s.name))];
         let slot = self.explain_choice(flow, vip, &mut because);
-        let server = self.plan.servers.get(&slot).map(|name| name.server.clone());
-        if let Some(entry) = self.plan.tables.servers.get(&slot) {
+        let server = slot.and_then(|slot| self.server_name(slot));
+        if let Some(entry) = slot.and_then(|slot| self.plan.tables.servers.get(&slot)) {
             because.extend(self.explain_way(entry));
         }
-        Explanation { service: service.map(|service| service.name.clone()), server, because }
+        Explanation {
+            service: service.map(|service| service.name.clone()),
+            server,
+            because,
+            waits: slot.is_none(),
+            request: None,
+        }
     }
 
     fn explain_way(&self, entry: &ServerEntry) -> Vec<String> {
@@ -51,37 +68,70 @@ impl Director {
         rewritten.into_iter().chain([frames]).collect()
     }
 
-    fn explain_choice(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> u16 {
-        let memory = self.engine.memory();
-        let key = SessionKey { client: flow.client.ip(), port: flow.client.port(), vip: vip.id };
-        let hash = key.hash(memory.seed);
-        let now = self.engine.now();
-        let name = |slot: u16| self.plan.servers.get(&slot).map_or("no server", |name| name.server.as_str());
-        if let Some(found) = memory.sessions.find(key, hash, now) {
-            let value = found.value;
-            because.push(format!(
-                "there is a session, {}, for {} more seconds: its server is {}",
-                value.state().name(),
-                ms(value.expires().wrapping_sub(now)) / 1000,
-                name(value.server())
-            ));
-            return value.server();
+    /// The server's slot; nothing if it isn't settled yet.
+    fn explain_choice(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
+        if let Some(slot) = self.explain_session(flow, vip, because) {
+            return Some(slot).filter(|_| vip.handoff.is_none() || self.plan.servers.contains_key(&slot));
+        }
+        if vip.handoff.is_some() {
+            because.push(
+                "there is no session: the choice waits for what the client asks for; --request foretells it"
+                    .to_owned(),
+            );
+            return None;
         }
         because.push("there is no session: a new one would be chosen by the policy".to_owned());
+        let hash = self.session_key(flow, vip).ring_hash(self.engine.memory().ring_seed);
+        let (slot, why) = self.pick(vip.service, vip, Some(hash))?;
+        because.push(why);
+        Some(slot)
+    }
+
+    /// The slot that a flow's session names, if there is one.
+    fn explain_session(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
+        let memory = self.engine.memory();
+        let key = self.session_key(flow, vip);
+        let now = self.engine.now();
+        let value = memory.sessions.find(key, key.hash(memory.seed), now)?.value;
+        let server = match self.server_name(value.server()) {
+            Some(name) => format!("its server is {name}"),
+            None if vip.handoff.is_some() => {
+                "this host's own process reads what the client asks for".to_owned()
+            }
+            None => "its server is gone".to_owned(),
+        };
+        because.push(format!(
+            "there is a session, {}, for {} more seconds: {server}",
+            value.state().name(),
+            ms(value.expires().wrapping_sub(now)) / 1000,
+        ));
+        Some(value.server())
+    }
+
+    fn session_key(&self, flow: &Flow, vip: &Vip) -> SessionKey {
+        SessionKey { client: flow.client.ip(), port: flow.client.port(), vip: vip.id }
+    }
+
+    fn server_name(&self, slot: u16) -> Option<String> {
+        self.plan.servers.get(&slot).map(|name| name.server.clone())
+    }
+
+    /// Whom the policy would choose from a ring, and in words why; nothing if that depends on a client who isn't named.
+    fn pick(&self, ring: u16, vip: &Vip, hash: Option<FlowHash>) -> Option<(u16, String)> {
+        let memory = self.engine.memory();
         // Copies, so that asking doesn't move the ring on.
         let cursors: Vec<_> = memory.counts.cursors.iter().map(|n| AtomicU64::new(n.load(Relaxed))).collect();
         let counts = Counts { cursors: &cursors, active: memory.counts.active };
-        let ring_hash = key.ring_hash(memory.ring_seed);
-        let slot = select(&self.plan.tables, counts, vip, ring_hash);
+        let hash = hash.or((vip.pick != Pick::Hash).then_some(FlowHash(0)))?;
+        let slot = select(&self.plan.tables, counts, ring, vip.pick, hash);
         let policy = self.plan.services.get(&vip.service).map_or("?", |service| service.policy);
-        because.push(match (slot, vip.pick) {
+        let name = self.plan.servers.get(&slot).map_or("no server", |name| name.server.as_str());
+        let why = match (slot, vip.pick) {
             (NO_SERVER, _) => format!("{policy}: no server takes new sessions"),
-            (_, Pick::Hash) => {
-                format!("{policy}: slot {} of the hash table is {}", ring_hash.hash_slot(), name(slot))
-            }
-            (_, Pick::Cursor) => format!("{policy}: the ring stands at {}", name(slot)),
-            (_, Pick::Least) => format!("{policy}: {} has the fewest sessions for its weight", name(slot)),
-        });
-        slot
+            (_, Pick::Hash) => format!("{policy}: slot {} of the hash table is {name}", hash.hash_slot()),
+            (_, Pick::Cursor) => format!("{policy}: the ring stands at {name}"),
+            (_, Pick::Least) => format!("{policy}: {name} has the fewest sessions for its weight"),
+        };
+        Some((slot, why))
     }
 }

@@ -3,6 +3,7 @@
 mod director;
 mod every_host;
 mod explain;
+mod handoff;
 pub(crate) mod hosts;
 mod lock;
 mod neighbours;
@@ -29,6 +30,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::agent::resident::Resident;
 use crate::cli;
 use crate::cli::Exit;
+use crate::handoff::Question;
 use crate::network::Network;
 use crate::network::path_mtu::PathMtu;
 use crate::probe::probe;
@@ -108,6 +110,8 @@ struct Daemon {
     path_mtus: mpsc::Receiver<PathMtu>,
     /// What other hosts say.
     heard: mpsc::Receiver<Heard>,
+    /// What those ask who read for the data plane.
+    questions: mpsc::Receiver<Question>,
     /// What this host is as a server, where every host is director and server.
     resident: Option<Resident>,
     probed: mpsc::Receiver<Probed>,
@@ -181,7 +185,14 @@ impl Daemon {
                     self.reread_network().await;
                     reread = Some(Instant::now() + REREAD);
                 }
-                _ = sweep.tick() => self.director.sweep_some(),
+                Some(question) = self.questions.recv() => self.director.answer_question(question),
+                _ = sweep.tick() => {
+                    self.director.sweep_some();
+                    self.director.renew_cookies();
+                    if let Some(resident) = &mut self.resident {
+                        resident.renew_cookies();
+                    }
+                }
                 () = sleep_until(wake) => self.tick(),
             }
         }
@@ -303,7 +314,10 @@ impl Daemon {
     async fn answer(&mut self, request: Request) {
         // Who asked may have gone; that is no matter.
         match request {
-            Request::Status(to) => drop(to.send(self.director.show_status(&self.about, now_ms()))),
+            Request::Status(to) => {
+                let asked = self.resident.as_ref().and_then(Resident::outcomes);
+                drop(to.send(self.director.show_status(&self.about, asked, now_ms())));
+            }
             Request::Services(to) => drop(to.send(self.director.show_services())),
             Request::Servers(to) => drop(to.send(self.director.show_servers())),
             Request::Hosts(to) => drop(to.send(self.director.show_hosts(now_ms()))),

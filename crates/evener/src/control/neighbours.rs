@@ -98,8 +98,7 @@ impl Neighbours {
 
     fn open(&self, ifindex: u32, own: Mac, ipv6: bool) -> io::Result<Link> {
         let arp = LinkSocket::open(ifindex, EtherType::Only(ETHERTYPE_ARP))?;
-        let discovery = ipv6
-            .then(|| LinkSocket::open_filtered(ifindex, EtherType::Only(ETHERTYPE_IPV6), &advertisements()));
+        let discovery = ipv6.then(|| LinkSocket::open_filtered(ifindex, EtherType::All, &advertisements()));
         let discovery = discovery.transpose()?.map(|socket| self.ear(ifindex, socket)).transpose()?;
         Ok(Link { own, arp: self.ear(ifindex, arp)?, discovery, groups: None })
     }
@@ -192,9 +191,14 @@ fn join(ifindex: u32, groups: &BTreeSet<Ipv6Addr>) -> io::Result<Socket> {
 
 /// A filter for neighbour advertisements (RFC 4861, section 4.4).
 fn advertisements() -> Vec<Instruction> {
+    const ETHERTYPE: u32 = 12;
     const NEXT_HEADER: u32 = 20;
     const ICMP_TYPE: u32 = 54;
-    filter(&[Field::Byte(NEXT_HEADER, protocol::ICMPV6), Field::Byte(ICMP_TYPE, NEIGHBOUR_ADVERTISEMENT)])
+    filter(&[
+        Field::Half(ETHERTYPE, ETHERTYPE_IPV6),
+        Field::Byte(NEXT_HEADER, protocol::ICMPV6),
+        Field::Byte(ICMP_TYPE, NEIGHBOUR_ADVERTISEMENT),
+    ])
 }
 
 async fn read(socket: Arc<AsyncFd<LinkSocket>>, ifindex: u32, frames: mpsc::Sender<Frame>) {

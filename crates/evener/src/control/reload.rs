@@ -36,6 +36,7 @@ impl Daemon {
             .pick_interfaces(&config.engine.interfaces, &config.services)
             .map_err(|error| format!("{unchanged}: {error}"))?;
         self.director.still_this_host(&config, &network).map_err(|error| format!("{unchanged}: {error}"))?;
+        self.director.hands_over_still(&config).map_err(|error| format!("{unchanged}: {error}"))?;
         let later = needs_restart(&self.director.config, &config);
         let before = (self.director.config.clone(), self.director.interfaces.clone());
         self.director.network = network;

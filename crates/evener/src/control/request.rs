@@ -6,6 +6,7 @@ use evener_core::farm::Protocol;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::views;
+use crate::cli::WebRequest;
 
 /// A question or an order, with where its answer goes.
 #[derive(Debug)]
@@ -20,8 +21,8 @@ pub enum Request {
     Hosts(oneshot::Sender<Vec<views::Host>>),
     /// Sessions that match.
     Sessions(SessionFilter, oneshot::Sender<Vec<views::Session>>),
-    /// Which server a flow gets.
-    Explain(Flow, oneshot::Sender<views::Explanation>),
+    /// Which server a flow or a request gets.
+    Explain(Subject, oneshot::Sender<views::Explanation>),
     /// Give a server no new sessions, or give it some again.
     Drain {
         /// Service name.
@@ -48,6 +49,22 @@ pub struct SessionFilter {
     pub client_port: Option<u16>,
     /// At most so many.
     pub limit: Option<usize>,
+}
+
+/// What is to be explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Which server a flow gets.
+    Flow(Flow),
+    /// Which server a request gets, where connections are handed over.
+    Request {
+        /// What the client asks for.
+        request: WebRequest,
+        /// Over which connection, if that is known.
+        flow: Option<Flow>,
+        /// Of which service, if that is named.
+        service: Option<String>,
+    },
 }
 
 /// A flow to explain.

@@ -18,6 +18,7 @@ use super::director::Director;
 use super::every_host;
 use super::request::SessionFilter;
 use crate::admin::views;
+use crate::handoff::Outcomes;
 
 /// What a daemon is, besides its farm.
 #[derive(Clone, Debug)]
@@ -40,7 +41,7 @@ pub(super) struct About {
 
 impl Director {
     /// The daemon as a whole.
-    pub(super) fn show_status(&self, about: &About, now_ms: u64) -> views::Status {
+    pub(super) fn show_status(&self, about: &About, asked: Option<&Outcomes>, now_ms: u64) -> views::Status {
         let memory = self.engine.memory();
         let counters = self.counters();
         let packets = Reason::ALL.iter().map(|reason| {
@@ -67,6 +68,7 @@ impl Director {
             packets: packets.collect(),
             refused: self.refused(),
             peers: self.peer_counters(),
+            asked: asked.map(counted).unwrap_or_default(),
             interfaces: self
                 .plan
                 .tables
@@ -218,7 +220,7 @@ impl Director {
             reason,
             weight: member.weight,
             sessions: active.map_or(0, |active| active.load(Relaxed)),
-            connections,
+            connections: connections + slot.map_or(0, |slot| self.chosen_here(slot)),
             packets,
             bytes,
             mac,
@@ -355,10 +357,14 @@ impl SessionFilter {
     }
 }
 
+fn counted(outcomes: &Outcomes) -> BTreeMap<String, u64> {
+    outcomes.counted().into_iter().map(|(what, count)| (what.to_owned(), count)).collect()
+}
+
 /// The way to a server, in a word: its own, or what its method will make of it.
 fn way(method: Method, entry: Option<&ServerEntry>) -> &'static str {
     match (entry.filter(|entry| !entry.local).map(|entry| entry.way), method) {
-        (Some(Way::Link), _) | (None, Method::L2) => "link",
+        (Some(Way::Link), _) | (None, Method::L2 | Method::Handoff) => "link",
         (Some(Way::Nat { .. }), _) | (None, Method::Nat) => "nat",
         (Some(Way::Tunnel { .. }), _) | (None, Method::Tunnel) => "tunnel",
     }

@@ -30,10 +30,11 @@ use super::show::About;
 use super::ways::{source_towards, tunnel_source};
 use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms, paths};
 use crate::admin;
-use crate::agent::AgentError;
 use crate::agent::resident::Resident;
+use crate::agent::{self, AgentError};
 use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
+use crate::handoff::{Question, Reader};
 use crate::network::{Network, NetworkError, path_mtu};
 use crate::secret;
 
@@ -145,6 +146,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         return Err(EngineError::system(format!("hearing neighbours on {name}"), "CAP_NET_RAW", error).into());
     }
     let identity = identity(&config, &network)?;
+    let secret = agent::secret_of(&config)?;
     let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
     let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
     let adopted = engine.running().is_some();
@@ -152,7 +154,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let company = company(&config, identity, config_path, &directory, engine.kind(), started_ms).await;
-    let Company { hosts, heard, mut resident } = match company {
+    let Company { hosts, heard, mut resident, questions } = match company {
         Ok(company) => company,
         Err(error) => {
             leave_engine(engine, adopted);
@@ -160,6 +162,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         }
     };
     let mut director = Director::new(config, engine, network, interfaces, drained, hosts, started_ms);
+    director.hand_over_by(secret);
     let (handle, requests) = mpsc::channel(REQUESTS);
     let opened =
         open(&mut director, &mut resident, adopted, &neighbours, &mut frames, handle, &directory).await;
@@ -192,6 +195,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         frames,
         path_mtus,
         heard,
+        questions,
         resident,
         requests,
         probed,
@@ -223,6 +227,7 @@ struct Company {
     hosts: Option<Hosts>,
     heard: mpsc::Receiver<Heard>,
     resident: Option<Resident>,
+    questions: mpsc::Receiver<Question>,
 }
 
 /// Has this host take its part, where every host decides.
@@ -236,8 +241,13 @@ async fn company(
 ) -> Result<Company, StartError> {
     let (hosts, heard) = hosts(config, identity, now_ms).await?;
     let copies = engine == PACKET_ENGINE;
-    let resident = hosts.as_ref().map(|_| Resident::start(directory, config_path, copies)).transpose()?;
-    Ok(Company { hosts, heard, resident })
+    let (asked, questions) = mpsc::channel(REQUESTS);
+    let reader = config.hands_over().then(|| Reader::new(asked));
+    let resident = match hosts.is_some() || reader.is_some() {
+        true => Some(Resident::start(directory, config_path, copies, reader)?),
+        false => None,
+    };
+    Ok(Company { hosts, heard, resident, questions })
 }
 
 /// Opens the ears for other hosts.
@@ -295,6 +305,10 @@ async fn open(
     }
     director.match_healths();
     director.replan()?;
+    if let Some(resident) = resident {
+        // What makes connections here must stand behind the engine, which is there only now.
+        resident.fulfil(&director.config, &director.network).await?;
+    }
     tracing::info!(engine = director.engine.describe(), adopted, "attached");
     director.warn_of_host();
     neighbours.announce(&director.announced());

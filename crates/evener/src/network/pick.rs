@@ -159,6 +159,7 @@ mod tests {
             allow: Vec::new(),
             servers_max: 1,
             servers: servers.iter().map(server).collect(),
+            routes: Vec::new(),
             health: Health {
                 kind: HealthKind::None,
                 interval_ms: 1,

@@ -1,6 +1,8 @@
 //! What smoltcp takes for a network card: IP packets in and out, the Ethernet header put on and taken off
 //! here. So smoltcp need not resolve the server's address, which every server of the service has.
 
+use std::collections::VecDeque;
+
 use evener_core::health::Failure;
 use evener_core::wire::{ETHERNET_LEN, Ethernet};
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium};
@@ -9,6 +11,7 @@ use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 
 use super::Hop;
+use super::greeter::{Greeter, Taken};
 use super::link::{Link, ethertype};
 use super::outer::Outer;
 
@@ -34,6 +37,10 @@ pub(super) struct Out<'a> {
     hop: Hop,
     /// What packets are put into.
     outer: Option<Outer>,
+    /// Who answers before anything leaves.
+    greeter: Option<Greeter>,
+    /// What it answered.
+    answers: VecDeque<Vec<u8>>,
     /// Why the link can't be used any more.
     failure: Option<Failure>,
 }
@@ -43,9 +50,20 @@ pub(super) struct Received<'d>(&'d [u8]);
 
 impl<'a> Device<'a> {
     /// Hears on one link; sends on the other, to this station and no other.
-    pub(super) fn new(heard: &'a Link, sent: &'a Link, hop: Hop, outer: Option<Outer>) -> Self {
-        let out = Out { link: sent, hop, outer, failure: None };
+    pub(super) fn new(
+        heard: &'a Link,
+        sent: &'a Link,
+        hop: Hop,
+        outer: Option<Outer>,
+        greeter: Option<Greeter>,
+    ) -> Self {
+        let out = Out { link: sent, hop, outer, greeter, answers: VecDeque::new(), failure: None };
         Device { link: heard, out, buffer: vec![0; FRAME_MAX].into() }
+    }
+
+    /// Whether something is there to be received that no link brings.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.out.answers.is_empty()
     }
 
     /// Why the link can't be used any more, if so.
@@ -65,6 +83,11 @@ impl<'a> phy::Device for Device<'a> {
         Self: 'd;
 
     fn receive(&mut self, _now: Instant) -> Option<(Received<'_>, &mut Out<'a>)> {
+        if let Some(answer) = self.out.answers.pop_front() {
+            let place = self.buffer.get_mut(..answer.len())?;
+            place.copy_from_slice(&answer);
+            return Some((Received(place), &mut self.out));
+        }
         match self.link.receive(&mut self.buffer) {
             Ok(frame) => Some((Received(frame?.get(ETHERNET_LEN..).unwrap_or_default()), &mut self.out)),
             Err(failure) => {
@@ -99,17 +122,28 @@ impl phy::TxToken for &mut Out<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         let mut packet = vec![0; len];
         let filled = fill(&mut packet);
-        let headers = self.outer.map(|outer| outer.headers(&packet)).unwrap_or_default();
+        match self.greeter.as_mut().map(|greeter| greeter.take(&packet)) {
+            None | Some(Taken::Send) => self.send(&packet),
+            Some(Taken::Answer(answer)) => self.answers.push_back(answer),
+            Some(Taken::Swallow) => {}
+        }
+        filled
+    }
+}
+
+impl Out<'_> {
+    /// Sends an IP packet to the server.
+    fn send(&mut self, packet: &[u8]) {
+        let headers = self.outer.map(|outer| outer.headers(packet)).unwrap_or_default();
         let outermost = headers.first().or(packet.first()).copied().unwrap_or_default();
         let ethernet = Ethernet {
             dst: self.hop.mac,
             src: self.hop.own_mac,
             ethertype: U16::new(ethertype(outermost >> 4 == 6)),
         };
-        let frame = [ethernet.as_bytes(), &headers, &packet].concat();
+        let frame = [ethernet.as_bytes(), &headers, packet].concat();
         if let Err(failure) = self.link.send(&frame) {
             self.failure = Some(failure);
         }
-        filled
     }
 }

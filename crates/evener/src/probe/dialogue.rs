@@ -11,12 +11,36 @@ pub(super) struct Dialogue<'a> {
     kind: &'a HealthKind,
     request: Vec<u8>,
     reply: Vec<u8>,
+    handed_over: bool,
 }
 
+/// What is said where nothing is asked and yet something must be said: servers overlook an empty line before a request
+/// (RFC 9112, section 2.2).
+const EMPTY_LINE: &[u8] = b"\r\n";
+
 impl<'a> Dialogue<'a> {
-    pub(super) fn new(kind: &'a HealthKind, destination: SocketAddr) -> Self {
-        let request = http_request(kind, destination).unwrap_or_default();
-        Dialogue { kind, request, reply: Vec::new() }
+    /// `handed_over`: the connection is given to the server with the first data, so there must be some.
+    pub(super) fn new(kind: &'a HealthKind, destination: SocketAddr, handed_over: bool) -> Self {
+        let least = if handed_over { EMPTY_LINE.to_vec() } else { Vec::new() };
+        let request = http_request(kind, destination).unwrap_or(least);
+        Dialogue { kind, request, reply: Vec::new(), handed_over }
+    }
+
+    /// Whether all is well once the request has arrived.
+    pub(super) fn wants_no_reply(&self) -> bool {
+        *self.kind == HealthKind::Tcp
+    }
+
+    /// The server's end was reset.
+    pub(super) fn reset(&self) -> Failure {
+        match self.handed_over && self.reply.is_empty() {
+            true => Failure::Other(
+                "it resets what is handed over: `evener agent` must run there, with the same secret and clock, and \
+                 something must listen; `evener doctor` there says more"
+                    .to_owned(),
+            ),
+            false => Failure::Reset,
+        }
     }
 
     /// What to send once the connection is open. If that is nothing, an open connection is all that
@@ -45,6 +69,9 @@ impl<'a> Dialogue<'a> {
     pub(super) fn late(&self, opened: bool, timeout: Duration) -> Failure {
         Failure::Other(match (opened, self.reply.is_empty()) {
             (false, _) => format!("no answer to SYN within {timeout:?}"),
+            (true, true) if self.handed_over => {
+                format!("nothing came back of what was handed over, within {timeout:?}")
+            }
             (true, true) => format!("connected, but no reply within {timeout:?}"),
             (true, false) => format!("connected, but the reply was not complete within {timeout:?}"),
         })

@@ -3,7 +3,7 @@
 use std::io;
 
 use evener_core::health::Failure;
-use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use evener_core::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use evener_dataplane::link::{EtherType, Instruction, LinkSocket};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -17,7 +17,9 @@ pub(super) struct Link {
 impl Link {
     /// On the interface of this index; with 0 it hears every interface, and can't send.
     pub(super) fn open(ifindex: u32, ethertype: u16, filter: &[Instruction]) -> Result<Link, Failure> {
-        let socket = LinkSocket::open_filtered(ifindex, EtherType::Only(ethertype), filter);
+        // Filters of IP packets say themselves that they are.
+        let kind = if ethertype == ETHERTYPE_ARP { EtherType::Only(ethertype) } else { EtherType::All };
+        let socket = LinkSocket::open_filtered(ifindex, kind, filter);
         let socket = socket.and_then(AsyncFd::new);
         Ok(Link { socket: socket.map_err(|error| unusable(ifindex, &error))?, ifindex })
     }

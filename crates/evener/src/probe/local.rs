@@ -22,7 +22,7 @@ pub(super) async fn probe(
     kind: &HealthKind,
     timeout: Duration,
 ) -> Result<(), Failure> {
-    let mut dialogue = Dialogue::new(kind, target.destination);
+    let mut dialogue = Dialogue::new(kind, target.destination, false);
     let mut opened = false;
     let talk = within(timeout, talk(to, &mut dialogue, &mut opened)).await;
     talk.unwrap_or_else(|_| Err(dialogue.late(opened, timeout)))

@@ -8,6 +8,7 @@
 mod arp;
 mod device;
 mod dialogue;
+mod greeter;
 mod link;
 mod local;
 mod outer;
@@ -16,6 +17,7 @@ mod tcp;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use evener_core::cookie::Keys;
 use evener_core::farm::{Encapsulation, HealthKind};
 use evener_core::health::Failure;
 use evener_core::wire::Mac;
@@ -27,6 +29,8 @@ pub struct Target {
     pub destination: SocketAddr,
     /// How the probe gets there.
     pub way: Way,
+    /// Where connections are handed over: the keys of the handshake, which is then made here.
+    pub handed_over: Option<Keys>,
 }
 
 /// How a probe gets to its server.

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout as within};
 
 use super::device::{Device, WINDOW};
 use super::dialogue::Dialogue;
+use super::greeter::Greeter;
 use super::link::{Link, ethertype};
 use super::outer::Outer;
 use super::{Target, Way};
@@ -38,8 +39,9 @@ pub(super) async fn probe(target: &Target, kind: &HealthKind, timeout: Duration)
     let heard = Link::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
     // What answers come by needn't be what a tunnel leaves by.
     let apart = outer.map(|_| Link::open(hop.ifindex, ethertype, &nothing())).transpose()?;
-    let device = Device::new(&heard, apart.as_ref().unwrap_or(&heard), hop, outer);
-    let mut dialogue = Dialogue::new(kind, target.destination);
+    let greeter = target.handed_over.map(Greeter::new);
+    let device = Device::new(&heard, apart.as_ref().unwrap_or(&heard), hop, outer, greeter);
+    let mut dialogue = Dialogue::new(kind, target.destination, target.handed_over.is_some());
     let result = match Connection::open(&heard, device, target.destination, own, dialogue.request().len()) {
         Ok(mut connection) => connection.hold(&mut dialogue, timeout).await,
         Err(failure) => Err(failure),
@@ -124,6 +126,9 @@ impl<'a> Connection<'a> {
             }
             self.send();
             self.device.failure()?;
+            if self.device.has_answers() {
+                continue;
+            }
             let now = self.now();
             let left = timeout.checked_sub(self.started.elapsed());
             let left = left.ok_or_else(|| dialogue.late(self.opened, timeout))?;
@@ -170,7 +175,9 @@ impl<'a> Connection<'a> {
             }
         }
         match socket.state() {
-            State::Closed => Some(Err(Failure::Reset)),
+            State::Closed => Some(Err(dialogue.reset())),
+            // What was said has arrived, so somebody made a socket of it.
+            _ if dialogue.wants_no_reply() && socket.send_queue() == 0 => Some(Ok(())),
             _ if !socket.may_recv() => Some(dialogue.ended()),
             _ => None,
         }

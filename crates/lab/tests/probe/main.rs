@@ -50,7 +50,7 @@ fn target_in(family: Family, farm: &Farm, number: usize, port: u16) -> Target {
     let hop = Hop { ifindex, mac: server.mac().parse().unwrap(), own_mac };
     let source = network.source_for(ifindex, address).unwrap();
     let way = Way::Link { hop, source, server: Some(address) };
-    Target { destination: SocketAddr::new(farm.vip_in(family, 0), port), way }
+    Target { destination: SocketAddr::new(farm.vip_in(family, 0), port), way, handed_over: None }
 }
 
 /// The same by another hop, or asking for another server's address.
@@ -303,7 +303,7 @@ fn a_director_that_serves_is_probed_by_its_own_stack() -> Result<()> {
     let farm = Farm::builder().director_serves().build()?;
     let director = farm.director();
     let destination = SocketAddr::new(farm.vip(0).into(), PORT);
-    let local = Target { destination, way: Way::Local { to: destination } };
+    let local = Target { destination, way: Way::Local { to: destination }, handed_over: None };
     assert_eq!(probed(director, &local, &HealthKind::Tcp, TIMEOUT), Err(Failure::Refused));
     server(director, (farm.vip(0).into(), PORT), |mut stream| {
         let asked = request(&stream);

@@ -48,7 +48,7 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
         let destination = farm.service_in(family);
         let at = |number: usize, port: u16| {
             let to = SocketAddr::new(farm.server(number).address_in(family), port);
-            Target { destination, way: Way::Direct { to } }
+            Target { destination, way: Way::Direct { to }, handed_over: None }
         };
         probed(&director, &at(0, 80), &HealthKind::Tcp, TIMEOUT).unwrap();
         probed(&director, &at(0, 80), &http("/who", Some("web1")), TIMEOUT).unwrap();
@@ -59,7 +59,7 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
     }
     farm.stop_web(1)?;
     let to = SocketAddr::new(farm.server(1).address().into(), 80);
-    let stopped = Target { destination: farm.service(), way: Way::Direct { to } };
+    let stopped = Target { destination: farm.service(), way: Way::Direct { to }, handed_over: None };
     assert_eq!(probed(&director, &stopped, &get("/"), TIMEOUT), Err(Failure::Refused));
     Ok(())
 }
@@ -74,7 +74,7 @@ fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Fa
     let hop = Hop { ifindex: found.ifindex, mac: found.mac.expect("the router answers"), own_mac };
     let destination = SocketAddr::new(farm.vip_in(inner, 0), port);
     let source = director.address_in(inner);
-    Target { destination, way: Way::Tunnel { hop, source, encapsulation, from, to } }
+    Target { destination, way: Way::Tunnel { hop, source, encapsulation, from, to }, handed_over: None }
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! What a server must be for connections to be handed over to it: told by `evener doctor`. A director finds out by
+//! probing, which takes the same way.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use evener_dataplane::server::{self, Hook, Reason};
+
+use super::duties::Role;
+use super::place::{dotted, read_setting};
+use crate::config::Config;
+use crate::doctor::{Finding, State};
+use crate::secret;
+
+/// Settings without which a connection that was handed over is refused, or hangs, and what is wrong with other values.
+const SETTINGS: [(&str, &str); 4] = [
+    ("ipv4/tcp_syncookies", "the kernel refuses what it didn't greet itself"),
+    ("ipv4/tcp_sack", "the director has agreed on selective acknowledgments"),
+    ("ipv4/tcp_timestamps", "the director has agreed on timestamps"),
+    ("ipv4/tcp_window_scaling", "the director has agreed on window scaling"),
+];
+/// Whether connection tracking takes up connections in the middle.
+const LOOSE: &str = "netfilter/nf_conntrack_tcp_loose";
+
+/// What there is to say of the roles whose connections are handed over.
+pub(super) fn findings(roles: &[Role<'_>], config: &Config) -> Vec<Finding> {
+    let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
+    let Some(first) = handed_over.first() else { return Vec::new() };
+    let check = first.service.name.as_str();
+    let mut findings = vec![kernel(check)];
+    findings.extend(SETTINGS.iter().filter_map(|(path, why)| setting(check, path, why)));
+    findings.extend(tracking(check));
+    findings.extend(known_secret(check, config));
+    findings.push(running(check));
+    findings.extend(sharers(check));
+    findings.extend(refusals(check));
+    findings.extend(handed_over.iter().flat_map(|role| multipath(role)));
+    findings
+}
+
+fn finding(check: &str, state: State, message: String) -> Finding {
+    Finding { check: check.to_owned(), state, message }
+}
+
+fn kernel(check: &str) -> Finding {
+    match server::handoff_support() {
+        Ok(()) => {
+            finding(check, State::Ok, "The kernel can make connections of what is handed over.".to_owned())
+        }
+        Err(missing) => finding(check, State::Fail, format!("Nothing can be handed over: {missing}.")),
+    }
+}
+
+fn setting(check: &str, path: &str, why: &str) -> Option<Finding> {
+    (read_setting(path)? == 0).then(|| {
+        let name = dotted(path);
+        finding(
+            check,
+            State::Fail,
+            format!("{name} is 0, but {why}: `sysctl -w {name}=1`; until then what is handed over is lost."),
+        )
+    })
+}
+
+fn tracking(check: &str) -> Option<Finding> {
+    (read_setting(LOOSE)? == 0).then(|| {
+        let name = dotted(LOOSE);
+        let message = format!(
+            "{name} is 0: connection tracking here takes a connection that begins in the middle for invalid. Set it \
+             to 1, or don't track the service's port."
+        );
+        finding(check, State::Warn, message)
+    })
+}
+
+fn known_secret(check: &str, config: &Config) -> Option<Finding> {
+    let file = config.farm.secret_file.as_ref()?;
+    secret::read(file).err().map(|error| finding(check, State::Fail, format!("{error}.")))
+}
+
+fn running(check: &str) -> Finding {
+    let attached = server::existing_directory().map(|pins| server::attached(&pins)).unwrap_or_default();
+    match attached.iter().any(|(_, hook)| *hook == Hook::Accept) {
+        true => finding(check, State::Ok, "Connections that are handed over are made here.".to_owned()),
+        false => {
+            let message =
+                "Nothing makes connections of what is handed over; `evener agent` does while it runs.";
+            finding(check, State::Fail, message.to_owned())
+        }
+    }
+}
+
+/// Packet sockets that share IP frames with the host's stack: a shared frame loses the socket that was made for it.
+fn sharers(check: &str) -> Option<Finding> {
+    let table = fs::read_to_string("/proc/net/packet").ok()?;
+    let kinds = [ETHERTYPE_IPV4, ETHERTYPE_IPV6].map(|kind| format!("{kind:04x}"));
+    let of_ip =
+        |line: &&str| line.split_whitespace().nth(3).is_some_and(|kind| kinds.iter().any(|ip| ip == kind));
+    let count = table.lines().skip(1).filter(of_ip).count();
+    (count > 0).then(|| {
+        let message = format!(
+            "{count} packet sockets on this host hear IP alone (`ss -0`), such as some DHCP clients: while they are \
+             open, connections that are handed over are reset. Programs that hear all, as tcpdump does, do no harm."
+        );
+        finding(check, State::Fail, message)
+    })
+}
+
+/// What the program has refused, and what that is a sign of.
+fn refusals(check: &str) -> Vec<Finding> {
+    let counted = server::existing_directory().and_then(|pins| server::counters(&pins)).unwrap_or_default();
+    let signs = [
+        (
+            Reason::BadCookie,
+            "segments came that follow no handshake that this host believes: is the secret that of the director, and \
+             is the clock right (`date`), within a minute?",
+        ),
+        (Reason::NoListener, "connections were handed over to a port that nothing listened on"),
+        (
+            Reason::Refused,
+            "connections were refused by the kernel: does the listener use MPTCP, or was one of the settings 0?",
+        ),
+    ];
+    let of = |(reason, what): (Reason, &str)| {
+        let count = counted.get(&reason).copied().filter(|count| *count > 0)?;
+        Some(finding(check, State::Warn, format!("Since the programs were loaded, {count} {what}")))
+    };
+    signs.into_iter().filter_map(of).collect()
+}
+
+/// Listeners with MPTCP can't be given connections; Go's are such since 1.24.
+fn multipath(role: &Role<'_>) -> Vec<Finding> {
+    let Ok(output) = Command::new("ss").args(["-H", "-M", "-l", "-t", "-n"]).output() else {
+        return Vec::new();
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let listens = |service: &SocketAddr| {
+        let port = format!(":{}", service.port());
+        let mut lines = text.lines().filter(|line| line.contains("mptcp"));
+        lines.any(|line| line.split_whitespace().any(|word| word.ends_with(&port)))
+    };
+    let services = role.service.addresses.iter().filter(|service| listens(service));
+    services
+        .map(|service| {
+            let message = format!(
+                "What listens on port {} speaks MPTCP, which can't be handed a connection: `sysctl -w \
+                 net.mptcp.enabled=0` and restart it, or GODEBUG=multipathtcp=0 for a program in Go.",
+                service.port()
+            );
+            finding(&role.service.name, State::Fail, message)
+        })
+        .collect()
+}

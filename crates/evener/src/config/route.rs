@@ -1,0 +1,217 @@
+//! `[[service.route]]`: which servers are for what a client asks for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evener_core::content::{HostPattern, METHOD_MAX, PathPattern, PatternError};
+use evener_core::farm::{Method, Route};
+use evener_core::plan::SERVICES_MAX;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::method::Reach;
+use super::once::Once;
+use super::problems::{Problem, Span};
+use super::section::{Complaint, Section, nearest_or_all};
+use super::server::Listed;
+use super::service::Placed;
+use super::{defaults, values};
+
+/// Reads the routes of a service with these servers, each with its place in the file.
+pub(super) fn read(section: &mut Section<'_>, reach: &Reach, listed: &Listed) -> Vec<Spanned<Route>> {
+    let routes = section.sections("route", |section| {
+        let read = one(section, listed);
+        Spanned::new(section.span(), read)
+    });
+    reach.only_with(section, &[Method::Handoff], &["route"]);
+    if let Some(one_too_many) = routes.get(defaults::ROUTES) {
+        let message = format!("this service has {} routes", routes.len());
+        let help = format!(
+            "this is the first too many: a service can have {}; make several of it",
+            defaults::ROUTES
+        );
+        section.problem(Problem::new(one_too_many.span(), message, help));
+    }
+    let mut earlier = Earlier::default();
+    let whole = routes.into_iter().filter_map(|route| Some(Spanned::new(route.span(), route.into_inner()?)));
+    whole.inspect(|route| earlier.add(section, route)).collect()
+}
+
+/// One route; `None` if a part of it can't be read, which has been noted.
+fn one(section: &mut Section<'_>, listed: &Listed) -> Option<Route> {
+    let host = section.get("host", host);
+    let path = section.get("path", path);
+    let methods = section.one_or_list("methods", method);
+    if let Some(span) = section.key_span("methods").filter(|_| !section.has("methods")) {
+        let help = "name the methods, such as [\"GET\", \"HEAD\"], or leave it out for all";
+        section.problem(Problem::new(span, "`methods` is empty, so this route would take nothing", help));
+    }
+    once(section, &methods, "the method");
+    let servers = section.one_or_list("servers", values::name);
+    check_servers(section, &servers, listed);
+    let lacks = |key: &str, read: bool| section.key_span(key).is_some() && !read;
+    if lacks("host", host.is_some()) || lacks("path", path.is_some()) || lacks("methods", !methods.is_empty())
+    {
+        return None;
+    }
+    Some(Route {
+        host: host.map(Spanned::into_inner),
+        path: path.map(Spanned::into_inner),
+        methods: methods.into_iter().map(Spanned::into_inner).collect(),
+        servers: servers.into_iter().map(Spanned::into_inner).collect(),
+    })
+}
+
+fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Listed) {
+    let help = "name some of this service's servers, such as servers = [\"web1\"]";
+    match section.key_span("servers") {
+        None => section.missing("servers", "this route has no servers", help),
+        Some(span) if !section.has("servers") => {
+            section.problem(Problem::new(span, "`servers` is empty, so nobody would serve this route", help));
+        }
+        Some(_) => {}
+    }
+    once(section, servers, "the server");
+    // One that can't be read may be the one that is meant.
+    if !listed.whole {
+        return;
+    }
+    let names: Vec<&str> = listed.servers.iter().map(|server| server.name.as_str()).collect();
+    for server in servers.iter().filter(|server| !names.contains(&server.get_ref().as_str())) {
+        let message = format!("this service has no server {:?}", server.get_ref());
+        section.problem(Problem::new(server.span(), message, nearest_or_all(server.get_ref(), &names)));
+    }
+}
+
+fn once(section: &Section<'_>, entries: &[Spanned<String>], what: &str) {
+    let mut once = Once::new();
+    for entry in entries {
+        let message = format!("{what} {} is named twice", entry.get_ref());
+        once.first(section, entry.get_ref(), entry.span(), message, "name it once");
+    }
+}
+
+fn host(value: &DeValue<'_>) -> Result<HostPattern, Complaint> {
+    pattern(value, "host", HostPattern::parse)
+}
+
+fn path(value: &DeValue<'_>) -> Result<PathPattern, Complaint> {
+    pattern(value, "path", PathPattern::parse)
+}
+
+fn pattern<T>(
+    value: &DeValue<'_>,
+    what: &str,
+    parse: impl Fn(&str) -> Result<T, PatternError>,
+) -> Result<T, Complaint> {
+    let text = values::text(value)?;
+    parse(&text).or_else(|error| Complaint::new(format!("matches no {what}: {text:?}"), error.to_string()))
+}
+
+/// A method as clients send it: the data plane reads no others (`evener_core::content`).
+fn method(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let text = values::word(value)?;
+    if text.len() <= METHOD_MAX && text.bytes().all(|byte| byte.is_ascii_uppercase()) {
+        return Ok(text);
+    }
+    let upper = text.to_ascii_uppercase();
+    let help = match upper.len() <= METHOD_MAX && upper.bytes().all(|byte| byte.is_ascii_uppercase()) {
+        true => format!("their case counts: write {upper:?}"),
+        false => {
+            format!("write it as clients send it, such as \"GET\": at most {METHOD_MAX} capital letters")
+        }
+    };
+    Complaint::new(format!("is no method of HTTP: {text:?}"), help)
+}
+
+/// A route's host and path, as they are written.
+type Patterns = (Option<String>, Option<String>);
+
+/// The routes so far, with their methods: what is behind them may never win.
+#[derive(Default)]
+struct Earlier(BTreeMap<Patterns, Vec<(Vec<String>, Span)>>);
+
+impl Earlier {
+    /// Notes a route, and complains of it if one before it takes all that it would.
+    fn add(&mut self, section: &Section<'_>, route: &Spanned<Route>) {
+        let Route { host, path, methods, .. } = route.get_ref();
+        let (host, path) = (host.as_ref().map(ToString::to_string), path.as_ref().map(ToString::to_string));
+        if let Some(first) = self.taker(host.as_deref(), path.as_deref(), methods) {
+            let help = "put it before that one, or remove it";
+            let message = "this route never wins: one before it takes all that it would";
+            section.problem(Problem::new(route.span(), message, help).also(first, "the one before it"));
+        }
+        self.0.entry((host, path)).or_default().push((methods.clone(), route.span()));
+    }
+
+    /// The first route that takes all that one with these patterns would. Only such are found as take a whole pattern:
+    /// two that do so together are not, and a glob only takes itself.
+    fn taker(&self, host: Option<&str>, path: Option<&str>, methods: &[String]) -> Option<Span> {
+        let covers = |theirs: &Vec<String>| {
+            theirs.is_empty() || !methods.is_empty() && methods.iter().all(|method| theirs.contains(method))
+        };
+        let mut first: Option<&Span> = None;
+        let paths = wider_paths(path);
+        for host in wider_hosts(host) {
+            for path in &paths {
+                let routes = self.0.get(&(host.clone(), path.clone()));
+                let taker = routes.and_then(|routes| routes.iter().find(|(theirs, _)| covers(theirs)));
+                if let Some((_, span)) = taker
+                    && first.is_none_or(|first| span.start < first.start)
+                {
+                    first = Some(span);
+                }
+            }
+        }
+        first.cloned()
+    }
+}
+
+/// The host patterns that take all of this one.
+fn wider_hosts(host: Option<&str>) -> Vec<Option<String>> {
+    let text = host.unwrap_or_default();
+    let ends = text.match_indices('.').filter_map(|(at, _)| Some(format!("*{}", text.get(at..)?)));
+    [None, host.map(str::to_owned)].into_iter().chain(ends.map(Some)).collect()
+}
+
+/// The path patterns that take all of this one. Without one, a route takes hellos too, which have no path.
+fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
+    let Some(text) = path else { return vec![None] };
+    let plain = text.find(['*', '?']).unwrap_or(text.len());
+    let slashes = text.match_indices('/').filter(|(at, _)| *at < plain);
+    let beginnings = slashes.filter_map(|(at, _)| Some(format!("{}*", text.get(..=at)?)));
+    [None, Some(text.to_owned())].into_iter().chain(beginnings.map(Some)).collect()
+}
+
+/// What there is room for in a farm: each service has a ring, and so has each set of servers that its routes name.
+pub(super) fn check_room(root: &Section<'_>, placed: &[Placed]) {
+    let routes: Vec<(&str, &Route, &Span)> = placed.iter().flat_map(routes_of).collect();
+    if let Some((_, _, one_too_many)) = routes.get(defaults::FARM_ROUTES) {
+        let message = format!("the services have {} routes together", routes.len());
+        let help = format!("this is the first too many: a farm can have {}", defaults::FARM_ROUTES);
+        root.problem(Problem::new((*one_too_many).clone(), message, help));
+    }
+    let mut sets: BTreeSet<(&str, BTreeSet<&String>)> = BTreeSet::new();
+    let mut one_too_many = None;
+    for (service, route, span) in routes {
+        let new = sets.insert((service, route.servers.iter().collect()));
+        if new && placed.len() + sets.len() > SERVICES_MAX {
+            one_too_many = one_too_many.or(Some(span));
+        }
+    }
+    if let Some(span) = one_too_many {
+        let (services, sets) = (placed.len(), sets.len());
+        let message = format!(
+            "there are {services} services and {sets} sets of servers that routes name, {} together",
+            services + sets
+        );
+        let help = format!(
+            "this is the first too many: a farm can have {SERVICES_MAX}; routes that name the same servers share a set"
+        );
+        root.problem(Problem::new(span.clone(), message, help));
+    }
+}
+
+fn routes_of(placed: &Placed) -> impl Iterator<Item = (&str, &Route, &Span)> {
+    let routes = placed.service.routes.iter().zip(&placed.routes);
+    routes.map(|(route, span)| (placed.service.name.as_str(), route, span))
+}

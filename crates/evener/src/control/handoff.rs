@@ -1,0 +1,193 @@
+//! The director's part where connections are handed over: the keys of cookies, and the questions of those who read
+//! what the data plane didn't decide.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use evener_core::cookie::Keys;
+use evener_core::decide::{Verdict, decide};
+use evener_core::farm::{Method, Protocol, Service};
+use evener_core::packet::{HEADROOM, Packet};
+use evener_core::peers::Secret;
+use evener_core::select::select;
+use evener_core::sessions::{SessionKey, State, Value};
+use evener_core::tables::{NO_SERVER, Vip, VipKey};
+use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Mac};
+use evener_dataplane::link::{EtherType, LinkSocket};
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::network_endian::U16;
+
+use super::director::Director;
+use crate::config::Config;
+use crate::handoff::{Chosen, Ends, Question, Wanted};
+use crate::secret;
+
+/// Who sends what a client has sent already: a station's address on no link at all.
+const FROM_HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// Attempts to change a session that packets change at the same time.
+const ATTEMPTS: usize = 8;
+
+/// What handing over takes.
+#[derive(Default)]
+pub(super) struct Handing {
+    /// Whose keys make cookies that servers believe.
+    secret: Option<Secret>,
+    /// Ways out, by interface.
+    exits: BTreeMap<u32, LinkSocket>,
+    /// Connections that were chosen here, by server slot.
+    chosen: BTreeMap<u16, u64>,
+}
+
+impl Director {
+    /// Begins to hand connections over, with cookies that servers with this secret believe.
+    pub(super) fn hand_over_by(&mut self, secret: Option<Secret>) {
+        self.handing.secret = secret;
+        self.renew_cookies();
+    }
+
+    /// Whether a new file leaves it at that.
+    ///
+    /// # Errors
+    /// A sentence: what a running daemon can't begin or end.
+    pub(super) fn hands_over_still(&self, config: &Config) -> Result<(), String> {
+        let restart = "restart the daemon for that (`evener run --keep` leaves traffic flowing meanwhile)";
+        let path = config.farm.secret_file.as_deref().unwrap_or(Path::new(""));
+        match (&self.handing.secret, config.hands_over()) {
+            (None, false) => Ok(()),
+            (Some(secret), true) if secret::read(path).map_err(|error| error.to_string())? == *secret => {
+                Ok(())
+            }
+            (Some(_), true) => Err(format!("{} has another secret now: {restart}", path.display())),
+            _ => Err(format!("method \"handoff\" comes and goes only with a start: {restart}")),
+        }
+    }
+
+    /// The keys that servers of a service believe, if connections are handed to them.
+    pub(super) fn handed_over(&self, service: &Service) -> Option<Keys> {
+        (service.method == Method::Handoff).then(|| self.engine.memory().cookies.get())
+    }
+
+    /// Has cookies made by the keys of this time of day.
+    pub(super) fn renew_cookies(&self) {
+        if let Some(secret) = &self.handing.secret {
+            let (cookies, keys) = (self.engine.memory().cookies, secret::cookie_keys(secret));
+            if cookies.get() != keys {
+                cookies.set(&keys);
+            }
+        }
+    }
+
+    /// How often a server was chosen here, beside the data plane's choices.
+    pub(super) fn chosen_here(&self, slot: u16) -> u64 {
+        self.handing.chosen.get(&slot).copied().unwrap_or_default()
+    }
+
+    /// Forgets that of a server that is gone.
+    pub(super) fn forget_chosen(&mut self, slot: u16) {
+        self.handing.chosen.remove(&slot);
+    }
+
+    /// Answers who reads for the data plane. Who asked may have gone; that is no matter.
+    pub(super) fn answer_question(&mut self, question: Question) {
+        match question {
+            Question::Choose { ends, wanted, answer } => drop(answer.send(self.choose(&ends, &wanted))),
+            Question::Give { ends, server, packets, answer } => {
+                let given = self.give(&ends, server, &packets);
+                let _ = answer.send(given);
+            }
+            Question::Keep { ends } => {
+                if let Some(vip) = self.vip_of(&ends) {
+                    let asker = vip.handoff.map_or(NO_SERVER, |handoff| handoff.asker);
+                    self.note(&ends, &vip, asker);
+                }
+            }
+        }
+    }
+
+    fn vip_of(&self, ends: &Ends) -> Option<Vip> {
+        let key = VipKey { address: ends.service.ip(), port: ends.service.port(), protocol: Protocol::Tcp };
+        self.plan.tables.vips.get(&key).copied()
+    }
+
+    /// The server for what a client wants. Its packets are dropped from now on, until it is somewhere.
+    fn choose(&self, ends: &Ends, wanted: &Wanted) -> Option<Chosen> {
+        let vip = self.vip_of(ends)?;
+        let (tables, memory) = (&self.plan.tables, self.engine.memory());
+        let (_, ring) = tables.routes.get(&vip.service)?.find_all(&wanted.asked());
+        let hash = session_key(ends, &vip).ring_hash(memory.ring_seed);
+        let server = select(tables, memory.counts, ring, vip.pick, hash);
+        let (entry, name) = (tables.servers.get(&server)?, self.plan.servers.get(&server)?);
+        let service = self.config.services.iter().find(|service| service.name == name.service)?;
+        let listed = service.servers.iter().find(|listed| listed.name == name.server)?;
+        let held = *self.plan.held.get(&vip.service)?;
+        if !self.note(ends, &vip, held) {
+            return None;
+        }
+        Some(Chosen {
+            server,
+            own: SocketAddr::new(listed.address, ends.service.port()),
+            mss: vip.handoff?.mss,
+            takes: !entry.local,
+        })
+    }
+
+    /// Has the connection's packets go to a server from now on, and these first.
+    fn give(&mut self, ends: &Ends, server: u16, packets: &[Vec<u8>]) -> bool {
+        let Some(vip) = self.vip_of(ends) else { return false };
+        if !self.plan.tables.servers.contains_key(&server) || !self.note(ends, &vip, server) {
+            return false;
+        }
+        *self.handing.chosen.entry(server).or_default() += 1;
+        for packet in packets {
+            self.send_on(packet);
+        }
+        true
+    }
+
+    /// Notes whose a connection is.
+    fn note(&self, ends: &Ends, vip: &Vip, server: u16) -> bool {
+        let (memory, now) = (self.engine.memory(), self.engine.now());
+        let key = session_key(ends, vip);
+        let hash = key.hash(memory.seed);
+        let value = Value::new(server, State::Established, now.wrapping_add(vip.idle.tcp));
+        (0..ATTEMPTS).any(|_| match memory.sessions.find(key, hash, now) {
+            Some(found) => memory.sessions.change(found, value),
+            None => memory.sessions.insert(key, hash, value, now).is_ok(),
+        })
+    }
+
+    /// Sends a client's IP packet where the data plane would. One that can't be sent is lost, as any may be.
+    fn send_on(&mut self, packet: &[u8]) {
+        let Some((&ingress, &own)) = self.interfaces.iter().next() else { return };
+        let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+        let ethertype = U16::new(if v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 });
+        let ethernet = Ethernet { dst: own, src: FROM_HERE, ethertype };
+        let mut buffer = [&[0; HEADROOM][..], ethernet.as_bytes(), packet].concat();
+        let mut packet = Packet::new(&mut buffer, HEADROOM, ingress);
+        let (memory, now) = (self.engine.memory(), self.engine.now());
+        let decision = decide(&self.plan.tables, &memory, &mut packet, now);
+        let Verdict::Forward { ifindex } = decision.verdict else {
+            tracing::debug!(
+                reason = decision.reason.name(),
+                "a packet of a connection that was given is lost"
+            );
+            return;
+        };
+        let sent = match self.handing.exits.entry(ifindex) {
+            Entry::Occupied(exit) => exit.get().send(packet.frame()),
+            Entry::Vacant(place) => LinkSocket::open(ifindex, EtherType::None)
+                .and_then(|exit| place.insert(exit).send(packet.frame())),
+        };
+        if let Err(error) = sent {
+            // The interface may be another one by now.
+            self.handing.exits.remove(&ifindex);
+            tracing::debug!(%error, "a packet of a connection that was given is lost");
+        }
+    }
+}
+
+fn session_key(ends: &Ends, vip: &Vip) -> SessionKey {
+    SessionKey { client: ends.client.ip(), port: ends.client.port(), vip: vip.id }
+}

@@ -1,0 +1,172 @@
+//! Connections whose server the data plane couldn't choose: half a request, an unusual one, or a route that it can't
+//! look up. The data plane gives them to this process, which reads as much as it needs, and gives them on.
+//!
+//! Memory and time for each client are bounded, and so is the number of clients.
+
+mod conversation;
+mod head;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+pub(crate) use head::{Judged, Refusal, Wanted, judge};
+
+/// Clients that are read at a time. More are reset at once.
+const CLIENTS_MAX: usize = 4_096;
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 1_024;
+/// How long a client may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a conversation asks of the control loop.
+pub(crate) enum Question {
+    /// Who is to serve this? Until it is [given](Question::Give), what the client sends is dropped, and comes again.
+    Choose { ends: Ends, wanted: Wanted, answer: oneshot::Sender<Option<Chosen>> },
+    /// Send these packets, the client's own, to the server that was chosen, and what follows too.
+    Give { ends: Ends, server: u16, packets: Vec<Vec<u8>>, answer: oneshot::Sender<bool> },
+    /// The client stays here.
+    Keep { ends: Ends },
+}
+
+/// A connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) client: SocketAddr,
+    pub(crate) service: SocketAddr,
+}
+
+/// Who is to serve.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chosen {
+    /// The server's slot.
+    pub(crate) server: u16,
+    /// Where it listens itself, for want of a better way.
+    pub(crate) own: SocketAddr,
+    /// The largest segment on the way to it, in bytes.
+    pub(crate) mss: u16,
+    /// Whether it makes sockets of what it is given.
+    pub(crate) takes: bool,
+}
+
+/// What became of the connections that were read here.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    /// Given to a server.
+    pub(crate) given: AtomicU64,
+    /// Passed on byte by byte: they could not be given.
+    pub(crate) spliced: AtomicU64,
+    /// Answered with an error, or reset.
+    pub(crate) refused: AtomicU64,
+    /// No server for them.
+    pub(crate) unserved: AtomicU64,
+    /// Silent for too long.
+    pub(crate) late: AtomicU64,
+    /// Ended by the client before it had said anything whole.
+    pub(crate) left: AtomicU64,
+    /// Reset, since there were too many.
+    pub(crate) crowded: AtomicU64,
+}
+
+impl Outcomes {
+    /// By name, for views and metrics.
+    pub(crate) fn counted(&self) -> [(&'static str, u64); 7] {
+        [
+            ("given", &self.given),
+            ("spliced", &self.spliced),
+            ("refused", &self.refused),
+            ("unserved", &self.unserved),
+            ("late", &self.late),
+            ("left", &self.left),
+            ("crowded", &self.crowded),
+        ]
+        .map(|(name, count)| (name, count.load(Relaxed)))
+    }
+}
+
+/// What all conversations share.
+#[derive(Clone)]
+pub(crate) struct Reader {
+    questions: mpsc::Sender<Question>,
+    pub(crate) outcomes: Arc<Outcomes>,
+    room: Arc<Semaphore>,
+}
+
+impl Reader {
+    pub(crate) fn new(questions: mpsc::Sender<Question>) -> Reader {
+        Reader { questions, outcomes: Arc::default(), room: Arc::new(Semaphore::new(CLIENTS_MAX)) }
+    }
+}
+
+/// A port on a service address where the data plane's connections arrive.
+pub(crate) struct Ear {
+    /// Its number.
+    pub(crate) port: u16,
+    task: JoinHandle<()>,
+}
+
+impl Ear {
+    /// Opens one on an address that this host has, or will have.
+    pub(crate) fn open(address: IpAddr, reader: &Reader) -> io::Result<Ear> {
+        let socket = Socket::new(Domain::for_address((address, 0).into()), Type::STREAM, None)?;
+        match address {
+            IpAddr::V4(_) => socket.set_freebind_v4(true)?,
+            IpAddr::V6(_) => socket.set_freebind_v6(true)?,
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&SocketAddr::new(address, 0).into())?;
+        socket.listen(BACKLOG)?;
+        let listener = TcpListener::from_std(socket.into())?;
+        let port = listener.local_addr()?.port();
+        let task = tokio::spawn(listen(listener, reader.clone()));
+        Ok(Ear { port, task })
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn listen(listener: TcpListener, reader: Reader) {
+    loop {
+        let (stream, client) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        let Ok(room) = Arc::clone(&reader.room).try_acquire_owned() else {
+            reader.outcomes.crowded.fetch_add(1, Relaxed);
+            reset(&stream);
+            continue;
+        };
+        // The port is the service's own, not the listener's, as the connection was made for that.
+        let Ok(service) = stream.local_addr() else { continue };
+        let ends = Ends { client: canonical(client), service: canonical(service) };
+        let reader = reader.clone();
+        tokio::spawn(async move {
+            conversation::hold(stream, ends, &reader).await;
+            drop(room);
+        });
+    }
+}
+
+/// Has the connection end without a word once it is dropped.
+fn reset(stream: &TcpStream) {
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -1,0 +1,74 @@
+//! What a probe of a server that connections are handed to needs not ask the server: the handshake, which is made here
+//! as the data plane makes it with clients. The server then sees what it sees of them: a first segment with data, to
+//! make a socket of. So one answer proves all that a handoff needs.
+
+use std::net::SocketAddr;
+
+use evener_core::cookie::{Ends, Keys, Terms};
+use evener_core::packet::Packet;
+use evener_core::parse::{Parsed, Segment, TcpHeader, parse};
+use evener_core::rewrite::{self, Greeting};
+use evener_core::wire::{ETHERNET_LEN, Ethernet, Mac, TCP_SYN};
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::network_endian::U16;
+
+use super::link::ethertype;
+
+/// A station's address on no link at all.
+const HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+/// Stands between a probe's own TCP and the link.
+pub(super) struct Greeter {
+    keys: Keys,
+    handed_over: bool,
+}
+
+/// What becomes of a packet that the probe sends.
+pub(super) enum Taken {
+    /// It goes to the server.
+    Send,
+    /// It is answered here, by this packet.
+    Answer(Vec<u8>),
+    /// It goes nowhere.
+    Swallow,
+}
+
+impl Greeter {
+    pub(super) fn new(keys: Keys) -> Greeter {
+        Greeter { keys, handed_over: false }
+    }
+
+    /// Takes an IP packet of the probe's.
+    pub(super) fn take(&mut self, packet: &[u8]) -> Taken {
+        if self.handed_over {
+            return Taken::Send;
+        }
+        let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+        let ethernet = Ethernet { dst: HERE, src: HERE, ethertype: U16::new(ethertype(v6)) };
+        let mut frame = [ethernet.as_bytes(), packet].concat();
+        let Parsed::Segment(segment) = parse(&frame, Some(HERE)) else { return Taken::Swallow };
+        let Some(header) = TcpHeader::read(&frame, &segment.at) else { return Taken::Swallow };
+        if segment.flags & TCP_SYN != 0 {
+            return self.greet(&mut frame, &segment, &header);
+        }
+        self.handed_over = !TcpHeader::payload(&frame, &segment.at).is_empty();
+        if self.handed_over { Taken::Send } else { Taken::Swallow }
+    }
+
+    fn greet(&self, frame: &mut [u8], segment: &Segment, header: &TcpHeader) -> Taken {
+        let at = &segment.at;
+        let ends = Ends {
+            client: SocketAddr::new(at.src, segment.src_port),
+            service: SocketAddr::new(at.dst, segment.dst_port),
+        };
+        let offered = header.options;
+        let scale = offered.window_scale.filter(|_| offered.sack);
+        let terms = Terms::new(at.dst.is_ipv6(), offered.mss, scale);
+        let Some(isn) = self.keys.make(&ends, header.sequence, terms) else { return Taken::Swallow };
+        let mut packet = Packet::new(frame, 0, 0);
+        // What the probe sends is short.
+        let mss = offered.mss.unwrap_or_default();
+        rewrite::greeting(&mut packet, at, header, &Greeting { isn, mss, clock: 0 });
+        Taken::Answer(packet.frame().get(ETHERNET_LEN..).unwrap_or_default().to_vec())
+    }
+}
