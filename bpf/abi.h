@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 3
+#define ABI_VERSION 4
 
 /* core/src/tables.rs */
 #define HASH_SLOTS 65537
@@ -27,6 +27,17 @@
 
 /* core/src/sessions.rs */
 #define BUCKET_SESSIONS 8
+
+/* core/src/content */
+#define READ_MAX 2048
+#define HOST_MAX 255
+#define HOST_LABELS_MAX 8
+#define PATH_DEPTH_MAX 16
+#define METHOD_MAX 16
+#define CLASSES 8
+#define NO_ROUTE 0xffff
+/* Of all services, while they are changed: those in force and those to come. */
+#define ROUTE_ENTRIES 131072
 
 /* core/src/ports.rs */
 #define FIRST_PORT 4096
@@ -81,6 +92,11 @@ enum reason {
 	REASON_NO_ROUTE = 34,
 	REASON_NO_ROOM = 35,
 	REASON_SECOND_CHANCE = 36,
+	REASON_COOKIE_SENT = 37,
+	REASON_COOKIE_ACKED = 38,
+	REASON_COOKIE_BAD = 39,
+	REASON_RESET = 40,
+	REASON_ASKED = 41,
 	REASON_MAX,
 };
 
@@ -132,6 +148,7 @@ struct vip_key {
 #define VIP_RING_HALF 1 /* which half of the service's rings */
 #define VIP_ANNOUNCE 2
 #define VIP_STATELESS 4
+#define VIP_HANDOFF 8 /* `handoffs` has more of it */
 
 /*
  * Value of `vips`, one cache line; all zero where there is none. The control plane finds a multiplier that
@@ -147,6 +164,35 @@ struct vip {
 	__u16 own; /* this host's own server slot where every host decides, else NO_SERVER */
 	__u32 idle[STATES]; /* in ticks of 2^20 ns, by session state */
 	struct ip address6; /* zeros for IPv4 */
+};
+
+/*
+ * Value of `handoffs`: how a VIP's connections are accepted, and what a client's wish is looked up by. At the same
+ * place as the VIP in `vips`.
+ */
+struct handoff {
+	__u64 ring_halves; /* which half of each ring: routes name other rings than the service's */
+	__u32 multiplier[2]; /* of the hash of hosts and paths */
+	__u32 generation; /* of the service's routes */
+	__u16 mss;
+	__u16 asker; /* server slot */
+	__u16 complex_from;
+	__u16 default_ring;
+	__u32 pad;
+};
+
+/* Key of `routes`. Each service's routes have a generation of their own, and so do they after a change. */
+struct route_key {
+	__u64 host;
+	__u64 path;
+	__u32 generation;
+	__u32 pad;
+};
+
+/* Value of `routes`, by class: core/src/content/routes.rs, RouteEntry */
+struct route_entry {
+	__u16 route[CLASSES];
+	__u16 ring[CLASSES];
 };
 
 /* Key of `addresses`. */

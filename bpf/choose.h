@@ -156,6 +156,23 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 		choice->server = select_server(vip->service, vip->flags, PICK_HASH, ring_hash);
 }
 
+/*
+ * The session of an IPv4 connection that was handed off and is at work, as it now is; 0 for all that hand_off() is to
+ * look at. Not inlined: what other services' packets don't need takes nothing of their stack.
+ */
+__attribute__((noinline)) __u64 follow_handed(__u64 key, __u64 hash, __u32 vip, __u32 flags)
+{
+	struct flow flow = { .hash = hash, .now = ticks_now(), .flags = flags };
+	struct found found = {};
+
+	if (opens(&flow) || !find_session(key, hash, flow.now, &found))
+		return 0;
+	flow.vip = find_vip_by_id(vip);
+	if (!flow.vip || value_state(found.value) == STATE_NEW || !present_server(value_server(found.value)))
+		return 0;
+	return follow(&flow, &found);
+}
+
 /* Returns the server's entry, or NULL where there is none. */
 static __always_inline struct server *choose(const struct packet *packet, struct flow *flow, struct choice *choice)
 {

@@ -3,6 +3,7 @@
 #ifndef EVENER_DECIDE_H
 #define EVENER_DECIDE_H
 
+#include "handoff.h"
 #include "icmp.h"
 
 /* Sends a client's packet to the server that was chosen for it, with all that there may be to do. */
@@ -166,7 +167,9 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 	return bpf_redirect(server->ifindex, 0);
 }
 
-static __always_inline int decide_segment(context *ctx, const struct packet *packet, const struct vip *vip)
+/* `is_most` where the packet is one of what is most, for which the verifier has patience. */
+static __always_inline int decide_segment(context *ctx, const struct packet *packet, const struct vip *vip,
+					  bool is_most)
 {
 	struct choice choice = {};
 	struct server *server;
@@ -190,7 +193,17 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 		flow.key = session_key(packet->src4, packet->client_port, vip->id);
 		flow.hash = flow_hash(flow.key);
 	}
-	server = choose(packet, &flow, &choice);
+	if (vip->flags & VIP_HANDOFF) {
+		if (is_most)
+			choice.session = follow_handed(flow.key, flow.hash, vip->id, flow.flags);
+		choice.server = choice.session;
+		/* To nobody yet: to hand_off(). */
+		if (!choice.session)
+			return go_far(packet, &flow, &choice, whole_len(ctx, packet));
+		server = present_server(choice.server);
+	} else {
+		server = choose(packet, &flow, &choice);
+	}
 	if (!server)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	return send_segment(ctx, packet, &flow, &choice, server);
@@ -215,7 +228,7 @@ __attribute__((noinline)) int decide_any(context *ctx)
 	case PARSED_SEGMENT:
 		vip = vip_of(&packet);
 		if (vip)
-			return decide_segment(ctx, &packet, vip);
+			return decide_segment(ctx, &packet, vip, false);
 		if (!answering)
 			return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
 		at = scratch_for(&packet);
@@ -281,7 +294,7 @@ static __always_inline int decide_most(context *ctx)
 		return STEP_ANY;
 	vip = find_vip(vip_bits(packet.dst4, packet.port, packet.protocol));
 	if (vip)
-		return decide_segment(ctx, &packet, vip);
+		return decide_segment(ctx, &packet, vip, true);
 	if (answering)
 		return scratch_for(&packet) ? STEP_ANSWER : VERDICT_DROP;
 	return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
@@ -308,7 +321,15 @@ static __always_inline int finish(context *ctx, int step)
 		step = answer(ctx, at);
 	else if (step == STEP_LATER_FRAGMENT)
 		step = later_fragment(ctx, at);
-	else if (step == STEP_SEND_FAR)
+	else if (step == STEP_SEND_FAR && at->journey.server == NO_SERVER)
+		step = hand_off(ctx, at);
+	if (step == STEP_GREET)
+		return greet(ctx, at);
+	if (step == STEP_BEGIN)
+		step = begin(ctx, at);
+	if (step == STEP_RESET)
+		return reset(ctx, at);
+	if (step == STEP_SEND_FAR)
 		step = send_far(ctx, at);
 	if (step == STEP_DELIVER)
 		step = deliver_far(ctx, at);

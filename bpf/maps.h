@@ -10,6 +10,7 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 #include "abi.h"
+#include "cookie.h"
 #include "cursor.h"
 
 /* Filled before loading. */
@@ -35,6 +36,9 @@ struct vip vips[2 * VIP_PLACES] TABLE(vips);
 /* The multiplier that gives each VIP its place (odd), and in its lowest bit the half in force instead. */
 __u64 commit TABLE(commit);
 
+/* At the same places, and switched with them. */
+struct handoff handoffs[2 * VIP_PLACES] TABLE(handoffs);
+
 /* Where in its half of `vips` each VIP is, by its id; in two halves like those. */
 __u16 vip_places[2 * VIP_IDS] TABLE(vip_places);
 
@@ -50,6 +54,9 @@ __u64 peers_in TABLE(peers_in);
 
 /* How long addresses may be answered for: core/src/lease.rs. */
 __u64 lease TABLE(lease);
+
+/* core/src/cookie.rs, SharedKeys: the keys by epoch modulo their number, and the epoch. */
+__u64 cookies[2 * COOKIE_KEYS + 1] TABLE(cookies);
 
 struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 
@@ -75,6 +82,15 @@ struct {
 	__type(key, struct endpoint_key);
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
+
+/* What clients of services with method handoff ask for. Most farms have few routes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, ROUTE_ENTRIES);
+	__type(key, struct route_key);
+	__type(value, struct route_entry);
+} routes SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -201,17 +217,35 @@ static __always_inline struct vip *find_vip6(const struct ip *address, __be16 po
 	return vip;
 }
 
+/* Where in `vips` and `handoffs` the VIP of this id is, if there is one. */
+static __always_inline __u32 place_by_id(__u16 id)
+{
+	__u64 half = *(volatile __u64 *)&commit & 1;
+
+	return half * VIP_PLACES + vip_places[half * VIP_IDS + id % VIP_IDS] % VIP_PLACES;
+}
+
 /* The VIP of this id, or NULL. */
 static __always_inline struct vip *find_vip_by_id(__u16 id)
 {
-	__u64 half = *(volatile __u64 *)&commit & 1;
-	__u32 place = vip_places[half * VIP_IDS + id % VIP_IDS];
-	struct vip *vip = &vips[half * VIP_PLACES + place % VIP_PLACES];
+	struct vip *vip = &vips[place_by_id(id)];
 
 	if (vip->id != id)
 		vip = 0;
 	hide(vip);
 	return vip;
+}
+
+/* How that VIP's connections are handed off, or NULL if they are not. */
+static __always_inline struct handoff *find_handoff(__u16 id)
+{
+	__u32 place = place_by_id(id);
+	struct handoff *handoff = &handoffs[place];
+
+	if (vips[place].id != id || !(vips[place].flags & VIP_HANDOFF))
+		handoff = 0;
+	hide(handoff);
+	return handoff;
 }
 
 /* Whether addresses may still be answered for. */

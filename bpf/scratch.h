@@ -11,6 +11,61 @@
 #include "frame.h"
 #include "maps.h"
 
+/* A client's TCP header, as far as a handshake needs it: core/src/parse/tcp.rs. */
+struct tcp_header {
+	__be32 ports;
+	__be32 sequence;
+	__be32 acknowledgment;
+	__be32 rest[2];
+};
+
+#define TCP_OPTIONS_MAX 40
+/* Of an answer: what Linux sends. */
+#define GREETING_OPTIONS_MAX 20
+
+/* The options that matter to a handshake. */
+struct tcp_options {
+	__u16 mss;
+	__u8 window_scale;
+	__u8 has_mss, has_window_scale, has_sack, has_timestamp;
+	__u8 at, len; /* where the reading is, and where it ends */
+	__be32 timestamp;
+};
+
+/* What an answer says, and its headers. */
+struct tcp_answer {
+	__be32 sequence;
+	__be32 acknowledgment;
+	__be16 flags; /* the lower byte */
+	__be16 window;
+	__u32 options_len;
+	__be32 tcp[(20 + GREETING_OPTIONS_MAX) / 4];
+	__be32 ip[10];
+};
+
+/* What a client asks for, and what that is looked up by: core/src/content. */
+struct reading {
+	__u64 method; /* its letters, or the last eight */
+	__u64 name; /* a header's in lower case, the last eight letters */
+	__u64 host_hash; /* as far as it has come */
+	__u64 hosts[16]; /* what the host is looked up by: HOST_LABELS_MAX + 2, and room for a mask */
+	__u64 paths[32]; /* the same for the path: PATH_DEPTH_MAX + 2; the whole one's hash is the second */
+	__u32 multiplier[2];
+	__u32 len; /* of what there is of the payload */
+	__u32 at, end; /* in a hello */
+	__u32 host, host_end; /* where the host is in it; no end: there is none */
+	__u32 hosts_len, paths_len;
+	__u8 state;
+	__u8 segment;
+	__u8 version; /* letters of it that were met */
+	__u8 is_old; /* HTTP/1.0, which needs no host (RFC 9112, section 3.2) */
+	__u8 is_dot; /* the host's last byte */
+	__u8 class;
+	__u8 is_asked; /* whether it leaves no doubt */
+	__u16 route, ring; /* the first that was found */
+	__u8 payload[READ_MAX];
+};
+
 /* What ICMP and ICMPv6 messages begin with. */
 struct icmp {
 	__u8 type;
@@ -155,6 +210,9 @@ enum step {
 	STEP_ERROR_TO_CLIENT,
 	STEP_ANSWER,
 	STEP_LATER_FRAGMENT,
+	STEP_GREET,
+	STEP_BEGIN,
+	STEP_RESET,
 	STEP_SEND_FAR,
 	STEP_DELIVER,
 	STEP_TOO_BIG,
@@ -177,6 +235,12 @@ struct scratch {
 	struct v6_error error6;
 	struct solicitation question;
 	struct advertisement advertisement;
+	struct cookie_message message;
+	struct tcp_header tcp;
+	struct tcp_options offered;
+	__u8 options[80]; /* TCP_OPTIONS_MAX, and room for a mask */
+	struct tcp_answer answer;
+	struct reading reading;
 };
 
 struct {

@@ -86,7 +86,7 @@ pub(super) fn work<'f>(
     batch: &mut Filling<'_, 'f>,
 ) {
     let Some(virtio) = buffer.get(RESERVE - VIRTIO_LEN..).and_then(|rest| rest.first_chunk()) else { return };
-    let virtio = Virtio::read(virtio);
+    let mut virtio = Virtio::read(virtio);
     let start = put_tag_back(buffer, tag);
     let mut packet = Packet::new(buffer, start, around.ingress);
     if virtio.is_partial() {
@@ -101,7 +101,10 @@ pub(super) fn work<'f>(
         return;
     }
     tools.tally.decision(&decision, len);
-    // What the decision made itself leaves nothing to the hardware.
+    // What the decision made itself leaves nothing to the hardware, or its checksum at most.
+    if packet.segment_len.is_none() {
+        virtio = virtio.of_one_packet();
+    }
     let own = packet.checksum == Checksum::Whole && packet.segment_len.is_none();
     let (mut start, end) = (packet.start(), packet.start() + packet.frame().len());
     let moved =

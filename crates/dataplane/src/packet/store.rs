@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
+use evener_core::cookie::{self, SharedKeys};
 use evener_core::decide::{Memory, Reason};
 use evener_core::fragments::Fragments;
 use evener_core::lease::Lease;
@@ -53,7 +54,7 @@ const PAGE_LEN: u64 = 65_536;
 const HEADER_WORDS: usize = 7;
 const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
 /// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 /// Where the hash key stands, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 
@@ -68,6 +69,8 @@ pub(super) struct Store {
     ring_seed: Seed,
     /// Not in the file: without its daemon this engine answers for no address.
     lease: AtomicU64,
+    /// Not in the file either: who starts makes them anew.
+    cookies: [AtomicU64; cookie::WORDS],
     path: PathBuf,
     /// Held, so that no other process takes the file for abandoned.
     _lock: Flock<File>,
@@ -154,7 +157,8 @@ impl Store {
         let ports = Shared::map_at(fd, sizes.ports_at(), POOLS * POOL_BUCKETS)?;
         let seed = Seed(words[SEED.start].load(Relaxed), words[SEED.start + 1].load(Relaxed));
         let (ring_seed, lease, path) = (seed, AtomicU64::new(0), path.to_owned());
-        Ok(Store { words, four, six, ports, seed, ring_seed, lease, path, _lock: file })
+        let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
+        Ok(Store { words, four, six, ports, seed, ring_seed, lease, cookies, path, _lock: file })
     }
 
     fn sessions(&self) -> Sessions<'_> {
@@ -172,6 +176,7 @@ impl Store {
             seed: self.seed,
             ring_seed: self.ring_seed,
             lease: Lease(&self.lease),
+            cookies: SharedKeys(&self.cookies),
         }
     }
 

@@ -48,6 +48,12 @@ impl Virtio {
         self.flags & NEEDS_CHECKSUM != 0
     }
 
+    /// The same for a frame that is not to be cut.
+    #[must_use]
+    pub(super) fn of_one_packet(self) -> Virtio {
+        Virtio { gso_type: 0, gso_size: 0, header_len: 0, ..self }
+    }
+
     /// Bytes of payload in each packet that the frame is yet to be cut into.
     pub(super) fn segment_len(&self) -> Option<u16> {
         (self.gso_type != 0 && self.gso_size != 0).then_some(self.gso_size)

@@ -27,8 +27,16 @@ mod director {
 
 use director::types as c;
 
+mod handoff;
+#[cfg(test)]
+mod tests;
+
+pub(super) use handoff::{
+    HANDOFF_WORDS, InForce, generation_of, handoff, handoff_of, route_entry, route_key,
+};
+
 /// `ABI_VERSION` of `bpf/abi.h`, as the object was built with it (checked when it is loaded).
-pub(super) const ABI_VERSION: u32 = 3;
+pub(super) const ABI_VERSION: u32 = 4;
 /// `SERVICES_MAX`: rings there are room for.
 pub(super) const SERVICES_MAX: usize = 64;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
@@ -63,6 +71,7 @@ const SERVER_WAY: u16 = SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_
 const VIP_RING_HALF: u8 = 1;
 const VIP_ANNOUNCE: u8 = 2;
 const VIP_STATELESS: u8 = 4;
+const VIP_HANDOFF: u8 = 8;
 
 const ADDRESS_SERVICE: u32 = 1;
 const ADDRESS_ANNOUNCED: u32 = 2;
@@ -237,14 +246,18 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
         id: vip.id,
         service: vip.service,
         pick: vip.pick as u8,
-        flags: half & VIP_RING_HALF | flag(vip.announce, VIP_ANNOUNCE) | flag(vip.stateless, VIP_STATELESS),
+        flags: half & VIP_RING_HALF
+            | flag(vip.announce, VIP_ANNOUNCE)
+            | flag(vip.stateless, VIP_STATELESS)
+            | flag(vip.handoff.is_some(), VIP_HANDOFF),
         own: vip.own,
         idle,
         address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },
     })
 }
 
-/// Reads back what [`vip`] wrote, and its ring half; `None` for an empty place.
+/// Reads back what [`vip`] wrote, and its ring half; `None` for an empty place. How connections are handed off stands
+/// elsewhere: [`handoff_of`].
 pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
     let place: c::vip = from_words(place)?;
     let protocol = protocol_of(place.key.protocol)?;
@@ -267,6 +280,7 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
         },
         own: place.own,
         stateless: place.flags & VIP_STATELESS != 0,
+        handoff: None,
     };
     Some((key, vip, place.flags & VIP_RING_HALF))
 }
@@ -519,77 +533,4 @@ pub(super) fn held_of(record: &[u8]) -> Option<(u32, &[u8])> {
         u32::from_ne_bytes(word)
     });
     Some((ifindex, frame.get(..len as usize)?))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used)]
-    use super::*;
-
-    #[test]
-    fn servers_are_read_back_as_they_were_written() {
-        let (four, six): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
-        let nat = |ip, own| Way::Nat { to: SocketAddr::new(ip, 8080), own, source_nat: true, mtu: 1500 };
-        let tunnel = |encapsulation, to, from, last| Way::Tunnel { encapsulation, from, to, mtu: 1400, last };
-        for way in [
-            Way::Link,
-            nat(four, four),
-            nat(six, six),
-            tunnel(Encapsulation::Ipip, four, four, false),
-            tunnel(Encapsulation::Gue, six, six, false),
-            tunnel(Encapsulation::Gue, four, four, true),
-        ] {
-            let entry = ServerEntry {
-                identity: 7,
-                mac: Mac([2, 0, 0, 0, 0, 1]),
-                ifindex: 3,
-                weight: 5,
-                up: true,
-                local: false,
-                way,
-            };
-            assert_eq!(server_of(&server(&entry, Mac::default())), Some(entry));
-        }
-        let flags = |way| {
-            let entry = ServerEntry {
-                identity: 7,
-                mac: Mac::default(),
-                ifindex: 3,
-                weight: 5,
-                up: true,
-                local: false,
-                way,
-            };
-            server(&entry, Mac::default())[SERVER_FLAGS_WORD]
-        };
-        assert!(same_way(flags(nat(four, four)), flags(nat(four, six))));
-        assert!(!same_way(flags(nat(four, four)), flags(Way::Link)));
-        assert!(same_way(0, flags(Way::Link)));
-    }
-
-    #[test]
-    fn vips_and_endpoints_are_read_back_as_they_were_written() {
-        let idle = IdleTicks { syn: 1, tcp: 2, closing: 3, udp: 4 };
-        for address in ["192.0.2.100", "2001:db8::100"] {
-            let key = VipKey { address: address.parse().unwrap(), port: 80, protocol: Protocol::Udp };
-            let entry = Vip {
-                id: 9,
-                service: 3,
-                announce: true,
-                pick: Pick::Least,
-                idle,
-                own: 4095,
-                stateless: true,
-            };
-            assert_eq!(vip_of(&vip(&key, &entry, 1)), Some((key, entry, 1)));
-            assert_eq!(endpoint_key_of(&endpoint_key(&key)), Some(key));
-        }
-        let mac = Mac([2, 0xff, 3, 0, 0x80, 0]);
-        assert_eq!(
-            (mac_of(mac_bits(mac)), mac_of(mac_bits(Mac::default())), mac_of(0)),
-            (Some(mac), Some(Mac::default()), None)
-        );
-        let behind = vec![Behind { vip: 1, server: 2 }, Behind { vip: 3, server: 4 }];
-        assert_eq!(endpoint_of(&endpoint(&behind)), Some(behind));
-    }
 }

@@ -1,6 +1,6 @@
 //! The kernel's maps, kept in step with [`Tables`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
@@ -15,7 +15,7 @@ use super::program::Program;
 use crate::EngineError;
 
 /// A packet in flight has left the old halves after this long; only then may they be written again.
-const GRACE: Duration = Duration::from_millis(5);
+pub(super) const GRACE: Duration = Duration::from_millis(5);
 
 impl Program {
     /// What a data plane that was adopted is using.
@@ -31,8 +31,18 @@ impl Program {
         }
         let size = abi::VIP_PLACES * abi::VIP_WORDS;
         let half = (self.commit[0].load(Relaxed) & 1) as usize;
-        for place in self.vips[half * size..][..size].chunks_exact(abi::VIP_WORDS) {
-            if let Some((key, vip, ring)) = abi::vip_of(&load(place)) {
+        let handoffs = &self.handoffs[half * abi::VIP_PLACES * abi::HANDOFF_WORDS..];
+        let (mut generations, mut ring_halves) = (BTreeSet::new(), 0);
+        for (place, beside) in self.vips[half * size..][..size]
+            .chunks_exact(abi::VIP_WORDS)
+            .zip(handoffs.chunks_exact(abi::HANDOFF_WORDS))
+        {
+            if let Some((key, mut vip, ring)) = abi::vip_of(&load(place)) {
+                if let Some((handoff, in_force)) = abi::handoff_of(&load(beside)) {
+                    vip.handoff = Some(handoff);
+                    generations.insert(in_force.generation);
+                    ring_halves = in_force.ring_halves;
+                }
                 self.halves.insert(vip.service, ring);
                 tables.vips.insert(key, vip);
             }
@@ -53,6 +63,11 @@ impl Program {
                 .endpoints
                 .extend(abi::endpoint_key_of(&key).zip(value.as_deref().and_then(abi::endpoint_of)));
         }
+        // Rings that only routes name are written anew, to the halves that are not in force.
+        for ring in 0..abi::SERVICES_MAX as u16 {
+            self.halves.entry(ring).or_insert((ring_halves >> ring & 1) as u8);
+        }
+        self.adopt_routes(&generations);
         tables.peers = self.adopted_peers();
         self.tables = Arc::new(tables.clone());
         tables
@@ -82,9 +97,13 @@ impl Program {
         if let Some(peers) = &delta.peers {
             self.write_peers(peers)?;
         }
-        if !(delta.rings.is_empty() && delta.vips.is_empty() && delta.vips_removed.is_empty()) {
+        self.write_routes(delta)?;
+        let same_routes = delta.routes.is_empty() && delta.routes_removed.is_empty();
+        if !(delta.rings.is_empty() && delta.vips.is_empty() && delta.vips_removed.is_empty() && same_routes)
+        {
             self.write_vips(tables)?;
         }
+        self.forget_routes()?;
         for (key, behind) in &delta.endpoints {
             self.update("endpoints", &abi::endpoint_key(key), &abi::endpoint(behind))?;
         }
@@ -185,12 +204,23 @@ impl Program {
         for word in places {
             word.store(0, Relaxed);
         }
+        let handoffs = &self.handoffs[half as usize * abi::VIP_PLACES * abi::HANDOFF_WORDS..];
+        for word in &handoffs[..abi::VIP_PLACES * abi::HANDOFF_WORDS] {
+            word.store(0, Relaxed);
+        }
         let mut by_id = [0u16; abi::VIP_IDS];
         for (key, vip) in &tables.vips {
             let ring = self.halves.get(&vip.service).copied().unwrap_or_default();
             let place = abi::place_of::<{ abi::VIP_PLACES }>(abi::vip_bits(key), multiplier);
             for (word, value) in places[place * abi::VIP_WORDS..].iter().zip(abi::vip(key, vip, ring)) {
                 word.store(value, Relaxed);
+            }
+            if let Some(handoff) = &vip.handoff {
+                let (in_force, routes) = self.in_force(vip.service, tables);
+                let words = abi::handoff(handoff, routes.as_deref(), in_force);
+                for (word, value) in handoffs[place * abi::HANDOFF_WORDS..].iter().zip(words) {
+                    word.store(value, Relaxed);
+                }
             }
             let number = by_id.get_mut(usize::from(vip.id));
             *number.ok_or_else(|| EngineError::Capacity(format!("no VIP can have number {}", vip.id)))? =

@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
+use evener_core::cookie::{self, NO_KEYS, SharedKeys};
 use evener_core::decide::Memory;
 use evener_core::fragments::{FragmentKey, Fragments, Track};
 use evener_core::lease::Lease;
@@ -26,6 +27,8 @@ pub(super) struct KernelMemory {
     pub(super) cursors: Shared<AtomicU64>,
     /// One word.
     pub(super) lease: Shared<AtomicU64>,
+    /// [`cookie::WORDS`] words.
+    pub(super) cookies: Shared<AtomicU64>,
     pub(super) fragments: FragmentMap,
     pub(super) routes: HostRoutes,
     /// The program that reads the kernel's clock.
@@ -43,6 +46,7 @@ impl KernelMemory {
             seed: self.seed,
             ring_seed: self.ring_seed,
             lease: Lease(&self.lease[0]),
+            cookies: SharedKeys(self.cookies.first_chunk::<{ cookie::WORDS }>().unwrap_or(&NO_KEYS)),
         }
     }
 

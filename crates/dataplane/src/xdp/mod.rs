@@ -13,6 +13,7 @@ mod memory;
 mod peers;
 pub mod pins;
 mod program;
+mod routes;
 mod test_run;
 
 use std::collections::BTreeMap;

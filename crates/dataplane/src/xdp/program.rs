@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use evener_core::cookie;
 use evener_core::decide::{Memory, Reason};
 use evener_core::ports::{POOL_BUCKETS, POOLS};
 use evener_core::sessions::{Seed, buckets_for};
@@ -17,6 +18,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject}
 
 use super::abi::{self, Settings};
 use super::memory::{FragmentMap, KernelMemory};
+use super::routes::Generations;
 use crate::routes::HostRoutes;
 use crate::shared::Shared;
 use crate::{Counters, EngineError, ServerCounters};
@@ -29,10 +31,11 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 23] = [
+pub(super) const PINNED: [&str; 26] = [
     "about",
     "commit",
     "vips",
+    "handoffs",
     "vip_places",
     "answering",
     "addresses",
@@ -41,6 +44,8 @@ pub(super) const PINNED: [&str; 23] = [
     "peers",
     "peers_in",
     "lease",
+    "cookies",
+    "routes",
     "rings",
     "previous",
     "servers",
@@ -77,6 +82,7 @@ pub(super) struct Program {
     pub(super) previous: Shared<AtomicU64>,
     pub(super) servers: Shared<AtomicU64>,
     pub(super) vips: Shared<AtomicU64>,
+    pub(super) handoffs: Shared<AtomicU64>,
     pub(super) vip_places: Shared<AtomicU64>,
     pub(super) answering: Shared<AtomicU64>,
     pub(super) commit: Shared<AtomicU64>,
@@ -85,6 +91,7 @@ pub(super) struct Program {
     pub(super) peers_in: Shared<AtomicU64>,
     /// Which half of each service's rings is in force.
     pub(super) halves: BTreeMap<u16, u8>,
+    pub(super) generations: Generations,
     /// When the halves in force came into force.
     pub(super) committed: Instant,
     /// What the maps hold.
@@ -155,6 +162,7 @@ impl Program {
             active: words("active", SERVER_SLOTS)?,
             cursors: words("cursors", abi::SERVICES_MAX)?,
             lease: words("lease", 1)?,
+            cookies: words("cookies", cookie::WORDS)?,
             fragments: FragmentMap(second(&maps["fragments"])?),
             routes: HostRoutes::open(ROUTES_MAX).map_err(failed("asking for routes"))?,
             clock: clock.map_err(failed("keeping the clock"))?,
@@ -168,11 +176,13 @@ impl Program {
             rings: words("rings", 2 * abi::SERVICES_MAX * abi::RING_WORDS)?,
             servers: words("servers", SERVER_SLOTS * abi::SERVER_WORDS)?,
             vips: words("vips", 2 * abi::VIP_PLACES * abi::VIP_WORDS)?,
+            handoffs: words("handoffs", 2 * abi::VIP_PLACES * abi::HANDOFF_WORDS)?,
             vip_places: words("vip_places", 2 * abi::VIP_PLACE_WORDS)?,
             answering: words("answering", 1)?,
             commit: words("commit", 1)?,
             interfaces: words("interfaces", abi::INTERFACE_PLACES * abi::INTERFACE_WORDS)?,
             halves: BTreeMap::new(),
+            generations: Generations::default(),
             committed: Instant::now(),
             tables: Arc::default(),
             tc: OnceCell::new(),

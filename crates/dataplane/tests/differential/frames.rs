@@ -6,6 +6,7 @@ use evener_core::checksum;
 use proptest::prelude::*;
 
 use crate::every_host::{EVERY_HOST, SOURCES};
+use crate::handoff;
 use crate::world::{EMPTY, L2, NAT, OWN, SOURCE_NAT, TUNNELS, client, vip};
 
 /// What is sent, before it is damaged.
@@ -124,6 +125,7 @@ fn service() -> impl Strategy<Value = u8> {
         5 => Just(SOURCE_NAT),
         4 => prop::sample::select(TUNNELS.to_vec()),
         8 => prop::sample::select(EVERY_HOST.to_vec()),
+        4 => prop::sample::select(handoff::HANDOFF.to_vec()),
     ]
 }
 
@@ -341,12 +343,12 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// Behind a link header to the director.
-fn link(packet: Vec<u8>) -> Vec<u8> {
+pub fn link(packet: Vec<u8>) -> Vec<u8> {
     let ethertype = if packet[0] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
     [&OWN.0[..], &[2, 0, 0, 9, 9, 9], &ethertype, &packet].concat()
 }
 
-fn tagged(mut frame: Vec<u8>, tags: usize) -> Vec<u8> {
+pub fn tagged(mut frame: Vec<u8>, tags: usize) -> Vec<u8> {
     for tag in 0..tags {
         let kind = if tag == 0 { [0x81, 0] } else { [0x88, 0xa8] };
         frame.splice(12..12, [kind[0], kind[1], 0, 5 + tag as u8]);
@@ -380,7 +382,14 @@ fn ip(src: IpAddr, dst: IpAddr, body: &Body, ports: (u16, u16), hops: u8) -> Vec
     packet_v6(src, dst, next, hops, &rest)
 }
 
-fn packet_v4(src: IpAddr, dst: IpAddr, next: u8, hops: u8, (id, field): (u16, u16), rest: &[u8]) -> Vec<u8> {
+pub fn packet_v4(
+    src: IpAddr,
+    dst: IpAddr,
+    next: u8,
+    hops: u8,
+    (id, field): (u16, u16),
+    rest: &[u8],
+) -> Vec<u8> {
     let mut packet = vec![0x45, 0];
     packet.extend((20 + rest.len() as u16).to_be_bytes());
     packet.extend(id.to_be_bytes());
@@ -394,7 +403,7 @@ fn packet_v4(src: IpAddr, dst: IpAddr, next: u8, hops: u8, (id, field): (u16, u1
     packet
 }
 
-fn packet_v6(src: IpAddr, dst: IpAddr, next: u8, hops: u8, rest: &[u8]) -> Vec<u8> {
+pub fn packet_v6(src: IpAddr, dst: IpAddr, next: u8, hops: u8, rest: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x60, 0x30, 0, 7];
     packet.extend((rest.len() as u16).to_be_bytes());
     packet.extend([next, hops]);
@@ -425,7 +434,7 @@ fn transport(src: IpAddr, dst: IpAddr, body: &Body, ports: (u16, u16)) -> Vec<u8
 }
 
 /// With a pseudo-header.
-fn sum(src: IpAddr, dst: IpAddr, next: u8, bytes: &[u8]) -> u16 {
+pub fn sum(src: IpAddr, dst: IpAddr, next: u8, bytes: &[u8]) -> u16 {
     let pseudo = [&octets(src)[..], &octets(dst), &(bytes.len() as u32).to_be_bytes(), &[0, next]].concat();
     checksum::finish(checksum::add(checksum::add(0, &pseudo), bytes))
 }

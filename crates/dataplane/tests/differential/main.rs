@@ -4,16 +4,22 @@
 
 mod every_host;
 mod frames;
+mod handoff;
+mod payloads;
 mod world;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::arrival::PASSED;
+use evener_core::cookie::Keys;
 use evener_core::decide::{Decision, Memory, Reason, Verdict};
 use evener_core::fragments::Track;
-use evener_core::sessions::Session;
-use evener_dataplane::xdp::{Hook, Options, XdpEngine};
+use evener_core::sessions::{Seed, Session};
+use evener_core::tables::{Delta, Tables};
+use evener_dataplane::xdp::{Hook, Options, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError, ServerCounters};
 use nix::sched::{CloneFlags, unshare};
 use proptest::prelude::*;
@@ -21,6 +27,7 @@ use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
 use every_host::{EVERY_HOST, SOURCES};
 use frames::{Plan, plan};
+use handoff::Wishes;
 use world::{Core, NOW, RING_SEED, SEED, SESSIONS};
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
@@ -129,6 +136,12 @@ fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<Option<(Decision, 
         c.counted().0,
     );
     if matches!(decision.verdict, Verdict::Forward { .. } | Verdict::Pass) {
+        let (after, bytes) = match decision.reason {
+            Reason::CookieSent => (handoff::without_clock(after.clone()), handoff::without_clock(bytes)),
+            _ => (Some(after.clone()), Some(bytes)),
+        };
+        prop_assert!(after.is_some(), "{hook:?}: the core's checksum of its answer to {before:02x?}");
+        let (after, bytes) = (after.unwrap_or_default(), bytes.unwrap_or_default());
         prop_assert!(after == bytes, "{hook:?}: {decision:?}\n{}", difference(before, &after, &bytes));
     }
     Ok(Some((decision, after)))
@@ -274,4 +287,116 @@ fn a_later_fragment_goes_no_further_than_it_may_alike() {
         assert_eq!(core.reasons, c.counted().0);
         assert!(core.reasons[&Reason::Local] > 2 * 80, "what was passed on stays here: {:?}", core.reasons);
     }
+}
+
+/// One world of routes, and what clients do there.
+fn handed_off(
+    c: &mut Kernel,
+    known: &mut Arc<Tables>,
+    wishes: &Wishes,
+    keys: &Keys,
+    segments: &[handoff::Segment],
+) -> Result<BTreeMap<Reason, u64>, TestCaseError> {
+    let tables = Arc::new(wishes.put(world::tables()));
+    c.engine.load_tables(&Delta::between(known, &tables), &tables).unwrap();
+    *known = Arc::clone(&tables);
+    let mut core = Core::with((*tables).clone(), keys);
+    c.engine.memory().cookies.set(keys);
+    c.clear(&core);
+    for segment in segments {
+        meet(&mut core, c, &segment.frame(keys))?;
+    }
+    let (reasons, servers) = c.counted();
+    prop_assert_eq!(&core.reasons, &reasons);
+    prop_assert_eq!(&core.servers, &servers);
+    let memory = c.engine.memory();
+    prop_assert_eq!(sessions(&core.memory(), NOW), sessions(&memory, c.engine.now()));
+    let active = |m: &Memory<'_>| -> Vec<u64> { m.counts.active.iter().map(|n| n.load(Relaxed)).collect() };
+    prop_assert_eq!(active(&core.memory()), active(&memory));
+    Ok(reasons)
+}
+
+#[test]
+fn connections_are_handed_off_alike() {
+    for hook in HOOKS {
+        let Some(c) = Kernel::start(hook) else { return };
+        let state = RefCell::new((c, Arc::new(world::tables()), Coverage::default()));
+        let keys = prop_oneof![
+            8 => (0u64..5).prop_map(|epochs| Keys::at(handoff::NOW_S + 64 * epochs, |epoch| Seed(!epoch, epoch << 40))),
+            1 => Just(Keys::NONE),
+        ];
+        let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
+        let story = (handoff::wishes(), keys, prop::collection::vec(handoff::segment(), 1..80));
+        let outcome = TestRunner::new(config).run(&story, |(wishes, keys, segments)| {
+            let mut state = state.borrow_mut();
+            let (c, known, coverage) = &mut *state;
+            let result = handed_off(c, known, &wishes, &keys, &segments);
+            let memory = c.engine.memory();
+            memory.sessions.sweep(0..memory.sessions.buckets(), c.engine.now(), |_, _| false);
+            for (reason, count) in result? {
+                *coverage.0.entry(reason).or_default() += count;
+            }
+            Ok(())
+        });
+        outcome.unwrap_or_else(|error| panic!("{error}"));
+        let coverage = state.into_inner().2;
+        let missing: Vec<_> = handoff::MET.iter().filter(|reason| !coverage.0.contains_key(reason)).collect();
+        assert!(missing.is_empty(), "{hook:?} never met {missing:?}");
+    }
+}
+
+#[test]
+fn what_finds_no_room_is_reset_alike() {
+    for hook in HOOKS {
+        let Some(c) = Kernel::start(hook) else { return };
+        let mut core = Core::new();
+        for flow in 0..4000u16 {
+            for v6 in [false, true] {
+                let segment =
+                    handoff::Segment::first(v6, (flow % 10) as u8, 1000 + flow, handoff::HANDOFF[2]);
+                meet(&mut core, &c, &segment.frame(&handoff::KEYS)).unwrap();
+            }
+        }
+        let (reasons, _) = c.counted();
+        assert_eq!(core.reasons, reasons);
+        assert!(reasons[&Reason::TableFull] > 1000 && reasons[&Reason::Forwarded] > 500, "{reasons:?}");
+        assert_eq!(reasons[&Reason::Reset], reasons[&Reason::TableFull]);
+        assert_eq!(sessions(&core.memory(), NOW), sessions(&c.engine.memory(), c.engine.now()));
+    }
+}
+
+#[test]
+fn an_earlier_daemons_routes_are_in_force_until_new_ones_are() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: pinning needs root");
+        return;
+    }
+    let dir = pins::directory().unwrap().with_file_name(format!("test-{}", std::process::id()));
+    let start = || {
+        let (sessions_max, pins) = (SESSIONS, Some(dir.clone()));
+        let (seed, ring_seed) = (SEED, Some(RING_SEED));
+        let options = Options { sessions_max, sessions6_max: SESSIONS, seed, ring_seed, mode: None, pins };
+        XdpEngine::start(options).unwrap()
+    };
+    let server_of = |engine: &XdpEngine, port| {
+        let first = handoff::Segment::first(false, 1, port, handoff::HANDOFF[0]);
+        let (_, frame) = engine.test_run(Hook::Xdp, &first.frame(&handoff::KEYS)).unwrap();
+        frame[..6].to_vec()
+    };
+    let [before, after] = [1, 0].map(|ring| Arc::new(Wishes::all_to(ring).put(world::tables())));
+    let mut engine = start();
+    engine.load_tables(&Delta::between(&Tables::default(), &before), &before).unwrap();
+    engine.memory().cookies.set(&handoff::KEYS);
+    let server = server_of(&engine, 2000);
+    drop(engine);
+    let mut engine = start();
+    let running = engine.running().cloned().unwrap();
+    assert_eq!(running.vips, before.vips);
+    assert_eq!(server_of(&engine, 2001), server, "as the earlier daemon has it");
+    engine.load_tables(&Delta::between(&running, &before), &before).unwrap();
+    assert_eq!(server_of(&engine, 2002), server, "written anew");
+    engine.load_tables(&Delta::between(&before, &after), &after).unwrap();
+    assert_ne!(server_of(&engine, 2003), server);
+    assert_eq!(server_of(&engine, 2000), server, "a session stays");
+    Box::new(engine).leave(false).unwrap();
 }

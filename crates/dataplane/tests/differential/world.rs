@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use evener_core::cookie::{self, Keys, SharedKeys};
 use evener_core::decide::{Decision, Memory, Reason, decide};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
@@ -21,10 +22,10 @@ use evener_core::tables::{
     VipKey, Way,
 };
 use evener_core::wire::Mac;
-use evener_dataplane::ServerCounters;
 use evener_dataplane::xdp::XdpEngine;
+use evener_dataplane::{Engine, ServerCounters};
 
-use crate::every_host;
+use crate::{every_host, handoff};
 
 pub const SEED: Seed = Seed(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 pub const RING_SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
@@ -39,9 +40,17 @@ pub const NOW: u32 = 5_000_000;
 const IDLE: IdleTicks =
     IdleTicks { syn: ticks(600_000), tcp: ticks(900_000), closing: ticks(700_000), udp: ticks(800_000) };
 
-/// What random packets needn't meet.
-pub const RARE: [Reason; 5] =
-    [Reason::TableFull, Reason::NoPort, Reason::NoRoom, Reason::FragmentLost, Reason::Fragment];
+/// What random packets needn't meet; the last three take a cookie, or a segment that is empty.
+pub const RARE: [Reason; 8] = [
+    Reason::TableFull,
+    Reason::NoPort,
+    Reason::NoRoom,
+    Reason::FragmentLost,
+    Reason::Fragment,
+    Reason::CookieAcked,
+    Reason::Asked,
+    Reason::Reset,
+];
 
 /// Services by the last byte of their address, in both IP versions.
 pub const L2: [u8; 3] = [100, 101, 102];
@@ -156,7 +165,16 @@ impl Builder {
         self.next_vip += 1;
         let service = id - 1;
         let last = if let IpAddr::V4(address) = address { address.octets()[3] } else { 0 };
-        let vip = Vip { id, service, announce: last != 102, pick, idle: IDLE, own: 0, stateless: false };
+        let vip = Vip {
+            id,
+            service,
+            announce: last != 102,
+            pick,
+            idle: IDLE,
+            own: 0,
+            stateless: false,
+            handoff: None,
+        };
         self.tables.vips.insert(VipKey { address, port: 80, protocol }, vip);
         let order = servers.to_vec();
         let hash = match servers {
@@ -206,7 +224,7 @@ impl Builder {
 }
 
 /// Every method in both IP versions; among the servers on the LAN one here and one down.
-fn tables() -> Tables {
+pub fn tables() -> Tables {
     let mut builder = Builder { tables: Tables::default(), next_server: 1, next_vip: 1 };
     builder.tables.interfaces = BTreeMap::from([(1, OWN), (77, OTHER_SIDE)]);
     let lan: Vec<u16> = [1, 77, 1, 1, 1].map(|ifindex| builder.server(Way::Link, ifindex)).into();
@@ -226,6 +244,7 @@ fn tables() -> Tables {
         builder.tunnels(v6);
     }
     every_host::add(&mut builder);
+    handoff::add(&mut builder);
     builder.tables
 }
 
@@ -233,6 +252,7 @@ fn tables() -> Tables {
 pub fn load(engine: &mut XdpEngine) {
     let tables = Arc::new(tables());
     engine.load_tables(&Delta::between(&Tables::default(), &tables), &tables).unwrap();
+    engine.memory().cookies.set(&handoff::KEYS);
 }
 
 /// The core with memory of its own.
@@ -244,6 +264,7 @@ pub struct Core {
     active: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
     lease: AtomicU64,
+    cookies: [AtomicU64; cookie::WORDS],
     pub fragments: TestFragments,
     pub reasons: BTreeMap<Reason, u64>,
     pub servers: BTreeMap<u16, ServerCounters>,
@@ -255,14 +276,21 @@ fn many<T: Default>(count: usize) -> Vec<T> {
 
 impl Core {
     pub fn new() -> Self {
+        Self::with(tables(), &handoff::KEYS)
+    }
+
+    pub fn with(tables: Tables, keys: &Keys) -> Self {
+        let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
+        SharedKeys(&cookies).set(keys);
         Core {
-            tables: tables(),
+            tables,
             four: many(buckets_for(SESSIONS)),
             six: many(buckets_for(SESSIONS)),
             ports: many(POOLS * POOL_BUCKETS),
             active: many(SERVER_SLOTS),
             cursors: many(64),
             lease: AtomicU64::new(0),
+            cookies,
             fragments: TestFragments::default(),
             reasons: BTreeMap::new(),
             servers: BTreeMap::new(),
@@ -279,6 +307,7 @@ impl Core {
             seed: SEED,
             ring_seed: RING_SEED,
             lease: Lease(&self.lease),
+            cookies: SharedKeys(&self.cookies),
         }
     }
 

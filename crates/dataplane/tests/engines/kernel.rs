@@ -121,7 +121,7 @@ fn opener(bench: &Bench, marks: bool) -> Server {
     let tables = evener_dataplane::server::Tables {
         addresses: [OWN].into(),
         directors: [FROM].into(),
-        services: BTreeMap::from([(key(), None)]),
+        services: BTreeMap::from([(key(), Default::default())]),
         marks,
     };
     let mut server = Server::start(evener_dataplane::server::directory().unwrap()).unwrap();

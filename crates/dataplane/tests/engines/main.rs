@@ -5,6 +5,7 @@
 mod connections;
 mod fragments;
 mod frames;
+mod handoff;
 mod hosts;
 mod kernel;
 mod methods;
@@ -68,7 +69,16 @@ fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) ->
     Tables {
         vips: BTreeMap::from([(
             key(),
-            Vip { id: 1, service: 0, announce, pick: Pick::Cursor, idle, own: 0, stateless: false },
+            Vip {
+                id: 1,
+                service: 0,
+                announce,
+                pick: Pick::Cursor,
+                idle,
+                own: 0,
+                stateless: false,
+                handoff: None,
+            },
         )]),
         rings: BTreeMap::from([(0, Arc::new(Ring { order, hash, previous: vec![] }))]),
         servers: (1..).zip(servers.iter().copied()).collect(),

@@ -97,7 +97,16 @@ impl Row {
         // The client finds the director by a route to its own address.
         tables.vips.insert(
             key,
-            Vip { id: 1, service: 0, announce: false, pick: Pick::Cursor, idle, own: 0, stateless: false },
+            Vip {
+                id: 1,
+                service: 0,
+                announce: false,
+                pick: Pick::Cursor,
+                idle,
+                own: 0,
+                stateless: false,
+                handoff: None,
+            },
         );
         tables
             .rings

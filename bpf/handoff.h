@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Connections that are accepted here, with a cookie and no memory, and given to a server once the client has said what
+ * it wants: core/src/decide/handoff.rs. Packets of sessions that are at work don't come here: see choose().
+ */
+#ifndef EVENER_HANDOFF_H
+#define EVENER_HANDOFF_H
+
+#include "choose.h"
+#include "content.h"
+#include "handshake.h"
+
+/* The client's flow again, from what is noted of it. */
+static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
+{
+	const struct journey *journey = &at->journey;
+	const struct vip *vip = find_vip_by_id(journey->vip);
+
+	if (!vip)
+		return false;
+	flow->vip = vip;
+	flow->key = session_key(at->src.word[0], journey->src_port, journey->vip);
+	flow->key6 = &at->owner.key;
+	flow->hash = journey->hash;
+	flow->now = ticks_now();
+	flow->v6 = journey->v6;
+	flow->flags = journey->flags;
+	return true;
+}
+
+/* The key of an epoch. */
+static __always_inline const struct sip_key *key_of(__u32 epoch)
+{
+	return (const struct sip_key *)&cookies[2 * (epoch % COOKIE_KEYS)];
+}
+
+/* Puts the connection's ends where a cookie's hash is made of them. */
+static __always_inline void put_ends(struct scratch *at)
+{
+	__be32 *word = at->message.word;
+
+	if (at->journey.v6) {
+		for (int i = 0; i < 4; i++) {
+			word[i] = at->src.word[i];
+			word[4 + i] = at->dst.word[i];
+		}
+		word[COOKIE_ENDS6 - 1] = at->tcp.ports;
+	} else {
+		word[0] = at->src.word[0];
+		word[1] = at->dst.word[0];
+		word[COOKIE_ENDS4 - 1] = at->tcp.ports;
+	}
+}
+
+/* Whether a segment is the first after a cookie. */
+static __always_inline bool is_answer(struct scratch *at)
+{
+	__u32 sequence = bpf_ntohl(at->tcp.sequence), acknowledgment = bpf_ntohl(at->tcp.acknowledgment);
+
+	if ((at->journey.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK || at->journey.is_fragment)
+		return false;
+	put_ends(at);
+	return cookie_is_good(key_of(cookie_epoch(acknowledgment - 1)), &at->message, sequence, acknowledgment,
+			      at->journey.v6);
+}
+
+/* Keeps a session alive; one that a SYN has called in question stays so. */
+static __always_inline __u64 keep(const struct flow *flow, struct found *found)
+{
+	__u64 value;
+
+	if (value_state(found->value) != STATE_NEW)
+		return follow(flow, found);
+	value = value_of(value_server(found->value), STATE_NEW, flow->now + idle_of(flow->vip, STATE_ESTABLISHED));
+	if (is_stale(flow->vip, found->value, value))
+		change_session(found, value);
+	return value;
+}
+
+/* Where what the client wants begins, and how long it is. */
+static __always_inline __u32 payload_at(const struct scratch *at)
+{
+	return at->journey.l4 + TCP_LEN + options_len(at);
+}
+
+static __always_inline __u32 payload_len(const struct scratch *at)
+{
+	return at->journey.l3 + at->journey.len - payload_at(at);
+}
+
+/* A segment of a connection that isn't known. One with data may have overtaken the first: its sender tries again. */
+static __always_inline int stray(const struct scratch *at)
+{
+	if (at->journey.flags & TCP_RST || payload_len(at))
+		return count_and(VERDICT_DROP, REASON_COOKIE_BAD);
+	return STEP_RESET;
+}
+
+/* A TCP packet for a service whose connections are handed over. */
+__attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
+{
+	struct found found = {};
+	struct flow flow = {};
+	struct journey *journey;
+	bool known, alive;
+
+	if (!at)
+		return VERDICT_DROP;
+	journey = &at->journey;
+	if (!load_ends(ctx, journey->l3, journey->v6, &at->src, &at->dst) ||
+	    frame_load(ctx, journey->l4, &at->tcp, sizeof(at->tcp)))
+		return count_and(VERDICT_DROP, REASON_BAD_LENGTH);
+	if (!flow_of(at, &flow))
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	known = find_flow(&flow, &found);
+	if (opens(&flow)) {
+		/* It may be forged, in a connection that lives: that one goes on as before, until the cookie comes
+		 * back. */
+		if (known)
+			change_session(&found,
+				       value_of(value_server(found.value), STATE_NEW, value_expires(found.value)));
+		return STEP_GREET;
+	}
+	alive = known && present_server(value_server(found.value));
+	/* Where no SYN came meanwhile, a first segment that comes again is still the connection's, whose server has
+	 * it. */
+	if (!(alive && value_state(found.value) != STATE_NEW) && is_answer(at))
+		return STEP_BEGIN;
+	if (!alive)
+		return stray(at);
+	journey->session = keep(&flow, &found);
+	journey->server = value_server(found.value);
+	return STEP_SEND_FAR;
+}
+
+/* Answers a SYN. Nothing is remembered but what the client will send back. */
+__attribute__((noinline)) int greet(context *ctx, struct scratch *at)
+{
+	__u32 epoch = cookies[2 * COOKIE_KEYS], terms;
+	const struct sip_key *key = key_of(epoch);
+	struct handoff *handoff;
+	__u8 scale = COOKIE_NO_SCALE;
+	bool scaling;
+
+	if (!at)
+		return VERDICT_DROP;
+	if (!is_plain(&at->journey) || !read_options(ctx, at))
+		return count_and(VERDICT_DROP, REASON_BAD_LENGTH);
+	handoff = find_handoff(at->journey.vip);
+	if (!handoff || !(key->word[0] | key->word[1]))
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	scaling = at->offered.has_window_scale && at->offered.has_sack;
+	/* RFC 7323, section 2.3: more is taken for the most. */
+	if (scaling)
+		scale = at->offered.window_scale > COOKIE_WSCALE_MAX ? COOKIE_WSCALE_MAX : at->offered.window_scale;
+	terms = cookie_terms(at->offered.mss, scale, epoch % COOKIE_KEYS, at->journey.v6);
+	put_ends(at);
+	at->answer = (struct tcp_answer){ .flags = TCP_SYN | TCP_ACK, .window = GREETING_WINDOW };
+	at->answer.sequence =
+		bpf_htonl(cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->journey.v6));
+	at->answer.acknowledgment = bpf_htonl(bpf_ntohl(at->tcp.sequence) + 1);
+	put_options(at, handoff->mss, ticks_now(), scaling);
+	return answer_tcp(ctx, at, REASON_COOKIE_SENT);
+}
+
+/* The server for what a client wants; NO_SERVER where that isn't plain, or nobody serves it. */
+static __always_inline __u16 choose_by_content(context *ctx, struct scratch *at, const struct handoff *handoff,
+					       const struct flow *flow)
+{
+	__u32 ring;
+
+	at->reading.multiplier[0] = handoff->multiplier[0];
+	at->reading.multiplier[1] = handoff->multiplier[1];
+	if (!read_payload(ctx, at, payload_at(at), payload_len(at)))
+		return NO_SERVER;
+	ring = find_ring(at, handoff->generation, handoff->complex_from, handoff->default_ring);
+	if (ring >= SERVICES_MAX)
+		return NO_SERVER;
+	return select_server(ring, handoff->ring_halves >> ring, flow->vip->pick, ring_hash_of(flow));
+}
+
+/* Gives a connection whose cookie came back to a server, if the client says what it wants. */
+__attribute__((noinline)) int begin(context *ctx, struct scratch *at)
+{
+	struct found found = {};
+	struct flow flow = {};
+	struct handoff *handoff;
+	struct journey *journey;
+	__u64 value;
+	__u16 server;
+
+	if (!at)
+		return VERDICT_DROP;
+	journey = &at->journey;
+	/* Who closes without having said anything is not waited for. */
+	if (!payload_len(at))
+		return journey->flags & TCP_FIN ? STEP_RESET : count_and(VERDICT_DROP, REASON_COOKIE_ACKED);
+	handoff = find_handoff(journey->vip);
+	if (!handoff || !flow_of(at, &flow))
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	server = choose_by_content(ctx, at, handoff, &flow);
+	if (server == NO_SERVER) {
+		server = handoff->asker;
+		journey->beside = REASON_ASKED;
+	}
+	if (server == NO_SERVER)
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	value = value_in(&flow, server, STATE_ESTABLISHED);
+	if (find_flow(&flow, &found)) {
+		/* Changed by another CPU meanwhile: the client's segment comes again. */
+		if (!change_session(&found, value))
+			return count_and(VERDICT_DROP, REASON_NO_SESSION);
+	} else if (!insert_flow(&flow, value)) {
+		/* The next segment would find nobody. */
+		journey->beside = REASON_TABLE_FULL;
+		return STEP_RESET;
+	}
+	journey->session = value;
+	journey->server = server;
+	journey->new_session = true;
+	return STEP_SEND_FAR;
+}
+
+#endif

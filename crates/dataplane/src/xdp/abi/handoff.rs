@@ -1,0 +1,69 @@
+//! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what routes are found by.
+
+use evener_core::content::{CLASSES, Class, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX};
+use evener_core::content::{NO_ROUTE, RouteEntry, RouteKey, Routes};
+use evener_core::cookie;
+use evener_core::tables::Handoff;
+
+use super::{bytes, c, from_bytes, from_words, words};
+
+pub(in crate::xdp) const HANDOFF_WORDS: usize = size_of::<c::handoff>() / 8;
+const ROUTE_KEY_LEN: usize = size_of::<c::route_key>();
+const ROUTE_ENTRY_LEN: usize = size_of::<c::route_entry>();
+
+// Where C and core differ, the build ends here.
+const _: () = {
+    assert!(HANDOFF_WORDS * 8 == size_of::<c::handoff>() && ROUTE_KEY_LEN == 24);
+    assert!(ROUTE_ENTRY_LEN == 4 * CLASSES && Class::Hello as usize == 6);
+    assert!(READ_MAX == 2_048 && HOST_MAX == 255 && HOST_LABELS_MAX == 8 && PATH_DEPTH_MAX == 16);
+    assert!(NO_ROUTE == 0xffff && cookie::KEYS == 4);
+};
+
+/// What a VIP's connections are handed off by besides [`Handoff`], as long as it is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::xdp) struct InForce {
+    /// Of the service's routes in the map.
+    pub(in crate::xdp) generation: u32,
+    /// Bit by bit which half of each ring.
+    pub(in crate::xdp) ring_halves: u64,
+}
+
+/// What stands beside a VIP. Without routes, whatever clients want is asked about.
+pub(in crate::xdp) fn handoff(
+    handoff: &Handoff,
+    routes: Option<&Routes>,
+    in_force: InForce,
+) -> [u64; HANDOFF_WORDS] {
+    words(&c::handoff {
+        ring_halves: in_force.ring_halves,
+        multiplier: routes.map_or([0; 2], |routes| routes.key.0),
+        generation: in_force.generation,
+        mss: handoff.mss,
+        asker: handoff.asker,
+        complex_from: routes.map_or(0, |routes| routes.complex_from),
+        default_ring: routes.map_or(0, |routes| routes.default_ring),
+        pad: 0,
+    })
+}
+
+/// Reads back what [`handoff`] wrote; `None` where there is nothing.
+pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, InForce)> {
+    let place: c::handoff = from_words(place)?;
+    let in_force = InForce { generation: place.generation, ring_halves: place.ring_halves };
+    (place.mss != 0).then_some((Handoff { mss: place.mss, asker: place.asker }, in_force))
+}
+
+/// Key of `routes`.
+pub(in crate::xdp) fn route_key(key: &RouteKey, generation: u32) -> [u8; ROUTE_KEY_LEN] {
+    bytes(&c::route_key { host: key.host, path: key.path, generation, pad: 0 })
+}
+
+/// Whose routes a key of `routes` belongs to.
+pub(in crate::xdp) fn generation_of(key: &[u8]) -> Option<u32> {
+    from_bytes(key).map(|key: c::route_key| key.generation)
+}
+
+/// Value of `routes`.
+pub(in crate::xdp) fn route_entry(entry: &RouteEntry) -> [u8; ROUTE_ENTRY_LEN] {
+    bytes(&c::route_entry { route: entry.route, ring: entry.ring })
+}

@@ -1,0 +1,87 @@
+//! What was written is read back.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use evener_core::content::RouteKey;
+use evener_core::tables::Handoff;
+
+use super::*;
+
+#[test]
+fn servers_are_read_back_as_they_were_written() {
+    let (four, six): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+    let nat = |ip, own| Way::Nat { to: SocketAddr::new(ip, 8080), own, source_nat: true, mtu: 1500 };
+    let tunnel = |encapsulation, to, from, last| Way::Tunnel { encapsulation, from, to, mtu: 1400, last };
+    for way in [
+        Way::Link,
+        nat(four, four),
+        nat(six, six),
+        tunnel(Encapsulation::Ipip, four, four, false),
+        tunnel(Encapsulation::Gue, six, six, false),
+        tunnel(Encapsulation::Gue, four, four, true),
+    ] {
+        let entry = ServerEntry {
+            identity: 7,
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            ifindex: 3,
+            weight: 5,
+            up: true,
+            local: false,
+            way,
+        };
+        assert_eq!(server_of(&server(&entry, Mac::default())), Some(entry));
+    }
+    let flags = |way| {
+        let entry = ServerEntry {
+            identity: 7,
+            mac: Mac::default(),
+            ifindex: 3,
+            weight: 5,
+            up: true,
+            local: false,
+            way,
+        };
+        server(&entry, Mac::default())[SERVER_FLAGS_WORD]
+    };
+    assert!(same_way(flags(nat(four, four)), flags(nat(four, six))));
+    assert!(!same_way(flags(nat(four, four)), flags(Way::Link)));
+    assert!(same_way(0, flags(Way::Link)));
+}
+
+#[test]
+fn vips_and_endpoints_are_read_back_as_they_were_written() {
+    let idle = IdleTicks { syn: 1, tcp: 2, closing: 3, udp: 4 };
+    for address in ["192.0.2.100", "2001:db8::100"] {
+        let key = VipKey { address: address.parse().unwrap(), port: 80, protocol: Protocol::Udp };
+        let entry = Vip {
+            id: 9,
+            service: 3,
+            announce: true,
+            pick: Pick::Least,
+            idle,
+            own: 4095,
+            stateless: true,
+            handoff: None,
+        };
+        assert_eq!(vip_of(&vip(&key, &entry, 1)), Some((key, entry, 1)));
+        assert_eq!(endpoint_key_of(&endpoint_key(&key)), Some(key));
+    }
+    let mac = Mac([2, 0xff, 3, 0, 0x80, 0]);
+    assert_eq!(
+        (mac_of(mac_bits(mac)), mac_of(mac_bits(Mac::default())), mac_of(0)),
+        (Some(mac), Some(Mac::default()), None)
+    );
+    let behind = vec![Behind { vip: 1, server: 2 }, Behind { vip: 3, server: 4 }];
+    assert_eq!(endpoint_of(&endpoint(&behind)), Some(behind));
+}
+
+#[test]
+fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
+    let terms = Handoff { mss: 1460, asker: 4095 };
+    let in_force = InForce { generation: 77, ring_halves: 1 << 63 | 1 };
+    let words = handoff(&terms, None, in_force);
+    assert_eq!(handoff_of(&words), Some((terms, in_force)));
+    assert_eq!(handoff_of(&[0; HANDOFF_WORDS]), None);
+    let key = RouteKey { host: 1, path: u64::MAX };
+    assert_eq!(generation_of(&route_key(&key, 77)), Some(77));
+    assert_eq!(generation_of(&[0; 3]), None);
+}

@@ -1,0 +1,357 @@
+//! Services whose connections are handed over: random routes, and clients that mostly come back with their cookie.
+
+use std::sync::Arc;
+
+use evener_core::content::{HashKey, HostPattern, PathPattern, Route, Routes};
+use evener_core::cookie::{Ends, Keys, Terms};
+use evener_core::decide::Reason;
+use evener_core::farm::{Encapsulation, Protocol};
+use evener_core::sessions::Seed;
+use evener_core::tables::{Handoff, NO_SERVER, Pick, Ring, Tables, Way};
+use proptest::prelude::*;
+use std::net::SocketAddr;
+
+use crate::frames::{link, packet_v4, packet_v6, sum, tagged};
+use crate::payloads::{HOSTS, METHODS, PATHS, payload};
+use crate::world::{Builder, client, vip};
+
+/// Services by the last byte of their address: with somebody to ask, without, without routes, and without servers.
+pub const HANDOFF: [u8; 4] = [140, 141, 142, 143];
+/// Rings that routes name; the last one has no servers, and the one behind it doesn't exist.
+const RINGS: [u16; 5] = [58, 59, 60, 61, u16::MAX];
+/// When cookies are made, and by what.
+pub const NOW_S: u64 = 64 * 7 + 5;
+pub const KEYS: Keys =
+    Keys { epoch: 7, keys: [Seed(8, 0x1111), Seed(0, 0), Seed(6, 0x2222), Seed(7, 0x3333)] };
+
+pub fn add(builder: &mut Builder) {
+    let asker = builder.server(Way::Link, 1);
+    builder.tables.servers.entry(asker).and_modify(|server| server.local = true);
+    let on_link = [1, 77].map(|ifindex| builder.server(Way::Link, ifindex));
+    let mut tunnel = |encapsulation, to: [u8; 4], mtu, ifindex| {
+        let way = Way::Tunnel { encapsulation, from: [10, 0, 8, 1].into(), to: to.into(), mtu, last: false };
+        builder.server(way, ifindex)
+    };
+    let far = [
+        tunnel(Encapsulation::Ipip, [10, 0, 8, 2], 1500, 1),
+        tunnel(Encapsulation::Gue, [10, 0, 8, 3], 1400, 77),
+    ];
+    let picks = [Pick::Cursor, Pick::Hash, Pick::Least, Pick::Cursor];
+    for v6 in [false, true] {
+        for (last, pick) in HANDOFF.into_iter().zip(picks) {
+            let servers: &[u16] = if last == HANDOFF[3] { &[] } else { &[on_link[0], far[0], on_link[1]] };
+            let id = builder.service(vip(v6, last), Protocol::Tcp, pick, servers);
+            let asker = if last == HANDOFF[1] { NO_SERVER } else { asker };
+            let vip = builder.tables.vips.values_mut().find(|vip| vip.id == id).unwrap();
+            vip.handoff = Some(Handoff { mss: 1400 + u16::from(last), asker });
+            let routes = Routes::compile(&[], vip.service, HashKey::new(Seed(3, 5)));
+            builder.tables.routes.insert(vip.service, Arc::new(routes));
+        }
+    }
+    let members = [&far[..], &on_link[..1], &[on_link[1], far[1]], &[]];
+    for (ring, members) in RINGS.into_iter().zip(members) {
+        assert!(!builder.tables.rings.contains_key(&ring), "services have grown up to {ring}");
+        let hash = match members {
+            [] => Vec::new(),
+            members => {
+                (0..evener_core::tables::HASH_SLOTS).map(|slot| members[slot % members.len()]).collect()
+            }
+        };
+        let ring_of = Ring { order: members.to_vec(), hash, previous: vec![] };
+        builder.tables.rings.insert(ring, Arc::new(ring_of));
+    }
+}
+
+/// Routes by their parts; texts are numbers in lists.
+#[derive(Clone, Debug)]
+pub struct RouteWords {
+    host: Option<String>,
+    path: Option<String>,
+    methods: Vec<String>,
+    ring: usize,
+}
+
+fn route() -> impl Strategy<Value = RouteWords> {
+    let host = prop::sample::select(HOSTS.to_vec()).prop_map(str::to_owned);
+    let wild =
+        ["*.example.com", "*.img.example.com", "*.com", "*.y", "*.d.e.f.g.h.i.j.k", "*.c.d.e.f.g.h.i.j.k"];
+    let host = prop_oneof![
+        2 => Just(None),
+        3 => host.prop_map(Some),
+        2 => prop::sample::select(wild.to_vec()).prop_map(|host| Some(host.to_owned())),
+    ];
+    let path = prop::sample::select(PATHS.to_vec()).prop_map(str::to_owned);
+    let prefix = [
+        "/*",
+        "/img/*",
+        "/img/deep/*",
+        "/a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/*",
+        "/a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/*",
+        "/api/*",
+    ];
+    let path = prop_oneof![
+        3 => Just(None),
+        2 => path.prop_map(Some),
+        3 => prop::sample::select(prefix.to_vec()).prop_map(|path| Some(path.to_owned())),
+        1 => Just(Some("/img/*.png".to_owned())),
+    ];
+    let methods = prop::sample::subsequence(METHODS.to_vec(), 0..3);
+    let methods = prop_oneof![3 => Just(Vec::new()), 1 => methods];
+    (host, path, methods, 0..RINGS.len()).prop_map(|(host, path, methods, ring)| RouteWords {
+        host,
+        path,
+        methods: methods.into_iter().map(str::to_owned).collect(),
+        ring,
+    })
+}
+
+/// Routes of the first two services, and the seed of their hash.
+#[derive(Clone, Debug)]
+pub struct Wishes {
+    routes: Vec<RouteWords>,
+    seed: (u64, u64),
+}
+
+pub fn wishes() -> impl Strategy<Value = Wishes> {
+    let seed = prop_oneof![4 => any::<(u64, u64)>(), 1 => Just((u64::MAX, 0)), 1 => Just((0x7fff_fffc, 0x7fff_fffd))];
+    (prop::collection::vec(route(), 0..8), seed).prop_map(|(routes, seed)| Wishes { routes, seed })
+}
+
+impl Wishes {
+    /// Whatever it is, it goes to one ring, by its place in [`RINGS`].
+    pub fn all_to(ring: usize) -> Wishes {
+        let route = RouteWords { host: None, path: None, methods: Vec::new(), ring };
+        Wishes { routes: vec![route], seed: (1, 2) }
+    }
+
+    /// The tables with these routes.
+    pub fn put(&self, mut tables: Tables) -> Tables {
+        let one = |words: &RouteWords| Route {
+            host: words.host.as_deref().map(|host| HostPattern::parse(host).unwrap()),
+            path: words.path.as_deref().map(|path| PathPattern::parse(path).unwrap()),
+            methods: words.methods.clone(),
+            ring: RINGS[words.ring],
+        };
+        let routes: Vec<Route> = self.routes.iter().map(one).collect();
+        for (key, vip) in &tables.vips {
+            if HANDOFF[..2]
+                .iter()
+                .any(|last| [false, true].map(|v6| crate::world::vip(v6, *last)).contains(&key.address))
+            {
+                let seed = HashKey::new(Seed(self.seed.0, self.seed.1));
+                let routes = Routes::compile(&routes, vip.service, seed);
+                tables.routes.insert(vip.service, Arc::new(routes));
+            }
+        }
+        tables
+    }
+}
+
+/// A connection: client, port, service.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    v6: bool,
+    client: u8,
+    port: u16,
+    service: u8,
+}
+
+/// Options of a SYN.
+#[derive(Clone, Debug, Default)]
+pub struct Offer {
+    mss: Option<u16>,
+    scale: Option<u8>,
+    sack: bool,
+    timestamp: Option<u32>,
+    /// Put behind the others.
+    rest: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Syn,
+    Ack,
+    Data(Vec<u8>),
+    Fin,
+    Other(u8, Vec<u8>),
+}
+
+/// A segment of a connection, before it is damaged.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    connection: Connection,
+    offer: Offer,
+    what: What,
+    /// Added to the sequence and the acknowledgment number.
+    skew: (u32, u32),
+    /// Added to the epoch in which the cookie was made.
+    late: i8,
+    tags: usize,
+    damage: Option<(usize, u8)>,
+    dont_fragment: bool,
+}
+
+pub fn segment() -> impl Strategy<Value = Segment> {
+    let connection = (any::<bool>(), 0u8..2, 2000u16..2003, prop::sample::select(HANDOFF.to_vec()))
+        .prop_map(|(v6, client, port, service)| Connection { v6, client, port, service });
+    let mss = prop_oneof![1 => Just(None), 4 => prop::sample::select(vec![0, 535, 536, 1219, 1220, 1300, 1439, 1440, 1460, 9000]).prop_map(Some)];
+    let scale = prop_oneof![1 => Just(None), 3 => (0u8..16).prop_map(Some), 1 => Just(Some(255))];
+    let rest = prop_oneof![6 => Just(vec![]), 2 => prop::collection::vec(any::<u8>(), 1..12), 1 => Just(vec![0, 2, 4, 5, 180])];
+    let offer = (mss, scale, any::<bool>(), any::<Option<u32>>(), rest)
+        .prop_map(|(mss, scale, sack, timestamp, rest)| Offer { mss, scale, sack, timestamp, rest });
+    let flags =
+        prop_oneof![2 => Just(0x04u8), 1 => Just(0x12), 1 => Just(0x01), 1 => Just(0x00), 1 => any::<u8>()];
+    let what = prop_oneof![
+        4 => Just(What::Syn),
+        2 => Just(What::Ack),
+        10 => payload().prop_map(What::Data),
+        1 => Just(What::Fin),
+        2 => (flags, prop_oneof![2 => Just(vec![]), 1 => payload()]).prop_map(|(flags, data)| What::Other(flags, data)),
+    ];
+    let skew = prop_oneof![8 => Just((0u32, 0u32)), 1 => (1u32..2000, Just(0)), 1 => (Just(0), any::<u32>())];
+    let late = prop_oneof![6 => Just(0i8), 1 => Just(-1), 1 => Just(1), 1 => Just(2)];
+    let tags = prop_oneof![8 => Just(0usize), 1 => Just(1), 1 => Just(2)];
+    let damage = prop_oneof![12 => Just(None), 1 => (12usize..80, any::<u8>()).prop_map(Some)];
+    (connection, offer, what, skew, late, tags, damage, any::<bool>()).prop_map(
+        |(connection, offer, what, skew, late, tags, damage, dont_fragment)| Segment {
+            connection,
+            offer,
+            what,
+            skew,
+            late,
+            tags,
+            damage,
+            dont_fragment,
+        },
+    )
+}
+
+impl Offer {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Some(mss) = self.mss {
+            bytes.extend([&[2, 4][..], &mss.to_be_bytes()].concat());
+        }
+        if self.sack {
+            bytes.extend([4, 2]);
+        }
+        if let Some(clock) = self.timestamp {
+            bytes.extend([&[8, 10][..], &clock.to_be_bytes(), &[0; 4]].concat());
+        }
+        if let Some(scale) = self.scale {
+            bytes.extend([1, 3, 3, scale]);
+        }
+        bytes.extend(&self.rest);
+        bytes.truncate(40);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn terms(&self, v6: bool) -> Terms {
+        Terms::new(v6, self.mss, self.scale.filter(|_| self.sack))
+    }
+}
+
+impl Segment {
+    /// The first one of a connection with data, whatever the client is like.
+    pub fn first(v6: bool, client: u8, port: u16, service: u8) -> Segment {
+        Segment {
+            connection: Connection { v6, client, port, service },
+            offer: Offer::default(),
+            what: What::Data(b"GET / HTTP/1.1\r\nHost: x.y\r\n\r\n".to_vec()),
+            skew: (0, 0),
+            late: 0,
+            tags: 0,
+            damage: None,
+            dont_fragment: true,
+        }
+    }
+
+    pub fn frame(&self, keys: &Keys) -> Vec<u8> {
+        let Connection { v6, client: number, port, service } = self.connection;
+        let (src, dst) = (client(v6, number), vip(v6, service));
+        let isn = 0xffff_fff0u32.wrapping_add(u32::from(port) << 3);
+        let ends = Ends { client: SocketAddr::new(src, port), service: SocketAddr::new(dst, 80) };
+        let made = Keys { epoch: keys.epoch.wrapping_add_signed(self.late.into()), ..*keys };
+        let cookie = made.make(&ends, isn, self.offer.terms(v6)).unwrap_or(12345);
+        let (flags, data): (u8, &[u8]) = match &self.what {
+            What::Syn => (0x02, &[]),
+            What::Ack => (0x10, &[]),
+            What::Data(data) => (0x18, data),
+            What::Fin => (0x11, &[]),
+            What::Other(flags, data) => (*flags, data),
+        };
+        let syn = matches!(self.what, What::Syn);
+        let options = if syn { self.offer.bytes() } else { Vec::new() };
+        let sequence = if syn { isn } else { isn.wrapping_add(1).wrapping_add(self.skew.0) };
+        let acknowledgment = if syn { 0 } else { cookie.wrapping_add(1).wrapping_add(self.skew.1) };
+        let mut tcp = [port.to_be_bytes(), 80u16.to_be_bytes()].concat();
+        tcp.extend(sequence.to_be_bytes());
+        tcp.extend(acknowledgment.to_be_bytes());
+        tcp.extend([(5 + options.len() as u8 / 4) << 4, flags, 0xfa, 0xf0, 0, 0, 0, 0]);
+        tcp.extend(options);
+        tcp.extend(data);
+        let check = sum(src, dst, 6, &tcp);
+        tcp[16..18].copy_from_slice(&check.to_be_bytes());
+        let field = if self.dont_fragment { 0x4000 } else { 0 };
+        let packet = match v6 {
+            false => packet_v4(src, dst, 6, 64, (77, field), &tcp),
+            true => packet_v6(src, dst, 6, 64, &tcp),
+        };
+        let mut frame = tagged(link(packet), self.tags);
+        if let Some((at, to)) = self.damage
+            && let Some(byte) = frame.get_mut(at)
+        {
+            *byte = to;
+        }
+        frame
+    }
+}
+
+/// An answer to a SYN without the clock and the checksum over it: the core's clock stands still, the kernel's
+/// doesn't. `None` if the checksum is wrong.
+pub fn without_clock(mut frame: Vec<u8>) -> Option<Vec<u8>> {
+    let mut l3 = 14;
+    while matches!(frame.get(l3 - 2..l3)?, [0x81, 0] | [0x88, 0xa8]) {
+        l3 += 4;
+    }
+    let v6 = frame.get(l3)? >> 4 == 6;
+    let l4 = l3 + if v6 { 40 } else { 20 };
+    let words = |range: &[u8]| -> u32 {
+        range.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(c.get(1).copied().unwrap_or(0))).sum()
+    };
+    let addresses = if v6 { l3 + 8..l4 } else { l3 + 12..l4 };
+    let mut total = words(&frame[addresses]) + words(&frame[l4..]) + 6 + (frame.len() - l4) as u32;
+    while total >> 16 != 0 {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    if total != 0xffff {
+        return None;
+    }
+    frame[l4 + 16..l4 + 18].fill(0);
+    let mut at = l4 + 20;
+    while at < frame.len() {
+        match frame[at] {
+            1 => at += 1,
+            8 => {
+                frame[at + 2..at + 6].fill(0);
+                break;
+            }
+            _ => at += usize::from(*frame.get(at + 1)?).max(1),
+        }
+    }
+    Some(frame)
+}
+
+/// What the segments must meet between them.
+pub const MET: [Reason; 9] = [
+    Reason::CookieSent,
+    Reason::CookieAcked,
+    Reason::CookieBad,
+    Reason::Reset,
+    Reason::Asked,
+    Reason::Forwarded,
+    Reason::Local,
+    Reason::NoServer,
+    Reason::BadFlags,
+];

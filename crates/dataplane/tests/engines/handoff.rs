@@ -1,0 +1,72 @@
+//! Handshakes that the director answers itself, with a client's real TCP.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evener_core::content::{HashKey, Routes};
+use evener_core::cookie::Keys;
+use evener_core::sessions::Seed;
+use evener_core::tables::{Handoff, NO_SERVER, Tables};
+use evener_core::wire::Mac;
+use evener_dataplane::Engine;
+use evener_dataplane::packet::PacketEngine;
+use evener_dataplane::xdp::Mode;
+
+use crate::hosts::{CLIENT, Host, VIP, index_of, mac_of, run};
+use crate::kernel::kernel_engine;
+use crate::{apply, key, options, server, session_file, skipped, tables};
+
+const SERVER: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+fn handing_off() -> Tables {
+    let inside = (index_of("in0"), mac_of("in0"));
+    let mut tables = tables(&[inside], &[server(SERVER, inside.0)], false);
+    tables.vips.values_mut().for_each(|vip| vip.handoff = Some(Handoff { mss: 1460, asker: NO_SERVER }));
+    tables.routes.insert(0, Arc::new(Routes::compile(&[], 0, HashKey::new(Seed(1, 2)))));
+    tables
+}
+
+/// Whether a client's TCP takes the answer to its SYN for good. What it sends has half a checksum, which the director's
+/// link must fill in, and then it looks at it.
+fn connects(engine: &dyn Engine, client: &Host) {
+    engine.memory().cookies.set(&Keys::at(1_000, |epoch| Seed(epoch, !epoch)));
+    client.enter(|| {
+        let to = SocketAddr::new(VIP.into(), key().port);
+        TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap();
+    });
+}
+
+#[test]
+fn a_clients_tcp_takes_the_answer_to_its_syn_from_every_engine() {
+    if skipped() {
+        return;
+    }
+    let (director, client) = (Host::new("director"), Host::new("client"));
+    director.cable("in0", &client, "in1");
+    let mac = director.enter(|| {
+        run("ethtool -K in0 tx off");
+        mac_of("in0")
+    });
+    client.enter(|| {
+        run("ethtool -K in1 rx off");
+        run(&format!("ip addr add {CLIENT}/24 dev in1"));
+        run(&format!("ip neigh add 198.51.100.1 lladdr {mac} dev in1"));
+        run(&format!("ip route add {VIP} via 198.51.100.1"));
+    });
+    director.enter(|| {
+        for mode in [Mode::Tc, Mode::Generic] {
+            let engine = kernel_engine(Some(mode), None, handing_off());
+            // Generic mode isn't told of half a checksum; a sender that leaves nothing to the hardware has none.
+            let half = if mode == Mode::Tc { "on" } else { "off" };
+            client.enter(|| run(&format!("ethtool -K in1 tx {half}")));
+            connects(&engine, &client);
+            Box::new(engine).leave(false).unwrap();
+        }
+        client.enter(|| run("ethtool -K in1 tx on"));
+        let mut engine = PacketEngine::start(options(session_file())).unwrap();
+        apply(&mut engine, handing_off());
+        connects(&engine, &client);
+        Box::new(engine).leave(false).unwrap();
+    });
+}
