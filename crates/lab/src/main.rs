@@ -32,6 +32,9 @@ enum Command {
         /// Only farms whose every host is a director
         #[arg(long, conflicts_with = "packets")]
         every_host: bool,
+        /// Only a farm where connections are handed over
+        #[arg(long, conflicts_with_all = ["packets", "every_host"])]
+        handoff: bool,
         /// Write plots of these farms' figures to this folder, as SVG
         #[arg(long, value_name = "DIR")]
         plots: Option<PathBuf>,
@@ -74,10 +77,11 @@ struct LoadOptions {
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Demo { json } => show(json),
-        Command::Bench { quick, packets, every_host, plots, json } => {
-            let what = match (packets, every_host) {
-                (true, _) => What::Packets,
-                (_, true) => What::EveryHost,
+        Command::Bench { quick, packets, every_host, handoff, plots, json } => {
+            let what = match (packets, every_host, handoff) {
+                (true, ..) => What::Packets,
+                (_, true, _) => What::EveryHost,
+                (_, _, true) => What::Handoff,
                 _ => What::All,
             };
             let effort = Effort { what, ..if quick { Effort::QUICK } else { Effort::FULL } };

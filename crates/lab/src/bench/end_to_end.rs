@@ -113,11 +113,15 @@ fn start_evener(farm: &Farm, number: u8, engine: &str) -> Result<(Evener, String
 pub(super) fn start(farm: &Farm, host: &Host, file: &str, engine: &str) -> Result<(Evener, String)> {
     let evener = Evener::start(host, file)?;
     evener.wait_for_servers(farm.servers().len(), std::time::Duration::from_secs(10))?;
-    let status: serde_json::Value = serde_json::from_str(&evener.command(&["status", "--json"])?)?;
-    let says = status
-        .get("engine_detail")
-        .map_or_else(|| engine.to_owned(), |says| says.to_string().replace('"', ""));
+    let says = engine_of(&evener, engine)?;
     Ok((evener, says))
+}
+
+/// What a daemon says of its engine, which is this one.
+pub(super) fn engine_of(evener: &Evener, engine: &str) -> Result<String> {
+    let status: serde_json::Value = serde_json::from_str(&evener.command(&["status", "--json"])?)?;
+    let says = status.get("engine_detail");
+    Ok(says.map_or_else(|| engine.to_owned(), |says| says.to_string().replace('"', "")))
 }
 
 /// Measures every way in turn; `keep_alive` says for which kinds of connections.

@@ -3,6 +3,7 @@
 
 mod end_to_end;
 mod every_host;
+mod handoff;
 mod packet_cost;
 mod remote;
 mod session_table;
@@ -40,6 +41,8 @@ pub enum What {
     Packets,
     /// Only farms whose every host is a director.
     EveryHost,
+    /// Only a farm where connections are handed over.
+    Handoff,
 }
 
 impl Effort {
@@ -87,17 +90,23 @@ pub struct Environment {
 /// Measures, telling on standard error how far it is. Plots are written to a folder, if one is named.
 pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
     let environment = Environment::find()?;
-    let (packets, farms) = (effort.what != What::EveryHost, effort.what == What::All);
+    let packets = matches!(effort.what, What::All | What::Packets);
     Ok(Report {
         environment,
         packet_cost: packets.then(|| packet_cost::run(effort.rounds)).transpose()?,
         session_table: packets.then(session_table::run),
-        end_to_end: match farms {
-            true => vec![end_to_end::run(effort)?, remote::tunnel(effort)?, remote::nat(effort)?],
-            false => Vec::new(),
+        end_to_end: match effort.what {
+            What::All => vec![
+                end_to_end::run(effort)?,
+                remote::tunnel(effort)?,
+                remote::nat(effort)?,
+                handoff::run(effort)?,
+            ],
+            What::Handoff => vec![handoff::run(effort)?],
+            What::Packets | What::EveryHost => Vec::new(),
         },
         every_host: match effort.what {
-            What::Packets => None,
+            What::Packets | What::Handoff => None,
             What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
         },
     })

@@ -223,7 +223,7 @@ fn tables(kind: Kind) -> Tables {
         IdleTicks { syn: ticks(900_000), tcp: ticks(900_000), closing: ticks(10_000), udp: ticks(60_000) };
     let stateless = kind == Kind::Stateless;
     let pick = if stateless { Pick::Hash } else { Pick::Cursor };
-    let vip = Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless };
+    let vip = Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless, handoff: None };
     tables.vips.insert(VipKey { address: VIP.into(), port: 80, protocol: Protocol::Tcp }, vip);
     let hash = policy::maglev(&members, HASH_SLOTS);
     tables.rings.insert(0, Arc::new(Ring { order: (1..=count).collect(), hash, previous: Vec::new() }));

@@ -6,6 +6,7 @@ use evener_core::wire::{
 use zerocopy::IntoBytes;
 
 use super::arp::arp;
+use super::hello::hello;
 use super::ip;
 use super::words::{Fields, Words, Wrong};
 use super::world::World;
@@ -92,7 +93,8 @@ fn ethernet(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<Vec<u8>, Wrong> 
     Ok(frame)
 }
 
-/// `payload N` is N bytes of no meaning, `hex 00 11` these ones.
+/// `payload N` is N bytes of no meaning, `hex 00 11` these ones, `text "..."` those of a text, `hello [NAME]` a TLS
+/// ClientHello.
 pub(super) fn payload(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     if words.take("payload") {
@@ -104,6 +106,39 @@ pub(super) fn payload(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
         while let Some(byte) = words.take_if(digits) {
             bytes.extend(u8::from_str_radix(byte, 16));
         }
+    }
+    if words.take("text") {
+        bytes.extend(text(words)?);
+    }
+    if words.take("hello") {
+        bytes.extend(hello(words.take_if(|word| word != "pad" && word != "truncate").map(str::as_bytes)));
+    }
+    Ok(bytes)
+}
+
+/// A text in quotes; its words have one space between them. `\r`, `\n`, `\t` and `\xNN` stand for their bytes.
+fn text(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
+    let first = words.next("a text in quotes")?;
+    let mut text = first.strip_prefix('"').ok_or("a text stands in quotes")?.to_owned();
+    while !text.ends_with('"') {
+        text = format!("{text} {}", words.next("the end of a text in quotes")?);
+    }
+    let mut bytes = Vec::new();
+    let mut parts = text.trim_end_matches('"').split('\\');
+    bytes.extend(parts.next().unwrap_or_default().bytes());
+    for part in parts {
+        let (byte, rest) = match part.split_at_checked(1) {
+            Some(("r", rest)) => (b'\r', rest),
+            Some(("n", rest)) => (b'\n', rest),
+            Some(("t", rest)) => (b'\t', rest),
+            Some(("x", rest)) => {
+                let (digits, rest) = rest.split_at_checked(2).ok_or("`\\x` has two digits")?;
+                (u8::from_str_radix(digits, 16).map_err(|_| "`\\x` has two digits")?, rest)
+            }
+            _ => return Err(format!("`\\{part}` stands for nothing")),
+        };
+        bytes.push(byte);
+        bytes.extend(rest.bytes());
     }
     Ok(bytes)
 }
@@ -273,6 +308,28 @@ mod tests {
     }
 
     #[test]
+    fn options_and_texts_are_what_another_parser_finds() {
+        use etherparse::TcpOptionElement::{
+            MaximumSegmentSize, Noop, SelectiveAcknowledgementPermitted, Timestamp, WindowScale,
+        };
+        let text = "tcp 1 > 2 PA options=mss:1460,sack,ts:5:6,nop,ws:7 text \"GET / HTTP/1.1\\r\\n\\x23 a\"";
+        let bytes = built(&format!("{IP} {text}"));
+        let packet = SlicedPacket::from_ethernet(&bytes).unwrap();
+        let Some(TransportSlice::Tcp(tcp)) = packet.transport else { panic!("TCP") };
+        let options: Vec<_> = tcp.options_iterator().map(Result::unwrap).collect();
+        let expected = [
+            MaximumSegmentSize(1460),
+            SelectiveAcknowledgementPermitted,
+            Timestamp(5, 6),
+            Noop,
+            WindowScale(7),
+        ];
+        assert_eq!(options, expected);
+        assert_eq!(tcp.payload(), b"GET / HTTP/1.1\r\n# a");
+        assert!(built(&format!("{IP} tcp 1 > 2 S options=x0102,end hello a.b")).ends_with(&[2, 3, 4]));
+    }
+
+    #[test]
     fn errors_say_what_is_wrong() {
         for (line, expected) in [
             ("eth broadcast broadcast", "expected `>`, found `broadcast`"),
@@ -290,6 +347,19 @@ mod tests {
                 "`len=65536` is not a number that fits the field",
             ),
             ("eth broadcast > broadcast payload 3 x", "`x` is one word too many"),
+            (
+                "eth broadcast > broadcast text \"a b",
+                "the line ends where the end of a text in quotes should be",
+            ),
+            ("eth broadcast > broadcast text \"\\y\"", "`\\y` stands for nothing"),
+            (
+                "eth broadcast > broadcast ip 1.2.3.4 > 4.5.6.7 tcp 1 > 2 A ack=cookie+1",
+                "no SYN came that could be answered with a cookie",
+            ),
+            (
+                "eth broadcast > broadcast ip 1.2.3.4 > 4.5.6.7 tcp 1 > 2 S options=mss:x",
+                "`mss:x` is no option; mss:N, sack, ws:N, ts:N:N, nop, end and xNN are",
+            ),
             ("eth broadcast > broadcast ...", "`...` is the rest of the frame that came in; here none did"),
         ] {
             assert_eq!(wrong(line), expected);

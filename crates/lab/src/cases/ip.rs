@@ -97,7 +97,7 @@ pub(super) fn v6(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<Vec<u8>, Wr
 /// What a packet carries, and its protocol number where it has one.
 fn body(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<(Option<u8>, Vec<u8>), Wrong> {
     let (number, bytes) = match words.peek() {
-        Some("tcp") => (protocol::TCP, transport::tcp(words, ends)?),
+        Some("tcp") => (protocol::TCP, transport::tcp(words, scene, ends)?),
         Some("udp") => (protocol::UDP, transport::udp(words, scene, ends)?),
         Some("icmp") if ends.is_ipv6() => (protocol::ICMPV6, icmp::v6(words, scene, ends)?),
         Some("icmp") => (protocol::ICMP, icmp::v4(words, scene)?),

@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use evener_core::cookie::Keys;
 use evener_core::decide::{Reason, Verdict};
 use evener_core::parse::{Parsed, parse};
 use evener_core::sessions::State;
@@ -17,7 +18,7 @@ use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 use evener_dataplane::{Engine, EngineError};
 
 use super::ground::{FIRST, Ground};
-use super::{Case, CaseFile, Exit, Lease, Packet, SEED, Seen, Subject, Tally, run};
+use super::{Case, CaseFile, Exit, FIRST_EPOCH, Lease, Packet, SEED, Seen, Subject, Tally, keys, run};
 
 /// Test runs come in by the loopback interface.
 const LOOPBACK: u32 = 1;
@@ -160,6 +161,7 @@ impl Subject for Kernel {
         memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
         memory.ports.sweep(now, |_, _| false);
         memory.lease.set(None);
+        memory.cookies.set(&keys(FIRST_EPOCH));
         memory.counts.cursors.iter().for_each(|cursor| cursor.store(0, Ordering::Relaxed));
         self.load()
     }
@@ -171,6 +173,11 @@ impl Subject for Kernel {
 
     fn lease(&mut self, lease: Lease) -> Result<()> {
         self.engine.memory().lease.set(lease.until(self.engine.now()));
+        Ok(())
+    }
+
+    fn keys(&mut self, keys: &Keys) -> Result<()> {
+        self.engine.memory().cookies.set(keys);
         Ok(())
     }
 

@@ -2,8 +2,10 @@
 //! both engines; `cases/README.md` explains the format.
 
 mod arp;
+mod clock;
 mod frame;
 mod ground;
+mod hello;
 mod icmp;
 mod ip;
 mod kernel;
@@ -24,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use evener_core::cookie::{EPOCH_S, Keys};
 use evener_core::decide::Reason;
 use evener_core::sessions::{Seed, State, ticks};
 use evener_core::tables::Tables;
@@ -38,6 +41,14 @@ pub use text::parse;
 
 /// Key of the flow hash in every case, so that a case's choices are the same on every engine and in every run.
 pub const SEED: Seed = Seed(0x6576_656e_6572_2d31, 0x6361_7365_732d_3031);
+
+/// The epoch of cookies' keys in which every case begins.
+pub const FIRST_EPOCH: u64 = 5;
+
+/// The keys of cookies in an epoch.
+pub fn keys(epoch: u64) -> Keys {
+    Keys::at(epoch * EPOCH_S, |epoch| Seed(SEED.0 ^ epoch, SEED.1))
+}
 
 /// One file of cases.
 #[derive(Clone, Debug)]
@@ -96,6 +107,8 @@ pub enum Action {
     Change(Arc<Tables>),
     /// How long addresses may be answered for.
     Lease(Lease),
+    /// Cookies are made and believed by these keys.
+    Keys(Keys),
     /// Time passes without a packet.
     Wait {
         /// How much, in milliseconds.
@@ -182,7 +195,7 @@ impl Seen {
             (Exit::Unseen, Exit::Nowhere | Exit::Held) => true,
             (seen, expected) => seen == expected,
         };
-        let bytes = !self.shows_frame() || self.frame == expected.frame;
+        let bytes = !self.shows_frame() || self.frame == clock::told(&expected.frame, &self.frame);
         exit && bytes && self.reasons == expected.reasons && self.released == expected.released
     }
 

@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use evener_core::cookie::Keys;
 use evener_core::decide::Reason;
 use evener_core::sessions::State;
 use evener_core::tables::{Delta, Tables};
@@ -21,7 +22,9 @@ use nix::net::if_::if_nametoindex;
 use super::ground::{FIRST, Ground, MTU};
 use super::kernel::counted;
 use super::sniffer::Sniffer;
-use super::{Action, Case, CaseFile, Exit, Lease, Packet, SEED, Seen, Subject, Tally, run};
+use super::{
+    Action, Case, CaseFile, Exit, FIRST_EPOCH, Lease, Packet, SEED, Seen, Subject, Tally, keys, run,
+};
 use crate::owner;
 
 /// How long a frame may be on its way on a busy machine before it is missed.
@@ -203,6 +206,7 @@ impl Subject for Bench {
         let engine = PacketEngine::start(options)?;
         self.engine = Some(Box::new(engine));
         self.tables = Arc::default();
+        self.keys(&keys(FIRST_EPOCH))?;
         self.change(&case.tables)
     }
 
@@ -222,6 +226,11 @@ impl Subject for Bench {
     fn lease(&mut self, lease: Lease) -> Result<()> {
         let engine = self.engine()?;
         engine.memory().lease.set(lease.until(engine.now()));
+        Ok(())
+    }
+
+    fn keys(&mut self, keys: &Keys) -> Result<()> {
+        self.engine()?.memory().cookies.set(keys);
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use evener_core::cookie::Keys;
 use evener_core::decide::Reason;
 use evener_core::sessions::State;
 use evener_core::tables::Tables;
@@ -35,6 +36,12 @@ pub trait Subject {
     /// # Errors
     /// When no case has begun.
     fn lease(&mut self, lease: Lease) -> Result<()>;
+
+    /// Has cookies made and believed by these keys; a case begins with those of [`super::FIRST_EPOCH`].
+    ///
+    /// # Errors
+    /// When no case has begun.
+    fn keys(&mut self, keys: &Keys) -> Result<()>;
 
     /// Gives it a frame. What becomes of that may take a while to see: whoever has to wait, waits
     /// for what is expected.
@@ -102,6 +109,7 @@ fn play(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Result<(),
             }
             Action::Change(tables) => subject.change(tables).map_err(failed(step.line))?,
             Action::Lease(lease) => subject.lease(*lease).map_err(failed(step.line))?,
+            Action::Keys(keys) => subject.keys(keys).map_err(failed(step.line))?,
             Action::Wait { ms } => subject.wait(*ms),
         }
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
+use evener_core::cookie::{Keys, SharedKeys, WORDS};
 use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
 use evener_core::lease;
@@ -16,7 +17,7 @@ use evener_core::sessions::{Bucket4, Bucket6, Sessions, State, buckets_for, tick
 use evener_core::tables::{SERVER_SLOTS, Tables};
 
 use super::routes::{Route, RoutingTable};
-use super::{Case, Exit, Lease, Packet, SEED, Seen, Subject};
+use super::{Case, Exit, FIRST_EPOCH, Lease, Packet, SEED, Seen, Subject, keys};
 
 /// [`decide`] with memory and a clock of its own.
 #[derive(Debug, Default)]
@@ -31,6 +32,7 @@ pub struct Spec {
     cursors: Vec<AtomicU64>,
     held: Vec<Held>,
     lease: AtomicU64,
+    cookies: [AtomicU64; WORDS],
     now: u32,
 }
 
@@ -68,6 +70,7 @@ impl Spec {
             seed: SEED,
             ring_seed: SEED,
             lease: lease::Lease(&self.lease),
+            cookies: SharedKeys(&self.cookies),
         };
         let mut buffer = [&[0; HEADROOM], frame].concat();
         let mut packet = CorePacket::new(&mut buffer, HEADROOM, ingress);
@@ -135,7 +138,7 @@ impl Subject for Spec {
             now: u32::MAX - 50,
             ..Spec::default()
         };
-        Ok(())
+        self.keys(&keys(FIRST_EPOCH))
     }
 
     fn change(&mut self, tables: &Arc<Tables>) -> Result<()> {
@@ -145,6 +148,11 @@ impl Subject for Spec {
 
     fn lease(&mut self, lease: Lease) -> Result<()> {
         lease::Lease(&self.lease).set(lease.until(self.now));
+        Ok(())
+    }
+
+    fn keys(&mut self, keys: &Keys) -> Result<()> {
+        SharedKeys(&self.cookies).set(keys);
         Ok(())
     }
 

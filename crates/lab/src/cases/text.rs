@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
+use evener_core::cookie::Keys;
 use evener_core::decide::Reason;
 use evener_core::sessions::State;
 
 use super::frame::frame;
 use super::words::{Words, Wrong};
 use super::world::World;
-use super::{Action, Case, CaseFile, Exit, Lease, Packet, Seen, Step};
+use super::{Action, Case, CaseFile, Exit, Lease, Packet, Seen, Step, keys};
 
 const STATES: [State; 4] = [State::New, State::Established, State::Closing, State::Udp];
 
@@ -72,6 +73,11 @@ impl Reader {
                 let action = Action::Lease(lease(&mut words)?);
                 self.step(number, line, action)
             }
+            "epoch" => {
+                let keys = epoch(&mut words)?;
+                self.world.set_keys(keys);
+                self.step(number, line, Action::Keys(keys))
+            }
             "now" => {
                 self.world.change(&mut words)?;
                 let tables = Arc::new(self.world.tables());
@@ -118,6 +124,7 @@ impl Reader {
     fn frame_in(&mut self, number: usize, line: &str, words: &mut Words<'_>) -> Result<(), Wrong> {
         let ingress = self.interface(words)?;
         let frame = frame(words, &self.world, None)?;
+        self.world.note_syn(ingress, &frame);
         self.coming = Some((ingress, frame, number, line.to_owned()));
         Ok(())
     }
@@ -182,8 +189,9 @@ fn reasons(words: &mut Words<'_>, usual: Option<Reason>) -> Result<BTreeMap<Reas
     while words.peek().is_some_and(|word| word != "eth" && word != "hex") {
         reasons.insert(reason(words)?, 1);
     }
-    let beside =
-        |reason: &Reason| matches!(reason, Reason::TableFull | Reason::NoSession | Reason::SecondChance);
+    let beside = |reason: &Reason| {
+        matches!(reason, Reason::TableFull | Reason::NoSession | Reason::SecondChance | Reason::Asked)
+    };
     if let Some(usual) = usual.filter(|_| reasons.keys().all(beside)) {
         reasons.insert(usual, 1);
     }
@@ -197,6 +205,13 @@ fn reason(words: &mut Words<'_>) -> Result<Reason, Wrong> {
         .copied()
         .find(|reason| reason.name() == name)
         .ok_or_else(|| format!("`{name}` is no reason that is counted"))
+}
+
+/// `N` or `none`
+fn epoch(words: &mut Words<'_>) -> Result<Keys, Wrong> {
+    let keys = if words.take("none") { Keys::NONE } else { keys(words.parse("a number")?) };
+    words.end()?;
+    Ok(keys)
 }
 
 /// `endless`, `ended` or `N ms`

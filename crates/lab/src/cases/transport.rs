@@ -3,6 +3,7 @@
 use evener_core::wire::{Tcp, Udp, protocol};
 use zerocopy::IntoBytes;
 
+use super::clock::NOW;
 use super::frame::{Scene, ends, payload};
 use super::ip::{self, Ends, fill_sum};
 use super::words::{Fields, Words, Wrong};
@@ -10,20 +11,27 @@ use super::words::{Fields, Words, Wrong};
 /// Where the checksum stands in a TCP and in a UDP header, in bytes.
 const TCP_SUM: usize = 16;
 const UDP_SUM: usize = 6;
-/// "No operation" (RFC 9293, section 3.1).
+/// Kinds of options (RFC 9293, section 3.2; RFC 7323; RFC 2018).
 const NOP: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const TIMESTAMP: u8 = 8;
 
-pub(super) fn tcp(words: &mut Words<'_>, packet: Ends) -> Result<Vec<u8>, Wrong> {
+pub(super) fn tcp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Result<Vec<u8>, Wrong> {
     words.expect("tcp")?;
     let (src_port, dst_port): (u16, u16) = ends(words, "a port")?;
     let flags = flags(words.next("TCP flags")?)?;
     let fields = Fields::of(words, &["seq", "ack", "doff", "win", "sum", "options"])?;
-    let options = vec![NOP; 4 * fields.number::<u8>("options", 0)? as usize];
+    let options = match fields.text("options") {
+        Some(list) if list.parse::<u8>().is_err() => options(list)?,
+        _ => vec![NOP; 4 * fields.number::<u8>("options", 0)? as usize],
+    };
     let header = Tcp {
         src_port: src_port.into(),
         dst_port: dst_port.into(),
-        seq: fields.number("seq", 1)?.into(),
-        ack: fields.number("ack", 0)?.into(),
+        seq: sequence(&fields, "seq", 1, scene)?.into(),
+        ack: sequence(&fields, "ack", 0, scene)?.into(),
         data_offset: fields.number("doff", 5 + (options.len() / 4) as u8)? << 4,
         flags,
         window: fields.number("win", 64_000)?.into(),
@@ -34,6 +42,55 @@ pub(super) fn tcp(words: &mut Words<'_>, packet: Ends) -> Result<Vec<u8>, Wrong>
     let right = packet.pseudo(protocol::TCP, segment.len()).add_slice(&segment).ones_complement();
     fill_sum(&mut segment, TCP_SUM, &fields, right)?;
     Ok(segment)
+}
+
+/// A number, or `cookie`, or `cookie+N`: by what the last SYN was answered, and N more.
+fn sequence(fields: &Fields<'_>, key: &str, right: u32, scene: &Scene<'_>) -> Result<u32, Wrong> {
+    let Some(more) = fields.text(key).and_then(|text| text.strip_prefix("cookie")) else {
+        return fields.number(key, right);
+    };
+    let cookie = scene.world.cookie.ok_or("no SYN came that could be answered with a cookie")?;
+    let more = match more.strip_prefix('+') {
+        Some(more) => more.parse().map_err(|_| format!("`{more}` is not a number"))?,
+        None if more.is_empty() => 0,
+        None => return Err(format!("`{key}=cookie{more}` is neither `cookie` nor `cookie+N`")),
+    };
+    Ok(cookie.wrapping_add(more))
+}
+
+/// `mss:N`, `sack`, `ws:N`, `ts:N:N` (the first may be `now`), `nop` and `end`, and `xNN...` as it stands, with commas
+/// between them. Zeros fill the last word.
+fn options(list: &str) -> Result<Vec<u8>, Wrong> {
+    let mut bytes = Vec::new();
+    for item in list.split(',') {
+        let wrong = || format!("`{item}` is no option; mss:N, sack, ws:N, ts:N:N, nop, end and xNN are");
+        let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
+        match item.split(':').collect::<Vec<_>>()[..] {
+            ["mss", mss] => {
+                let mss = u16::try_from(number(mss)?).map_err(|_| wrong())?;
+                bytes.extend([&[MSS, 4][..], &mss.to_be_bytes()].concat());
+            }
+            ["sack"] => bytes.extend([SACK_PERMITTED, 2]),
+            ["ws", scale] => bytes.extend([WINDOW_SCALE, 3, scale.parse().map_err(|_| wrong())?]),
+            ["ts", clock, echo] => {
+                let clock = if clock == "now" { NOW } else { number(clock)? };
+                bytes.extend([TIMESTAMP, 10]);
+                bytes.extend([clock.to_be_bytes(), number(echo)?.to_be_bytes()].concat());
+            }
+            ["nop"] => bytes.push(NOP),
+            ["end"] => bytes.push(0),
+            [hex] if hex.starts_with('x') && hex.len() % 2 == 1 && hex.is_ascii() => {
+                let digits = hex.as_bytes().get(1..).unwrap_or_default().as_chunks::<2>().0;
+                for pair in digits {
+                    let pair = str::from_utf8(pair).map_err(|_| wrong())?;
+                    bytes.push(u8::from_str_radix(pair, 16).map_err(|_| wrong())?);
+                }
+            }
+            _ => return Err(wrong()),
+        }
+    }
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    Ok(bytes)
 }
 
 pub(super) fn udp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Result<Vec<u8>, Wrong> {

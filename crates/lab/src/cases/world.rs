@@ -5,16 +5,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evener_core::arrival::{PASSED, PASSED_TWICE};
+use evener_core::content::{HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes};
+use evener_core::cookie::{Ends, Keys, Terms as Agreed};
 use evener_core::farm::{Encapsulation, Protocol, Timeouts};
+use evener_core::parse::{Parsed, TcpHeader, parse};
 use evener_core::policy::{self, Policy, Weighted, maglev};
 use evener_core::sessions::ticks;
 use evener_core::tables::{
-    Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Ring, ServerEntry, Tables, Vip, VipKey, Way,
+    Behind, HASH_SLOTS, Handoff, IdleTicks, NO_SERVER, Ring, ServerEntry, Tables, Vip, VipKey, Way,
 };
-use evener_core::wire::Mac;
+use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
 
 use super::routes::Route;
 use super::words::{Fields, Words, Wrong};
+use super::{FIRST_EPOCH, SEED, keys};
 
 /// Interfaces, stations, servers and services, as the lines so far describe them.
 #[derive(Clone)]
@@ -29,6 +33,10 @@ pub(super) struct World {
     services: Vec<Service>,
     timeouts: Timeouts,
     pub(super) routes: Vec<Route>,
+    /// Of cookies.
+    keys: Keys,
+    /// The number by which the last SYN is answered with a cookie.
+    pub(super) cookie: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -57,6 +65,25 @@ struct Service {
     stateless: bool,
     /// Who was in the hash table before.
     previous: Vec<usize>,
+    handoff: Option<Terms>,
+    routes: Vec<ServiceRoute>,
+}
+
+/// How a service's connections are accepted.
+#[derive(Clone, Copy)]
+struct Terms {
+    mss: u16,
+    /// Who is asked about what isn't decided here.
+    asker: Option<usize>,
+}
+
+/// What clients of a service may ask for, and who serves that.
+#[derive(Clone)]
+struct ServiceRoute {
+    host: Option<HostPattern>,
+    path: Option<PathPattern>,
+    methods: Vec<String>,
+    servers: Vec<usize>,
 }
 
 impl Default for World {
@@ -74,6 +101,8 @@ impl Default for World {
             services: Vec::new(),
             timeouts: Timeouts::default(),
             routes: Vec::new(),
+            keys: keys(FIRST_EPOCH),
+            cookie: None,
         }
     }
 }
@@ -98,6 +127,9 @@ impl World {
             "server" => self.server(&mut words)?,
             "service" => return self.service(line).map(|()| true),
             "previous" => return self.previous(line).map(|()| true),
+            "route" if words.peek().is_some_and(|word| !word.contains('/')) => {
+                return self.service_route(line).map(|()| true);
+            }
             "route" => self.routes.push(Route::of(&mut words, &self.interfaces)?),
             "timeouts" => self.set_timeouts(&mut words)?,
             "sessions-max" => self.sessions_max = words.parse("a number of sessions")?,
@@ -137,8 +169,8 @@ impl World {
             .split_once(": ")
             .or_else(|| line.strip_suffix(':').map(|head| (head, "")))
             .ok_or(
-                "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce] [own SERVER [stateless]]: \
-                 SERVER...`",
+                "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce] [own SERVER [stateless]] \
+                 [handoff [mss N] [asker SERVER]]: SERVER...`",
             )?;
         let mut words = Words::of(head);
         words.expect("service")?;
@@ -159,12 +191,61 @@ impl World {
         let announce = words.take("announce");
         let own = words.take("own").then(|| self.place(words.next("a server's name")?)).transpose()?;
         let stateless = own.is_some() && words.take("stateless");
+        let handoff = match protocol {
+            Protocol::Tcp if words.take("handoff") => Some(self.terms(&mut words)?),
+            _ => None,
+        };
         words.end()?;
         let servers = self.places(members)?;
-        let previous = Vec::new();
-        let service =
-            Service { name, addresses, protocol, policy, announce, servers, own, stateless, previous };
-        self.services.push(service);
+        let (previous, routes) = (Vec::new(), Vec::new());
+        self.services.push(Service {
+            name,
+            addresses,
+            protocol,
+            policy,
+            announce,
+            servers,
+            own,
+            stateless,
+            previous,
+            handoff,
+            routes,
+        });
+        Ok(())
+    }
+
+    /// `[mss N] [asker SERVER]`
+    fn terms(&self, words: &mut Words<'_>) -> Result<Terms, Wrong> {
+        let mss = if words.take("mss") { words.parse("a number of bytes")? } else { 1_460 };
+        let asker = words.take("asker").then(|| self.place(words.next("a server's name")?)).transpose()?;
+        Ok(Terms { mss, asker })
+    }
+
+    /// `route SERVICE [host HOST] [path PATH] [method METHOD]...: SERVER...`
+    fn service_route(&mut self, line: &str) -> Result<(), Wrong> {
+        let (head, members) = line
+            .split_once(": ")
+            .or_else(|| line.strip_suffix(':').map(|head| (head, "")))
+            .ok_or("it is `route SERVICE [host HOST] [path PATH] [method METHOD]...: SERVER...`")?;
+        let mut words = Words::of(head);
+        words.expect("route")?;
+        let name = words.next("a service's name")?;
+        let pattern = |error: PatternError| error.to_string();
+        let mut route =
+            ServiceRoute { host: None, path: None, methods: Vec::new(), servers: self.places(members)? };
+        if words.take("host") {
+            route.host = Some(HostPattern::parse(words.next("a host")?).map_err(pattern)?);
+        }
+        if words.take("path") {
+            route.path = Some(PathPattern::parse(words.next("a path")?).map_err(pattern)?);
+        }
+        while words.take("method") {
+            route.methods.push(words.next("a method")?.to_owned());
+        }
+        words.end()?;
+        let mut services = self.services.iter_mut().filter(|service| service.handoff.is_some());
+        let service = services.find(|service| service.name == name);
+        service.ok_or_else(|| format!("there is no service {name} with handoff"))?.routes.push(route);
         Ok(())
     }
 
@@ -191,6 +272,26 @@ impl World {
             udp_ms: fields.number("udp", udp_ms)?,
         };
         Ok(())
+    }
+
+    /// Cookies are made by these keys from now on.
+    pub(super) fn set_keys(&mut self, keys: Keys) {
+        self.keys = keys;
+    }
+
+    /// Remembers what a SYN is answered by, if a frame that comes in by an interface is one.
+    pub(super) fn note_syn(&mut self, ingress: u32, frame: &[u8]) {
+        let Parsed::Segment(segment) = parse(frame, self.interfaces.get(&ingress).copied()) else { return };
+        let Some(header) = TcpHeader::read(frame, &segment.at) else { return };
+        if header.flags & (TCP_SYN | TCP_ACK) == TCP_SYN {
+            let ends = Ends {
+                client: SocketAddr::new(segment.at.src, segment.src_port),
+                service: SocketAddr::new(segment.at.dst, segment.dst_port),
+            };
+            let scale = header.options.window_scale.filter(|_| header.options.sack);
+            let agreed = Agreed::new(segment.at.dst.is_ipv6(), header.options.mss, scale);
+            self.cookie = self.keys.make(&ends, header.sequence, agreed);
+        }
     }
 
     /// What happens to a server in the middle of a case.
@@ -262,6 +363,10 @@ impl World {
                 previous: maglev(&self.members(&service.previous), HASH_SLOTS),
             };
             tables.rings.insert(number, Arc::new(ring));
+            if service.handoff.is_some() {
+                let routes = self.content_routes(service, number, &mut tables);
+                tables.routes.insert(number, Arc::new(routes));
+            }
             for (address, id) in service.addresses.iter().zip(&mut ids) {
                 let key = VipKey { address: address.ip(), port: address.port(), protocol: service.protocol };
                 let vip = Vip {
@@ -272,6 +377,10 @@ impl World {
                     idle,
                     own: service.own.map_or(NO_SERVER, |place| place as u16 + 1),
                     stateless: service.stateless,
+                    handoff: service.handoff.map(|terms| Handoff {
+                        mss: terms.mss,
+                        asker: terms.asker.map_or(NO_SERVER, |place| place as u16 + 1),
+                    }),
                 };
                 tables.vips.insert(key, vip);
                 self.note_endpoints(&mut tables, service, id);
@@ -279,6 +388,25 @@ impl World {
         }
         tables.endpoints.values_mut().for_each(|behind| behind.sort());
         tables
+    }
+
+    /// The routes of service `number`, each with a ring of its own behind those of services.
+    fn content_routes(&self, service: &Service, number: u16, tables: &mut Tables) -> Routes {
+        let before = self.services.iter().take(number.into()).map(|service| service.routes.len());
+        let first = self.services.len() + before.sum::<usize>();
+        let routes = (first as u16..).zip(&service.routes).map(|(ring, route)| {
+            let members = self.members(&route.servers);
+            let (order, hash) = (service.policy.order(&members), maglev(&members, HASH_SLOTS));
+            tables.rings.insert(ring, Arc::new(Ring { order, hash, previous: Vec::new() }));
+            ContentRoute {
+                host: route.host.clone(),
+                path: route.path.clone(),
+                methods: route.methods.clone(),
+                ring,
+            }
+        });
+        let routes: Vec<ContentRoute> = routes.collect();
+        Routes::compile(&routes, number, HashKey::new(SEED))
     }
 
     /// Answers of a service's servers come from there.

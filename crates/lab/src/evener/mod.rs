@@ -1,6 +1,7 @@
 //! The product as its users meet it: the program, its file and its commands.
 
 mod agent;
+mod handoff;
 mod left;
 mod team;
 mod views;
@@ -18,6 +19,7 @@ use crate::proc::Proc;
 use crate::wait;
 
 pub use agent::Agent;
+pub use handoff::{Handoff, Offer, route};
 pub use left::left_on;
 pub use team::{PEERS_PORT, Plan, Team};
 pub use views::{Explanation, Peer, Server, Service, Session, Status};

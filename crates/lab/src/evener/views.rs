@@ -27,6 +27,9 @@ pub struct Status {
     /// Datagrams of other hosts, where every host decides: `accepted`, and others by why they were refused.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
+    /// Connections that were read in application space, where they are handed over, by what became of them.
+    #[serde(default)]
+    pub asked: BTreeMap<String, u64>,
 }
 
 /// One host in `evener hosts --json`

@@ -1,0 +1,34 @@
+//! Farms whose director reads what clients want before it chooses a server, and hands the open connection over: the
+//! product on a director and on servers, real web servers, real clients.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+#[macro_use]
+extern crate evener_lab;
+
+mod asked;
+mod hostile;
+mod others;
+mod routes;
+mod survival;
+mod talk;
+mod tls;
+mod trouble;
+
+use anyhow::{Result, ensure};
+use evener_lab::evener::{Handoff, Offer};
+use evener_lab::farm::Farm;
+use evener_lab::load::Report;
+
+/// A farm on one network with so many servers alike.
+fn farm(engine: &str, servers: u8, routes: &[String]) -> Result<Handoff> {
+    let farm = Farm::builder().bare().servers(servers).build()?;
+    Handoff::start(farm, Offer::new(engine, servers.into(), routes))
+}
+
+/// A report without errors.
+fn unbroken(report: Report) -> Result<Report> {
+    ensure!(report.errors.total() == 0, "{} requests broke: {:?}", report.errors.total(), report.examples);
+    ensure!(report.requests > 0, "nothing was asked at all");
+    Ok(report)
+}

@@ -1,0 +1,138 @@
+//! One client that says what it likes, piece by piece.
+
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use evener_lab::family::Family;
+use evener_lab::host::Host;
+use evener_lab::wait;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Longer than the director waits for a request.
+const LIMIT: Duration = Duration::from_secs(15);
+/// Between pieces, so that each is a segment of its own.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// An open connection. Dropping it closes it, by FIN.
+pub(crate) struct Talk {
+    stream: BufReader<TcpStream>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    /// Who answers; empty if it is no server of the farm.
+    pub(crate) server: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Talk {
+    pub(crate) fn open(host: &Host, service: SocketAddr) -> Result<Talk> {
+        Self::open_from(host, 0, service)
+    }
+
+    /// The same from this port; 0 for any.
+    pub(crate) fn open_from(host: &Host, port: u16, service: SocketAddr) -> Result<Talk> {
+        let connect = || -> io::Result<TcpStream> {
+            let socket = Socket::new(Domain::for_address(service), Type::STREAM, Some(Protocol::TCP))?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&SocketAddr::new(Family::of(service.ip()).any(), port).into())?;
+            socket.connect_timeout(&service.into(), LIMIT)?;
+            Ok(socket.into())
+        };
+        // until it has its own program, a process that starts elsewhere in this one holds the port's last socket
+        let taken = |stream: &io::Result<TcpStream>| matches!(stream, Err(error) if error.kind() == ErrorKind::AddrNotAvailable);
+        let stream = wait::for_value(LIMIT, || host.enter(connect), |stream| !taken(stream))?;
+        let stream = stream.unwrap_or_else(|stream| stream);
+        let stream = stream.with_context(|| format!("{service} took no connection"))?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        stream.set_nodelay(true)?;
+        Ok(Talk { stream: BufReader::new(stream) })
+    }
+
+    /// Says something, in one segment if it is short.
+    pub(crate) fn say(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
+        Ok(self.stream.get_mut().write_all(bytes.as_ref())?)
+    }
+
+    /// Says something in pieces of so many bytes.
+    pub(crate) fn say_slowly(&mut self, bytes: impl AsRef<[u8]>, len: usize) -> Result<()> {
+        for piece in bytes.as_ref().chunks(len) {
+            self.say(piece)?;
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Says no more.
+    pub(crate) fn end(&self) -> Result<()> {
+        Ok(self.stream.get_ref().shutdown(Shutdown::Write)?)
+    }
+
+    /// Leaves by RST.
+    pub(crate) fn reset(self) -> Result<()> {
+        let socket = Socket::from(self.stream.into_inner());
+        Ok(socket.set_linger(Some(Duration::ZERO))?)
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn ask(&mut self, request: &str) -> Result<Reply> {
+        self.say(request)?;
+        let reply = self.reply_to(request);
+        reply.with_context(|| format!("to {:?}", request.get(..request.len().min(100)).unwrap_or_default()))
+    }
+
+    /// The next answer.
+    pub(crate) fn reply(&mut self) -> Result<Reply> {
+        self.reply_to("GET")
+    }
+
+    /// All that still comes, until the other side closes.
+    pub(crate) fn rest(&mut self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.stream.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn reply_to(&mut self, request: &str) -> Result<Reply> {
+        let first = self.line()?;
+        let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.with_context(|| format!("no status: {first:?}"))?;
+        let (mut len, mut server) = (0, String::new());
+        loop {
+            let line = self.line()?;
+            match line.split_once(": ") {
+                _ if line.is_empty() => break,
+                Some(("Content-Length", value)) => len = value.parse()?,
+                Some(("X-Server", value)) => server = value.to_owned(),
+                _ => {}
+            }
+        }
+        let mut body = vec![0; if request.starts_with("HEAD") { 0 } else { len }];
+        self.stream.read_exact(&mut body)?;
+        Ok(Reply { status, server, body })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            bail!("the connection was closed instead of an answer");
+        }
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+/// A request for a path of a host.
+pub(crate) fn get(host: &str, path: &str) -> String {
+    request("GET", host, path)
+}
+
+pub(crate) fn request(method: &str, host: &str, path: &str) -> String {
+    let body = if matches!(method, "POST" | "PUT") { "Content-Length: 0\r\n" } else { "" };
+    format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{body}\r\n")
+}

@@ -1,0 +1,143 @@
+//! Encrypted connections go by the name in their hello, and stay encrypted up to the server.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use evener_lab::evener::{Handoff, Offer, route};
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::proc::Proc;
+
+on_both_engines! { hellos_go_by_their_name, hellos_in_pieces }
+
+const PORT: u16 = 443;
+
+/// A farm whose servers have a certificate for all names, and serve their name.
+struct Stage {
+    handoff: Handoff,
+    _webs: Vec<Proc>,
+}
+
+fn stage(engine: &str) -> Result<Stage> {
+    let farm = Farm::builder().bare().servers(3).build()?;
+    let webs = farm.servers().iter().map(serve).collect::<Result<_>>()?;
+    let routes = [
+        route("host = \"a.example\"", &["web1"]),
+        route("host = \"*.b.example\"", &["web2"]),
+        // of what is encrypted only the server knows the path
+        route("path = \"/who\"", &["web1"]),
+        route("", &["web3"]),
+    ];
+    let health = "[service.health]\nkind = \"tcp\"\ninterval = \"500ms\"\n".to_owned();
+    let offer = Offer { health, port: PORT, ..Offer::new(engine, 3, &routes) };
+    Ok(Stage { handoff: Handoff::start(farm, offer)?, _webs: webs })
+}
+
+/// nginx with a certificate of its own.
+fn serve(host: &Host) -> Result<Proc> {
+    let [key, certificate] = ["tls.key", "tls.pem"].map(|name| host.file(name).display().to_string());
+    let words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=any";
+    let mut words: Vec<&str> = words.split(' ').collect();
+    words.extend(["-keyout", &key, "-out", &certificate]);
+    host.run(&words)?;
+    let (name, temporary) = (host.name(), host.file("tls").display().to_string());
+    let config = format!(
+        "daemon off;\nmaster_process off;\nerror_log stderr warn;\npid {temporary}.pid;\nevents {{}}\nhttp {{\n\
+         access_log off;\nclient_body_temp_path {temporary}.body;\nproxy_temp_path {temporary}.proxy;\n\
+         fastcgi_temp_path {temporary}.fastcgi;\nuwsgi_temp_path {temporary}.uwsgi;\nscgi_temp_path {temporary}.scgi;\n\
+         server {{\nlisten {PORT} ssl;\nlisten [::]:{PORT} ssl ipv6only=on;\nssl_certificate {certificate};\n\
+         ssl_certificate_key {key};\nlocation / {{ return 200 \"{name}\\n\"; }}\n}}\n}}\n"
+    );
+    let config = host.write("tls.conf", &config)?;
+    let mut nginx = host.spawn("tls", &["nginx", "-c", &config.to_string_lossy()])?;
+    nginx.wait_until_listening(host, (host.address(), PORT).into())?;
+    Ok(nginx)
+}
+
+/// Who answers for a name, as curl(1) asks by way of `to`.
+fn who(client: &Host, name: &str, to: SocketAddr) -> Result<String> {
+    let connect_to = format!("{name}:443:{}:{}", host_of(to), to.port());
+    let url = format!("https://{name}/who");
+    Ok(client.curl(&["--insecure", "--connect-to", &connect_to, &url])?.trim().to_owned())
+}
+
+fn host_of(address: SocketAddr) -> String {
+    if address.is_ipv6() { format!("[{}]", address.ip()) } else { address.ip().to_string() }
+}
+
+const NAMES: [(&str, &str); 4] =
+    [("a.example", "web1"), ("x.b.example", "web2"), ("x.y.b.example", "web2"), ("b.example", "web3")];
+
+fn hellos_go_by_their_name(engine: &str) -> Result<()> {
+    let Stage { handoff, _webs } = &stage(engine)?;
+    for family in Family::BOTH {
+        for (name, server) in NAMES {
+            for _ in 0..3 {
+                let answer = who(handoff.client(), name, handoff.service(family));
+                assert_eq!(answer.with_context(|| format!("{family}: {name}"))?, server, "{name}");
+            }
+        }
+        // without a name: there is none in hellos to an address (RFC 6066, section 3)
+        let url = format!("https://{}/who", host_of(handoff.service(family)));
+        assert_eq!(handoff.client().curl(&["--insecure", &url])?, "web3\n", "{family}");
+    }
+    let asked = handoff.evener.status()?.asked;
+    assert!(asked.values().all(|count| *count == 0), "the data plane decides all of it: {asked:?}");
+    Ok(())
+}
+
+fn hellos_in_pieces(engine: &str) -> Result<()> {
+    let Stage { handoff, _webs } = &stage(engine)?;
+    let mut count = 0;
+    for family in Family::BOTH {
+        for (name, server) in NAMES {
+            for len in [3, 100] {
+                let relay = Relay::open(handoff.client(), handoff.service(family), len)?;
+                let answer = who(handoff.client(), name, relay.address);
+                assert_eq!(answer.with_context(|| format!("{family}: {name}"))?, server, "{name}");
+                relay.thread.join().ok().context("the relay panicked")??;
+                count += 1;
+            }
+        }
+    }
+    assert_eq!(handoff.asked("given")?, count);
+    Ok(())
+}
+
+/// Passes one connection on, and cuts what comes first after so many bytes.
+struct Relay {
+    address: SocketAddr,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl Relay {
+    fn open(client: &Host, service: SocketAddr, len: usize) -> Result<Relay> {
+        let listener = client.enter(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
+        let (address, client) = (listener.local_addr()?, client.clone());
+        let thread = thread::spawn(move || client.enter(|| pass_on(&listener, service, len))?);
+        Ok(Relay { address, thread })
+    }
+}
+
+fn pass_on(listener: &TcpListener, service: SocketAddr, len: usize) -> Result<()> {
+    let (mut near, _) = listener.accept()?;
+    let mut far = TcpStream::connect(service)?;
+    far.set_nodelay(true)?;
+    let mut first = vec![0; 4096];
+    let got = near.read(&mut first)?;
+    let (head, tail) = first[..got].split_at(len);
+    far.write_all(head)?;
+    thread::sleep(Duration::from_millis(20));
+    far.write_all(tail)?;
+    let (mut from_near, mut to_far) = (near.try_clone()?, far.try_clone()?);
+    let upwards = thread::spawn(move || io::copy(&mut from_near, &mut to_far));
+    // either may end it by a reset
+    let _ = io::copy(&mut far, &mut near);
+    let _ = near.shutdown(std::net::Shutdown::Both);
+    let _ = upwards.join();
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Networks that lose and repeat, clients that come back by the same port, and very many of them.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use evener_lab::cases;
+use evener_lab::evener::{Handoff, Offer, route};
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::load::Load;
+use evener_lab::transfer::there_and_back;
+use evener_lab::visit::Visit;
+use evener_lab::wait::{self, LONG};
+
+use crate::talk::{Talk, get};
+use crate::{farm, unbroken};
+
+on_both_engines! {
+    every_tenth_packet_is_lost,
+    packets_come_twice,
+    a_port_is_used_over_and_over,
+    many_are_open_at_once,
+    a_flood_of_handshakes_costs_no_memory,
+}
+
+/// Two paths that the data plane knows; whatever has `8` in its path, and all else, has to be asked about.
+fn some_asked() -> [String; 3] {
+    let both = &["web1", "web2"];
+    [route("path = \"/who\"", both), route("path = \"/2k\"", both), route("path = \"/*8*\"", &["web2"])]
+}
+
+fn every_tenth_packet_is_lost(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(2).build()?;
+    let health = "[service.health]\nkind = \"none\"\n".to_owned();
+    let handoff = Handoff::start(farm, Offer { health, ..Offer::new(engine, 2, &some_asked()) })?;
+    let loads = Family::BOTH.map(|family| {
+        let load = |path: &str| Load {
+            connections: 8,
+            path: path.to_owned(),
+            requests: Some(5),
+            timeout: Duration::from_secs(40),
+            ..Load::to(handoff.service(family))
+        };
+        [load("/2k"), load("/108k")]
+    });
+    for host in [handoff.client(), handoff.farm.director()] {
+        host.lose(10)?;
+    }
+    let running: Vec<_> = loads.into_iter().flatten().map(|load| load.start_on(handoff.client())).collect();
+    for family in Family::BOTH {
+        there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 300_000)
+            .with_context(|| format!("{family}"))?;
+    }
+    for load in running {
+        assert_eq!(unbroken(load.join()?)?.requests, 40);
+    }
+    Ok(())
+}
+
+/// All that a client sends, the first segment too; on the director's side and on the process's that reads.
+fn packets_come_twice(engine: &str) -> Result<()> {
+    let handoff = farm(engine, 2, &some_asked())?;
+    let (client, router) = (&handoff.client().interfaces()[0], &handoff.farm.router().interfaces()[0]);
+    let rules = format!(
+        "table netdev twice {{\n chain from_client {{\n  type filter hook ingress device \"{}\" priority 0\n  \
+         dup to \"{}\"\n }}\n}}\n",
+        client.port, router.port
+    );
+    let file = handoff.client().write("twice.nft", &rules)?;
+    let switch = format!("--net={}", handoff.farm.switch().path().display());
+    handoff.client().run(&["nsenter", &switch, "nft", "-f", &file.to_string_lossy()])?;
+    for family in Family::BOTH {
+        for path in ["/2k", "/108k"] {
+            let load = Load {
+                connections: 4,
+                path: path.to_owned(),
+                requests: Some(25),
+                ..Load::to(handoff.service(family))
+            };
+            assert_eq!(unbroken(load.run_on(handoff.client())?)?.requests, 100, "{family}: {path}");
+        }
+        there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 1_000_000)?;
+    }
+    ensure!(handoff.counted("cookie_acked")? >= 800, "nothing came twice");
+    Ok(())
+}
+
+/// The server has closed first, so that its end of the connection is in TIME-WAIT when the port comes again.
+fn a_port_is_used_over_and_over(engine: &str) -> Result<()> {
+    const PORT: u16 = 40_000;
+    let routes = [
+        route("host = \"www.example.com\"\npath = \"/who\"", &["web1"]),
+        route("path = \"/*h?\"", &["web2"]),
+    ];
+    let handoff = farm(engine, 2, &routes)?;
+    for timestamps in ["1", "0"] {
+        handoff.client().netns().sysctl(&[("ipv4/tcp_timestamps", timestamps)])?;
+        for family in Family::BOTH {
+            let service = handoff.service(family);
+            for round in 0..10 {
+                let what = || format!("{family}, timestamps {timestamps}, round {round}");
+                let visit = Visit::open_from(handoff.client(), PORT, service).with_context(what)?;
+                assert_eq!(visit.who_and_close().with_context(what)?, "web1");
+                let mut visit = Visit::open_from(handoff.client(), PORT, service).with_context(what)?;
+                assert_eq!(visit.who().with_context(what)?, "web1");
+                visit.reset()?;
+            }
+        }
+    }
+    // and from one server to another, whose segments then meet what is left of the connection before
+    for family in Family::BOTH {
+        for round in 0..6 {
+            for (host, server) in [("www.example.com", "web1"), ("other.example.com", "web2")] {
+                let mut talk = Talk::open_from(handoff.client(), PORT, handoff.service(family))?;
+                let request = format!("GET /who HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+                let reply =
+                    talk.ask(&request).with_context(|| format!("{family}: {server}, round {round}"))?;
+                assert_eq!(reply.server, server);
+                assert_eq!(talk.rest()?, b"");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn many_are_open_at_once(engine: &str) -> Result<()> {
+    const COUNT: usize = 2_000;
+    let handoff = farm(engine, 2, &some_asked())?;
+    let mut talks: Vec<_> = (0..COUNT)
+        .map(|_| Talk::open(handoff.client(), handoff.service(Family::V4)))
+        .collect::<Result<_>>()?;
+    assert_eq!(handoff.evener.status()?.sessions, 0, "who has said nothing costs nothing");
+    for (number, talk) in talks.iter_mut().enumerate() {
+        talk.say(get("x", if number % 2 == 0 { "/who" } else { "/8" }))?;
+    }
+    for (number, talk) in talks.iter_mut().enumerate() {
+        let reply = talk.reply().with_context(|| format!("connection {number}"))?;
+        assert!(reply.server == "web2" || number % 2 == 0 && reply.server == "web1", "{number}: {reply:?}");
+    }
+    assert!(handoff.evener.status()?.sessions >= COUNT as u64);
+    for (number, talk) in talks.iter_mut().enumerate() {
+        assert_eq!(talk.ask(&get("x", "/who"))?.status, 200, "{number}");
+    }
+    assert_eq!(handoff.asked("given")?, COUNT as u64 / 2);
+    Ok(())
+}
+
+/// From sources that there are not, as fast as one thread can.
+fn a_flood_of_handshakes_costs_no_memory(engine: &str) -> Result<()> {
+    const FLOOD: Duration = Duration::from_secs(3);
+    let handoff = farm(engine, 2, &some_asked())?;
+    let router = handoff.farm.router().raw(1)?;
+    let to = handoff.farm.director().mac();
+    let vips = Family::BOTH.map(|family| handoff.farm.vip_in(family, 0));
+    let syn = |number: u16| {
+        let (low, port) = (number % 250 + 1, 1024 + number);
+        let packet = match number % 2 {
+            0 => format!("ip 198.18.7.{low} > {} tcp {port} > 80 S", vips[0]),
+            _ => format!("ip6 2001:db8:dead::{low} > {} tcp {port} > 80 S", vips[1]),
+        };
+        cases::frame(&format!("eth {} > {to} {packet}", router.mac()))
+    };
+    let frames: Vec<Vec<u8>> = (0..1000).map(syn).collect::<Result<_>>()?;
+    let load = Load { connections: 4, timeout: LONG, ..Load::to(handoff.service(Family::V4)) };
+    let asked = Load { path: "/108k".to_owned(), connections: 2, ..load.clone() };
+    let loads = [load, asked].map(|load| load.start_on(handoff.client()));
+    wait::until("clients are served", || Ok(loads.iter().all(|load| load.requests() > 20)))?;
+    let before = handoff.evener.status()?;
+    let sent = thread::scope(|scope| {
+        let flood = scope.spawn(|| -> Result<u64> {
+            let (begun, mut sent) = (Instant::now(), 0);
+            while begun.elapsed() < FLOOD {
+                frames.iter().try_for_each(|frame| router.send(frame))?;
+                sent += frames.len() as u64;
+            }
+            Ok(sent)
+        });
+        let now: u64 = loads.iter().map(|load| load.requests()).sum();
+        wait::until("clients are served all the while", || {
+            Ok(loads.iter().map(|load| load.requests()).sum::<u64>() > now + 20)
+        })?;
+        flood.join().map_err(|_| anyhow!("the flood's thread panicked"))?
+    })?;
+    let after = handoff.evener.status()?;
+    for load in loads {
+        unbroken(load.stop()?)?;
+    }
+    let greeted = after.packets["cookie_sent"] - before.packets["cookie_sent"];
+    ensure!(greeted > 1_000 && sent > 1_000, "{greeted} of {sent} were answered");
+    let sessions = handoff.evener.sessions()?;
+    let spoofed = |client: &str| client.starts_with("198.18.") || client.contains("dead");
+    ensure!(!sessions.iter().any(|session| spoofed(&session.client)), "what is forged is remembered");
+    Ok(())
+}
