@@ -122,11 +122,12 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     )?;
 
     let things: Vec<_> = status.asked.iter().collect();
-    Group { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }.counter(
-        "asked",
-        "Connections that were read in application space, by what became of them.",
-        |(_, count)| **count,
-    )?;
+    Group { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
+        .counter(
+            "asked",
+            "Connections that were read in application space, by what became of them.",
+            |(_, count)| **count,
+        )?;
 
     let mut daemon = Group { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
     daemon

@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use evener_dataplane::server::Hook;
 
@@ -15,6 +16,9 @@ use super::{AgentError, Trouble, network_now, secret_of, take_over};
 use crate::config::Config;
 use crate::handoff::{Ear, Outcomes, Reader};
 use crate::network::Network;
+
+/// How long an engine in application space may take to pass a packet to this host's own stack.
+const ON_THE_WAY: Duration = Duration::from_millis(40);
 
 /// The agent within a daemon.
 pub(crate) struct Resident {
@@ -45,12 +49,13 @@ impl Resident {
         let adopted = state.done.is_something();
         // The copy is taken before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
+        let on_the_way = if copies { ON_THE_WAY } else { Duration::ZERO };
         Ok(Resident {
             site: Site::open(state)?,
             hook,
             adopted,
             trouble: Trouble::default(),
-            reader,
+            reader: reader.map(|reader| reader.with_way(on_the_way)),
             ears: BTreeMap::new(),
             _lock: lock,
         })

@@ -146,15 +146,19 @@ impl Director {
         true
     }
 
-    /// Notes whose a connection is.
+    /// Notes whose a connection is. One that the client has ended meanwhile is not opened again by that.
     fn note(&self, ends: &Ends, vip: &Vip, server: u16) -> bool {
         let (memory, now) = (self.engine.memory(), self.engine.now());
         let key = session_key(ends, vip);
         let hash = key.hash(memory.seed);
-        let value = Value::new(server, State::Established, now.wrapping_add(vip.idle.tcp));
+        let value = |state, idle| Value::new(server, state, now.wrapping_add(idle));
+        let open = value(State::Established, vip.idle.tcp);
         (0..ATTEMPTS).any(|_| match memory.sessions.find(key, hash, now) {
-            Some(found) => memory.sessions.change(found, value),
-            None => memory.sessions.insert(key, hash, value, now).is_ok(),
+            Some(found) if found.value.state() == State::Closing => {
+                memory.sessions.change(found, value(State::Closing, vip.idle.closing))
+            }
+            Some(found) => memory.sessions.change(found, open),
+            None => memory.sessions.insert(key, hash, open, now).is_ok(),
         })
     }
 

@@ -342,7 +342,8 @@ impl Director {
                 .unwrap_or_default(),
             address: SocketAddr::new(key.address, key.port).to_string(),
             client: SocketAddr::new(session.key.client, session.key.port).to_string(),
-            server: server.map(|name| name.server.clone()).unwrap_or_default(),
+            // Without a server yet: it is read here, or moves.
+            server: server.map_or_else(|| "-".to_owned(), |name| name.server.clone()),
             state: state.name().to_owned(),
             idle_seconds: ms(state.idle(&vip.idle).saturating_sub(left)) / 1000,
             expires_seconds: ms(left) / 1000,
