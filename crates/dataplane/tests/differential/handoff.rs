@@ -196,7 +196,13 @@ pub fn segment() -> impl Strategy<Value = Segment> {
         .prop_map(|(v6, client, port, service)| Connection { v6, client, port, service });
     let mss = prop_oneof![1 => Just(None), 4 => prop::sample::select(vec![0, 535, 536, 1219, 1220, 1300, 1439, 1440, 1460, 9000]).prop_map(Some)];
     let scale = prop_oneof![1 => Just(None), 3 => (0u8..16).prop_map(Some), 1 => Just(Some(255))];
-    let rest = prop_oneof![6 => Just(vec![]), 2 => prop::collection::vec(any::<u8>(), 1..12), 1 => Just(vec![0, 2, 4, 5, 180])];
+    let cut = vec![vec![8, 10, 1, 2], vec![2, 4, 5], vec![3, 3], vec![4, 3]];
+    let rest = prop_oneof![
+        6 => Just(vec![]),
+        2 => prop::collection::vec(any::<u8>(), 1..12),
+        1 => Just(vec![0, 2, 4, 5, 180]),
+        2 => prop::sample::select(cut),
+    ];
     let offer = (mss, scale, any::<bool>(), any::<Option<u32>>(), rest)
         .prop_map(|(mss, scale, sack, timestamp, rest)| Offer { mss, scale, sack, timestamp, rest });
     let flags =

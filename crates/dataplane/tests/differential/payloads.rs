@@ -39,7 +39,7 @@ fn host() -> impl Strategy<Value = String> {
     prop_oneof![
         9 => (name, tail).prop_map(|(name, tail)| format!("{name}{tail}")),
         1 => (250usize..260).prop_map(|len| "h".repeat(len)),
-        1 => prop::sample::select(vec![".", ".example.com", ".img.example.com"]).prop_map(str::to_owned),
+        3 => prop::sample::select(vec![".", ".example.com", ".img.example.com"]).prop_map(str::to_owned),
         1 => Just("[]".to_owned()),
     ]
 }
