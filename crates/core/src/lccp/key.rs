@@ -2,9 +2,6 @@
 
 use alloc::format;
 
-use hmac::{Hmac, KeyInit};
-use sha2::Sha256;
-
 use crate::peers::{Key, Secret};
 
 /// Time for which one key is written with, in seconds.
@@ -49,15 +46,6 @@ impl Keys {
         let [older, newer] = &self.live;
         let (number, key) = if self.write == 0 { older } else { newer };
         (*number, key)
-    }
-}
-
-/// HMAC-SHA-256 with this key, of nothing so far.
-pub(super) fn mac(key: &Key) -> Hmac<Sha256> {
-    match Hmac::new_from_slice(&key.0) {
-        Ok(mac) => mac,
-        // RFC 2104, section 3: keys of every length are keys
-        Err(_) => unreachable!("HMAC takes keys of any length"),
     }
 }
 

@@ -12,11 +12,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::body::{Body, CONTENT_MAX, Fields, Receptor, mapped};
 use super::handoff::STATE_LEN;
-use super::key::{Keys, mac};
+use super::key::Keys;
 use super::socket::SocketId;
 use super::transfer::CHUNK_LEN;
-use crate::peers::Key;
 pub use crate::peers::wire::Numbers;
+use crate::peers::{Key, mac};
 
 /// What every message begins with.
 pub const MAGIC: [u8; 4] = *b"LCCP";
@@ -135,7 +135,7 @@ impl Message {
             return Err(ReadError::Malformed);
         }
         let key = keys.get(prefix.key.get()).ok_or(ReadError::Key)?;
-        let sealed = mac(key).chain_update(pseudo_header(addresses)).chain_update(signed);
+        let sealed = mac(&key.0).chain_update(pseudo_header(addresses)).chain_update(signed);
         sealed.verify_truncated_left(tag).map_err(|_| ReadError::Forged)?;
         if prefix.version != VERSION {
             return Err(ReadError::Version(prefix.version));
@@ -193,7 +193,7 @@ impl Message {
 
 /// Bytes with their tag, which is over the addresses too.
 pub fn seal(mut bytes: Vec<u8>, addresses: Addresses, key: &Key) -> Vec<u8> {
-    let tag = mac(key).chain_update(pseudo_header(addresses)).chain_update(&bytes).finalize().into_bytes();
+    let tag = mac(&key.0).chain_update(pseudo_header(addresses)).chain_update(&bytes).finalize().into_bytes();
     bytes.extend(tag.iter().take(TAG_LEN));
     bytes
 }

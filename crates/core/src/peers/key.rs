@@ -118,7 +118,7 @@ pub fn derive(secret: &[u8], label: &str) -> [u8; KEY_LEN] {
 }
 
 /// HMAC-SHA-256 with this key, of nothing so far.
-pub(super) fn mac(key: &[u8]) -> Hmac<Sha256> {
+pub(crate) fn mac(key: &[u8]) -> Hmac<Sha256> {
     match Hmac::new_from_slice(key) {
         Ok(mac) => mac,
         // RFC 2104, section 3: keys of every length are keys

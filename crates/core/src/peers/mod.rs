@@ -19,6 +19,7 @@ pub mod wire;
 
 pub use event::{Counters, Notice, Refusal};
 pub use host::{BITS, HostSetting, HostState, Own, Publishable, Received, Settings, Tick};
+pub(crate) use key::mac;
 pub use key::{KEY_LEN, Key, LABEL, Secret, SecretError, derive};
 
 use alloc::collections::{BTreeMap, BTreeSet};
