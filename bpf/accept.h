@@ -18,18 +18,13 @@
 #include "cookie.h"
 #include "cursor.h"
 #include "server.h"
+#include "tcp.h"
 #include "untunnel.h"
 
-#define TCP_SYN 0x02
-#define TCP_RST 0x04
-#define TCP_ACK 0x10
 /* Of a TCP header (RFC 9293, section 3.2). */
-#define OPTION_END 0
-#define OPTION_NOTHING 1
 #define OPTIONS_MAX 40
 /* RFC 7323, section 3.2. */
-#define OPTION_TIMESTAMPS 8
-#define OPTION_TIMESTAMPS_LEN 10
+#define OPTION_TIMESTAMP_LEN 10
 
 /* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared its way. */
 #define CLEARED 0xe7e2
@@ -205,11 +200,11 @@ __noinline int find_timestamps(struct __sk_buff *skb, __u32 at, __u32 end, struc
 		}
 		if (at + sizeof(option) > end || bpf_skb_load_bytes(skb, at, option, sizeof(option)) || option[1] < 2)
 			return 0;
-		if (option[0] != OPTION_TIMESTAMPS) {
+		if (option[0] != OPTION_TIMESTAMP) {
 			at += option[1];
 			continue;
 		}
-		if (option[1] != OPTION_TIMESTAMPS_LEN || at + OPTION_TIMESTAMPS_LEN > end ||
+		if (option[1] != OPTION_TIMESTAMP_LEN || at + OPTION_TIMESTAMP_LEN > end ||
 		    bpf_skb_load_bytes(skb, at + sizeof(option), stamps, sizeof(stamps)))
 			return 0;
 		found->value = bpf_ntohl(stamps[0]);

@@ -4,14 +4,8 @@
 #define EVENER_HANDSHAKE_H
 
 #include "rewrite.h"
+#include "tcp.h"
 
-/* RFC 9293, section 3.2; RFC 7323; RFC 2018 */
-#define OPTION_END 0
-#define OPTION_NOTHING 1
-#define OPTION_MSS 2
-#define OPTION_WINDOW_SCALE 3
-#define OPTION_SACK_PERMITTED 4
-#define OPTION_TIMESTAMP 8
 /* The window that is offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2). */
 #define GREETING_WINDOW 65535
 #define TCP_LEN sizeof(struct tcp_header)

@@ -10,11 +10,8 @@
 #include <linux/tcp.h>
 #include <linux/udp.h>
 #include "scratch.h"
+#include "tcp.h"
 
-#define TCP_FIN 0x01
-#define TCP_SYN 0x02
-#define TCP_RST 0x04
-#define TCP_ACK 0x10
 #define IPV4_DONT_FRAGMENT 0x4000
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_FRAGMENT_OFFSET 0x1fff

@@ -15,7 +15,6 @@
 #define DECAP_L3_IPV4 (1ULL << 7)
 #define DECAP_L3_IPV6 (1ULL << 8)
 /* Options of a TCP header (RFC 9293, section 3.2). */
-#define OPTION_MSS 2
 #define OPTION_MSS_LEN 4
 
 static __always_inline int refused(__u32 reason, int drop)

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use siphasher::sip::SipHasher24;
 
+use crate::parse::{Segment, TcpOptions};
 use crate::sessions::Seed;
 
 /// Time for which one key makes cookies, in seconds. They are believed for one to two times that.
@@ -118,6 +119,16 @@ pub struct Ends {
     pub service: SocketAddr,
 }
 
+impl Ends {
+    /// Of a client's segment.
+    pub fn of(segment: &Segment) -> Ends {
+        Ends {
+            client: SocketAddr::new(segment.at.src, segment.src_port),
+            service: SocketAddr::new(segment.at.dst, segment.dst_port),
+        }
+    }
+}
+
 /// What a client offered that a cookie holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -140,6 +151,11 @@ impl Terms {
         }
     }
 
+    /// Of the options of a client's SYN.
+    pub fn offered(v6: bool, options: &TcpOptions) -> Terms {
+        Terms::new(v6, options.mss, options.scale_with_sack())
+    }
+
     /// The largest segment to send to the client, in bytes.
     pub fn mss(self, v6: bool) -> u16 {
         sizes(v6).get(usize::from(self.mss_index)).copied().unwrap_or(MSS4[0])
@@ -153,6 +169,11 @@ impl Terms {
         let scale = bits >> 4;
         Terms { window_scale: (scale != NO_SCALE).then_some(scale), mss_index: bits >> 2 & 3 }
     }
+}
+
+/// The least segment that a socket which is handed over may have, in bytes.
+pub(crate) const fn mss_min(v6: bool) -> u16 {
+    sizes(v6)[0]
 }
 
 const fn sizes(v6: bool) -> &'static [u16; 4] {

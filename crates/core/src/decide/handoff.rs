@@ -13,7 +13,6 @@ use crate::select::select;
 use crate::sessions::{self, State, Value};
 use crate::tables::{Handoff, NO_SERVER};
 use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
-use core::net::SocketAddr;
 
 /// A TCP packet for a service whose connections are handed over.
 pub(super) fn decide(
@@ -61,23 +60,14 @@ fn keep(memory: &Memory<'_>, flow: &Flow<'_>, found: sessions::Found<'_>) -> Val
     value
 }
 
-fn ends(segment: &Segment) -> Ends {
-    Ends {
-        client: SocketAddr::new(segment.at.src, segment.src_port),
-        service: SocketAddr::new(segment.at.dst, segment.dst_port),
-    }
-}
-
 /// Answers a SYN. Nothing is remembered but what the client will send back.
 fn greet(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment, handoff: &Handoff) -> Decision {
     let header = TcpHeader::read(packet.frame(), &segment.at);
     let Some(header) = header.filter(|_| is_plain(segment)) else {
         return Decision::drop(Reason::BadLength);
     };
-    let offer = header.options;
-    let scale = offer.window_scale.filter(|_| offer.sack);
-    let terms = Terms::new(segment.at.dst.is_ipv6(), offer.mss, scale);
-    let Some(isn) = known.memory.cookies.get().make(&ends(segment), header.sequence, terms) else {
+    let terms = Terms::offered(segment.at.dst.is_ipv6(), &header.options);
+    let Some(isn) = known.memory.cookies.get().make(&Ends::of(segment), header.sequence, terms) else {
         return Decision::drop(Reason::NoServer);
     };
     let ingress = packet.ingress;
@@ -102,7 +92,7 @@ fn is_answer(known: &Knowledge<'_>, packet: &Packet<'_>, segment: &Segment) -> b
     let header = TcpHeader::read(packet.frame(), &segment.at).filter(|_| segment.at.fragment.is_none());
     header.filter(|_| segment.flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK).is_some_and(|header| {
         let keys = known.memory.cookies.get();
-        keys.check(&ends(segment), header.sequence, header.acknowledgment).is_some()
+        keys.check(&Ends::of(segment), header.sequence, header.acknowledgment).is_some()
     })
 }
 

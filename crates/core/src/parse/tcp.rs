@@ -68,6 +68,11 @@ fn header_len(tcp: &Tcp) -> usize {
 }
 
 impl TcpOptions {
+    /// The window scale of a sender that knows selective acknowledgments, too: it is given both or neither.
+    pub(crate) fn scale_with_sack(&self) -> Option<u8> {
+        self.window_scale.filter(|_| self.sack)
+    }
+
     fn read(mut rest: &[u8]) -> TcpOptions {
         let mut found = TcpOptions::default();
         while let Some((&kind, behind)) = rest.split_first() {

@@ -9,18 +9,16 @@ use super::rings::{self, Members};
 use super::slots::pool_names;
 use super::{MemberState, PlannedService, Planner, ServiceState, digest, ways};
 use crate::content::{HashKey, Route, Routes};
+use crate::cookie::mss_min;
 use crate::farm;
+use crate::parse::TCP_LEN;
 use crate::policy::{Policy, Weighted};
 use crate::rewrite::outer_len;
 use crate::tables::{Handoff, NO_SERVER, ServerEntry, Way};
 use crate::wire::Mac;
 
-/// What the headers of TCP take, in bytes (RFC 9293, section 3.7.1).
-const TCP_LEN: usize = 20;
 /// The longest packet of a link that says nothing else.
 const MTU: u16 = 1500;
-/// The least segments that a socket which is handed over may have, for IPv4 and IPv6.
-const LEAST: (u16, u16) = (536, 1220);
 
 /// How the connections of a service are accepted.
 pub(super) fn terms(state: &ServiceState<'_>, v6: bool, asker: u16) -> Handoff {
@@ -30,8 +28,7 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, asker: u16) -> Handoff {
         _ => member.member.hop.map(|hop| usize::from(hop.mtu)),
     };
     let most = state.members.iter().filter_map(room).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));
-    let least = if v6 { LEAST.1 } else { LEAST.0 };
-    Handoff { mss: (most.saturating_sub(header_len) as u16).max(least), asker }
+    Handoff { mss: (most.saturating_sub(header_len) as u16).max(mss_min(v6)), asker }
 }
 
 impl Planner<'_> {

@@ -31,7 +31,7 @@ pub struct Greeting {
 pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting: &Greeting) {
     let mut options = Options::default();
     let offered = syn.options;
-    let scaling = offered.window_scale.is_some() && offered.sack;
+    let scaling = offered.scale_with_sack().is_some();
     if offered.mss.is_some() {
         let [high, low] = greeting.mss.to_be_bytes();
         options.push(&[option::MSS, 4, high, low]);

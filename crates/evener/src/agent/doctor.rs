@@ -58,7 +58,7 @@ fn left_behind() -> Option<Finding> {
     })
 }
 
-fn finding(check: &str, state: State, message: String) -> Finding {
+pub(super) fn finding(check: &str, state: State, message: String) -> Finding {
     Finding { check: check.to_owned(), state, message }
 }
 

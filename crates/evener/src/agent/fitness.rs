@@ -8,6 +8,7 @@ use std::process::Command;
 use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use evener_dataplane::server::{self, Hook, Reason};
 
+use super::doctor::finding;
 use super::duties::Role;
 use super::place::{dotted, read_setting};
 use crate::config::Config;
@@ -38,10 +39,6 @@ pub(super) fn findings(roles: &[Role<'_>], config: &Config) -> Vec<Finding> {
     findings.extend(refusals(check));
     findings.extend(handed_over.iter().flat_map(|role| multipath(role)));
     findings
-}
-
-fn finding(check: &str, state: State, message: String) -> Finding {
-    Finding { check: check.to_owned(), state, message }
 }
 
 fn kernel(check: &str) -> Finding {

@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use evener_core::peers::Secret;
 use evener_dataplane::server::Hook;
 
 use super::duties::{self, Identity};
 use super::place::{self, Site};
 use super::state::Lock;
-use super::{AgentError, Trouble, network_now, secret_of, take_over};
+use super::{AgentError, Trouble, network_now, take_over};
 use crate::config::Config;
 use crate::handoff::{Ear, Outcomes, Reader};
 use crate::network::Network;
@@ -43,15 +44,18 @@ impl Resident {
         directory: &Path,
         config_path: &Path,
         copies: bool,
-        reader: Option<Reader>,
+        reader: Option<(Reader, Secret)>,
     ) -> Result<Resident, AgentError> {
         let (state, lock) = take_over(directory, config_path, Identity::default())?;
         let adopted = state.done.is_something();
         // The copy is taken before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
         let on_the_way = if copies { ON_THE_WAY } else { Duration::ZERO };
+        let mut site = Site::open(state)?;
+        let (reader, secret) = reader.unzip();
+        site.secret = secret;
         Ok(Resident {
-            site: Site::open(state)?,
+            site,
             hook,
             adopted,
             trouble: Trouble::default(),
@@ -66,7 +70,6 @@ impl Resident {
     /// # Errors
     /// What was refused first; the rest is done.
     pub(crate) async fn fulfil(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
-        self.site.secret = secret_of(config)?;
         self.listen(config)?;
         let ears = self.ears.iter().map(|(address, ear)| (*address, ear.port)).collect();
         let roles = duties::resident_roles(config, network, &ears);

@@ -16,6 +16,7 @@ use evener_core::sessions::ticks;
 use evener_core::tables::{NO_SERVER, Tables};
 use evener_core::wire::Mac;
 
+use super::RESTART;
 use super::director::{DirectError, Director};
 use super::hosts::{self, Hosts, Identity};
 use crate::config::Config;
@@ -276,7 +277,7 @@ impl Director {
     /// A sentence: what a running daemon can't become.
     pub(super) fn still_this_host(&self, config: &Config, network: &Network) -> Result<(), String> {
         let found = Identity::find(config, network)?;
-        let restart = "restart the daemon for that (`evener run --keep` leaves traffic flowing meanwhile)";
+        let restart = RESTART;
         match (&self.hosts, found) {
             (None, None) => Ok(()),
             (Some(hosts), Some(found)) if hosts.identity == found => {

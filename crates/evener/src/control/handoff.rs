@@ -19,6 +19,7 @@ use evener_dataplane::link::{EtherType, LinkSocket};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 
+use super::RESTART;
 use super::director::Director;
 use crate::config::Config;
 use crate::handoff::{Chosen, Ends, Question, Wanted};
@@ -52,7 +53,7 @@ impl Director {
     /// # Errors
     /// A sentence: what a running daemon can't begin or end.
     pub(super) fn hands_over_still(&self, config: &Config) -> Result<(), String> {
-        let restart = "restart the daemon for that (`evener run --keep` leaves traffic flowing meanwhile)";
+        let restart = RESTART;
         let path = config.farm.secret_file.as_deref().unwrap_or(Path::new(""));
         match (&self.handing.secret, config.hands_over()) {
             (None, false) => Ok(()),

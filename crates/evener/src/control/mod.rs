@@ -57,6 +57,8 @@ const KERNEL_ENGINE: &str = "xdp";
 const PACKET_ENGINE: &str = "packet";
 /// How long other hosts may take to own the addresses of one that leaves.
 const HANDOVER: Duration = Duration::from_millis(1_500);
+/// What a reload can't bring.
+const RESTART: &str = "restart the daemon for that (`evener run --keep` leaves traffic flowing meanwhile)";
 /// Requests waiting for the loop.
 const REQUESTS: usize = 64;
 

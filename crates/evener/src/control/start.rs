@@ -153,7 +153,8 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let drained = read_drained(&directory);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
-    let company = company(&config, identity, config_path, &directory, engine.kind(), started_ms).await;
+    let company =
+        company(&config, identity, secret.clone(), config_path, &directory, engine.kind(), started_ms).await;
     let Company { hosts, heard, mut resident, questions } = match company {
         Ok(company) => company,
         Err(error) => {
@@ -234,6 +235,7 @@ struct Company {
 async fn company(
     config: &Config,
     identity: Option<(Identity, Secret)>,
+    secret: Option<Secret>,
     config_path: &Path,
     directory: &Path,
     engine: &str,
@@ -242,7 +244,7 @@ async fn company(
     let (hosts, heard) = hosts(config, identity, now_ms).await?;
     let copies = engine == PACKET_ENGINE;
     let (asked, questions) = mpsc::channel(REQUESTS);
-    let reader = config.hands_over().then(|| Reader::new(asked));
+    let reader = secret.map(|secret| (Reader::new(asked), secret));
     let resident = match hosts.is_some() || reader.is_some() {
         true => Some(Resident::start(directory, config_path, copies, reader)?),
         false => None,

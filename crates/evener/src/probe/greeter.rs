@@ -2,8 +2,6 @@
 //! as the data plane makes it with clients. The server then sees what it sees of them: a first segment with data, to
 //! make a socket of. So one answer proves all that a handoff needs.
 
-use std::net::SocketAddr;
-
 use evener_core::cookie::{Ends, Keys, Terms};
 use evener_core::packet::Packet;
 use evener_core::parse::{Parsed, Segment, TcpHeader, parse};
@@ -57,17 +55,12 @@ impl Greeter {
 
     fn greet(&self, frame: &mut [u8], segment: &Segment, header: &TcpHeader) -> Taken {
         let at = &segment.at;
-        let ends = Ends {
-            client: SocketAddr::new(at.src, segment.src_port),
-            service: SocketAddr::new(at.dst, segment.dst_port),
-        };
-        let offered = header.options;
-        let scale = offered.window_scale.filter(|_| offered.sack);
-        let terms = Terms::new(at.dst.is_ipv6(), offered.mss, scale);
-        let Some(isn) = self.keys.make(&ends, header.sequence, terms) else { return Taken::Swallow };
+        let terms = Terms::offered(at.dst.is_ipv6(), &header.options);
+        let made = self.keys.make(&Ends::of(segment), header.sequence, terms);
+        let Some(isn) = made else { return Taken::Swallow };
         let mut packet = Packet::new(frame, 0, 0);
         // What the probe sends is short.
-        let mss = offered.mss.unwrap_or_default();
+        let mss = header.options.mss.unwrap_or_default();
         rewrite::greeting(&mut packet, at, header, &Greeting { isn, mss, clock: 0 });
         Taken::Answer(packet.frame().get(ETHERNET_LEN..).unwrap_or_default().to_vec())
     }
