@@ -88,10 +88,11 @@ static __always_inline __u32 payload_len(const struct scratch *at)
 	return at->journey.l3 + at->journey.len - payload_at(at);
 }
 
-/* A segment of a connection that isn't known. One with data may have overtaken the first: its sender tries again. */
-static __always_inline int stray(const struct scratch *at)
+/* A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does.
+ * Only then is its sender told. */
+static __always_inline int stray(const struct scratch *at, const struct flow *flow)
 {
-	if (at->journey.flags & TCP_RST || payload_len(at))
+	if (at->journey.flags & TCP_RST || !meet_stray(strays, flow->hash, flow->now))
 		return count_and(VERDICT_DROP, REASON_COOKIE_BAD);
 	return STEP_RESET;
 }
@@ -127,7 +128,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (!(alive && value_state(found.value) != STATE_NEW) && is_answer(at))
 		return STEP_BEGIN;
 	if (!alive)
-		return stray(at);
+		return stray(at, &flow);
 	journey->session = keep(&flow, &found);
 	journey->server = value_server(found.value);
 	return STEP_SEND_FAR;

@@ -12,6 +12,7 @@
 #include "abi.h"
 #include "cookie.h"
 #include "cursor.h"
+#include "stray.h"
 
 /* Filled before loading. */
 const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2 };
@@ -57,6 +58,9 @@ __u64 lease TABLE(lease);
 
 /* core/src/cookie.rs, SharedKeys: the keys by epoch modulo their number, and the epoch. */
 __u64 cookies[2 * COOKIE_KEYS + 1] TABLE(cookies);
+
+/* core/src/strays.rs: part of a flow's hash, above the tick it was first met at. */
+__u64 strays[STRAY_PLACES] TABLE(strays);
 
 struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 

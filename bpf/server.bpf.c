@@ -7,6 +7,7 @@
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
 #include "accept.h"
+#include "stray.h"
 #include "untunnel.h"
 
 /* Ethernet, IPv6, UDP, GUE with all its words, IPv6 with some extension headers, ports. */
@@ -16,6 +17,9 @@
 #define DECAP_L3_IPV6 (1ULL << 8)
 /* Options of a TCP header (RFC 9293, section 3.2). */
 #define OPTION_MSS_LEN 4
+
+/* core/src/strays.rs */
+__u64 strays[STRAY_PLACES];
 
 static __always_inline int refused(__u32 reason, int drop)
 {
@@ -129,18 +133,32 @@ static __always_inline void lower_mss(struct __sk_buff *skb, __u32 tcp, __u32 at
 	}
 }
 
+/* Whom a segment from here is for, mixed: by part of it strays are told apart. */
+static __always_inline __u64 mixed(__u64 client, __u32 ports)
+{
+	client = (client ^ ports) * 0x9e3779b97f4a7c15;
+	client = (client ^ client >> 32) * 0xd6e8feb86659fd93;
+	return client ^ client >> 32;
+}
+
 /*
  * Servers answer clients directly, so only here can it be seen what segments they offer (RFC 9293, section
  * 3.7.1); what clients send back must fit into the tunnel.
+ *
+ * And where connections are handed off, a segment may overtake its connection's first, or still be on its way here when the
+ * connection has moved to another host: the stack knows nothing of it, and answers by a reset (RFC 9293, section 3.10.7.1),
+ * which has no acknowledgment. That waits until the segment has come again.
  */
 SEC("tc")
-int clamp(struct __sk_buff *skb)
+int outgoing(struct __sk_buff *skb)
 {
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	struct own_service key = { .protocol = IPPROTO_TCP };
-	__u32 at = sizeof(struct ethhdr), header_len, mss;
+	__u32 at = sizeof(struct ethhdr), header_len, ports;
 	struct tcphdr *tcp;
 	struct offer *offer;
+	__u64 client;
+	__u8 flags;
 
 	if (!take(&cursor, sizeof(struct ethhdr)))
 		return TC_ACT_UNSPEC;
@@ -150,6 +168,7 @@ int clamp(struct __sk_buff *skb)
 		if (!ip || ip->protocol != IPPROTO_TCP || ip->ihl != 5)
 			return TC_ACT_UNSPEC;
 		mapped(&key.address, ip->saddr);
+		client = ip->daddr;
 		at += sizeof(*ip);
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
@@ -157,19 +176,30 @@ int clamp(struct __sk_buff *skb)
 		if (!ip || ip->nexthdr != IPPROTO_TCP)
 			return TC_ACT_UNSPEC;
 		copied(&key.address, &ip->saddr);
+		client = (__u64)(ip->daddr.s6_addr32[0] ^ ip->daddr.s6_addr32[2]) << 32 |
+			 (ip->daddr.s6_addr32[1] ^ ip->daddr.s6_addr32[3]);
 		at += sizeof(*ip);
 	} else {
 		return TC_ACT_UNSPEC;
 	}
 	tcp = take(&cursor, sizeof(*tcp));
-	if (!tcp || !(((__u8 *)tcp)[13] & TCP_SYN))
+	if (!tcp)
+		return TC_ACT_UNSPEC;
+	flags = ((__u8 *)tcp)[13];
+	if (!(flags & (TCP_SYN | TCP_RST)))
 		return TC_ACT_UNSPEC;
 	key.port = tcp->source;
+	ports = (__u32)tcp->dest << 16 | tcp->source;
 	header_len = tcp->doff * 4;
 	offer = bpf_map_lookup_elem(&own_services, &key);
-	mss = offer ? offer->mss : 0;
-	if (mss)
-		lower_mss(skb, at, at + sizeof(*tcp), at + header_len, mss);
+	if (!offer)
+		return TC_ACT_UNSPEC;
+	if (flags & TCP_SYN && offer->mss)
+		lower_mss(skb, at, at + sizeof(*tcp), at + header_len, offer->mss);
+	/* What a director sends on has come in by an interface. */
+	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex &&
+	    !meet_stray(strays, mixed(client, ports), bpf_ktime_get_ns() >> 20))
+		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
 	return TC_ACT_UNSPEC;
 }
 

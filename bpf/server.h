@@ -13,7 +13,7 @@
 #include "cursor.h"
 
 /* Maps that were pinned with another number are not adopted. */
-#define SERVER_ABI_VERSION 3
+#define SERVER_ABI_VERSION 4
 
 /* Room in the maps; addresses come from configuration only. */
 #define OWN_ADDRESSES_MAX 64
@@ -41,6 +41,7 @@ enum server_reason {
 	SERVER_TIME_WAIT_CLEARED = 15,
 	SERVER_STALE_CLEARED = 16,
 	SERVER_NOT_CLEARED = 17,
+	SERVER_RESET_HELD = 18,
 	SERVER_REASON_MAX,
 };
 

@@ -41,5 +41,6 @@ pub mod rewrite;
 pub mod routes;
 pub mod select;
 pub mod sessions;
+pub mod strays;
 pub mod tables;
 pub mod wire;

@@ -44,7 +44,7 @@ pub(super) fn decide(
             let choice = Choice { server, new_session: false, beside: None, session };
             carry(known, packet, segment, flow, &choice)
         }
-        None => stray(packet, segment),
+        None => stray(known, packet, segment, flow),
     }
 }
 
@@ -152,10 +152,10 @@ fn choose(known: &Knowledge<'_>, flow: &Flow<'_>, wants: &[u8]) -> (u16, Option<
     }
 }
 
-/// A segment of a connection that isn't known. One with data may have overtaken the first: its sender tries again.
-fn stray(packet: &mut Packet<'_>, segment: &Segment) -> Decision {
-    let is_empty = TcpHeader::payload(packet.frame(), &segment.at).is_empty();
-    match segment.flags & TCP_RST == 0 && is_empty {
+/// A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does. Only
+/// then is its sender told.
+fn stray(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment, flow: &Flow<'_>) -> Decision {
+    match segment.flags & TCP_RST == 0 && known.memory.strays.meet(flow.hash, known.now) {
         true => reset(packet, segment),
         false => Decision::drop(Reason::CookieBad),
     }

@@ -24,6 +24,7 @@ use crate::rewrite;
 use crate::routes::Routes;
 use crate::select::Counts;
 use crate::sessions::{Seed, Sessions};
+use crate::strays::Strays;
 use crate::tables::{NO_SERVER, Tables, Vip, VipKey};
 use crate::wire::{Mac, TCP_FIN, TCP_RST, TCP_SYN};
 use choose::{Choice, Flow, choose};
@@ -67,6 +68,8 @@ pub struct Memory<'a> {
     pub lease: Lease<'a>,
     /// The keys of cookies.
     pub cookies: SharedKeys<'a>,
+    /// Who was met that nobody knows.
+    pub strays: Strays<'a>,
 }
 
 /// A verdict, and what there is to count.

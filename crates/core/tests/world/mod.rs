@@ -16,6 +16,7 @@ use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, buckets_for};
+use evener_core::strays::Strays;
 use evener_core::tables::{
     Behind, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey, Way,
 };
@@ -142,6 +143,7 @@ impl World {
             ring_seed: SEED,
             lease: Lease(&ENDLESS),
             cookies: SharedKeys(&NO_KEYS),
+            strays: Strays(&[]),
         };
         let mut buffer = vec![0; HEADROOM];
         buffer.extend(frame);

@@ -86,8 +86,7 @@ pub(super) fn remove_stale() {
 }
 
 /// Works whether there is such a table or not.
-const REMOVE: &str =
-    "add table netdev evener\ndelete table netdev evener\nadd table inet evener\ndelete table inet evener\n";
+const REMOVE: &str = "add table netdev evener\ndelete table netdev evener\n";
 
 fn names(tables: &Tables) -> Result<Vec<String>, EngineError> {
     let name = |ifindex: &u32| {
@@ -127,27 +126,7 @@ fn rules(tables: &Tables, interfaces: &[String], local: &BTreeSet<IpAddr>) -> St
 ",
         devices.join(", ")
     );
-    let moved: Vec<&VipKey> =
-        tables.vips.iter().filter(|(_, vip)| vip.handoff.is_some()).map(|(key, _)| key).collect();
-    if !moved.is_empty() {
-        write_moved(&mut text, &moved);
-    }
     text
-}
-
-/// Where connections are handed over, a packet may be on its way to the stack while its connection moves away: the
-/// stack must not reset that. Resets by who closes a socket acknowledge, and go out.
-fn write_moved(text: &mut String, services: &[&VipKey]) {
-    text.push_str("table inet evener {\n    chain moved {\n        type filter hook output priority 0; policy accept;\n");
-    for service in services {
-        let ip = if service.address.is_ipv6() { "ip6" } else { "ip" };
-        let _ = writeln!(
-            text,
-            "        {ip} saddr {} tcp sport {} tcp flags & (rst | ack) == rst drop",
-            service.address, service.port
-        );
-    }
-    text.push_str("    }\n}\n");
 }
 
 /// What the stack must not see of one IP version.

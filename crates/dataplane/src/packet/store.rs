@@ -18,6 +18,7 @@ use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::Routes;
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, Table, buckets_for};
+use evener_core::strays::{self, Strays};
 use evener_core::tables::{SERVER_SLOTS, Tables};
 use evener_core::wire::Mac;
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
@@ -71,6 +72,7 @@ pub(super) struct Store {
     lease: AtomicU64,
     /// Not in the file either: who starts makes them anew.
     cookies: [AtomicU64; cookie::WORDS],
+    strays: [AtomicU64; strays::PLACES],
     path: PathBuf,
     /// Held, so that no other process takes the file for abandoned.
     _lock: Flock<File>,
@@ -158,7 +160,8 @@ impl Store {
         let seed = Seed(words[SEED.start].load(Relaxed), words[SEED.start + 1].load(Relaxed));
         let (ring_seed, lease, path) = (seed, AtomicU64::new(0), path.to_owned());
         let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
-        Ok(Store { words, four, six, ports, seed, ring_seed, lease, cookies, path, _lock: file })
+        let strays = [const { AtomicU64::new(0) }; strays::PLACES];
+        Ok(Store { words, four, six, ports, seed, ring_seed, lease, cookies, strays, path, _lock: file })
     }
 
     fn sessions(&self) -> Sessions<'_> {
@@ -177,6 +180,7 @@ impl Store {
             ring_seed: self.ring_seed,
             lease: Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
+            strays: Strays(&self.strays),
         }
     }
 

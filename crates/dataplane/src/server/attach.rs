@@ -51,7 +51,7 @@ impl Hook {
         match self {
             Hook::Native | Hook::Generic => "untunnel_xdp",
             Hook::Tc => "untunnel_tc",
-            Hook::Egress => "clamp",
+            Hook::Egress => "outgoing",
             Hook::Accept => ACCEPT,
         }
     }

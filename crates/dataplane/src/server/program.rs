@@ -16,7 +16,7 @@ use super::{Offer, Reason, ServerError, Tables};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 /// `SERVER_ABI_VERSION` of `bpf/server.h`.
-const ABI_VERSION: u32 = 3;
+const ABI_VERSION: u32 = 4;
 /// Maps that outlive the agent, by their pins.
 const PINNED: [&str; 7] =
     ["server_about", "marks", "own_addresses", "directors", "own_services", "cookie_keys", "server_reasons"];

@@ -41,11 +41,13 @@ pub enum Reason {
     StaleCleared = 16,
     /// One that should have made way has not.
     NotCleared = 17,
+    /// A reset that the host's stack would have answered a segment with that may have overtaken its connection's first.
+    ResetHeld = 18,
 }
 
 impl Reason {
     /// Every one, in the order of their numbers.
-    pub const ALL: [Reason; 18] = [
+    pub const ALL: [Reason; 19] = [
         Reason::Decapsulated,
         Reason::Clamped,
         Reason::UnlistedSource,
@@ -64,6 +66,7 @@ impl Reason {
         Reason::TimeWaitCleared,
         Reason::StaleCleared,
         Reason::NotCleared,
+        Reason::ResetHeld,
     ];
 
     /// The name shown to people, stable.
@@ -87,6 +90,7 @@ impl Reason {
             Reason::TimeWaitCleared => "time_wait_cleared",
             Reason::StaleCleared => "stale_cleared",
             Reason::NotCleared => "not_cleared",
+            Reason::ResetHeld => "reset_held",
         }
     }
 
@@ -99,6 +103,7 @@ impl Reason {
                 | Reason::Accepted
                 | Reason::TimeWaitCleared
                 | Reason::StaleCleared
+                | Reason::ResetHeld
         )
     }
 }

@@ -10,6 +10,7 @@ use evener_core::lease::Lease;
 use evener_core::ports::Ports;
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions};
+use evener_core::strays::Strays;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::abi;
@@ -29,6 +30,7 @@ pub(super) struct KernelMemory {
     pub(super) lease: Shared<AtomicU64>,
     /// [`cookie::WORDS`] words.
     pub(super) cookies: Shared<AtomicU64>,
+    pub(super) strays: Shared<AtomicU64>,
     pub(super) fragments: FragmentMap,
     pub(super) routes: HostRoutes,
     /// The program that reads the kernel's clock.
@@ -47,6 +49,7 @@ impl KernelMemory {
             ring_seed: self.ring_seed,
             lease: Lease(&self.lease[0]),
             cookies: SharedKeys(self.cookies.first_chunk::<{ cookie::WORDS }>().unwrap_or(&NO_KEYS)),
+            strays: Strays(&self.strays),
         }
     }
 

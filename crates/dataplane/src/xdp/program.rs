@@ -13,6 +13,7 @@ use evener_core::cookie;
 use evener_core::decide::{Memory, Reason};
 use evener_core::ports::{POOL_BUCKETS, POOLS};
 use evener_core::sessions::{Seed, buckets_for};
+use evener_core::strays;
 use evener_core::tables::{SERVER_SLOTS, Tables};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
@@ -31,7 +32,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 26] = [
+pub(super) const PINNED: [&str; 27] = [
     "about",
     "commit",
     "vips",
@@ -45,6 +46,7 @@ pub(super) const PINNED: [&str; 26] = [
     "peers_in",
     "lease",
     "cookies",
+    "strays",
     "routes",
     "rings",
     "previous",
@@ -163,6 +165,7 @@ impl Program {
             cursors: words("cursors", abi::SERVICES_MAX)?,
             lease: words("lease", 1)?,
             cookies: words("cookies", cookie::WORDS)?,
+            strays: words("strays", strays::PLACES)?,
             fragments: FragmentMap(second(&maps["fragments"])?),
             routes: HostRoutes::open(ROUTES_MAX).map_err(failed("asking for routes"))?,
             clock: clock.map_err(failed("keeping the clock"))?,

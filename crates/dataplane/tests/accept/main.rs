@@ -4,6 +4,7 @@
 
 mod again;
 mod call;
+mod early;
 mod first;
 #[path = "../engines/hosts.rs"]
 #[allow(dead_code)]

@@ -69,7 +69,7 @@ impl Kernel {
         let (memory, now) = (self.engine.memory(), self.engine.now());
         memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
         memory.ports.sweep(now, |_, _| false);
-        memory.counts.cursors.iter().for_each(|cursor| cursor.store(0, Relaxed));
+        memory.counts.cursors.iter().chain(memory.strays.0).for_each(|word| word.store(0, Relaxed));
         assert!(memory.counts.active.iter().all(|count| count.load(Relaxed) == 0));
         for (key, track) in core.fragments.0.borrow().iter() {
             memory.fragments.note(key, Track { expires: now.wrapping_sub(1), ..*track });

@@ -17,6 +17,7 @@ use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, buckets_for, ticks};
+use evener_core::strays::{self, Strays};
 use evener_core::tables::{
     Behind, Delta, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
     VipKey, Way,
@@ -265,6 +266,7 @@ pub struct Core {
     cursors: Vec<AtomicU64>,
     lease: AtomicU64,
     cookies: [AtomicU64; cookie::WORDS],
+    strays: [AtomicU64; strays::PLACES],
     pub fragments: TestFragments,
     pub reasons: BTreeMap<Reason, u64>,
     pub servers: BTreeMap<u16, ServerCounters>,
@@ -291,6 +293,7 @@ impl Core {
             cursors: many(64),
             lease: AtomicU64::new(0),
             cookies,
+            strays: [const { AtomicU64::new(0) }; strays::PLACES],
             fragments: TestFragments::default(),
             reasons: BTreeMap::new(),
             servers: BTreeMap::new(),
@@ -308,6 +311,7 @@ impl Core {
             ring_seed: RING_SEED,
             lease: Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
+            strays: Strays(&self.strays),
         }
     }
 

@@ -342,8 +342,11 @@ fn programs(duties: &Duties, network: &Network) -> Vec<Finding> {
         });
     }
     let clamped = |ifindex: &&u32| attached.contains(&(**ifindex, Hook::Egress));
-    if let Some(ifindex) =
-        places.answers.iter().find(|ifindex| !clamped(ifindex)).filter(|_| !attached.is_empty())
+    if let Some(ifindex) = places
+        .answers
+        .iter()
+        .find(|ifindex| !clamped(ifindex))
+        .filter(|_| !attached.is_empty() && !places.tunnels.is_empty())
     {
         let message = format!(
             "Segment sizes are not lowered on {}: large uploads depend on ICMP reaching clients. That takes Linux \

@@ -294,8 +294,14 @@ fn places(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, host: &H
     let usable = |ifindex: &u32| network.interfaces.get(ifindex).is_some_and(|i| i.ethernet && i.up);
     let tunnels = leading.chain(holding).filter(usable).map(|i| (i, !host.software.contains(&i))).collect();
     let clamps = roles.iter().any(|role| role.service.clamp_mss && role.service.protocol == Protocol::Tcp);
-    let by_routes = network.routes.iter().filter_map(|route| route.ifindex).filter(|_| clamps);
-    Places { tunnels, answers: by_routes.filter(usable).collect(), accept: BTreeSet::new(), hook: host.hook }
+    let answers = if clamps { answering(network) } else { BTreeSet::new() };
+    Places { tunnels, answers, accept: BTreeSet::new(), hook: host.hook }
+}
+
+/// The interfaces that answers to clients leave by.
+fn answering(network: &Network) -> BTreeSet<u32> {
+    let usable = |ifindex: &u32| network.interfaces.get(ifindex).is_some_and(|i| i.ethernet && i.up);
+    network.routes.iter().filter_map(|route| route.ifindex).filter(usable).collect()
 }
 
 fn tables(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, places: &Places) -> Tables {
@@ -332,6 +338,8 @@ fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tabl
     let takes = |found: &Interface| if by_loopback { found.loopback } else { is_link(found) };
     let usable = network.interfaces.iter().filter(|(_, found)| found.up && takes(found));
     places.accept.extend(usable.map(|(ifindex, _)| *ifindex));
+    // There the stack's resets leave, of which some would come too early.
+    places.answers.extend(answering(network));
 }
 
 /// The largest segment that fits into the tunnel, in bytes (RFC 9293, section 3.7.1); `None` where servers
@@ -462,6 +470,18 @@ mod tests {
         let offers: Vec<_> = tables.services.values().map(|offer| offer.mss).collect();
         assert_eq!(offers, [Some(1400 - 20 - 12 - 40), Some(1400 - 20 - 12 - 60)]);
         assert_eq!(duties.settings["ipv4/conf/eth1/rp_filter"].right, [0, 2]);
+    }
+
+    #[test]
+    fn handed_over_connections_are_made_by_whichever_link_they_come() {
+        let farm = "[farm]\nsecret_file = \"/etc/evener/farm.key\"\n";
+        let text = farm.to_owned() + &service("method = \"handoff\"", "10.0.0.11");
+        let duties = asked(&text, &Identity::default()).unwrap();
+        let (tables, places) = duties.programs.unwrap();
+        assert_eq!((places.accept, places.answers), (BTreeSet::from([2, 3]), BTreeSet::from([2, 3])));
+        assert!(places.tunnels.is_empty());
+        let offers: BTreeSet<_> = tables.services.values().map(|offer| (offer.listener, offer.mss)).collect();
+        assert_eq!(offers, BTreeSet::from([(Some(80), None)]));
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use evener_core::peers::Secret;
 use evener_dataplane::server::Hook;
@@ -17,9 +16,6 @@ use super::{AgentError, Trouble, network_now, take_over};
 use crate::config::Config;
 use crate::handoff::{Ear, Outcomes, Reader};
 use crate::network::Network;
-
-/// How long an engine in application space may take to pass a packet to this host's own stack.
-const ON_THE_WAY: Duration = Duration::from_millis(40);
 
 /// The agent within a daemon.
 pub(crate) struct Resident {
@@ -50,7 +46,6 @@ impl Resident {
         let adopted = state.done.is_something();
         // The copy is taken before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
-        let on_the_way = if copies { ON_THE_WAY } else { Duration::ZERO };
         let mut site = Site::open(state)?;
         let (reader, secret) = reader.unzip();
         site.secret = secret;
@@ -59,7 +54,7 @@ impl Resident {
             hook,
             adopted,
             trouble: Trouble::default(),
-            reader: reader.map(|reader| reader.with_way(on_the_way)),
+            reader,
             ears: BTreeMap::new(),
             _lock: lock,
         })

@@ -6,7 +6,7 @@ use evener_dataplane::repair;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::head::{HEAD_MAX, Judged, Refusal, Wanted, judge};
 use super::{Chosen, Ends, PATIENCE, Question, Reader, reset};
@@ -106,10 +106,6 @@ async fn give(
     if !chosen.takes {
         let _ = keep().await;
         return Err(stream);
-    }
-    // No more are sent here since it was chosen.
-    if !reader.on_the_way.is_zero() {
-        sleep(reader.on_the_way).await;
     }
     let Ok(socket) = stream.into_std() else { return Ok(()) };
     let saved = match repair::save(socket, bytes) {

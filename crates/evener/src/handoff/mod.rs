@@ -97,20 +97,12 @@ pub(crate) struct Reader {
     questions: mpsc::Sender<Question>,
     pub(crate) outcomes: Arc<Outcomes>,
     room: Arc<Semaphore>,
-    /// How long a packet may be on its way here from the engine. One that finds its connection moved away would be
-    /// answered with a reset, by this host's stack.
-    on_the_way: Duration,
 }
 
 impl Reader {
     pub(crate) fn new(questions: mpsc::Sender<Question>) -> Reader {
         let room = Arc::new(Semaphore::new(CLIENTS_MAX));
-        Reader { questions, outcomes: Arc::default(), room, on_the_way: Duration::ZERO }
-    }
-
-    /// The same where packets may be on their way here for so long.
-    pub(crate) fn with_way(self, on_the_way: Duration) -> Reader {
-        Reader { on_the_way, ..self }
+        Reader { questions, outcomes: Arc::default(), room }
     }
 }
 

@@ -162,7 +162,8 @@ impl Subject for Kernel {
         memory.ports.sweep(now, |_, _| false);
         memory.lease.set(None);
         memory.cookies.set(&keys(FIRST_EPOCH));
-        memory.counts.cursors.iter().for_each(|cursor| cursor.store(0, Ordering::Relaxed));
+        let words = memory.counts.cursors.iter().chain(memory.strays.0);
+        words.for_each(|word| word.store(0, Ordering::Relaxed));
         self.load()
     }
 

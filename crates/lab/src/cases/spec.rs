@@ -14,6 +14,7 @@ use evener_core::packet::{HEADROOM, Packet as CorePacket};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Sessions, State, buckets_for, ticks};
+use evener_core::strays::{self, Strays};
 use evener_core::tables::{SERVER_SLOTS, Tables};
 
 use super::routes::{Route, RoutingTable};
@@ -33,6 +34,7 @@ pub struct Spec {
     held: Vec<Held>,
     lease: AtomicU64,
     cookies: [AtomicU64; WORDS],
+    strays: Vec<AtomicU64>,
     now: u32,
 }
 
@@ -71,6 +73,7 @@ impl Spec {
             ring_seed: SEED,
             lease: lease::Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
+            strays: Strays(&self.strays),
         };
         let mut buffer = [&[0; HEADROOM], frame].concat();
         let mut packet = CorePacket::new(&mut buffer, HEADROOM, ingress);
@@ -133,6 +136,7 @@ impl Subject for Spec {
             six: (0..buckets).map(|_| Bucket6::default()).collect(),
             ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
             active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            strays: (0..strays::PLACES).map(|_| AtomicU64::new(0)).collect(),
             cursors: case.tables.rings.keys().map(|_| AtomicU64::new(0)).collect(),
             // The clock may stand anywhere: shortly before it wraps is the likeliest place for a mistake.
             now: u32::MAX - 50,

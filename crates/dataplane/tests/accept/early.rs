@@ -1,0 +1,76 @@
+//! Segments that overtake the first: the host's stack knows no connection of theirs, and would reset it.
+
+use std::thread;
+use std::time::Duration;
+
+use evener_core::wire::{TCP_ACK, TCP_FIN, TCP_RST};
+use evener_dataplane::server::{Places, Reason};
+
+use crate::hosts::{NEVER, SOON};
+use crate::skipped;
+use crate::world::{FAMILIES, PORT, REQUEST, accept, listen, on_a_server, read};
+
+/// How long a reset waits, and some more.
+const PATIENCE: Duration = Duration::from_millis(3_100);
+
+#[test]
+fn what_overtakes_the_first_segment_is_not_reset() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let at = [world.ifindex];
+        let places = Places { accept: at.into(), answers: at.into(), ..Places::default() };
+        world.server.apply(&world.tables(Some(PORT)), &places).unwrap();
+        let end = 1 + REQUEST.len() as u32;
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            let call = world.call(v6, 40_000);
+            let overtaking = [
+                call.segment((end, 1), TCP_ACK, b"more"),
+                call.segment((end, 1), TCP_ACK | TCP_FIN, &[]),
+                call.segment((1, 1), TCP_ACK, &[]),
+            ];
+            for segment in overtaking {
+                world.send(&call, &segment);
+                assert_eq!(world.hear(&call, NEVER), None);
+            }
+            world.send(&call, &call.first(REQUEST));
+            let (mut stream, _) = accept(&listener, SOON).expect("a connection");
+            assert_eq!(read(&mut stream, REQUEST.len()), REQUEST);
+            world.reply(&call, &mut stream, b"well");
+        }
+        assert_eq!(world.count(Reason::ResetHeld), 6);
+    });
+}
+
+#[test]
+fn what_belongs_to_nothing_is_reset_once_it_comes_again() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let at = [world.ifindex];
+        let places = Places { accept: at.into(), answers: at.into(), ..Places::default() };
+        world.server.apply(&world.tables(Some(PORT)), &places).unwrap();
+        let listeners = FAMILIES.map(|v6| listen(v6, PORT));
+        let stray = |v6| {
+            let call = world.call(v6, 40_000);
+            (call, call.segment((1_000, 1), TCP_ACK, b"more"))
+        };
+        for (call, segment) in FAMILIES.map(stray) {
+            world.send(&call, &segment);
+            assert_eq!(world.hear(&call, NEVER), None);
+        }
+        thread::sleep(PATIENCE);
+        for ((call, segment), listener) in FAMILIES.map(stray).into_iter().zip(&listeners) {
+            world.is_reset(&call, &segment, listener);
+        }
+        // By who closes with something unread, a connection is reset at once.
+        let call = world.call(false, 40_001);
+        world.send(&call, &call.first(REQUEST));
+        drop(accept(&listeners[0], SOON).expect("a connection"));
+        assert_eq!(world.hear_flags(&call, TCP_RST).flags & TCP_ACK, TCP_ACK);
+        assert_eq!(world.count(Reason::ResetHeld), 2);
+    });
+}
