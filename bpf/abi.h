@@ -34,6 +34,7 @@
 #define HOST_LABELS_MAX 8
 #define PATH_DEPTH_MAX 16
 #define METHOD_MAX 16
+#define REQUEST_MIN 14
 #define CLASSES 8
 #define NO_ROUTE 0xffff
 /* Of all services, while they are changed: those in force and those to come. */
@@ -97,6 +98,7 @@ enum reason {
 	REASON_COOKIE_BAD = 39,
 	REASON_RESET = 40,
 	REASON_ASKED = 41,
+	REASON_ELSEWHERE = 42,
 	REASON_MAX,
 };
 
@@ -149,6 +151,7 @@ struct vip_key {
 #define VIP_ANNOUNCE 2
 #define VIP_STATELESS 4
 #define VIP_HANDOFF 8 /* `handoffs` has more of it */
+#define VIP_CLOSES 16 /* with VIP_HANDOFF: core/src/tables.rs, Later */
 
 /*
  * Value of `vips`, one cache line; all zero where there is none. The control plane finds a multiplier that
@@ -178,7 +181,7 @@ struct handoff {
 	__u16 asker; /* server slot */
 	__u16 complex_from;
 	__u16 default_ring;
-	__u32 pad;
+	__u32 later; /* core/src/tables.rs, Later */
 };
 
 /* Key of `routes`. Each service's routes have a generation of their own, and so do they after a change. */

@@ -167,6 +167,9 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 	return bpf_redirect(server->ifindex, 0);
 }
 
+/* An IPv4 packet with a request. */
+#define LONG_ENOUGH (sizeof(struct iphdr) + sizeof(struct tcphdr) + REQUEST_MIN)
+
 /* `is_most` where the packet is one of what is most, for which the verifier has patience. */
 static __always_inline int decide_segment(context *ctx, const struct packet *packet, const struct vip *vip,
 					  bool is_most)
@@ -194,7 +197,8 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 		flow.hash = flow_hash(flow.key);
 	}
 	if (vip->flags & VIP_HANDOFF) {
-		if (is_most)
+		/* Most segments are acknowledgments, and too short to ask for anything. */
+		if (is_most && !(vip->flags & VIP_CLOSES && packet->len >= LONG_ENOUGH))
 			choice.session = follow_handed(flow.key, flow.hash, vip->id, flow.flags);
 		choice.server = choice.session;
 		/* To nobody yet: to hand_off(). */
@@ -327,6 +331,8 @@ static __always_inline int finish(context *ctx, int step)
 		return greet(ctx, at);
 	if (step == STEP_BEGIN)
 		step = begin(ctx, at);
+	else if (step == STEP_AGAIN)
+		step = again(ctx, at);
 	if (step == STEP_RESET)
 		return reset(ctx, at);
 	if (step == STEP_SEND_FAR)

@@ -77,6 +77,14 @@ static __always_inline __u64 keep(const struct flow *flow, struct found *found)
 	return value;
 }
 
+/* On the way of a connection that is at work. */
+static __always_inline int go_on(struct journey *journey, const struct flow *flow, struct found *found)
+{
+	journey->session = keep(flow, found);
+	journey->server = value_server(found->value);
+	return STEP_SEND_FAR;
+}
+
 /* Where what the client wants begins, and how long it is. */
 static __always_inline __u32 payload_at(const struct scratch *at)
 {
@@ -86,6 +94,15 @@ static __always_inline __u32 payload_at(const struct scratch *at)
 static __always_inline __u32 payload_len(const struct scratch *at)
 {
 	return at->journey.l3 + at->journey.len - payload_at(at);
+}
+
+/* Reads what a client wants of a service; whether that leaves no doubt. */
+static __always_inline bool read_for(context *ctx, struct scratch *at, const struct handoff *handoff)
+{
+	at->reading.multiplier[0] = handoff->multiplier[0];
+	at->reading.multiplier[1] = handoff->multiplier[1];
+	at->reading.paths[1] = 0;
+	return read_payload(ctx, at, payload_at(at), payload_len(at));
 }
 
 /* A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does.
@@ -129,9 +146,49 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		return STEP_BEGIN;
 	if (!alive)
 		return stray(at, &flow);
-	journey->session = keep(&flow, &found);
-	journey->server = value_server(found.value);
-	return STEP_SEND_FAR;
+	if (flow.vip->flags & VIP_CLOSES && !(journey->flags & TCP_RST) && !journey->is_fragment &&
+	    payload_len(at) >= REQUEST_MIN) {
+		journey->server = value_server(found.value);
+		return STEP_AGAIN;
+	}
+	return go_on(journey, &flow, &found);
+}
+
+/* Whether a server answers what a segment of its connection may ask for. What doesn't begin like a request is part of
+ * one, or nobody's to read; of one that can't be read here nothing is known. */
+static __always_inline bool answers(context *ctx, struct scratch *at, const struct handoff *handoff)
+{
+	__u64 rings = pools[at->journey.server % SERVER_SLOTS];
+	bool is_read = read_for(ctx, at, handoff);
+	__u32 ring = NO_RING;
+
+	/* Behind a method comes the slash that a path begins with. */
+	if (!at->reading.paths[1])
+		return true;
+	if (is_read)
+		ring = find_ring(at, handoff->generation, handoff->complex_from, handoff->default_ring);
+	return ring < SERVICES_MAX ? rings >> ring & 1 : ring == NO_RING && rings == ~0ULL;
+}
+
+/* A later segment with data. A client that wants what its connection's server has not asks again by another connection, as it must
+ * wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out by itself. */
+__attribute__((noinline)) int again(context *ctx, struct scratch *at)
+{
+	struct found found = {};
+	struct flow flow = {};
+	struct handoff *handoff;
+
+	if (!at)
+		return VERDICT_DROP;
+	handoff = find_handoff(at->journey.vip);
+	if (!handoff || !flow_of(at, &flow) || !find_flow(&flow, &found))
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	/* What was asked about is sent once more as the first segment, when the connection moves or by the client. */
+	if (answers(ctx, at, handoff) || is_answer(at))
+		return go_on(&at->journey, &flow, &found);
+	change_session(&found, value_in(&flow, at->journey.server, STATE_CLOSING));
+	at->journey.beside = REASON_ELSEWHERE;
+	return STEP_RESET;
 }
 
 /* Answers a SYN. Nothing is remembered but what the client will send back. */
@@ -170,9 +227,7 @@ static __always_inline __u16 choose_by_content(context *ctx, struct scratch *at,
 {
 	__u32 ring;
 
-	at->reading.multiplier[0] = handoff->multiplier[0];
-	at->reading.multiplier[1] = handoff->multiplier[1];
-	if (!read_payload(ctx, at, payload_at(at), payload_len(at)))
+	if (!read_for(ctx, at, handoff))
 		return NO_SERVER;
 	ring = find_ring(at, handoff->generation, handoff->complex_from, handoff->default_ring);
 	if (ring >= SERVICES_MAX)

@@ -66,6 +66,9 @@ struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 
 struct server servers[SERVER_SLOTS] TABLE(servers);
 
+/* By server slot, bit by bit, the rings whose requests it answers, of services with VIP_CLOSES. */
+__u64 pools[SERVER_SLOTS] TABLE(pools);
+
 /* Active sessions by server slot. */
 __u64 active[SERVER_SLOTS] TABLE(active);
 

@@ -9,6 +9,7 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use crate::content::{HostPattern, PathPattern};
+use crate::tables::Later;
 use crate::wire::Mac;
 
 /// How a connection reaches its server.
@@ -139,6 +140,8 @@ pub struct Service {
     pub tunnel_mtu: Option<u16>,
     /// [`Method::Tunnel`]: agents lower the segment size that servers offer, so that clients' packets fit.
     pub clamp_mss: bool,
+    /// With [`Method::Handoff`]: what becomes of later requests on a connection.
+    pub later_requests: Later,
     /// Where the decision is made.
     pub placement: Placement,
     /// [`Placement::EveryHost`]: what a host passes on is not remembered there, and every packet of it goes by

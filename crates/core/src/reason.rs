@@ -105,4 +105,6 @@ reasons! {
     Reset = 40, "reset";
     /// Beside the verdict: what the client wants is read in application space.
     Asked = 41, "asked";
+    /// Beside the verdict: a later request on a connection that other servers are for. The connection ends.
+    Elsewhere = 42, "elsewhere";
 }

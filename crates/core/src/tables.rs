@@ -95,6 +95,19 @@ pub struct Handoff {
     /// The slot that stands for this host's own process, which reads what isn't decided here; [`NO_SERVER`] if there
     /// is none.
     pub asker: u16,
+    /// What becomes of later requests on a connection that is kept open.
+    pub later: Later,
+}
+
+/// What becomes of a request that other servers are for than the one whose connection it comes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Later {
+    /// It goes to the connection's server like all before: nobody reads it on the way.
+    #[default]
+    Stay = 0,
+    /// The connection is reset, and the client asks again by another (RFC 9112, section 9.3.1).
+    Close = 1,
 }
 
 /// The weighted tables that a service's servers are picked from. All entries are server slots.
@@ -191,6 +204,9 @@ pub struct Tables {
     /// By service number: which ring a connection's server is picked from, by what the client asks for. Services
     /// that hand connections over have one.
     pub routes: BTreeMap<u16, Arc<Routes>>,
+    /// By server slot, bit by bit, the rings whose requests it answers, whether it takes new ones at present or not. Of
+    /// services with [`Later::Close`].
+    pub pools: BTreeMap<u16, u64>,
 }
 
 impl Tables {
@@ -257,6 +273,8 @@ pub struct Delta {
     pub routes: Vec<(u16, Arc<Routes>)>,
     /// Routes that are gone.
     pub routes_removed: Vec<u16>,
+    /// All pools as they now are, if that changed.
+    pub pools: Option<BTreeMap<u16, u64>>,
 }
 
 impl Delta {
@@ -276,6 +294,7 @@ impl Delta {
             peers: (old.peers != new.peers).then(|| new.peers.clone()),
             routes: changed(&old.routes, &new.routes),
             routes_removed: gone(&old.routes, &new.routes),
+            pools: (old.pools != new.pools).then(|| new.pools.clone()),
         }
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use evener::config::{self, Config, EngineKind, Problems, XdpMode};
 use evener_core::farm::{Discover, Encapsulation, HealthKind, Method};
+use evener_core::tables::Later;
 
 #[test]
 fn says_what_is_wrong_and_what_to_write_instead() {
@@ -126,6 +127,7 @@ fn routes_keep_their_order() {
     let [service] = config.services.try_into().unwrap();
     assert_eq!((service.method, service.announce, service.clamp_mss), (Method::Handoff, true, true));
     assert_eq!((service.encapsulation, service.tunnel_mtu), (Encapsulation::Gue, Some(1400)));
+    assert_eq!(service.later_requests, Later::Close);
     assert_eq!(service.health.kind, HealthKind::Tcp);
     let text = |part: Option<String>| part.unwrap_or_default();
     let routes: Vec<_> = service

@@ -30,6 +30,8 @@ pub const HOST_LABELS_MAX: usize = 8;
 pub const PATH_DEPTH_MAX: usize = 16;
 /// Bytes of a method.
 pub const METHOD_MAX: usize = 16;
+/// Bytes of the shortest request line: `GET / HTTP/1.0`.
+pub const REQUEST_MIN: usize = 14;
 /// Places in a [`RouteEntry`]: one for each [`Class`], and one to spare.
 pub const CLASSES: usize = 8;
 
@@ -100,6 +102,16 @@ pub enum Why {
     Incomplete,
     /// Malformed, ambiguous, too long or of no known kind. Whatever follows, it stays so.
     Odd,
+}
+
+/// Whether bytes in the middle of a connection look like a request's first: a method, and a path. What is behind a request may
+/// look like another one, and be part of it.
+pub fn begins_request(payload: &[u8]) -> bool {
+    if payload.len() < REQUEST_MIN {
+        return false;
+    }
+    let method_len = payload.iter().take(METHOD_MAX).take_while(|byte| byte.is_ascii_uppercase()).count();
+    method_len > 0 && payload.get(method_len..).is_some_and(|rest| rest.starts_with(b" /"))
 }
 
 /// Reads the first bytes that a client sends, as the data plane does. What follows the head or the hello doesn't count.

@@ -4,14 +4,14 @@
 
 use super::choose::{Choice, Flow, follow};
 use super::{Decision, Knowledge, Memory, Reason, Verdict, carry};
-use crate::content::{Found, Reading, read};
+use crate::content::{Found, Reading, begins_request, read};
 use crate::cookie::{Ends, Terms};
 use crate::packet::Packet;
 use crate::parse::{Segment, TcpHeader};
 use crate::rewrite;
 use crate::select::select;
 use crate::sessions::{self, State, Value};
-use crate::tables::{Handoff, NO_SERVER};
+use crate::tables::{Handoff, Later, NO_SERVER};
 use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 
 /// A TCP packet for a service whose connections are handed over.
@@ -40,12 +40,56 @@ pub(super) fn decide(
     match alive {
         _ if is_first => begin(known, packet, segment, flow, found),
         Some(alive) => {
+            // What was asked about is sent once more as the first segment, when the connection moves or by the client.
+            let is_elsewhere = handoff.later == Later::Close
+                && !answers(known, packet, segment, flow, alive.value.server())
+                && !is_answer(known, packet, segment);
+            if is_elsewhere {
+                return end(known, packet, segment, flow, alive);
+            }
             let (server, session) = (alive.value.server(), Some(keep(known.memory, flow, alive)));
             let choice = Choice { server, new_session: false, beside: None, session };
             carry(known, packet, segment, flow, &choice)
         }
         None => stray(known, packet, segment, flow),
     }
+}
+
+/// Whether a server answers what a segment of its connection may ask for. What doesn't begin like a request is part of one,
+/// or nobody's to read; of one that can't be read here nothing is known.
+fn answers(
+    known: &Knowledge<'_>,
+    packet: &Packet<'_>,
+    segment: &Segment,
+    flow: &Flow<'_>,
+    server: u16,
+) -> bool {
+    let wants = TcpHeader::payload(packet.frame(), &segment.at);
+    if segment.flags & TCP_RST != 0 || segment.at.fragment.is_some() || !begins_request(wants) {
+        return true;
+    }
+    let found = match (read(wants), known.tables.routes.get(&flow.vip.service)) {
+        (Reading::Asked(asked), Some(routes)) => routes.find(&asked),
+        _ => Found::Ask,
+    };
+    let rings = known.tables.pools.get(&server).copied().unwrap_or_default();
+    match found {
+        Found::Ring { ring, .. } => rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1,
+        Found::Ask => rings == u64::MAX,
+    }
+}
+
+/// Ends a connection whose client wants what its server has not. The client asks again by another connection, as it must
+/// wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out by itself.
+fn end(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    segment: &Segment,
+    flow: &Flow<'_>,
+    found: sessions::Found<'_>,
+) -> Decision {
+    known.memory.sessions.change(found, flow.value(found.value.server(), State::Closing));
+    Decision { beside: Some(Reason::Elsewhere), ..reset(packet, segment) }
 }
 
 /// Keeps a session alive; one that a SYN has called in question stays so.

@@ -51,6 +51,7 @@ fn service() -> Service {
         encapsulation: Encapsulation::Ipip,
         tunnel_mtu: None,
         clamp_mss: true,
+        later_requests: Default::default(),
         placement: Placement::Director,
         stateless: false,
         policy: "round-robin",

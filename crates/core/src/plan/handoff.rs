@@ -14,7 +14,7 @@ use crate::farm;
 use crate::parse::TCP_LEN;
 use crate::policy::{Policy, Weighted};
 use crate::rewrite::outer_len;
-use crate::tables::{Handoff, NO_SERVER, ServerEntry, Way};
+use crate::tables::{Handoff, Later, NO_SERVER, ServerEntry, Way};
 use crate::wire::Mac;
 
 /// The longest packet of a link that says nothing else.
@@ -28,7 +28,11 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, asker: u16) -> Handoff {
         _ => member.member.hop.map(|hop| usize::from(hop.mtu)),
     };
     let most = state.members.iter().filter_map(room).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));
-    Handoff { mss: (most.saturating_sub(header_len) as u16).max(mss_min(v6)), asker }
+    Handoff {
+        mss: (most.saturating_sub(header_len) as u16).max(mss_min(v6)),
+        asker,
+        later: state.service.later_requests,
+    }
 }
 
 impl Planner<'_> {
@@ -41,6 +45,7 @@ impl Planner<'_> {
         chosen: &[Weighted],
     ) -> u16 {
         let service = state.service;
+        self.pool(service, number, |_| true);
         let routes: Vec<Route> =
             service.routes.iter().map(|route| self.route(service, route, number, policy, chosen)).collect();
         let routes = Routes::compile(&routes, number, HashKey::new(self.hosts.seed));
@@ -88,11 +93,25 @@ impl Planner<'_> {
             };
             self.plan.pools.insert(ring, planned);
         }
+        if let Some(ring) = ring {
+            self.pool(service, ring, |server| names.iter().any(|name| name == server));
+        }
         Route {
             host: route.host.clone(),
             path: route.path.clone(),
             methods: route.methods.clone(),
             ring: ring.unwrap_or(u16::MAX),
+        }
+    }
+
+    /// Notes that these servers of a service answer a ring's requests, where it matters on connections that are open.
+    fn pool(&mut self, service: &farm::Service, ring: u16, is_one: impl Fn(&str) -> bool) {
+        if service.later_requests == Later::Stay {
+            return;
+        }
+        let named = self.plan.servers.iter().filter(|(_, name)| name.service == service.name);
+        for (slot, _) in named.filter(|(_, name)| is_one(&name.server)) {
+            *self.plan.tables.pools.entry(*slot).or_default() |= 1 << ring;
         }
     }
 
@@ -111,6 +130,9 @@ impl Planner<'_> {
             way: Way::Link,
         };
         self.plan.tables.servers.insert(slot, entry);
+        if service.later_requests != Later::Stay {
+            self.plan.tables.pools.insert(slot, u64::MAX);
+        }
         Some(slot)
     }
 }

@@ -23,6 +23,7 @@ fn service(name: &str, port: u16) -> farm::Service {
         encapsulation: Encapsulation::Ipip,
         tunnel_mtu: None,
         clamp_mss: true,
+        later_requests: Default::default(),
         placement: Placement::Director,
         stateless: false,
         policy: "round-robin",

@@ -6,7 +6,7 @@ use evener_core::decide::Reason;
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Track};
 use evener_core::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
-use evener_core::tables::{self, Behind, IdleTicks, Pick, Ring, ServerEntry, Vip, VipKey, Way};
+use evener_core::tables::{self, Behind, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey, Way};
 use evener_core::wire::Mac;
 use evener_core::{fragments, ports};
 
@@ -72,6 +72,7 @@ const VIP_RING_HALF: u8 = 1;
 const VIP_ANNOUNCE: u8 = 2;
 const VIP_STATELESS: u8 = 4;
 const VIP_HANDOFF: u8 = 8;
+const VIP_CLOSES: u8 = 16;
 
 const ADDRESS_SERVICE: u32 = 1;
 const ADDRESS_ANNOUNCED: u32 = 2;
@@ -249,7 +250,8 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
         flags: half & VIP_RING_HALF
             | flag(vip.announce, VIP_ANNOUNCE)
             | flag(vip.stateless, VIP_STATELESS)
-            | flag(vip.handoff.is_some(), VIP_HANDOFF),
+            | flag(vip.handoff.is_some(), VIP_HANDOFF)
+            | flag(vip.handoff.is_some_and(|handoff| handoff.later == Later::Close), VIP_CLOSES),
         own: vip.own,
         idle,
         address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },

@@ -69,6 +69,8 @@ impl Program {
         }
         self.adopt_routes(&generations);
         tables.peers = self.adopted_peers();
+        let pools = (0u16..).zip(self.pools.iter().map(|word| word.load(Relaxed)));
+        tables.pools = pools.filter(|(_, rings)| *rings != 0).collect();
         self.tables = Arc::new(tables.clone());
         tables
     }
@@ -96,6 +98,11 @@ impl Program {
         }
         if let Some(peers) = &delta.peers {
             self.write_peers(peers)?;
+        }
+        if let Some(pools) = &delta.pools {
+            for (slot, word) in (0u16..).zip(self.pools.iter()) {
+                word.store(pools.get(&slot).copied().unwrap_or_default(), Relaxed);
+            }
         }
         self.write_routes(delta)?;
         let same_routes = delta.routes.is_empty() && delta.routes_removed.is_empty();

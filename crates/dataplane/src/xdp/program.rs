@@ -32,7 +32,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 27] = [
+pub(super) const PINNED: [&str; 28] = [
     "about",
     "commit",
     "vips",
@@ -47,6 +47,7 @@ pub(super) const PINNED: [&str; 27] = [
     "lease",
     "cookies",
     "strays",
+    "pools",
     "routes",
     "rings",
     "previous",
@@ -87,6 +88,8 @@ pub(super) struct Program {
     pub(super) handoffs: Shared<AtomicU64>,
     pub(super) vip_places: Shared<AtomicU64>,
     pub(super) answering: Shared<AtomicU64>,
+    /// By server slot.
+    pub(super) pools: Shared<AtomicU64>,
     pub(super) commit: Shared<AtomicU64>,
     pub(super) interfaces: Shared<AtomicU64>,
     pub(super) peers: Shared<AtomicU64>,
@@ -182,6 +185,7 @@ impl Program {
             handoffs: words("handoffs", 2 * abi::VIP_PLACES * abi::HANDOFF_WORDS)?,
             vip_places: words("vip_places", 2 * abi::VIP_PLACE_WORDS)?,
             answering: words("answering", 1)?,
+            pools: words("pools", SERVER_SLOTS)?,
             commit: words("commit", 1)?,
             interfaces: words("interfaces", abi::INTERFACE_PLACES * abi::INTERFACE_WORDS)?,
             halves: BTreeMap::new(),

@@ -7,7 +7,7 @@ use evener_core::cookie::{Ends, Keys, Terms};
 use evener_core::decide::Reason;
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::sessions::Seed;
-use evener_core::tables::{Handoff, NO_SERVER, Pick, Ring, Tables, Way};
+use evener_core::tables::{Handoff, Later, NO_SERVER, Pick, Ring, Tables, Way};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
@@ -42,14 +42,19 @@ pub fn add(builder: &mut Builder) {
             let servers: &[u16] = if last == HANDOFF[3] { &[] } else { &[on_link[0], far[0], on_link[1]] };
             let id = builder.service(vip(v6, last), Protocol::Tcp, pick, servers);
             let asker = if last == HANDOFF[1] { NO_SERVER } else { asker };
+            let later = if last == HANDOFF[0] { Later::Close } else { Later::Stay };
             let vip = builder.tables.vips.values_mut().find(|vip| vip.id == id).unwrap();
-            vip.handoff = Some(Handoff { mss: 1400 + u16::from(last), asker });
+            vip.handoff = Some(Handoff { mss: 1400 + u16::from(last), asker, later });
             let routes = Routes::compile(&[], vip.service, HashKey::new(Seed(3, 5)));
             builder.tables.routes.insert(vip.service, Arc::new(routes));
         }
     }
     let members = [&far[..], &on_link[..1], &[on_link[1], far[1]], &[]];
+    builder.tables.pools.insert(asker, u64::MAX);
     for (ring, members) in RINGS.into_iter().zip(members) {
+        for slot in members {
+            *builder.tables.pools.entry(*slot).or_default() |= 1 << ring;
+        }
         assert!(!builder.tables.rings.contains_key(&ring), "services have grown up to {ring}");
         let hash = match members {
             [] => Vec::new(),
@@ -350,7 +355,8 @@ pub fn without_clock(mut frame: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 /// What the segments must meet between them.
-pub const MET: [Reason; 9] = [
+pub const MET: [Reason; 10] = [
+    Reason::Elsewhere,
     Reason::CookieSent,
     Reason::CookieAcked,
     Reason::CookieBad,

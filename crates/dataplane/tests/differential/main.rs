@@ -333,7 +333,11 @@ fn connections_are_handed_off_alike() {
             let result = handed_off(c, known, &wishes, &keys, &segments);
             let memory = c.engine.memory();
             memory.sessions.sweep(0..memory.sessions.buckets(), c.engine.now(), |_, _| false);
-            let reasons = result?;
+            let Ok(reasons) = result else {
+                // The same story again, shorter, is to meet nothing that this one has left.
+                (*c, *known, *held) = (Kernel::start(hook).unwrap(), Arc::new(world::tables()), 0);
+                return result.map(drop);
+            };
             *held += reasons.get(&Reason::FragmentHeld).copied().unwrap_or_default();
             for (reason, count) in reasons {
                 *coverage.0.entry(reason).or_default() += count;
@@ -385,7 +389,7 @@ fn an_earlier_daemons_routes_are_in_force_until_new_ones_are() {
         XdpEngine::start(options).unwrap()
     };
     let server_of = |engine: &XdpEngine, port| {
-        let first = handoff::Segment::first(false, 1, port, handoff::HANDOFF[0]);
+        let first = handoff::Segment::first(false, 1, port, handoff::HANDOFF[1]);
         let (_, frame) = engine.test_run(Hook::Xdp, &first.frame(&handoff::KEYS)).unwrap();
         frame[..6].to_vec()
     };

@@ -42,7 +42,7 @@ const IDLE: IdleTicks =
     IdleTicks { syn: ticks(600_000), tcp: ticks(900_000), closing: ticks(700_000), udp: ticks(800_000) };
 
 /// What random packets needn't meet; the last three take a cookie, or a segment that is empty.
-pub const RARE: [Reason; 8] = [
+pub const RARE: [Reason; 9] = [
     Reason::TableFull,
     Reason::NoPort,
     Reason::NoRoom,
@@ -50,6 +50,7 @@ pub const RARE: [Reason; 8] = [
     Reason::Fragment,
     Reason::CookieAcked,
     Reason::Asked,
+    Reason::Elsewhere,
     Reason::Reset,
 ];
 

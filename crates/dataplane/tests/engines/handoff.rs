@@ -7,7 +7,7 @@ use std::time::Duration;
 use evener_core::content::{HashKey, Routes};
 use evener_core::cookie::Keys;
 use evener_core::sessions::Seed;
-use evener_core::tables::{Handoff, NO_SERVER, Tables};
+use evener_core::tables::{Handoff, Later, NO_SERVER, Tables};
 use evener_core::wire::Mac;
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;
@@ -22,7 +22,10 @@ const SERVER: Mac = Mac([2, 0, 0, 0, 0, 1]);
 fn handing_off() -> Tables {
     let inside = (index_of("in0"), mac_of("in0"));
     let mut tables = tables(&[inside], &[server(SERVER, inside.0)], false);
-    tables.vips.values_mut().for_each(|vip| vip.handoff = Some(Handoff { mss: 1460, asker: NO_SERVER }));
+    tables
+        .vips
+        .values_mut()
+        .for_each(|vip| vip.handoff = Some(Handoff { mss: 1460, asker: NO_SERVER, later: Later::Stay }));
     tables.routes.insert(0, Arc::new(Routes::compile(&[], 0, HashKey::new(Seed(1, 2)))));
     tables
 }

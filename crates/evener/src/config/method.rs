@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use evener_core::farm::{Encapsulation, Method, Placement, Protocol};
+use evener_core::tables::Later;
 use toml::Spanned;
 
 use super::problems::Problem;
@@ -11,6 +12,8 @@ use super::{defaults, values};
 
 const METHODS: [(&str, Method); 4] =
     [("l2", Method::L2), ("nat", Method::Nat), ("tunnel", Method::Tunnel), ("handoff", Method::Handoff)];
+const LATER_REQUESTS: [(&str, Later); 2] = [("stay", Later::Stay), ("close", Later::Close)];
+const LATER_REQUESTS_LATER: [&str; 1] = ["rehandoff"];
 const METHODS_LATER: [&str; 2] = ["redirect", "dns"];
 const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
     [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
@@ -23,6 +26,7 @@ pub(super) struct Reach {
     pub(super) encapsulation: Encapsulation,
     pub(super) tunnel_mtu: Option<u16>,
     pub(super) clamp_mss: bool,
+    pub(super) later_requests: Later,
 }
 
 impl Reach {
@@ -45,8 +49,14 @@ impl Reach {
             ),
             tunnel_mtu: section.get("mtu", values::count(defaults::TUNNEL_MTU)).map(Spanned::into_inner),
             clamp_mss: section.or("clamp_mss", values::flag, true),
+            later_requests: section.or(
+                "later_requests",
+                values::choice(&LATER_REQUESTS, &LATER_REQUESTS_LATER),
+                Later::Stay,
+            ),
         };
         reach.only_with(section, &[Method::Nat], &["source_nat"]);
+        reach.only_with(section, &[Method::Handoff], &["later_requests"]);
         // Hosts that aren't on the link are reached by a tunnel, whatever the method.
         if placement == Placement::Director {
             reach.only_with(section, &[Method::Tunnel, Method::Handoff], &["encapsulation", "mtu"]);

@@ -57,6 +57,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             encapsulation: reach.encapsulation,
             tunnel_mtu: reach.tunnel_mtu,
             clamp_mss: reach.clamp_mss,
+            later_requests: reach.later_requests,
             placement,
             stateless,
             policy,

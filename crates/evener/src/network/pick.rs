@@ -149,6 +149,7 @@ mod tests {
             encapsulation: Encapsulation::Ipip,
             tunnel_mtu: None,
             clamp_mss: true,
+            later_requests: Default::default(),
             placement: Placement::Director,
             stateless: false,
             policy: "hash",

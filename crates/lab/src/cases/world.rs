@@ -12,7 +12,7 @@ use evener_core::parse::{Parsed, TcpHeader, parse};
 use evener_core::policy::{self, Policy, Weighted, maglev};
 use evener_core::sessions::ticks;
 use evener_core::tables::{
-    Behind, HASH_SLOTS, Handoff, IdleTicks, NO_SERVER, Ring, ServerEntry, Tables, Vip, VipKey, Way,
+    Behind, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Ring, ServerEntry, Tables, Vip, VipKey, Way,
 };
 use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
 
@@ -75,6 +75,7 @@ struct Terms {
     mss: u16,
     /// Who is asked about what isn't decided here.
     asker: Option<usize>,
+    later: Later,
 }
 
 /// What clients of a service may ask for, and who serves that.
@@ -170,7 +171,7 @@ impl World {
             .or_else(|| line.strip_suffix(':').map(|head| (head, "")))
             .ok_or(
                 "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce] [own SERVER [stateless]] \
-                 [handoff [mss N] [asker SERVER]]: SERVER...`",
+                 [handoff [mss N] [asker SERVER] [closes]]: SERVER...`",
             )?;
         let mut words = Words::of(head);
         words.expect("service")?;
@@ -214,11 +215,12 @@ impl World {
         Ok(())
     }
 
-    /// `[mss N] [asker SERVER]`
+    /// `[mss N] [asker SERVER] [closes]`
     fn terms(&self, words: &mut Words<'_>) -> Result<Terms, Wrong> {
         let mss = if words.take("mss") { words.parse("a number of bytes")? } else { 1_460 };
         let asker = words.take("asker").then(|| self.place(words.next("a server's name")?)).transpose()?;
-        Ok(Terms { mss, asker })
+        let later = if words.take("closes") { Later::Close } else { Later::Stay };
+        Ok(Terms { mss, asker, later })
     }
 
     /// `route SERVICE [host HOST] [path PATH] [method METHOD]...: SERVER...`
@@ -366,6 +368,7 @@ impl World {
             if service.handoff.is_some() {
                 let routes = self.content_routes(service, number, &mut tables);
                 tables.routes.insert(number, Arc::new(routes));
+                self.note_pools(&mut tables, service, number);
             }
             for (address, id) in service.addresses.iter().zip(&mut ids) {
                 let key = VipKey { address: address.ip(), port: address.port(), protocol: service.protocol };
@@ -380,6 +383,7 @@ impl World {
                     handoff: service.handoff.map(|terms| Handoff {
                         mss: terms.mss,
                         asker: terms.asker.map_or(NO_SERVER, |place| place as u16 + 1),
+                        later: terms.later,
                     }),
                 };
                 tables.vips.insert(key, vip);
@@ -390,11 +394,32 @@ impl World {
         tables
     }
 
-    /// The routes of service `number`, each with a ring of its own behind those of services.
-    fn content_routes(&self, service: &Service, number: u16, tables: &mut Tables) -> Routes {
+    /// The rings of a service's routes, behind those of services.
+    fn route_rings<'a>(
+        &self,
+        service: &'a Service,
+        number: u16,
+    ) -> impl Iterator<Item = (u16, &'a ServiceRoute)> + use<'a> {
         let before = self.services.iter().take(number.into()).map(|service| service.routes.len());
         let first = self.services.len() + before.sum::<usize>();
-        let routes = (first as u16..).zip(&service.routes).map(|(ring, route)| {
+        (first as u16..).zip(&service.routes)
+    }
+
+    /// Which servers answer which rings' requests, where it matters on connections that are open.
+    fn note_pools(&self, tables: &mut Tables, service: &Service, number: u16) {
+        let Some(terms) = service.handoff.filter(|terms| terms.later == Later::Close) else { return };
+        let of_routes = self.route_rings(service, number).map(|(ring, route)| (ring, &route.servers));
+        for (ring, servers) in of_routes.chain([(number, &service.servers)]) {
+            for place in servers {
+                *tables.pools.entry(*place as u16 + 1).or_default() |= 1 << ring;
+            }
+        }
+        tables.pools.extend(terms.asker.map(|place| (place as u16 + 1, u64::MAX)));
+    }
+
+    /// The routes of service `number`, each with a ring of its own behind those of services.
+    fn content_routes(&self, service: &Service, number: u16, tables: &mut Tables) -> Routes {
+        let routes = self.route_rings(service, number).map(|(ring, route)| {
             let members = self.members(&route.servers);
             let (order, hash) = (service.policy.order(&members), maglev(&members, HASH_SLOTS));
             tables.rings.insert(ring, Arc::new(Ring { order, hash, previous: Vec::new() }));

@@ -16,6 +16,7 @@ use crate::{farm, unbroken};
 on_both_engines! {
     requests_go_where_routes_say,
     connections_stay_where_they_are,
+    later_requests_end_connections,
     much_goes_there_and_back,
     servers_behind_a_router,
     policies_choose_among_a_routes_servers,
@@ -85,6 +86,37 @@ fn connections_stay_where_they_are(engine: &str) -> Result<()> {
         talk.end()?;
         assert_eq!(talk.rest()?, b"");
     }
+    let load = Load {
+        connections: 16,
+        keep_alive: true,
+        requests: Some(50),
+        ..Load::to(handoff.service(Family::V4))
+    };
+    let report = unbroken(load.run_on(handoff.client())?)?;
+    assert_eq!((report.connections, report.requests), (16, 800));
+    Ok(())
+}
+
+/// A later request that other servers are for isn't answered by the wrong one.
+fn later_requests_end_connections(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(4).build()?;
+    let keys = "later_requests = \"close\"\n".to_owned();
+    let handoff = Handoff::start(farm, Offer { keys, ..Offer::new(engine, 4, &every_kind()) })?;
+    for family in Family::BOTH {
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        for _ in 0..3 {
+            assert_eq!(talk.ask(&get("img.example.com", "/img/"))?.server, "web2");
+        }
+        let refused = talk.ask(&get("a.static.example.com", "/who"));
+        assert!(refused.is_err(), "{family}: answered by {:?}", refused.map(|reply| reply.server));
+        // by another connection it is answered; one that was asked about keeps to it as well
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        assert_eq!(talk.ask(&get("a.static.example.com", "/./who"))?.server, "web3");
+        assert_eq!(talk.ask(&get("a.static.example.com", "/who"))?.server, "web3");
+        assert!(talk.ask(&get("img.example.com", "/img/")).is_err(), "{family}");
+        there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 1_000_000)?;
+    }
+    ensure!(handoff.counted("elsewhere")? >= 4, "none was ended");
     let load = Load {
         connections: 16,
         keep_alive: true,

@@ -1,9 +1,9 @@
 //! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what routes are found by.
 
 use evener_core::content::{CLASSES, Class, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX};
-use evener_core::content::{NO_ROUTE, RouteEntry, RouteKey, Routes};
+use evener_core::content::{NO_ROUTE, REQUEST_MIN, RouteEntry, RouteKey, Routes};
 use evener_core::cookie;
-use evener_core::tables::Handoff;
+use evener_core::tables::{Handoff, Later};
 
 use super::{bytes, c, from_bytes, from_words, words};
 
@@ -15,7 +15,13 @@ const ROUTE_ENTRY_LEN: usize = size_of::<c::route_entry>();
 const _: () = {
     assert!(HANDOFF_WORDS * 8 == size_of::<c::handoff>() && ROUTE_KEY_LEN == 24);
     assert!(ROUTE_ENTRY_LEN == 4 * CLASSES && Class::Hello as usize == 6);
-    assert!(READ_MAX == 2_048 && HOST_MAX == 255 && HOST_LABELS_MAX == 8 && PATH_DEPTH_MAX == 16);
+    assert!(
+        REQUEST_MIN == 14
+            && READ_MAX == 2_048
+            && HOST_MAX == 255
+            && HOST_LABELS_MAX == 8
+            && PATH_DEPTH_MAX == 16
+    );
     assert!(NO_ROUTE == 0xffff && cookie::KEYS == 4);
 };
 
@@ -42,7 +48,7 @@ pub(in crate::xdp) fn handoff(
         asker: handoff.asker,
         complex_from: routes.map_or(0, |routes| routes.complex_from),
         default_ring: routes.map_or(0, |routes| routes.default_ring),
-        pad: 0,
+        later: handoff.later as u32,
     })
 }
 
@@ -50,7 +56,8 @@ pub(in crate::xdp) fn handoff(
 pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, InForce)> {
     let place: c::handoff = from_words(place)?;
     let in_force = InForce { generation: place.generation, ring_halves: place.ring_halves };
-    (place.mss != 0).then_some((Handoff { mss: place.mss, asker: place.asker }, in_force))
+    let later = if place.later == Later::Stay as u32 { Later::Stay } else { Later::Close };
+    (place.mss != 0).then_some((Handoff { mss: place.mss, asker: place.asker, later }, in_force))
 }
 
 /// Key of `routes`.

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use evener_core::content::RouteKey;
-use evener_core::tables::Handoff;
+use evener_core::tables::{Handoff, Later};
 
 use super::*;
 
@@ -76,7 +76,7 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
 
 #[test]
 fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
-    let terms = Handoff { mss: 1460, asker: 4095 };
+    let terms = Handoff { mss: 1460, asker: 4095, later: Later::Close };
     let in_force = InForce { generation: 77, ring_halves: 1 << 63 | 1 };
     let words = handoff(&terms, None, in_force);
     assert_eq!(handoff_of(&words), Some((terms, in_force)));
