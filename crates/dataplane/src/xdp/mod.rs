@@ -25,6 +25,7 @@ use evener_core::sessions::Seed;
 use evener_core::tables::{Delta, Tables};
 use nix::net::if_::if_indextoname;
 
+use crate::events::{Events, Watch};
 use crate::{Counters, Engine, EngineError};
 use attach::Link;
 use held::HeldFrames;
@@ -299,6 +300,14 @@ impl Engine for XdpEngine {
             held.reset_server(slot);
         }
         self.program.reset_server(slot)
+    }
+
+    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
+        watch.check()
+    }
+
+    fn events(&mut self) -> Result<Box<dyn Events>, EngineError> {
+        Err(crate::events::read_already())
     }
 
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError> {
