@@ -58,6 +58,9 @@ __u64 lease TABLE(lease);
 /* core/src/cookie.rs, SharedKeys: the keys by epoch modulo their number, and the epoch. */
 __u64 cookies[2 * COOKIE_KEYS + 1] TABLE(cookies);
 
+/* What is to be told: see tell.h. */
+struct watch watch TABLE(watch);
+
 struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 
 struct server servers[SERVER_SLOTS] TABLE(servers);
@@ -147,6 +150,12 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, HELD_BYTES);
 } held SEC(".maps");
+
+/* What is told of packets and connections, on its way to who wants to know. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, EVENT_BYTES);
+} events SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

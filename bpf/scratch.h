@@ -218,6 +218,16 @@ enum step {
 	STEP_TOO_BIG,
 };
 
+/* What is to be told of a packet in the end: see tell.h. */
+struct told {
+	__u8 is_packet, is_connection; /* whether it is */
+	__u8 reason, beside;
+	__u32 pad;
+	__u64 counts[REASON_MAX]; /* before it was decided */
+	struct event packet;
+	struct event connection; /* `at_ns` is when it began to be decided */
+};
+
 struct scratch {
 	struct journey journey;
 	struct way_back back;
@@ -241,6 +251,7 @@ struct scratch {
 	__u8 options[80]; /* TCP_OPTIONS_MAX, and room for a mask */
 	struct tcp_answer answer;
 	struct reading reading;
+	struct told told;
 };
 
 struct {

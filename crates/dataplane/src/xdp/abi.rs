@@ -27,16 +27,18 @@ mod director {
 
 use director::types as c;
 
+mod events;
 mod handoff;
 #[cfg(test)]
 mod tests;
 
+pub(super) use events::{LOST_WORD, WATCH_CLIENTS, WATCH_WORDS, event_of, watch};
 pub(super) use handoff::{
     HANDOFF_WORDS, InForce, generation_of, handoff, handoff_of, route_entry, route_key,
 };
 
 /// `ABI_VERSION` of `bpf/abi.h`, as the object was built with it (checked when it is loaded).
-pub(super) const ABI_VERSION: u32 = 4;
+pub(super) const ABI_VERSION: u32 = 5;
 /// `SERVICES_MAX`: rings there are room for.
 pub(super) const SERVICES_MAX: usize = 64;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
