@@ -60,7 +60,8 @@ pub trait Engine: Send {
     /// When the kernel refuses.
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
 
-    /// From now on tells this, and nothing else. What an earlier daemon wanted told goes on being told until then.
+    /// From now on tells this, and nothing else. Until then a data plane that outlived its daemon goes on with what that one
+    /// had asked for; what found room since is there to be read.
     ///
     /// # Errors
     /// More clients than can be watched.

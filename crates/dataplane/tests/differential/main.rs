@@ -40,6 +40,7 @@ struct Kernel {
     engine: XdpEngine,
     hook: Hook,
     events: RefCell<Box<dyn Events>>,
+    told: RefCell<usize>,
     reasons: BTreeMap<Reason, u64>,
     servers: BTreeMap<u16, ServerCounters>,
 }
@@ -60,7 +61,7 @@ impl Kernel {
                 let (reasons, servers) = Default::default();
                 engine.watch(&told::watch()).unwrap();
                 let events = RefCell::new(engine.events().unwrap());
-                Some(Kernel { engine, hook, events, reasons, servers })
+                Some(Kernel { engine, hook, events, told: RefCell::default(), reasons, servers })
             }
             Err(EngineError::Privilege { what, capability }) => {
                 println!("skipped: {what} needs {capability}");
@@ -139,6 +140,7 @@ fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<Option<(Decision, 
     let events = c.events.borrow_mut().read(Duration::ZERO).unwrap();
     let told: Vec<_> = events.into_iter().map(told::without_clock).collect();
     let expected = told::expected(before, &decision);
+    *c.told.borrow_mut() += told.len();
     prop_assert!(told == expected, "{hook:?}: told {told:02x?} instead of {expected:02x?} for {before:02x?}");
     prop_assert!(
         same_verdict(hook, decision.verdict, verdict),
@@ -377,6 +379,7 @@ fn what_finds_no_room_is_reset_alike() {
         assert_eq!(core.reasons, reasons);
         assert!(reasons[&Reason::TableFull] > 1000 && reasons[&Reason::Forwarded] > 500, "{reasons:?}");
         assert_eq!(reasons[&Reason::Reset], reasons[&Reason::TableFull]);
+        assert!(*c.told.borrow() > 8000, "each of these is told");
         assert_eq!(sessions(&core.memory(), NOW), sessions(&c.engine.memory(), c.engine.now()));
     }
 }
