@@ -54,7 +54,6 @@ impl Daemon {
                 back.err().map_or_else(String::new, |error| format!("; and going back failed: {error}"));
             return Err(format!("{unchanged}: {error}{back}"));
         }
-        self.director.tell_to(log)?;
         self.director.warn_of_host();
         if let Some(resident) = &mut self.resident {
             resident.look(&self.director.config, &self.director.network).await;
@@ -62,6 +61,9 @@ impl Daemon {
         self.follow_network();
         self.neighbours.announce(&self.director.announced());
         let path = display(&self.config_path);
+        self.director
+            .tell_to(log)
+            .map_err(|error| format!("{path} is in force, but for its log: {error}"))?;
         tracing::info!(file = path, "reloaded");
         Ok(match later {
             Some(later) => format!("{path} is in force, but for {later}: restart the daemon for that"),

@@ -108,7 +108,7 @@ pub(crate) struct Recorder {
     traces: Traces,
     took: [Took; Mechanism::ALL.len()],
     counts: Arc<Counts>,
-    /// Events that the data plane could not tell.
+    /// Events that the data plane could not tell while there was a log.
     untold: AtomicU64,
 }
 
@@ -231,7 +231,9 @@ impl Recorder {
 
     /// Notes that events are missing.
     fn missed(&self, count: u64) {
-        self.untold.fetch_add(count, Relaxed);
+        if self.target().is_some() {
+            self.untold.fetch_add(count, Relaxed);
+        }
         self.traces.tell_lost(count);
     }
 

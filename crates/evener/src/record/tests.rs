@@ -150,5 +150,5 @@ fn what_is_missing_is_counted_and_told() {
     recorder.missed(3);
     recorder.packet(&packet(CLIENT, SERVICE), at());
     assert!(lines(&mut trace).concat().starts_with("{\"what\":\"lost\",\"count\":3}\n{\"what\":\"packet\""));
-    assert_eq!(recorder.show_log(), views::AccessLog { path: None, written: 0, lost: 3 });
+    assert_eq!(recorder.show_log().lost, 0, "there is no log that could miss them");
 }

@@ -6,22 +6,25 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::evener::{Evener, Handoff, Offer, route, web_service};
+use evener_lab::evener::{AccessLog, Evener, Handoff, Offer, route, web_service};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
+use evener_lab::load::Load;
 use evener_lab::proc::Proc;
 use evener_lab::visit::Visit;
 use evener_lab::wait;
 use serde_json::{Value, json};
 
 use crate::talk::{Talk, get};
-use crate::{farm, tls};
+use crate::{farm, tls, unbroken};
 
 on_both_engines! {
     what_was_asked_is_in_the_log,
     hellos_are_in_the_log,
     a_log_that_is_moved_aside,
     a_log_that_has_no_place,
+    a_director_that_was_killed_notes_on,
+    many_are_noted,
     a_client_is_followed,
     traces_end,
     a_client_of_servers_on_the_link_is_followed,
@@ -236,6 +239,55 @@ fn a_log_that_has_no_place(engine: &str) -> Result<()> {
         Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/"))?.server,
         "web1"
     );
+    Ok(())
+}
+
+fn a_director_that_was_killed_notes_on(engine: &str) -> Result<()> {
+    let mut handoff = noted(farm(engine, 1, &[])?)?;
+    let ask =
+        |handoff: &Handoff| Talk::open(handoff.client(), handoff.service(Family::V6))?.ask(&get("x", "/a"));
+    assert_eq!(ask(&handoff)?.server, "web1");
+    lines(&handoff, 1)?;
+    handoff.evener.daemon().kill9()?;
+    handoff.evener.start_again()?;
+    handoff.evener.wait_for_servers(1, wait::LONG)?;
+    assert_eq!(ask(&handoff)?.server, "web1");
+    let lines = lines(&handoff, 2)?;
+    assert!(lines.values().all(|line| line["server"] == "web1" && line["service"] == "web"), "{lines:?}");
+    Ok(())
+}
+
+/// Each is a line, or counted as lost.
+fn many_are_noted(engine: &str) -> Result<()> {
+    const CONNECTIONS: u64 = 1_000;
+    let handoff =
+        noted(farm(engine, 2, &[route("path = \"/2k\"", &["web1"]), route("path = \"/wh?\"", &["web2"])])?)?;
+    let to = |path: &str| {
+        let load = Load {
+            keep_alive: false,
+            connections: 8,
+            requests: Some(CONNECTIONS / 2),
+            ..Load::to(handoff.service(Family::V4))
+        };
+        Load { path: path.to_owned(), ..load }.start_on(handoff.client())
+    };
+    for load in [to("/2k"), to("/who")] {
+        unbroken(load.join()?)?;
+    }
+    let noted = || Ok(handoff.evener.status()?.access_log);
+    let all = |log: &AccessLog| log.written + log.lost == CONNECTIONS;
+    let log = wait::for_value(wait::LONG, noted, all)?.map_err(|log| anyhow::anyhow!("{log:?}"))?;
+    let text = fs::read_to_string(log_of(&handoff))?;
+    assert_eq!(text.lines().count() as u64, log.written);
+    let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    for (path, mechanism) in [("/2k", "kernel"), ("/who", "asked")] {
+        let of_it: Vec<&Value> = lines.iter().filter(|line| line["path"] == path).collect();
+        assert!(
+            !of_it.is_empty() && of_it.iter().all(|line| line["mechanism"] == mechanism),
+            "{path}: {:?}",
+            of_it.first()
+        );
+    }
     Ok(())
 }
 
