@@ -354,7 +354,7 @@ static __always_inline int finish(context *ctx, int step)
 	if (!at)
 		return VERDICT_DROP;
 	verdict = go_on(ctx, at, step);
-	if (at->told.is_packet | at->told.is_connection)
+	if (at->journey.tells)
 		tell(at, verdict);
 	return verdict;
 }

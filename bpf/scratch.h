@@ -98,6 +98,7 @@ struct journey {
 	__u8 new_session;
 	__u8 reason; /* counted in the place of the server, or 0 */
 	__u8 beside; /* a reason counted beside the verdict, or 0 */
+	__u8 tells; /* what is to be told in the end */
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
 	__u16 arrival;
@@ -218,11 +219,12 @@ enum step {
 	STEP_TOO_BIG,
 };
 
-/* What is to be told of a packet in the end: see tell.h. */
+#define TELLS_PACKET 1
+#define TELLS_CONNECTION 2
+
+/* What there is to tell of a packet: see tell.h. */
 struct told {
-	__u8 is_packet, is_connection; /* whether it is */
 	__u8 reason, beside;
-	__u32 pad;
 	__u64 counts[REASON_MAX]; /* before it was decided */
 	struct event packet;
 	struct event connection; /* `at_ns` is when it began to be decided */

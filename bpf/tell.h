@@ -116,7 +116,7 @@ __attribute__((noinline)) int note_packet(context *ctx)
 	if (!glance(ctx, event) || !(is_watched(&event->src, event->v6) || is_watched(&event->dst, event->v6)))
 		return false;
 	note_counts(at);
-	at->told.is_packet = true;
+	at->journey.tells = TELLS_PACKET;
 	return true;
 }
 
@@ -148,7 +148,7 @@ __attribute__((noinline)) int begin_told(context *ctx, struct scratch *at)
 		event->len = at->journey.len;
 		event->head_len = len < HEAD_MAX ? len : HEAD_MAX;
 		note_counts(at);
-		at->told.is_connection = true;
+		at->journey.tells |= TELLS_CONNECTION;
 	}
 	return begin(ctx, at);
 }
@@ -217,7 +217,7 @@ __attribute__((noinline)) int tell(struct scratch *at, int verdict)
 		return 0;
 	told = &at->told;
 	note_reasons(at, verdict);
-	if (told->is_connection) {
+	if (at->journey.tells & TELLS_CONNECTION) {
 		event = &told->connection;
 		event->kind = EVENT_CONNECTION;
 		event->took_ns = now - event->at_ns;
@@ -231,7 +231,7 @@ __attribute__((noinline)) int tell(struct scratch *at, int verdict)
 		__builtin_memcpy(event->head, at->reading.payload, HEAD_MAX);
 		hand_out(event, event->head_len);
 	}
-	if (told->is_packet) {
+	if (at->journey.tells & TELLS_PACKET) {
 		event = &told->packet;
 		event->kind = EVENT_PACKET;
 		event->at_ns = now;
@@ -241,8 +241,7 @@ __attribute__((noinline)) int tell(struct scratch *at, int verdict)
 		put_outcome(told, verdict, event);
 		hand_out(event, 0);
 	}
-	told->is_connection = false;
-	told->is_packet = false;
+	at->journey.tells = 0;
 	return 0;
 }
 
