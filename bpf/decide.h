@@ -355,7 +355,7 @@ static __always_inline int finish(context *ctx, int step)
 		return VERDICT_DROP;
 	verdict = go_on(ctx, at, step);
 	if (at->journey.tells)
-		tell(at, verdict);
+		tell(ctx, at, verdict);
 	return verdict;
 }
 

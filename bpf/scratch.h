@@ -221,6 +221,7 @@ enum step {
 
 #define TELLS_PACKET 1
 #define TELLS_CONNECTION 2
+#define TELLS_ANSWER 4 /* if it goes to a client that is watched */
 
 /* What there is to tell of a packet: see tell.h. */
 struct told {

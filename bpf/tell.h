@@ -46,7 +46,7 @@ static __always_inline void glance_behind(context *ctx, __u32 l4, struct event *
 }
 
 /* The packet's two ends, and the little more that tells it from another; core/src/parse/glance.rs. */
-static __always_inline bool glance(context *ctx, struct event *event)
+__attribute__((noinline)) int glance(context *ctx, struct event *event)
 {
 	__u32 l3 = ETH_HLEN, len;
 	union {
@@ -55,6 +55,8 @@ static __always_inline bool glance(context *ctx, struct event *event)
 	} ip;
 	__be16 ethertype;
 
+	if (!event)
+		return false;
 	if (frame_load(ctx, l3 - sizeof(ethertype), &ethertype, sizeof(ethertype)))
 		return false;
 	for (int i = 0; i < TAGS_MAX; i++) {
@@ -104,7 +106,13 @@ __attribute__((noinline)) int note_counts(struct scratch *at)
 	return 0;
 }
 
-/* Whether the packet is from or to a client that is watched; then what there is to tell is noted. */
+/* Whether the packet may be for a client that a port of the director's own stands for. */
+static __always_inline bool may_be_hidden(const struct event *event)
+{
+	return answering && (__u16)(bpf_ntohs(event->dst_port) - FIRST_PORT) < PORTS;
+}
+
+/* Whether the packet is from or to a client that is watched, or may be; then what there is to tell is noted. */
 __attribute__((noinline)) int note_packet(context *ctx)
 {
 	struct scratch *at = scratch_here();
@@ -113,10 +121,15 @@ __attribute__((noinline)) int note_packet(context *ctx)
 	if (!at)
 		return false;
 	event = &at->told.packet;
-	if (!glance(ctx, event) || !(is_watched(&event->src, event->v6) || is_watched(&event->dst, event->v6)))
+	if (!glance(ctx, event))
+		return false;
+	if (is_watched(&event->src, event->v6) || is_watched(&event->dst, event->v6))
+		at->journey.tells = TELLS_PACKET;
+	else if (may_be_hidden(event))
+		at->journey.tells = TELLS_ANSWER;
+	else
 		return false;
 	note_counts(at);
-	at->journey.tells = TELLS_PACKET;
 	return true;
 }
 
@@ -206,8 +219,22 @@ static __always_inline void put_outcome(const struct told *told, int verdict, st
 	event->beside = told->beside;
 }
 
+/* Whether an answer, as it now stands, goes to a client that is watched; then it is told as one to him. */
+static __always_inline bool goes_to_watched(context *ctx, struct told *told)
+{
+	struct event *after = &told->connection;
+
+	if (told->reason != REASON_ANSWERED && told->reason != REASON_BY_HOST)
+		return false;
+	if (!glance(ctx, after) || !is_watched(&after->dst, after->v6))
+		return false;
+	told->packet.dst = after->dst;
+	told->packet.dst_port = after->dst_port;
+	return true;
+}
+
 /* Tells what became of the packet. */
-__attribute__((noinline)) int tell(struct scratch *at, int verdict)
+__attribute__((noinline)) int tell(context *ctx, struct scratch *at, int verdict)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct event *event;
@@ -231,7 +258,7 @@ __attribute__((noinline)) int tell(struct scratch *at, int verdict)
 		__builtin_memcpy(event->head, at->reading.payload, HEAD_MAX);
 		hand_out(event, event->head_len);
 	}
-	if (at->journey.tells & TELLS_PACKET) {
+	if (at->journey.tells & TELLS_PACKET || (at->journey.tells & TELLS_ANSWER && goes_to_watched(ctx, told))) {
 		event = &told->packet;
 		event->kind = EVENT_PACKET;
 		event->at_ns = now;

@@ -78,7 +78,8 @@ pub struct ConnectionEvent {
     pub head: Vec<u8>,
 }
 
-/// A packet from or to a client that is watched, as it came.
+/// A packet from or to a client that is watched, as it came. Where `source_nat` hides the client, answers are told as
+/// sent to him; fragments of them and ICMP errors are not told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
     /// When it was decided, by CLOCK_MONOTONIC.

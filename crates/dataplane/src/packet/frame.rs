@@ -101,7 +101,7 @@ pub(super) fn work<'f>(
     let before = Before::of(around.watch, around.tables, &packet);
     let decision = decide(around.tables, around.memory, &mut packet, around.now);
     if let Some(before) = before {
-        around.teller.tell(before, &decision);
+        around.teller.tell(around.watch, before, &decision, packet.frame());
     }
     if decision.verdict == Verdict::Hold {
         let held = tools.room.hold(packet.frame(), around.ingress, around.now);

@@ -8,9 +8,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use evener_core::decide::Decision;
+use evener_core::decide::{Decision, Reason};
 use evener_core::packet::Packet;
 use evener_core::parse::{Glance, Parsed, TcpHeader, parse};
+use evener_core::ports::{FIRST_PORT, PORTS};
 use evener_core::tables::{Tables, VipKey};
 
 use crate::events::{ConnectionEvent, Event, Events, HEAD_MAX, PacketEvent, Watch};
@@ -56,8 +57,15 @@ impl Events for Told {
 /// What there is to tell of a packet, as it was before it was decided.
 pub(super) struct Before {
     began_ns: u64,
-    packet: Option<Glance>,
+    packet: Option<Noted>,
     opening: Option<Opening>,
+}
+
+/// A packet from or to a client that is watched.
+enum Noted {
+    Its(Glance),
+    /// If an answer to it, which a port of the director's own stands for until it is decided.
+    Perhaps(Glance),
 }
 
 /// What may be the first that a client says to a service whose connections are handed over.
@@ -71,11 +79,33 @@ impl Before {
     /// `None` where there is nothing to tell.
     pub(super) fn of(watch: &Watch, tables: &Tables, packet: &Packet<'_>) -> Option<Before> {
         let opening = watch.connections.then(|| opening(tables, packet)).flatten();
-        let is_watched =
-            |glance: &Glance| [glance.src, glance.dst].iter().any(|end| watch.clients.contains(&end.ip()));
-        let packet =
-            (!watch.clients.is_empty()).then(|| Glance::of(packet.frame()).filter(is_watched)).flatten();
+        let noted = || Noted::of(watch, tables, Glance::of(packet.frame())?);
+        let packet = (!watch.clients.is_empty()).then(noted).flatten();
         (opening.is_some() || packet.is_some()).then(|| Before { began_ns: now_ns(), packet, opening })
+    }
+}
+
+impl Noted {
+    fn of(watch: &Watch, tables: &Tables, glance: Glance) -> Option<Noted> {
+        let is_watched = |end: SocketAddr| watch.clients.contains(&end.ip());
+        let port = usize::from(glance.dst.port()).checked_sub(FIRST_PORT.into());
+        if is_watched(glance.src) || is_watched(glance.dst) {
+            return Some(Noted::Its(glance));
+        }
+        (!tables.endpoints.is_empty() && port.is_some_and(|port| port < PORTS))
+            .then_some(Noted::Perhaps(glance))
+    }
+
+    /// What to tell, if anything, of a packet that was decided so and now stands in `frame`.
+    fn decided(self, watch: &Watch, decision: &Decision, frame: &[u8]) -> Option<Glance> {
+        match self {
+            Noted::Its(glance) => Some(glance),
+            Noted::Perhaps(_) if !matches!(decision.reason, Reason::Answered | Reason::ByHost) => None,
+            Noted::Perhaps(glance) => {
+                let Glance { dst, .. } = Glance::of(frame)?;
+                watch.clients.contains(&dst.ip()).then_some(Glance { dst, ..glance })
+            }
+        }
     }
 }
 
@@ -94,8 +124,8 @@ fn opening(tables: &Tables, packet: &Packet<'_>) -> Option<Opening> {
 }
 
 impl Teller {
-    /// Tells what became of a packet.
-    pub(super) fn tell(&self, before: Before, decision: &Decision) {
+    /// Tells what became of a packet, which now stands in `frame`.
+    pub(super) fn tell(&self, watch: &Watch, before: Before, decision: &Decision, frame: &[u8]) {
         let Before { began_ns, packet, opening } = before;
         let at_ns = now_ns();
         if let (Some(begun), Some(opening)) = (decision.begun, opening) {
@@ -112,6 +142,7 @@ impl Teller {
                 head,
             }));
         }
+        let packet = packet.and_then(|noted| noted.decided(watch, decision, frame));
         if let Some(Glance { src, dst, protocol, tcp_flags, len }) = packet {
             self.send(Event::Packet(PacketEvent {
                 at_ns,

@@ -139,7 +139,7 @@ fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<Option<(Decision, 
     let (decision, after) = core.decide(before);
     let events = c.events.borrow_mut().read(Duration::ZERO).unwrap();
     let told: Vec<_> = events.into_iter().map(told::without_clock).collect();
-    let expected = told::expected(before, &decision);
+    let expected = told::expected(before, &decision, &after);
     *c.told.borrow_mut() += told.len();
     prop_assert!(told == expected, "{hook:?}: told {told:02x?} instead of {expected:02x?} for {before:02x?}");
     prop_assert!(

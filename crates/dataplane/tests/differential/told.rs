@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use evener_core::decide::Decision;
+use evener_core::decide::{Decision, Reason};
 use evener_core::parse::{Glance, Parsed, TcpHeader, parse};
+use evener_core::ports::{FIRST_PORT, PORTS};
 use evener_dataplane::events::{ConnectionEvent, Event, HEAD_MAX, PacketEvent, Watch};
 
 use crate::world::{OWN, client};
@@ -30,8 +31,8 @@ pub fn without_clock(mut event: Event) -> Event {
 }
 
 /// What there is to tell of a frame that was decided so.
-pub fn expected(frame: &[u8], decision: &Decision) -> Vec<Event> {
-    connection(frame, decision).into_iter().chain(packet(frame, decision)).collect()
+pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<Event> {
+    connection(frame, decision).into_iter().chain(packet(frame, decision, after)).collect()
 }
 
 fn connection(frame: &[u8], decision: &Decision) -> Option<Event> {
@@ -51,10 +52,18 @@ fn connection(frame: &[u8], decision: &Decision) -> Option<Event> {
     }))
 }
 
-fn packet(frame: &[u8], decision: &Decision) -> Option<Event> {
-    let clients = watch().clients;
-    let Glance { src, dst, protocol, tcp_flags, len } = Glance::of(frame)?;
-    (clients.contains(&src.ip()) || clients.contains(&dst.ip())).then_some(Event::Packet(PacketEvent {
+fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<Event> {
+    let is_watched = |end: SocketAddr| watch().clients.contains(&end.ip());
+    let Glance { src, mut dst, protocol, tcp_flags, len } = Glance::of(frame)?;
+    let mut is_told = is_watched(src) || is_watched(dst);
+    if !is_told
+        && (FIRST_PORT..FIRST_PORT + PORTS as u16).contains(&dst.port())
+        && matches!(decision.reason, Reason::Answered | Reason::ByHost)
+    {
+        dst = Glance::of(after)?.dst;
+        is_told = is_watched(dst);
+    }
+    is_told.then_some(Event::Packet(PacketEvent {
         at_ns: 0,
         src,
         dst,
