@@ -157,7 +157,7 @@ fn encode_told(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Res
         encoder.encode_descriptor("decide", help, Some(&Unit::Seconds), MetricType::Histogram)?;
     for (mechanism, deciding) in &status.deciding {
         let buckets: Vec<_> =
-            deciding.within.iter().map(|(bound, count)| (bound.unwrap_or(f64::MAX), *count)).collect();
+            deciding.within.iter().map(|(bound, count)| (bound.unwrap_or(f64::INFINITY), *count)).collect();
         metric.encode_family(&[("mechanism", mechanism.as_str())])?.encode_histogram::<NoLabelSet>(
             deciding.seconds,
             deciding.count,

@@ -259,23 +259,21 @@ fn a_director_that_was_killed_notes_on(engine: &str) -> Result<()> {
 
 /// Each is a line, or counted as lost.
 fn many_are_noted(engine: &str) -> Result<()> {
-    const CONNECTIONS: u64 = 1_000;
-    let handoff =
-        noted(farm(engine, 2, &[route("path = \"/2k\"", &["web1"]), route("path = \"/wh?\"", &["web2"])])?)?;
+    const USERS: usize = 8;
+    const EACH: u64 = 50;
+    let routes = [route("path = \"/2k\"", &["web1"]), route("path = \"/wh?\"", &["web2"])];
+    let handoff = noted(farm(engine, 2, &routes)?)?;
     let to = |path: &str| {
-        let load = Load {
-            keep_alive: false,
-            connections: 8,
-            requests: Some(CONNECTIONS / 2),
-            ..Load::to(handoff.service(Family::V4))
-        };
-        Load { path: path.to_owned(), ..load }.start_on(handoff.client())
+        let service = handoff.service(Family::V4);
+        let load =
+            Load { connections: USERS, path: path.to_owned(), requests: Some(EACH), ..Load::to(service) };
+        load.start_on(handoff.client())
     };
     for load in [to("/2k"), to("/who")] {
         unbroken(load.join()?)?;
     }
     let noted = || Ok(handoff.evener.status()?.access_log);
-    let all = |log: &AccessLog| log.written + log.lost == CONNECTIONS;
+    let all = |log: &AccessLog| log.written + log.lost == 2 * USERS as u64 * EACH;
     let log = wait::for_value(wait::LONG, noted, all)?.map_err(|log| anyhow::anyhow!("{log:?}"))?;
     let text = fs::read_to_string(log_of(&handoff))?;
     assert_eq!(text.lines().count() as u64, log.written);
