@@ -78,68 +78,66 @@ fn steady(line: &Value) -> Result<Value> {
 }
 
 /// What is to be said, in how many bytes at a time, the answer's status, and the line.
-type Case<'a> = (&'a [u8], usize, u16, Value);
+struct Case {
+    says: Vec<u8>,
+    pieces: usize,
+    status: u16,
+    line: Value,
+}
 
-fn what_was_asked_is_in_the_log(engine: &str) -> Result<()> {
-    let handoff = noted(farm(engine, 2, &images())?)?;
+fn case(says: impl AsRef<[u8]>, pieces: usize, status: u16, line: Value) -> Case {
+    Case { says: says.as_ref().to_vec(), pieces, status, line }
+}
+
+/// The line of a request for an image, which is `web2`'s.
+fn image(host: &str, path: &str, mechanism: &str) -> Value {
+    json!({"service": "web", "kind": "http", "method": "GET", "host": host, "path": path, "route": 1,
+        "server": "web2", "mechanism": mechanism})
+}
+
+fn cases() -> [Case; 6] {
     let plain = get("www.example.com", "/img/a.png?x=%41");
-    let odd = get("WWW.example.com:80", "/%69mg/a");
-    let cases: [Case<'_>; 6] = [
-        (
-            plain.as_bytes(),
+    let refused = |status: u16, host: Option<&str>, path: &str| {
+        let mut line = json!({"service": "web", "kind": "http", "method": "GET", "path": path, "route": null,
+            "server": null, "mechanism": "refused", "status": status});
+        if let Some(host) = host {
+            line["host"] = host.into();
+        }
+        line
+    };
+    [
+        case(&plain, 4_096, 404, image("www.example.com", "/img/a.png?x=%41", "kernel")),
+        case(&plain, 30, 404, image("www.example.com", "/img/a.png?x=%41", "asked")),
+        case(
+            get("WWW.example.com:80", "/%69mg/a"),
             4_096,
             404,
-            json!({"service": "web", "kind": "http", "method": "GET", "host": "www.example.com",
-                "path": "/img/a.png?x=%41", "route": 1, "server": "web2", "mechanism": "kernel"}),
+            image("WWW.example.com:80", "/%69mg/a", "asked"),
         ),
-        (
-            odd.as_bytes(),
-            4_096,
-            404,
-            json!({"service": "web", "kind": "http", "method": "GET", "host": "WWW.example.com:80",
-                "path": "/%69mg/a", "route": 1, "server": "web2", "mechanism": "asked"}),
-        ),
-        (
-            plain.as_bytes(),
-            30,
-            404,
-            json!({"service": "web", "kind": "http", "method": "GET", "host": "www.example.com",
-                "path": "/img/a.png?x=%41", "route": 1, "server": "web2", "mechanism": "asked"}),
-        ),
-        (
-            b"GET /b HTTP/1.1\r\nA: b\r\n\r\n",
-            4_096,
-            400,
-            json!({"service": "web", "kind": "http", "method": "GET", "path": "/b", "route": null, "server": null,
-                "mechanism": "refused", "status": 400}),
-        ),
-        (
-            b"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n",
-            4_096,
-            421,
-            json!({"service": "web", "kind": "http", "method": "GET", "host": "a", "path": "http://b/",
-                "route": null, "server": null, "mechanism": "refused", "status": 421}),
-        ),
+        case(b"GET /b HTTP/1.1\r\nA: b\r\n\r\n", 4_096, 400, refused(400, None, "/b")),
+        case(b"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", 4_096, 421, refused(421, Some("a"), "http://b/")),
         // who would write lines of his own
-        (
+        case(
             b"GET /\",\r{}\xff\x1b[2J HTTP/1.1\r\nHost: \"a\r\n\r\n",
             4_096,
             400,
-            json!({"service": "web", "kind": "http", "method": "GET", "host": "\"a", "path": "/\",\r{}\\xff\u{1b}[2J",
-                "route": null, "server": null, "mechanism": "refused", "status": 400}),
+            refused(400, Some("\"a"), "/\",\r{}\\xff\u{1b}[2J"),
         ),
-    ];
+    ]
+}
+
+fn what_was_asked_is_in_the_log(engine: &str) -> Result<()> {
+    let handoff = noted(farm(engine, 2, &images())?)?;
     let mut ports = 41_000..;
     let mut expected = BTreeMap::new();
     for family in Family::BOTH {
-        for (text, len, status, line) in &cases {
+        for Case { says, pieces, status, line } in cases() {
             let port = ports.next().context("no port left")?;
             let mut talk = Talk::open_from(handoff.client(), port, handoff.service(family))?;
-            talk.say_slowly(text, *len)?;
-            let reply = talk.reply().with_context(|| text.escape_ascii().to_string())?;
-            assert_eq!(reply.status, *status, "{}", text.escape_ascii());
-            expected
-                .insert(SocketAddr::new(handoff.client().address_in(family), port).to_string(), line.clone());
+            talk.say_slowly(&says, pieces)?;
+            let reply = talk.reply().with_context(|| says.escape_ascii().to_string())?;
+            assert_eq!(reply.status, status, "{}", says.escape_ascii());
+            expected.insert(SocketAddr::new(handoff.client().address_in(family), port).to_string(), line);
         }
     }
     let lines = lines(&handoff, expected.len())?;
