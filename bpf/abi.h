@@ -54,6 +54,12 @@
 #define HELD_FRAME_MAX 2048
 #define HELD_BYTES (1 << 20)
 
+/* dataplane/src/events.rs */
+#define CLIENTS_MAX 4
+#define HEAD_MAX 256
+/* Bytes of events on their way to their reader. */
+#define EVENT_BYTES (1 << 20)
+
 /* core/src/reason.rs */
 enum reason {
 	REASON_FORWARDED = 0,
@@ -328,6 +334,49 @@ struct held {
 	__u32 ifindex;
 	__u32 len;
 	__u8 frame[HELD_FRAME_MAX];
+};
+
+#define WATCH_CONNECTIONS 1
+#define WATCH_CLIENTS 2
+
+/* What is to be told. */
+struct watch {
+	__u64 what;
+	__u64 lost; /* events that found no room */
+	struct ip client[CLIENTS_MAX]; /* of IPv4 mapped; each place has one, if any has */
+};
+
+enum event_kind {
+	EVENT_CONNECTION = 1,
+	EVENT_PACKET = 2,
+};
+
+/* dataplane/src/events.rs, Told; what is held is dropped here */
+enum told_verdict {
+	TOLD_FORWARD = 0,
+	TOLD_PASS = 1,
+	TOLD_DROP = 2,
+};
+
+/* What `events` carries: of a packet without a head, of a connection with as much as there is. */
+struct event {
+	__u64 at_ns;
+	struct ip src, dst;
+	__be16 src_port, dst_port;
+	__u32 took_ns;
+	__u16 server;
+	__u16 route; /* or NO_ROUTE */
+	__u16 len; /* of the IP packet */
+	__u8 kind;
+	__u8 v6;
+	__u8 verdict;
+	__u8 reason;
+	__u8 beside; /* a reason, or 0 */
+	__u8 protocol;
+	__u8 flags;
+	__u8 pad;
+	__u16 head_len;
+	__u8 head[HEAD_MAX];
 };
 
 /* Value of `server_stats`, per CPU; index: server slot. */

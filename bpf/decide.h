@@ -3,8 +3,8 @@
 #ifndef EVENER_DECIDE_H
 #define EVENER_DECIDE_H
 
-#include "handoff.h"
 #include "icmp.h"
+#include "tell.h"
 
 /* Sends a client's packet to the server that was chosen for it, with all that there may be to do. */
 __attribute__((noinline)) int send_far(context *ctx, struct scratch *at)
@@ -170,6 +170,15 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 /* An IPv4 packet with a request. */
 #define LONG_ENOUGH (sizeof(struct iphdr) + sizeof(struct tcphdr) + REQUEST_MIN)
 
+/* For who is told of it; what is most is told to nobody. */
+static __always_inline void note_server(const struct packet *packet, __u16 server)
+{
+	struct scratch *at = packet->at ? packet->at : scratch_here();
+
+	if (at)
+		at->journey.server = server;
+}
+
 /* `is_most` where the packet is one of what is most, for which the verifier has patience. */
 static __always_inline int decide_segment(context *ctx, const struct packet *packet, const struct vip *vip,
 					  bool is_most)
@@ -210,6 +219,8 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	}
 	if (!server)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	if (!is_most)
+		note_server(packet, choice.server);
 	return send_segment(ctx, packet, &flow, &choice, server);
 }
 
@@ -305,12 +316,8 @@ static __always_inline int decide_most(context *ctx)
 }
 
 /* Goes on with what is left to do. */
-static __always_inline int finish(context *ctx, int step)
+static __always_inline int go_on(context *ctx, struct scratch *at, int step)
 {
-	struct scratch *at = scratch_here();
-
-	if (!at)
-		return VERDICT_DROP;
 	if (step == STEP_ANY)
 		step = decide_any(ctx);
 	if (step == STEP_SOLICITATION)
@@ -330,7 +337,7 @@ static __always_inline int finish(context *ctx, int step)
 	if (step == STEP_GREET)
 		return greet(ctx, at);
 	if (step == STEP_BEGIN)
-		step = begin(ctx, at);
+		step = watched() & WATCH_CONNECTIONS ? begin_told(ctx, at) : begin(ctx, at);
 	else if (step == STEP_AGAIN)
 		step = again(ctx, at);
 	if (step == STEP_RESET)
@@ -344,10 +351,28 @@ static __always_inline int finish(context *ctx, int step)
 	return step;
 }
 
+/* The same to its end, which is told where somebody wants to know. */
+static __always_inline int finish(context *ctx, int step)
+{
+	struct scratch *at = scratch_here();
+	int verdict;
+
+	if (!at)
+		return VERDICT_DROP;
+	verdict = go_on(ctx, at, step);
+	if (at->journey.tells)
+		tell(ctx, at, verdict);
+	return verdict;
+}
+
 static __always_inline int decide(context *ctx)
 {
-	int verdict = decide_most(ctx);
+	int verdict = STEP_ANY;
 
+	if (is_traced(ctx))
+		frame_begin(ctx);
+	else
+		verdict = decide_most(ctx);
 	return verdict < STEP_ANY ? verdict : finish(ctx, verdict);
 }
 

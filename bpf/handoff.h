@@ -78,7 +78,7 @@ static __always_inline __u64 keep(const struct flow *flow, struct found *found)
 }
 
 /* On the way of a connection that is at work. */
-static __always_inline int go_on(struct journey *journey, const struct flow *flow, struct found *found)
+static __always_inline int keep_on(struct journey *journey, const struct flow *flow, struct found *found)
 {
 	journey->session = keep(flow, found);
 	journey->server = value_server(found->value);
@@ -151,7 +151,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		journey->server = value_server(found.value);
 		return STEP_AGAIN;
 	}
-	return go_on(journey, &flow, &found);
+	return keep_on(journey, &flow, &found);
 }
 
 /* Whether a server answers what a segment of its connection may ask for. What doesn't begin like a request is part of
@@ -185,7 +185,7 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	/* What was asked about is sent once more as the first segment, when the connection moves or by the client. */
 	if (answers(ctx, at, handoff) || is_answer(at))
-		return go_on(&at->journey, &flow, &found);
+		return keep_on(&at->journey, &flow, &found);
 	change_session(&found, value_in(&flow, at->journey.server, STATE_CLOSING));
 	at->journey.beside = REASON_ELSEWHERE;
 	return STEP_RESET;

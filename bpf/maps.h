@@ -62,6 +62,9 @@ __u64 cookies[2 * COOKIE_KEYS + 1] TABLE(cookies);
 /* core/src/strays.rs: part of a flow's hash, above the tick it was first met at. */
 __u64 strays[STRAY_PLACES] TABLE(strays);
 
+/* What is to be told: see tell.h. */
+struct watch watch TABLE(watch);
+
 struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 
 struct server servers[SERVER_SLOTS] TABLE(servers);
@@ -154,6 +157,12 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, HELD_BYTES);
 } held SEC(".maps");
+
+/* What is told of packets and connections, on its way to who wants to know. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, EVENT_BYTES);
+} events SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -98,6 +98,7 @@ struct journey {
 	__u8 new_session;
 	__u8 reason; /* counted in the place of the server, or 0 */
 	__u8 beside; /* a reason counted beside the verdict, or 0 */
+	__u8 tells; /* what is to be told in the end */
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
 	__u16 arrival;
@@ -219,6 +220,18 @@ enum step {
 	STEP_TOO_BIG,
 };
 
+#define TELLS_PACKET 1
+#define TELLS_CONNECTION 2
+#define TELLS_ANSWER 4 /* if it goes to a client that is watched */
+
+/* What there is to tell of a packet: see tell.h. */
+struct told {
+	__u8 reason, beside;
+	__u64 counts[REASON_MAX]; /* before it was decided */
+	struct event packet;
+	struct event connection; /* `at_ns` is when it began to be decided */
+};
+
 struct scratch {
 	struct journey journey;
 	struct way_back back;
@@ -242,6 +255,7 @@ struct scratch {
 	__u8 options[80]; /* TCP_OPTIONS_MAX, and room for a mask */
 	struct tcp_answer answer;
 	struct reading reading;
+	struct told told;
 };
 
 struct {

@@ -4,6 +4,7 @@
 //! space on AF_PACKET rings. Both keep their sessions in the same table in shared memory, so listing and
 //! sweeping are the same code too. This crate holds all of the project's unsafe code.
 
+pub mod events;
 pub mod link;
 pub mod packet;
 pub mod repair;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 
 use evener_core::decide::{Memory, Reason};
 use evener_core::tables::{Delta, Tables};
+
+use events::{Events, Watch};
 
 /// What carries decisions out.
 pub trait Engine: Send {
@@ -56,6 +59,19 @@ pub trait Engine: Send {
     /// # Errors
     /// When the kernel refuses.
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
+
+    /// From now on tells this, and nothing else. Until then a data plane that outlived its daemon goes on with what that one
+    /// had asked for; what found room since is there to be read.
+    ///
+    /// # Errors
+    /// More clients than can be watched.
+    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError>;
+
+    /// Where to read what is told. There is one reader: who asks again gets an error.
+    ///
+    /// # Errors
+    /// When there is a reader already, or the kernel refuses.
+    fn events(&mut self) -> Result<Box<dyn Events>, EngineError>;
 
     /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its daemon.
     ///

@@ -2,6 +2,7 @@
 
 mod request;
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{ExitCode, Termination};
@@ -82,6 +83,8 @@ pub enum Command {
     Sessions(Sessions),
     /// Say which server a flow or a request gets, and why
     Explain(Explain),
+    /// Follow a client's packets and connections while they are served
+    Trace(Trace),
     /// Look for what is wrong with host, network and servers
     Doctor(Doctor),
     /// Send a server no new sessions; those it has go on
@@ -238,6 +241,26 @@ pub struct Explain {
     pub view: View,
 }
 
+/// `evener trace`
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// The client, on all its ports or on one
+    #[arg(value_name = "IP[:PORT]")]
+    pub client: Client,
+    /// End after this many seconds
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<u64>,
+    /// End after this many lines
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Print JSON instead, an object a line
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the daemon.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
 /// A transport on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
@@ -311,6 +334,15 @@ pub struct Client {
     pub address: IpAddr,
     /// Its port; `None` for any.
     pub port: Option<u16>,
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.address, port).fmt(f),
+            None => self.address.fmt(f),
+        }
+    }
 }
 
 impl FromStr for Client {

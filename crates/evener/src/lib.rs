@@ -12,5 +12,6 @@ pub mod doctor;
 mod handoff;
 pub mod network;
 pub mod probe;
+mod record;
 pub mod secret;
 mod spelling;

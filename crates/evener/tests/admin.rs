@@ -13,7 +13,9 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use evener::admin::views::{Dispatch, Explanation, Host, Server, Service, Session, Status};
+use evener::admin::views::{
+    AccessLog, Deciding, Dispatch, Explanation, Host, Server, Service, Session, Status, Traced,
+};
 use evener::admin::{self, metrics};
 use evener::control::request::{Flow, Handle, Request, Subject};
 use serde_json::{Value, json};
@@ -43,7 +45,14 @@ fn status() -> Status {
         interfaces: vec!["eth0".into()],
         peers: counts(&[("accepted", 77), ("forged", 3)]),
         asked: counts(&[("given", 5)]),
+        access_log: AccessLog { path: Some("/var/log/evener/access.log".into()), written: 12, lost: 1 },
+        traces: 2,
+        deciding: [("kernel".to_owned(), deciding())].into(),
     }
+}
+
+fn deciding() -> Deciding {
+    Deciding { count: 5, seconds: 0.25, within: vec![(Some(1e-6), 3), (Some(0.1), 1), (None, 1)] }
 }
 
 fn services() -> Vec<Service> {
@@ -175,6 +184,16 @@ async fn control(mut requests: mpsc::Receiver<Request>) {
                 "nobody" => Err(format!("Service {service} has no server {server}.")),
                 _ => Ok(format!("{service:?} {server:?} drains: {drain}.")),
             })),
+            // Three lines, and then no more for as long as somebody listens.
+            Request::Trace(client, answer) if client.port.is_none() => {
+                let (lines, receiver) = mpsc::channel(8);
+                for count in 1..=3 {
+                    lines.try_send(Traced::Lost { count }).unwrap();
+                }
+                tokio::spawn(async move { lines.closed().await });
+                drop(answer.send(Ok(receiver)));
+            }
+            Request::Trace(_, answer) => drop(answer.send(Err("no \u{1b}[2Jmore".into()))),
             Request::Reload(answer) => {
                 drop(answer.send(Err("evener.toml: 1 error\n  | here".into())));
             }
@@ -449,6 +468,13 @@ fn metrics_are_the_views() {
         ("evener_host_load{host=\"web2\"}", 17.0),
         ("evener_host_addresses{host=\"web2\"}", 1.0),
         ("evener_reloads_total", 3.0),
+        ("evener_access_log_written_total", 12.0),
+        ("evener_access_log_lost_total", 1.0),
+        ("evener_decide_seconds_count{mechanism=\"kernel\"}", 5.0),
+        ("evener_decide_seconds_sum{mechanism=\"kernel\"}", 0.25),
+        ("evener_decide_seconds_bucket{le=\"0.000001\",mechanism=\"kernel\"}", 3.0),
+        ("evener_decide_seconds_bucket{le=\"0.1\",mechanism=\"kernel\"}", 4.0),
+        ("evener_decide_seconds_bucket{le=\"+Inf\",mechanism=\"kernel\"}", 5.0),
         ("evener_reloads_refused_total", 2.0),
         ("evener_reload_failed", 1.0),
         ("evener_up_servers", 1.0),
@@ -502,6 +528,8 @@ fn people_see_tables() {
     reload failed:  evener.toml: 2 errors
                     second line
     asked:          5 given
+    access log:     /var/log/evener/access.log: 12 lines written, 1 lost
+    traces:         2
     packets:        1.2M forwarded, 7 no_server
     refused ARP:    2 own_mac
     datagrams:      77 accepted, 3 forged
@@ -605,4 +633,24 @@ fn the_doctor_looks_with_and_without_a_daemon() {
     let daemon = found.iter().find(|(check, ..)| check == "daemon").unwrap();
     assert_eq!((&*daemon.1, &*daemon.2), ("ok", "None runs in this network namespace."));
     assert!(found.iter().all(|(_, _, message)| message.contains('.')), "{found:?}");
+}
+
+#[test]
+fn a_trace_goes_on_until_somebody_hangs_up() {
+    let daemon = Daemon::start();
+    let lines = daemon.shown(&["trace", "198.51.100.7", "--count", "2"]);
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    let lines = daemon.shown(&["trace", "198.51.100.7", "--seconds", "1", "--json"]);
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, [1, 2, 3].map(|count| json!({"what": "lost", "count": count})));
+
+    let refused = daemon.command(&["trace", "198.51.100.7:40000"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("evener: no ?[2Jmore."), "{refused:?}");
+    let (status, message) = error(daemon.unix("GET", "/v1/trace?client=198.51.100.7:40000"));
+    assert!(status == 503 && message.ends_with("more."), "{status} {message}");
+    let (status, message) = error(daemon.unix("GET", "/v1/trace?client=nobody"));
+    assert!(status == 400 && message.contains("write an address"), "{status} {message}");
+    // Who reaches the port is not to see what clients ask for.
+    assert_eq!(error(daemon.tcp("GET", "/v1/trace?client=198.51.100.7")).0, 404);
 }

@@ -31,6 +31,7 @@ fn the_example_shows_the_defaults() {
     let same = config::parse(
         r#"
         engine.threads = 2
+        log.access = "/var/log/evener/access.log"
         farm.secret_file = "/etc/evener/farm.key"
         farm.directors = ["192.0.2.2", "2001:db8::2"]
         [[service]]

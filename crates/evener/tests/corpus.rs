@@ -61,6 +61,7 @@ fn line() -> impl Strategy<Value = String> {
         "[service.health]",
         "[service.timeouts]",
         "[admin]",
+        "[log]",
         "[dns]",
         "name",
         "address",
@@ -84,6 +85,7 @@ fn line() -> impl Strategy<Value = String> {
         "health",
         "service",
         "interfaces",
+        "access",
     ]);
     let value = prop::sample::select(vec![
         "",

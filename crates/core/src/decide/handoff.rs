@@ -3,8 +3,8 @@
 //! (LCCP, section 3.1; here without a word to the server).
 
 use super::choose::{Choice, Flow, follow};
-use super::{Decision, Knowledge, Memory, Reason, Verdict, carry};
-use crate::content::{Found, Reading, begins_request, read};
+use super::{Begun, Decision, Knowledge, Memory, Reason, Verdict, carry};
+use crate::content::{Found, NO_ROUTE, Reading, begins_request, read};
 use crate::cookie::{Ends, Terms};
 use crate::packet::Packet;
 use crate::parse::{Segment, TcpHeader};
@@ -156,43 +156,50 @@ fn begin(
             _ => reset(packet, segment),
         };
     }
-    let (server, beside) = choose(known, flow, wants);
+    let (begun, beside) = choose(known, flow, wants);
+    let server = begun.server;
+    let by_nobody = |decision| Decision { begun: Some(Begun::BY_NOBODY), ..decision };
     if server == NO_SERVER {
-        return Decision::drop(Reason::NoServer);
+        return by_nobody(Decision::drop(Reason::NoServer));
     }
     let value = flow.value(server, State::Established);
     let sessions = &known.memory.sessions;
     match found {
         // Changed by another CPU meanwhile: the client's segment comes again.
-        Some(found) if !sessions.change(found, value) => return Decision::drop(Reason::NoSession),
+        Some(found) if !sessions.change(found, value) => {
+            return by_nobody(Decision::drop(Reason::NoSession));
+        }
         Some(_) => {}
         // The next segment would find nobody.
         None if sessions.insert(flow.key, flow.hash, value, flow.now).is_err() => {
-            return Decision { beside: Some(Reason::TableFull), ..reset(packet, segment) };
+            return by_nobody(Decision { beside: Some(Reason::TableFull), ..reset(packet, segment) });
         }
         None => {}
     }
     let choice = Choice { server, new_session: true, beside, session: Some(value) };
-    carry(known, packet, segment, flow, &choice)
+    Decision { begun: Some(begun), ..carry(known, packet, segment, flow, &choice) }
 }
 
 /// The server for what a client wants, or this host's own process where that isn't plain, or nobody serves it.
-fn choose(known: &Knowledge<'_>, flow: &Flow<'_>, wants: &[u8]) -> (u16, Option<Reason>) {
+fn choose(known: &Knowledge<'_>, flow: &Flow<'_>, wants: &[u8]) -> (Begun, Option<Reason>) {
     let Knowledge { tables, memory, .. } = known;
     let routes = tables.routes.get(&flow.vip.service);
-    let server = match (read(wants), routes) {
+    let chosen = match (read(wants), routes) {
         (Reading::Asked(asked), Some(routes)) => match routes.find(&asked) {
-            Found::Ring { ring, .. } => {
+            Found::Ring { route, ring } => {
                 let hash = flow.key.ring_hash(memory.ring_seed);
-                select(tables, memory.counts, ring, flow.vip.pick, hash)
+                let server = select(tables, memory.counts, ring, flow.vip.pick, hash);
+                Begun { server, route: (route != NO_ROUTE).then_some(route) }
             }
-            Found::Ask => NO_SERVER,
+            Found::Ask => Begun::BY_NOBODY,
         },
-        _ => NO_SERVER,
+        _ => Begun::BY_NOBODY,
     };
     match flow.vip.handoff {
-        Some(handoff) if server == NO_SERVER => (handoff.asker, Some(Reason::Asked)),
-        _ => (server, None),
+        Some(handoff) if chosen.server == NO_SERVER => {
+            (Begun { server: handoff.asker, route: None }, Some(Reason::Asked))
+        }
+        _ => (chosen, None),
     }
 }
 

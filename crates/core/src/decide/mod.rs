@@ -85,11 +85,26 @@ pub struct Decision {
     pub new_session: bool,
     /// [`Reason::TableFull`], [`Reason::NoSession`] or [`Reason::SecondChance`], counted beside `reason`.
     pub beside: Option<Reason>,
+    /// Of a packet with which a client said what it wants: who was to have the connection. Nothing is counted by it.
+    pub begun: Option<Begun>,
+}
+
+/// Who was given a connection for what its client said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// The server or asker that has the connection from now on, or [`NO_SERVER`].
+    pub server: u16,
+    /// The number of the route that chose it; `None` where none did.
+    pub route: Option<u16>,
+}
+
+impl Begun {
+    const BY_NOBODY: Begun = Begun { server: NO_SERVER, route: None };
 }
 
 impl Decision {
     const fn of(verdict: Verdict, reason: Reason) -> Self {
-        Decision { verdict, reason, server: NO_SERVER, new_session: false, beside: None }
+        Decision { verdict, reason, server: NO_SERVER, new_session: false, beside: None, begun: None }
     }
     const fn pass(reason: Reason) -> Self {
         Decision::of(Verdict::Pass, reason)
@@ -216,5 +231,6 @@ fn carry(
         server: choice.server,
         new_session: choice.new_session,
         beside: choice.beside,
+        begun: None,
     }
 }

@@ -3,10 +3,12 @@
 //! Order matters and the C keeps the same one: what can't be for a service address is left to the
 //! host's own stack, whatever its faults; what is for one and is malformed is dropped and counted.
 
+mod glance;
 mod icmp;
 mod ip;
 mod tcp;
 
+pub use glance::Glance;
 pub(crate) use tcp::option as tcp_option;
 pub use tcp::{TcpHeader, TcpOptions};
 

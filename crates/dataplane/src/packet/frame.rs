@@ -9,7 +9,9 @@ use super::outbox::{Exits, Filling, Outbox, l3_of, make_local};
 use super::ring::{RESERVE, VLAN_LEN};
 use super::segments::{Gathered, Segments, finish_checksum};
 use super::tally::Tally;
+use super::tell::{Before, Teller};
 use super::virtio::{VIRTIO_LEN, Virtio};
+use crate::events::Watch;
 use crate::waiting::Room;
 
 /// What every frame meets.
@@ -22,6 +24,8 @@ pub(super) struct Surroundings<'a> {
     /// The loopback interface, by which frames go up the host's own stack.
     pub(super) loopback: u32,
     pub(super) now: u32,
+    pub(super) watch: &'a Watch,
+    pub(super) teller: &'a Teller,
 }
 
 /// What working on frames uses up and makes anew.
@@ -94,7 +98,11 @@ pub(super) fn work<'f>(
     }
     packet.segment_len = virtio.segment_len();
     let len = packet.frame().len();
+    let before = Before::of(around.watch, around.tables, &packet);
     let decision = decide(around.tables, around.memory, &mut packet, around.now);
+    if let Some(before) = before {
+        around.teller.tell(around.watch, before, &decision, packet.frame());
+    }
     if decision.verdict == Verdict::Hold {
         let held = tools.room.hold(packet.frame(), around.ingress, around.now);
         tools.tally.reason(if held { decision.reason } else { Reason::FragmentLost });

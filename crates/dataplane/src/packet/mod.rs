@@ -14,6 +14,7 @@ mod ring;
 mod segments;
 mod store;
 mod tally;
+mod tell;
 mod virtio;
 mod worker;
 
@@ -30,11 +31,13 @@ use evener_core::sessions::Seed;
 use evener_core::tables::{Delta, SERVER_SLOTS, Tables};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
+use crate::events::{Events, Watch};
 use crate::routes::HostRoutes;
 use crate::{Counters, Engine, EngineError};
 use fragments::FirstFragments;
 use guard::Guard;
 use store::Store;
+use tell::Told;
 use worker::{Common, Workers};
 
 pub(crate) use virtio::VIRTIO_LEN;
@@ -67,6 +70,8 @@ pub struct PacketEngine {
     guard: Guard,
     threads: usize,
     running: Option<Tables>,
+    /// Until somebody asks for it.
+    told: Option<Told>,
 }
 
 /// Clears what a packet engine that is gone left for its successor, which now is another engine.
@@ -94,12 +99,14 @@ impl PacketEngine {
         let routes = HostRoutes::open(ROUTES_MAX)
             .map_err(|error| EngineError::system("asking for routes", "access to netlink", error))?;
         let (store, running) = Store::open(&options)?;
+        let (teller, told) = tell::channel();
         let common = Arc::new(Common {
             tables: ArcSwap::default(),
             store,
             fragments: FirstFragments::default(),
             routes,
             loopback,
+            teller,
         });
         Ok(PacketEngine {
             common,
@@ -107,6 +114,7 @@ impl PacketEngine {
             guard: Guard::default(),
             threads: options.threads.max(1),
             running,
+            told: Some(told),
         })
     }
 
@@ -168,6 +176,17 @@ impl Engine for PacketEngine {
             self.common.store.server(slot).iter().for_each(|count| count.store(0, Relaxed));
         }
         Ok(())
+    }
+
+    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
+        watch.check()?;
+        self.common.teller.watch.store(Arc::new(watch.clone()));
+        Ok(())
+    }
+
+    fn events(&mut self) -> Result<Box<dyn Events>, EngineError> {
+        let told = self.told.take().ok_or_else(crate::events::read_already)?;
+        Ok(Box::new(told))
     }
 
     /// Without its daemon this engine sends nothing on. With `keep`, the session file and the guard stay for the

@@ -20,6 +20,7 @@ use super::frame::{Surroundings, Tools, work};
 use super::outbox::{BATCH, Exits, Outbox};
 use super::ring::{Content, RESERVE, Received, Ring, VLAN_LEN};
 use super::store::Store;
+use super::tell::Teller;
 use super::virtio::VIRTIO_LEN;
 use crate::now_ticks;
 use crate::routes::HostRoutes;
@@ -39,6 +40,7 @@ pub(super) struct Common {
     pub(super) routes: HostRoutes,
     /// The loopback interface, by which frames go up the host's own stack.
     pub(super) loopback: u32,
+    pub(super) teller: Teller,
 }
 
 impl Common {
@@ -137,7 +139,7 @@ impl Worker {
     /// Works on what is there, up to a batch; returns how many frames that were.
     fn batch(&mut self, bench: &mut Bench) -> usize {
         let common = &*self.common;
-        let (tables, memory) = (common.tables.load(), common.memory());
+        let (tables, memory, watch) = (common.tables.load(), common.memory(), common.teller.watch.load());
         let around = Surroundings {
             tables: &tables,
             memory: &memory,
@@ -145,6 +147,8 @@ impl Worker {
             ingress: self.ifindex,
             loopback: common.loopback,
             now: now_ticks(),
+            watch: &watch,
+            teller: &common.teller,
         };
         let Bench { outbox, tools, large, looked } = bench;
         let mut large = large.iter_mut();

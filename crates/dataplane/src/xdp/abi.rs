@@ -27,10 +27,12 @@ mod director {
 
 use director::types as c;
 
+mod events;
 mod handoff;
 #[cfg(test)]
 mod tests;
 
+pub(super) use events::{LOST_WORD, WATCH_CLIENTS, WATCH_WORDS, event_of, watch};
 pub(super) use handoff::{
     HANDOFF_WORDS, InForce, generation_of, handoff, handoff_of, route_entry, route_key,
 };

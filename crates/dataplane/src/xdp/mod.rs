@@ -8,6 +8,7 @@ pub(crate) mod abi;
 mod apply;
 mod attach;
 mod bench;
+mod events;
 mod held;
 mod memory;
 mod peers;
@@ -25,6 +26,7 @@ use evener_core::sessions::Seed;
 use evener_core::tables::{Delta, Tables};
 use nix::net::if_::if_indextoname;
 
+use crate::events::{Events, Watch};
 use crate::{Counters, Engine, EngineError};
 use attach::Link;
 use held::HeldFrames;
@@ -58,6 +60,8 @@ pub struct XdpEngine {
     /// From when the first interface is attached.
     held: Option<HeldFrames>,
     running: Option<Tables>,
+    /// Whether somebody reads what is told.
+    is_read: bool,
 }
 
 impl XdpEngine {
@@ -96,7 +100,15 @@ impl XdpEngine {
             std::fs::create_dir_all(dir).map_err(failed)?;
             program.pin_maps(dir)?;
         }
-        Ok(XdpEngine { program, mode: options.mode, pins: options.pins, links, held: None, running })
+        Ok(XdpEngine {
+            program,
+            mode: options.mode,
+            pins: options.pins,
+            links,
+            held: None,
+            running,
+            is_read: false,
+        })
     }
 
     /// [`Engine::apply`] without attaching to the interfaces that the tables name; fragments that are held stay
@@ -299,6 +311,21 @@ impl Engine for XdpEngine {
             held.reset_server(slot);
         }
         self.program.reset_server(slot)
+    }
+
+    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
+        watch.check()?;
+        self.program.write_watch(watch);
+        Ok(())
+    }
+
+    fn events(&mut self) -> Result<Box<dyn Events>, EngineError> {
+        if self.is_read {
+            return Err(crate::events::read_already());
+        }
+        let reader = self.program.reader()?;
+        self.is_read = true;
+        Ok(Box::new(reader))
     }
 
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError> {

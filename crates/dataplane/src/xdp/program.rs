@@ -32,7 +32,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 28] = [
+pub(super) const PINNED: [&str; 30] = [
     "about",
     "commit",
     "vips",
@@ -57,6 +57,8 @@ pub(super) const PINNED: [&str; 28] = [
     "ports",
     "fragments",
     "held",
+    "events",
+    "watch",
     "active",
     "cursors",
     "server_stats",
@@ -94,6 +96,7 @@ pub(super) struct Program {
     pub(super) interfaces: Shared<AtomicU64>,
     pub(super) peers: Shared<AtomicU64>,
     pub(super) peers_in: Shared<AtomicU64>,
+    pub(super) watch: Shared<AtomicU64>,
     /// Which half of each service's rings is in force.
     pub(super) halves: BTreeMap<u16, u8>,
     pub(super) generations: Generations,
@@ -179,6 +182,7 @@ impl Program {
             previous: words("previous", abi::SERVICES_MAX * abi::PREVIOUS_WORDS)?,
             peers: words("peers", 2 * abi::PEER_PLACES)?,
             peers_in: words("peers_in", 1)?,
+            watch: words("watch", abi::WATCH_WORDS)?,
             rings: words("rings", 2 * abi::SERVICES_MAX * abi::RING_WORDS)?,
             servers: words("servers", SERVER_SLOTS * abi::SERVER_WORDS)?,
             vips: words("vips", 2 * abi::VIP_PLACES * abi::VIP_WORDS)?,
@@ -239,6 +243,11 @@ impl Program {
     /// A map, for who shall have one of his own.
     pub(super) fn map(&self, name: &str) -> Result<MapHandle, EngineError> {
         second(&self.maps[name])
+    }
+
+    /// What is to be told, and how much was lost, for who reads it.
+    pub(super) fn second_watch(&self) -> Result<Shared<AtomicU64>, EngineError> {
+        shared(&self.maps, "watch", abi::WATCH_WORDS)
     }
 
     /// The map as it is, for walking through it.

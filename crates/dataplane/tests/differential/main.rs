@@ -6,12 +6,14 @@ mod every_host;
 mod frames;
 mod handoff;
 mod payloads;
+mod told;
 mod world;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use evener_core::arrival::PASSED;
 use evener_core::cookie::Keys;
@@ -19,6 +21,7 @@ use evener_core::decide::{Decision, Memory, Reason, Verdict};
 use evener_core::fragments::Track;
 use evener_core::sessions::{Seed, Session};
 use evener_core::tables::{Delta, Tables};
+use evener_dataplane::events::Events;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError, ServerCounters};
 use nix::sched::{CloneFlags, unshare};
@@ -36,6 +39,8 @@ const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
 struct Kernel {
     engine: XdpEngine,
     hook: Hook,
+    events: RefCell<Box<dyn Events>>,
+    told: RefCell<usize>,
     reasons: BTreeMap<Reason, u64>,
     servers: BTreeMap<u16, ServerCounters>,
 }
@@ -54,7 +59,9 @@ impl Kernel {
             Ok(mut engine) => {
                 world::load(&mut engine);
                 let (reasons, servers) = Default::default();
-                Some(Kernel { engine, hook, reasons, servers })
+                engine.watch(&told::watch()).unwrap();
+                let events = RefCell::new(engine.events().unwrap());
+                Some(Kernel { engine, hook, events, told: RefCell::default(), reasons, servers })
             }
             Err(EngineError::Privilege { what, capability }) => {
                 println!("skipped: {what} needs {capability}");
@@ -130,6 +137,11 @@ fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<Option<(Decision, 
         ran => ran.map_err(|error| TestCaseError::fail(error.to_string()))?,
     };
     let (decision, after) = core.decide(before);
+    let events = c.events.borrow_mut().read(Duration::ZERO).unwrap();
+    let told: Vec<_> = events.into_iter().map(told::without_clock).collect();
+    let expected = told::expected(before, &decision, &after);
+    *c.told.borrow_mut() += told.len();
+    prop_assert!(told == expected, "{hook:?}: told {told:02x?} instead of {expected:02x?} for {before:02x?}");
     prop_assert!(
         same_verdict(hook, decision.verdict, verdict),
         "{hook:?}: {decision:?} but {verdict:?} for {before:02x?}; the C counted {:?}",
@@ -371,6 +383,7 @@ fn what_finds_no_room_is_reset_alike() {
         assert_eq!(core.reasons, reasons);
         assert!(reasons[&Reason::TableFull] > 1000 && reasons[&Reason::Forwarded] > 500, "{reasons:?}");
         assert_eq!(reasons[&Reason::Reset], reasons[&Reason::TableFull]);
+        assert!(*c.told.borrow() > 8000, "each of these is told");
         assert_eq!(sessions(&core.memory(), NOW), sessions(&c.engine.memory(), c.engine.now()));
     }
 }

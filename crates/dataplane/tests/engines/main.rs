@@ -10,6 +10,7 @@ mod hosts;
 mod kernel;
 mod methods;
 mod raw_only;
+mod told;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evener_core::decide::Reason;
 use evener_core::farm::{Encapsulation, Protocol};
@@ -13,11 +13,12 @@ use evener_core::sessions::ticks;
 use evener_core::tables::{Behind, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_core::wire::Mac;
 use evener_dataplane::Engine;
+use evener_dataplane::events::{Event, Events, Watch};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::xdp::Mode;
 
-use crate::hosts::{Host, index_of, mac_of, run};
+use crate::hosts::{Host, SOON, index_of, mac_of, run};
 use crate::kernel::kernel_engine;
 use crate::{apply, count, options, session_file, skipped};
 
@@ -187,11 +188,14 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     if !source_nat {
         row.server.enter(|| run(&format!("ip route add {} via {}", row.client_address(), row.own())));
     }
-    let engine = row.start(kind, Way::Nat { to, own: row.own(), source_nat, mtu: 1500 });
+    let mut engine = row.start(kind, Way::Nat { to, own: row.own(), source_nat, mtu: 1500 });
     let guarded = engine.describe().contains("guarded by nftables");
     assert_eq!(guarded, kind == Kind::Packet, "{}", engine.describe());
     row.exchange(to, &data());
+    let client = row.client_address();
+    engine.watch(&Watch { connections: false, clients: [client].into() }).unwrap();
     row.exchange(to, b"and once more");
+    both_ways_are_told(engine.events().unwrap(), client);
     assert!(count(&*engine, Reason::Answered) > 0);
     // This engine doesn't rely on a MAC that the host only overheard, as IPv4's is here: the host asks first.
     assert!(v6 || guarded == (count(&*engine, Reason::ByHost) > 0));
@@ -200,6 +204,31 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     assert_eq!(memory.sessions.list(engine.now()).count(), 2);
     assert_eq!(memory.ports.taken(engine.now()), if source_nat { 2 } else { 0 });
     row.director.enter(|| engine.leave(false)).unwrap();
+}
+
+/// Whatever stands for the client on the way.
+fn both_ways_are_told(mut events: Box<dyn Events>, client: IpAddr) {
+    let (mut there, mut back) = (0, 0);
+    let end = Instant::now() + SOON;
+    // A connection is opened, and closed by both.
+    while (there < 4 || back < 3) && Instant::now() < end {
+        for event in events.read(Duration::from_millis(20)).unwrap() {
+            let Event::Packet(packet) = event else { panic!("{event:?}") };
+            match packet.reason {
+                Reason::Forwarded => {
+                    assert_eq!((packet.src.ip(), packet.dst.port(), packet.server), (client, 80, 1));
+                    there += 1;
+                }
+                Reason::Answered | Reason::ByHost => {
+                    assert_eq!((packet.dst.ip(), packet.src.port()), (client, 8080));
+                    back += 1;
+                }
+                // What neighbours say to one another.
+                _ => assert_ne!(packet.protocol, Protocol::Tcp.number(), "{packet:?}"),
+            }
+        }
+    }
+    assert!(there >= 4 && back >= 3, "{there} packets there, {back} back");
 }
 
 #[test]

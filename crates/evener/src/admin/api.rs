@@ -16,12 +16,12 @@ use evener_core::farm::Protocol;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::{metrics, views};
+use super::{metrics, trace, views};
 use crate::cli::Client;
 use crate::control::request::{Flow, Handle, Request, SessionFilter, Subject};
 
 /// How long the control loop may take for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to carry out another configuration.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(45);
 /// How long a daemon in good health takes at most.
@@ -46,8 +46,8 @@ pub struct Refusal {
 }
 
 #[derive(Clone, Debug)]
-struct Api {
-    control: Handle,
+pub(super) struct Api {
+    pub(super) control: Handle,
     /// The most sessions in one answer.
     sessions_max: usize,
 }
@@ -55,6 +55,7 @@ struct Api {
 /// Everything, for who may change the farm.
 pub(super) fn everything(control: Handle) -> Router {
     let routes = views_and_health()
+        .route("/v1/trace", get(trace::trace))
         .route("/v1/drain/{service}/{server}", post(drain))
         .route("/v1/undrain/{service}/{server}", post(undrain))
         .route("/v1/reload", post(reload));
@@ -89,7 +90,7 @@ fn with_fallbacks(routes: Router<Api>) -> Router<Api> {
 }
 
 /// An error as it is answered.
-struct Failure(StatusCode, String);
+pub(super) struct Failure(pub(super) StatusCode, pub(super) String);
 
 impl Failure {
     fn bad_request(message: impl Into<String>) -> Failure {
@@ -126,7 +127,7 @@ impl From<PathRejection> for Failure {
 type Answer<T> = Result<Json<T>, Failure>;
 
 /// Asks the control loop, and waits so long and no longer.
-async fn ask<T>(
+pub(super) async fn ask<T>(
     control: &Handle,
     timeout: Duration,
     request: impl FnOnce(oneshot::Sender<T>) -> Request,
@@ -178,10 +179,7 @@ async fn sessions(
     query: Result<Query<SessionsQuery>, QueryRejection>,
 ) -> Answer<Vec<views::Session>> {
     let Query(query) = query?;
-    let client = query.client.map(|text| {
-        text.parse::<Client>().map_err(|help| Failure::bad_request(format!("client is {text:?}: {help}.")))
-    });
-    let client = client.transpose()?;
+    let client = query.client.map(|text| client(&text)).transpose()?;
     let limit = query.limit.unwrap_or(usize::MAX).min(api.sessions_max);
     let filter = SessionFilter {
         service: query.service,
@@ -190,6 +188,10 @@ async fn sessions(
         limit: (limit < usize::MAX).then_some(limit),
     };
     Ok(Json(ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Sessions(filter, answer)).await?))
+}
+
+pub(super) fn client(text: &str) -> Result<Client, Failure> {
+    text.parse().map_err(|help| Failure::bad_request(format!("client is {text:?}: {help}.")))
 }
 
 #[derive(Debug, Deserialize)]
@@ -296,7 +298,7 @@ async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
 async fn no_such_path(request: HttpRequest) -> Failure {
     let message = format!(
         "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/sessions, /v1/explain, \
-         /metrics and /healthz.",
+         /metrics and /healthz, and on the admin socket /v1/trace.",
         request.uri().path()
     );
     Failure(StatusCode::NOT_FOUND, message)

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
-use axum::http::{Method, Request, StatusCode, header};
+use axum::body::{Body, BodyDataStream, Bytes, to_bytes};
+use axum::http::{Method, Request, Response, StatusCode, header};
+use futures_util::StreamExt;
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -42,6 +44,9 @@ pub enum ClientError {
         /// The socket.
         path: String,
     },
+    /// The daemon said no more.
+    #[error("the daemon has hung up: it has stopped, or was stopped")]
+    Ended,
     /// What came is no answer.
     #[error("the answer on {path} can't be understood: {why}; is the daemon of the same version?")]
     Garbled {
@@ -85,21 +90,46 @@ impl Client {
         self.ask(Method::POST, path).await
     }
 
+    /// Reads an answer that goes on and on, line by line.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub async fn follow(&self, path: &str) -> Result<Lines, ClientError> {
+        let late = |_| ClientError::Timeout { path: self.name() };
+        let begun = tokio::time::timeout(TIMEOUT, self.begin(Method::GET, path));
+        let response = begun.await.map_err(late)??;
+        let (status, body) = (response.status(), Body::new(response.into_body()));
+        if !status.is_success() {
+            let whole = tokio::time::timeout(TIMEOUT, self.whole(body));
+            return Err(self.refused(status, &whole.await.map_err(late)??));
+        }
+        Ok(Lines { body: body.into_data_stream(), rest: Vec::new() })
+    }
+
     async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
-        let (status, body) = match tokio::time::timeout(TIMEOUT, self.exchange(method, path)).await {
+        let exchange = async {
+            let response = self.begin(method, path).await?;
+            Ok((response.status(), self.whole(Body::new(response.into_body())).await?))
+        };
+        let (status, body) = match tokio::time::timeout(TIMEOUT, exchange).await {
             Ok(answer) => answer?,
             Err(_) => return Err(ClientError::Timeout { path: self.name() }),
         };
         if !status.is_success() {
-            return Err(match serde_json::from_slice::<Refusal>(&body) {
-                Ok(refusal) => ClientError::Refused(refusal.error),
-                Err(_) => self.garbled(status),
-            });
+            return Err(self.refused(status, &body));
         }
         serde_json::from_slice(&body).map_err(|error| self.garbled(error))
     }
 
-    async fn exchange(&self, method: Method, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
+    fn refused(&self, status: StatusCode, body: &[u8]) -> ClientError {
+        match serde_json::from_slice::<Refusal>(body) {
+            Ok(refusal) => ClientError::Refused(refusal.error),
+            Err(_) => self.garbled(status),
+        }
+    }
+
+    /// Asks, and has the beginning of the answer.
+    async fn begin(&self, method: Method, path: &str) -> Result<Response<Incoming>, ClientError> {
         let stream = UnixStream::connect(&self.path).await.map_err(|error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => ClientError::Forbidden { path: self.name() },
             _ => ClientError::NoDaemon { path: self.name() },
@@ -113,26 +143,44 @@ impl Client {
             .map_err(|error| self.garbled(error))?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.garbled(error))?;
-        let answer = async {
-            let response = sender.send_request(request).await.map_err(|error| self.garbled(error))?;
-            let status = response.status();
-            let body = to_bytes(Body::new(response.into_body()), ANSWER_BYTES).await;
-            Ok((status, body.map_err(|error| self.garbled(error))?))
-        };
-        // The connection moves the bytes while the answer is waited for; what ails it shows in the answer.
-        tokio::pin!(answer);
-        tokio::select! {
-            answer = &mut answer => answer,
-            _ = connection => answer.await,
-        }
+        // It moves the bytes while the answer is waited for; what ails it shows in the answer.
+        tokio::spawn(connection);
+        sender.send_request(request).await.map_err(|error| self.garbled(error))
+    }
+
+    async fn whole(&self, body: Body) -> Result<Bytes, ClientError> {
+        to_bytes(body, ANSWER_BYTES).await.map_err(|error| self.garbled(error))
     }
 
     fn name(&self) -> String {
         self.path.display().to_string()
     }
 
-    fn garbled(&self, why: impl ToString) -> ClientError {
+    pub(super) fn garbled(&self, why: impl ToString) -> ClientError {
         ClientError::Garbled { path: self.name(), why: why.to_string() }
+    }
+}
+
+/// An answer that goes on.
+#[derive(Debug)]
+pub struct Lines {
+    body: BodyDataStream,
+    /// What came behind the last line's end.
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    /// The next line; nothing if there are no more.
+    pub async fn next(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let rest = self.rest.split_off(end + 1);
+                return Some(std::mem::replace(&mut self.rest, rest));
+            }
+            // A connection that breaks ends the answer, too.
+            let piece = self.body.next().await?.ok()?;
+            self.rest.extend_from_slice(&piece);
+        }
     }
 }
 

@@ -1,18 +1,18 @@
 //! The commands that ask a running daemon.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::runtime::Runtime;
 
 use super::client::{Client, ClientError, escape};
-use super::{api::Done, table};
-use crate::cli::{Command, Drain, Exit, Explain, Protocol, Sessions, View};
+use super::{api::Done, table, trace};
+use crate::cli::{Admin, Command, Drain, Exit, Explain, Protocol, Sessions, View};
 use crate::control::paths;
 
-/// Carries out `status`, `services`, `servers`, `hosts`, `sessions`, `explain`, `drain`, `undrain` or `reload`, and says
-/// on stderr what went wrong if something did.
+/// Carries out `status`, `services`, `servers`, `hosts`, `sessions`, `explain`, `trace`, `drain`, `undrain` or `reload`,
+/// and says on stderr what went wrong if something did.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
         Command::Status(view) => ask(view, Order::Get, "/v1/status", table::status),
@@ -26,6 +26,8 @@ pub fn run(command: &Command) -> Exit {
         Command::Drain(args) => ask(&args.view, Order::Post, &drain("drain", args), done),
         Command::Undrain(args) => ask(&args.view, Order::Post, &drain("undrain", args), done),
         Command::Reload(view) => ask(view, Order::Post, "/v1/reload", done),
+        // Printed while it comes.
+        Command::Trace(args) => trace::run(args).map(|()| String::new()),
         _ => Err(CommandError::NotForDaemon),
     };
     match text.and_then(|text| print(&text).map_err(CommandError::Output)) {
@@ -39,7 +41,7 @@ pub fn run(command: &Command) -> Exit {
 
 /// Why a command has nothing to show.
 #[derive(Debug, thiserror::Error)]
-enum CommandError {
+pub(super) enum CommandError {
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error("the network namespace can't be told: {0}; is /proc mounted?")]
@@ -67,12 +69,8 @@ fn ask<T: DeserializeOwned + Serialize>(
     path: &str,
     show: fn(&T) -> String,
 ) -> Result<String, CommandError> {
-    let client = match &view.admin.socket {
-        Some(path) => Client::new(path),
-        None => Client::new(paths::admin_socket().map_err(CommandError::Namespace)?),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let answer: T = runtime.map_err(CommandError::Runtime)?.block_on(async {
+    let client = daemon(&view.admin)?;
+    let answer: T = runtime()?.block_on(async {
         match order {
             Order::Get => client.get(path).await,
             Order::Post => client.post(path).await,
@@ -82,6 +80,20 @@ fn ask<T: DeserializeOwned + Serialize>(
         true => Ok(serde_json::to_string_pretty(&answer).map_err(CommandError::Json)? + "\n"),
         false => Ok(show(&answer)),
     }
+}
+
+/// Where the daemon is asked.
+pub(super) fn daemon(admin: &Admin) -> Result<Client, CommandError> {
+    Ok(match &admin.socket {
+        Some(path) => Client::new(path),
+        None => Client::new(paths::admin_socket().map_err(CommandError::Namespace)?),
+    })
+}
+
+/// What it is waited for with.
+pub(super) fn runtime() -> Result<Runtime, CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(CommandError::Runtime)
 }
 
 fn done(done: &Done) -> String {
@@ -98,10 +110,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 }
 
 fn sessions(args: &Sessions) -> String {
-    let client = args.client.map(|client| match client.port {
-        Some(port) => SocketAddr::new(client.address, port).to_string(),
-        None => client.address.to_string(),
-    });
+    let client = args.client.map(|client| client.to_string());
     let limit = args.limit.map(|limit| limit.to_string());
     with_query("/v1/sessions", [("service", args.service.clone()), ("client", client), ("limit", limit)])
 }

@@ -129,6 +129,7 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
             |(_, count)| **count,
         )?;
 
+    encode_told(encoder, status)?;
     let mut daemon = Group { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
     daemon
         .seconds("uptime", "Time since the daemon started.", |status| Some(status.uptime_seconds as f64))?;
@@ -146,6 +147,28 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     })?;
     daemon.gauge("reload_failed", "Whether the last reload changed nothing, for an error.", |status| {
         status.reload_error.is_some().into()
+    })
+}
+
+/// What is told of single connections.
+fn encode_told(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    let help = "Time to decide about connections that are handed over.";
+    let mut metric =
+        encoder.encode_descriptor("decide", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (mechanism, deciding) in &status.deciding {
+        let buckets: Vec<_> =
+            deciding.within.iter().map(|(bound, count)| (bound.unwrap_or(f64::INFINITY), *count)).collect();
+        metric.encode_family(&[("mechanism", mechanism.as_str())])?.encode_histogram::<NoLabelSet>(
+            deciding.seconds,
+            deciding.count,
+            &buckets,
+            None,
+        )?;
+    }
+    let mut log = Group { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
+    log.counter("access_log_written", "Lines of the access log.", |status| status.access_log.written)?;
+    log.counter("access_log_lost", "Lines of the access log that could not be written or told.", |status| {
+        status.access_log.lost
     })
 }
 

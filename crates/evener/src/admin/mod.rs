@@ -9,6 +9,7 @@ pub mod command;
 pub mod metrics;
 pub mod server;
 mod table;
+mod trace;
 pub mod views;
 
 pub use api::{Done, Refusal};

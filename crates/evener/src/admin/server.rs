@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -20,13 +20,14 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::api;
+use super::trace::Lasting;
 use crate::control::request::Handle;
 
 /// Connections at once, for each of the two sockets; further ones wait in the kernel.
 const CONNECTIONS: usize = 64;
 /// Who sends no request for this long is let go.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
-/// A connection carries one request, and is over after this long whatever the other end does.
+/// A connection carries one request, and is over after this long whatever the other end does, unless it is a trace.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two attempts to accept when the system refuses, as it does when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -189,13 +190,20 @@ where
 }
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, routes: Router) {
+    let lasting = Lasting::default();
+    let routes = routes.layer(Extension(lasting.clone()));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .keep_alive(false)
         .max_buf_size(READ_BUFFER)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    match tokio::time::timeout(CONNECTION_TIMEOUT, connection).await {
+    tokio::pin!(connection);
+    let done = match tokio::time::timeout(CONNECTION_TIMEOUT, &mut connection).await {
+        Err(_) if lasting.is_set() => Ok(connection.await),
+        done => done,
+    };
+    match done {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "an admin connection broke"),
         Err(_) => tracing::debug!("an admin connection took too long"),

@@ -144,6 +144,13 @@ pub(super) fn status(status: &Status) -> String {
     if !status.asked.is_empty() {
         facts.push(("asked", counts(&status.asked)));
     }
+    if let Some(path) = &status.access_log.path {
+        let (written, lost) = (count(status.access_log.written), count(status.access_log.lost));
+        facts.push(("access log", format!("{path}: {written} lines written, {lost} lost")));
+    }
+    if status.traces > 0 {
+        facts.push(("traces", status.traces.to_string()));
+    }
     facts.push(("packets", counts(&status.packets)));
     facts.push(("refused ARP", counts(&status.refused)));
     if !status.peers.is_empty() {
@@ -224,7 +231,7 @@ fn table<T>(rows: &[T], empty: &str, columns: &[Column<T>]) -> String {
 }
 
 /// Names and reasons may come from elsewhere: what could steer a terminal is shown as `?`.
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     text.replace(char::is_control, "?")
 }
 
@@ -281,7 +288,7 @@ fn duration(seconds: u64) -> String {
 }
 
 /// A short time.
-fn seconds(value: f64) -> String {
+pub(super) fn seconds(value: f64) -> String {
     match value {
         ..0.001 => format!("{:.0} us", value * 1e6),
         0.001..1.0 => format!("{:.1} ms", value * 1e3),

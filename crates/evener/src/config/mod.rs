@@ -17,6 +17,7 @@ mod service;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -39,6 +40,8 @@ pub struct Config {
     pub engine: Engine,
     /// How the daemon is watched.
     pub admin: Admin,
+    /// What is written down.
+    pub log: Log,
     /// What holds for all hosts of the farm.
     pub farm: Farm,
     /// At least one, with names and addresses of their own.
@@ -114,6 +117,31 @@ pub enum XdpMode {
 pub struct Admin {
     /// Where metrics and health are served over HTTP; `None`: nowhere.
     pub listen: Option<SocketAddr>,
+}
+
+/// What is written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Where each connection that is handed over is noted; `None`: nowhere.
+    pub access: Option<LogTarget>,
+}
+
+/// Where a log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Standard output.
+    Stdout,
+    /// The end of a file.
+    File(PathBuf),
+}
+
+impl fmt::Display for LogTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LogTarget::Stdout => f.write_str("-"),
+            LogTarget::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// What holds for all hosts of the farm.
@@ -220,6 +248,9 @@ fn config(root: &mut Section<'_>) -> Config {
     let admin = root.section("admin", |section| Admin {
         listen: section.or("listen", values::listen, Some(defaults::ADMIN_LISTEN)),
     });
+    let log = root.section("log", |section| Log {
+        access: section.get("access", values::log_target).map(Spanned::into_inner),
+    });
     root.later("dns", "remove it: this version of Evener does not answer DNS");
     let placed = root.sections("service", service::read);
     if !root.has("service") {
@@ -232,7 +263,7 @@ fn config(root: &mut Section<'_>) -> Config {
     check_between_services(root, &placed);
     placement::check(root, &farm, &placed);
     route::check_room(root, &placed);
-    Config { engine, admin, farm, services: placed.into_iter().map(|placed| placed.service).collect() }
+    Config { engine, admin, log, farm, services: placed.into_iter().map(|placed| placed.service).collect() }
 }
 
 fn engine(section: &mut Section<'_>) -> Engine {

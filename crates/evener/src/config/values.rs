@@ -8,6 +8,7 @@ use std::time::Duration;
 use evener_core::policy;
 use toml::de::DeValue;
 
+use super::LogTarget;
 use super::defaults;
 use super::section::{Complaint, nearest_or_all};
 
@@ -178,6 +179,19 @@ pub(super) fn listen(value: &DeValue<'_>) -> Result<Option<SocketAddr>, Complain
 /// A file.
 pub(super) fn path(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
     text(value).map(PathBuf::from)
+}
+
+/// Where a log goes: a file, or `-` for standard output.
+pub(super) fn log_target(value: &DeValue<'_>) -> Result<LogTarget, Complaint> {
+    let text = text(value)?;
+    if text == "-" {
+        return Ok(LogTarget::Stdout);
+    }
+    if text.ends_with('/') {
+        let help = format!("name a file in it, such as \"{text}access.log\"");
+        return Complaint::new(format!("is a folder: {text:?}"), help);
+    }
+    Ok(LogTarget::File(text.into()))
 }
 
 /// The target of an HTTP request (RFC 9112, section 3.2.1: origin form).

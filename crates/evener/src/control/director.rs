@@ -18,10 +18,12 @@ use evener_dataplane::{Engine, EngineError};
 use super::handoff::Handing;
 use super::hosts::Hosts;
 use super::settings::is_reverse_path_strict;
+use super::telling::Telling;
 use super::ways::Ways;
 use crate::config::Config;
 use crate::network::Network;
 use crate::probe::{Hop, Target, Way};
+use crate::record::Names;
 
 /// A probe that is due.
 #[derive(Clone, Debug)]
@@ -60,6 +62,7 @@ pub(super) struct Director {
     /// The other hosts, where every one decides.
     pub(super) hosts: Option<Hosts>,
     pub(super) handing: Handing,
+    pub(super) telling: Telling,
     pub(super) plan: Plan,
     slots: Slots,
     applied: Arc<Tables>,
@@ -108,6 +111,7 @@ impl Director {
             drained,
             hosts,
             handing: Handing::default(),
+            telling: Telling::default(),
             // Rings that run are what the next ones are held against.
             plan: Plan { tables: running.clone(), ..Plan::default() },
             slots,
@@ -134,12 +138,12 @@ impl Director {
         self.warn_of_changes(&plan);
         let delta = Delta::between(&self.applied, &plan.tables);
         self.plan = plan;
-        if delta.is_empty() {
-            return Ok(());
+        if !delta.is_empty() {
+            let tables = Arc::new(self.plan.tables.clone());
+            self.engine.apply(&delta, &tables)?;
+            self.applied = tables;
         }
-        let tables = Arc::new(self.plan.tables.clone());
-        self.engine.apply(&delta, &tables)?;
-        self.applied = tables;
+        self.tell_names(Names::of(&self.plan, Arc::clone(&self.applied)));
         self.forget_removed(&delta)
     }
 

@@ -13,6 +13,7 @@ pub mod request;
 pub(crate) mod settings;
 mod show;
 mod start;
+mod telling;
 pub(crate) mod ways;
 
 use std::future::pending;
@@ -190,6 +191,8 @@ impl Daemon {
                 Some(question) = self.questions.recv() => self.director.answer_question(question),
                 _ = sweep.tick() => {
                     self.director.sweep_some();
+                    // Traces may have ended.
+                    log_failure(self.director.watch().map_err(DirectError::from));
                     self.director.renew_cookies();
                     if let Some(resident) = &mut self.resident {
                         resident.renew_cookies();
@@ -328,6 +331,7 @@ impl Daemon {
             Request::Drain { service, server, drain, answer } => {
                 drop(answer.send(self.drain(ServerName { service, server }, drain)));
             }
+            Request::Trace(client, to) => drop(to.send(self.director.follow(client))),
             Request::Reload(to) => drop(to.send(self.reload().await)),
         }
     }
@@ -369,6 +373,7 @@ impl Daemon {
         if !keep && self.director.leave_hosts(now_ms()) {
             tokio::time::sleep(HANDOVER).await;
         }
+        self.director.fall_silent();
         let left = self.director.engine.leave(keep);
         if !keep {
             self.settings.restore();

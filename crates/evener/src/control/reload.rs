@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use super::telling::open_log;
 use super::{Daemon, display, now_ms};
 use crate::config::{self, Config};
 use crate::network::Network;
@@ -19,6 +20,10 @@ impl Daemon {
             Err(error) => {
                 self.about.reloads_refused += 1;
                 self.about.reload_error = Some(error.clone());
+                // Whoever has moved the log aside waits for that, whatever is wrong with the file.
+                if let Err(error) = self.director.reopen_log() {
+                    tracing::warn!("{error}; it goes on where it was");
+                }
             }
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -37,6 +42,7 @@ impl Daemon {
             .map_err(|error| format!("{unchanged}: {error}"))?;
         self.director.still_this_host(&config, &network).map_err(|error| format!("{unchanged}: {error}"))?;
         self.director.hands_over_still(&config).map_err(|error| format!("{unchanged}: {error}"))?;
+        let log = open_log(&config).map_err(|error| format!("{unchanged}: {error}"))?;
         let later = needs_restart(&self.director.config, &config);
         let before = (self.director.config.clone(), self.director.interfaces.clone());
         self.director.network = network;
@@ -55,6 +61,9 @@ impl Daemon {
         self.follow_network();
         self.neighbours.announce(&self.director.announced());
         let path = display(&self.config_path);
+        self.director
+            .tell_to(log)
+            .map_err(|error| format!("{path} is in force, but for its log: {error}"))?;
         tracing::info!(file = path, "reloaded");
         Ok(match later {
             Some(later) => format!("{path} is in force, but for {later}: restart the daemon for that"),

@@ -6,7 +6,7 @@ use evener_core::farm::Protocol;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::views;
-use crate::cli::WebRequest;
+use crate::cli::{Client, WebRequest};
 
 /// A question or an order, with where its answer goes.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub enum Request {
         /// What was done, or why it can't be, in a sentence.
         answer: oneshot::Sender<Result<String, String>>,
     },
+    /// Tell of a client until the receiver is dropped, or say in a sentence why that can't be.
+    Trace(Client, oneshot::Sender<Result<mpsc::Receiver<views::Traced>, String>>),
     /// Read the file again.
     Reload(oneshot::Sender<Result<String, String>>),
 }

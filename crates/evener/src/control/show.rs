@@ -69,6 +69,9 @@ impl Director {
             refused: self.refused(),
             peers: self.peer_counters(),
             asked: asked.map(counted).unwrap_or_default(),
+            access_log: self.telling.recorder.show_log(),
+            traces: self.telling.recorder.traces(),
+            deciding: self.telling.recorder.show_took().collect(),
             interfaces: self
                 .plan
                 .tables

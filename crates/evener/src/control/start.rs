@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evener_core::farm::Method;
@@ -27,6 +28,7 @@ use super::neighbours::{Frame, Neighbours};
 use super::request::Request;
 use super::settings::Settings;
 use super::show::About;
+use super::telling::open_log;
 use super::ways::{source_towards, tunnel_source};
 use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms, paths};
 use crate::admin;
@@ -36,6 +38,7 @@ use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
 use crate::handoff::{Question, Reader};
 use crate::network::{Network, NetworkError, path_mtu};
+use crate::record::Recorder;
 use crate::secret;
 
 /// How long another owner of an announced address has to answer.
@@ -78,6 +81,9 @@ pub(super) enum StartError {
     /// The engine can't do it.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The access log.
+    #[error("{0}")]
+    Log(String),
     /// The farm can't be carried out.
     #[error(transparent)]
     Direct(#[from] DirectError),
@@ -103,7 +109,7 @@ impl StartError {
     /// The exit status that `evener --help` documents.
     pub(super) fn exit(&self) -> Exit {
         match self {
-            StartError::Config(_) | StartError::Secret(_) => Exit::Failed,
+            StartError::Config(_) | StartError::Secret(_) | StartError::Log(_) => Exit::Failed,
             StartError::Server(error) => error.exit(),
             StartError::Lock(LockError::Held { .. }) => Exit::Running,
             StartError::Engine(EngineError::Privilege { .. })
@@ -135,6 +141,8 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     )))?;
     let lock = Lock::take(&directory.join("lock"))?;
     paths::clear_vanished(&directory);
+    let recorder = Arc::new(Recorder::default());
+    open_log(&config).and_then(|log| recorder.log(log)).map_err(StartError::Log)?;
     let network = Network::read().await?;
     let interfaces = network.pick_interfaces(&config.engine.interfaces, &config.services)?;
 
@@ -153,8 +161,9 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let drained = read_drained(&directory);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
+    let reader = |asked| secret.clone().map(|secret| (Reader::new(asked, Arc::clone(&recorder)), secret));
     let company =
-        company(&config, identity, secret.clone(), config_path, &directory, engine.kind(), started_ms).await;
+        company(&config, identity, reader, config_path, &directory, engine.kind(), started_ms).await;
     let Company { hosts, heard, mut resident, questions } = match company {
         Ok(company) => company,
         Err(error) => {
@@ -164,12 +173,14 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     };
     let mut director = Director::new(config, engine, network, interfaces, drained, hosts, started_ms);
     director.hand_over_by(secret);
+    director.tell_by(recorder);
     let (handle, requests) = mpsc::channel(REQUESTS);
     let opened =
         open(&mut director, &mut resident, adopted, &neighbours, &mut frames, handle, &directory).await;
     if let Err(error) = opened {
         // What was found running is left as it was found.
         let _ = fs::remove_file(directory.join("admin.sock"));
+        director.fall_silent();
         if let Some(resident) = resident {
             resident.abandon(&director.network).await;
         }
@@ -235,7 +246,7 @@ struct Company {
 async fn company(
     config: &Config,
     identity: Option<(Identity, Secret)>,
-    secret: Option<Secret>,
+    reader: impl FnOnce(mpsc::Sender<Question>) -> Option<(Reader, Secret)>,
     config_path: &Path,
     directory: &Path,
     engine: &str,
@@ -244,7 +255,7 @@ async fn company(
     let (hosts, heard) = hosts(config, identity, now_ms).await?;
     let copies = engine == PACKET_ENGINE;
     let (asked, questions) = mpsc::channel(REQUESTS);
-    let reader = secret.map(|secret| (Reader::new(asked), secret));
+    let reader = reader(asked);
     let resident = match hosts.is_some() || reader.is_some() {
         true => Some(Resident::start(directory, config_path, copies, reader)?),
         false => None,
@@ -307,6 +318,7 @@ async fn open(
     }
     director.match_healths();
     director.replan()?;
+    director.watch()?;
     if let Some(resident) = resident {
         // What makes connections here must stand behind the engine, which is there only now.
         resident.fulfil(&director.config, &director.network).await?;

@@ -1,6 +1,6 @@
 //! One client: read, then given to a server, or told why not.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Instant, SystemTime};
 
 use evener_dataplane::repair;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::head::{HEAD_MAX, Judged, Refusal, Wanted, judge};
 use super::{Chosen, Ends, PATIENCE, Question, Reader, reset};
+use crate::record::{Decided, Mechanism};
 
 /// Bytes that are read before somebody must be found for them.
 const READ_MAX: usize = HEAD_MAX + 16 * 1024;
@@ -24,30 +25,63 @@ enum Read {
     Left,
 }
 
+/// One conversation, from when it was taken up until all is decided about it.
+struct Talk<'r> {
+    ends: Ends,
+    began: Instant,
+    reader: &'r Reader,
+}
+
+/// What came of one.
+#[derive(Default)]
+struct Fate {
+    /// Counted from 1.
+    route: Option<u64>,
+    server: Option<u16>,
+    /// Of the answer, if it is given here.
+    status: Option<u16>,
+}
+
+impl Talk<'_> {
+    /// Counts and tells what came of it, `head` being what the client has said.
+    fn settle(&self, head: &[u8], mechanism: Mechanism, fate: &Fate) {
+        self.reader.outcomes.count(mechanism);
+        let Fate { route, server, status } = *fate;
+        let (ends, at, took) = (self.ends, SystemTime::now(), self.began.elapsed());
+        self.reader.recorder.decided(&Decided { ends, mechanism, head, route, server, status, at, took });
+    }
+}
+
+/// Resets a client that there is no room for.
+pub(super) fn turn_away(stream: &TcpStream, ends: Ends, reader: &Reader) {
+    reset(stream);
+    Talk { ends, began: Instant::now(), reader }.settle(&[], Mechanism::Crowded, &Fate::default());
+}
+
 /// Talks with a client until it is somebody else's.
 pub(super) async fn hold(mut stream: TcpStream, ends: Ends, reader: &Reader) {
     let mut bytes = Vec::new();
-    let outcomes = &reader.outcomes;
+    let talk = Talk { ends, began: Instant::now(), reader };
     let read = timeout(PATIENCE, read(&mut stream, &mut bytes)).await.unwrap_or(Read::Late);
     match read {
-        Read::Wanted(wanted) => pass_on(stream, ends, bytes, wanted, reader).await,
+        Read::Wanted(wanted) => pass_on(stream, &talk, bytes, wanted).await,
         Read::Refused(refusal) => {
-            outcomes.refused.fetch_add(1, Relaxed);
+            let status = refusal.answer().map(|(status, _)| status);
+            talk.settle(&bytes, Mechanism::Refused, &Fate { status, ..Fate::default() });
             tracing::debug!(client = %ends.client, ?refusal, "refused");
             refuse(&mut stream, refusal).await;
         }
         Read::Late => {
-            outcomes.late.fetch_add(1, Relaxed);
             // Who has not said a whole request is told so (RFC 9110, section 15.5.9); of TLS nothing can be told.
-            if bytes.first().is_some_and(u8::is_ascii_alphabetic) {
-                answer(&mut stream, "408 Request Timeout").await;
+            let told = bytes.first().is_some_and(u8::is_ascii_alphabetic);
+            talk.settle(&bytes, Mechanism::Late, &Fate { status: told.then_some(408), ..Fate::default() });
+            if told {
+                answer(&mut stream, 408, "Request Timeout").await;
             } else {
                 reset(&stream);
             }
         }
-        Read::Left => {
-            outcomes.left.fetch_add(1, Relaxed);
-        }
+        Read::Left => talk.settle(&bytes, Mechanism::Left, &Fate::default()),
     }
 }
 
@@ -68,29 +102,30 @@ async fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Read {
     Read::Refused(Refusal::HeadTooLarge)
 }
 
-async fn pass_on(stream: TcpStream, ends: Ends, bytes: Vec<u8>, wanted: Wanted, reader: &Reader) {
+async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wanted) {
+    let Talk { ends, reader, .. } = *talk;
     let (text, is_hello) = (wanted.text(), wanted.is_hello());
+    let route = reader.recorder.route(ends.service, &wanted.asked());
     let (answer_to, chosen) = oneshot::channel();
     let asked = reader.questions.send(Question::Choose { ends, wanted, answer: answer_to }).await;
     let chosen = if asked.is_ok() { chosen.await.ok().flatten() } else { None };
     let Some(chosen) = chosen else {
-        reader.outcomes.unserved.fetch_add(1, Relaxed);
+        let status = (!is_hello).then_some(503);
+        talk.settle(&bytes, Mechanism::Unserved, &Fate { route, status, ..Fate::default() });
         tracing::debug!(client = %ends.client, text, "nobody serves this");
         let mut stream = stream;
         if is_hello {
             return reset(&stream);
         }
-        return answer(&mut stream, "503 Service Unavailable").await;
+        return answer(&mut stream, 503, "Service Unavailable").await;
     };
+    let fate = Fate { route, server: Some(chosen.server), status: None };
     match give(stream, ends, &bytes, chosen, reader).await {
         Ok(()) => {
-            reader.outcomes.given.fetch_add(1, Relaxed);
+            talk.settle(&bytes, Mechanism::Asked, &fate);
             tracing::debug!(client = %ends.client, text, server = chosen.server, "given");
         }
-        Err(stream) => {
-            reader.outcomes.spliced.fetch_add(1, Relaxed);
-            splice(stream, &bytes, chosen).await;
-        }
+        Err(stream) => splice(stream, talk, &bytes, chosen, fate).await,
     }
 }
 
@@ -134,33 +169,42 @@ async fn give(
 }
 
 /// Carries the bytes both ways, where the connection can't be given: it is served all the same.
-async fn splice(mut stream: TcpStream, bytes: &[u8], chosen: Chosen) {
-    match timeout(PATIENCE, TcpStream::connect(chosen.own)).await {
-        Ok(Ok(mut server)) => {
-            if server.write_all(bytes).await.is_ok() {
-                let _ = copy_bidirectional(&mut stream, &mut server).await;
-            }
+async fn splice(mut stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen, fate: Fate) {
+    let reached = timeout(PATIENCE, TcpStream::connect(chosen.own)).await;
+    let reached = reached.ok().and_then(Result::ok);
+    let status = reached.is_none().then_some(502);
+    talk.settle(bytes, Mechanism::Spliced, &Fate { status, ..fate });
+    let Some(mut server) = reached else { return answer(&mut stream, 502, "Bad Gateway").await };
+    if server.write_all(bytes).await.is_ok() {
+        let _ = copy_bidirectional(&mut stream, &mut server).await;
+    }
+}
+
+impl Refusal {
+    /// What a client is told, if it speaks HTTP/1.
+    fn answer(self) -> Option<(u16, &'static str)> {
+        match self {
+            Refusal::BadRequest => Some((400, "Bad Request")),
+            Refusal::Misdirected => Some((421, "Misdirected Request")),
+            Refusal::HeadTooLarge => Some((431, "Request Header Fields Too Large")),
+            Refusal::Http2 | Refusal::Unreadable => None,
         }
-        _ => answer(&mut stream, "502 Bad Gateway").await,
     }
 }
 
 async fn refuse(stream: &mut TcpStream, refusal: Refusal) {
-    match refusal {
-        Refusal::BadRequest => answer(stream, "400 Bad Request").await,
-        Refusal::Misdirected => answer(stream, "421 Misdirected Request").await,
-        Refusal::HeadTooLarge => answer(stream, "431 Request Header Fields Too Large").await,
-        Refusal::Http2 => end(stream, HTTP_1_REQUIRED).await,
-        Refusal::Unreadable => reset(stream),
+    match (refusal.answer(), refusal) {
+        (Some((status, reason)), _) => answer(stream, status, reason).await,
+        (None, Refusal::Http2) => end(stream, HTTP_1_REQUIRED).await,
+        (None, _) => reset(stream),
     }
 }
 
 /// Answers, and hangs up.
-async fn answer(stream: &mut TcpStream, status: &str) {
-    let text = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{status}\n",
-        status.len() + 1
-    );
+async fn answer(stream: &mut TcpStream, status: u16, reason: &str) {
+    let body = format!("{status} {reason}\n");
+    let head = format!("HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\n");
+    let text = format!("{head}Content-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
     end(stream, text.as_bytes()).await;
 }
 

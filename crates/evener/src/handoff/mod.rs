@@ -19,6 +19,8 @@ use tokio::task::JoinHandle;
 
 pub(crate) use head::{Judged, Refusal, Wanted, judge};
 
+use crate::record::{Mechanism, Recorder};
+
 /// Clients that are read at a time. More are reset at once.
 const CLIENTS_MAX: usize = 4_096;
 /// Connections that wait to be taken.
@@ -76,6 +78,21 @@ pub(crate) struct Outcomes {
 }
 
 impl Outcomes {
+    fn count(&self, mechanism: Mechanism) {
+        let outcome = match mechanism {
+            Mechanism::Asked => &self.given,
+            Mechanism::Spliced => &self.spliced,
+            Mechanism::Refused => &self.refused,
+            Mechanism::Unserved => &self.unserved,
+            Mechanism::Late => &self.late,
+            Mechanism::Left => &self.left,
+            Mechanism::Crowded => &self.crowded,
+            // Not read here at all.
+            Mechanism::Kernel => return,
+        };
+        outcome.fetch_add(1, Relaxed);
+    }
+
     /// By name, for views and metrics.
     pub(crate) fn counted(&self) -> [(&'static str, u64); 7] {
         [
@@ -97,12 +114,14 @@ pub(crate) struct Reader {
     questions: mpsc::Sender<Question>,
     pub(crate) outcomes: Arc<Outcomes>,
     room: Arc<Semaphore>,
+    recorder: Arc<Recorder>,
 }
 
 impl Reader {
-    pub(crate) fn new(questions: mpsc::Sender<Question>) -> Reader {
+    /// Whatever is read is told to the recorder.
+    pub(crate) fn new(questions: mpsc::Sender<Question>, recorder: Arc<Recorder>) -> Reader {
         let room = Arc::new(Semaphore::new(CLIENTS_MAX));
-        Reader { questions, outcomes: Arc::default(), room }
+        Reader { questions, outcomes: Arc::default(), room, recorder }
     }
 }
 
@@ -147,14 +166,13 @@ async fn listen(listener: TcpListener, reader: Reader) {
                 continue;
             }
         };
-        let Ok(room) = Arc::clone(&reader.room).try_acquire_owned() else {
-            reader.outcomes.crowded.fetch_add(1, Relaxed);
-            reset(&stream);
-            continue;
-        };
         // The port is the service's own, not the listener's, as the connection was made for that.
         let Ok(service) = stream.local_addr() else { continue };
         let ends = Ends { client: canonical(client), service: canonical(service) };
+        let Ok(room) = Arc::clone(&reader.room).try_acquire_owned() else {
+            conversation::turn_away(&stream, ends, &reader);
+            continue;
+        };
         let reader = reader.clone();
         tokio::spawn(async move {
             conversation::hold(stream, ends, &reader).await;

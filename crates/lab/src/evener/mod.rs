@@ -22,7 +22,7 @@ pub use agent::Agent;
 pub use handoff::{Handoff, Offer, route};
 pub use left::left_on;
 pub use team::{PEERS_PORT, Plan, Team};
-pub use views::{Explanation, Peer, Server, Service, Session, Status};
+pub use views::{AccessLog, Explanation, Peer, Server, Service, Session, Status};
 
 /// How long the daemon may take until it is ready, and until it has ended.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -153,6 +153,11 @@ impl Evener {
     /// Runs one of the program's commands on the same host; what it printed.
     pub fn command(&self, words: &[&str]) -> Result<String> {
         self.host.run(&[&[self.program.as_str()], words].concat())
+    }
+
+    /// Starts one of the program's commands that goes on, on the same host.
+    pub fn begin(&self, name: &str, words: &[&str]) -> Result<Proc> {
+        self.host.spawn(name, &[&[self.program.as_str()], words].concat())
     }
 
     /// Runs one of the program's commands that is expected to fail: exit code, and standard error.

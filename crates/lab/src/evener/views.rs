@@ -30,6 +30,21 @@ pub struct Status {
     /// Connections that were read in application space, where they are handed over, by what became of them.
     #[serde(default)]
     pub asked: BTreeMap<String, u64>,
+    /// The access log.
+    pub access_log: AccessLog,
+    /// Traces that run.
+    pub traces: u64,
+}
+
+/// The access log in `evener status --json`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct AccessLog {
+    /// Its file, if there is one.
+    pub path: Option<String>,
+    /// Its lines so far.
+    pub written: u64,
+    /// Those that are missing.
+    pub lost: u64,
 }
 
 /// One host in `evener hosts --json`

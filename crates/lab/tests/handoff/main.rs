@@ -10,6 +10,7 @@ mod asked;
 mod hostile;
 mod others;
 mod routes;
+mod seen;
 mod survival;
 mod talk;
 mod tls;

@@ -17,12 +17,12 @@ on_both_engines! { hellos_go_by_their_name, hellos_in_pieces }
 const PORT: u16 = 443;
 
 /// A farm whose servers have a certificate for all names, and serve their name.
-struct Stage {
-    handoff: Handoff,
+pub(crate) struct Stage {
+    pub(crate) handoff: Handoff,
     _webs: Vec<Proc>,
 }
 
-fn stage(engine: &str) -> Result<Stage> {
+pub(crate) fn stage(engine: &str) -> Result<Stage> {
     let farm = Farm::builder().bare().servers(3).build()?;
     let webs = farm.servers().iter().map(serve).collect::<Result<_>>()?;
     let routes = [
@@ -59,7 +59,7 @@ fn serve(host: &Host) -> Result<Proc> {
 }
 
 /// Who answers for a name, as curl(1) asks by way of `to`.
-fn who(client: &Host, name: &str, to: SocketAddr) -> Result<String> {
+pub(crate) fn who(client: &Host, name: &str, to: SocketAddr) -> Result<String> {
     let connect_to = format!("{name}:443:{}:{}", host_of(to), to.port());
     let url = format!("https://{name}/who");
     Ok(client.curl(&["--insecure", "--connect-to", &connect_to, &url])?.trim().to_owned())

@@ -1,0 +1,142 @@
+//! What the data plane tells of what it decides, when somebody wants to know: each connection that is handed over, and
+//! each packet of a few clients.
+//!
+//! What nobody reads in time is lost and counted; packets never wait for a reader.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use evener_core::decide::{Reason, Verdict};
+
+use crate::EngineError;
+
+/// Clients that may be watched at once.
+pub const CLIENTS_MAX: usize = 4;
+/// The most that is told of what a client said first, in bytes.
+pub const HEAD_MAX: usize = 256;
+
+/// What is to be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// Each connection of a service with method handoff whose client has said what it wants.
+    pub connections: bool,
+    /// Each packet from or to these, [`CLIENTS_MAX`] at most.
+    pub clients: BTreeSet<IpAddr>,
+}
+
+impl Watch {
+    /// Whether nothing is to be told.
+    pub fn is_idle(&self) -> bool {
+        !self.connections && self.clients.is_empty()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
+        match self.clients.len() {
+            0..=CLIENTS_MAX => Ok(()),
+            many => Err(EngineError::Capacity(format!(
+                "the packets of {CLIENTS_MAX} clients can be told at once, and {many} are asked for"
+            ))),
+        }
+    }
+}
+
+pub(crate) fn read_already() -> EngineError {
+    EngineError::Host("what the data plane tells is being read already".into())
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A connection was decided.
+    Connection(ConnectionEvent),
+    /// A packet was.
+    Packet(PacketEvent),
+}
+
+/// A connection whose client said what it wants, and whom it was given to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionEvent {
+    /// When that was, by CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// How long it took to read what the client wants, to choose, and to send the segment on.
+    pub took_ns: u32,
+    /// The client.
+    pub client: SocketAddr,
+    /// The service address that it came to.
+    pub service: SocketAddr,
+    /// The slot of the server or asker that now has the connection; `NO_SERVER` where nobody does.
+    pub server: u16,
+    /// What became of the segment.
+    pub reason: Reason,
+    /// [`Reason::Asked`]: the server is yet to be chosen, in application space. [`Reason::TableFull`]: refused.
+    pub beside: Option<Reason>,
+    /// The number of the route that chose, in the service's list; `None` where none did, or where it is yet to be chosen.
+    pub route: Option<u16>,
+    /// What the client said, its first [`HEAD_MAX`] bytes.
+    pub head: Vec<u8>,
+}
+
+/// A packet from or to a client that is watched, as it came. Where `source_nat` hides the client, answers are told as
+/// sent to him; fragments of them and ICMP errors are not told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketEvent {
+    /// When it was decided, by CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Where it was from; port 0 where it has none, or where it isn't to be seen: in a later fragment, behind IPv6
+    /// extension headers.
+    pub src: SocketAddr,
+    /// Where it was sent to; ports alike.
+    pub dst: SocketAddr,
+    /// The protocol that the IP header names.
+    pub protocol: u8,
+    /// TCP's flags; 0 of other protocols.
+    pub tcp_flags: u8,
+    /// Length of the IP packet.
+    pub len: u16,
+    /// What was done with it.
+    pub verdict: Told,
+    /// Why.
+    pub reason: Reason,
+    /// What was counted beside it.
+    pub beside: Option<Reason>,
+    /// The slot of the server that it is for and counted to; `NO_SERVER` for all others.
+    pub server: u16,
+}
+
+/// A verdict, without what only engines need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It was sent on, or answered.
+    Forward,
+    /// The host's own stack has it.
+    Pass,
+    /// It goes nowhere.
+    Drop,
+    /// It waits for its packet's first fragment. What then becomes of it is counted, but not told.
+    Hold,
+}
+
+impl From<Verdict> for Told {
+    fn from(verdict: Verdict) -> Told {
+        match verdict {
+            Verdict::Forward { .. } => Told::Forward,
+            Verdict::Pass => Told::Pass,
+            Verdict::Drop => Told::Drop,
+            Verdict::Hold => Told::Hold,
+        }
+    }
+}
+
+/// Where events are read, on a thread of its own.
+pub trait Events: Send {
+    /// What was told since the last time, oldest first. Waits for something so long at most; nothing is told then.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn read(&mut self, patience: Duration) -> io::Result<Vec<Event>>;
+
+    /// How many were lost since the engine first started, because nobody had read them in time.
+    fn lost(&self) -> u64;
+}

@@ -1,0 +1,175 @@
+//! What this engine's threads tell of what they decide: by a bounded channel, past which events are lost.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use evener_core::decide::{Decision, Reason};
+use evener_core::packet::Packet;
+use evener_core::parse::{Glance, Parsed, TcpHeader, parse};
+use evener_core::ports::{FIRST_PORT, PORTS};
+use evener_core::tables::{Tables, VipKey};
+
+use crate::events::{ConnectionEvent, Event, Events, HEAD_MAX, PacketEvent, Watch};
+
+/// Events that may wait for their reader.
+pub(super) const WAITING_MAX: usize = 4096;
+
+/// What is to be told, and to whom.
+#[derive(Debug)]
+pub(super) struct Teller {
+    pub(super) watch: ArcSwap<Watch>,
+    sender: SyncSender<Event>,
+    lost: Arc<AtomicU64>,
+}
+
+/// Where they are read.
+#[derive(Debug)]
+pub(super) struct Told {
+    receiver: Receiver<Event>,
+    lost: Arc<AtomicU64>,
+}
+
+pub(super) fn channel() -> (Teller, Told) {
+    let (sender, receiver) = sync_channel(WAITING_MAX);
+    let lost = Arc::new(AtomicU64::new(0));
+    (Teller { watch: ArcSwap::default(), sender, lost: Arc::clone(&lost) }, Told { receiver, lost })
+}
+
+impl Events for Told {
+    fn read(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
+        match self.receiver.recv_timeout(patience) {
+            Ok(first) => Ok([first].into_iter().chain(self.receiver.try_iter().take(WAITING_MAX)).collect()),
+            Err(RecvTimeoutError::Timeout) => Ok(Vec::new()),
+            Err(RecvTimeoutError::Disconnected) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
+    }
+}
+
+/// What there is to tell of a packet, as it was before it was decided.
+pub(super) struct Before {
+    began_ns: u64,
+    packet: Option<Noted>,
+    opening: Option<Opening>,
+}
+
+/// A packet from or to a client that is watched.
+enum Noted {
+    Its(Glance),
+    /// If an answer to it, which a port of the director's own stands for until it is decided.
+    Perhaps(Glance),
+}
+
+/// What may be the first that a client says to a service whose connections are handed over.
+struct Opening {
+    client: SocketAddr,
+    service: SocketAddr,
+    head: Vec<u8>,
+}
+
+impl Before {
+    /// `None` where there is nothing to tell.
+    pub(super) fn of(watch: &Watch, tables: &Tables, packet: &Packet<'_>) -> Option<Before> {
+        let opening = watch.connections.then(|| opening(tables, packet)).flatten();
+        let noted = || Noted::of(watch, tables, Glance::of(packet.frame())?);
+        let packet = (!watch.clients.is_empty()).then(noted).flatten();
+        (opening.is_some() || packet.is_some()).then(|| Before { began_ns: now_ns(), packet, opening })
+    }
+}
+
+impl Noted {
+    fn of(watch: &Watch, tables: &Tables, glance: Glance) -> Option<Noted> {
+        let is_watched = |end: SocketAddr| watch.clients.contains(&end.ip());
+        let port = usize::from(glance.dst.port()).checked_sub(FIRST_PORT.into());
+        if is_watched(glance.src) || is_watched(glance.dst) {
+            return Some(Noted::Its(glance));
+        }
+        (!tables.endpoints.is_empty() && port.is_some_and(|port| port < PORTS))
+            .then_some(Noted::Perhaps(glance))
+    }
+
+    /// What to tell, if anything, of a packet that was decided so and now stands in `frame`.
+    fn decided(self, watch: &Watch, decision: &Decision, frame: &[u8]) -> Option<Glance> {
+        match self {
+            Noted::Its(glance) => Some(glance),
+            Noted::Perhaps(_) if !matches!(decision.reason, Reason::Answered | Reason::ByHost) => None,
+            Noted::Perhaps(glance) => {
+                let Glance { dst, .. } = Glance::of(frame)?;
+                watch.clients.contains(&dst.ip()).then_some(Glance { dst, ..glance })
+            }
+        }
+    }
+}
+
+fn opening(tables: &Tables, packet: &Packet<'_>) -> Option<Opening> {
+    let own = tables.interfaces.get(&packet.ingress).copied();
+    let Parsed::Segment(segment) = parse(packet.frame(), own) else { return None };
+    let key = VipKey { address: segment.at.dst, port: segment.dst_port, protocol: segment.protocol };
+    tables.vips.get(&key)?.handoff?;
+    let wants = TcpHeader::payload(packet.frame(), &segment.at);
+    Some(Opening {
+        client: SocketAddr::new(segment.at.src, segment.src_port),
+        service: SocketAddr::new(segment.at.dst, segment.dst_port),
+        head: wants.get(..HEAD_MAX).unwrap_or(wants).to_vec(),
+    })
+    .filter(|opening| !opening.head.is_empty())
+}
+
+impl Teller {
+    /// Tells what became of a packet, which now stands in `frame`.
+    pub(super) fn tell(&self, watch: &Watch, before: Before, decision: &Decision, frame: &[u8]) {
+        let Before { began_ns, packet, opening } = before;
+        let at_ns = now_ns();
+        if let (Some(begun), Some(opening)) = (decision.begun, opening) {
+            let Opening { client, service, head } = opening;
+            self.send(Event::Connection(ConnectionEvent {
+                at_ns,
+                took_ns: u32::try_from(at_ns.saturating_sub(began_ns)).unwrap_or(u32::MAX),
+                client,
+                service,
+                server: begun.server,
+                reason: decision.reason,
+                beside: decision.beside,
+                route: begun.route,
+                head,
+            }));
+        }
+        let packet = packet.and_then(|noted| noted.decided(watch, decision, frame));
+        if let Some(Glance { src, dst, protocol, tcp_flags, len }) = packet {
+            self.send(Event::Packet(PacketEvent {
+                at_ns,
+                src,
+                dst,
+                protocol,
+                tcp_flags,
+                len,
+                verdict: decision.verdict.into(),
+                reason: decision.reason,
+                beside: decision.beside,
+                server: decision.server,
+            }));
+        }
+    }
+
+    fn send(&self, event: Event) {
+        if self.sender.try_send(event).is_err() {
+            self.lost.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// The clock that events go by, which is finer than [`crate::now_ns`].
+fn now_ns() -> u64 {
+    use nix::time::{ClockId, clock_gettime};
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map(|time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+        .unwrap_or_default()
+}

@@ -1,0 +1,91 @@
+//! What is told of decisions, and what is asked for, as the kernel's side has it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use evener_core::content::NO_ROUTE;
+use evener_core::decide::Reason;
+
+use super::{c, from_bytes, ip, ip_of, words};
+use crate::events::{CLIENTS_MAX, ConnectionEvent, Event, HEAD_MAX, PacketEvent, Told, Watch};
+
+pub(in crate::xdp) const WATCH_WORDS: usize = size_of::<c::watch>() / 8;
+/// Where in it the count of lost events is.
+pub(in crate::xdp) const LOST_WORD: usize = 1;
+const EVENT_LEN: usize = size_of::<c::event>();
+
+pub(in crate::xdp) const WATCH_CONNECTIONS: u64 = 1;
+pub(in crate::xdp) const WATCH_CLIENTS: u64 = 2;
+
+const EVENT_CONNECTION: u8 = c::event_kind::EVENT_CONNECTION.0 as u8;
+const EVENT_PACKET: u8 = c::event_kind::EVENT_PACKET.0 as u8;
+const TOLD_FORWARD: u8 = c::told_verdict::TOLD_FORWARD.0 as u8;
+const TOLD_PASS: u8 = c::told_verdict::TOLD_PASS.0 as u8;
+
+// Where C and this side differ, the build ends here.
+const _: () = {
+    assert!(WATCH_WORDS * 8 == size_of::<c::watch>() && WATCH_WORDS == 2 + 2 * CLIENTS_MAX);
+    assert!(std::mem::offset_of!(c::watch, lost) == LOST_WORD * 8);
+    assert!(std::mem::offset_of!(c::event, head) + HEAD_MAX == EVENT_LEN);
+};
+
+/// What is to be told; the count of lost events isn't part of it.
+pub(in crate::xdp) fn watch(watch: &Watch) -> [u64; WATCH_WORDS] {
+    let what = |is: bool, what: u64| if is { what } else { 0 };
+    let mapped = |address: &IpAddr| match address {
+        IpAddr::V4(address) => ip(address.to_ipv6_mapped().into()),
+        IpAddr::V6(_) => ip(*address),
+    };
+    // Places that are left have a client too: no packet must be taken for the one of an empty place.
+    let mut clients = watch.clients.iter().map(mapped).cycle();
+    words(&c::watch {
+        what: what(watch.connections, WATCH_CONNECTIONS) | what(!watch.clients.is_empty(), WATCH_CLIENTS),
+        lost: 0,
+        client: [0; CLIENTS_MAX].map(|_| clients.next().unwrap_or_default()),
+    })
+}
+
+/// What `events` brought; `None` for what this version doesn't know.
+pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
+    // The end of the head is missing where nothing stands.
+    let mut whole = [0; EVENT_LEN];
+    whole.get_mut(..record.len())?.copy_from_slice(record);
+    let event: c::event = from_bytes(&whole)?;
+    let end = |address, port| SocketAddr::new(ip_of(address, event.v6 != 0), u16::from_be(port));
+    let (src, dst) = (end(event.src, event.src_port), end(event.dst, event.dst_port));
+    let reason = *Reason::ALL.get(usize::from(event.reason))?;
+    let beside = match event.beside {
+        0 => None,
+        beside => Some(*Reason::ALL.get(usize::from(beside))?),
+    };
+    match event.kind {
+        EVENT_CONNECTION => Some(Event::Connection(ConnectionEvent {
+            at_ns: event.at_ns,
+            took_ns: event.took_ns,
+            client: src,
+            service: dst,
+            server: event.server,
+            reason,
+            beside,
+            route: (event.route != NO_ROUTE).then_some(event.route),
+            head: event.head.get(..usize::from(event.head_len))?.to_vec(),
+        })),
+        EVENT_PACKET => Some(Event::Packet(PacketEvent {
+            at_ns: event.at_ns,
+            src,
+            dst,
+            protocol: event.protocol,
+            tcp_flags: event.flags,
+            len: event.len,
+            verdict: match (event.verdict, reason) {
+                (TOLD_FORWARD, _) => Told::Forward,
+                (TOLD_PASS, _) => Told::Pass,
+                (_, Reason::FragmentHeld) => Told::Hold,
+                _ => Told::Drop,
+            },
+            reason,
+            beside,
+            server: event.server,
+        })),
+        _ => None,
+    }
+}

@@ -1,0 +1,79 @@
+//! What the kernel's side tells of its decisions, read from the ring that it shares with this one.
+
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+
+use super::abi;
+use super::program::{Program, refused};
+use crate::EngineError;
+use crate::events::{Event, Events, Watch};
+use crate::shared::Shared;
+
+/// Events that one reading brings at most; the kernel's side may add to them as fast as they are read.
+const TAKEN_MAX: usize = 4096;
+/// What ends a reading when there are so many.
+const ENOUGH: i32 = -libc::ENOBUFS;
+
+impl Program {
+    /// Says what is to be told. What is asked for both before and after goes on being told.
+    pub(super) fn write_watch(&self, watch: &Watch) {
+        let image = abi::watch(watch);
+        let (what, clients) = (&self.watch[0], abi::LOST_WORD + 1);
+        // No packet is compared with half an address, but for one that has begun to be.
+        what.fetch_and(image[0] & !abi::WATCH_CLIENTS, Relaxed);
+        for (place, word) in self.watch.iter().zip(image).skip(clients) {
+            place.store(word, Release);
+        }
+        what.store(image[0], Release);
+    }
+
+    /// The one who reads it.
+    pub(super) fn reader(&self) -> Result<Reader, EngineError> {
+        let map = self.map("events")?;
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let takes = Arc::clone(&taken);
+        let take = move |record: &[u8]| {
+            let mut taken = lock(&takes);
+            taken.extend(abi::event_of(record));
+            if taken.len() < TAKEN_MAX { 0 } else { ENOUGH }
+        };
+        let mut builder = RingBufferBuilder::new();
+        let ring = builder.add(&map, take).map(drop).and_then(|()| builder.build());
+        let ring = ring.map_err(|error| refused("reading what is told", error))?;
+        Ok(Reader { ring, taken, watch: self.second_watch()? })
+    }
+}
+
+/// Reads the ring.
+pub(super) struct Reader {
+    ring: RingBuffer<'static>,
+    taken: Arc<Mutex<Vec<Event>>>,
+    watch: Shared<AtomicU64>,
+}
+
+impl Events for Reader {
+    fn read(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
+        let mut answer = self.ring.consume_raw();
+        if answer == 0 {
+            answer = self.ring.poll_raw(patience);
+        }
+        if answer < 0 && ![ENOUGH, -libc::EINTR].contains(&answer) {
+            return Err(io::Error::from_raw_os_error(-answer));
+        }
+        Ok(std::mem::take(&mut *lock(&self.taken)))
+    }
+
+    fn lost(&self) -> u64 {
+        self.watch[abi::LOST_WORD].load(Relaxed)
+    }
+}
+
+fn lock(taken: &Mutex<Vec<Event>>) -> MutexGuard<'_, Vec<Event>> {
+    // Events are whole at any moment.
+    taken.lock().unwrap_or_else(PoisonError::into_inner)
+}

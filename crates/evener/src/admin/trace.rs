@@ -1,0 +1,198 @@
+//! A client followed while it is served: one line for each packet and each decision, as long as somebody reads them.
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde::Deserialize;
+
+use super::api::{ANSWER_TIMEOUT, Api, Failure, ask, client};
+use super::client::{ClientError, escape};
+use super::command::{CommandError, daemon, runtime};
+use super::table::{clean, seconds};
+use super::views::{Decision, Packet, Traced};
+use crate::cli::Trace;
+use crate::control::request::Request;
+use crate::record;
+
+/// A line for each event (NDJSON).
+const CONTENT_TYPE: &str = "application/x-ndjson";
+
+/// Whether a connection may last, as others may not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lasting(Arc<AtomicBool>);
+
+impl Lasting {
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TraceQuery {
+    client: String,
+}
+
+/// Answers with what happens, until the other end hangs up.
+pub(super) async fn trace(
+    State(api): State<Api>,
+    Extension(lasting): Extension<Lasting>,
+    query: Result<Query<TraceQuery>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(query) = query?;
+    let client = client(&query.client)?;
+    let lines = ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Trace(client, answer)).await?;
+    let lines = lines.map_err(|why| Failure(StatusCode::SERVICE_UNAVAILABLE, format!("{why}.")))?;
+    lasting.0.store(true, Relaxed);
+    let lines = stream::unfold(lines, |mut lines| async {
+        let line = lines.recv().await?;
+        Some((Ok::<_, Infallible>(Bytes::from(record::json(&line))), lines))
+    });
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::from_stream(lines)).into_response())
+}
+
+/// Carries out `evener trace`.
+pub(super) fn run(args: &Trace) -> Result<(), CommandError> {
+    let limit = args.seconds.map_or(Duration::MAX, Duration::from_secs);
+    runtime()?.block_on(async {
+        match tokio::time::timeout(limit, follow(args)).await {
+            Ok(done) => done,
+            // As long as was asked for.
+            Err(_) => Ok(()),
+        }
+    })
+}
+
+async fn follow(args: &Trace) -> Result<(), CommandError> {
+    let client = daemon(&args.admin)?;
+    let path = format!("/v1/trace?client={}", escape(&args.client.to_string()));
+    let mut lines = client.follow(&path).await?;
+    // On standard error, so that what follows on the other is lines of the trace only.
+    eprintln!("evener: following {}", args.client);
+    let mut count = args.count.unwrap_or(u64::MAX);
+    while count > 0 {
+        let line = lines.next().await.ok_or(ClientError::Ended)?;
+        let traced: Traced = serde_json::from_slice(&line).map_err(|error| client.garbled(error))?;
+        let text = if args.json { record::json(&traced) } else { text(&traced) + "\n" };
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => count -= 1,
+            // Who reads wants no more.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(CommandError::Output(error)),
+        }
+    }
+    Ok(())
+}
+
+/// For people.
+fn text(traced: &Traced) -> String {
+    clean(&match traced {
+        Traced::Packet(packet) => packet_text(packet),
+        Traced::Decision(decision) => decision_text(decision),
+        Traced::Lost { count } => format!("{count} lines are missing here: they came too fast"),
+    })
+}
+
+fn packet_text(packet: &Packet) -> String {
+    let Packet { time, protocol, src, dst, bytes, verdict, reason, .. } = packet;
+    let flags = packet.flags.as_ref().map_or_else(String::new, |flags| format!(" {flags}"));
+    let beside = packet.beside.as_ref().map_or_else(String::new, |beside| format!(", {beside}"));
+    let server = packet.server.as_ref().map_or_else(String::new, |server| format!(" => {server}"));
+    format!("{time} {protocol}{flags} {src} > {dst} {bytes} bytes: {verdict}, {reason}{beside}{server}")
+}
+
+fn decision_text(decision: &Decision) -> String {
+    let Decision { time, service, client, mechanism, .. } = decision;
+    let took = seconds(decision.decide_us / 1e6);
+    let kind = decision.kind.as_deref().unwrap_or("nothing that can be read");
+    let asked = [&decision.method, &decision.host, &decision.sni, &decision.path].into_iter().flatten();
+    let asked: String = asked.map(|part| format!(" {part}")).collect();
+    let cut = if decision.cut { " ..." } else { "" };
+    let route = decision.route.map_or_else(|| "no route".to_owned(), |route| format!("route {route}"));
+    let status = decision.status.map_or_else(String::new, |status| format!(", answered {status}"));
+    let server = decision.server.as_deref().unwrap_or("no server");
+    format!(
+        "{time} {client} asks {service}: {kind}{asked}{cut}: {route}, {mechanism} in {took}{status} => {server}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet() -> Packet {
+        Packet {
+            time: "2026-01-02T03:04:05.678Z".into(),
+            protocol: "tcp".into(),
+            flags: Some("psh,ack".into()),
+            src: "198.51.100.7:40000".into(),
+            dst: "192.0.2.100:80".into(),
+            bytes: 80,
+            verdict: "forward".into(),
+            reason: "forwarded".into(),
+            beside: Some("no_session".into()),
+            server: Some("web1".into()),
+        }
+    }
+
+    #[test]
+    fn packets_in_a_line() {
+        insta::assert_snapshot!(text(&Traced::Packet(packet())), @"2026-01-02T03:04:05.678Z tcp psh,ack 198.51.100.7:40000 > 192.0.2.100:80 80 bytes: forward, forwarded, no_session => web1");
+        let other = Packet {
+            protocol: "icmp".into(),
+            flags: None,
+            src: "198.51.100.7".into(),
+            beside: None,
+            server: None,
+            ..packet()
+        };
+        insta::assert_snapshot!(text(&Traced::Packet(other)), @"2026-01-02T03:04:05.678Z icmp 198.51.100.7 > 192.0.2.100:80 80 bytes: forward, forwarded");
+        insta::assert_snapshot!(text(&Traced::Lost { count: 3 }), @"3 lines are missing here: they came too fast");
+    }
+
+    #[test]
+    fn decisions_in_a_line() {
+        let decision = Decision {
+            time: "2026-01-02T03:04:05.678Z".into(),
+            service: "web".into(),
+            client: "198.51.100.7:40000".into(),
+            kind: Some("http".into()),
+            method: Some("GET".into()),
+            host: Some("www.example.com".into()),
+            sni: None,
+            path: Some("/a\u{1b}[2J".into()),
+            cut: false,
+            route: Some(2),
+            server: Some("web1".into()),
+            mechanism: "kernel".into(),
+            status: None,
+            decide_us: 12.25,
+        };
+        insta::assert_snapshot!(text(&Traced::Decision(decision.clone())), @"2026-01-02T03:04:05.678Z 198.51.100.7:40000 asks web: http GET www.example.com /a?[2J: route 2, kernel in 12 us => web1");
+        let refused = Decision {
+            kind: None,
+            method: None,
+            host: None,
+            path: None,
+            cut: true,
+            route: None,
+            server: None,
+            mechanism: "late".into(),
+            status: Some(408),
+            decide_us: 10_000_000.0,
+            ..decision
+        };
+        insta::assert_snapshot!(text(&Traced::Decision(refused)), @"2026-01-02T03:04:05.678Z 198.51.100.7:40000 asks web: nothing that can be read ...: no route, late in 10.0 s, answered 408 => no server");
+    }
+}

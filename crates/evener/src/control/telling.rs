@@ -1,0 +1,105 @@
+//! The director's part in what is told of single connections and packets: it has the data plane tell what somebody wants
+//! to know, and nothing else.
+
+use std::sync::Arc;
+
+use evener_dataplane::EngineError;
+use evener_dataplane::events::Watch;
+use tokio::sync::mpsc;
+
+use super::director::Director;
+use crate::admin::views::Traced;
+use crate::cli::Client;
+use crate::config::Config;
+use crate::record::{AccessLog, Listener, Names, Recorder, TRACES_MAX};
+
+/// What telling takes.
+#[derive(Default)]
+pub(super) struct Telling {
+    pub(super) recorder: Arc<Recorder>,
+    /// Begins when the data plane is first to tell something.
+    listener: Option<Listener>,
+    /// What the data plane was told to tell; not known at first, since an earlier daemon may have wanted something.
+    watched: Option<Watch>,
+}
+
+/// Opens the access log of a file, if it has one.
+///
+/// # Errors
+/// A sentence.
+pub(super) fn open_log(config: &Config) -> Result<Option<AccessLog>, String> {
+    config.log.access.as_ref().map(AccessLog::open).transpose()
+}
+
+impl Director {
+    /// Tells by this recorder from now on.
+    pub(super) fn tell_by(&mut self, recorder: Arc<Recorder>) {
+        self.telling.recorder = recorder;
+    }
+
+    /// Has what is told be told by the names in force.
+    pub(super) fn tell_names(&self, names: Names) {
+        self.telling.recorder.name(names);
+    }
+
+    /// Has the data plane tell what is wanted now, if that has changed.
+    ///
+    /// # Errors
+    /// When the engine refuses; the next call tries again.
+    pub(super) fn watch(&mut self) -> Result<(), EngineError> {
+        let wanted = self.telling.recorder.wanted();
+        if self.telling.watched.as_ref() == Some(&wanted) {
+            return Ok(());
+        }
+        if self.telling.listener.is_none() && wanted != Watch::default() {
+            let (events, recorder) = (self.engine.events()?, Arc::clone(&self.telling.recorder));
+            let none = |source| EngineError::System { what: "a thread for events".to_owned(), source };
+            self.telling.listener = Some(Listener::start(events, recorder).map_err(none)?);
+        }
+        self.engine.watch(&wanted)?;
+        self.telling.watched = Some(wanted);
+        Ok(())
+    }
+
+    /// Goes on with another log, or with none. The data plane tells what that wants.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(super) fn tell_to(&mut self, log: Option<AccessLog>) -> Result<(), String> {
+        self.telling.recorder.log(log)?;
+        self.watch().map_err(|error| error.to_string())
+    }
+
+    /// Opens the log again, which may have been moved aside.
+    ///
+    /// # Errors
+    /// A sentence; then the log goes on as it was.
+    pub(super) fn reopen_log(&mut self) -> Result<(), String> {
+        let log = open_log(&self.config)?;
+        self.tell_to(log)
+    }
+
+    /// Follows a client until the receiver is dropped.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(super) fn follow(&mut self, client: Client) -> Result<mpsc::Receiver<Traced>, String> {
+        let lines = self.telling.recorder.follow(client).ok_or_else(|| {
+            format!("{TRACES_MAX} traces run already, and there can't be more: end one of them")
+        })?;
+        self.watch().map_err(|error| format!("the data plane can't tell: {error}"))?;
+        Ok(lines)
+    }
+
+    /// Ends all telling: what the data plane has told already is noted yet.
+    pub(super) fn fall_silent(&mut self) {
+        let nothing = Watch::default();
+        if self.telling.watched.as_ref().is_some_and(|watched| *watched != nothing)
+            && let Err(error) = self.engine.watch(&nothing)
+        {
+            tracing::warn!(%error, "the data plane goes on telling");
+        }
+        drop(self.telling.listener.take());
+        self.telling.recorder.finish();
+    }
+}

@@ -1,0 +1,261 @@
+//! The access log: a thread that writes, and a queue before it that nobody waits for.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::line;
+use crate::admin::views::Decision;
+use crate::config::LogTarget;
+
+/// Lines that may wait.
+const QUEUE: usize = 8_192;
+/// Bytes that are gathered before they are written, while more lines wait.
+const GATHER: usize = 64 * 1024;
+/// Who may read it: its group too, since it says who asked for what.
+const MODE: u32 = 0o640;
+/// How long the last lines may take when the daemon ends.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What became of lines, since the daemon started.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) written: AtomicU64,
+    pub(super) lost: AtomicU64,
+}
+
+/// A log that is open.
+pub(crate) struct AccessLog {
+    target: LogTarget,
+    sink: Box<dyn Write + Send>,
+}
+
+impl AccessLog {
+    /// Opens a log, behind what is in it.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn open(target: &LogTarget) -> Result<AccessLog, String> {
+        let sink: Box<dyn Write + Send> = match target {
+            LogTarget::Stdout => Box::new(io::stdout()),
+            LogTarget::File(path) => Box::new(open(path).map_err(|error| unopened(path, &error))?),
+        };
+        Ok(AccessLog { target: target.clone(), sink })
+    }
+}
+
+/// Opening waits for nobody, as it would for a pipe's reader.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(MODE).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC);
+    let file = options.open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file")),
+    }
+}
+
+fn unopened(path: &Path, error: &io::Error) -> String {
+    let help = match error.kind() {
+        io::ErrorKind::NotFound => "make its folder first",
+        io::ErrorKind::PermissionDenied => "let evener's user write there",
+        _ => "name another file as `access` in [log], or \"-\" for standard output",
+    };
+    format!("the access log {} can't be opened: {error}; {help}", path.display())
+}
+
+/// The way to the thread that writes.
+pub(super) struct Writing {
+    pub(super) target: LogTarget,
+    queue: SyncSender<Decision>,
+    thread: JoinHandle<()>,
+    counts: Arc<Counts>,
+}
+
+impl Writing {
+    /// Begins to write.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub(super) fn start(log: AccessLog, counts: Arc<Counts>) -> io::Result<Writing> {
+        let AccessLog { target, sink } = log;
+        let (queue, lines) = sync_channel(QUEUE);
+        let count = Arc::clone(&counts);
+        let thread = thread::Builder::new().name("access-log".to_owned());
+        let thread = thread.spawn(move || write(sink, &lines, &count))?;
+        Ok(Writing { target, queue, thread, counts })
+    }
+
+    /// Puts a line into the queue; where there is no room, it is lost.
+    pub(super) fn put(&self, decision: Decision) {
+        if self.queue.try_send(decision).is_err() {
+            self.counts.lost.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Ends with what is in the queue; a disk that takes forever is not waited for.
+    pub(super) fn finish(self) {
+        drop(self.queue);
+        let end = Instant::now() + LAST_WORDS;
+        while !self.thread.is_finished() && Instant::now() < end {
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Writes what comes, many lines at once if many wait.
+fn write(mut sink: Box<dyn Write + Send>, lines: &Receiver<Decision>, counts: &Counts) {
+    let (mut text, mut torn) = (String::new(), false);
+    while let Ok(first) = lines.recv() {
+        // What a full disk has cut off stays alone on its line.
+        if torn {
+            text.push('\n');
+        }
+        text.push_str(&line::json(&first));
+        let mut count = 1;
+        while text.len() < GATHER {
+            match lines.try_recv() {
+                Ok(next) => text.push_str(&line::json(&next)),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+            }
+            count += 1;
+        }
+        let done = sink.write_all(text.as_bytes()).and_then(|()| sink.flush());
+        match &done {
+            Ok(()) => counts.written.fetch_add(count, Relaxed),
+            Err(_) => counts.lost.fetch_add(count, Relaxed),
+        };
+        if let (Err(error), false) = (&done, torn) {
+            tracing::warn!(%error, "lines of the access log are lost: they can't be written");
+        }
+        torn = done.is_err();
+        text.clear();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn decision(path: &str) -> Decision {
+        Decision {
+            time: "2026-01-02T03:04:05.678Z".into(),
+            service: "web".into(),
+            client: "198.51.100.7:40000".into(),
+            kind: Some("http".into()),
+            method: Some("GET".into()),
+            host: None,
+            sni: None,
+            path: Some(path.into()),
+            cut: false,
+            route: None,
+            server: Some("web1".into()),
+            mechanism: "kernel".into(),
+            status: None,
+            decide_us: 1.25,
+        }
+    }
+
+    /// A folder that goes away with the test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let folder = std::env::temp_dir().join(format!("evener-access-{name}-{}", std::process::id()));
+            fs::create_dir(&folder).unwrap();
+            Folder(folder)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn lines_are_added_to_a_file_for_its_user_and_group() {
+        let folder = Folder::new("file");
+        let path = folder.0.join("access.log");
+        let target = LogTarget::File(path.clone());
+        let counts = Arc::new(Counts::default());
+        for name in ["/a", "/b\n\"x\": 1"] {
+            let writing = Writing::start(AccessLog::open(&target).unwrap(), Arc::clone(&counts)).unwrap();
+            writing.put(decision(name));
+            writing.finish();
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<Decision> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines, [decision("/a"), decision("/b\n\"x\": 1")]);
+        assert_eq!((counts.written.load(Relaxed), counts.lost.load(Relaxed)), (2, 0));
+        // The user's umask may take more away.
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o137, 0);
+    }
+
+    #[test]
+    fn what_is_no_place_for_a_log_is_told_in_a_sentence() {
+        let folder = Folder::new("sentence");
+        let refused = |path: PathBuf| AccessLog::open(&LogTarget::File(path)).err().unwrap();
+        assert!(refused(folder.0.join("none/access.log")).contains("make its folder first"));
+        assert!(refused(folder.0.clone()).contains("name another file"));
+        let pipe = folder.0.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(refused(pipe).contains("can't be opened"));
+    }
+
+    /// Fails as long as it is told to.
+    struct Disk {
+        full: Receiver<bool>,
+        written: SyncSender<String>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.full.recv().unwrap_or_default() {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.written.send(String::from_utf8_lossy(bytes).into_owned()).unwrap();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let (tell, full) = mpsc::channel();
+        let (to, written) = sync_channel(QUEUE);
+        let counts = Arc::new(Counts::default());
+        let log = AccessLog { target: LogTarget::Stdout, sink: Box::new(Disk { full, written: to }) };
+        let writing = Writing::start(log, Arc::clone(&counts)).unwrap();
+        // One line is with the disk, which says nothing; no more than fit wait, and the rest is lost at once.
+        (0..QUEUE * 2).for_each(|_| writing.put(decision("/")));
+        let lost = counts.lost.load(Relaxed);
+        assert!(lost >= QUEUE as u64 / 2 && counts.written.load(Relaxed) == 0, "{lost}");
+        // The disk is full, then it isn't: what it began is not continued.
+        tell.send(true).unwrap();
+        tell.send(false).unwrap();
+        assert!(written.recv().unwrap().starts_with("\n{"));
+        drop(tell);
+        writing.finish();
+        let all = counts.written.load(Relaxed) + counts.lost.load(Relaxed);
+        assert_eq!(all, QUEUE as u64 * 2);
+        assert!(counts.lost.load(Relaxed) > lost);
+        assert!(written.iter().all(|text| text.starts_with('{')));
+    }
+}

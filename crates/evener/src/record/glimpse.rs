@@ -1,0 +1,229 @@
+//! What a client asked for, as it was sent: for people, who want to read what came and not what was made of it. Nothing
+//! is decided by it.
+
+/// Bytes of a method, a target and a host that are told.
+const METHOD_MAX: usize = 32;
+const TARGET_MAX: usize = 2_048;
+const HOST_MAX: usize = 255;
+/// The first byte of a TLS record that has a hello.
+const HANDSHAKE: u8 = 0x16;
+/// Bytes before a hello's session: a record's and a message's header, version and random (RFC 8446, section 4.1.2).
+const BEFORE_SESSION: usize = 5 + 4 + 2 + 32;
+const SERVER_NAME: usize = 0;
+
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// HTTP/1, or what begins like it.
+    Http,
+    /// A TLS hello.
+    Tls,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Http => "http",
+            Kind::Tls => "tls",
+        }
+    }
+}
+
+/// What the first bytes of a connection say, as far as they are there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Glimpse<'b> {
+    pub(super) kind: Option<Kind>,
+    pub(super) method: Option<&'b [u8]>,
+    /// The request's target, query included.
+    pub(super) target: Option<&'b [u8]>,
+    /// As the `Host` header has it, or a hello's server name.
+    pub(super) host: Option<&'b [u8]>,
+    /// Whether something of it is missing, or has an end that isn't told.
+    pub(super) cut: bool,
+}
+
+impl<'b> Glimpse<'b> {
+    /// Looks at the first bytes that a client sent.
+    pub(super) fn of(bytes: &'b [u8]) -> Glimpse<'b> {
+        let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        match (bytes.first(), bytes.get(blank)) {
+            (Some(&HANDSHAKE), _) => hello(bytes),
+            (_, Some(first)) if first.is_ascii_alphabetic() => {
+                request(bytes.get(blank..).unwrap_or_default())
+            }
+            _ => Glimpse::default(),
+        }
+    }
+}
+
+/// At most so many bytes, and whether there were more.
+fn within(bytes: &[u8], max: usize) -> (&[u8], bool) {
+    match bytes.get(..max) {
+        Some(first) => (first, bytes.len() > max),
+        None => (bytes, false),
+    }
+}
+
+fn request(bytes: &[u8]) -> Glimpse<'_> {
+    let mut glimpse = Glimpse { kind: Some(Kind::Http), ..Glimpse::default() };
+    let mut lines = bytes.split(|byte| *byte == b'\n').peekable();
+    let first = lines.next().unwrap_or_default();
+    // What has no line end behind it may go on.
+    let mut ends = lines.peek().is_some();
+    let mut words = first.strip_suffix(b"\r").unwrap_or(first).splitn(3, |byte| *byte == b' ');
+    let (method, target, rest) = (words.next(), words.next(), words.next());
+    let (method, long_method) = within(method.unwrap_or_default(), METHOD_MAX);
+    let (target, long_target) = target.map_or((None, false), |target| {
+        let (target, long) = within(target, TARGET_MAX);
+        (Some(target), long)
+    });
+    glimpse.method = Some(method);
+    glimpse.target = target.filter(|target| !target.is_empty());
+    glimpse.cut = long_method || long_target || !ends && rest.is_none();
+    while let Some(line) = lines.next() {
+        ends = lines.peek().is_some();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if ends && line.is_empty() {
+            return glimpse;
+        }
+        let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        let (name, value) = (line.get(..colon), line.get(colon + 1..));
+        if ends && name.is_some_and(|name| name.eq_ignore_ascii_case(b"host")) {
+            let (host, long) = within(value.unwrap_or_default().trim_ascii(), HOST_MAX);
+            glimpse.host = Some(host);
+            glimpse.cut |= long;
+            return glimpse;
+        }
+    }
+    // The head goes on, and a host may be in what isn't here.
+    glimpse.cut = true;
+    glimpse
+}
+
+fn hello(bytes: &[u8]) -> Glimpse<'_> {
+    let (host, cut) = match server_name(bytes) {
+        Some(name) => (name.map(|name| within(name, HOST_MAX).0), false),
+        None => (None, true),
+    };
+    Glimpse { kind: Some(Kind::Tls), host, cut, ..Glimpse::default() }
+}
+
+/// The name in a hello, if it has one (RFC 6066, section 3); nothing where the bytes end before that is clear.
+fn server_name(bytes: &[u8]) -> Option<Option<&[u8]>> {
+    let mut rest = bytes.get(BEFORE_SESSION..)?;
+    let session = usize::from(*rest.first()?);
+    rest = rest.get(1 + session..)?;
+    let suites = u16_at(rest, 0)?;
+    rest = rest.get(2 + suites..)?;
+    let compression = usize::from(*rest.first()?);
+    rest = rest.get(1 + compression..)?;
+    if rest.is_empty() {
+        // Hellos can do without extensions; this one may have some that haven't come.
+        let len = usize::from(*bytes.get(6)?) << 16 | u16_at(bytes, 7)?;
+        return (bytes.len() >= 9 + len).then_some(None);
+    }
+    let mut left = u16_at(rest, 0)?;
+    rest = rest.get(2..)?;
+    while left >= 4 {
+        let (kind, len) = (u16_at(rest, 0)?, u16_at(rest, 2)?);
+        if kind == SERVER_NAME {
+            let name = u16_at(rest, 7)?;
+            return rest.get(9..9 + name).map(Some);
+        }
+        rest = rest.get(4 + len..)?;
+        left = left.saturating_sub(4 + len);
+    }
+    Some(None)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
+    match bytes.get(at..at + 2) {
+        Some(&[high, low]) => Some(u16::from_be_bytes([high, low]).into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A hello with these extensions, as (kind, content).
+    fn a_hello(extensions: &[(u16, Vec<u8>)]) -> Vec<u8> {
+        let two = |n: usize| u16::try_from(n).unwrap().to_be_bytes();
+        let each = |(kind, content): &(u16, Vec<u8>)| {
+            [&kind.to_be_bytes(), &two(content.len())[..], content].concat()
+        };
+        let extensions = extensions.iter().flat_map(each).collect::<Vec<u8>>();
+        let body = [&[3, 3], &[7; 32][..], &[2, 9, 9], &two(4), &[1, 2, 3, 4], &[1, 0]].concat();
+        let body = [&body[..], &two(extensions.len()), &extensions].concat();
+        [&[0x16, 3, 1], &two(body.len() + 4)[..], &[1, 0], &two(body.len()), &body].concat()
+    }
+
+    fn named(name: &str) -> (u16, Vec<u8>) {
+        let two = |n: usize| u16::try_from(n).unwrap().to_be_bytes();
+        (0, [&two(name.len() + 3)[..], &[0], &two(name.len()), name.as_bytes()].concat())
+    }
+
+    fn told<'b>(glimpse: &Glimpse<'b>) -> [Option<&'b str>; 3] {
+        [glimpse.method, glimpse.target, glimpse.host].map(|part| part.map(|p| str::from_utf8(p).unwrap()))
+    }
+
+    #[test]
+    fn requests_as_they_were_sent() {
+        let text = b"\r\nGET //a%41/?q=1 HTTP/1.1\r\nA: b\r\nhOST:  WWW.example.com:8080 \r\nX: y";
+        let glimpse = Glimpse::of(text);
+        assert_eq!(told(&glimpse), [Some("GET"), Some("//a%41/?q=1"), Some("WWW.example.com:8080")]);
+        assert_eq!((glimpse.kind, glimpse.cut), (Some(Kind::Http), false));
+
+        let old = Glimpse::of(b"HEAD / HTTP/1.0\r\n\r\nHost: x\r\n");
+        assert_eq!((told(&old), old.cut), ([Some("HEAD"), Some("/"), None], false));
+    }
+
+    #[test]
+    fn what_is_not_whole_is_told_so() {
+        let cases: [(&[u8], [Option<&str>; 3]); 6] = [
+            (b"GE", [Some("GE"), None, None]),
+            (b"GET ", [Some("GET"), None, None]),
+            (b"GET /ab", [Some("GET"), Some("/ab"), None]),
+            (b"GET /ab HT", [Some("GET"), Some("/ab"), None]),
+            (b"GET /ab HTTP/1.1\r\nHo", [Some("GET"), Some("/ab"), None]),
+            (b"GET /ab HTTP/1.1\r\nHost: a.exam", [Some("GET"), Some("/ab"), None]),
+        ];
+        for (bytes, expected) in cases {
+            let glimpse = Glimpse::of(bytes);
+            assert_eq!((told(&glimpse), glimpse.cut), (expected, true), "{}", bytes.escape_ascii());
+        }
+        let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(5_000));
+        let glimpse = Glimpse::of(long.as_bytes());
+        assert_eq!(
+            (glimpse.target.unwrap().len(), glimpse.host, glimpse.cut),
+            (2_048, Some(&b"a"[..]), true)
+        );
+    }
+
+    #[test]
+    fn hellos_by_their_name() {
+        let first = a_hello(&[named("www.example.com"), (43, vec![1, 2, 3])]);
+        let last = a_hello(&[(43, vec![1, 2, 3]), named("www.example.com")]);
+        for hello in [&first, &last] {
+            let glimpse = Glimpse::of(hello);
+            assert_eq!(told(&glimpse), [None, None, Some("www.example.com")]);
+            assert_eq!((glimpse.kind, glimpse.cut), (Some(Kind::Tls), false));
+        }
+        let none = a_hello(&[(43, vec![1, 2, 3])]);
+        let glimpse = Glimpse::of(&none);
+        assert_eq!((glimpse.host, glimpse.cut), (None, false));
+        for len in 1..last.len() {
+            let glimpse = Glimpse::of(&last[..len]);
+            assert_eq!((glimpse.kind, glimpse.host, glimpse.cut), (Some(Kind::Tls), None, true), "{len}");
+        }
+    }
+
+    #[test]
+    fn what_is_neither_says_nothing() {
+        for bytes in [&b""[..], b"\r\n", b"\x7f\x7f\x7f", b"\0GET / HTTP/1.1\r\n\r\n"] {
+            assert_eq!(Glimpse::of(bytes), Glimpse::default(), "{}", bytes.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Listens to what the data plane tells.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use evener_dataplane::events::{Event, Events};
+use nix::time::{ClockId, clock_gettime};
+
+use super::Recorder;
+
+/// How long nothing may be told before it is asked whether to go on.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The thread that listens. Dropping it ends it.
+pub(crate) struct Listener {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub(crate) fn start(events: Box<dyn Events>, recorder: Arc<Recorder>) -> io::Result<Listener> {
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&over);
+        let thread = thread::Builder::new().name("events".to_owned());
+        let thread = thread.spawn(move || listen(events, &recorder, &is_over))?;
+        Ok(Listener { over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(mut events: Box<dyn Events>, recorder: &Recorder, over: &AtomicBool) {
+    let (mut lost, mut fails) = (events.lost(), false);
+    while !over.load(Relaxed) {
+        match events.read(PATIENCE) {
+            Ok(told) => {
+                fails = false;
+                let epoch = boot_time();
+                told.iter().for_each(|event| note(recorder, event, epoch));
+            }
+            Err(error) => {
+                if !fails {
+                    tracing::warn!(%error, "the data plane is not heard: the access log has gaps");
+                }
+                fails = true;
+                thread::sleep(PATIENCE);
+            }
+        }
+        let now_lost = events.lost();
+        if now_lost > lost {
+            recorder.missed(now_lost - lost);
+        }
+        lost = now_lost;
+    }
+    // What was told until it was over.
+    if let Ok(told) = events.read(Duration::ZERO) {
+        let epoch = boot_time();
+        told.iter().for_each(|event| note(recorder, event, epoch));
+    }
+}
+
+fn note(recorder: &Recorder, event: &Event, epoch: SystemTime) {
+    let at = |ns| epoch + Duration::from_nanos(ns);
+    match event {
+        Event::Connection(event) => recorder.connection(event, at(event.at_ns)),
+        Event::Packet(event) => recorder.packet(event, at(event.at_ns)),
+    }
+}
+
+/// When the monotonic clock was zero, by the clock on the wall of this moment.
+fn boot_time() -> SystemTime {
+    let since = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    SystemTime::now().checked_sub(since).unwrap_or(SystemTime::UNIX_EPOCH)
+}

@@ -1,0 +1,310 @@
+//! What is told of single connections and packets: the access log, and traces of a client.
+//!
+//! The data plane tells what it decides on a thread of its own ([`listener`]); who reads for it tells the rest. Nobody
+//! waits here: what finds no room is lost, and counted.
+
+mod access;
+mod glimpse;
+mod line;
+mod listener;
+mod names;
+mod took;
+mod trace;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use evener_core::content::Asked;
+use evener_core::decide::Reason;
+use evener_core::tables::NO_SERVER;
+use evener_dataplane::events::{ConnectionEvent, PacketEvent, Told, Watch};
+use tokio::sync::mpsc;
+
+use crate::admin::views;
+use crate::cli::Client;
+use crate::config::LogTarget;
+use crate::handoff::Ends;
+use access::{Counts, Writing};
+use glimpse::{Glimpse, Kind};
+use took::Took;
+use trace::Traces;
+
+pub(crate) use access::AccessLog;
+pub(crate) use line::json;
+pub(crate) use listener::Listener;
+pub(crate) use names::Names;
+pub(crate) use trace::TRACES_MAX;
+
+/// How a connection came to its server, or to none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mechanism {
+    /// By the data plane.
+    Kernel,
+    /// It was read in application space, and moved.
+    Asked,
+    /// It was read, and its bytes are carried.
+    Spliced,
+    /// Told off, or reset.
+    Refused,
+    /// Nobody serves it.
+    Unserved,
+    /// It said nothing whole in time.
+    Late,
+    /// It went before it had said anything whole.
+    Left,
+    /// Reset unread, since too many are read.
+    Crowded,
+}
+
+impl Mechanism {
+    const ALL: [Mechanism; 8] = [
+        Mechanism::Kernel,
+        Mechanism::Asked,
+        Mechanism::Spliced,
+        Mechanism::Refused,
+        Mechanism::Unserved,
+        Mechanism::Late,
+        Mechanism::Left,
+        Mechanism::Crowded,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Mechanism::Kernel => "kernel",
+            Mechanism::Asked => "asked",
+            Mechanism::Spliced => "spliced",
+            Mechanism::Refused => "refused",
+            Mechanism::Unserved => "unserved",
+            Mechanism::Late => "late",
+            Mechanism::Left => "left",
+            Mechanism::Crowded => "crowded",
+        }
+    }
+}
+
+/// A connection about which all is decided.
+pub(crate) struct Decided<'b> {
+    pub(crate) ends: Ends,
+    pub(crate) mechanism: Mechanism,
+    /// What the client has said, or the beginning of it.
+    pub(crate) head: &'b [u8],
+    /// The route that takes it, counted from 1.
+    pub(crate) route: Option<u64>,
+    /// The slot of its server.
+    pub(crate) server: Option<u16>,
+    /// What the client was answered, if nobody else answers it.
+    pub(crate) status: Option<u16>,
+    pub(crate) at: SystemTime,
+    pub(crate) took: Duration,
+}
+
+/// To whom everything is told.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    names: RwLock<Arc<Names>>,
+    writing: RwLock<Option<Writing>>,
+    traces: Traces,
+    took: [Took; Mechanism::ALL.len()],
+    counts: Arc<Counts>,
+    /// Events that the data plane could not tell while there was a log.
+    untold: AtomicU64,
+}
+
+impl Recorder {
+    /// Goes on with these names.
+    pub(crate) fn name(&self, names: Names) {
+        *self.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
+    }
+
+    fn names(&self) -> Arc<Names> {
+        Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Goes on with another log, or with none. The last one gets what waits for it.
+    ///
+    /// # Errors
+    /// A sentence; then there is no log.
+    pub(crate) fn log(&self, log: Option<AccessLog>) -> Result<(), String> {
+        let started = log.map(|log| Writing::start(log, Arc::clone(&self.counts))).transpose();
+        let (writing, error) = match started {
+            Ok(writing) => (writing, None),
+            Err(error) => (None, Some(format!("the access log has no thread to write it: {error}"))),
+        };
+        *self.writing.write().unwrap_or_else(PoisonError::into_inner) = writing;
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Ends the log, with what waits for it.
+    pub(crate) fn finish(&self) {
+        let writing = self.writing.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writing) = writing {
+            writing.finish();
+        }
+    }
+
+    fn target(&self) -> Option<LogTarget> {
+        let writing = self.writing.read().unwrap_or_else(PoisonError::into_inner);
+        writing.as_ref().map(|writing| writing.target.clone())
+    }
+
+    /// Tells of a client, until the receiver is dropped; nothing if that is done for too many already.
+    pub(crate) fn follow(&self, client: Client) -> Option<mpsc::Receiver<views::Traced>> {
+        self.traces.follow(client)
+    }
+
+    /// What the data plane should tell.
+    pub(crate) fn wanted(&self) -> Watch {
+        let clients = self.traces.clients();
+        Watch { connections: self.target().is_some() || !clients.is_empty(), clients }
+    }
+
+    /// The route of a service that takes a request, counted from 1.
+    pub(crate) fn route(&self, service: SocketAddr, asked: &Asked<'_>) -> Option<u64> {
+        self.names().route(service, asked)
+    }
+
+    /// Notes what became of a connection.
+    pub(crate) fn decided(&self, decided: &Decided<'_>) {
+        if let Some(took) = self.took.get(decided.mechanism as usize) {
+            took.add(decided.took);
+        }
+        let line = || self.line(decided);
+        if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
+            writing.put(line());
+        }
+        self.traces.tell(&[decided.ends.client], || views::Traced::Decision(line()));
+    }
+
+    fn line(&self, decided: &Decided<'_>) -> views::Decision {
+        let (names, glimpse) = (self.names(), Glimpse::of(decided.head));
+        let Ends { client, service } = decided.ends;
+        let text = |bytes: Option<&[u8]>| bytes.map(line::text);
+        let is_tls = glimpse.kind == Some(Kind::Tls);
+        views::Decision {
+            time: time(decided.at),
+            service: names.service(service).map_or_else(|| service.to_string(), str::to_owned),
+            client: client.to_string(),
+            kind: glimpse.kind.map(|kind| kind.name().to_owned()),
+            method: text(glimpse.method),
+            host: text(glimpse.host.filter(|_| !is_tls)),
+            sni: text(glimpse.host.filter(|_| is_tls)),
+            path: text(glimpse.target),
+            cut: glimpse.cut,
+            route: decided.route,
+            server: decided.server.and_then(|slot| names.server(slot)).map(str::to_owned),
+            mechanism: decided.mechanism.name().to_owned(),
+            status: decided.status,
+            // Whole nanoseconds, as the data plane measures.
+            decide_us: decided.took.as_nanos() as f64 / 1e3,
+        }
+    }
+
+    /// Notes a connection that the data plane tells of. Whoever reads for it tells of the others himself.
+    fn connection(&self, event: &ConnectionEvent, at: SystemTime) {
+        let mechanism = match (event.beside, event.server) {
+            (Some(Reason::Asked), _) => return,
+            (Some(Reason::TableFull), _) => Mechanism::Refused,
+            (_, NO_SERVER) => Mechanism::Unserved,
+            _ => Mechanism::Kernel,
+        };
+        self.decided(&Decided {
+            ends: Ends { client: event.client, service: event.service },
+            mechanism,
+            head: &event.head,
+            route: event.route.map(|route| u64::from(route) + 1),
+            server: (event.server != NO_SERVER).then_some(event.server),
+            status: None,
+            at,
+            took: Duration::from_nanos(event.took_ns.into()),
+        });
+    }
+
+    /// Notes a packet that the data plane tells of.
+    fn packet(&self, event: &PacketEvent, at: SystemTime) {
+        self.traces.tell(&[event.src, event.dst], || {
+            let server = self.names().server(event.server).map(str::to_owned);
+            views::Traced::Packet(packet(event, at, server))
+        });
+    }
+
+    /// Notes that events are missing.
+    fn missed(&self, count: u64) {
+        if self.target().is_some() {
+            self.untold.fetch_add(count, Relaxed);
+        }
+        self.traces.tell_lost(count);
+    }
+
+    /// What became of the lines of the access log.
+    pub(crate) fn show_log(&self) -> views::AccessLog {
+        views::AccessLog {
+            path: self.target().map(|target| target.to_string()),
+            written: self.counts.written.load(Relaxed),
+            lost: self.counts.lost.load(Relaxed) + self.untold.load(Relaxed),
+        }
+    }
+
+    /// How many follow a client.
+    pub(crate) fn traces(&self) -> u64 {
+        self.traces.len() as u64
+    }
+
+    /// How long it took to decide, by mechanism.
+    pub(crate) fn show_took(&self) -> impl Iterator<Item = (String, views::Deciding)> {
+        let shown = Mechanism::ALL.into_iter().zip(self.took.iter().map(Took::show));
+        shown.map(|(mechanism, took)| (mechanism.name().to_owned(), took)).filter(|(_, took)| took.count > 0)
+    }
+}
+
+/// As RFC 3339 has it, in UTC.
+fn time(at: SystemTime) -> String {
+    humantime::format_rfc3339_millis(at).to_string()
+}
+
+fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> views::Packet {
+    let end = |end: SocketAddr| if end.port() == 0 { end.ip().to_string() } else { end.to_string() };
+    let verdict = match event.verdict {
+        Told::Forward => "forward",
+        Told::Pass => "pass",
+        Told::Drop => "drop",
+        Told::Hold => "hold",
+    };
+    views::Packet {
+        time: time(at),
+        protocol: protocol(event.protocol),
+        flags: (event.protocol == TCP).then(|| flags(event.tcp_flags)),
+        src: end(event.src),
+        dst: end(event.dst),
+        bytes: event.len.into(),
+        verdict: verdict.to_owned(),
+        reason: event.reason.name().to_owned(),
+        beside: event.beside.map(|beside| beside.name().to_owned()),
+        server,
+    }
+}
+
+const TCP: u8 = 6;
+
+/// IANA's protocol numbers, as far as services and their clients use them.
+fn protocol(number: u8) -> String {
+    let name = match number {
+        1 => "icmp",
+        TCP => "tcp",
+        17 => "udp",
+        58 => "icmpv6",
+        _ => return number.to_string(),
+    };
+    name.to_owned()
+}
+
+/// TCP's flags from the lowest bit on (RFC 9293, section 3.1).
+fn flags(bits: u8) -> String {
+    const NAMES: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
+    let set = NAMES.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
+    set.map(|(_, name)| *name).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests;

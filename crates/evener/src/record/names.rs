@@ -1,0 +1,52 @@
+//! What numbers of the data plane mean to people.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evener_core::content::{Asked, Routes};
+use evener_core::farm::Protocol;
+use evener_core::plan::Plan;
+use evener_core::tables::{Tables, VipKey};
+
+/// The names of what is in force.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    tables: Arc<Tables>,
+    services: BTreeMap<u16, String>,
+    servers: BTreeMap<u16, String>,
+}
+
+impl Names {
+    /// Those of a plan, whose tables these are.
+    pub(crate) fn of(plan: &Plan, tables: Arc<Tables>) -> Names {
+        let services = plan.services.iter().map(|(number, service)| (*number, service.name.clone()));
+        let servers = plan.servers.iter().map(|(slot, name)| (*slot, name.server.clone()));
+        Names { tables, services: services.collect(), servers: servers.collect() }
+    }
+
+    /// The service with this address.
+    pub(super) fn service(&self, at: SocketAddr) -> Option<&str> {
+        Some(self.services.get(&self.number(at)?)?)
+    }
+
+    /// The server of this slot.
+    pub(super) fn server(&self, slot: u16) -> Option<&str> {
+        self.servers.get(&slot).map(String::as_str)
+    }
+
+    /// The route of a service that takes what is asked for, counted from 1.
+    pub(super) fn route(&self, at: SocketAddr, asked: &Asked<'_>) -> Option<u64> {
+        let (route, _) = self.routes(at)?.find_all(asked);
+        route.map(|route| u64::from(route) + 1)
+    }
+
+    fn routes(&self, at: SocketAddr) -> Option<&Routes> {
+        self.tables.routes.get(&self.number(at)?).map(|routes| &**routes)
+    }
+
+    fn number(&self, at: SocketAddr) -> Option<u16> {
+        let key = VipKey { address: at.ip(), port: at.port(), protocol: Protocol::Tcp };
+        self.tables.vips.get(&key).map(|vip| vip.service)
+    }
+}

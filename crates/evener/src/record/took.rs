@@ -1,0 +1,56 @@
+//! How long it takes to decide, for a histogram.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::admin::views::Deciding;
+
+/// Upper bounds in nanoseconds: from what the kernel takes to what a client may.
+const BOUNDS: [u64; 10] =
+    [1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000];
+
+/// Times so far. Each is in one place only.
+#[derive(Default)]
+pub(super) struct Took {
+    within: [AtomicU64; BOUNDS.len() + 1],
+    nanos: AtomicU64,
+}
+
+impl Took {
+    pub(super) fn add(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let place = BOUNDS.partition_point(|bound| *bound < nanos);
+        if let Some(place) = self.within.get(place) {
+            place.fetch_add(1, Relaxed);
+        }
+        self.nanos.fetch_add(nanos, Relaxed);
+    }
+
+    pub(super) fn show(&self) -> Deciding {
+        let bounds = BOUNDS.iter().map(|bound| Some(*bound as f64 / 1e9)).chain([None]);
+        let within: Vec<_> = bounds.zip(self.within.iter().map(|count| count.load(Relaxed))).collect();
+        Deciding {
+            count: within.iter().map(|(_, count)| count).sum(),
+            seconds: self.nanos.load(Relaxed) as f64 / 1e9,
+            within,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_time_is_counted_once() {
+        let took = Took::default();
+        [0, 1_000, 1_001, 2_000_000, 60_000_000_000]
+            .map(Duration::from_nanos)
+            .into_iter()
+            .for_each(|time| took.add(time));
+        let shown = took.show();
+        assert_eq!((shown.count, shown.seconds), (5, 60.002_002_001));
+        let places: Vec<_> = shown.within.into_iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(places, [(Some(1e-6), 2), (Some(2.5e-6), 1), (Some(0.01), 1), (None, 1)]);
+    }
+}

@@ -1,0 +1,151 @@
+//! Who follows a client, and what of it they have yet to read.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::mpsc;
+
+use crate::admin::views::Traced;
+use crate::cli::Client;
+
+/// Traces at a time.
+pub(crate) const TRACES_MAX: usize = 4;
+/// Lines that one who reads slowly is behind, before some are lost.
+const BEHIND_MAX: usize = 4_096;
+
+/// One who follows a client.
+struct Trace {
+    client: Client,
+    lines: mpsc::Sender<Traced>,
+    /// Lines that had no room since the last one.
+    lost: u64,
+}
+
+impl Trace {
+    fn concerns(&self, ends: &[SocketAddr]) -> bool {
+        let Client { address, port } = self.client;
+        ends.iter().any(|end| end.ip() == address && port.is_none_or(|port| port == end.port()))
+    }
+
+    /// Says first how much is missing before a line.
+    fn tell(&mut self, line: Traced) {
+        if self.lost > 0 && self.lines.try_send(Traced::Lost { count: self.lost }).is_ok() {
+            self.lost = 0;
+        }
+        if self.lost > 0 || self.lines.try_send(line).is_err() {
+            self.lost += 1;
+        }
+    }
+}
+
+/// All who do.
+#[derive(Default)]
+pub(super) struct Traces(Mutex<Vec<Trace>>);
+
+impl Traces {
+    fn open(&self) -> MutexGuard<'_, Vec<Trace>> {
+        let mut traces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        traces.retain(|trace| !trace.lines.is_closed());
+        traces
+    }
+
+    /// Follows a client until the receiver is dropped; nothing if too many do already.
+    pub(super) fn follow(&self, client: Client) -> Option<mpsc::Receiver<Traced>> {
+        let mut traces = self.open();
+        let (lines, receiver) = mpsc::channel(BEHIND_MAX);
+        (traces.len() < TRACES_MAX).then(|| traces.push(Trace { client, lines, lost: 0 }))?;
+        Some(receiver)
+    }
+
+    /// The clients that are followed.
+    pub(super) fn clients(&self) -> BTreeSet<IpAddr> {
+        self.open().iter().map(|trace| trace.client.address).collect()
+    }
+
+    /// How many traces there are.
+    pub(super) fn len(&self) -> usize {
+        self.open().len()
+    }
+
+    /// Tells a line to those whom it concerns by one of its ends.
+    pub(super) fn tell(&self, ends: &[SocketAddr], line: impl FnOnce() -> Traced) {
+        let mut traces = self.open();
+        let mut concerned = traces.iter_mut().filter(|trace| trace.concerns(ends)).peekable();
+        if concerned.peek().is_some() {
+            let line = line();
+            concerned.for_each(|trace| trace.tell(line.clone()));
+        }
+    }
+
+    /// Tells all that so many events didn't come.
+    pub(super) fn tell_lost(&self, count: u64) {
+        self.open().iter_mut().for_each(|trace| trace.lost += count);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn client(text: &str) -> Client {
+        text.parse().unwrap()
+    }
+
+    fn end(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn counts(lines: &mut mpsc::Receiver<Traced>) -> Vec<u64> {
+        let mut counts = Vec::new();
+        while let Ok(Traced::Lost { count }) = lines.try_recv() {
+            counts.push(count);
+        }
+        counts
+    }
+
+    #[test]
+    fn each_hears_of_its_client_only() {
+        let traces = Traces::default();
+        let mut any = traces.follow(client("198.51.100.7")).unwrap();
+        let mut port = traces.follow(client("198.51.100.7:40000")).unwrap();
+        let mut other = traces.follow(client("2001:db8::7")).unwrap();
+        let service = end("192.0.2.100:80");
+        let tell = |count, a: &str| {
+            traces.tell(&[end(a), service], || Traced::Lost { count });
+        };
+        tell(1, "198.51.100.7:40000");
+        tell(2, "198.51.100.7:40001");
+        tell(3, "[2001:db8::7]:40000");
+        tell(4, "198.51.100.8:40000");
+        traces.tell(&[service, end("198.51.100.7:40000")], || Traced::Lost { count: 5 });
+        assert_eq!([&mut any, &mut port, &mut other].map(counts), [vec![1, 2, 5], vec![1, 5], vec![3]]);
+        assert_eq!(traces.clients().len(), 2);
+        drop(any);
+        assert_eq!((traces.len(), traces.clients().len()), (2, 2));
+        drop(port);
+        assert_eq!(traces.clients(), ["2001:db8::7".parse().unwrap()].into());
+    }
+
+    #[test]
+    fn there_are_only_so_many_and_one_that_ends_makes_room() {
+        let traces = Traces::default();
+        let mut all: Vec<_> = (0..TRACES_MAX).map(|_| traces.follow(client("192.0.2.1")).unwrap()).collect();
+        assert!(traces.follow(client("192.0.2.1")).is_none());
+        all.pop();
+        assert!(traces.follow(client("192.0.2.1")).is_some());
+    }
+
+    #[test]
+    fn who_reads_slowly_is_told_what_is_missing() {
+        let traces = Traces::default();
+        let mut lines = traces.follow(client("192.0.2.1")).unwrap();
+        let tell = || traces.tell(&[end("192.0.2.1:1")], || Traced::Lost { count: 0 });
+        (0..BEHIND_MAX + 3).for_each(|_| tell());
+        traces.tell_lost(2);
+        assert_eq!(counts(&mut lines), vec![0; BEHIND_MAX]);
+        tell();
+        assert_eq!(counts(&mut lines), [5, 0]);
+    }
+}
