@@ -244,6 +244,10 @@ pub(super) fn duties(
     }
     let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
     if !handed_over.is_empty() {
+        if handed_over.iter().any(|role| role.ears.is_empty()) {
+            let path = format!("ipv4/conf/{}/rp_filter", loopback(network));
+            duties.settings.insert(path, Setting { right: loose(host.reverse_path_filter), value: 2 });
+        }
         let (tables, places) = duties.programs.get_or_insert_default();
         accept(&handed_over, network, host, tables, places);
     }
@@ -329,7 +333,12 @@ fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tabl
         }
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;
-    let takes = |found: &Interface| if by_loopback { found.loopback } else { is_link(found) };
+    // What is handed over by word of another node comes by the loopback interface, too.
+    let serves = roles.iter().any(|role| role.ears.is_empty());
+    let takes = |found: &Interface| match found.loopback {
+        true => by_loopback || serves,
+        false => !by_loopback && is_link(found),
+    };
     let usable = network.interfaces.iter().filter(|(_, found)| found.up && takes(found));
     places.accept.extend(usable.map(|(ifindex, _)| *ifindex));
 }

@@ -35,9 +35,12 @@ use crate::agent::{self, AgentError};
 use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
 use crate::handoff::{Question, Reader};
+use crate::lccp::{Part, Speaker};
 use crate::network::{Network, NetworkError, path_mtu};
 use crate::secret;
 
+/// What every key begins with.
+const RANDOM: &str = "no random numbers from /dev/urandom";
 /// How long another owner of an announced address has to answer.
 const CONFLICT_WAIT: Duration = Duration::from_millis(300);
 
@@ -153,8 +156,17 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let drained = read_drained(&directory);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
-    let company =
-        company(&config, identity, secret.clone(), config_path, &directory, engine.kind(), started_ms).await;
+    let company = company(
+        &config,
+        &network,
+        identity,
+        secret.clone(),
+        config_path,
+        &directory,
+        engine.kind(),
+        started_ms,
+    )
+    .await;
     let Company { hosts, heard, mut resident, questions } = match company {
         Ok(company) => company,
         Err(error) => {
@@ -234,6 +246,7 @@ struct Company {
 /// Has this host take its part, where every host decides.
 async fn company(
     config: &Config,
+    network: &Network,
     identity: Option<(Identity, Secret)>,
     secret: Option<Secret>,
     config_path: &Path,
@@ -244,7 +257,11 @@ async fn company(
     let (hosts, heard) = hosts(config, identity, now_ms).await?;
     let copies = engine == PACKET_ENGINE;
     let (asked, questions) = mpsc::channel(REQUESTS);
-    let reader = secret.map(|secret| (Reader::new(asked), secret));
+    let speaker = secret
+        .as_ref()
+        .map(|secret| Speaker::start(secret.clone(), Part::Director, network, Some(asked.clone())));
+    let speaker = speaker.transpose().map_err(StartError::io(RANDOM))?;
+    let reader = secret.map(|secret| (Reader::new(asked).with_speaker(speaker), secret));
     let resident = match hosts.is_some() || reader.is_some() {
         true => Some(Resident::start(directory, config_path, copies, reader)?),
         false => None,
@@ -382,7 +399,7 @@ fn session_file(directory: &Path) -> PathBuf {
 /// A new key for the flow hash.
 fn seed() -> Result<Seed, StartError> {
     let mut bytes = [0; 16];
-    secret::random(&mut bytes).map_err(StartError::io("no random numbers from /dev/urandom"))?;
+    secret::random(&mut bytes).map_err(StartError::io(RANDOM))?;
     Ok(Seed::from_bytes(bytes))
 }
 

@@ -1,5 +1,6 @@
 //! The product where connections are handed over: a director and agents, one file and a secret for all.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use super::{Agent, Evener, program};
 use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
 use crate::host::Host;
-use crate::wait::LONG;
+use crate::wait::{self, LONG};
 
 /// A service by handoff: what its file says besides the farm's own addresses.
 #[derive(Clone, Debug)]
@@ -130,6 +131,22 @@ impl Handoff {
     /// How often the director counted packets for a reason.
     pub fn counted(&self, reason: &str) -> Result<u64> {
         Ok(self.evener.status()?.packets.get(reason).copied().unwrap_or_default())
+    }
+
+    /// What became of control messages, and of connections that they were about, by this name.
+    pub fn lccp(&self, outcome: &str) -> Result<u64> {
+        Ok(self.evener.status()?.lccp.get(outcome).copied().unwrap_or_default())
+    }
+
+    /// Waits until the director and every server that is listed know each other.
+    pub fn wait_for_nodes(&self) -> Result<()> {
+        let known = |nodes: &BTreeMap<String, String>| {
+            let known = |server: &Host| {
+                nodes.get(&server.address().to_string()).is_some_and(|state| state == "known")
+            };
+            self.farm.servers()[..self.offer.weights.len()].iter().all(known)
+        };
+        wait::until("all nodes know each other", || Ok(known(&self.evener.status()?.nodes)))
     }
 
     /// What became of connections that were read in application space, by this name.

@@ -30,6 +30,12 @@ pub struct Status {
     /// Connections that were read in application space, where they are handed over, by what became of them.
     #[serde(default)]
     pub asked: BTreeMap<String, u64>,
+    /// Control messages by what became of them, and connections by what was said of them.
+    #[serde(default)]
+    pub lccp: BTreeMap<String, u64>,
+    /// Other nodes by address: `known`, `silent` or `unknown`.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, String>,
 }
 
 /// One host in `evener hosts --json`
