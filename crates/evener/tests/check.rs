@@ -32,6 +32,7 @@ fn the_example_shows_the_defaults() {
         engine.threads = 2
         farm.secret_file = "/etc/evener/farm.key"
         farm.directors = ["192.0.2.2", "2001:db8::2"]
+        farm.dispatcher = "192.0.2.3"
         [[service]]
         name = "web"
         address = "192.0.2.100:80"

@@ -156,18 +156,12 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let drained = read_drained(&directory);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
-    let company = company(
-        &config,
-        &network,
-        identity,
-        secret.clone(),
-        config_path,
-        &directory,
-        engine.kind(),
-        started_ms,
-    )
-    .await;
-    let Company { hosts, heard, mut resident, questions } = match company {
+    let (asked, questions) = mpsc::channel(REQUESTS);
+    let reader = secret.clone().map(|secret| reader(asked, secret, &network));
+    let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
+    let company =
+        company(&config, identity, reader, config_path, &directory, engine.kind(), started_ms).await;
+    let Company { hosts, heard, mut resident } = match company {
         Ok(company) => company,
         Err(error) => {
             leave_engine(engine, adopted);
@@ -240,15 +234,13 @@ struct Company {
     hosts: Option<Hosts>,
     heard: mpsc::Receiver<Heard>,
     resident: Option<Resident>,
-    questions: mpsc::Receiver<Question>,
 }
 
 /// Has this host take its part, where every host decides.
 async fn company(
     config: &Config,
-    network: &Network,
     identity: Option<(Identity, Secret)>,
-    secret: Option<Secret>,
+    reader: Option<(Reader, Secret)>,
     config_path: &Path,
     directory: &Path,
     engine: &str,
@@ -256,17 +248,17 @@ async fn company(
 ) -> Result<Company, StartError> {
     let (hosts, heard) = hosts(config, identity, now_ms).await?;
     let copies = engine == PACKET_ENGINE;
-    let (asked, questions) = mpsc::channel(REQUESTS);
-    let speaker = secret
-        .as_ref()
-        .map(|secret| Speaker::start(secret.clone(), Part::Director, network, Some(asked.clone())));
-    let speaker = speaker.transpose().map_err(StartError::io(RANDOM))?;
-    let reader = secret.map(|secret| (Reader::new(asked).with_speaker(speaker), secret));
     let resident = match hosts.is_some() || reader.is_some() {
         true => Some(Resident::start(directory, config_path, copies, reader)?),
         false => None,
     };
-    Ok(Company { hosts, heard, resident, questions })
+    Ok(Company { hosts, heard, resident })
+}
+
+/// Who reads for the data plane, and speaks with other nodes.
+fn reader(asked: mpsc::Sender<Question>, secret: Secret, network: &Network) -> io::Result<(Reader, Secret)> {
+    let speaker = Speaker::start(secret.clone(), Part::Director, network, Some(asked.clone()))?;
+    Ok((Reader::new(asked).with_speaker(Some(speaker)), secret))
 }
 
 /// Opens the ears for other hosts.

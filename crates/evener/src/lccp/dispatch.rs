@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evener_core::lccp::wire::Message;
 use evener_core::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Shared, Speaker, Way};
@@ -105,8 +105,8 @@ impl Shared {
     ) {
         let socket = heard.body.socket();
         let (sender, said) = oneshot::channel();
-        let asked = self.questions.as_ref().map(|questions| questions.try_send(question(sender)));
-        if !matches!(asked, Some(Ok(()))) {
+        let asks = |questions: &mpsc::Sender<Question>| questions.try_send(question(sender)).is_ok();
+        if !self.questions.as_ref().is_some_and(asks) {
             return;
         }
         let shared = Arc::clone(self);

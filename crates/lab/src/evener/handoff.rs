@@ -17,6 +17,8 @@ use crate::wait::{self, LONG};
 pub struct Offer {
     /// `auto`, `xdp` or `packet`.
     pub engine: String,
+    /// More lines of `[farm]`.
+    pub farm: String,
     /// Lines of the service, such as its policy.
     pub keys: String,
     /// How servers are probed.
@@ -36,6 +38,7 @@ impl Offer {
     pub fn new(engine: &str, servers: usize, routes: &[String]) -> Offer {
         Offer {
             engine: engine.to_owned(),
+            farm: String::new(),
             keys: String::new(),
             health: "[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"500ms\"\n\
                      timeout = \"400ms\"\n"
@@ -53,11 +56,12 @@ impl Offer {
         let directors: Vec<String> = directors.map(|address| address.to_string()).collect();
         let addresses = Family::BOTH.map(|f| SocketAddr::new(farm.vip_in(f, 0), self.port).to_string());
         let head = format!(
-            "[engine]\nkind = \"{}\"\nsessions_max = {}\n\n[farm]\nsecret_file = \"{}\"\ndirectors = {directors:?}\n\n\
+            "[engine]\nkind = \"{}\"\nsessions_max = {}\n\n[farm]\nsecret_file = \"{}\"\ndirectors = {directors:?}\n{}\n\
              [[service]]\nname = \"web\"\naddresses = {addresses:?}\nmethod = \"handoff\"\n{}\n{}\n",
             self.engine,
             self.sessions_max,
             secret.display(),
+            self.farm,
             self.keys,
             self.health
         );

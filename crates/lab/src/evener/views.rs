@@ -36,6 +36,18 @@ pub struct Status {
     /// Other nodes by address: `known`, `silent` or `unknown`.
     #[serde(default)]
     pub nodes: BTreeMap<String, String>,
+    /// The node that decides for this one, if another does.
+    #[serde(default)]
+    pub dispatcher: Option<Dispatcher>,
+}
+
+/// The node that decides for another.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Dispatcher {
+    /// Its address.
+    pub address: String,
+    /// Whether it is asked and answers.
+    pub decides: bool,
 }
 
 /// One host in `evener hosts --json`

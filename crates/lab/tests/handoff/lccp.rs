@@ -1,13 +1,24 @@
 //! What the nodes of a farm say to each other: servers acknowledge the connections that they are given.
 
-use std::time::Duration;
+use std::fs;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::evener::{Handoff, Offer, route};
+use etherparse::Ipv4Header;
+use evener_core::lccp::wire::{Addresses, TAG_LEN, seal};
+use evener_core::lccp::{Components, Keys, Own, PROTOCOL, Session};
+use evener_core::peers::Secret;
+use evener_core::wire::ETHERNET_LEN;
+use evener_dataplane::link::{EtherType, LinkSocket};
+use evener_lab::evener::{Evener, Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
+use evener_lab::host::Host;
 use evener_lab::load::Load;
 use evener_lab::transfer::there_and_back;
+use evener_lab::wait::{self, LONG};
+use nix::net::if_::if_nametoindex;
 
 use crate::talk::{Talk, get};
 use crate::{farm, unbroken};
@@ -16,7 +27,16 @@ on_both_engines! {
     servers_say_what_they_took,
     a_lan_that_loses_every_fifth_packet,
     agents_that_are_gone_are_given_to_without_a_word,
+    what_is_forged_or_played_back_does_nothing,
+    one_node_decides_for_all,
 }
+
+/// An IPv4 header without options; messages have none in front.
+const IP_LEN: usize = 20;
+/// Where a message has its sequence number, and its command.
+const SEQUENCE: std::ops::Range<usize> = 20..28;
+const COMMAND: std::ops::Range<usize> = 48..52;
+const HANDOFF: [u8; 4] = [0, 0, 0, 5];
 
 /// Everything has to be asked about, and all servers serve it.
 fn all_asked() -> [String; 1] {
@@ -90,5 +110,167 @@ fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> 
         assert_eq!(reply.status, 200, "{family}");
     }
     assert_eq!((handoff.lccp("given")?, handoff.asked("given")?), (2, 4));
+    Ok(())
+}
+
+/// Hears the control messages that come to a host.
+struct Ear(LinkSocket);
+
+impl Ear {
+    fn open(host: &Host) -> Result<Ear> {
+        let open =
+            || -> Result<LinkSocket> { Ok(LinkSocket::open(if_nametoindex("eth0")?, EtherType::All)?) };
+        Ok(Ear(host.enter(open)??))
+    }
+
+    /// The frames so far.
+    fn heard(&self) -> Vec<Vec<u8>> {
+        let mut buffer = vec![0; 4_096];
+        let mut frames = Vec::new();
+        while let Ok((len, _)) = self.0.recv(&mut buffer) {
+            let is_ipv4 = buffer[12..14] == [8, 0];
+            if is_ipv4 && buffer[ETHERNET_LEN + 9] == PROTOCOL {
+                frames.push(buffer[..len].to_vec());
+            }
+        }
+        frames
+    }
+}
+
+/// A frame between two hosts with another message in it.
+fn with_message(frame: &[u8], source: Option<IpAddr>, message: &[u8]) -> Result<Vec<u8>> {
+    let (mut ip, _) = Ipv4Header::from_slice(&frame[ETHERNET_LEN..])?;
+    if let Some(IpAddr::V4(source)) = source {
+        ip.source = source.octets();
+    }
+    ip.total_len = u16::try_from(IP_LEN + message.len())?;
+    ip.header_checksum = ip.calc_header_checksum();
+    Ok([&frame[..ETHERNET_LEN], &ip.to_bytes(), message].concat())
+}
+
+/// What somebody without the secret could make of a message that it saw: the same once more, cut off, changed in one
+/// place, and with a newer number and another secret.
+fn forgeries(frame: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let message = &frame[ETHERNET_LEN + IP_LEN..];
+    let mut changed = message.to_vec();
+    changed[SEQUENCE.start + 3] ^= 1;
+    let mut sealed = changed[..message.len() - TAG_LEN].to_vec();
+    sealed[SEQUENCE.start + 4] ^= 1;
+    let address = |at: usize| -> IpAddr { [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]].into() };
+    let addresses = Addresses { source: address(ETHERNET_LEN + 12), destination: address(ETHERNET_LEN + 16) };
+    let keys = keys(&Secret::new([9; 32]))?;
+    let forged = seal(sealed, addresses, keys.own().1);
+    let cut = [0, 1, 43, message.len() - TAG_LEN, message.len() - 1].map(|len| &message[..len]);
+    let messages = cut.into_iter().chain([message, &changed, &forged]);
+    messages.map(|message| with_message(frame, None, message)).collect()
+}
+
+fn keys(secret: &Secret) -> Result<Keys> {
+    Ok(Keys::at(secret, SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs()))
+}
+
+/// The client's connections that a server has.
+fn connections(handoff: &Handoff) -> Result<usize> {
+    let sockets = handoff.farm.server(0).run(&["ss", "-Htan"])?;
+    let client = handoff.client().address().to_string();
+    Ok(sockets.lines().filter(|line| line.contains(&client) && !line.contains("TIME-WAIT")).count())
+}
+
+fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
+    let mut handoff = farm(engine, 1, &[route("path = \"/*?*\"", &["web1"])])?;
+    handoff.wait_for_nodes()?;
+    let (server, director) = (handoff.farm.server(0).clone(), handoff.farm.director().clone());
+    let (at_server, at_director) = (Ear::open(&server)?, Ear::open(&director)?);
+    for _ in 0..3 {
+        let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/who"))?;
+        assert_eq!(reply.server, "web1");
+    }
+    wait::until("these are over", || Ok(connections(&handoff)? == 0))?;
+    let (to_server, to_director) = (at_server.heard(), at_director.heard());
+    let is_handoff = |frame: &&Vec<u8>| frame[ETHERNET_LEN + IP_LEN..][COMMAND] == HANDOFF;
+    assert_eq!(to_server.iter().filter(is_handoff).count(), 3);
+    ensure!(to_director.len() >= 3, "nothing was acknowledged");
+
+    let before = handoff.evener.status()?;
+    for (host, frames) in [(&server, &to_server), (&director, &to_director)] {
+        let raw = host.raw_to(0)?;
+        for frame in frames.iter().map(|frame| forgeries(frame)).collect::<Result<Vec<_>>>()?.concat() {
+            raw.send(&frame)?;
+        }
+    }
+    let count = to_director.len() as u64;
+    for (reason, times) in [("replayed", count), ("forged", 2 * count), ("malformed", 5 * count)] {
+        wait::until(&format!("{times} are {reason}"), || {
+            Ok(handoff.lccp(reason)? == before.lccp[reason] + times)
+        })?;
+    }
+    for notice in ["came twice or late", "its tag is wrong", "not a well-formed one"] {
+        wait::until(notice, || Ok(handoff.agents[0].process().log().contains(notice)))?;
+    }
+    let after = handoff.evener.status()?;
+    assert_eq!(connections(&handoff)?, 0, "a connection that nobody has");
+    assert_eq!((after.lccp["given"], after.asked["given"]), (3, 3));
+    ensure!(after.sessions <= before.sessions, "{} sessions, then {}", before.sessions, after.sessions);
+
+    // with the secret, but no node of the file
+    let secret = Secret::parse(&fs::read_to_string(&handoff.secret)?)?;
+    let stranger = IpAddr::from(handoff.client().address());
+    let own = Own { address: stranger, incarnation: 7, components: Components::new(&[]) };
+    let init = Session::new(own, director.address().into()).init(&keys(&secret)?);
+    let at_client = Ear::open(handoff.client())?;
+    director.raw_to(0)?.send(&with_message(&to_director[0], Some(stranger), &init)?)?;
+    let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/who"))?;
+    assert_eq!(reply.server, "web1");
+    assert_eq!(handoff.lccp("hellos")?, after.lccp["hellos"]);
+    assert_eq!(at_client.heard(), Vec::<Vec<u8>>::new(), "nobody answers");
+    assert_eq!(handoff.lccp("given")?, 4);
+    Ok(())
+}
+
+/// Two daemons with one file: one has the clients, the other one decides.
+fn one_node_decides_for_all(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(2).directors(2).answering().build()?;
+    let chief = farm.directors()[1].clone();
+    let offer = Offer {
+        farm: format!("dispatcher = \"{}\"\n", chief.address()),
+        keys: "announce = false\n".to_owned(),
+        ..Offer::new(engine, 2, &all_asked())
+    };
+    let handoff = Handoff::start(farm, offer)?;
+    let alone = |handoff: &Handoff| -> Result<bool> {
+        Ok(handoff.evener.status()?.dispatcher.is_some_and(|dispatcher| !dispatcher.decides))
+    };
+    ensure!(alone(&handoff)?, "a dispatcher that isn't there decides");
+    let served_by = |handoff: &Handoff| -> Result<Vec<String>> {
+        let ask = |family| Talk::open(handoff.client(), handoff.service(family))?.ask(&get("x", "/who"));
+        (0..4).flat_map(|_| Family::BOTH).map(|family| Ok(ask(family)?.server)).collect()
+    };
+    served_by(&handoff)?;
+    assert_eq!((handoff.lccp("dispatch_asked")?, handoff.lccp("dispatch_alone")?), (0, 8));
+
+    let mut dispatcher = Evener::start(&chief, &handoff.file())?;
+    dispatcher.wait_for_servers(2, LONG)?;
+    wait::until("it is asked", || Ok(!alone(&handoff)?))?;
+    dispatcher.command(&["drain", "web/web1"])?;
+    assert_eq!(served_by(&handoff)?, ["web2"; 8], "as the dispatcher says");
+    assert_eq!(dispatcher.status()?.lccp["dispatch_decided"], 8);
+    assert_eq!(handoff.lccp("dispatch_answered")?, 8);
+    // what is no server here is not believed
+    handoff.evener.command(&["drain", "web/web2"])?;
+    assert_eq!(served_by(&handoff)?, ["web1"; 8]);
+    assert_eq!((handoff.lccp("dispatch_answered")?, handoff.lccp("dispatch_unbelieved")?), (16, 8));
+
+    dispatcher.daemon().kill9()?;
+    assert_eq!(served_by(&handoff)?, ["web1"; 8], "by its own tables");
+    ensure!(alone(&handoff)?, "it doesn't say so");
+    assert_eq!(handoff.lccp("dispatch_alone")?, 16);
+    let doctor = handoff.evener.command(&["status"])?;
+    ensure!(doctor.contains("decides by its own tables"), "{doctor}");
+    handoff.evener.command(&["undrain", "web/web2"])?;
+    dispatcher.start_again()?;
+    wait::until("it is asked again", || {
+        served_by(&handoff)?;
+        Ok(handoff.lccp("dispatch_answered")? > 16 && !alone(&handoff)?)
+    })?;
     Ok(())
 }
