@@ -22,7 +22,9 @@ const REPEATS_MS: [u64; 2] = [40, 60];
 pub(super) struct Dispatcher {
     /// Where it is; `None` if there is none, or if this node is the one.
     pub(super) at: Option<IpAddr>,
-    /// Whether this node decides by its own tables since it isn't heard.
+    /// Whether it left a question without an answer since it gave one.
+    pub(super) unanswered: bool,
+    /// Whether it was said that this node decides by its own tables.
     pub(super) alone: bool,
 }
 
@@ -30,22 +32,19 @@ impl Speaker {
     /// Asks the dispatcher which server is to have a connection, where there is another node that is one.
     pub(crate) async fn dispatch(&self, ends: &Ends, wanted: &Wanted) -> Option<SocketAddr> {
         let dispatcher = self.0.talk().dispatcher.at?;
-        let answer = self.ask(dispatcher, ends, wanted).await;
-        match &answer {
-            Some(Body::DispatchReply { .. } | Body::Error { .. }) => self.heard_of(dispatcher),
-            _ => self.decides_alone(dispatcher),
-        }
         let counts = &self.0.counts;
-        match answer {
-            Some(Body::DispatchReply { server, .. }) => {
-                counts.answered.fetch_add(1, Relaxed);
-                Some(server)
-            }
-            _ => {
-                counts.alone.fetch_add(1, Relaxed);
-                None
-            }
+        let socket = SocketId::new(ends.client, ends.service);
+        // What is too long to be told is decided here, and that is nobody's fault.
+        let answer = match socket.zip(wanted.content()) {
+            Some((socket, content)) => self.ask(dispatcher, socket, content).await,
+            None => None,
+        };
+        if let Some(Body::DispatchReply { server, .. }) = answer {
+            counts.answered.fetch_add(1, Relaxed);
+            return Some(server);
         }
+        counts.alone.fetch_add(1, Relaxed);
+        None
     }
 
     /// Notes that an answer named a server that is none for this connection by this node's own tables.
@@ -55,14 +54,13 @@ impl Speaker {
 
     /// The dispatcher, and whether it decides; nothing without one.
     pub(crate) fn dispatcher(&self) -> Option<(IpAddr, bool)> {
-        let Dispatcher { at, alone } = self.0.talk().dispatcher;
-        at.map(|at| (at, !alone && self.0.speaks(at, Receptor::Dispatcher)))
+        let Dispatcher { at, unanswered, .. } = self.0.talk().dispatcher;
+        at.map(|at| (at, !unanswered && self.0.speaks(at, Receptor::Dispatcher)))
     }
 
-    async fn ask(&self, dispatcher: IpAddr, ends: &Ends, wanted: &Wanted) -> Option<Body> {
-        let socket = SocketId::new(ends.client, ends.service)?;
-        let content = wanted.content()?;
+    async fn ask(&self, dispatcher: IpAddr, socket: SocketId, content: Content) -> Option<Body> {
         if !self.0.speaks(dispatcher, Receptor::Dispatcher) {
+            self.decides_alone(dispatcher, false);
             return None;
         }
         self.0.counts.asked.fetch_add(1, Relaxed);
@@ -72,21 +70,27 @@ impl Speaker {
             self.0.say(dispatcher, Receptor::Dispatcher, body);
             let until = Instant::now() + Duration::from_millis(pause_ms);
             if let Ok(Some(answer)) = timeout_at(until, wait.answers.recv()).await {
+                self.heard_of(dispatcher);
                 return Some(answer);
             }
         }
+        self.decides_alone(dispatcher, true);
         None
     }
 
     fn heard_of(&self, dispatcher: IpAddr) {
-        if std::mem::replace(&mut self.0.talk().dispatcher.alone, false) {
+        let known = &mut self.0.talk().dispatcher;
+        known.unanswered = false;
+        if std::mem::take(&mut known.alone) {
             tracing::info!("the dispatcher {dispatcher} decides again");
         }
     }
 
     /// Said once for each time that it is gone.
-    fn decides_alone(&self, dispatcher: IpAddr) {
-        if !std::mem::replace(&mut self.0.talk().dispatcher.alone, true) {
+    fn decides_alone(&self, dispatcher: IpAddr, asked: bool) {
+        let known = &mut self.0.talk().dispatcher;
+        known.unanswered |= asked;
+        if !std::mem::replace(&mut known.alone, true) {
             tracing::warn!(
                 "the dispatcher {dispatcher} doesn't answer: this host decides by its own tables until it does"
             );
