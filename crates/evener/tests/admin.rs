@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use evener::admin::views::{Dispatch, Explanation, Host, Server, Service, Session, Status};
+use evener::admin::views::{Dispatch, Dispatcher, Explanation, Host, Server, Service, Session, Status};
 use evener::admin::{self, metrics};
 use evener::control::request::{Flow, Handle, Request, Subject};
 use serde_json::{Value, json};
@@ -43,6 +43,11 @@ fn status() -> Status {
         interfaces: vec!["eth0".into()],
         peers: counts(&[("accepted", 77), ("forged", 3)]),
         asked: counts(&[("given", 5)]),
+        lccp: counts(&[("given", 5), ("replayed", 1)]),
+        nodes: [("192.0.2.11", "known"), ("192.0.2.12", "silent")]
+            .map(|(node, state)| (node.to_owned(), state.to_owned()))
+            .into(),
+        dispatcher: Some(Dispatcher { address: "192.0.2.3".into(), decides: false }),
     }
 }
 
@@ -502,6 +507,9 @@ fn people_see_tables() {
     reload failed:  evener.toml: 2 errors
                     second line
     asked:          5 given
+    lccp:           5 given, 1 replayed
+    nodes:          192.0.2.11 known, 192.0.2.12 silent
+    dispatcher:     192.0.2.3 doesn't answer: this host decides by its own tables
     packets:        1.2M forwarded, 7 no_server
     refused ARP:    2 own_mac
     datagrams:      77 accepted, 3 forged
