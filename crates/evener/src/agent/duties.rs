@@ -474,6 +474,24 @@ mod tests {
     }
 
     #[test]
+    fn connections_are_taken_by_every_link_and_by_loopback() {
+        let farm = "[farm]\nsecret_file = \"key\"\n";
+        let text = format!("{farm}{}", service("method = \"handoff\"", "10.0.0.11"));
+        let duties = asked(&text, &Identity::default()).unwrap();
+        let (tables, places) = duties.programs.unwrap();
+        assert_eq!(places.accept, BTreeSet::from([1, 2, 3]));
+        assert!(tables.services.values().all(|offer| offer.listener == Some(80)));
+        assert_eq!(duties.settings["ipv4/conf/lo/rp_filter"], Setting { right: &[0, 2], value: 2 });
+        // where they are only read, none are taken so
+        let config = config::parse(&text, "test").unwrap();
+        let ears = BTreeMap::from([(ip("192.0.2.100"), 1_000), (ip("2001:db8:1::100"), 1_001)]);
+        let roles = resident_roles(&config, &network(), &ears);
+        let reading = super::duties(&roles, &[], &network(), &Host::default()).unwrap();
+        assert_eq!(reading.programs.unwrap().1.accept, BTreeSet::from([2, 3]));
+        assert!(!reading.settings.contains_key("ipv4/conf/lo/rp_filter"));
+    }
+
+    #[test]
     fn nat_asks_for_nothing() {
         let text = "[[service]]\nname = \"web\"\naddress = \"192.0.2.100:80\"\nmethod = \"nat\"\n\
                     [[service.server]]\nname = \"web1\"\naddress = \"10.0.0.11:8080\"\n";

@@ -1,13 +1,14 @@
 //! What the nodes of a farm say to each other: servers acknowledge the connections that they are given.
 
 use std::fs;
-use std::net::IpAddr;
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use etherparse::Ipv4Header;
 use evener_core::lccp::wire::{Addresses, TAG_LEN, seal};
-use evener_core::lccp::{Components, Keys, Own, PROTOCOL, Session};
+use evener_core::lccp::{Body, Components, ErrorCode, Keys, Own, PROTOCOL, Receptor, Session, SocketId};
 use evener_core::peers::Secret;
 use evener_core::wire::ETHERNET_LEN;
 use evener_dataplane::link::{EtherType, LinkSocket};
@@ -19,6 +20,7 @@ use evener_lab::load::Load;
 use evener_lab::transfer::there_and_back;
 use evener_lab::wait::{self, LONG};
 use nix::net::if_::if_nametoindex;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::talk::{Talk, get};
 use crate::{farm, unbroken};
@@ -29,6 +31,7 @@ on_both_engines! {
     agents_that_are_gone_are_given_to_without_a_word,
     what_is_forged_or_played_back_does_nothing,
     one_node_decides_for_all,
+    forwarders_do_as_they_are_told,
 }
 
 /// An IPv4 header without options; messages have none in front.
@@ -272,5 +275,86 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
         served_by(&handoff)?;
         Ok(handoff.lccp("dispatch_answered")? > 16 && !alone(&handoff)?)
     })?;
+    Ok(())
+}
+
+/// Speaks in the place of a server's agent with the director.
+struct Node {
+    socket: Socket,
+    director: IpAddr,
+    session: Session,
+    keys: Keys,
+}
+
+impl Node {
+    fn start(host: &Host, handoff: &Handoff) -> Result<Node> {
+        let protocol = Protocol::from(i32::from(PROTOCOL));
+        let socket = host.enter(|| Socket::new(Domain::IPV4, Type::RAW, Some(protocol)))??;
+        socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+        let director = IpAddr::from(handoff.farm.director().address());
+        let components = Components::new(&[Receptor::Distributor]);
+        let own = Own { address: host.address().into(), incarnation: 7, components };
+        let keys = keys(&Secret::parse(&fs::read_to_string(&handoff.secret)?)?)?;
+        let mut node = Node { socket, director, session: Session::new(own, director), keys };
+        wait::until("the director knows this node", || {
+            let init = node.session.init(&node.keys);
+            node.say(&init)?;
+            node.heard()?;
+            Ok(node.session.is_known())
+        })?;
+        Ok(node)
+    }
+
+    fn say(&self, message: &[u8]) -> Result<()> {
+        self.socket.send_to(message, &SocketAddr::new(self.director, 0).into())?;
+        Ok(())
+    }
+
+    /// What is said next, but for greetings, which are answered.
+    fn heard(&mut self) -> Result<Option<Body>> {
+        let mut buffer = [0; 2_048];
+        let Ok(len) = (&self.socket).read(&mut buffer) else { return Ok(None) };
+        let received = self.session.receive(&self.keys, &buffer[IP_LEN..len]);
+        received.answer.map_or(Ok(()), |answer| self.say(&answer))?;
+        Ok(received.message.map(|message| message.body))
+    }
+
+    /// Tells the forwarder something; what it answers.
+    fn tell(&mut self, body: &Body) -> Result<Body> {
+        let mut answer = None;
+        wait::until("the forwarder answers", || {
+            let said = self.session.send(&self.keys, Receptor::Forwarder, body.clone());
+            let (_, message) = said.context("The director isn't known any more")?;
+            self.say(&message)?;
+            answer = self.heard()?;
+            Ok(answer.is_some())
+        })?;
+        answer.context("It said nothing")
+    }
+}
+
+/// By a node that has given a client's connection to a server itself.
+fn forwarders_do_as_they_are_told(engine: &str) -> Result<()> {
+    let mut handoff = farm(engine, 2, &all_asked())?;
+    handoff.agents[1].stop()?;
+    let mut node = Node::start(handoff.farm.server(1), &handoff)?;
+    for family in Family::BOTH {
+        let client: SocketAddr =
+            if family == Family::V4 { "203.0.113.7:40000" } else { "[2001:db8:7::7]:40000" }.parse()?;
+        let socket = SocketId::new(client, handoff.service(family)).context("They are of one family")?;
+        let state = |state: &str| -> Result<bool> {
+            let sessions = handoff.evener.sessions()?;
+            let session = sessions.iter().find(|session| session.client == client.to_string());
+            Ok(session.is_some_and(|session| session.server == "web1" && session.state == state))
+        };
+        let server = SocketAddr::new(handoff.farm.server(0).address().into(), 80);
+        let nobody = Body::Forward { socket, server: "192.0.2.250:80".parse()? };
+        assert_eq!(node.tell(&nobody)?, Body::Error { socket: Some(socket), code: ErrorCode::NoServer });
+        assert_eq!(node.tell(&Body::Forward { socket, server })?, Body::ForwardAck { socket });
+        ensure!(state("established")?, "{family}: {:?}", handoff.evener.sessions()?);
+        let close = node.session.send(&node.keys, Receptor::Forwarder, Body::Close { socket });
+        node.say(&close.context("The director isn't known any more")?.1)?;
+        wait::until("it closes", || state("closing"))?;
+    }
     Ok(())
 }
