@@ -115,7 +115,9 @@ impl Taker {
     async fn restore(&self, socket: SocketId, saved: &Saved) -> Option<Result<(), ErrorCode>> {
         let mut is_there = false;
         for (look, after_ms) in LOOKS_MS.into_iter().enumerate() {
-            tokio::time::sleep(Duration::from_millis(after_ms)).await;
+            if after_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(after_ms)).await;
+            }
             // The stack takes no byte twice, and may have had no room for the last ones.
             if look % 4 == 0 {
                 self.put_in(saved);
