@@ -10,6 +10,7 @@ pub mod config;
 pub mod control;
 pub mod doctor;
 mod handoff;
+mod lccp;
 pub mod network;
 pub mod probe;
 mod record;

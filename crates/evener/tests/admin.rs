@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use evener::admin::views::{
-    AccessLog, Deciding, Dispatch, Explanation, Host, Server, Service, Session, Status, Traced,
+    AccessLog, Deciding, Dispatch, Dispatcher, Explanation, Host, Server, Service, Session, Status, Traced,
 };
 use evener::admin::{self, metrics};
 use evener::control::request::{Flow, Handle, Request, Subject};
@@ -48,6 +48,11 @@ fn status() -> Status {
         access_log: AccessLog { path: Some("/var/log/evener/access.log".into()), written: 12, lost: 1 },
         traces: 2,
         deciding: [("kernel".to_owned(), deciding())].into(),
+        lccp: counts(&[("given", 5), ("replayed", 1)]),
+        nodes: [("192.0.2.11", "known"), ("192.0.2.12", "silent")]
+            .map(|(node, state)| (node.to_owned(), state.to_owned()))
+            .into(),
+        dispatcher: Some(Dispatcher { address: "192.0.2.3".into(), decides: false }),
     }
 }
 
@@ -528,6 +533,9 @@ fn people_see_tables() {
     reload failed:  evener.toml: 2 errors
                     second line
     asked:          5 given
+    lccp:           5 given, 1 replayed
+    nodes:          192.0.2.11 known, 192.0.2.12 silent
+    dispatcher:     192.0.2.3 doesn't answer: this host decides by its own tables
     access log:     /var/log/evener/access.log: 12 lines written, 1 lost
     traces:         2
     packets:        1.2M forwarded, 7 no_server

@@ -34,6 +34,7 @@ fn the_example_shows_the_defaults() {
         log.access = "/var/log/evener/access.log"
         farm.secret_file = "/etc/evener/farm.key"
         farm.directors = ["192.0.2.2", "2001:db8::2"]
+        farm.dispatcher = "192.0.2.3"
         [[service]]
         name = "web"
         address = "192.0.2.100:80"

@@ -8,7 +8,7 @@ use evener_core::content::{HashKey, PathPattern, Route, Routes};
 use evener_core::cookie::{Ends, Keys, Terms};
 use evener_core::decide::Reason;
 use evener_core::sessions::Seed;
-use evener_core::tables::{Delta, Handoff, NO_SERVER, Tables};
+use evener_core::tables::{Delta, Handoff, Later, NO_SERVER, Tables};
 use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_dataplane::events::{CLIENTS_MAX, Event, Events, Told, Watch};
 use evener_dataplane::packet::PacketEngine;

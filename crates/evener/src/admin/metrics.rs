@@ -128,6 +128,13 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
             "Connections that were read in application space, by what became of them.",
             |(_, count)| **count,
         )?;
+    let things: Vec<_> = status.lccp.iter().collect();
+    Group { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
+        .counter(
+            "lccp",
+            "Control messages by what became of them, and connections by what was said of them.",
+            |(_, count)| **count,
+        )?;
 
     encode_told(encoder, status)?;
     let mut daemon = Group { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };

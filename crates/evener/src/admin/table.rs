@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::views::{Explanation, Host, Server, Service, Session, Status};
+use super::views::{Dispatcher, Explanation, Host, Server, Service, Session, Status};
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -143,6 +143,15 @@ pub(super) fn status(status: &Status) -> String {
     }
     if !status.asked.is_empty() {
         facts.push(("asked", counts(&status.asked)));
+    }
+    if !status.nodes.is_empty() {
+        facts.push(("lccp", counts(&status.lccp)));
+        let nodes = status.nodes.iter().map(|(node, state)| format!("{node} {}", clean(state)));
+        facts.push(("nodes", nodes.collect::<Vec<_>>().join(", ")));
+    }
+    if let Some(Dispatcher { address, decides }) = &status.dispatcher {
+        let says = if *decides { "decides" } else { "doesn't answer: this host decides by its own tables" };
+        facts.push(("dispatcher", format!("{} {says}", clean(address))));
     }
     if let Some(path) = &status.access_log.path {
         let (written, lost) = (count(status.access_log.written), count(status.access_log.lost));

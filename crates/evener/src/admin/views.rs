@@ -58,6 +58,24 @@ pub struct Status {
     /// tells of its own only while there is an access log or a trace.
     #[serde(default)]
     pub deciding: BTreeMap<String, Deciding>,
+    /// What came of control messages (LCCP), and what was done by them, where connections are handed over; else empty.
+    #[serde(default)]
+    pub lccp: BTreeMap<String, u64>,
+    /// Other nodes that control messages are exchanged with, by address: `known`, `silent` or `unknown`.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, String>,
+    /// Which node decides for this one, if another does.
+    #[serde(default)]
+    pub dispatcher: Option<Dispatcher>,
+}
+
+/// The node that decides for this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dispatcher {
+    /// Its address.
+    pub address: String,
+    /// Whether it is asked and answers; else this host decides by its own tables.
+    pub decides: bool,
 }
 
 /// A host of a farm where every host decides.

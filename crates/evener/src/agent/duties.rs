@@ -244,6 +244,10 @@ pub(super) fn duties(
     }
     let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
     if !handed_over.is_empty() {
+        if handed_over.iter().any(|role| role.ears.is_empty()) {
+            let path = format!("ipv4/conf/{}/rp_filter", loopback(network));
+            duties.settings.insert(path, Setting { right: loose(host.reverse_path_filter), value: 2 });
+        }
         let (tables, places) = duties.programs.get_or_insert_default();
         accept(&handed_over, network, host, tables, places);
     }
@@ -335,7 +339,12 @@ fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tabl
         }
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;
-    let takes = |found: &Interface| if by_loopback { found.loopback } else { is_link(found) };
+    // What is handed over by word of another node comes by the loopback interface, too.
+    let serves = roles.iter().any(|role| role.ears.is_empty());
+    let takes = |found: &Interface| match found.loopback {
+        true => by_loopback || serves,
+        false => !by_loopback && is_link(found),
+    };
     let usable = network.interfaces.iter().filter(|(_, found)| found.up && takes(found));
     places.accept.extend(usable.map(|(ifindex, _)| *ifindex));
     // There the stack's resets leave, of which some would come too early.
@@ -473,15 +482,23 @@ mod tests {
     }
 
     #[test]
-    fn handed_over_connections_are_made_by_whichever_link_they_come() {
-        let farm = "[farm]\nsecret_file = \"/etc/evener/farm.key\"\n";
-        let text = farm.to_owned() + &service("method = \"handoff\"", "10.0.0.11");
+    fn connections_are_taken_by_every_link_and_by_loopback() {
+        let farm = "[farm]\nsecret_file = \"key\"\n";
+        let text = format!("{farm}{}", service("method = \"handoff\"", "10.0.0.11"));
         let duties = asked(&text, &Identity::default()).unwrap();
         let (tables, places) = duties.programs.unwrap();
-        assert_eq!((places.accept, places.answers), (BTreeSet::from([2, 3]), BTreeSet::from([2, 3])));
+        assert_eq!((places.accept, places.answers), (BTreeSet::from([1, 2, 3]), BTreeSet::from([2, 3])));
         assert!(places.tunnels.is_empty());
         let offers: BTreeSet<_> = tables.services.values().map(|offer| (offer.listener, offer.mss)).collect();
         assert_eq!(offers, BTreeSet::from([(Some(80), None)]));
+        assert_eq!(duties.settings["ipv4/conf/lo/rp_filter"], Setting { right: &[0, 2], value: 2 });
+        // where they are only read, none are taken so
+        let config = config::parse(&text, "test").unwrap();
+        let ears = BTreeMap::from([(ip("192.0.2.100"), 1_000), (ip("2001:db8:1::100"), 1_001)]);
+        let roles = resident_roles(&config, &network(), &ears);
+        let reading = super::duties(&roles, &[], &network(), &Host::default()).unwrap();
+        assert_eq!(reading.programs.unwrap().1.accept, BTreeSet::from([2, 3]));
+        assert!(!reading.settings.contains_key("ipv4/conf/lo/rp_filter"));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::cli::{self, Exit};
 use crate::config::{self, Config, Problems};
 use crate::control::paths;
+use crate::lccp::{Part, Speaker};
 use crate::network::{self, Network, NetworkError};
 use crate::secret;
 use duties::{Duties, Identity};
@@ -132,6 +133,10 @@ struct Agent {
     network_changes: mpsc::Receiver<()>,
     trouble: Trouble,
     counted: BTreeMap<Reason, u64>,
+    /// By whom directors are spoken with, where connections are handed over.
+    speaker: Option<Speaker>,
+    /// How many of their messages were refused, by reason.
+    unheard: BTreeMap<String, u64>,
     /// Last, since it removes the folder when nothing else is in it.
     _lock: Lock,
 }
@@ -162,7 +167,7 @@ impl Agent {
         }
         let counted = counters(&site);
         let config_path = config_path.to_owned();
-        Ok(Agent {
+        let mut agent = Agent {
             config_path,
             config,
             identity,
@@ -171,8 +176,25 @@ impl Agent {
             network_changes,
             trouble: Trouble::default(),
             counted,
+            speaker: None,
+            unheard: BTreeMap::new(),
             _lock: lock,
-        })
+        };
+        agent.speak(&network);
+        Ok(agent)
+    }
+
+    /// Has directors spoken with, and by the secret as it is.
+    fn speak(&mut self, network: &Network) {
+        let secret = self.site.secret.as_ref();
+        self.speaker = self.speaker.take().filter(|speaker| secret.is_some_and(|secret| speaker.has(secret)));
+        if let (None, Some(secret)) = (&self.speaker, secret) {
+            let speaker = Speaker::start(secret.clone(), Part::Server, network, None);
+            self.speaker = speaker.map_err(|error| tracing::error!(%error, "no random numbers")).ok();
+        }
+        if let Some(speaker) = &self.speaker {
+            speaker.follow(&self.config, network);
+        }
     }
 
     /// The loop. Ends with SIGTERM or SIGINT.
@@ -230,6 +252,7 @@ impl Agent {
         self.site.secret = secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.config = config;
         let done = self.site.fulfil(&duties, &network).await;
+        self.speak(&network);
         done.map_err(|error| format!("{error}; the rest was done, and this is tried again"))
     }
 
@@ -244,6 +267,7 @@ impl Agent {
         let network = Network::read().await.map_err(|error| error.to_string())?;
         // An address that is gone for a while makes this host no other one: what is placed stays.
         let duties = what_to_do(&self.config, &self.identity, self.hook, &network).await?;
+        self.speak(&network);
         self.site.fulfil(&duties, &network).await.map_err(|error| error.to_string())
     }
 
@@ -259,6 +283,12 @@ impl Agent {
             tracing::warn!("packets were refused: {}", refused.join(", "));
         }
         self.counted = counted;
+        let unheard = self.speaker.as_ref().map(Speaker::refused).unwrap_or_default();
+        if unheard != self.unheard && !unheard.is_empty() {
+            let counts: Vec<String> = unheard.iter().map(|(why, count)| format!("{count} {why}")).collect();
+            tracing::warn!("control messages were refused since the start: {}", counts.join(", "));
+        }
+        self.unheard = unheard;
     }
 
     /// Leaves the host as it was found.

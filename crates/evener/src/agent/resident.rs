@@ -15,6 +15,7 @@ use super::state::Lock;
 use super::{AgentError, Trouble, network_now, take_over};
 use crate::config::Config;
 use crate::handoff::{Ear, Outcomes, Reader};
+use crate::lccp::Speaker;
 use crate::network::Network;
 
 /// The agent within a daemon.
@@ -66,6 +67,9 @@ impl Resident {
     /// What was refused first; the rest is done.
     pub(crate) async fn fulfil(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
         self.listen(config)?;
+        if let Some(speaker) = self.reader.as_ref().and_then(|reader| reader.speaker.as_ref()) {
+            speaker.follow(config, network);
+        }
         let ears = self.ears.iter().map(|(address, ear)| (*address, ear.port)).collect();
         let roles = duties::resident_roles(config, network, &ears);
         let host = place::host(Some(self.hook)).await;
@@ -97,6 +101,11 @@ impl Resident {
     /// What became of connections that were read here.
     pub(crate) fn outcomes(&self) -> Option<&Outcomes> {
         self.reader.as_ref().map(|reader| &*reader.outcomes)
+    }
+
+    /// Who speaks with other nodes here, where connections are handed over.
+    pub(crate) fn speaker(&self) -> Option<&Speaker> {
+        self.reader.as_ref()?.speaker.as_ref()
     }
 
     /// The same from time to time: interfaces come and go, and so may what was placed on them.

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod defaults;
+mod dispatcher;
 mod health;
 mod method;
 mod once;
@@ -151,6 +152,8 @@ pub struct Farm {
     pub secret_file: Option<PathBuf>,
     /// The addresses that servers accept tunnels from: the directors' own.
     pub directors: Vec<IpAddr>,
+    /// The node that decides for the others which server gets a connection that was read; `None`: each for itself.
+    pub dispatcher: Option<IpAddr>,
     /// How hosts of placement `every-host` hear of each other.
     pub peers: Peers,
 }
@@ -244,7 +247,7 @@ fn syntax_help(message: &str, line: &str) -> &'static str {
 
 fn config(root: &mut Section<'_>) -> Config {
     let engine = root.section("engine", engine);
-    let farm = root.section("farm", farm);
+    let (mut farm, dispatcher) = root.section("farm", |section| (farm(section), dispatcher::read(section)));
     let admin = root.section("admin", |section| Admin {
         listen: section.or("listen", values::listen, Some(defaults::ADMIN_LISTEN)),
     });
@@ -262,6 +265,7 @@ fn config(root: &mut Section<'_>) -> Config {
     let placed: Vec<Placed> = placed.into_iter().flatten().collect();
     check_between_services(root, &placed);
     placement::check(root, &farm, &placed);
+    farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
     route::check_room(root, &placed);
     Config { engine, admin, log, farm, services: placed.into_iter().map(|placed| placed.service).collect() }
 }
@@ -299,6 +303,7 @@ fn farm(section: &mut Section<'_>) -> Farm {
     Farm {
         secret_file: section.get("secret_file", values::path).map(Spanned::into_inner),
         directors: directors.into_iter().map(Spanned::into_inner).collect(),
+        dispatcher: None,
         peers: peers(section),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use evener_core::cookie::Keys;
@@ -93,7 +93,12 @@ impl Director {
     /// Answers who reads for the data plane. Who asked may have gone; that is no matter.
     pub(super) fn answer_question(&mut self, question: Question) {
         match question {
-            Question::Choose { ends, wanted, answer } => drop(answer.send(self.choose(&ends, &wanted))),
+            Question::Choose { ends, wanted, advice, answer } => {
+                let _ = answer.send(self.choose(&ends, &wanted, advice));
+            }
+            Question::Decide { ends, wanted, answer } => drop(answer.send(self.decide_for(&ends, &wanted))),
+            Question::Forward { ends, server, answer } => drop(answer.send(self.forward(&ends, server))),
+            Question::Close { ends } => self.close(&ends),
             Question::Give { ends, server, packets, answer } => {
                 let given = self.give(&ends, server, &packets);
                 let _ = answer.send(given);
@@ -112,26 +117,75 @@ impl Director {
         self.plan.tables.vips.get(&key).copied()
     }
 
-    /// The server for what a client wants. Its packets are dropped from now on, until it is somewhere.
-    fn choose(&self, ends: &Ends, wanted: &Wanted) -> Option<Chosen> {
+    /// The server for what a client wants: that of the dispatcher, if it is one of those that may have it. The client's
+    /// packets are dropped from now on, until it is somewhere.
+    fn choose(&self, ends: &Ends, wanted: &Wanted, advice: Option<SocketAddr>) -> Option<Chosen> {
         let vip = self.vip_of(ends)?;
-        let (tables, memory) = (&self.plan.tables, self.engine.memory());
-        let (_, ring) = tables.routes.get(&vip.service)?.find_all(&wanted.asked());
-        let hash = session_key(ends, &vip).ring_hash(memory.ring_seed);
-        let server = select(tables, memory.counts, ring, vip.pick, hash);
-        let (entry, name) = (tables.servers.get(&server)?, self.plan.servers.get(&server)?);
-        let service = self.config.services.iter().find(|service| service.name == name.service)?;
-        let listed = service.servers.iter().find(|listed| listed.name == name.server)?;
+        let (_, ring) = self.plan.tables.routes.get(&vip.service)?.find_all(&wanted.asked());
+        let is_up =
+            |server: &u16| self.plan.tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(server));
+        let advised = advice.and_then(|advice| self.slot_of(&vip, advice)).filter(is_up);
+        let server = advised.or_else(|| self.select(ends, &vip, ring))?;
+        let own = self.address_of(server)?;
         let held = *self.plan.held.get(&vip.service)?;
         if !self.note(ends, &vip, held) {
             return None;
         }
         Some(Chosen {
             server,
-            own: SocketAddr::new(listed.address, ends.service.port()),
+            own: SocketAddr::new(own, ends.service.port()),
             mss: vip.handoff?.mss,
-            takes: !entry.local,
+            takes: !self.plan.tables.servers.get(&server)?.local,
+            advised: advised.is_some(),
         })
+    }
+
+    /// The same for another node, which has the client: the route, if one takes it, and the server.
+    fn decide_for(&self, ends: &Ends, wanted: &Wanted) -> Option<(u16, SocketAddr)> {
+        let vip = self.vip_of(ends)?;
+        let (route, ring) = self.plan.tables.routes.get(&vip.service)?.find_all(&wanted.asked());
+        let own = self.address_of(self.select(ends, &vip, ring)?)?;
+        Some((route.unwrap_or(u16::MAX), SocketAddr::new(own, ends.service.port())))
+    }
+
+    fn select(&self, ends: &Ends, vip: &Vip, ring: u16) -> Option<u16> {
+        let (tables, memory) = (&self.plan.tables, self.engine.memory());
+        let hash = session_key(ends, vip).ring_hash(memory.ring_seed);
+        let server = select(tables, memory.counts, ring, vip.pick, hash);
+        tables.servers.contains_key(&server).then_some(server)
+    }
+
+    /// Where a server is, as the file has it.
+    fn address_of(&self, server: u16) -> Option<IpAddr> {
+        let name = self.plan.servers.get(&server)?;
+        let service = self.config.services.iter().find(|service| service.name == name.service)?;
+        service.servers.iter().find(|listed| listed.name == name.server).map(|listed| listed.address)
+    }
+
+    /// The server of a service that is at this address, which serves on the service's port.
+    fn slot_of(&self, vip: &Vip, server: SocketAddr) -> Option<u16> {
+        let service = self.plan.services.get(&vip.service)?;
+        let mut slots = self.plan.servers.iter().filter(|(_, name)| name.service == service.name);
+        slots.find(|(slot, _)| self.address_of(**slot) == Some(server.ip())).map(|(slot, _)| *slot)
+    }
+
+    /// Has a connection's packets go to the server that another node gave it to.
+    fn forward(&self, ends: &Ends, server: SocketAddr) -> Option<()> {
+        let vip = self.vip_of(ends)?;
+        let slot = self.slot_of(&vip, server).filter(|slot| self.plan.tables.servers.contains_key(slot))?;
+        self.note(ends, &vip, slot).then_some(())
+    }
+
+    /// Notes that a connection is over: its session lasts for the last packets.
+    fn close(&self, ends: &Ends) {
+        let Some(vip) = self.vip_of(ends) else { return };
+        let (memory, now) = (self.engine.memory(), self.engine.now());
+        let key = session_key(ends, &vip);
+        (0..ATTEMPTS).any(|_| {
+            let Some(found) = memory.sessions.find(key, key.hash(memory.seed), now) else { return true };
+            let until = now.wrapping_add(vip.idle.closing);
+            memory.sessions.change(found, Value::new(found.value.server(), State::Closing, until))
+        });
     }
 
     /// Has the connection's packets go to a server from now on, and these first.

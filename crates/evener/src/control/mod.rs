@@ -320,8 +320,8 @@ impl Daemon {
         // Who asked may have gone; that is no matter.
         match request {
             Request::Status(to) => {
-                let asked = self.resident.as_ref().and_then(Resident::outcomes);
-                drop(to.send(self.director.show_status(&self.about, asked, now_ms())));
+                let resident = self.resident.as_ref();
+                drop(to.send(self.director.show_status(&self.about, resident, now_ms())));
             }
             Request::Services(to) => drop(to.send(self.director.show_services())),
             Request::Servers(to) => drop(to.send(self.director.show_servers())),

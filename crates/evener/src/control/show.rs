@@ -18,7 +18,9 @@ use super::director::Director;
 use super::every_host;
 use super::request::SessionFilter;
 use crate::admin::views;
+use crate::agent::resident::Resident;
 use crate::handoff::Outcomes;
+use crate::lccp::Speaker;
 
 /// What a daemon is, besides its farm.
 #[derive(Clone, Debug)]
@@ -41,7 +43,13 @@ pub(super) struct About {
 
 impl Director {
     /// The daemon as a whole.
-    pub(super) fn show_status(&self, about: &About, asked: Option<&Outcomes>, now_ms: u64) -> views::Status {
+    pub(super) fn show_status(
+        &self,
+        about: &About,
+        resident: Option<&Resident>,
+        now_ms: u64,
+    ) -> views::Status {
+        let (asked, speaker) = (resident.and_then(Resident::outcomes), resident.and_then(Resident::speaker));
         let memory = self.engine.memory();
         let counters = self.counters();
         let packets = Reason::ALL.iter().map(|reason| {
@@ -72,6 +80,9 @@ impl Director {
             access_log: self.telling.recorder.show_log(),
             traces: self.telling.recorder.traces(),
             deciding: self.telling.recorder.show_took().collect(),
+            lccp: speaker.map(Speaker::counted).unwrap_or_default(),
+            nodes: speaker.map(Speaker::nodes).unwrap_or_default(),
+            dispatcher: speaker.and_then(Speaker::dispatcher).map(dispatcher),
             interfaces: self
                 .plan
                 .tables
@@ -359,6 +370,10 @@ impl SessionFilter {
         self.client.is_none_or(|client| client == session.key.client)
             && self.client_port.is_none_or(|port| port == session.key.port)
     }
+}
+
+fn dispatcher((address, decides): (IpAddr, bool)) -> views::Dispatcher {
+    views::Dispatcher { address: address.to_string(), decides }
 }
 
 fn counted(outcomes: &Outcomes) -> BTreeMap<String, u64> {

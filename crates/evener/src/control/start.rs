@@ -37,10 +37,13 @@ use crate::agent::{self, AgentError};
 use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
 use crate::handoff::{Question, Reader};
+use crate::lccp::{Part, Speaker};
 use crate::network::{Network, NetworkError, path_mtu};
 use crate::record::Recorder;
 use crate::secret;
 
+/// What every key begins with.
+const RANDOM: &str = "no random numbers from /dev/urandom";
 /// How long another owner of an announced address has to answer.
 const CONFLICT_WAIT: Duration = Duration::from_millis(300);
 
@@ -161,10 +164,12 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let drained = read_drained(&directory);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
-    let reader = |asked| secret.clone().map(|secret| (Reader::new(asked, Arc::clone(&recorder)), secret));
+    let (asked, questions) = mpsc::channel(REQUESTS);
+    let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, &network));
+    let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
     let company =
         company(&config, identity, reader, config_path, &directory, engine.kind(), started_ms).await;
-    let Company { hosts, heard, mut resident, questions } = match company {
+    let Company { hosts, heard, mut resident } = match company {
         Ok(company) => company,
         Err(error) => {
             leave_engine(engine, adopted);
@@ -239,14 +244,13 @@ struct Company {
     hosts: Option<Hosts>,
     heard: mpsc::Receiver<Heard>,
     resident: Option<Resident>,
-    questions: mpsc::Receiver<Question>,
 }
 
 /// Has this host take its part, where every host decides.
 async fn company(
     config: &Config,
     identity: Option<(Identity, Secret)>,
-    reader: impl FnOnce(mpsc::Sender<Question>) -> Option<(Reader, Secret)>,
+    reader: Option<(Reader, Secret)>,
     config_path: &Path,
     directory: &Path,
     engine: &str,
@@ -254,13 +258,22 @@ async fn company(
 ) -> Result<Company, StartError> {
     let (hosts, heard) = hosts(config, identity, now_ms).await?;
     let copies = engine == PACKET_ENGINE;
-    let (asked, questions) = mpsc::channel(REQUESTS);
-    let reader = reader(asked);
     let resident = match hosts.is_some() || reader.is_some() {
         true => Some(Resident::start(directory, config_path, copies, reader)?),
         false => None,
     };
-    Ok(Company { hosts, heard, resident, questions })
+    Ok(Company { hosts, heard, resident })
+}
+
+/// Who reads for the data plane, and speaks with other nodes.
+fn reader(
+    asked: mpsc::Sender<Question>,
+    secret: Secret,
+    recorder: &Arc<Recorder>,
+    network: &Network,
+) -> io::Result<(Reader, Secret)> {
+    let speaker = Speaker::start(secret.clone(), Part::Director, network, Some(asked.clone()))?;
+    Ok((Reader::new(asked, Arc::clone(recorder)).with_speaker(Some(speaker)), secret))
 }
 
 /// Opens the ears for other hosts.
@@ -394,7 +407,7 @@ fn session_file(directory: &Path) -> PathBuf {
 /// A new key for the flow hash.
 fn seed() -> Result<Seed, StartError> {
     let mut bytes = [0; 16];
-    secret::random(&mut bytes).map_err(StartError::io("no random numbers from /dev/urandom"))?;
+    secret::random(&mut bytes).map_err(StartError::io(RANDOM))?;
     Ok(Seed::from_bytes(bytes))
 }
 

@@ -76,6 +76,14 @@ fn judge(status: &views::Status) -> Vec<Finding> {
         let message = format!("The last one changed nothing; mend the file and `evener reload`:\n{error}");
         findings.push(Finding::warn("reload", message));
     }
+    if let Some(dispatcher) = status.dispatcher.as_ref().filter(|dispatcher| !dispatcher.decides) {
+        let message = format!(
+            "{} does not answer, and this host decides by its own tables: look whether `evener run` is at work there, with the \
+             same file and secret, this host among its [farm] directors, and IP protocol 253 let through.",
+            dispatcher.address
+        );
+        findings.push(Finding::warn("dispatcher", message));
+    }
     let full = status.packets.get("table_full").copied().unwrap_or_default();
     if full > 0 {
         let message = format!(

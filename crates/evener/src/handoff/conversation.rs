@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::head::{HEAD_MAX, Judged, Refusal, Wanted, judge};
 use super::{Chosen, Ends, PATIENCE, Question, Reader, reset};
+use crate::lccp::Given;
 use crate::record::{Decided, Mechanism};
 
 /// Bytes that are read before somebody must be found for them.
@@ -107,8 +108,17 @@ async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wan
     let (text, is_hello) = (wanted.text(), wanted.is_hello());
     let route = reader.recorder.route(ends.service, &wanted.asked());
     let (answer_to, chosen) = oneshot::channel();
-    let asked = reader.questions.send(Question::Choose { ends, wanted, answer: answer_to }).await;
+    let advice = match &reader.speaker {
+        Some(speaker) => speaker.dispatch(&ends, &wanted).await,
+        None => None,
+    };
+    let asked = reader.questions.send(Question::Choose { ends, wanted, advice, answer: answer_to }).await;
     let chosen = if asked.is_ok() { chosen.await.ok().flatten() } else { None };
+    if let Some(speaker) =
+        reader.speaker.as_ref().filter(|_| advice.is_some() && !chosen.is_some_and(|c| c.advised))
+    {
+        speaker.disbelieve();
+    }
     let Some(chosen) = chosen else {
         let status = (!is_hello).then_some(503);
         talk.settle(&bytes, Mechanism::Unserved, &Fate { route, status, ..Fate::default() });
@@ -154,12 +164,21 @@ async fn give(
             };
         }
     };
-    let packets = repair::replay(&saved, chosen.mss);
-    let (answer, given) = oneshot::channel();
-    let question = Question::Give { ends, server: chosen.server, packets, answer };
-    let given = reader.questions.send(question).await.is_ok() && given.await.unwrap_or_default();
-    if given {
-        return Ok(());
+    let told = match &reader.speaker {
+        Some(speaker) => speaker.give(chosen.own.ip(), &saved).await,
+        None => Given::Unspoken,
+    };
+    if told != Given::Refused {
+        // Where nobody says that the server has it, its segments go there as they did here: they make no second socket.
+        let is_there = told == Given::Taken;
+        let packets = if is_there { Vec::new() } else { repair::replay(&saved, chosen.mss) };
+        let (answer, given) = oneshot::channel();
+        let question = Question::Give { ends, server: chosen.server, packets, answer };
+        let given = reader.questions.send(question).await.is_ok() && given.await.unwrap_or_default();
+        // What may be there must not be here, too.
+        if given || matches!(told, Given::Taken | Given::Unanswered) {
+            return Ok(());
+        }
     }
     let _ = keep().await;
     match repair::restore(&saved).map(TcpStream::from_std) {

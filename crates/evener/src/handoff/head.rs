@@ -1,6 +1,7 @@
 //! What a client wants, where the data plane wasn't sure: read in full, made normal, or refused as the protocol says.
 
 use evener_core::content::{Asked, Class, HELLO_MAX, HOST_MAX, Reading, Why, read_within};
+use evener_core::lccp::Content;
 use percent_encoding::percent_decode;
 
 /// The longest head that is read, in bytes; servers take no longer ones either.
@@ -49,6 +50,24 @@ impl Wanted {
     /// As routes want it.
     pub(crate) fn asked(&self) -> Asked<'_> {
         Asked { class: self.class, host: &self.host, path: &self.path, method: &self.method }
+    }
+
+    /// What a dispatcher is told of it; `None` if that is too long.
+    pub(crate) fn content(&self) -> Option<Content> {
+        let (method, path) =
+            if self.is_hello() { (&[][..], &[][..]) } else { (&self.method[..], &self.path[..]) };
+        Content::new(&self.host, method, path)
+    }
+
+    /// What a node tells the dispatcher of it: a hello has a host alone.
+    pub(crate) fn told(content: &Content) -> Wanted {
+        let is_hello = content.method().is_empty() && content.path().is_empty();
+        Wanted {
+            class: if is_hello { Class::Hello } else { Class::of(content.method()) },
+            method: content.method().to_vec(),
+            host: content.host().to_vec(),
+            path: content.path().to_vec(),
+        }
     }
 
     /// Whether nothing can be told to the client but by TLS.

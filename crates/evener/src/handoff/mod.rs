@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::lccp::Speaker;
 pub(crate) use head::{Judged, Refusal, Wanted, judge};
 
 use crate::record::{Mechanism, Recorder};
@@ -31,7 +32,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What a conversation asks of the control loop.
 pub(crate) enum Question {
     /// Who is to serve this? Until it is [given](Question::Give), what the client sends is dropped, and comes again.
-    Choose { ends: Ends, wanted: Wanted, answer: oneshot::Sender<Option<Chosen>> },
+    /// The dispatcher may have said who.
+    Choose { ends: Ends, wanted: Wanted, advice: Option<SocketAddr>, answer: oneshot::Sender<Option<Chosen>> },
+    /// Another node asks who is to serve this: the route and the server.
+    Decide { ends: Ends, wanted: Wanted, answer: oneshot::Sender<Option<(u16, SocketAddr)>> },
+    /// Another node has given this connection to a server.
+    Forward { ends: Ends, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
+    /// It is over.
+    Close { ends: Ends },
     /// Send these packets, the client's own, to the server that was chosen, and what follows too.
     Give { ends: Ends, server: u16, packets: Vec<Vec<u8>>, answer: oneshot::Sender<bool> },
     /// The client stays here.
@@ -56,6 +64,8 @@ pub(crate) struct Chosen {
     pub(crate) mss: u16,
     /// Whether it makes sockets of what it is given.
     pub(crate) takes: bool,
+    /// Whether it is the one that the dispatcher named.
+    pub(crate) advised: bool,
 }
 
 /// What became of the connections that were read here.
@@ -115,13 +125,20 @@ pub(crate) struct Reader {
     pub(crate) outcomes: Arc<Outcomes>,
     room: Arc<Semaphore>,
     recorder: Arc<Recorder>,
+    /// By whom other nodes are spoken with.
+    pub(crate) speaker: Option<Speaker>,
 }
 
 impl Reader {
     /// Whatever is read is told to the recorder.
     pub(crate) fn new(questions: mpsc::Sender<Question>, recorder: Arc<Recorder>) -> Reader {
         let room = Arc::new(Semaphore::new(CLIENTS_MAX));
-        Reader { questions, outcomes: Arc::default(), room, recorder }
+        Reader { questions, outcomes: Arc::default(), room, recorder, speaker: None }
+    }
+
+    /// The same where this host speaks with other nodes.
+    pub(crate) fn with_speaker(self, speaker: Option<Speaker>) -> Reader {
+        Reader { speaker, ..self }
     }
 }
 

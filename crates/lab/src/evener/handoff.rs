@@ -1,5 +1,6 @@
 //! The product where connections are handed over: a director and agents, one file and a secret for all.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -9,13 +10,15 @@ use super::{Agent, Evener, program};
 use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
 use crate::host::Host;
-use crate::wait::LONG;
+use crate::wait::{self, LONG};
 
 /// A service by handoff: what its file says besides the farm's own addresses.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// `auto`, `xdp` or `packet`.
     pub engine: String,
+    /// More lines of `[farm]`.
+    pub farm: String,
     /// Lines of the service, such as its policy.
     pub keys: String,
     /// How servers are probed.
@@ -35,6 +38,7 @@ impl Offer {
     pub fn new(engine: &str, servers: usize, routes: &[String]) -> Offer {
         Offer {
             engine: engine.to_owned(),
+            farm: String::new(),
             keys: String::new(),
             health: "[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"500ms\"\n\
                      timeout = \"400ms\"\n"
@@ -52,11 +56,12 @@ impl Offer {
         let directors: Vec<String> = directors.map(|address| address.to_string()).collect();
         let addresses = Family::BOTH.map(|f| SocketAddr::new(farm.vip_in(f, 0), self.port).to_string());
         let head = format!(
-            "[engine]\nkind = \"{}\"\nsessions_max = {}\n\n[farm]\nsecret_file = \"{}\"\ndirectors = {directors:?}\n\n\
+            "[engine]\nkind = \"{}\"\nsessions_max = {}\n\n[farm]\nsecret_file = \"{}\"\ndirectors = {directors:?}\n{}\n\
              [[service]]\nname = \"web\"\naddresses = {addresses:?}\nmethod = \"handoff\"\n{}\n{}\n",
             self.engine,
             self.sessions_max,
             secret.display(),
+            self.farm,
             self.keys,
             self.health
         );
@@ -130,6 +135,22 @@ impl Handoff {
     /// How often the director counted packets for a reason.
     pub fn counted(&self, reason: &str) -> Result<u64> {
         Ok(self.evener.status()?.packets.get(reason).copied().unwrap_or_default())
+    }
+
+    /// What became of control messages, and of connections that they were about, by this name.
+    pub fn lccp(&self, outcome: &str) -> Result<u64> {
+        Ok(self.evener.status()?.lccp.get(outcome).copied().unwrap_or_default())
+    }
+
+    /// Waits until the director and every server that is listed know each other.
+    pub fn wait_for_nodes(&self) -> Result<()> {
+        let known = |nodes: &BTreeMap<String, String>| {
+            let known = |server: &Host| {
+                nodes.get(&server.address().to_string()).is_some_and(|state| state == "known")
+            };
+            self.farm.servers()[..self.offer.weights.len()].iter().all(known)
+        };
+        wait::until("all nodes know each other", || Ok(known(&self.evener.status()?.nodes)))
     }
 
     /// What became of connections that were read in application space, by this name.

@@ -34,6 +34,15 @@ pub struct Status {
     pub access_log: AccessLog,
     /// Traces that run.
     pub traces: u64,
+    /// Control messages by what became of them, and connections by what was said of them.
+    #[serde(default)]
+    pub lccp: BTreeMap<String, u64>,
+    /// Other nodes by address: `known`, `silent` or `unknown`.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, String>,
+    /// The node that decides for this one, if another does.
+    #[serde(default)]
+    pub dispatcher: Option<Dispatcher>,
 }
 
 /// The access log in `evener status --json`.
@@ -45,6 +54,15 @@ pub struct AccessLog {
     pub written: u64,
     /// Those that are missing.
     pub lost: u64,
+}
+
+/// The node that decides for another.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Dispatcher {
+    /// Its address.
+    pub address: String,
+    /// Whether it is asked and answers.
+    pub decides: bool,
 }
 
 /// One host in `evener hosts --json`

@@ -8,6 +8,7 @@ extern crate evener_lab;
 
 mod asked;
 mod hostile;
+mod lccp;
 mod others;
 mod routes;
 mod seen;

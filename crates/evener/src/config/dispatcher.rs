@@ -1,0 +1,51 @@
+//! `[farm] dispatcher`: the node that decides for the others.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use evener_core::farm::Method;
+use toml::Spanned;
+
+use super::problems::Problem;
+use super::section::Section;
+use super::service::Placed;
+use super::values;
+
+/// Reads it as it is written: what it means is known once there are services.
+pub(super) fn read(section: &mut Section<'_>) -> Option<Spanned<String>> {
+    section.get("dispatcher", values::text)
+}
+
+/// The dispatcher's address: as it is written, or that of the server of this name.
+pub(super) fn find(
+    root: &Section<'_>,
+    written: Option<Spanned<String>>,
+    placed: &[Placed],
+) -> Option<IpAddr> {
+    let written = written?;
+    let text = written.get_ref();
+    let problem = |message: String, help: &str| root.problem(Problem::new(written.span(), message, help));
+    if !placed.iter().any(|placed| placed.service.method == Method::Handoff) {
+        let message = "a dispatcher decides for services of method \"handoff\", and there is none".to_owned();
+        problem(message, "remove it, or add method = \"handoff\" to a service");
+        return None;
+    }
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address);
+    }
+    let servers = placed.iter().flat_map(|placed| &placed.service.servers);
+    let named: BTreeSet<IpAddr> =
+        servers.filter(|server| server.name == *text).map(|server| server.address).collect();
+    match (named.first(), named.len()) {
+        (Some(address), 1) => return Some(*address),
+        (None, _) => problem(
+            format!("no server of the file is called {text:?}, as the dispatcher is"),
+            "write a server's name, or the address of the host that runs `evener run` as the dispatcher",
+        ),
+        _ => problem(
+            format!("servers with several addresses are called {text:?}"),
+            "write the dispatcher's address",
+        ),
+    }
+    None
+}

@@ -1,0 +1,152 @@
+//! One node decides for all: asking the dispatcher, and answering as it. Who gets no answer decides by its own tables, and
+//! says so.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use evener_core::lccp::wire::Message;
+use evener_core::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Shared, Speaker, Way};
+use crate::handoff::{Ends, Question, Wanted};
+
+/// A question is asked again after the first of these times, and given up after the second, in milliseconds.
+const REPEATS_MS: [u64; 2] = [40, 60];
+
+/// What a dispatcher is to this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Dispatcher {
+    /// Where it is; `None` if there is none, or if this node is the one.
+    pub(super) at: Option<IpAddr>,
+    /// Whether it left a question without an answer since it gave one.
+    pub(super) unanswered: bool,
+    /// Whether it was said that this node decides by its own tables.
+    pub(super) alone: bool,
+}
+
+impl Speaker {
+    /// Asks the dispatcher which server is to have a connection, where there is another node that is one.
+    pub(crate) async fn dispatch(&self, ends: &Ends, wanted: &Wanted) -> Option<SocketAddr> {
+        let dispatcher = self.0.talk().dispatcher.at?;
+        let counts = &self.0.counts;
+        let socket = SocketId::new(ends.client, ends.service);
+        // What is too long to be told is decided here, and that is nobody's fault.
+        let answer = match socket.zip(wanted.content()) {
+            Some((socket, content)) => self.ask(dispatcher, socket, content).await,
+            None => None,
+        };
+        if let Some(Body::DispatchReply { server, .. }) = answer {
+            counts.answered.fetch_add(1, Relaxed);
+            return Some(server);
+        }
+        counts.alone.fetch_add(1, Relaxed);
+        None
+    }
+
+    /// Notes that an answer named a server that is none for this connection by this node's own tables.
+    pub(crate) fn disbelieve(&self) {
+        self.0.counts.unbelieved.fetch_add(1, Relaxed);
+    }
+
+    /// The dispatcher, and whether it decides; nothing without one.
+    pub(crate) fn dispatcher(&self) -> Option<(IpAddr, bool)> {
+        let Dispatcher { at, unanswered, .. } = self.0.talk().dispatcher;
+        at.map(|at| (at, !unanswered && self.0.speaks(at, Receptor::Dispatcher)))
+    }
+
+    async fn ask(&self, dispatcher: IpAddr, socket: SocketId, content: Content) -> Option<Body> {
+        if !self.0.speaks(dispatcher, Receptor::Dispatcher) {
+            self.decides_alone(dispatcher, false);
+            return None;
+        }
+        self.0.counts.asked.fetch_add(1, Relaxed);
+        let mut wait = self.0.wait(dispatcher, socket);
+        for pause_ms in REPEATS_MS {
+            let body = Body::DispatchRequest { socket, content: content.clone() };
+            self.0.say(dispatcher, Receptor::Dispatcher, body);
+            let until = Instant::now() + Duration::from_millis(pause_ms);
+            if let Ok(Some(answer)) = timeout_at(until, wait.answers.recv()).await {
+                self.heard_of(dispatcher);
+                return Some(answer);
+            }
+        }
+        self.decides_alone(dispatcher, true);
+        None
+    }
+
+    fn heard_of(&self, dispatcher: IpAddr) {
+        let known = &mut self.0.talk().dispatcher;
+        known.unanswered = false;
+        if std::mem::take(&mut known.alone) {
+            tracing::info!("the dispatcher {dispatcher} decides again");
+        }
+    }
+
+    /// Said once for each time that it is gone.
+    fn decides_alone(&self, dispatcher: IpAddr, asked: bool) {
+        let known = &mut self.0.talk().dispatcher;
+        known.unanswered |= asked;
+        if !std::mem::replace(&mut known.alone, true) {
+            tracing::warn!(
+                "the dispatcher {dispatcher} doesn't answer: this host decides by its own tables until it does"
+            );
+        }
+    }
+}
+
+impl Shared {
+    /// Has the control loop say what a node asks; `answer` makes a body of it. Where nobody listens nothing is said.
+    fn consult<T: Send + 'static>(
+        self: &Arc<Self>,
+        way: Way,
+        heard: Message,
+        question: impl FnOnce(oneshot::Sender<Option<T>>) -> Question,
+        answer: impl FnOnce(T) -> Body + Send + 'static,
+    ) {
+        let socket = heard.body.socket();
+        let (sender, said) = oneshot::channel();
+        let asks = |questions: &mpsc::Sender<Question>| questions.try_send(question(sender)).is_ok();
+        if !self.questions.as_ref().is_some_and(asks) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            let Ok(said) = said.await else { return };
+            let body = said.map_or(Body::Error { socket, code: ErrorCode::NoServer }, answer);
+            shared.counts.decided.fetch_add(1, Relaxed);
+            shared.answer(way, &heard, Receptor::Distributor, body);
+        });
+    }
+
+    /// Decides for another node.
+    pub(super) fn decide(self: &Arc<Self>, way: Way, heard: Message, socket: SocketId, content: &Content) {
+        let wanted = Wanted::told(content);
+        let question = |answer| Question::Decide { ends: ends(socket), wanted, answer };
+        self.consult(way, heard, question, move |(route, server)| Body::DispatchReply {
+            socket,
+            route,
+            server,
+        });
+    }
+
+    /// Sends on to a server what comes here for a connection that another node has given to it.
+    pub(super) fn forward(self: &Arc<Self>, way: Way, heard: Message, socket: SocketId, server: SocketAddr) {
+        let question = |answer| Question::Forward { ends: ends(socket), server, answer };
+        self.consult(way, heard, question, move |()| Body::ForwardAck { socket });
+    }
+
+    /// Notes that a connection is over.
+    pub(super) fn close(&self, socket: SocketId) {
+        if let Some(questions) = &self.questions {
+            let _ = questions.try_send(Question::Close { ends: ends(socket) });
+        }
+    }
+}
+
+fn ends(socket: SocketId) -> Ends {
+    Ends { client: socket.client(), service: socket.server() }
+}

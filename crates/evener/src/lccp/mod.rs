@@ -1,0 +1,472 @@
+//! This host as a node of the cluster: it speaks LCCP with the farm's other nodes (`docs/lccp.md`), directly over IP.
+//!
+//! [`evener_core::lccp`] says what is believed and how it is written. Here are the sockets, the clock, and what the
+//! messages are for: [`give`] hands open connections to servers, [`take`] makes sockets of those that come, [`dispatch`]
+//! has one node decide for all.
+
+mod diag;
+mod dispatch;
+mod give;
+mod nodes;
+mod socket;
+mod state;
+mod take;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use evener_core::lccp::wire::Message;
+use evener_core::lccp::{Body, Components, Keys, Notice, Own, Receptor, Refusal, Session, SocketId};
+use evener_core::peers::Secret;
+use tokio::sync::mpsc;
+
+use dispatch::Dispatcher;
+pub(crate) use give::Given;
+pub(crate) use nodes::Part;
+use socket::Ear;
+use take::Taker;
+
+use crate::config::Config;
+use crate::handoff::Question;
+use crate::network::Network;
+
+/// Nodes greet each other so often: who restarts is known again within it, and who is gone is noticed soon.
+const GREETING: Duration = Duration::from_secs(1);
+/// Who wasn't heard for so long is asked for nothing.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Answers that wait for who asked.
+const ANSWERS: usize = 64;
+
+/// This node. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Speaker(Arc<Shared>);
+
+/// What all its tasks share.
+struct Shared {
+    part: Part,
+    secret: Secret,
+    incarnation: u64,
+    components: Components,
+    talk: Mutex<Talk>,
+    taker: Option<Taker>,
+    /// To the control loop, which has the tables; none on servers.
+    questions: Option<mpsc::Sender<Question>>,
+    counts: Counts,
+}
+
+/// What was done by messages.
+#[derive(Default)]
+struct Counts {
+    /// Connections that a server has taken, and said so.
+    given: AtomicU64,
+    /// That it can't have.
+    not_restored: AtomicU64,
+    /// Of which it said nothing in time.
+    unanswered: AtomicU64,
+    /// That were taken here.
+    taken: AtomicU64,
+    /// That couldn't be.
+    not_taken: AtomicU64,
+    /// Questions to the dispatcher.
+    asked: AtomicU64,
+    /// That it answered by a server.
+    answered: AtomicU64,
+    /// By a server that is none by the own tables.
+    unbelieved: AtomicU64,
+    /// Connections that were decided here since no dispatcher answered.
+    alone: AtomicU64,
+    /// What other nodes asked for and was answered here, as their dispatcher or forwarder.
+    decided: AtomicU64,
+}
+
+/// What is said and heard.
+struct Talk {
+    keys: Keys,
+    /// The nodes, and the own address that each is spoken to from.
+    nodes: BTreeMap<IpAddr, Option<IpAddr>>,
+    dispatcher: Dispatcher,
+    ears: BTreeMap<IpAddr, Ear>,
+    /// By node and own address; there are none with others.
+    sessions: BTreeMap<(IpAddr, IpAddr), Known>,
+    /// Who waits for an answer of a node about a connection.
+    waiting: BTreeMap<(IpAddr, SocketId), Waiting>,
+    /// Counts of sessions that are gone.
+    past: BTreeMap<&'static str, u64>,
+    /// Why messages aren't heard, which is said once.
+    trouble: Option<String>,
+}
+
+/// A node that is spoken with.
+struct Known {
+    session: Session,
+    /// When it was last believed.
+    heard: Option<Instant>,
+}
+
+struct Waiting {
+    /// The number of the first message that asked: what answers an earlier one is about an earlier connection.
+    since: Option<u64>,
+    answers: mpsc::Sender<Body>,
+}
+
+/// Waits for answers until it is dropped.
+struct Wait<'s> {
+    shared: &'s Shared,
+    key: (IpAddr, SocketId),
+    answers: mpsc::Receiver<Body>,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.shared.talk().waiting.remove(&self.key);
+    }
+}
+
+impl Speaker {
+    /// Begins to speak, to nobody yet: see [`Speaker::follow`].
+    ///
+    /// # Errors
+    /// Without random numbers.
+    pub(crate) fn start(
+        secret: Secret,
+        part: Part,
+        network: &Network,
+        questions: Option<mpsc::Sender<Question>>,
+    ) -> io::Result<Speaker> {
+        let mut incarnation = [0; 8];
+        crate::secret::random(&mut incarnation)?;
+        let taker = (part == Part::Server).then(|| Taker::open(network)).and_then(|taker| {
+            let cannot = |error| tracing::warn!(%error, "open connections are taken without an answer to who gives them");
+            taker.map_err(cannot).ok()
+        });
+        let components = match part {
+            Part::Director => {
+                Components::new(&[Receptor::Distributor, Receptor::Dispatcher, Receptor::Forwarder])
+            }
+            Part::Server if taker.is_some() => Components::new(&[Receptor::Distributor]),
+            Part::Server => Components::new(&[]),
+        };
+        let talk = Talk {
+            keys: Keys::at(&secret, unix_s()),
+            nodes: BTreeMap::new(),
+            dispatcher: Dispatcher::default(),
+            ears: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            past: BTreeMap::new(),
+            trouble: None,
+        };
+        let shared = Arc::new(Shared {
+            part,
+            secret,
+            incarnation: u64::from_ne_bytes(incarnation),
+            components,
+            talk: Mutex::new(talk),
+            taker,
+            questions,
+            counts: Counts::default(),
+        });
+        tokio::spawn(greet(Arc::downgrade(&shared)));
+        Ok(Speaker(shared))
+    }
+
+    /// Whether it has this secret.
+    pub(crate) fn has(&self, secret: &Secret) -> bool {
+        self.0.secret == *secret
+    }
+
+    /// Speaks with the nodes of this file from now on, from this host's addresses as they are.
+    pub(crate) fn follow(&self, config: &Config, network: &Network) {
+        let nodes = nodes::nodes(self.0.part, config, network);
+        let own: BTreeSet<IpAddr> =
+            nodes.values().flatten().copied().chain(nodes::own(config, network)).collect();
+        if let Some(taker) = &self.0.taker {
+            taker.serve(nodes::served(config));
+        }
+        let mut talk = self.0.talk();
+        talk.nodes = nodes;
+        let other = config.farm.dispatcher.filter(|address| !network.is_local(*address));
+        if other != talk.dispatcher.at {
+            talk.dispatcher = Dispatcher { at: other, ..Dispatcher::default() };
+        }
+        talk.ears.retain(|address, _| own.contains(address));
+        let mut trouble = None;
+        for address in own {
+            if let std::collections::btree_map::Entry::Vacant(place) = talk.ears.entry(address) {
+                match open(&self.0, address) {
+                    Ok(ear) => drop(place.insert(ear)),
+                    Err(error) => trouble = Some(format!("{address}: {error}")),
+                }
+            }
+        }
+        if let Some(trouble) = trouble.as_ref().filter(|_| trouble != talk.trouble) {
+            tracing::warn!(
+                "other nodes are not heard at {trouble}; connections are given to them unacknowledged"
+            );
+        }
+        talk.trouble = trouble;
+        talk.forget_strangers();
+    }
+
+    /// What was counted, by name.
+    pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
+        let counts = &self.0.counts;
+        let done = [
+            ("given", &counts.given),
+            ("not_restored", &counts.not_restored),
+            ("unanswered", &counts.unanswered),
+            ("taken", &counts.taken),
+            ("not_taken", &counts.not_taken),
+            ("dispatch_asked", &counts.asked),
+            ("dispatch_answered", &counts.answered),
+            ("dispatch_unbelieved", &counts.unbelieved),
+            ("dispatch_alone", &counts.alone),
+            ("dispatch_decided", &counts.decided),
+        ];
+        let mut all = self.0.talk().messages();
+        all.extend(done.map(|(name, count)| (name, count.load(Relaxed))));
+        all.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    /// How many messages were refused, by reason.
+    pub(crate) fn refused(&self) -> BTreeMap<String, u64> {
+        let is_refusal = |name: &str| Refusal::ALL.iter().any(|refusal| refusal.name() == name);
+        let messages = self.0.talk().messages().into_iter();
+        let refused = messages.filter(|(name, count)| *count > 0 && is_refusal(name));
+        refused.map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    /// The nodes by address: `known`, `silent` if one isn't heard any more, `unknown` if it never was.
+    pub(crate) fn nodes(&self) -> BTreeMap<String, String> {
+        let talk = self.0.talk();
+        let state = |node: &IpAddr| match talk.towards(*node) {
+            Some(known) if known.is_heard() => "known",
+            Some(known) if known.session.is_known() => "silent",
+            _ => "unknown",
+        };
+        talk.nodes.keys().map(|node| (node.to_string(), state(node).to_owned())).collect()
+    }
+}
+
+impl Shared {
+    fn talk(&self) -> MutexGuard<'_, Talk> {
+        // Nothing is half done in there that another could not go on with.
+        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a node is heard and has a component.
+    fn speaks(&self, node: IpAddr, receptor: Receptor) -> bool {
+        let talk = self.talk();
+        let known = talk.towards(node).filter(|known| known.is_heard());
+        known.and_then(|known| known.session.components()).is_some_and(|all| all.contains(receptor))
+    }
+
+    /// Waits from now on for what a node answers about a connection.
+    fn wait(&self, node: IpAddr, socket: SocketId) -> Wait<'_> {
+        let (sender, answers) = mpsc::channel(ANSWERS);
+        let key = (node, socket);
+        self.talk().waiting.insert(key, Waiting { since: None, answers: sender });
+        Wait { shared: self, key, answers }
+    }
+
+    /// Says something to a node that is known.
+    fn say(&self, node: IpAddr, receptor: Receptor, body: Body) {
+        let mut talk = self.talk();
+        let Talk { keys, nodes, ears, sessions, waiting, .. } = &mut *talk;
+        let own = nodes.get(&node).copied().flatten();
+        let Some(own) = own else { return };
+        let asks = body.socket().map(|socket| (node, socket));
+        let said = sessions.get_mut(&(node, own)).and_then(|known| known.session.send(keys, receptor, body));
+        let Some((sequence, message)) = said else { return };
+        if let Some(waiting) = asks.and_then(|asks| waiting.get_mut(&asks)) {
+            waiting.since.get_or_insert(sequence);
+        }
+        if let Some(ear) = ears.get(&own) {
+            ear.send(node, &message);
+        }
+    }
+
+    /// Answers a message.
+    fn answer(&self, way: Way, heard: &Message, receptor: Receptor, body: Body) {
+        let mut talk = self.talk();
+        let Talk { keys, ears, sessions, .. } = &mut *talk;
+        let known = sessions.get_mut(&(way.node, way.own));
+        let message = known.and_then(|known| known.session.answer(keys, heard, receptor, body));
+        if let Some((message, ear)) = message.zip(ears.get(&way.own)) {
+            ear.send(way.node, &message);
+        }
+    }
+
+    /// Takes in what stood behind the IP header of a packet from a node.
+    fn hear(self: &Arc<Self>, way: Way, bytes: &[u8]) {
+        let Some(heard) = self.believe(way, bytes) else { return };
+        match (heard.receptor, &heard.body) {
+            (Receptor::Distributor, Body::Handoff { socket, piece }) => {
+                let (socket, piece) = (*socket, piece.clone());
+                self.take(way, heard, socket, piece);
+            }
+            (Receptor::Dispatcher, Body::DispatchRequest { socket, content }) => {
+                let (socket, content) = (*socket, content.clone());
+                self.decide(way, heard, socket, &content);
+            }
+            (Receptor::Forwarder, Body::Forward { socket, server }) => {
+                let (socket, server) = (*socket, *server);
+                self.forward(way, heard, socket, server);
+            }
+            (Receptor::Forwarder, Body::Close { socket }) => self.close(*socket),
+            (
+                Receptor::Distributor,
+                Body::HandoffAck { socket, .. }
+                | Body::DispatchReply { socket, .. }
+                | Body::Error { socket: Some(socket), .. },
+            ) => {
+                let talk = self.talk();
+                let waiting = talk.waiting.get(&(way.node, *socket));
+                // What nobody waits for any more came late, or twice.
+                if let Some(waiting) = waiting.filter(|waiting| waiting.is_for(&heard)) {
+                    let _ = waiting.answers.try_send(heard.body);
+                }
+            }
+            (receptor, body) => {
+                tracing::debug!(node = %way.node, ?receptor, ?body, "nothing is done about this")
+            }
+        }
+    }
+
+    /// Judges a message, and answers greetings; the message, if it is to be acted on.
+    fn believe(&self, way: Way, bytes: &[u8]) -> Option<Message> {
+        let Way { node, own } = way;
+        let mut talk = self.talk();
+        if !talk.nodes.contains_key(&node) {
+            return None;
+        }
+        let Talk { keys, ears, sessions, .. } = &mut *talk;
+        let known = sessions.entry((node, own)).or_insert_with(|| self.stranger(way));
+        let before = known.session.counters().accepted;
+        let received = known.session.receive(keys, bytes);
+        if known.session.counters().accepted > before {
+            known.heard = Some(Instant::now());
+        }
+        if let Some((answer, ear)) = received.answer.zip(ears.get(&own)) {
+            ear.send(node, &answer);
+        }
+        drop(talk);
+        match received.notice {
+            Some(notice @ Notice::Refused { .. }) => tracing::warn!("{notice}"),
+            Some(notice) => tracing::info!("{notice}"),
+            None => {}
+        }
+        received.message
+    }
+
+    fn stranger(&self, way: Way) -> Known {
+        let own = Own { address: way.own, incarnation: self.incarnation, components: self.components };
+        Known { session: Session::new(own, way.node), heard: None }
+    }
+
+    /// Greets all nodes: those that don't know this one's life, and those that may have ended.
+    fn greet(&self) {
+        let mut talk = self.talk();
+        let Talk { keys, nodes, ears, sessions, .. } = &mut *talk;
+        *keys = Keys::at(&self.secret, unix_s());
+        for (node, own) in nodes.iter().filter_map(|(node, own)| Some((*node, (*own)?))) {
+            let Some(ear) = ears.get(&own) else { continue };
+            let known = sessions.entry((node, own)).or_insert_with(|| self.stranger(Way { node, own }));
+            ear.send(node, &known.session.init(keys));
+        }
+        drop(talk);
+        if let Some(taker) = &self.taker {
+            taker.forget_old(Instant::now());
+        }
+    }
+}
+
+impl Talk {
+    /// The session that is spoken in with a node.
+    fn towards(&self, node: IpAddr) -> Option<&Known> {
+        self.sessions.get(&(node, self.nodes.get(&node).copied().flatten()?))
+    }
+
+    /// Drops the sessions with those who are no nodes any more, and at addresses that are gone.
+    fn forget_strangers(&mut self) {
+        let Talk { nodes, ears, sessions, past, .. } = self;
+        sessions.retain(|(node, own), known| {
+            let stays = nodes.contains_key(node) && ears.contains_key(own);
+            if !stays {
+                count(past, known);
+            }
+            stays
+        });
+    }
+
+    /// What became of messages, over all sessions.
+    fn messages(&self) -> BTreeMap<&'static str, u64> {
+        let mut all = self.past.clone();
+        // Every name is there from the start.
+        let names = ["sent", "accepted", "hellos"].into_iter().chain(Refusal::ALL.map(Refusal::name));
+        for name in names {
+            all.entry(name).or_default();
+        }
+        self.sessions.values().for_each(|known| count(&mut all, known));
+        all
+    }
+}
+
+fn count(all: &mut BTreeMap<&'static str, u64>, known: &Known) {
+    let counters = known.session.counters();
+    let said = [("sent", counters.sent), ("accepted", counters.accepted), ("hellos", counters.hellos)];
+    let refused = Refusal::ALL.map(|refusal| (refusal.name(), counters.refused(refusal)));
+    for (name, count) in said.into_iter().chain(refused) {
+        *all.entry(name).or_default() += count;
+    }
+}
+
+impl Known {
+    fn is_heard(&self) -> bool {
+        self.session.is_known() && self.heard.is_some_and(|at| at.elapsed() < SILENCE)
+    }
+}
+
+impl Waiting {
+    fn is_for(&self, heard: &Message) -> bool {
+        self.since.is_some_and(|since| heard.echo.sequence >= since)
+    }
+}
+
+/// Between which node and which address of this host.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    node: IpAddr,
+    own: IpAddr,
+}
+
+fn open(shared: &Arc<Shared>, own: IpAddr) -> io::Result<Ear> {
+    let (nodes, hearing) = (Arc::downgrade(shared), Arc::downgrade(shared));
+    let is_node = move |from| nodes.upgrade().is_some_and(|shared| shared.talk().nodes.contains_key(&from));
+    let hear = move |node, bytes: &[u8]| {
+        if let Some(shared) = hearing.upgrade() {
+            shared.hear(Way { node, own }, bytes);
+        }
+    };
+    Ear::open(own, is_node, hear)
+}
+
+/// Greets for as long as the node is there.
+async fn greet(shared: Weak<Shared>) {
+    let mut greeting = tokio::time::interval(GREETING);
+    loop {
+        greeting.tick().await;
+        match shared.upgrade() {
+            Some(shared) => shared.greet(),
+            None => return,
+        }
+    }
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

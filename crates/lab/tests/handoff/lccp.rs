@@ -1,0 +1,360 @@
+//! What the nodes of a farm say to each other: servers acknowledge the connections that they are given.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use etherparse::Ipv4Header;
+use evener_core::lccp::wire::{Addresses, TAG_LEN, seal};
+use evener_core::lccp::{Body, Components, ErrorCode, Keys, Own, PROTOCOL, Receptor, Session, SocketId};
+use evener_core::peers::Secret;
+use evener_core::wire::ETHERNET_LEN;
+use evener_dataplane::link::{EtherType, LinkSocket};
+use evener_lab::evener::{Evener, Handoff, Offer, route};
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::load::Load;
+use evener_lab::transfer::there_and_back;
+use evener_lab::wait::{self, LONG};
+use nix::net::if_::if_nametoindex;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::talk::{Talk, get};
+use crate::{farm, unbroken};
+
+on_both_engines! {
+    servers_say_what_they_took,
+    a_lan_that_loses_every_fifth_packet,
+    agents_that_are_gone_are_given_to_without_a_word,
+    what_is_forged_or_played_back_does_nothing,
+    one_node_decides_for_all,
+    forwarders_do_as_they_are_told,
+}
+
+/// An IPv4 header without options; messages have none in front.
+const IP_LEN: usize = 20;
+/// Where a message has its sequence number, and its command.
+const SEQUENCE: std::ops::Range<usize> = 20..28;
+const COMMAND: std::ops::Range<usize> = 48..52;
+const HANDOFF: [u8; 4] = [0, 0, 0, 5];
+
+/// Everything has to be asked about, and all servers serve it.
+fn all_asked() -> [String; 1] {
+    [route("path = \"/*?*\"", &["web1", "web2"])]
+}
+
+fn servers_say_what_they_took(engine: &str) -> Result<()> {
+    let handoff = farm(engine, 2, &all_asked())?;
+    handoff.wait_for_nodes()?;
+    for family in Family::BOTH {
+        for len in [10, 1_400, 100_000] {
+            there_and_back(&handoff.farm, handoff.client(), handoff.service(family), len)
+                .with_context(|| format!("{family}: {len} bytes"))?;
+        }
+        // a head that is longer than a message
+        let long = format!("GET /who HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(7_000));
+        let reply = Talk::open(handoff.client(), handoff.service(family))?.ask(&long)?;
+        assert_eq!(reply.status, 200, "{family}");
+    }
+    let status = handoff.evener.status()?;
+    let given = status.asked["given"];
+    ensure!(given > 0 && status.lccp["given"] == given, "{:?} {:?}", status.asked, status.lccp);
+    ensure!(status.lccp["unanswered"] + status.lccp["not_restored"] == 0, "{:?}", status.lccp);
+    Ok(())
+}
+
+fn a_lan_that_loses_every_fifth_packet(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(2).build()?;
+    let health = "[service.health]\nkind = \"none\"\n".to_owned();
+    let handoff = Handoff::start(farm, Offer { health, ..Offer::new(engine, 2, &all_asked()) })?;
+    handoff.wait_for_nodes()?;
+    let loads = Family::BOTH.map(|family| {
+        let load = |path: &str| Load {
+            connections: 8,
+            path: path.to_owned(),
+            requests: Some(10),
+            timeout: Duration::from_secs(60),
+            ..Load::to(handoff.service(family))
+        };
+        [load("/2k"), load("/108k")]
+    });
+    handoff.farm.servers().iter().try_for_each(|server| server.lose(20))?;
+    let running: Vec<_> = loads.into_iter().flatten().map(|load| load.start_on(handoff.client())).collect();
+    for family in Family::BOTH {
+        there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 300_000)
+            .with_context(|| format!("{family}"))?;
+    }
+    for load in running {
+        assert_eq!(unbroken(load.join()?)?.requests, 80);
+    }
+    let status = handoff.evener.status()?;
+    ensure!(status.lccp["given"] >= 320, "{:?} {:?}", status.asked, status.lccp);
+    ensure!(status.asked["given"] == 324 && status.asked["spliced"] == 0, "{:?}", status.asked);
+    Ok(())
+}
+
+/// What accepts connections works on without the agent, and so they are given as to one that never spoke.
+fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> {
+    let mut handoff = farm(engine, 2, &all_asked())?;
+    handoff.wait_for_nodes()?;
+    handoff.agents.iter_mut().try_for_each(|agent| agent.process().kill9())?;
+    for family in Family::BOTH {
+        let reply = Talk::open(handoff.client(), handoff.service(family))?.ask(&get("x", "/who"))?;
+        assert_eq!(reply.status, 200, "{family}");
+    }
+    assert_eq!((handoff.lccp("given")?, handoff.asked("given")?, handoff.asked("spliced")?), (0, 2, 0));
+    handoff.agents.iter_mut().try_for_each(|agent| agent.start_again())?;
+    handoff.wait_for_nodes()?;
+    for family in Family::BOTH {
+        let reply = Talk::open(handoff.client(), handoff.service(family))?.ask(&get("x", "/who"))?;
+        assert_eq!(reply.status, 200, "{family}");
+    }
+    assert_eq!((handoff.lccp("given")?, handoff.asked("given")?), (2, 4));
+    Ok(())
+}
+
+/// Hears the control messages that come to a host.
+struct Ear(LinkSocket);
+
+impl Ear {
+    fn open(host: &Host) -> Result<Ear> {
+        let open =
+            || -> Result<LinkSocket> { Ok(LinkSocket::open(if_nametoindex("eth0")?, EtherType::All)?) };
+        Ok(Ear(host.enter(open)??))
+    }
+
+    /// The frames so far.
+    fn heard(&self) -> Vec<Vec<u8>> {
+        let mut buffer = vec![0; 4_096];
+        let mut frames = Vec::new();
+        while let Ok((len, _)) = self.0.recv(&mut buffer) {
+            let is_ipv4 = buffer[12..14] == [8, 0];
+            if is_ipv4 && buffer[ETHERNET_LEN + 9] == PROTOCOL {
+                frames.push(buffer[..len].to_vec());
+            }
+        }
+        frames
+    }
+}
+
+/// A frame between two hosts with another message in it.
+fn with_message(frame: &[u8], source: Option<IpAddr>, message: &[u8]) -> Result<Vec<u8>> {
+    let (mut ip, _) = Ipv4Header::from_slice(&frame[ETHERNET_LEN..])?;
+    if let Some(IpAddr::V4(source)) = source {
+        ip.source = source.octets();
+    }
+    ip.total_len = u16::try_from(IP_LEN + message.len())?;
+    ip.header_checksum = ip.calc_header_checksum();
+    Ok([&frame[..ETHERNET_LEN], &ip.to_bytes(), message].concat())
+}
+
+/// What somebody without the secret could make of a message that it saw: the same once more, cut off, changed in one
+/// place, and with a newer number and another secret.
+fn forgeries(frame: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let message = &frame[ETHERNET_LEN + IP_LEN..];
+    let mut changed = message.to_vec();
+    changed[SEQUENCE.start + 3] ^= 1;
+    let mut sealed = changed[..message.len() - TAG_LEN].to_vec();
+    sealed[SEQUENCE.start + 4] ^= 1;
+    let address = |at: usize| -> IpAddr { [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]].into() };
+    let addresses = Addresses { source: address(ETHERNET_LEN + 12), destination: address(ETHERNET_LEN + 16) };
+    let keys = keys(&Secret::new([9; 32]))?;
+    let forged = seal(sealed, addresses, keys.own().1);
+    let cut = [0, 1, 43, message.len() - TAG_LEN, message.len() - 1].map(|len| &message[..len]);
+    let messages = cut.into_iter().chain([message, &changed, &forged]);
+    messages.map(|message| with_message(frame, None, message)).collect()
+}
+
+fn keys(secret: &Secret) -> Result<Keys> {
+    Ok(Keys::at(secret, SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs()))
+}
+
+/// The client's connections that a server has.
+fn connections(handoff: &Handoff) -> Result<usize> {
+    let sockets = handoff.farm.server(0).run(&["ss", "-Htan"])?;
+    let client = handoff.client().address().to_string();
+    Ok(sockets.lines().filter(|line| line.contains(&client) && !line.contains("TIME-WAIT")).count())
+}
+
+fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
+    let mut handoff = farm(engine, 1, &[route("path = \"/*?*\"", &["web1"])])?;
+    handoff.wait_for_nodes()?;
+    let (server, director) = (handoff.farm.server(0).clone(), handoff.farm.director().clone());
+    let (at_server, at_director) = (Ear::open(&server)?, Ear::open(&director)?);
+    for _ in 0..3 {
+        let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/who"))?;
+        assert_eq!(reply.server, "web1");
+    }
+    wait::until("these are over", || Ok(connections(&handoff)? == 0))?;
+    let (to_server, to_director) = (at_server.heard(), at_director.heard());
+    let is_handoff = |frame: &&Vec<u8>| frame[ETHERNET_LEN + IP_LEN..][COMMAND] == HANDOFF;
+    assert_eq!(to_server.iter().filter(is_handoff).count(), 3);
+    ensure!(to_director.len() >= 3, "nothing was acknowledged");
+
+    let before = handoff.evener.status()?;
+    for (host, frames) in [(&server, &to_server), (&director, &to_director)] {
+        let raw = host.raw_to(0)?;
+        for frame in frames.iter().map(|frame| forgeries(frame)).collect::<Result<Vec<_>>>()?.concat() {
+            raw.send(&frame)?;
+        }
+    }
+    let count = to_director.len() as u64;
+    for (reason, times) in [("replayed", count), ("forged", 2 * count), ("malformed", 5 * count)] {
+        wait::until(&format!("{times} are {reason}"), || {
+            Ok(handoff.lccp(reason)? == before.lccp[reason] + times)
+        })?;
+    }
+    for notice in ["came twice or late", "its tag is wrong", "not a well-formed one"] {
+        wait::until(notice, || Ok(handoff.agents[0].process().log().contains(notice)))?;
+    }
+    let after = handoff.evener.status()?;
+    assert_eq!(connections(&handoff)?, 0, "a connection that nobody has");
+    assert_eq!((after.lccp["given"], after.asked["given"]), (3, 3));
+    ensure!(after.sessions <= before.sessions, "{} sessions, then {}", before.sessions, after.sessions);
+
+    // with the secret, but no node of the file
+    let secret = Secret::parse(&fs::read_to_string(&handoff.secret)?)?;
+    let stranger = IpAddr::from(handoff.client().address());
+    let own = Own { address: stranger, incarnation: 7, components: Components::new(&[]) };
+    let init = Session::new(own, director.address().into()).init(&keys(&secret)?);
+    let at_client = Ear::open(handoff.client())?;
+    director.raw_to(0)?.send(&with_message(&to_director[0], Some(stranger), &init)?)?;
+    let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/who"))?;
+    assert_eq!(reply.server, "web1");
+    assert_eq!(handoff.lccp("hellos")?, after.lccp["hellos"]);
+    assert_eq!(at_client.heard(), Vec::<Vec<u8>>::new(), "nobody answers");
+    assert_eq!(handoff.lccp("given")?, 4);
+    Ok(())
+}
+
+/// Two daemons with one file: one has the clients, the other one decides.
+fn one_node_decides_for_all(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(2).directors(2).answering().build()?;
+    let chief = farm.directors()[1].clone();
+    let offer = Offer {
+        farm: format!("dispatcher = \"{}\"\n", chief.address()),
+        keys: "announce = false\n".to_owned(),
+        ..Offer::new(engine, 2, &all_asked())
+    };
+    let handoff = Handoff::start(farm, offer)?;
+    let alone = |handoff: &Handoff| -> Result<bool> {
+        Ok(handoff.evener.status()?.dispatcher.is_some_and(|dispatcher| !dispatcher.decides))
+    };
+    ensure!(alone(&handoff)?, "a dispatcher that isn't there decides");
+    let served_by = |handoff: &Handoff| -> Result<Vec<String>> {
+        let ask = |family| Talk::open(handoff.client(), handoff.service(family))?.ask(&get("x", "/who"));
+        (0..4).flat_map(|_| Family::BOTH).map(|family| Ok(ask(family)?.server)).collect()
+    };
+    served_by(&handoff)?;
+    assert_eq!((handoff.lccp("dispatch_asked")?, handoff.lccp("dispatch_alone")?), (0, 8));
+
+    let mut dispatcher = Evener::start(&chief, &handoff.file())?;
+    dispatcher.wait_for_servers(2, LONG)?;
+    wait::until("it is asked", || Ok(!alone(&handoff)?))?;
+    dispatcher.command(&["drain", "web/web1"])?;
+    assert_eq!(served_by(&handoff)?, ["web2"; 8], "as the dispatcher says");
+    assert_eq!(dispatcher.status()?.lccp["dispatch_decided"], 8);
+    assert_eq!(handoff.lccp("dispatch_answered")?, 8);
+    // what is no server here is not believed
+    handoff.evener.command(&["drain", "web/web2"])?;
+    assert_eq!(served_by(&handoff)?, ["web1"; 8]);
+    assert_eq!((handoff.lccp("dispatch_answered")?, handoff.lccp("dispatch_unbelieved")?), (16, 8));
+
+    dispatcher.daemon().kill9()?;
+    assert_eq!(served_by(&handoff)?, ["web1"; 8], "by its own tables");
+    ensure!(alone(&handoff)?, "it doesn't say so");
+    assert_eq!(handoff.lccp("dispatch_alone")?, 16);
+    let doctor = handoff.evener.command(&["status"])?;
+    ensure!(doctor.contains("decides by its own tables"), "{doctor}");
+    handoff.evener.command(&["undrain", "web/web2"])?;
+    dispatcher.start_again()?;
+    wait::until("it is asked again", || {
+        served_by(&handoff)?;
+        Ok(handoff.lccp("dispatch_answered")? > 16 && !alone(&handoff)?)
+    })?;
+    Ok(())
+}
+
+/// Speaks in the place of a server's agent with the director.
+struct Node {
+    socket: Socket,
+    director: IpAddr,
+    session: Session,
+    keys: Keys,
+}
+
+impl Node {
+    fn start(host: &Host, handoff: &Handoff) -> Result<Node> {
+        let protocol = Protocol::from(i32::from(PROTOCOL));
+        let socket = host.enter(|| Socket::new(Domain::IPV4, Type::RAW, Some(protocol)))??;
+        socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+        let director = IpAddr::from(handoff.farm.director().address());
+        let components = Components::new(&[Receptor::Distributor]);
+        let own = Own { address: host.address().into(), incarnation: 7, components };
+        let keys = keys(&Secret::parse(&fs::read_to_string(&handoff.secret)?)?)?;
+        let mut node = Node { socket, director, session: Session::new(own, director), keys };
+        wait::until("the director knows this node", || {
+            let init = node.session.init(&node.keys);
+            node.say(&init)?;
+            node.heard()?;
+            Ok(node.session.is_known())
+        })?;
+        Ok(node)
+    }
+
+    fn say(&self, message: &[u8]) -> Result<()> {
+        self.socket.send_to(message, &SocketAddr::new(self.director, 0).into())?;
+        Ok(())
+    }
+
+    /// What is said next, but for greetings, which are answered.
+    fn heard(&mut self) -> Result<Option<Body>> {
+        let mut buffer = [0; 2_048];
+        let Ok(len) = (&self.socket).read(&mut buffer) else { return Ok(None) };
+        let received = self.session.receive(&self.keys, &buffer[IP_LEN..len]);
+        received.answer.map_or(Ok(()), |answer| self.say(&answer))?;
+        Ok(received.message.map(|message| message.body))
+    }
+
+    /// Tells the forwarder something; what it answers.
+    fn tell(&mut self, body: &Body) -> Result<Body> {
+        let mut answer = None;
+        wait::until("the forwarder answers", || {
+            let said = self.session.send(&self.keys, Receptor::Forwarder, body.clone());
+            let (_, message) = said.context("The director isn't known any more")?;
+            self.say(&message)?;
+            answer = self.heard()?;
+            Ok(answer.is_some())
+        })?;
+        answer.context("It said nothing")
+    }
+}
+
+/// By a node that has given a client's connection to a server itself.
+fn forwarders_do_as_they_are_told(engine: &str) -> Result<()> {
+    let mut handoff = farm(engine, 2, &all_asked())?;
+    handoff.agents[1].stop()?;
+    let mut node = Node::start(handoff.farm.server(1), &handoff)?;
+    for family in Family::BOTH {
+        let client: SocketAddr =
+            if family == Family::V4 { "203.0.113.7:40000" } else { "[2001:db8:7::7]:40000" }.parse()?;
+        let socket = SocketId::new(client, handoff.service(family)).context("They are of one family")?;
+        let state = |state: &str| -> Result<bool> {
+            let sessions = handoff.evener.sessions()?;
+            let session = sessions.iter().find(|session| session.client == client.to_string());
+            Ok(session.is_some_and(|session| session.server == "web1" && session.state == state))
+        };
+        let server = SocketAddr::new(handoff.farm.server(0).address().into(), 80);
+        let nobody = Body::Forward { socket, server: "192.0.2.250:80".parse()? };
+        assert_eq!(node.tell(&nobody)?, Body::Error { socket: Some(socket), code: ErrorCode::NoServer });
+        assert_eq!(node.tell(&Body::Forward { socket, server })?, Body::ForwardAck { socket });
+        ensure!(state("established")?, "{family}: {:?}", handoff.evener.sessions()?);
+        let close = node.session.send(&node.keys, Receptor::Forwarder, Body::Close { socket });
+        node.say(&close.context("The director isn't known any more")?.1)?;
+        wait::until("it closes", || state("closing"))?;
+    }
+    Ok(())
+}
