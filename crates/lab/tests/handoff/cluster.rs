@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use evener_lab::evener::{Plan, Team, left_on, route};
+use evener_lab::evener::{Plan, Team, left_on, program, route};
 use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::load::Load;
@@ -276,7 +276,7 @@ fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     unbroken(load.stop()?)?;
     // who reads has a new ear
     for host in 0..3 {
-        assert_eq!(ask(&team, host, &get("x", "//a"))?.status, 200);
+        assert_eq!(ask(&team, host, &get("x", "//who"))?.status, 200);
     }
     given(&team, 3)
 }
@@ -304,6 +304,10 @@ fn a_host_is_drained(engine: &str) -> Result<()> {
 
 fn stopped_it_leaves_nothing(engine: &str) -> Result<()> {
     let mut team = team(engine, Family::V4)?;
+    let said = team.farm.server(1).output(&[&program()?.to_string_lossy(), "doctor"])?;
+    let said = String::from_utf8(said.stdout)?;
+    ensure!(said.contains("Connections that are handed over are made here."), "{said}");
+    ensure!(!said.lines().any(|line| line.starts_with("FAIL")), "{said}");
     for (evener, host) in team.hosts.iter_mut().zip(team.farm.servers()) {
         let local = || host.run(&["sysctl", "-n", "net.ipv4.conf.lo.accept_local"]);
         assert_eq!(local()?.trim(), "1");
