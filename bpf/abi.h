@@ -257,6 +257,7 @@ struct ring {
 #define SERVER_GUE 64
 #define SERVER_V6 128 /* of `to` and `own` */
 #define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
+#define SERVER_ASKED 512 /* of SERVER_LOCAL: who reads what is not decided here */
 
 /* Value of `previous`; index: service. Who may know a flow that this host doesn't; zeros where nobody. */
 struct previous {

@@ -17,6 +17,7 @@
 #include <bpf/bpf_endian.h>
 #include "cookie.h"
 #include "cursor.h"
+#include "passed.h"
 #include "server.h"
 #include "tcp.h"
 #include "untunnel.h"
@@ -127,17 +128,21 @@ static __always_inline void set_ports(struct segment *segment, __be16 to)
 static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *segment)
 {
 	struct own_service key = { .protocol = IPPROTO_TCP };
+	struct ethhdr *ethernet;
 	struct cursor cursor;
 	struct tcphdr *tcp;
 	struct offer *offer;
 	__u8 flags;
 	__u32 len;
+	bool asked;
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return false;
 	cursor = beginning(skb, ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(*tcp));
-	if (!take(&cursor, ETH_HLEN))
+	ethernet = take(&cursor, sizeof(*ethernet));
+	if (!ethernet)
 		return false;
+	asked = mac_bits(ethernet->h_source) == ASKED;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = take(&cursor, sizeof(*ip));
 
@@ -178,7 +183,8 @@ static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *
 	offer = bpf_map_lookup_elem(&own_services, &key);
 	if (!offer || !offer->listener)
 		return false;
-	segment->listener = offer->listener;
+	/* Where every host decides, this one may serve and read at once. */
+	segment->listener = asked && offer->ear ? offer->ear : offer->listener;
 	return true;
 }
 

@@ -160,7 +160,7 @@ static __always_inline void open_session(const struct flow *flow, struct found *
  * The session of an IPv4 connection that was handed off and is at work, as it now is; 0 for all that hand_off() is to
  * look at. Not inlined: what other services' packets don't need takes nothing of their stack.
  */
-__attribute__((noinline)) __u64 follow_handed(__u64 key, __u64 hash, __u32 vip, __u32 flags)
+__attribute__((noinline)) __u64 follow_handed(__u64 key, __u64 hash, __u32 vip, __u32 flags, __u32 arrival)
 {
 	struct flow flow = { .hash = hash, .now = ticks_now(), .flags = flags };
 	struct found found = {};
@@ -169,6 +169,10 @@ __attribute__((noinline)) __u64 follow_handed(__u64 key, __u64 hash, __u32 vip, 
 		return 0;
 	flow.vip = find_vip_by_id(vip);
 	if (!flow.vip || value_state(found.value) == STATE_NEW || !present_server(value_server(found.value)))
+		return 0;
+	/* Of what was passed on, only what is surely no other connection's. */
+	if (arrival != ARRIVED_DIRECT &&
+	    (value_server(found.value) != flow.vip->own || value_state(found.value) == STATE_CLOSING))
 		return 0;
 	return follow(&flow, &found);
 }

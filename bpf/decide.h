@@ -157,8 +157,11 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 	if (choice->beside)
 		count_reason(choice->beside);
 	count_server(choice->server, whole_len(ctx, packet), choice->new_session);
-	if (server->flags & SERVER_LOCAL || !goes_on)
+	if (server->flags & SERVER_LOCAL || !goes_on) {
+		if (server->flags & SERVER_ASKED)
+			mark_asked(packet->ethernet->h_source);
 		return count_and(VERDICT_PASS, REASON_LOCAL);
+	}
 	rewrite_link(packet->ethernet, server->src, server->dst);
 	/* Forwarded packets are the sum of the servers' own. */
 	if (server->ifindex == frame_ingress(ctx))
@@ -206,9 +209,10 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 		flow.hash = flow_hash(flow.key);
 	}
 	if (vip->flags & VIP_HANDOFF) {
+		flow.arrival = arrival_of(vip, packet->ethernet);
 		/* Most segments are acknowledgments, and too short to ask for anything. */
 		if (is_most && !(vip->flags & VIP_CLOSES && packet->len >= LONG_ENOUGH))
-			choice.session = follow_handed(flow.key, flow.hash, vip->id, flow.flags);
+			choice.session = follow_handed(flow.key, flow.hash, vip->id, flow.flags, flow.arrival);
 		choice.server = choice.session;
 		/* To nobody yet: to hand_off(). */
 		if (!choice.session)

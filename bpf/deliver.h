@@ -97,6 +97,10 @@ static __always_inline int deliver(context *ctx, struct scratch *at, const struc
 	const struct journey *journey = &at->journey;
 
 	if (server->flags & SERVER_LOCAL || !may_go_to(journey->arrival, server)) {
+		struct ethhdr *ethernet = server->flags & SERVER_ASKED ? bytes_at(ctx, 0, sizeof(*ethernet)) : 0;
+
+		if (ethernet)
+			mark_asked(ethernet->h_source);
 		delivered(journey);
 		if (!journey->reason)
 			count_reason(REASON_LOCAL);

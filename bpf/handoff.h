@@ -114,6 +114,29 @@ static __always_inline int stray(const struct scratch *at, const struct flow *fl
 	return STEP_RESET;
 }
 
+/* A segment that another host has passed on: who greeted the client has decided, and it is served here. A first one is
+ * noted, so that this host knows the connection as its own. */
+static __always_inline int take_over(struct scratch *at, const struct flow *flow, struct found *found, bool known)
+{
+	struct journey *journey = &at->journey;
+	bool noted = known && value_server(found->value) == flow->vip->own;
+	__u64 value;
+
+	journey->server = flow->vip->own;
+	/* What closes may be an old connection of the same port: no SYN would tell. */
+	if ((!noted || value_state(found->value) == STATE_CLOSING) && payload_len(at) && is_answer(at)) {
+		value = value_in(flow, flow->vip->own, STATE_ESTABLISHED);
+		journey->new_session = true;
+		if (known && !change_session(found, value))
+			journey->beside = REASON_NO_SESSION;
+		else if (!known && !insert_flow(flow, value))
+			journey->beside = REASON_TABLE_FULL;
+	} else if (noted) {
+		journey->session = follow(flow, found);
+	}
+	return STEP_SEND_FAR;
+}
+
 /* A TCP packet for a service whose connections are handed over. */
 __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 {
@@ -131,6 +154,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (!flow_of(at, &flow))
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	known = find_flow(&flow, &found);
+	if (journey->arrival != ARRIVED_DIRECT)
+		return take_over(at, &flow, &found, known);
 	if (opens(&flow)) {
 		/* It may be forged, in a connection that lives: that one goes on as before, until the cookie comes
 		 * back. */

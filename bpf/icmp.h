@@ -241,6 +241,11 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 		journey->arrival = arrival_from(journey->source);
 	if (find_by_key6(key, journey->v6, now, &found) && heeds(journey->arrival, vip, found.value)) {
 		journey->server = value_server(found.value);
+	} else if (vip->own != NO_SERVER && vip->flags & VIP_HANDOFF) {
+		/* Only who noted a connection that was handed over knows whose it is; who passed the error on did. */
+		if (journey->arrival == ARRIVED_DIRECT)
+			return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
+		journey->server = vip->own;
 	} else if (vip->own != NO_SERVER) {
 		/* Another host may have noted it, or none: it goes where the flow's packets go. */
 		int chosen = unknown(vip->service, vip->flags, ring_hash_by_key6(key, journey->v6), vip->own,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How a host that opens a tunnel tells the program behind it that a packet was passed on: core/src/arrival.rs. */
+/*
+ * What a frame's source tells the program behind: of what came out of a tunnel that it was passed on, and of what goes
+ * up the host's stack that it is to be read there. core/src/arrival.rs
+ */
 #ifndef EVENER_PASSED_H
 #define EVENER_PASSED_H
 
@@ -21,15 +24,27 @@
 /* The sources of frames that came out of a tunnel from another host, as words; never on a wire. */
 #define PASSED MAC_WORD(2, 'e', 'v', 'n', 'r', 1)
 #define PASSED_TWICE MAC_WORD(2, 'e', 'v', 'n', 'r', 2)
+/* That of frames for who reads what isn't decided here. */
+#define ASKED MAC_WORD(2, 'e', 'v', 'n', 'r', 3)
 
-static __always_inline void mark_passed(__u8 source[6], bool last)
+static __always_inline void mark_source(__u8 source[6], __u8 mark)
 {
 	source[0] = 2;
 	source[1] = 'e';
 	source[2] = 'v';
 	source[3] = 'n';
 	source[4] = 'r';
-	source[5] = last ? 2 : 1;
+	source[5] = mark;
+}
+
+static __always_inline void mark_passed(__u8 source[6], bool last)
+{
+	mark_source(source, last ? 2 : 1);
+}
+
+static __always_inline void mark_asked(__u8 source[6])
+{
+	mark_source(source, 3);
 }
 
 /* A MAC address as a word that is never 0; the two bytes behind it are read as well. */

@@ -62,7 +62,7 @@ struct own_service {
 struct offer {
 	__u32 mss; /* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
 	__be16 listener; /* the port of the socket that accepts what is handed off; 0: nothing is */
-	__u16 pad;
+	__be16 ear; /* that of what is to be read here, by the frame's source; 0: the same */
 };
 
 /* What the maps were made by. */

@@ -13,6 +13,9 @@ use crate::wire::Mac;
 pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
 /// The same, passed on for the second time.
 pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
+/// The source of frames that go up this host's own stack to who reads what isn't decided here, and not to the server
+/// that this host may be as well; never on a wire. A stranger who writes it gains that the packet is read.
+pub const ASKED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
 
 /// How a packet came to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -91,6 +91,13 @@ impl<'a> Packet<'a> {
         end == self.end
     }
 
+    /// Another source MAC address.
+    pub fn mark_source(&mut self, src: Mac) {
+        if let Some(place) = self.frame_mut().get_mut(6..12) {
+            place.copy_from_slice(&src.0);
+        }
+    }
+
     /// New MAC addresses.
     pub fn readdress(&mut self, src: Mac, dst: Mac) {
         let frame = self.frame_mut();

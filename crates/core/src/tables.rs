@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::arrival::ASKED;
 use crate::content::Routes;
 use crate::farm::{Encapsulation, Protocol};
 use crate::wire::Mac;
@@ -161,7 +162,8 @@ pub enum Way {
 pub struct ServerEntry {
     /// Names the server through restarts: a digest of service and server name.
     pub identity: u64,
-    /// Where its frames go.
+    /// Where its frames go. Of who is asked about what isn't decided here, [`ASKED`]: the source by which the host's own
+    /// stack tells what is for it.
     pub mac: Mac,
     /// The interface it is reached by.
     pub ifindex: u32,
@@ -174,6 +176,13 @@ pub struct ServerEntry {
     pub local: bool,
     /// How packets get there.
     pub way: Way,
+}
+
+impl ServerEntry {
+    /// Whether it stands for the process on this host that reads what isn't decided in the data plane.
+    pub fn asks(&self) -> bool {
+        self.local && self.mac == ASKED
+    }
 }
 
 /// What a packet from a server may be the answer to: a VIP, and which of its servers this endpoint is.

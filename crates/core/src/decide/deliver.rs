@@ -2,7 +2,7 @@
 
 use super::choose::{Choice, Flow};
 use super::{Knowledge, Reason, Verdict};
-use crate::arrival::Arrival;
+use crate::arrival::{ASKED, Arrival};
 use crate::packet::Packet;
 use crate::parse::{Layers, TCP_LEN, UDP_LEN};
 use crate::rewrite::{self, Ends, Tunnel, encapsulate, link_len, outer_len, too_big};
@@ -31,6 +31,9 @@ pub(super) fn deliver(
     route: &Route,
 ) -> (Verdict, Reason) {
     if server.local || !route.arrival.may_go_to(server) {
+        if server.asks() {
+            packet.mark_source(ASKED);
+        }
         return (Verdict::Pass, Reason::Local);
     }
     let Some(&src) = known.tables.interfaces.get(&server.ifindex) else {

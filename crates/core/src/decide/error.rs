@@ -4,6 +4,7 @@ use super::answer::{self, owner};
 use super::choose::{heeds, unknown};
 use super::deliver::{Route, deliver, fit, untag};
 use super::{Decision, Knowledge, Reason, Verdict};
+use crate::arrival::Arrival;
 use crate::packet::Packet;
 use crate::parse::IcmpError;
 use crate::rewrite::{self, Ends};
@@ -33,6 +34,11 @@ fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, 
     let (slot, beside) = match noted {
         Some(session) => (session.server(), None),
         None if vip.own == NO_SERVER => return Decision::drop(Reason::IcmpUnknown),
+        // Only who noted a connection that was handed over knows whose it is; who passed the error on did.
+        None if vip.handoff.is_some() && arrival == Arrival::Direct => {
+            return Decision::drop(Reason::IcmpUnknown);
+        }
+        None if vip.handoff.is_some() => (vip.own, None),
         // Another host may have noted it, or none: it goes where the flow's packets go.
         None => unknown(known.tables, known.memory, vip, key, arrival),
     };

@@ -4,6 +4,7 @@
 
 use super::choose::{Choice, Flow, follow};
 use super::{Begun, Decision, Knowledge, Memory, Reason, Verdict, carry};
+use crate::arrival::Arrival;
 use crate::content::{Found, NO_ROUTE, Reading, begins_request, read};
 use crate::cookie::{Ends, Terms};
 use crate::packet::Packet;
@@ -23,6 +24,9 @@ pub(super) fn decide(
     handoff: &Handoff,
 ) -> Decision {
     let found = known.memory.sessions.find(flow.key, flow.hash, flow.now);
+    if flow.arrival != Arrival::Direct {
+        return take(known, packet, segment, flow, found);
+    }
     if flow.opens() {
         if let Some(found) = found {
             // It may be forged, in a connection that lives: that one goes on as before, until the cookie comes back.
@@ -90,6 +94,37 @@ fn end(
 ) -> Decision {
     known.memory.sessions.change(found, flow.value(found.value.server(), State::Closing));
     Decision { beside: Some(Reason::Elsewhere), ..reset(packet, segment) }
+}
+
+/// A segment that another host has passed on: who greeted the client has decided, and it is served here. A first one is
+/// noted, so that this host knows the connection as its own: for its load, and where its packets come straight to it.
+fn take(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    segment: &Segment,
+    flow: &Flow<'_>,
+    found: Option<sessions::Found<'_>>,
+) -> Decision {
+    let own = flow.vip.own;
+    let sessions = &known.memory.sessions;
+    let mut choice = Choice { server: own, new_session: false, beside: None, session: None };
+    let noted = found.filter(|found| found.value.server() == own);
+    // What closes may be an old connection of the same port: no SYN would tell.
+    let is_open = noted.is_some_and(|noted| noted.value.state() != State::Closing);
+    let is_first = !is_open
+        && !TcpHeader::payload(packet.frame(), &segment.at).is_empty()
+        && is_answer(known, packet, segment);
+    if is_first {
+        let value = flow.value(own, State::Established);
+        choice.new_session = true;
+        choice.beside = match found {
+            Some(found) => (!sessions.change(found, value)).then_some(Reason::NoSession),
+            None => sessions.insert(flow.key, flow.hash, value, flow.now).err().map(|_| Reason::TableFull),
+        };
+    } else if let Some(noted) = noted {
+        choice.session = Some(follow(known.memory, flow, noted));
+    }
+    carry(known, packet, segment, flow, &choice)
 }
 
 /// Keeps a session alive; one that a SYN has called in question stays so.

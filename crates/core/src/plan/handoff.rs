@@ -8,11 +8,12 @@ use alloc::vec::Vec;
 use super::rings::{self, Members};
 use super::slots::pool_names;
 use super::{MemberState, PlannedService, Planner, ServiceState, digest, ways};
+use crate::arrival::ASKED;
 use crate::content::{HashKey, Route, Routes};
 use crate::cookie::mss_min;
 use crate::farm;
 use crate::parse::TCP_LEN;
-use crate::policy::{Policy, Weighted};
+use crate::policy::Weighted;
 use crate::rewrite::outer_len;
 use crate::tables::{Handoff, Later, NO_SERVER, ServerEntry, Way};
 use crate::wire::Mac;
@@ -37,17 +38,11 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, asker: u16) -> Handoff {
 
 impl Planner<'_> {
     /// Lays out the routes of service `number`; the slot of the process that is asked.
-    pub(super) fn hand_off(
-        &mut self,
-        state: &ServiceState<'_>,
-        number: u16,
-        policy: &'static dyn Policy,
-        chosen: &[Weighted],
-    ) -> u16 {
+    pub(super) fn hand_off(&mut self, state: &ServiceState<'_>, number: u16, members: &Members<'_>) -> u16 {
         let service = state.service;
         self.pool(service, number, |_| true);
         let routes: Vec<Route> =
-            service.routes.iter().map(|route| self.route(service, route, number, policy, chosen)).collect();
+            service.routes.iter().map(|route| self.route(service, route, number, members)).collect();
         let routes = Routes::compile(&routes, number, HashKey::new(self.hosts.seed));
         let known = self.previous.and_then(|previous| previous.tables.routes.get(&number));
         // The same again is the same object: nothing has to be compared twice.
@@ -71,24 +66,26 @@ impl Planner<'_> {
         service: &farm::Service,
         route: &farm::Route,
         number: u16,
-        policy: &'static dyn Policy,
-        chosen: &[Weighted],
+        of_service: &Members<'_>,
     ) -> Route {
         let names = pool_names(route);
         let of_route = |one: &&Weighted| {
             self.plan.servers.get(&one.slot).is_some_and(|server| names.contains(&server.server))
         };
-        let members: Vec<Weighted> = chosen.iter().filter(of_route).copied().collect();
+        let members: Vec<Weighted> = of_service.chosen.iter().filter(of_route).copied().collect();
+        let shares: Vec<Weighted> = of_service.shares.iter().filter(of_route).copied().collect();
+        let shares = if shares.iter().any(|one| one.weight > 0) { shares } else { members.clone() };
         // Without room the route is as if it had no servers: an operator is told by `check`.
         let ring = self.slots.pool(number, &names);
         if let Some(ring) = ring.filter(|ring| !self.plan.tables.rings.contains_key(ring)) {
-            let among = Members { policy, chosen: &members, shares: &members };
+            let policy = of_service.policy;
+            let among = Members { policy, chosen: &members, shares: &shares };
             self.plan.tables.rings.insert(ring, rings::ring(self.previous, ring, &among, None));
             let planned = PlannedService {
                 name: service.name.clone(),
                 policy: policy.name(),
-                ring_members: members.clone(),
-                shares: members,
+                ring_members: members,
+                shares,
                 degraded: false,
             };
             self.plan.pools.insert(ring, planned);
@@ -122,7 +119,7 @@ impl Planner<'_> {
         let slot = self.slots.server(identity)?;
         let entry = ServerEntry {
             identity,
-            mac: Mac::default(),
+            mac: if local { ASKED } else { Mac::default() },
             ifindex: 0,
             weight: 1,
             up: true,

@@ -313,8 +313,7 @@ impl Planner<'_> {
         let ring = rings::ring(self.previous, number, &members, standing.as_ref());
         self.plan.tables.rings.insert(number, ring);
         let own = standing.map_or(NO_SERVER, |standing| standing.own);
-        let handoff =
-            (service.method == Method::Handoff).then(|| self.hand_off(state, number, policy, &chosen));
+        let handoff = (service.method == Method::Handoff).then(|| self.hand_off(state, number, &members));
         for key in vip_keys(service) {
             let vip = Vip {
                 id: self.slots.vip_id(key),
@@ -390,7 +389,9 @@ impl Planner<'_> {
         let own = seated.iter().find(|seated| seated.state.member.local);
         let own = own.filter(|_| service.is_on_every_host())?.seat.slot;
         let mut last_ways = BTreeMap::new();
-        for Seated { state: MemberState { member, .. }, seat } in seated {
+        // What was handed over is known by who handed it over: a ring that goes by hash names nobody.
+        let others = seated.iter().filter(|_| service.method != Method::Handoff);
+        for Seated { state: MemberState { member, .. }, seat } in others {
             let way = ways::last(member).filter(|_| !member.local);
             let Some((way, (mac, ifindex))) = way.zip(self.destination(member)) else {
                 continue;

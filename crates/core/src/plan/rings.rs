@@ -10,7 +10,7 @@ use crate::tables::{HASH_SLOTS, NO_SERVER, Ring, SERVER_SLOTS};
 
 /// Who is picked from a ring.
 pub(super) struct Members<'a> {
-    pub(super) policy: &'a dyn Policy,
+    pub(super) policy: &'static dyn Policy,
     /// With the weights that all hosts know.
     pub(super) chosen: &'a [Weighted],
     /// With their shares of what this host is asked for.

@@ -52,6 +52,9 @@ pub struct Offer {
     /// The port of the socket that accepts the connections that are handed off, where any are: the service's own, or
     /// another one for who asks on its behalf. The connections have the service's port all the same.
     pub listener: Option<u16>,
+    /// The same of the connections that are to be read here before it is known who serves them, where this host may serve
+    /// others itself: their frames' source says so ([`evener_core::arrival::ASKED`]).
+    pub ear: Option<u16>,
 }
 
 /// Where the programs shall run.

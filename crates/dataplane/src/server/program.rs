@@ -23,7 +23,7 @@ const PINNED: [&str; 7] =
 const REASONS: &str = "server_reasons";
 /// `struct own_service`: address, port, protocol, padding.
 pub(super) const SERVICE_KEY_LEN: usize = 20;
-/// `struct offer`: segment size, the listener's port, padding.
+/// `struct offer`: segment size, the listener's port, the ear's.
 pub(super) const OFFER_LEN: usize = 8;
 
 /// The loaded programs and their maps.
@@ -198,7 +198,8 @@ fn service_key(vip: &VipKey) -> Vec<u8> {
 
 fn offer_value(offer: Offer) -> Vec<u8> {
     let mss = offer.mss.map_or(0, u32::from).to_ne_bytes();
-    [mss.as_slice(), &offer.listener.unwrap_or_default().to_be_bytes(), &[0; 2]].concat()
+    let ports = [offer.listener, offer.ear].map(|port| port.unwrap_or_default().to_be_bytes());
+    [mss.as_slice(), &ports.concat()].concat()
 }
 
 #[cfg(test)]
@@ -212,8 +213,11 @@ mod tests {
         let key = service_key(&vip);
         assert_eq!(key.len(), SERVICE_KEY_LEN);
         assert_eq!(key[8..], [0, 0, 0xff, 0xff, 192, 0, 2, 1, 0x12, 0x34, 6, 0]);
-        let value = offer_value(Offer { mss: Some(1400), listener: Some(0x1234) });
+        let value = offer_value(Offer { mss: Some(1400), listener: Some(0x1234), ear: Some(0x5678) });
         assert_eq!(value.len(), OFFER_LEN);
-        assert_eq!((&value[..4], &value[4..]), (1400u32.to_ne_bytes().as_slice(), &[0x12, 0x34, 0, 0][..]));
+        assert_eq!(
+            (&value[..4], &value[4..]),
+            (1400u32.to_ne_bytes().as_slice(), &[0x12, 0x34, 0x56, 0x78][..])
+        );
     }
 }

@@ -67,6 +67,7 @@ const SERVER_TUNNEL: u16 = 32;
 const SERVER_GUE: u16 = 64;
 const SERVER_V6: u16 = 128;
 const SERVER_LAST: u16 = 256;
+const SERVER_ASKED: u16 = 512;
 /// The flags that say by which way a server is reached.
 const SERVER_WAY: u16 = SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST;
 
@@ -405,6 +406,9 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     }
     if server.local {
         flags |= SERVER_LOCAL;
+    }
+    if server.asks() {
+        flags |= SERVER_ASKED;
     }
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (way, to, own, port, mtu) = match server.way {

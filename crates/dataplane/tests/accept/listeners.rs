@@ -1,9 +1,11 @@
 //! Listeners of all kinds.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 
+use evener_core::arrival::ASKED;
 use evener_core::wire::TCP_RST;
-use evener_dataplane::server::Reason;
+use evener_dataplane::server::{Places, Reason};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::hosts::{NEVER, SOON, VIP, run};
@@ -74,6 +76,36 @@ fn listeners_that_share_a_port_share_connections() {
             assert!(got.iter().all(|got| *got > CALLS / 8), "{got:?}");
         }
         assert_eq!(world.counts(), [(Reason::Accepted, 2 * u64::from(CALLS))]);
+    });
+}
+
+/// Where every host decides, one that serves reads for others, too: the frame's source says which of the two it is.
+#[test]
+fn what_is_to_be_read_here_has_a_listener_of_its_own() {
+    if skipped() {
+        return;
+    }
+    let asked = |frame: &[u8]| [&frame[..6], &ASKED.0, &frame[12..]].concat();
+    on_a_server(Some(PORT), |world| {
+        let mut tables = world.tables(Some(PORT));
+        tables.services.values_mut().for_each(|offer| offer.ear = Some(OTHER_PORT));
+        let places = Places { accept: [world.ifindex].into(), ..Places::default() };
+        world.server.apply(&tables, &places).unwrap();
+        for v6 in FAMILIES {
+            let [own, ear] = [PORT, OTHER_PORT].map(|port| listen(v6, port));
+            for (way, taker, other) in [(<[u8]>::to_vec as fn(&[u8]) -> _, &own, &ear), (asked, &ear, &own)] {
+                world.way = way;
+                let call = world.call(v6, if taker.as_raw_fd() == own.as_raw_fd() { 40_000 } else { 40_001 });
+                let mut stream = world.open(&call, taker);
+                assert!(accept(other, NEVER).is_none());
+                world.reply(&call, &mut stream, b"hello");
+            }
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 4)]);
+        // without an ear there is one listener for both
+        world.serve(Some(PORT));
+        let own = listen(false, PORT);
+        world.open(&world.call(false, 40_002), &own);
     });
 }
 

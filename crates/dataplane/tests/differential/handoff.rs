@@ -2,21 +2,25 @@
 
 use std::sync::Arc;
 
+use evener_core::arrival::ASKED;
 use evener_core::content::{HashKey, HostPattern, PathPattern, Route, Routes};
 use evener_core::cookie::{Ends, Keys, Terms};
 use evener_core::decide::Reason;
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::sessions::Seed;
 use evener_core::tables::{Handoff, Later, NO_SERVER, Pick, Ring, Tables, Way};
+use evener_core::wire::Mac;
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
+use crate::every_host::SOURCES;
 use crate::frames::{link, packet_v4, packet_v6, sum, tagged};
 use crate::payloads::{HOSTS, METHODS, PATHS, payload};
 use crate::world::{Builder, client, vip};
 
-/// Services by the last byte of their address: with somebody to ask, without, without routes, and without servers.
-pub const HANDOFF: [u8; 4] = [140, 141, 142, 143];
+/// Services by the last byte of their address: with somebody to ask, without, without routes, without servers, and one that
+/// every host decides, this one among them.
+pub const HANDOFF: [u8; 5] = [140, 141, 142, 143, 144];
 /// Rings that routes name; the last one has no servers, and the one behind it doesn't exist.
 const RINGS: [u16; 5] = [58, 59, 60, 61, u16::MAX];
 /// When cookies are made, and by what.
@@ -25,8 +29,11 @@ pub const KEYS: Keys =
     Keys { epoch: 7, keys: [Seed(8, 0x1111), Seed(0, 0), Seed(6, 0x2222), Seed(7, 0x3333)] };
 
 pub fn add(builder: &mut Builder) {
-    let asker = builder.server(Way::Link, 1);
-    builder.tables.servers.entry(asker).and_modify(|server| server.local = true);
+    let [asker, marked, own] = [1; 3].map(|ifindex| builder.server(Way::Link, ifindex));
+    for slot in [asker, marked, own] {
+        builder.tables.servers.entry(slot).and_modify(|server| server.local = true);
+    }
+    builder.tables.servers.entry(marked).and_modify(|server| server.mac = ASKED);
     let on_link = [1, 77].map(|ifindex| builder.server(Way::Link, ifindex));
     let mut tunnel = |encapsulation, to: [u8; 4], mtu, ifindex| {
         let way = Way::Tunnel { encapsulation, from: [10, 0, 8, 1].into(), to: to.into(), mtu, last: false };
@@ -36,14 +43,23 @@ pub fn add(builder: &mut Builder) {
         tunnel(Encapsulation::Ipip, [10, 0, 8, 2], 1500, 1),
         tunnel(Encapsulation::Gue, [10, 0, 8, 3], 1400, 77),
     ];
-    let picks = [Pick::Cursor, Pick::Hash, Pick::Least, Pick::Cursor];
+    let picks = [Pick::Cursor, Pick::Hash, Pick::Least, Pick::Cursor, Pick::Cursor];
     for v6 in [false, true] {
         for (last, pick) in HANDOFF.into_iter().zip(picks) {
-            let servers: &[u16] = if last == HANDOFF[3] { &[] } else { &[on_link[0], far[0], on_link[1]] };
+            let servers: &[u16] = match last {
+                last if last == HANDOFF[3] => &[],
+                last if last == HANDOFF[4] => &[own, on_link[0], far[0], on_link[1]],
+                _ => &[on_link[0], far[0], on_link[1]],
+            };
             let id = builder.service(vip(v6, last), Protocol::Tcp, pick, servers);
-            let asker = if last == HANDOFF[1] { NO_SERVER } else { asker };
+            let asker = match last {
+                last if last == HANDOFF[1] => NO_SERVER,
+                last if last == HANDOFF[4] => marked,
+                _ => asker,
+            };
             let later = if last == HANDOFF[0] { Later::Close } else { Later::Stay };
             let vip = builder.tables.vips.values_mut().find(|vip| vip.id == id).unwrap();
+            vip.own = if last == HANDOFF[4] { own } else { NO_SERVER };
             vip.handoff = Some(Handoff { mss: 1400 + u16::from(last), asker, later });
             let routes = Routes::compile(&[], vip.service, HashKey::new(Seed(3, 5)));
             builder.tables.routes.insert(vip.service, Arc::new(routes));
@@ -129,7 +145,7 @@ impl Wishes {
         Wishes { routes: vec![route], seed: (1, 2) }
     }
 
-    /// The tables with these routes.
+    /// The tables with these routes, of the services that have some.
     pub fn put(&self, mut tables: Tables) -> Tables {
         let one = |words: &RouteWords| Route {
             host: words.host.as_deref().map(|host| HostPattern::parse(host).unwrap()),
@@ -139,7 +155,7 @@ impl Wishes {
         };
         let routes: Vec<Route> = self.routes.iter().map(one).collect();
         for (key, vip) in &tables.vips {
-            if HANDOFF[..2]
+            if [HANDOFF[0], HANDOFF[1], HANDOFF[4]]
                 .iter()
                 .any(|last| [false, true].map(|v6| crate::world::vip(v6, *last)).contains(&key.address))
             {
@@ -192,6 +208,8 @@ pub struct Segment {
     /// Added to the epoch in which the cookie was made.
     late: i8,
     tags: usize,
+    /// The frame's, which says how it came.
+    source: Mac,
     damage: Option<(usize, u8)>,
     dont_fragment: bool,
 }
@@ -223,14 +241,16 @@ pub fn segment() -> impl Strategy<Value = Segment> {
     let late = prop_oneof![6 => Just(0i8), 1 => Just(-1), 1 => Just(1), 1 => Just(2)];
     let tags = prop_oneof![8 => Just(0usize), 1 => Just(1), 1 => Just(2)];
     let damage = prop_oneof![12 => Just(None), 1 => (12usize..80, any::<u8>()).prop_map(Some)];
-    (connection, offer, what, skew, late, tags, damage, any::<bool>()).prop_map(
-        |(connection, offer, what, skew, late, tags, damage, dont_fragment)| Segment {
+    let source = prop_oneof![3 => Just(SOURCES[0]), 2 => prop::sample::select(SOURCES.to_vec())];
+    (connection, offer, what, skew, late, (tags, source), damage, any::<bool>()).prop_map(
+        |(connection, offer, what, skew, late, (tags, source), damage, dont_fragment)| Segment {
             connection,
             offer,
             what,
             skew,
             late,
             tags,
+            source,
             damage,
             dont_fragment,
         },
@@ -273,6 +293,7 @@ impl Segment {
             skew: (0, 0),
             late: 0,
             tags: 0,
+            source: SOURCES[0],
             damage: None,
             dont_fragment: true,
         }
@@ -310,6 +331,7 @@ impl Segment {
             true => packet_v6(src, dst, 6, 64, &tcp),
         };
         let mut frame = tagged(link(packet), self.tags);
+        frame[6..12].copy_from_slice(&self.source.0);
         if let Some((at, to)) = self.damage
             && let Some(byte) = frame.get_mut(at)
         {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use evener_core::farm::{Encapsulation, Method, Protocol, Service};
+use evener_core::farm::{Encapsulation, Method, Protocol, Server, Service};
 use evener_core::tables::VipKey;
 use evener_dataplane::server::{Hook, Offer, Places, Tables};
 use serde::{Deserialize, Serialize};
@@ -35,8 +35,7 @@ pub(super) struct Role<'a> {
     /// The host's own addresses as the service lists them, with the server's port where it has one of its own;
     /// none with discovery.
     pub(super) own: Vec<(IpAddr, Option<u16>)>,
-    /// Where this host reads for the data plane instead of serving: the ports where connections then arrive, by
-    /// service address.
+    /// Where this host reads for the data plane: the ports where connections then arrive, by service address.
     pub(super) ears: BTreeMap<IpAddr, u16>,
 }
 
@@ -53,6 +52,11 @@ impl<'a> Role<'a> {
     /// Whether connections are handed over to it.
     pub(super) fn is_handed_over(&self) -> bool {
         self.service.method == Method::Handoff
+    }
+
+    /// Whether it makes sockets of them for servers of its own, and doesn't read only.
+    fn serves(&self) -> bool {
+        self.ears.is_empty() || self.service.is_on_every_host() && !self.own.is_empty()
     }
 
     /// Whether they come in tunnels, from directors beyond this host's links.
@@ -146,12 +150,16 @@ pub(super) fn resident_roles<'a>(
     ears: &BTreeMap<IpAddr, u16>,
 ) -> Vec<Role<'a>> {
     let role = |service: &'a Service| {
-        let here = service.servers.iter().filter(|server| network.is_local(server.address));
+        let serves = |server: &&Server| service.is_on_every_host() && network.is_local(server.address);
+        let here = service.servers.iter().filter(serves);
         let own: Vec<_> = here.map(|server| (server.address, server.port)).collect();
-        (!own.is_empty()).then(|| Role::new(service, own))
+        let role = Role::new(service, own);
+        match role.is_handed_over() {
+            true => Some(Role { ears: ears.clone(), ..role }),
+            false => (!role.own.is_empty()).then_some(role),
+        }
     };
-    let asked = |service| Role { ears: ears.clone(), ..Role::new(service, Vec::new()) };
-    config.every_host().filter_map(role).chain(config.handed_over().map(asked)).collect()
+    config.services.iter().filter_map(role).collect()
 }
 
 /// A service address on an interface.
@@ -244,12 +252,19 @@ pub(super) fn duties(
     }
     let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
     if !handed_over.is_empty() {
-        if handed_over.iter().any(|role| role.ears.is_empty()) {
-            let path = format!("ipv4/conf/{}/rp_filter", loopback(network));
-            duties.settings.insert(path, Setting { right: loose(host.reverse_path_filter), value: 2 });
-        }
         let (tables, places) = duties.programs.get_or_insert_default();
         accept(&handed_over, network, host, tables, places);
+        let loopback = loopback(network);
+        if handed_over.iter().any(|role| role.serves()) {
+            // From clients comes there what was read here, or by another node.
+            let reverse_path = Setting { right: loose(host.reverse_path_filter), value: 2 };
+            duties.settings.insert(format!("ipv4/conf/{loopback}/rp_filter"), reverse_path);
+        }
+        if handed_over.iter().any(|role| role.service.is_on_every_host()) {
+            // And from this host itself its own probes.
+            let accept_local = Setting { right: &[1], value: 1 };
+            duties.settings.insert(format!("ipv4/conf/{loopback}/accept_local"), accept_local);
+        }
     }
     Ok(duties)
 }
@@ -321,26 +336,29 @@ fn tables(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, places: 
         for vip in &role.service.addresses {
             let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
             let mss = segment_max(role, vip.ip(), mtu).filter(|_| role.is_tunnelled(network));
-            tables.services.insert(key, Offer { mss, listener: None });
+            tables.services.insert(key, Offer { mss, ..Offer::default() });
         }
     }
     tables
 }
 
 /// Has connections that are handed over made here, whichever link they come by. An engine that gets copies of frames
-/// gives those that are read here to the stack by the loopback interface, and the stack sees no others.
+/// gives those that are for here to the stack by the loopback interface, and the stack sees no others; where every host
+/// decides, also what was read here and is to be served here comes by that.
 fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tables, places: &mut Places) {
     let by_loopback = host.hook == Some(Hook::Generic) && roles.iter().any(|role| !role.ears.is_empty());
     for role in roles {
         for vip in &role.service.addresses {
             let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
-            let port = role.ears.get(&vip.ip()).copied().unwrap_or(vip.port());
-            tables.services.entry(key).or_default().listener = Some(port);
+            let ear = role.ears.get(&vip.ip()).copied();
+            let only_reads = ear.filter(|_| role.own.is_empty());
+            let offer = tables.services.entry(key).or_default();
+            (offer.listener, offer.ear) = (Some(only_reads.unwrap_or(vip.port())), ear);
         }
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;
     // What is handed over by word of another node comes by the loopback interface, too.
-    let serves = roles.iter().any(|role| role.ears.is_empty());
+    let serves = roles.iter().any(|role| role.serves());
     let takes = |found: &Interface| match found.loopback {
         true => by_loopback || serves,
         false => !by_loopback && is_link(found),
@@ -499,6 +517,43 @@ mod tests {
         let reading = super::duties(&roles, &[], &network(), &Host::default()).unwrap();
         assert_eq!(reading.programs.unwrap().1.accept, BTreeSet::from([2, 3]));
         assert!(!reading.settings.contains_key("ipv4/conf/lo/rp_filter"));
+    }
+
+    #[test]
+    fn where_every_host_decides_it_accepts_and_is_asked() {
+        let secret = "[farm]\nsecret_file = \"key\"\n";
+        let text = |keys: &str, server: &str| {
+            format!("{secret}{}", service(&format!("method = \"handoff\"\n{keys}"), server))
+        };
+        let every_host = "placement = \"every-host\"";
+        let resident = |text: &str, hook| {
+            let config = config::parse(text, "test").unwrap();
+            let network = network();
+            let ears = [("192.0.2.100", 4001), ("2001:db8:1::100", 4002)].map(|(at, port)| (ip(at), port));
+            let roles = resident_roles(&config, &network, &ears.into());
+            let host = Host { hook: Some(hook), ..Host::default() };
+            let sources: Vec<_> = config.tunnel_sources().into_iter().collect();
+            duties(&roles, &sources, &network, &host).unwrap()
+        };
+        let ports = |duties: &Duties| -> Vec<(Option<u16>, Option<u16>)> {
+            let (tables, _) = duties.programs.as_ref().unwrap();
+            tables.services.values().map(|offer| (offer.listener, offer.ear)).collect()
+        };
+        let accept = |duties: &Duties| duties.programs.as_ref().unwrap().1.accept.clone();
+        let host = resident(&text(every_host, "10.0.0.11"), Hook::Tc);
+        assert_eq!(ports(&host), [(Some(80), Some(4001)), (Some(80), Some(4002))]);
+        assert_eq!(accept(&host), BTreeSet::from([1, 2, 3]));
+        assert_eq!(host.settings["ipv4/conf/lo/accept_local"].value, 1);
+        assert!(host.programs.as_ref().unwrap().0.marks);
+        // who gets copies of frames gives all by the loopback interface
+        let host = resident(&text(every_host, "10.0.0.11"), Hook::Generic);
+        assert_eq!(accept(&host), BTreeSet::from([1]));
+        // one that serves nothing reads only, as a director does
+        for text in [text(every_host, "10.0.0.12"), text("", "10.0.0.11")] {
+            let reads = resident(&text, Hook::Tc);
+            assert_eq!(ports(&reads), [(Some(4001), Some(4001)), (Some(4002), Some(4002))]);
+        }
+        assert_eq!(accept(&resident(&text("", "10.0.0.12"), Hook::Tc)), BTreeSet::from([2, 3]));
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(super) fn findings(roles: &[Role<'_>], config: &Config) -> Vec<Finding> {
     findings.extend(SETTINGS.iter().filter_map(|(path, why)| setting(check, path, why)));
     findings.extend(tracking(check));
     findings.extend(known_secret(check, config));
-    findings.push(running(check));
+    findings.push(running(first));
     findings.extend(sharers(check));
     findings.extend(refusals(check));
     findings.extend(handed_over.iter().flat_map(|role| multipath(role)));
@@ -77,14 +77,17 @@ fn known_secret(check: &str, config: &Config) -> Option<Finding> {
     secret::read(file).err().map(|error| finding(check, State::Fail, format!("{error}.")))
 }
 
-fn running(check: &str) -> Finding {
+fn running(role: &Role<'_>) -> Finding {
+    let check = role.service.name.as_str();
     let attached = server::existing_directory().map(|pins| server::attached(&pins)).unwrap_or_default();
     match attached.iter().any(|(_, hook)| *hook == Hook::Accept) {
         true => finding(check, State::Ok, "Connections that are handed over are made here.".to_owned()),
         false => {
-            let message =
-                "Nothing makes connections of what is handed over; `evener agent` does while it runs.";
-            finding(check, State::Fail, message.to_owned())
+            let who = if role.service.is_on_every_host() { "run" } else { "agent" };
+            let message = format!(
+                "Nothing makes connections of what is handed over; `evener {who}` does while it runs."
+            );
+            finding(check, State::Fail, message)
         }
     }
 }

@@ -60,7 +60,9 @@ impl Reach {
         // Hosts that aren't on the link are reached by a tunnel, whatever the method.
         if placement == Placement::Director {
             reach.only_with(section, &[Method::Tunnel, Method::Handoff], &["encapsulation", "mtu"]);
-            // With a handoff it is the director who offers clients a segment size.
+        }
+        // With a handoff it is who greets clients that offers them a segment size.
+        if placement == Placement::Director || reach.written == Some(Method::Handoff) {
             reach.only_with(section, &[Method::Tunnel], &["clamp_mss"]);
         }
         match reach.written {
@@ -108,17 +110,17 @@ impl Reach {
     }
 }
 
-/// Connections are TCP's, and this version hands them over on directors.
+/// Connections are TCP's, and who gave them away has to remember that.
 fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Placement) {
     if let Some(span) = section.key_span("protocol").filter(|_| protocol == Protocol::Udp) {
         let message = "method \"handoff\" hands over connections, and UDP has none";
         let help = "remove `protocol`, or use \"l2\", \"nat\" or \"tunnel\"";
         section.problem(Problem::new(span, message, help));
     }
-    if let Some(span) = section.key_span("placement").filter(|_| placement == Placement::EveryHost) {
-        let message = "method \"handoff\" with placement \"every-host\" is not in this version of Evener";
-        let help = "write placement = \"director\", or use \"l2\" or \"tunnel\"";
-        section.problem(Problem::new(span, message, help));
+    if let Some(span) = section.key_span("stateless").filter(|_| placement == Placement::EveryHost) {
+        let message = "method \"handoff\" remembers who was given a connection: nothing in a later packet says what was \
+                       asked for";
+        section.problem(Problem::new(span, message, "remove `stateless`, or use \"l2\" or \"tunnel\""));
     }
 }
 

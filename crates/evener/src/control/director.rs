@@ -414,6 +414,9 @@ impl Director {
                 service.health.port.or(listed.port).or(service.addresses.first().map(SocketAddr::port))?;
             return Some(Way::Direct { to: SocketAddr::new(listed.address, own) });
         }
+        if let Some(way) = self.handed_to_itself(service, member, vip) {
+            return Some(way);
+        }
         if member.local {
             // This host as a server answers on the service address if it has it, else on its own.
             let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
@@ -438,6 +441,19 @@ impl Director {
         let fits = |address: &IpAddr| asked || address.is_ipv4() == vip.is_ipv4();
         let towards = member.address.filter(fits).unwrap_or(vip);
         let source = self.network.source_for(ifindex, towards)?;
+        Some(Way::Link { hop, source, server: member.address })
+    }
+
+    /// How connections are handed to this host itself for a probe, where every host decides: by the loopback interface.
+    fn handed_to_itself(&self, service: &Service, member: &Member, vip: IpAddr) -> Option<Way> {
+        if service.method != Method::Handoff || !service.is_on_every_host() || !member.local {
+            return None;
+        }
+        let (&ifindex, _) = self.network.interfaces.iter().find(|(_, found)| found.loopback)?;
+        let own = member.address.filter(|own| own.is_ipv4() == vip.is_ipv4());
+        let mut links = self.interfaces.keys();
+        let source = own.or_else(|| links.find_map(|link| self.network.source_for(*link, vip)))?;
+        let hop = Hop { ifindex, mac: Mac::default(), own_mac: Mac::default() };
         Some(Way::Link { hop, source, server: member.address })
     }
 

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use evener_core::cookie::Keys;
-use evener_core::decide::{Verdict, decide};
+use evener_core::decide::{Reason, Verdict, decide};
 use evener_core::farm::{Method, Protocol, Service};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::peers::Secret;
@@ -135,7 +135,8 @@ impl Director {
             server,
             own: SocketAddr::new(own, ends.service.port()),
             mss: vip.handoff?.mss,
-            takes: !self.plan.tables.servers.get(&server)?.local,
+            // On a director nobody makes sockets of what is for itself; it reads.
+            takes: !self.plan.tables.servers.get(&server)?.local || vip.own != NO_SERVER,
             advised: advised.is_some(),
         })
     }
@@ -227,7 +228,17 @@ impl Director {
         let mut packet = Packet::new(&mut buffer, HEADROOM, ingress);
         let (memory, now) = (self.engine.memory(), self.engine.now());
         let decision = decide(&self.plan.tables, &memory, &mut packet, now);
-        let Verdict::Forward { ifindex } = decision.verdict else {
+        let loopback = self.network.interfaces.iter().find(|(_, found)| found.loopback);
+        let ifindex = match (decision.verdict, decision.reason) {
+            (Verdict::Forward { ifindex }, _) => Some(ifindex),
+            // Up this host's own stack, which makes connections of what comes by the loopback interface too.
+            (Verdict::Pass, Reason::Local) => {
+                packet.readdress(FROM_HERE, Mac::default());
+                loopback.map(|(ifindex, _)| *ifindex)
+            }
+            _ => None,
+        };
+        let Some(ifindex) = ifindex else {
             tracing::debug!(
                 reason = decision.reason.name(),
                 "a packet of a connection that was given is lost"

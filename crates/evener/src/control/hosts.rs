@@ -101,10 +101,11 @@ pub(super) fn settings(config: &Config, identity: &Identity, secret: &Secret) ->
 fn generation(config: &Config) -> u64 {
     let of = |service: &Service| {
         let Service { name, addresses, protocol, method, encapsulation, .. } = service;
-        let Service { stateless, policy, announce, servers, keep_last, .. } = service;
+        let Service { stateless, policy, announce, servers, keep_last, routes, .. } = service;
+        let routes = if routes.is_empty() { String::new() } else { format!(" {routes:?}") };
         format!(
             "{name} {addresses:?} {protocol} {method} {encapsulation} {stateless} {policy} {announce} {keep_last} \
-             {servers:?}\n"
+             {servers:?}{routes}\n"
         )
     };
     let peers = config.farm.peers;

@@ -165,7 +165,8 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let (asked, questions) = mpsc::channel(REQUESTS);
-    let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, &network));
+    let part = if identity.is_some() { Part::Host } else { Part::Director };
+    let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, part, &network));
     let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
     let company =
         company(&config, identity, reader, config_path, &directory, engine.kind(), started_ms).await;
@@ -270,9 +271,10 @@ fn reader(
     asked: mpsc::Sender<Question>,
     secret: Secret,
     recorder: &Arc<Recorder>,
+    part: Part,
     network: &Network,
 ) -> io::Result<(Reader, Secret)> {
-    let speaker = Speaker::start(secret.clone(), Part::Director, network, Some(asked.clone()))?;
+    let speaker = Speaker::start(secret.clone(), part, network, Some(asked.clone()))?;
     Ok((Reader::new(asked, Arc::clone(recorder)).with_speaker(Some(speaker)), secret))
 }
 

@@ -160,6 +160,8 @@ impl Ear {
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::new(address, 0).into())?;
         socket.listen(BACKLOG)?;
+        // What it accepts has the service's port, which this host's own web server must be able to take meanwhile.
+        socket.set_reuse_address(true)?;
         let listener = TcpListener::from_std(socket.into())?;
         let port = listener.local_addr()?.port();
         let task = tokio::spawn(listen(listener, reader.clone()));

@@ -139,12 +139,12 @@ impl Speaker {
     ) -> io::Result<Speaker> {
         let mut incarnation = [0; 8];
         crate::secret::random(&mut incarnation)?;
-        let taker = (part == Part::Server).then(|| Taker::open(network)).and_then(|taker| {
+        let taker = (part != Part::Director).then(|| Taker::open(network)).and_then(|taker| {
             let cannot = |error| tracing::warn!(%error, "open connections are taken without an answer to who gives them");
             taker.map_err(cannot).ok()
         });
         let components = match part {
-            Part::Director => {
+            Part::Director | Part::Host => {
                 Components::new(&[Receptor::Distributor, Receptor::Dispatcher, Receptor::Forwarder])
             }
             Part::Server if taker.is_some() => Components::new(&[Receptor::Distributor]),
@@ -185,7 +185,7 @@ impl Speaker {
         let own: BTreeSet<IpAddr> =
             nodes.values().flatten().copied().chain(nodes::own(config, network)).collect();
         if let Some(taker) = &self.0.taker {
-            taker.serve(nodes::served(config));
+            taker.serve(nodes::served(self.0.part, config, network));
         }
         let mut talk = self.0.talk();
         talk.nodes = nodes;

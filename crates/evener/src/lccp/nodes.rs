@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use evener_core::farm::Service;
+
 use crate::config::Config;
 use crate::control::ways::source_towards;
 use crate::network::Network;
@@ -14,14 +16,15 @@ pub(crate) enum Part {
     Director,
     /// Takes them.
     Server,
+    /// Does both.
+    Host,
 }
 
 /// The other nodes, each with the address of this host that it is spoken to from, while a route leads there. Servers
 /// have nothing to say to each other.
 pub(super) fn nodes(part: Part, config: &Config, network: &Network) -> BTreeMap<IpAddr, Option<IpAddr>> {
-    let servers =
-        config.handed_over().filter(|_| part == Part::Director).flat_map(|service| &service.servers);
-    let dispatcher = config.farm.dispatcher.filter(|_| part == Part::Director);
+    let servers = config.handed_over().filter(|_| part != Part::Server).flat_map(|service| &service.servers);
+    let dispatcher = config.farm.dispatcher.filter(|_| part != Part::Server);
     let all: BTreeSet<IpAddr> =
         servers.map(|server| server.address).chain(config.tunnel_sources()).chain(dispatcher).collect();
     let others = all.into_iter().filter(|address| !network.is_local(*address));
@@ -35,7 +38,11 @@ pub(super) fn own(config: &Config, network: &Network) -> BTreeSet<IpAddr> {
     known.filter(|address| network.is_local(*address)).collect()
 }
 
-/// The services whose connections are taken.
-pub(super) fn served(config: &Config) -> BTreeSet<SocketAddr> {
-    config.handed_over().flat_map(|service| &service.addresses).copied().collect()
+/// The services whose connections are taken. A host that gives connections away takes those of which it is a server, too.
+pub(super) fn served(part: Part, config: &Config, network: &Network) -> BTreeSet<SocketAddr> {
+    let serves = |service: &&Service| {
+        let is_here = || service.servers.iter().any(|server| network.is_local(server.address));
+        part == Part::Server || service.is_on_every_host() && is_here()
+    };
+    config.handed_over().filter(serves).flat_map(|service| &service.addresses).copied().collect()
 }

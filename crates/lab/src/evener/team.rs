@@ -29,6 +29,8 @@ pub struct Plan {
     pub family: Family,
     /// The port of a service over UDP besides the web's.
     pub udp: Option<u16>,
+    /// The web's routes, as the file has them.
+    pub routes: String,
 }
 
 impl Plan {
@@ -41,6 +43,7 @@ impl Plan {
             weights: vec![1; hosts],
             family: Family::V4,
             udp: None,
+            routes: String::new(),
         }
     }
 
@@ -52,6 +55,7 @@ impl Plan {
             secret.display()
         );
         text += &self.service(farm, "web", WEB_PORT, "");
+        text += &self.routes;
         if let Some(port) = self.udp {
             text += &self.service(farm, "udp", port, "protocol = \"udp\"\n");
         }

@@ -7,6 +7,7 @@
 extern crate evener_lab;
 
 mod asked;
+mod cluster;
 mod hostile;
 mod lccp;
 mod others;

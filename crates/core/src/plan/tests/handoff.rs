@@ -103,3 +103,27 @@ fn who_is_asked_is_this_host_and_packets_kept_back_go_nowhere() {
     assert_eq!(nobody.tables.vips.values().next().unwrap().handoff.unwrap().asker, NO_SERVER);
     assert!(nobody.held.is_empty());
 }
+
+#[test]
+fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
+    let routes = vec![route(None, Some("/img/*"), &["a"])];
+    let service = farm::Service { placement: Placement::EveryHost, policy: "overflow", ..web(routes) };
+    let members = |share: u16| {
+        let own = change(near("a", true), |m| (m.member.local, m.share) = (true, Some(share)));
+        vec![own, change(near("b", true), |m| m.share = Some(3))]
+    };
+    let mut slots = Slots::default();
+    let before = planned(&service, vec![near("b", true)], &mut slots, None);
+    let plan = planned(&service, members(0), &mut slots, Some(&before));
+    let vip = plan.tables.vips.values().next().unwrap();
+    assert!(plan.tables.servers[&vip.own].local && !plan.tables.servers[&vip.own].asks());
+    assert!(plan.tables.servers[&vip.handoff.unwrap().asker].asks());
+    assert!(!plan.tables.servers[&plan.held[&0]].asks());
+    let is_last = |server: &ServerEntry| matches!(server.way, Way::Tunnel { last: true, .. });
+    assert!(!plan.tables.servers.values().any(is_last));
+    assert!(plan.tables.rings.values().all(|ring| ring.previous.is_empty()));
+    // shares count among a route's hosts too, unless none of them has one
+    let other = *plan.servers.iter().find(|(_, name)| name.server == "b").unwrap().0;
+    assert!(serve(&plan, "/").iter().all(|slot| *slot == other));
+    assert_eq!(serve(&plan, "/img/a"), [vip.own]);
+}
