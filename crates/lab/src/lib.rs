@@ -11,6 +11,7 @@
 //! ```
 
 pub mod bench;
+pub mod by_hand;
 pub mod capture;
 pub mod cases;
 pub mod cut;
@@ -30,6 +31,7 @@ pub mod owner;
 pub mod proc;
 pub mod proxies;
 pub mod raw;
+pub mod shuffle;
 pub mod skip;
 pub mod table;
 pub mod transfer;

@@ -10,10 +10,12 @@ mod asked;
 mod hostile;
 mod others;
 mod routes;
+mod segments;
 mod survival;
 mod talk;
 mod tls;
 mod trouble;
+mod websocket;
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Handoff, Offer};
