@@ -14,6 +14,7 @@ pub mod bench;
 pub mod by_hand;
 pub mod capture;
 pub mod cases;
+pub mod cpu;
 pub mod cut;
 pub mod decode;
 pub mod demo;
