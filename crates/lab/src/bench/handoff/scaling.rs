@@ -28,19 +28,30 @@ const FEW_CLIENTS: [usize; 3] = [10, 40, 160];
 const SERVERS: [u8; 7] = [1, 2, 4, 6, 8, 11, 14];
 const FEW_SERVERS: [u8; 4] = [1, 4, 8, 14];
 const CLIENTS_EACH: usize = 60;
-const WARMUP: Duration = Duration::from_millis(1500);
+/// Until long replies are as many among those that are under way as they will be.
+const WARMUP: Duration = Duration::from_secs(3);
+/// Points last so many times as long as other figures': one reply of a hundred is a third of all bytes.
+const LONGER: u32 = 2;
 
-/// Both figures. Of two lines, the first is without what hands over.
-#[derive(Debug, Default, Serialize)]
+/// Both figures.
+#[derive(Debug, Serialize)]
 pub(in crate::bench) struct Outcome {
-    /// Connections per second, by clients of one server.
-    stability: Vec<Line>,
-    /// Megabits per second that came to the clients, by servers.
-    scaling: Vec<Line>,
-    /// Connections per second, by servers.
-    connections: Vec<Line>,
+    /// By clients of one server.
+    stability: Comparison,
+    /// By servers.
+    scaling: Comparison,
     /// Requests that failed.
     errors: u64,
+}
+
+/// What is found, point by point; of two lines, the first is without what hands over.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    /// Connections per second that were served.
+    connections: [Line; 2],
+    /// Megabits per second that came to the clients: counted on the wire as they come, since a long reply more or
+    /// less at the end tells for much in connections.
+    megabits: [Line; 2],
 }
 
 /// What was found at one point.
@@ -51,33 +62,22 @@ struct Point {
 
 /// Measures both, and writes plots to a folder, if one is named.
 pub(in crate::bench) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outcome> {
-    let lines = || ["straight", "handed over"].map(|name| Line { name: name.to_owned(), points: Vec::new() });
-    let mut outcome = Outcome {
-        stability: lines().into(),
-        scaling: lines().into(),
-        connections: lines().into(),
-        errors: 0,
-    };
+    let mut outcome = Outcome { stability: Comparison::new(), scaling: Comparison::new(), errors: 0 };
     let (clients, servers) =
         if effort.few_points { (&FEW_CLIENTS[..], &FEW_SERVERS[..]) } else { (&CLIENTS[..], &SERVERS[..]) };
     let single = start(1)?;
     for count in clients {
         eprintln!("handoff: {count} clients");
-        for (line, found) in both(&single, *count, effort)?.into_iter().enumerate() {
-            outcome.errors += found.report.errors.total();
-            outcome.stability[line].points.push((*count as f64, found.report.requests_per_second));
-        }
+        let found = both(&single, *count, effort)?;
+        outcome.errors += found.iter().map(|point| point.report.errors.total()).sum::<u64>();
+        outcome.stability.add(*count as f64, &found);
     }
     drop(single);
     for count in servers {
         eprintln!("handoff: {count} servers");
         let found = both(&start(*count)?, CLIENTS_EACH * usize::from(*count), effort)?;
-        for (line, found) in found.into_iter().enumerate() {
-            outcome.errors += found.report.errors.total();
-            let count = f64::from(*count);
-            outcome.scaling[line].points.push((count, found.megabits));
-            outcome.connections[line].points.push((count, found.report.requests_per_second));
-        }
+        outcome.errors += found.iter().map(|point| point.report.errors.total()).sum::<u64>();
+        outcome.scaling.add((*count).into(), &found);
     }
     if let Some(folder) = plots {
         outcome.figures().iter().try_for_each(|figure| plot::write(folder, figure))?;
@@ -100,14 +100,15 @@ fn start(servers: u8) -> Result<Handoff> {
 
 /// What so many clients find on the same servers, straight and by way of the director.
 fn both(handoff: &Handoff, count: usize, effort: Effort) -> Result<[Point; 2]> {
+    let duration = LONGER * effort.each_point;
     let ask = |targets| -> Result<Point> {
-        let users = Users { targets, count, thinking: false, duration: effort.each_point, warmup: WARMUP };
+        let users = Users { targets, count, thinking: false, duration, warmup: WARMUP };
         let client = handoff.client();
         thread::scope(|scope| {
             let running = scope.spawn(|| users.run_on(client));
             thread::sleep(WARMUP);
             let (before, begun) = (client.traffic()?, Instant::now());
-            thread::sleep(effort.each_point);
+            thread::sleep(duration);
             let (traffic, took) = (client.traffic()?.since(&before), begun.elapsed());
             let report = running.join().map_err(|_| anyhow!("The clients' thread panicked"))??;
             let megabits = traffic.received_bytes as f64 * 8.0 / 1e6 / took.as_secs_f64();
@@ -124,22 +125,18 @@ impl Outcome {
 
     pub(in crate::bench) fn print(&self) {
         println!(
-            "Handed over or straight: servers that reply with {SERVER_MBITS} Mbit/s each, SPECweb96's mix of files,"
+            "Handed over or straight: servers that reply with {SERVER_MBITS} Mbit/s each, SPECweb96's mix of"
         );
         println!(
-            "a new connection for each, clients that ask again at once. Connections per second, by clients of"
+            "files, a new connection for each, clients that ask again at once. Connections per second and"
         );
-        println!("one server (figure 5 of the LCCP paper):");
+        println!("megabits per second, by clients of one server (figure 5 of the LCCP paper):");
         println!();
-        print!("{}", table("clients", &self.stability, 0));
+        print!("{}", self.stability.table("clients"));
         println!();
-        println!("Megabits per second to {CLIENTS_EACH} clients for each server, by servers (figure 6):");
+        println!("By servers, with {CLIENTS_EACH} clients for each (figure 6):");
         println!();
-        print!("{}", table("servers", &self.scaling, 1));
-        println!();
-        println!("and connections per second:");
-        println!();
-        print!("{}", table("servers", &self.connections, 0));
+        print!("{}", self.scaling.table("servers"));
         if self.errors > 0 {
             println!("\n{} requests failed.", self.errors);
         }
@@ -153,27 +150,51 @@ impl Outcome {
                 title: "One server, with and without handoff",
                 x: "clients",
                 y: "connections per second",
-                lines: &self.stability,
+                lines: &self.stability.connections,
             },
             Figure {
                 file: "lccp-figure-6.svg",
                 title: "Throughput by farm size",
                 x: "servers",
-                y: "connections per second",
-                lines: &self.connections,
+                y: "megabits per second",
+                lines: &self.scaling.megabits,
             },
         ]
     }
 }
 
-/// Both lines, and the ratio of the second to the first.
-fn table(of: &str, lines: &[Line], digits: usize) -> Table {
-    let mut table = Table::new(&[of, "straight", "handed over", ""]);
-    let [straight, handed] = lines else { return table };
-    for ((at, straight), (_, handed)) in straight.points.iter().zip(&handed.points) {
-        let cells = [straight, handed].map(|found| format!("{found:.digits$}"));
-        let ratio = format!("{:.3}x", handed / straight);
-        table.row([format!("{at:.0}")].into_iter().chain(cells).chain([ratio]));
+impl Comparison {
+    fn new() -> Comparison {
+        let lines =
+            || ["straight", "handed over"].map(|name| Line { name: name.to_owned(), points: Vec::new() });
+        Comparison { connections: lines(), megabits: lines() }
     }
-    table
+
+    fn add(&mut self, at: f64, found: &[Point; 2]) {
+        for (line, point) in self.connections.iter_mut().zip(found) {
+            line.points.push((at, point.report.requests_per_second));
+        }
+        for (line, point) in self.megabits.iter_mut().zip(found) {
+            line.points.push((at, point.megabits));
+        }
+    }
+
+    /// Of either measure both lines, and the ratio of the second to the first.
+    fn table(&self, of: &str) -> Table {
+        let mut table =
+            Table::new(&[of, "conn/s straight", "handed over", "", "Mbit/s straight", "handed over", ""]);
+        let points = |lines: &[Line; 2]| {
+            let [straight, handed] = lines.each_ref().map(|line| line.points.clone());
+            straight.into_iter().zip(handed)
+        };
+        for (connections, megabits) in points(&self.connections).zip(points(&self.megabits)) {
+            let cells = [(connections, 0), (megabits, 1)].map(|(((_, straight), (_, handed)), digits)| {
+                let [first, second] = [straight, handed].map(|found| format!("{found:.digits$}"));
+                [first, second, format!("{:.3}x", handed / straight)]
+            });
+            let ((at, _), _) = connections;
+            table.row([format!("{at:.0}")].into_iter().chain(cells.concat()));
+        }
+        table
+    }
 }
