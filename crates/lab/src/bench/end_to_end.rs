@@ -297,14 +297,13 @@ impl Outcome {
     }
 
     fn director(&self, keep_alive: bool) -> Table {
-        let cell =
-            |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |time| format!("{:.1}", time * 1e3));
-        self.table_of(keep_alive, |it| vec![cell(it.director_s)])
+        let cell = |time: f64| format!("{:.1}", time * 1e3);
+        self.table_of(keep_alive, |it| it.director_s.map(cell).into_iter().collect())
     }
 
-    /// A row for each way; `cells` are those of one figure, alike many for all.
+    /// A row for each way; `cells` are those of one figure, alike many for all that have any.
     fn table_of(&self, keep_alive: bool, cells: impl Fn(&Figure) -> Vec<String>) -> Table {
-        let own = |figure: &&Figure| figure.keep_alive == keep_alive;
+        let own = |figure: &&Figure| figure.keep_alive == keep_alive && !cells(figure).is_empty();
         let (mut ways, mut heading): (Vec<&str>, Vec<&str>) = (Vec::new(), vec![""]);
         for figure in self.figures.iter().filter(own) {
             if !ways.contains(&figure.way) {
