@@ -81,6 +81,8 @@ mod tests {
 
     #[test]
     fn times_are_read() {
+        // it is counted when a thread leaves its processor
+        std::thread::sleep(Duration::from_millis(1));
         assert!(run_ns(Path::new("/proc/thread-self")) > 0);
         let info = "pos:\t0\nprog_type:\t6\nprog_id:\t34\nrun_time_ns:\t1200\nrun_cnt:\t3\n";
         assert_eq!(program(info), Some((34, 1200)));

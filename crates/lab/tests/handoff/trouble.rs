@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use evener_lab::cases;
-use evener_lab::evener::{Handoff, Offer, route};
+use evener_lab::evener::{Handoff, Offer, Session, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::load::Load;
@@ -205,9 +205,13 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     }
     assert_eq!(handoff.asked("given")?, COUNT as u64 / 4);
     drop(talks);
-    wait::until("no session stays open", || {
-        Ok(handoff.evener.sessions()?.iter().all(|session| session.state == "closing"))
-    })?;
+    let open = || -> Result<Vec<Session>> {
+        let sessions = handoff.evener.sessions()?;
+        Ok(sessions.into_iter().filter(|session| session.state != "closing").collect())
+    };
+    if let Err(left) = wait::for_value(2 * LONG, open, Vec::is_empty)? {
+        bail!("{} sessions stay open, such as {:?}", left.len(), left.first());
+    }
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
     assert_eq!(talk.ask(&get("x", "/who"))?.status, 200);
     Ok(())
