@@ -11,8 +11,10 @@
 //! ```
 
 pub mod bench;
+pub mod by_hand;
 pub mod capture;
 pub mod cases;
+pub mod cpu;
 pub mod cut;
 pub mod decode;
 pub mod demo;
@@ -30,6 +32,7 @@ pub mod owner;
 pub mod proc;
 pub mod proxies;
 pub mod raw;
+pub mod shuffle;
 pub mod skip;
 pub mod table;
 pub mod transfer;

@@ -23,7 +23,7 @@ enum Command {
     },
     /// Measure a farm beside other ways to its servers; needs root
     Bench {
-        /// Less exact, in about two minutes
+        /// Less exact, in a few minutes
         #[arg(long)]
         quick: bool,
         /// Only the kernel engine's packets and the session table; no farm is built
@@ -32,10 +32,10 @@ enum Command {
         /// Only farms whose every host is a director
         #[arg(long, conflicts_with = "packets")]
         every_host: bool,
-        /// Only a farm where connections are handed over
+        /// Only farms where connections are handed over
         #[arg(long, conflicts_with_all = ["packets", "every_host"])]
         handoff: bool,
-        /// Write plots of these farms' figures to this folder, as SVG
+        /// Write plots of the papers' figures for these farms to this folder, as SVG
         #[arg(long, value_name = "DIR")]
         plots: Option<PathBuf>,
         /// Print the result as JSON

@@ -2,6 +2,7 @@
 //! every way in turn within each round, so that what else the machine does falls on all alike.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -17,7 +18,21 @@ use crate::table::{Table, median, thousands};
 /// As many as in the measurements that the targets come from.
 const CONNECTIONS: usize = 42;
 pub(super) const SERVERS: u8 = 3;
-const PAGES: [(&str, &str); 3] = [("0 KB", "/0k"), ("2 KB", "/2k"), ("108 KB", "/108k")];
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page {
+    pub(super) name: &'static str,
+    pub(super) path: &'static str,
+    pub(super) connections: usize,
+}
+
+/// The lengths of the papers.
+pub(super) const PAGES: [Page; 3] = [
+    Page { name: "0 KB", path: "/0k", connections: CONNECTIONS },
+    Page { name: "2 KB", path: "/2k", connections: CONNECTIONS },
+    Page { name: "108 KB", path: "/108k", connections: CONNECTIONS },
+];
 /// What all others are compared with, where servers reply directly.
 pub(super) const STRAIGHT: &str = "straight";
 
@@ -27,6 +42,8 @@ pub(super) struct Way<'a> {
     pub(super) targets: Vec<SocketAddr>,
     /// Who asks.
     pub(super) client: &'a Host,
+    /// Whose processor time is counted, where it is.
+    pub(super) director: Option<&'a Host>,
 }
 
 /// All figures, and what could not be measured.
@@ -61,8 +78,12 @@ pub struct Figure {
     pub requests_per_second: f64,
     /// Requests per second by those of [`Outcome::base`], in the same round; median over the rounds.
     pub ratio: f64,
-    /// Median over the rounds, in microseconds.
+    /// Half of the requests were answered sooner; median over the rounds, in microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 were; median over the rounds, in microseconds.
     pub p99_us: f64,
+    /// Processor time of the director for a thousand requests, in seconds, where it was counted; all rounds together.
+    pub director_s: Option<f64>,
     /// Requests that failed, in all rounds.
     pub errors: u64,
     #[serde(skip)]
@@ -72,7 +93,10 @@ pub struct Figure {
 #[derive(Clone, Copy, Debug)]
 struct Round {
     requests_per_second: f64,
+    p50_us: u64,
     p99_us: u64,
+    requests: u64,
+    director: Option<Duration>,
 }
 
 /// Builds the farm with all that is compared in it, and measures.
@@ -81,7 +105,7 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
     let farm = Farm::builder().servers(SERVERS).directors(3).vips(2).silent().offload_replies().build()?;
     let mut outcome = Outcome::new("l2", STRAIGHT, effort);
     let client = farm.client(0);
-    let way = |name, targets| Way { name, targets, client };
+    let way = |name, targets| Way { name, targets, client, director: None };
     let haproxy = HaProxy::start(&farm.directors()[2], farm.servers())?;
     let nginx = NginxProxy::start(&farm.directors()[2], farm.servers())?;
     let mut ways = vec![way(STRAIGHT, farm.straight())];
@@ -99,7 +123,7 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
     ways.push(way("HAProxy tcp", vec![haproxy.tcp]));
     ways.push(way("HAProxy http", vec![haproxy.http]));
     ways.push(way("nginx proxy", vec![nginx.http]));
-    measure(&ways, &[false, true], effort, &mut outcome)?;
+    measure(&ways, &PAGES, &[false, true], effort, &mut outcome)?;
     Ok(outcome)
 }
 
@@ -112,7 +136,7 @@ fn start_evener(farm: &Farm, number: u8, engine: &str) -> Result<(Evener, String
 /// The daemon with a configuration, and what it says of itself.
 pub(super) fn start(farm: &Farm, host: &Host, file: &str, engine: &str) -> Result<(Evener, String)> {
     let evener = Evener::start(host, file)?;
-    evener.wait_for_servers(farm.servers().len(), std::time::Duration::from_secs(10))?;
+    evener.wait_for_servers(farm.servers().len(), Duration::from_secs(10))?;
     let says = engine_of(&evener, engine)?;
     Ok((evener, says))
 }
@@ -127,31 +151,41 @@ pub(super) fn engine_of(evener: &Evener, engine: &str) -> Result<String> {
 /// Measures every way in turn; `keep_alive` says for which kinds of connections.
 pub(super) fn measure(
     ways: &[Way<'_>],
+    pages: &[Page],
     keep_alive: &[bool],
     effort: Effort,
     outcome: &mut Outcome,
 ) -> Result<()> {
     for round in 0..effort.rounds {
         eprintln!("round {} of {}", round + 1, effort.rounds);
-        let kinds = keep_alive.iter().copied().flat_map(|keep_alive| PAGES.map(|page| (keep_alive, page)));
-        for (keep_alive, (reply, path)) in kinds {
+        let kinds =
+            keep_alive.iter().flat_map(|keep_alive| pages.iter().map(move |page| (*keep_alive, page)));
+        for (keep_alive, page) in kinds {
             for turn in 0..ways.len() {
                 // each round begins with another
                 let Some(way) = ways.get((turn + round) % ways.len()) else { continue };
                 let load = Load {
                     targets: way.targets.clone(),
-                    path: path.to_owned(),
-                    connections: CONNECTIONS,
+                    path: page.path.to_owned(),
+                    connections: page.connections,
                     keep_alive,
                     duration: Some(effort.each),
                     ..Load::to(*way.targets.first().context("A way without an end")?)
                 };
+                let before = way.director.map(Host::processor_time).transpose()?;
                 let report = load.run_on(way.client)?;
+                let after = way.director.map(Host::processor_time).transpose()?;
                 if way.name == outcome.base && report.errors.total() > 0 {
                     bail!("Even with {}, requests fail: {:?}", way.name, report.examples);
                 }
-                let result = Round { requests_per_second: report.requests_per_second, p99_us: report.p99_us };
-                outcome.figure(way.name, keep_alive, reply).add(result, report.errors.total());
+                let result = Round {
+                    requests_per_second: report.requests_per_second,
+                    p50_us: report.p50_us,
+                    p99_us: report.p99_us,
+                    requests: report.requests,
+                    director: after.zip(before).map(|(after, before)| after.saturating_sub(before)),
+                };
+                outcome.figure(way.name, keep_alive, page.name).add(result, report.errors.total());
             }
         }
     }
@@ -178,7 +212,9 @@ impl Outcome {
                 reply,
                 requests_per_second: 0.0,
                 ratio: 0.0,
+                p50_us: 0.0,
                 p99_us: 0.0,
+                director_s: None,
                 errors: 0,
                 rounds: Vec::new(),
             });
@@ -201,7 +237,13 @@ impl Outcome {
             let rounds = &figure.rounds;
             figure.requests_per_second =
                 median(rounds.iter().map(|round| round.requests_per_second).collect());
+            figure.p50_us = median(rounds.iter().map(|round| round.p50_us as f64).collect());
             figure.p99_us = median(rounds.iter().map(|round| round.p99_us as f64).collect());
+            let (time, requests) = (
+                rounds.iter().map(|round| round.director).sum(),
+                rounds.iter().map(|round| round.requests).sum(),
+            );
+            figure.director_s = per_thousand(time, requests);
             let ratios = rounds
                 .iter()
                 .zip(&base)
@@ -229,6 +271,12 @@ impl Outcome {
                 if keep_alive { "Connections kept:" } else { "A new connection for each request:" }
             );
             print!("{}", self.table(keep_alive));
+            println!("\nMilliseconds in which half of the requests were answered, and 99 of 100:");
+            print!("{}", self.times(keep_alive));
+            if self.figures.iter().any(|figure| figure.director_s.is_some()) {
+                println!("\nMilliseconds of processor time on the director for 1000 requests:");
+                print!("{}", self.director(keep_alive));
+            }
         }
         for missing in &self.missing {
             println!("\nNot measured: {missing}");
@@ -237,26 +285,49 @@ impl Outcome {
     }
 
     fn table(&self, keep_alive: bool) -> Table {
-        let heading: Vec<&str> =
-            [""].into_iter().chain(PAGES.iter().flat_map(|(reply, _)| [*reply, "", ""])).collect();
-        let mut table = Table::new(&heading);
-        let mut ways: Vec<&str> = Vec::new();
-        for figure in &self.figures {
+        self.table_of(keep_alive, |it| {
+            let failed = if it.errors > 0 { format!("{} failed", it.errors) } else { String::new() };
+            vec![thousands(it.requests_per_second as u64), format!("{:.2}x", it.ratio), failed]
+        })
+    }
+
+    fn times(&self, keep_alive: bool) -> Table {
+        let milliseconds = |microseconds: f64| format!("{:.2}", microseconds / 1e3);
+        self.table_of(keep_alive, |it| vec![milliseconds(it.p50_us), milliseconds(it.p99_us)])
+    }
+
+    fn director(&self, keep_alive: bool) -> Table {
+        let cell = |time: f64| format!("{:.1}", time * 1e3);
+        self.table_of(keep_alive, |it| it.director_s.map(cell).into_iter().collect())
+    }
+
+    /// A row for each way; `cells` are those of one figure, alike many for all that have any.
+    fn table_of(&self, keep_alive: bool, cells: impl Fn(&Figure) -> Vec<String>) -> Table {
+        let own = |figure: &&Figure| figure.keep_alive == keep_alive && !cells(figure).is_empty();
+        let (mut ways, mut heading): (Vec<&str>, Vec<&str>) = (Vec::new(), vec![""]);
+        for figure in self.figures.iter().filter(own) {
             if !ways.contains(&figure.way) {
                 ways.push(figure.way);
             }
+            if !heading.contains(&figure.reply) {
+                heading.push(figure.reply);
+                heading.extend(cells(figure).iter().skip(1).map(|_| ""));
+            }
         }
+        let mut table = Table::new(&heading);
         // rounds begin with different ways, yet the first began with the order that is meant
         for way in ways {
-            let own = self.figures.iter().filter(|it| it.way == way && it.keep_alive == keep_alive);
-            let cells = own.flat_map(|it| {
-                let failed = if it.errors > 0 { format!("{} failed", it.errors) } else { String::new() };
-                [thousands(it.requests_per_second as u64), format!("{:.2}x", it.ratio), failed]
-            });
-            table.row([way.to_owned()].into_iter().chain(cells));
+            let figures = self.figures.iter().filter(own).filter(|it| it.way == way);
+            table.row([way.to_owned()].into_iter().chain(figures.flat_map(&cells)));
         }
         table
     }
+}
+
+/// Seconds for a thousand requests.
+fn per_thousand(time: Option<Duration>, requests: u64) -> Option<f64> {
+    let time = time.filter(|_| requests > 0)?;
+    Some(time.as_secs_f64() * 1e3 / requests as f64)
 }
 
 impl Figure {

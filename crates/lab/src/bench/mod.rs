@@ -5,6 +5,7 @@ mod end_to_end;
 mod every_host;
 mod handoff;
 mod packet_cost;
+mod plot;
 mod remote;
 mod session_table;
 
@@ -24,7 +25,7 @@ pub struct Effort {
     pub rounds: usize,
     /// How long each figure of a round is measured.
     pub each: Duration,
-    /// How long each point of the every-host farms' figures is measured.
+    /// How long each point of the papers' figures is measured.
     pub each_point: Duration,
     /// Leave out most of these points.
     pub few_points: bool,
@@ -41,7 +42,7 @@ pub enum What {
     Packets,
     /// Only farms whose every host is a director.
     EveryHost,
-    /// Only a farm where connections are handed over.
+    /// Only farms where connections are handed over.
     Handoff,
 }
 
@@ -74,6 +75,7 @@ pub struct Report {
     /// Requests from clients to servers, method by method.
     pub end_to_end: Vec<Outcome>,
     every_host: Option<every_host::Outcome>,
+    handoff_scaling: Option<handoff::Scaling>,
 }
 
 /// The machine and the programs.
@@ -109,6 +111,10 @@ pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
             What::Packets | What::Handoff => None,
             What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
         },
+        handoff_scaling: match effort.what {
+            What::Packets | What::EveryHost => None,
+            What::All | What::Handoff => Some(handoff::scaling(effort, plots)?),
+        },
     })
 }
 
@@ -117,6 +123,7 @@ impl Report {
     pub fn is_whole(&self) -> bool {
         self.end_to_end.iter().all(Outcome::is_whole)
             && self.every_host.as_ref().is_none_or(every_host::Outcome::is_whole)
+            && self.handoff_scaling.as_ref().is_none_or(handoff::Scaling::is_whole)
     }
 
     /// The tables.
@@ -132,6 +139,9 @@ impl Report {
         }
         self.end_to_end.iter().for_each(Outcome::print);
         if let Some(outcome) = &self.every_host {
+            outcome.print();
+        }
+        if let Some(outcome) = &self.handoff_scaling {
             outcome.print();
         }
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 
 use super::Effort;
-use super::end_to_end::{Outcome, SERVERS, STRAIGHT, Way, measure, start};
+use super::end_to_end::{Outcome, PAGES, SERVERS, STRAIGHT, Way, measure, start};
 use crate::evener::{self, Agent};
 use crate::farm::{Builder, Farm};
 use crate::proxies::{HaProxy, NftDnat};
@@ -67,10 +67,11 @@ fn compare(lanes: &[Lane], effort: Effort, mut outcome: Outcome) -> Result<Outco
         .map(|Lane { name, targets, farm, .. }| Way {
             name,
             targets: targets.clone(),
+            director: None,
             client: farm.client(0),
         })
         .collect();
-    measure(&ways, &[false], effort, &mut outcome)?;
+    measure(&ways, &PAGES, &[false], effort, &mut outcome)?;
     Ok(outcome)
 }
 

@@ -27,6 +27,8 @@ pub struct Users {
     pub targets: Vec<SocketAddr>,
     /// How many users (the paper's user equivalents).
     pub count: usize,
+    /// Whether they think between pages. Those who don't ask again as soon as they are answered.
+    pub thinking: bool,
     /// How long replies are counted.
     pub duration: Duration,
     /// What comes before this isn't counted.
@@ -86,6 +88,9 @@ impl Users {
                         thread::sleep(REST);
                     }
                 }
+            }
+            if !self.thinking {
+                continue;
             }
             let think = (random.pareto(THINK_SHAPE) * THINK_LEAST_S).min(THINK_MOST_S);
             thread::sleep(Duration::from_secs_f64(think).min(end.saturating_sub(started.elapsed())));

@@ -13,10 +13,12 @@ mod lccp;
 mod others;
 mod routes;
 mod seen;
+mod segments;
 mod survival;
 mod talk;
 mod tls;
 mod trouble;
+mod websocket;
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Handoff, Offer};

@@ -10,9 +10,9 @@ use evener_lab::proc::Proc;
 use evener_lab::skip;
 
 use crate::talk::{Talk, get};
-use crate::unbroken;
+use crate::{tls, unbroken};
 
-on_both_engines! { apache_serves }
+on_both_engines! { apache_serves, caddy_serves, caddy_serves_encrypted }
 
 const MODULES: &str = "/usr/lib/apache2/modules";
 
@@ -25,6 +25,53 @@ fn apache_serves(engine: &str) -> Result<()> {
     let mut farm = Farm::builder().bare().servers(2).build()?;
     farm.stop_web(1)?;
     let _apache = serve(farm.server(1), &farm)?;
+    files_come_whole(engine, farm)
+}
+
+/// What Go's TCP and HTTP make of it: one socket for both families.
+fn caddy_serves(engine: &str) -> Result<()> {
+    if !caddy_is_there() {
+        return Ok(());
+    }
+    let mut farm = Farm::builder().bare().servers(2).build()?;
+    farm.stop_web(1)?;
+    let _caddy = caddy(farm.server(1), WEB_PORT, &site(&farm, ""))?;
+    files_come_whole(engine, farm)
+}
+
+/// HTTP/1 and HTTP/2 in TLS, by the name in the hello.
+fn caddy_serves_encrypted(engine: &str) -> Result<()> {
+    if !caddy_is_there() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().servers(1).build()?;
+    let host = farm.server(0);
+    let [key, certificate] = tls::certificate(host)?;
+    let _caddy = caddy(host, tls::PORT, &site(&farm, &format!("tls {certificate} {key}\n")))?;
+    let routes = [route("host = \"www.example.com\"", &["web1"])];
+    let offer = Offer { health: HEALTH.to_owned(), port: tls::PORT, ..Offer::new(engine, 1, &routes) };
+    let handoff = Handoff::start(farm, offer)?;
+    let right = std::fs::read_to_string(handoff.farm.page("108k"))?;
+    for family in Family::BOTH {
+        let service = handoff.service(family);
+        for version in ["--http1.1", "--http2"] {
+            let (url, connect_to) = ("https://www.example.com/108k", format!("::{service}"));
+            // twice on one connection
+            let words = ["--insecure", version, "--connect-to", &connect_to, url, url];
+            let what = || format!("{family}, {version}");
+            let body = handoff.client().curl(&words).with_context(what)?;
+            assert!(body == right.repeat(2), "{}: other bytes came", what());
+            let version_of = ["--write-out", "%{http_version}", "--output", "/dev/null"];
+            let found = handoff.client().curl(&[&words[..5], &version_of].concat())?;
+            assert_eq!(found.starts_with('2'), version == "--http2", "{}: HTTP/{found}", what());
+        }
+    }
+    Ok(())
+}
+
+/// Of `web2`, by routes that the data plane decides and such as it asks about; on connections of their own and on kept
+/// ones.
+fn files_come_whole(engine: &str, farm: Farm) -> Result<()> {
     let routes = [route("path = \"/2k\"", &["web2"]), route("path = \"/*8k\"", &["web2"])];
     let handoff =
         Handoff::start(farm, Offer { health: HEALTH.to_owned(), ..Offer::new(engine, 2, &routes) })?;
@@ -63,4 +110,30 @@ fn serve(host: &Host, farm: &Farm) -> Result<Proc> {
     let mut apache = host.spawn("apache", &["apache2", "-X", "-f", &config.to_string_lossy()])?;
     apache.wait_until_listening(host, (host.address(), WEB_PORT).into())?;
     Ok(apache)
+}
+
+fn caddy_is_there() -> bool {
+    let found = std::process::Command::new("caddy").arg("version").output().is_ok();
+    if !found {
+        skip::skipped("caddy is not installed");
+    }
+    found
+}
+
+/// A site of all pages of the farm.
+fn site(farm: &Farm, more: &str) -> String {
+    format!("root * {}\nfile_server\n{more}", farm.page("").display())
+}
+
+/// With a socket for both families, as Go makes it. `site` is what its file says of its one site.
+fn caddy(host: &Host, port: u16, site: &str) -> Result<Proc> {
+    let file =
+        format!("{{\nadmin off\nauto_https off\n}}\n:{port} {{\nheader X-Server {}\n{site}}}\n", host.name());
+    let file = host.write("Caddyfile", &file)?.display().to_string();
+    let [data, config] =
+        ["DATA", "CONFIG"].map(|name| format!("XDG_{name}_HOME={}", host.file("caddy").display()));
+    let words = ["env", &data, &config, "caddy", "run", "--adapter", "caddyfile", "--config", &file];
+    let mut caddy = host.spawn("caddy", &words)?;
+    caddy.wait_until_listening(host, (host.address(), port).into())?;
+    Ok(caddy)
 }

@@ -21,6 +21,18 @@ pub(crate) struct Talk {
     stream: BufReader<TcpStream>,
 }
 
+/// Connects from this port, with so many bytes of room.
+fn connect(port: u16, service: SocketAddr, room: Option<usize>) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(service), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if let Some(room) = room {
+        socket.set_recv_buffer_size(room)?;
+    }
+    socket.bind(&SocketAddr::new(Family::of(service.ip()).any(), port).into())?;
+    socket.connect_timeout(&service.into(), LIMIT)?;
+    Ok(socket.into())
+}
+
 /// An answer.
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -37,17 +49,24 @@ impl Talk {
 
     /// The same from this port; 0 for any.
     pub(crate) fn open_from(host: &Host, port: u16, service: SocketAddr) -> Result<Talk> {
-        let connect = || -> io::Result<TcpStream> {
-            let socket = Socket::new(Domain::for_address(service), Type::STREAM, Some(Protocol::TCP))?;
-            socket.set_reuse_address(true)?;
-            socket.bind(&SocketAddr::new(Family::of(service.ip()).any(), port).into())?;
-            socket.connect_timeout(&service.into(), LIMIT)?;
-            Ok(socket.into())
-        };
         // until it has its own program, a process that starts elsewhere in this one holds the port's last socket
         let taken = |stream: &io::Result<TcpStream>| matches!(stream, Err(error) if error.kind() == ErrorKind::AddrNotAvailable);
-        let stream = wait::for_value(LIMIT, || host.enter(connect), |stream| !taken(stream))?;
-        let stream = stream.unwrap_or_else(|stream| stream);
+        let connect = || host.enter(|| connect(port, service, None));
+        let stream = wait::for_value(LIMIT, connect, |stream| !taken(stream))?;
+        Self::of(stream.unwrap_or_else(|stream| stream), service)
+    }
+
+    /// With as little room for what comes as the kernel lets a socket have.
+    pub(crate) fn open_narrow(host: &Host, service: SocketAddr) -> Result<Talk> {
+        Self::of(host.enter(|| connect(0, service, Some(1)))?, service)
+    }
+
+    /// Several at once.
+    pub(crate) fn open_many(host: &Host, count: usize, service: SocketAddr) -> Result<Vec<Talk>> {
+        host.enter(|| (0..count).map(|_| Self::of(connect(0, service, None), service)).collect())?
+    }
+
+    fn of(stream: io::Result<TcpStream>, service: SocketAddr) -> Result<Talk> {
         let stream = stream.with_context(|| format!("{service} took no connection"))?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
@@ -92,6 +111,16 @@ impl Talk {
         self.reply_to("GET")
     }
 
+    /// The same, read in pieces of so many bytes, with a pause before each.
+    pub(crate) fn reply_slowly(&mut self, len: usize) -> Result<Reply> {
+        let (mut reply, left) = self.head("GET")?;
+        for at in (0..left).step_by(len) {
+            thread::sleep(PAUSE);
+            reply.body.extend(self.take(len.min(left - at))?);
+        }
+        Ok(reply)
+    }
+
     /// All that still comes, until the other side closes.
     pub(crate) fn rest(&mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -99,7 +128,20 @@ impl Talk {
         Ok(bytes)
     }
 
+    /// So many bytes of what comes next.
+    pub(crate) fn take(&mut self, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
     fn reply_to(&mut self, request: &str) -> Result<Reply> {
+        let (reply, len) = self.head(request)?;
+        Ok(Reply { body: self.take(len)?, ..reply })
+    }
+
+    /// An answer without its body, and the body's length.
+    fn head(&mut self, request: &str) -> Result<(Reply, usize)> {
         let first = self.line()?;
         let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.with_context(|| format!("no status: {first:?}"))?;
@@ -113,9 +155,8 @@ impl Talk {
                 _ => {}
             }
         }
-        let mut body = vec![0; if request.starts_with("HEAD") { 0 } else { len }];
-        self.stream.read_exact(&mut body)?;
-        Ok(Reply { status, server, body })
+        let len = if request.starts_with("HEAD") { 0 } else { len };
+        Ok((Reply { status, server, body: Vec::new() }, len))
     }
 
     fn line(&mut self) -> Result<String> {

@@ -14,7 +14,7 @@ use evener_lab::proc::Proc;
 
 on_both_engines! { hellos_go_by_their_name, hellos_in_pieces }
 
-const PORT: u16 = 443;
+pub(crate) const PORT: u16 = 443;
 
 /// A farm whose servers have a certificate for all names, and serve their name.
 pub(crate) struct Stage {
@@ -37,13 +37,19 @@ pub(crate) fn stage(engine: &str) -> Result<Stage> {
     Ok(Stage { handoff: Handoff::start(farm, offer)?, _webs: webs })
 }
 
-/// nginx with a certificate of its own.
-fn serve(host: &Host) -> Result<Proc> {
+/// Makes a certificate for any name; the files of its key and of itself.
+pub(crate) fn certificate(host: &Host) -> Result<[String; 2]> {
     let [key, certificate] = ["tls.key", "tls.pem"].map(|name| host.file(name).display().to_string());
     let words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=any";
     let mut words: Vec<&str> = words.split(' ').collect();
     words.extend(["-keyout", &key, "-out", &certificate]);
     host.run(&words)?;
+    Ok([key, certificate])
+}
+
+/// nginx with a certificate of its own.
+fn serve(host: &Host) -> Result<Proc> {
+    let [key, certificate] = certificate(host)?;
     let (name, temporary) = (host.name(), host.file("tls").display().to_string());
     let config = format!(
         "daemon off;\nmaster_process off;\nerror_log stderr warn;\npid {temporary}.pid;\nevents {{}}\nhttp {{\n\

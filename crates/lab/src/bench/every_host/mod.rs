@@ -2,7 +2,6 @@
 //! and delay of the variants (figures 2 and 3), and how they scale (figures 4 and 5). As there, one server is worth a
 //! fixed rate, here that of its replies, and what it passes on to others costs it nothing but the machine's time.
 
-mod plot;
 mod scaling;
 mod system;
 mod variants;
@@ -13,6 +12,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::Effort;
+use super::plot::{self, Figure};
 use crate::load::Mix;
 
 /// What a server replies with at most, in megabits a second.
@@ -23,23 +23,6 @@ const SERVER_MBITS: u32 = 30;
 pub(super) struct Outcome {
     variants: variants::Outcome,
     scaling: scaling::Outcome,
-}
-
-/// A line of a figure: what is measured of a system, point by point.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Line {
-    name: String,
-    points: Vec<(f64, f64)>,
-}
-
-/// A figure.
-#[derive(Debug)]
-struct Figure<'a> {
-    file: &'static str,
-    title: &'static str,
-    x: &'static str,
-    y: &'static str,
-    lines: &'a [Line],
 }
 
 /// Measures all of it.

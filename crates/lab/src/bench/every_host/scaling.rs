@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 
-use super::Line;
 use super::system::{STATEFUL, System};
 use crate::bench::Effort;
+use crate::bench::plot::Line;
 use crate::load::{Report, Users};
 use crate::table::Table;
 
@@ -117,7 +117,7 @@ impl Outcome {
 /// long reply more or less at the end of a short measurement would tell for much in requests.
 fn populate(system: &System, count: usize, effort: Effort) -> Result<(Report, f64)> {
     let (targets, client) = (system.targets.clone(), &system.client);
-    let users = Users { targets, count, duration: effort.each_point, warmup: WARMUP };
+    let users = Users { targets, count, thinking: true, duration: effort.each_point, warmup: WARMUP };
     thread::scope(|scope| {
         let running = scope.spawn(|| users.run_on(client));
         thread::sleep(WARMUP);

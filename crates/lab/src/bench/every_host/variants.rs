@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
+use super::rate;
 use super::system::{STATEFUL, STATELESS, System};
-use super::{Line, rate};
 use crate::bench::Effort;
+use crate::bench::plot::Line;
 use crate::load::{Report, Schedule};
 use crate::table::Table;
 

@@ -4,10 +4,26 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use plotters::prelude::*;
-
-use super::{Figure, Line};
+use serde::Serialize;
 
 const SIZE: (u32, u32) = (720, 480);
+
+/// A line of a figure: what is measured of a system, point by point.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// A figure.
+#[derive(Debug)]
+pub(super) struct Figure<'a> {
+    pub(super) file: &'static str,
+    pub(super) title: &'static str,
+    pub(super) x: &'static str,
+    pub(super) y: &'static str,
+    pub(super) lines: &'a [Line],
+}
 
 /// Writes a figure to a folder, which is made if it isn't there.
 pub(super) fn write(folder: &Path, figure: &Figure<'_>) -> Result<()> {

@@ -1,0 +1,200 @@
+//! The experiments of *A Scalable Web Cluster System using a Light-weight Cluster Control Protocol*, section 5.2: one
+//! server with and without what hands over (figure 5), and farms of up to 14 servers beside as many that clients go
+//! straight to (figure 6). As in the paper, requests come as soon as the ones before are answered, one on each
+//! connection. One server is worth a fixed rate, that of its replies.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use serde::Serialize;
+
+use crate::bench::Effort;
+use crate::bench::plot::{self, Figure, Line};
+use crate::evener::{Handoff, Offer, route};
+use crate::family::Family;
+use crate::farm::Farm;
+use crate::load::{Mix, Report, Users};
+use crate::table::Table;
+use crate::web;
+
+/// What a server replies with at most, in megabits a second.
+const SERVER_MBITS: u32 = 30;
+/// Clients of the one server (figure 5).
+const CLIENTS: [usize; 7] = [10, 20, 40, 80, 120, 160, 200];
+const FEW_CLIENTS: [usize; 3] = [10, 40, 160];
+/// Servers (figure 6), and clients for each.
+const SERVERS: [u8; 7] = [1, 2, 4, 6, 8, 11, 14];
+const FEW_SERVERS: [u8; 4] = [1, 4, 8, 14];
+const CLIENTS_EACH: usize = 60;
+/// Until long replies are as many among those that are under way as they will be.
+const WARMUP: Duration = Duration::from_secs(3);
+/// Points last so many times as long as other figures': one reply of a hundred is a third of all bytes.
+const LONGER: u32 = 2;
+
+/// Both figures.
+#[derive(Debug, Serialize)]
+pub(in crate::bench) struct Outcome {
+    /// By clients of one server.
+    stability: Comparison,
+    /// By servers.
+    scaling: Comparison,
+    /// Requests that failed.
+    errors: u64,
+}
+
+/// What is found, point by point; of two lines, the first is without what hands over.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    /// Connections per second that were served.
+    connections: [Line; 2],
+    /// Megabits per second that came to the clients: counted on the wire as they come, since a long reply more or
+    /// less at the end tells for much in connections.
+    megabits: [Line; 2],
+}
+
+/// What was found at one point.
+struct Point {
+    report: Report,
+    megabits: f64,
+}
+
+/// Measures both, and writes plots to a folder, if one is named.
+pub(in crate::bench) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outcome> {
+    let mut outcome = Outcome { stability: Comparison::new(), scaling: Comparison::new(), errors: 0 };
+    let (clients, servers) =
+        if effort.few_points { (&FEW_CLIENTS[..], &FEW_SERVERS[..]) } else { (&CLIENTS[..], &SERVERS[..]) };
+    let single = start(1)?;
+    for count in clients {
+        eprintln!("handoff: {count} clients");
+        let found = both(&single, *count, effort)?;
+        outcome.errors += found.iter().map(|point| point.report.errors.total()).sum::<u64>();
+        outcome.stability.add(*count as f64, &found);
+    }
+    drop(single);
+    for count in servers {
+        eprintln!("handoff: {count} servers");
+        let found = both(&start(*count)?, CLIENTS_EACH * usize::from(*count), effort)?;
+        outcome.errors += found.iter().map(|point| point.report.errors.total()).sum::<u64>();
+        outcome.scaling.add((*count).into(), &found);
+    }
+    if let Some(folder) = plots {
+        outcome.figures().iter().try_for_each(|figure| plot::write(folder, figure))?;
+    }
+    Ok(outcome)
+}
+
+/// So many servers that are held to their rate, and a director that chooses them in turn by a path.
+fn start(servers: u8) -> Result<Handoff> {
+    let farm = Farm::builder().bare().servers(servers).offload_replies().build()?;
+    web::write_by_length(&farm, &Mix::lengths())?;
+    farm.servers().iter().try_for_each(|host| host.limit_replies(SERVER_MBITS))?;
+    let all: Vec<&str> = farm.servers().iter().map(|server| server.name()).collect();
+    let routes = [route("path = \"/other/*\"", &all[..1]), route("path = \"/*\"", &all)];
+    // servers that are saturated are late with everything
+    let health = "[service.health]\nkind = \"none\"\n".to_owned();
+    let keys = "policy = \"round-robin\"\n".to_owned();
+    Handoff::start(farm, Offer { health, keys, ..Offer::new("auto", servers.into(), &routes) })
+}
+
+/// What so many clients find on the same servers, straight and by way of the director.
+fn both(handoff: &Handoff, count: usize, effort: Effort) -> Result<[Point; 2]> {
+    let duration = LONGER * effort.each_point;
+    let ask = |targets| -> Result<Point> {
+        let users = Users { targets, count, thinking: false, duration, warmup: WARMUP };
+        let client = handoff.client();
+        thread::scope(|scope| {
+            let running = scope.spawn(|| users.run_on(client));
+            thread::sleep(WARMUP);
+            let (before, begun) = (client.traffic()?, Instant::now());
+            thread::sleep(duration);
+            let (traffic, took) = (client.traffic()?.since(&before), begun.elapsed());
+            let report = running.join().map_err(|_| anyhow!("The clients' thread panicked"))??;
+            let megabits = traffic.received_bytes as f64 * 8.0 / 1e6 / took.as_secs_f64();
+            Ok(Point { report, megabits })
+        })
+    };
+    Ok([ask(handoff.farm.straight())?, ask(vec![handoff.service(Family::V4)])?])
+}
+
+impl Outcome {
+    pub(in crate::bench) fn is_whole(&self) -> bool {
+        self.errors == 0
+    }
+
+    pub(in crate::bench) fn print(&self) {
+        println!(
+            "Handed over or straight: servers that reply with {SERVER_MBITS} Mbit/s each, SPECweb96's mix of"
+        );
+        println!(
+            "files, a new connection for each, clients that ask again at once. Connections per second and"
+        );
+        println!("megabits per second, by clients of one server (figure 5 of the LCCP paper):");
+        println!();
+        print!("{}", self.stability.table("clients"));
+        println!();
+        println!("By servers, with {CLIENTS_EACH} clients for each (figure 6):");
+        println!();
+        print!("{}", self.scaling.table("servers"));
+        if self.errors > 0 {
+            println!("\n{} requests failed.", self.errors);
+        }
+        println!();
+    }
+
+    fn figures(&self) -> [Figure<'_>; 2] {
+        [
+            Figure {
+                file: "lccp-figure-5.svg",
+                title: "One server, with and without handoff",
+                x: "clients",
+                y: "connections per second",
+                lines: &self.stability.connections,
+            },
+            Figure {
+                file: "lccp-figure-6.svg",
+                title: "Throughput by farm size",
+                x: "servers",
+                y: "megabits per second",
+                lines: &self.scaling.megabits,
+            },
+        ]
+    }
+}
+
+impl Comparison {
+    fn new() -> Comparison {
+        let lines =
+            || ["straight", "handed over"].map(|name| Line { name: name.to_owned(), points: Vec::new() });
+        Comparison { connections: lines(), megabits: lines() }
+    }
+
+    fn add(&mut self, at: f64, found: &[Point; 2]) {
+        for (line, point) in self.connections.iter_mut().zip(found) {
+            line.points.push((at, point.report.requests_per_second));
+        }
+        for (line, point) in self.megabits.iter_mut().zip(found) {
+            line.points.push((at, point.megabits));
+        }
+    }
+
+    /// Of either measure both lines, and the ratio of the second to the first.
+    fn table(&self, of: &str) -> Table {
+        let mut table =
+            Table::new(&[of, "conn/s straight", "handed over", "", "Mbit/s straight", "handed over", ""]);
+        let points = |lines: &[Line; 2]| {
+            let [straight, handed] = lines.each_ref().map(|line| line.points.clone());
+            straight.into_iter().zip(handed)
+        };
+        for (connections, megabits) in points(&self.connections).zip(points(&self.megabits)) {
+            let cells = [(connections, 0), (megabits, 1)].map(|(((_, straight), (_, handed)), digits)| {
+                let [first, second] = [straight, handed].map(|found| format!("{found:.digits$}"));
+                [first, second, format!("{:.3}x", handed / straight)]
+            });
+            let ((at, _), _) = connections;
+            table.row([format!("{at:.0}")].into_iter().chain(cells.concat()));
+        }
+        table
+    }
+}

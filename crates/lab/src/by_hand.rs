@@ -1,0 +1,321 @@
+//! A client whose TCP is made by hand: segments in any order, windows of any size, ends at any moment.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+use etherparse::{PacketBuilder, SlicedPacket, TcpHeader, TcpOptionElement, TransportSlice};
+use evener_core::wire::Mac;
+use evener_dataplane::link::{EtherType, LinkSocket, tcp_filter, tcp_filter_v6};
+use nix::net::if_::if_nametoindex;
+
+use crate::farm::Farm;
+use crate::host::Host;
+use crate::wait::LONG;
+
+/// The ports of such clients. The host's own TCP, which knows nothing of them, never hears what comes for them.
+const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
+/// What isn't acknowledged after so long is sent again.
+const AGAIN: Duration = Duration::from_millis(300);
+const POLL: Duration = Duration::from_micros(200);
+const TTL: u8 = 64;
+/// The largest segment that is taken, in bytes.
+const MSS: u16 = 1400;
+/// The window of who reads at once.
+pub const WINDOW: u16 = 64_000;
+const FRAME_MAX: usize = 65_536;
+
+/// A host from which connections are made by hand.
+#[derive(Debug)]
+pub struct ByHand {
+    host: Host,
+    gateway: Mac,
+}
+
+/// How a service ended a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It says no more.
+    Fin,
+    /// There is no connection any more.
+    Reset,
+}
+
+/// One connection. Dropping it sends nothing.
+#[derive(Debug)]
+pub struct Call {
+    link: LinkSocket,
+    from: (Mac, SocketAddr),
+    to: (Mac, SocketAddr),
+    /// The number before the first byte that is said.
+    isn: u32,
+    /// The number of the next byte that is to be heard.
+    next: u32,
+    /// What the service has acknowledged: how many bytes of what was said.
+    acked: usize,
+    said: Vec<Said>,
+    heard: Vec<u8>,
+    end: Option<End>,
+    /// The client has left: there is no connection for it any more.
+    gone: bool,
+    /// The room that is told with every segment, in bytes.
+    pub window: u16,
+}
+
+/// A segment that counts in sequence numbers.
+#[derive(Clone, Debug)]
+struct Said {
+    /// How many bytes come before it.
+    at: usize,
+    bytes: Vec<u8>,
+    fin: bool,
+}
+
+impl ByHand {
+    /// Takes ports of a client for connections by hand.
+    pub fn on(farm: &Farm, host: &Host) -> Result<ByHand> {
+        let (first, last) = (PORTS.start(), PORTS.end());
+        let rules = format!(
+            "table inet by_hand\ndelete table inet by_hand\ntable inet by_hand {{\n chain coming {{\n  \
+             type filter hook input priority -300\n  tcp dport {first}-{last} drop\n }}\n}}\n"
+        );
+        let file = host.write("by-hand.nft", &rules)?;
+        host.run(&["nft", "-f", &file.to_string_lossy()])?;
+        // nor does it take one of them itself
+        host.netns().sysctl(&[("ipv4/ip_local_reserved_ports", &format!("{first}-{last}"))])?;
+        Ok(ByHand { host: host.clone(), gateway: farm.gateway_of(host).parse()? })
+    }
+
+    /// Sends SYNs from a port, counted from 0, until one is answered. The answer isn't acknowledged yet.
+    pub fn call(&self, port: u16, service: SocketAddr) -> Result<Call> {
+        self.call_with(port, service, WINDOW)
+    }
+
+    /// The same with so small a window from the beginning.
+    pub fn call_with(&self, port: u16, service: SocketAddr, window: u16) -> Result<Call> {
+        let port = PORTS.start() + port;
+        ensure!(PORTS.contains(&port), "Port {port} is none of those that are made by hand");
+        let interface = self.host.interfaces().first().context("The host has no interface")?;
+        let address = interface.address_in(crate::family::Family::of(service.ip()));
+        let from = SocketAddr::new(address, port);
+        let filter = match (service, from) {
+            (SocketAddr::V4(service), SocketAddr::V4(from)) => tcp_filter(*service.ip(), from),
+            (SocketAddr::V6(service), SocketAddr::V6(from)) => tcp_filter_v6(*service.ip(), from),
+            _ => bail!("{from} and {service} are not of one family"),
+        };
+        let open = || -> Result<LinkSocket> {
+            let index = if_nametoindex(interface.name.as_str())?;
+            Ok(LinkSocket::open_filtered(index, EtherType::All, &filter)?)
+        };
+        let mut call = Call {
+            link: self.host.enter(open)??,
+            from: (interface.mac.parse()?, from),
+            to: (self.gateway, service),
+            isn: SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos().wrapping_mul(2_654_435_761),
+            next: 0,
+            acked: 0,
+            said: Vec::new(),
+            heard: Vec::new(),
+            end: None,
+            gone: false,
+            window,
+        };
+        call.greet()?;
+        Ok(call)
+    }
+}
+
+impl Call {
+    /// The client's own address and port.
+    pub fn client(&self) -> SocketAddr {
+        self.from.1
+    }
+
+    /// Sends these bytes as one segment; `at` bytes come before them, said already or not. They come again until they
+    /// are acknowledged, as long as somebody [listens](Call::listen).
+    pub fn say(&mut self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
+        self.count(Said { at, bytes: bytes.as_ref().to_vec(), fin: false })
+    }
+
+    /// Says that no more comes behind so many bytes.
+    pub fn finish(&mut self, at: usize) -> Result<()> {
+        self.count(Said { at, bytes: Vec::new(), fin: true })
+    }
+
+    /// Acknowledges what was heard, in a segment that has no place among those with bytes but for `at`.
+    pub fn acknowledge(&self, at: usize) -> Result<()> {
+        self.send(at, |_| (), &[])
+    }
+
+    /// Leaves, behind so many bytes. Nothing is sent again after this, and what still comes is refused, as long as
+    /// somebody [looks](Call::refuse).
+    pub fn reset(&mut self, at: usize) -> Result<()> {
+        self.said.clear();
+        self.gone = true;
+        self.send(at, |header| header.rst = true, &[])
+    }
+
+    /// Answers what came since the client has left as RFC 9293, section 3.5.2 has it: there is no connection.
+    pub fn refuse(&mut self) -> Result<()> {
+        while self.hear()? {}
+        Ok(())
+    }
+
+    /// Acknowledges what comes, and sends again what doesn't arrive, until it is `enough`. An error if that never
+    /// comes.
+    pub fn listen(&mut self, enough: impl Fn(&Call) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        let mut again = begun + AGAIN;
+        loop {
+            while !enough(self) && self.hear()? {}
+            let now = Instant::now();
+            if enough(self) {
+                return Ok(());
+            }
+            if self.end == Some(End::Reset) || now > begun + LONG {
+                let heard = String::from_utf8_lossy(&self.heard);
+                bail!("{:?} behind {} bytes: {:.300?}", self.end, self.heard.len(), heard);
+            }
+            if now > again {
+                again = now + AGAIN;
+                self.say_again()?;
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// All that the service has said so far.
+    pub fn heard(&self) -> &[u8] {
+        &self.heard
+    }
+
+    /// How many bytes of what was said the service has.
+    pub fn acked(&self) -> usize {
+        self.acked
+    }
+
+    /// Whether and how the service has ended it.
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    fn greet(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < LONG {
+            self.send_header(TcpHeader { syn: true, ..self.header(self.isn) }, &[])?;
+            let sent = Instant::now();
+            while sent.elapsed() < AGAIN {
+                match self.receive()? {
+                    Some((header, _)) if header.syn && header.ack => {
+                        self.next = header.sequence_number.wrapping_add(1);
+                        return Ok(());
+                    }
+                    Some(_) => {}
+                    None => thread::sleep(POLL),
+                }
+            }
+        }
+        bail!("{} answered no SYN of {}", self.to.1, self.from.1)
+    }
+
+    fn count(&mut self, said: Said) -> Result<()> {
+        self.put(&said)?;
+        self.said.push(said);
+        Ok(())
+    }
+
+    fn put(&self, said: &Said) -> Result<()> {
+        self.send(said.at, |header| (header.psh, header.fin) = (!said.fin, said.fin), &said.bytes)
+    }
+
+    /// In the order of the bytes, as a TCP does.
+    fn say_again(&mut self) -> Result<()> {
+        let acked = self.acked;
+        self.said.retain(|said| said.at + said.bytes.len() + usize::from(said.fin) > acked);
+        self.said.sort_by_key(|said| (said.at, said.fin));
+        self.said.iter().try_for_each(|said| self.put(said))
+    }
+
+    /// Takes one segment of the service's, if one is there.
+    fn hear(&mut self) -> Result<bool> {
+        let Some((header, payload)) = self.receive()? else { return Ok(false) };
+        if header.rst {
+            self.end = Some(End::Reset);
+            return Ok(true);
+        }
+        let acked = header.acknowledgment_number.wrapping_sub(self.isn.wrapping_add(1));
+        if self.gone {
+            self.send(usize::try_from(acked)?, |header| header.rst = true, &[])?;
+            return Ok(true);
+        }
+        if header.ack {
+            // what is behind is old
+            self.acked = self.acked.max(usize::try_from(acked.cast_signed()).unwrap_or_default());
+        }
+        if header.sequence_number == self.next {
+            self.next = self.next.wrapping_add(u32::try_from(payload.len())?).wrapping_add(header.fin.into());
+            self.heard.extend(&payload);
+            if header.fin {
+                self.end = Some(End::Fin);
+            }
+        }
+        if !payload.is_empty() || header.fin || header.syn {
+            self.acknowledge(self.end_of_said())?;
+        }
+        Ok(true)
+    }
+
+    /// The number behind all that was said.
+    fn end_of_said(&self) -> usize {
+        let ends = self.said.iter().map(|said| said.at + said.bytes.len() + usize::from(said.fin));
+        ends.max().unwrap_or_default().max(self.acked)
+    }
+
+    fn receive(&self) -> Result<Option<(TcpHeader, Vec<u8>)>> {
+        let mut frame = vec![0; FRAME_MAX];
+        let len = match self.link.recv(&mut frame) {
+            Ok((len, _)) => len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let sliced = SlicedPacket::from_ethernet(frame.get(..len).unwrap_or_default())?;
+        match sliced.transport {
+            Some(TransportSlice::Tcp(tcp)) if tcp.source_port() == self.to.1.port() => {
+                Ok(Some((tcp.to_header(), tcp.payload().to_vec())))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn send(&self, at: usize, change: impl FnOnce(&mut TcpHeader), payload: &[u8]) -> Result<()> {
+        let seq = self.isn.wrapping_add(1).wrapping_add(u32::try_from(at)?);
+        let mut header = TcpHeader { ack: true, acknowledgment_number: self.next, ..self.header(seq) };
+        change(&mut header);
+        self.send_header(header, payload)
+    }
+
+    fn header(&self, seq: u32) -> TcpHeader {
+        TcpHeader::new(self.from.1.port(), self.to.1.port(), seq, self.window)
+    }
+
+    fn send_header(&self, mut header: TcpHeader, payload: &[u8]) -> Result<()> {
+        if header.syn {
+            header.set_options(&[TcpOptionElement::MaximumSegmentSize(MSS)])?;
+        }
+        let ethernet = PacketBuilder::ethernet2(self.from.0.0, self.to.0.0);
+        let packet = match (self.from.1, self.to.1) {
+            (SocketAddr::V4(from), SocketAddr::V4(to)) => {
+                ethernet.ipv4(from.ip().octets(), to.ip().octets(), TTL)
+            }
+            (SocketAddr::V6(from), SocketAddr::V6(to)) => {
+                ethernet.ipv6(from.ip().octets(), to.ip().octets(), TTL)
+            }
+            (from, to) => bail!("{from} and {to} are not of one family"),
+        };
+        let mut frame = Vec::new();
+        packet.tcp_header(header).write(&mut frame, payload)?;
+        Ok(self.link.send(&frame)?)
+    }
+}

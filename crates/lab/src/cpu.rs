@@ -1,0 +1,91 @@
+//! What a host's part of a farm costs the machine's processors.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::host::Host;
+
+/// Whether the kernel counts the time that BPF programs take.
+const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// The kernel counts the time of BPF programs as long as this is there. It makes each run of one dearer by
+/// some tens of nanoseconds.
+#[derive(Debug)]
+pub struct BpfTimes {
+    before: String,
+}
+
+impl BpfTimes {
+    /// Begins to count.
+    pub fn count() -> Result<BpfTimes> {
+        let before = fs::read_to_string(SWITCH).with_context(|| format!("Reading {SWITCH} failed"))?;
+        fs::write(SWITCH, "1").with_context(|| format!("Writing {SWITCH} failed"))?;
+        Ok(BpfTimes { before })
+    }
+}
+
+impl Drop for BpfTimes {
+    fn drop(&mut self) {
+        // it is only a little slower if this fails
+        let _ = fs::write(SWITCH, self.before.trim());
+    }
+}
+
+impl Host {
+    /// Processor time so far of all processes on this host, in application space and in the kernel on their behalf; and
+    /// of the BPF programs that they hold, while [they are counted](BpfTimes). What the kernel does with packets
+    /// between the two is in nobody's account.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let netns = self.netns.inode()?;
+        let mut programs = BTreeMap::new();
+        let mut total = 0;
+        for process in paths_in(Path::new("/proc")) {
+            // processes come and go meanwhile
+            let inside = fs::metadata(process.join("ns/net")).is_ok_and(|of| of.ino() == netns);
+            if inside {
+                total += paths_in(&process.join("task")).iter().map(|task| run_ns(task)).sum::<u64>();
+                let held = paths_in(&process.join("fdinfo"));
+                programs.extend(held.iter().filter_map(|file| program(&fs::read_to_string(file).ok()?)));
+            }
+        }
+        Ok(Duration::from_nanos(total + programs.values().sum::<u64>()))
+    }
+}
+
+fn paths_in(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// The time that a thread has been on a processor, in nanoseconds: the first number of its `schedstat`.
+fn run_ns(task: &Path) -> u64 {
+    let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default()
+}
+
+/// Number and run time of the BPF program that a file stands for, in nanoseconds, if it does (proc_pid_fdinfo(5)).
+fn program(info: &str) -> Option<(u64, u64)> {
+    let field = |name: &str| -> Option<u64> {
+        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
+    };
+    Some((field("prog_id")?, field("run_time_ns")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read() {
+        // it is counted when a thread leaves its processor
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(run_ns(Path::new("/proc/thread-self")) > 0);
+        let info = "pos:\t0\nprog_type:\t6\nprog_id:\t34\nrun_time_ns:\t1200\nrun_cnt:\t3\n";
+        assert_eq!(program(info), Some((34, 1200)));
+        assert_eq!(program("pos:\t0\nmap_id:\t3\n"), None);
+    }
+}

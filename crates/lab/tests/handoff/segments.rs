@@ -1,0 +1,286 @@
+//! Clients whose segments come in another order, with hardly any room for a reply, or end at any moment: made by hand.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use evener_core::cookie::EPOCH_S;
+use evener_lab::by_hand::{ByHand, Call, End, WINDOW};
+use evener_lab::evener::{Handoff, Offer, route};
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::wait;
+use evener_lab::web::PATTERN;
+
+use crate::farm;
+use crate::talk::{Reply, Talk, get};
+
+on_both_engines! {
+    a_body_overtakes_its_head,
+    ends_and_acknowledgments_overtake_the_request,
+    windows_of_a_few_bytes,
+    clients_leave_at_any_moment,
+    keys_change_within_a_handshake,
+}
+
+/// What the data plane decides, and what has to be asked about.
+const DECIDED: &str = "/who";
+const ASKED: &str = "/./who";
+
+/// Everything is `web1`'s.
+fn routes() -> [String; 1] {
+    [route("path = \"/*\"", &["web1"])]
+}
+
+/// The next reply, if it is whole.
+fn whole(heard: &[u8]) -> Option<Reply> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    let Ok(httparse::Status::Complete(head_len)) = response.parse(heard) else { return None };
+    let status = response.code?;
+    let of = |name: &str| {
+        let header = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+        header.map(|header| String::from_utf8_lossy(header.value).into_owned())
+    };
+    let len: usize = of("Content-Length").map_or(Some(0), |len| len.parse().ok())?;
+    let body = heard.get(head_len..head_len + len)?.to_vec();
+    Some(Reply { status, server: of("X-Server").unwrap_or_default(), body })
+}
+
+fn reply(call: &mut Call) -> Result<Reply> {
+    call.listen(|call| whole(call.heard()).is_some())?;
+    whole(call.heard()).context("no reply")
+}
+
+/// The first piece of what is uploaded is behind the head or in the same segment with it; in each case the second
+/// segment comes before the first one, and both come again.
+fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
+    let handoff = farm(engine, 2, &routes())?;
+    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let mut port = 0;
+    for family in Family::BOTH {
+        for path in ["/upload/", "/upload/./"] {
+            for cut_behind_head in [0, 300] {
+                port += 1;
+                let what = format!("{family}: {path}, cut {cut_behind_head} bytes behind the head");
+                let body = PATTERN.repeat(20);
+                let head = format!(
+                    "PUT {path}disorder{port} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
+                    body.len()
+                );
+                let bytes = [head.as_bytes(), &body].concat();
+                let (first, second) = bytes.split_at(head.len() + cut_behind_head);
+                let mut call = hand.call(port, handoff.service(family))?;
+                call.acknowledge(0)?;
+                call.say(first.len(), second)?;
+                call.say(0, first)?;
+                let reply = reply(&mut call).context(what.clone())?;
+                assert_eq!((reply.status, reply.server.as_str()), (201, "web1"), "{what}");
+                let stored = std::fs::read(handoff.farm.page(&format!("upload/disorder{port}")))?;
+                assert!(stored == body, "{what}: other bytes were stored");
+                // the connection goes on
+                call.reset(bytes.len())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What has no data in it, but belongs behind the request, comes before it.
+fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
+    let handoff = farm(engine, 2, &routes())?;
+    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let mut port = 0;
+    for family in Family::BOTH {
+        for path in [DECIDED, ASKED] {
+            for end in [true, false] {
+                port += 1;
+                let request = get("x", path);
+                let mut call = hand.call(port, handoff.service(family))?;
+                if end {
+                    call.finish(request.len())?
+                } else {
+                    call.acknowledge(request.len())?
+                }
+                call.say(0, &request)?;
+                let reply = reply(&mut call);
+                let reply = reply.with_context(|| format!("{family}: {path}, FIN: {end}"))?;
+                assert_eq!((reply.status, reply.server.as_str()), (200, "web1"), "{family}: {path}");
+                if end {
+                    call.listen(|call| call.end() == Some(End::Fin))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// So few that the service has to probe for room (RFC 9293, section 3.8.6.1), and then a little more.
+fn windows_of_a_few_bytes(engine: &str) -> Result<()> {
+    let handoff = farm(engine, 2, &routes())?;
+    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let mut port = 0;
+    for family in Family::BOTH {
+        for path in ["/2k", "/./2k"] {
+            port += 1;
+            let mut call = hand.call_with(port, handoff.service(family), 5)?;
+            call.acknowledge(0)?;
+            call.say(0, get("x", path))?;
+            for (heard, window) in [(10, 0), (10, 70), (1000, 700), (1500, WINDOW)] {
+                call.listen(|call| call.heard().len() >= heard)
+                    .with_context(|| format!("{family}: {path}, {heard} bytes"))?;
+                call.window = window;
+                call.acknowledge(get("x", path).len())?;
+            }
+            let reply = reply(&mut call).with_context(|| format!("{family}: {path}"))?;
+            assert_eq!((reply.status, reply.server.as_str()), (200, "web1"));
+            let right: Vec<u8> = PATTERN.iter().copied().cycle().take(2000).collect();
+            assert!(reply.body == right, "{family}: {path}: other bytes came");
+            call.reset(get("x", path).len())?;
+        }
+    }
+    Ok(())
+}
+
+/// When a client leaves.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// Its SYN was answered.
+    Greeted,
+    /// It has acknowledged that.
+    Open,
+    /// Some of its request was read.
+    Asking,
+    /// It has asked.
+    Asked,
+    /// Some of the reply came.
+    Answered,
+}
+
+impl Moment {
+    const ALL: [Moment; 5] = [Moment::Greeted, Moment::Open, Moment::Asking, Moment::Asked, Moment::Answered];
+}
+
+/// What a client does until that moment; how many bytes it has said.
+fn until(call: &mut Call, moment: Moment, request: &str) -> Result<usize> {
+    const SOME: usize = 12;
+    if !matches!(moment, Moment::Greeted) {
+        call.acknowledge(0)?;
+    }
+    let said = match moment {
+        Moment::Greeted | Moment::Open => "",
+        Moment::Asking => &request[..SOME],
+        Moment::Asked | Moment::Answered => request,
+    };
+    if !said.is_empty() {
+        call.say(0, said)?;
+    }
+    match moment {
+        Moment::Asking => call.listen(|call| call.acked() == SOME)?,
+        Moment::Answered => call.listen(|call| call.heard().len() > 500)?,
+        _ => {}
+    }
+    Ok(said.len())
+}
+
+/// A client's whole life. Who has asked and says no more is answered, others aren't waited for.
+fn come_and_leave(call: &mut Call, moment: Moment, end: End, request: &str) -> Result<()> {
+    let said = until(call, moment, request)?;
+    if end == End::Reset {
+        return call.reset(said);
+    }
+    call.window = WINDOW;
+    call.finish(said)?;
+    call.listen(|call| call.end().is_some())?;
+    let len = whole(call.heard()).map(|reply| reply.body.len());
+    let right = matches!(moment, Moment::Asked | Moment::Answered).then_some(2_000);
+    ensure!(len == right, "{len:?} bytes of the reply came, not {right:?}");
+    Ok(())
+}
+
+/// By FIN or RST; neither a socket nor a session stays of them.
+fn clients_leave_at_any_moment(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(2).build()?;
+    let keys = "timeouts = { closing = \"1s\" }\n".to_owned();
+    let handoff = Handoff::start(farm, Offer { keys, ..Offer::new(engine, 2, &routes()) })?;
+    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let mut calls = Vec::new();
+    for family in Family::BOTH {
+        for moment in Moment::ALL {
+            // nginx waits for nobody who has hung up: only of a short reply it is sure to send all
+            for (path, end) in
+                [("/2k", End::Fin), ("/./2k", End::Fin), ("/108k", End::Reset), ("/./108k", End::Reset)]
+            {
+                let what = || format!("{family}: {path}, {end:?} when {moment:?}");
+                let port = u16::try_from(calls.len())?;
+                let mut call = hand.call_with(port, handoff.service(family), 1_000).with_context(what)?;
+                come_and_leave(&mut call, moment, end, &get("x", path)).with_context(what)?;
+                calls.push(call);
+            }
+        }
+    }
+    for family in Family::BOTH {
+        for path in [DECIDED, ASKED] {
+            let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+            assert_eq!(talk.ask(&get("x", path))?.server, "web1", "others are served");
+        }
+    }
+    nothing_stays_of(&handoff, &mut calls)
+}
+
+fn nothing_stays_of(handoff: &Handoff, calls: &mut [Call]) -> Result<()> {
+    let clients: Vec<SocketAddr> = calls.iter().map(Call::client).collect();
+    let is_one = |client: &str| client.parse().is_ok_and(|client| clients.contains(&client));
+    let left = || -> Result<Vec<String>> {
+        calls.iter_mut().try_for_each(Call::refuse)?;
+        let sessions = handoff.evener.sessions()?.into_iter().filter(|session| is_one(&session.client));
+        let mut left: Vec<String> = sessions.map(|session| format!("{session:?}")).collect();
+        for host in handoff.farm.servers().iter().chain([handoff.farm.director()]) {
+            let sockets = host.run(&["ss", "-tnHO", "state", "connected", "sport", "=", ":80"])?;
+            let open = sockets.lines().filter(|line| !line.starts_with("TIME-WAIT"));
+            let theirs =
+                open.filter(|line| line.split_whitespace().any(|word| is_one(&word.replace("::ffff:", ""))));
+            left.extend(theirs.map(|line| format!("{}: {line}", host.name())));
+        }
+        Ok(left)
+    };
+    let left = wait::for_value(wait::LONG, left, Vec::is_empty)?;
+    ensure!(left.is_ok(), "something stays: {left:#?}");
+    Ok(())
+}
+
+/// The SYN is answered by a key, and when the client has asked there is a new one.
+fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
+    let handoff = farm(engine, 2, &routes())?;
+    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let now = || -> Result<Duration> { Ok(SystemTime::now().duration_since(UNIX_EPOCH)?) };
+    let epoch = || -> Result<u64> { Ok(now()?.as_secs() / EPOCH_S) };
+    // just before the change
+    let period = Duration::from_secs(EPOCH_S);
+    let next = period * u32::try_from(epoch()? + 1)?;
+    std::thread::sleep(next.saturating_sub(now()? + Duration::from_secs(2)));
+    let before = epoch()?;
+    let mut calls = Vec::new();
+    for family in Family::BOTH {
+        for path in [DECIDED, ASKED] {
+            calls.push((path, hand.call(calls.len() as u16, handoff.service(family))?));
+        }
+    }
+    ensure!(epoch()? == before, "the handshakes took too long");
+    while epoch()? == before {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for (path, call) in &mut calls {
+        call.acknowledge(0)?;
+        call.say(0, get("x", path))?;
+        let reply = reply(call).with_context(|| format!("{}: {path}", call.client()))?;
+        assert_eq!(reply.server, "web1", "{}: {path}", call.client());
+    }
+    // and by the new one
+    for family in Family::BOTH {
+        let mut call = hand.call(calls.len() as u16, handoff.service(family))?;
+        call.say(0, get("x", DECIDED))?;
+        assert_eq!(reply(&mut call)?.server, "web1", "{family}");
+    }
+    Ok(())
+}
