@@ -184,15 +184,18 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 static __always_inline bool answers(context *ctx, struct scratch *at, const struct handoff *handoff)
 {
 	__u64 rings = pools[at->journey.server % SERVER_SLOTS];
-	bool is_read = read_for(ctx, at, handoff);
 	__u32 ring = NO_RING;
+	bool is_read;
 
+	if (rings == ~0ULL)
+		return true;
+	is_read = read_for(ctx, at, handoff);
 	/* Behind a method comes the slash that a path begins with. */
 	if (!at->reading.paths[1])
 		return true;
 	if (is_read)
 		ring = find_ring(at, handoff->generation, handoff->complex_from, handoff->default_ring);
-	return ring < SERVICES_MAX ? rings >> ring & 1 : ring == NO_RING && rings == ~0ULL;
+	return ring < SERVICES_MAX && rings >> ring & 1;
 }
 
 /* A later segment with data. A client that wants what its connection's server has not asks again by another connection, as it must

@@ -3,7 +3,7 @@
  * What is told of decisions, where somebody wants to know: each connection that is handed over, each packet of a few
  * clients (dataplane/src/events.rs). What a packet and its sender say is noted before it is decided, since that
  * changes it. Why it met its verdict is read from the counts: a packet is counted under one reason, and beside it under
- * one of four others, and on its CPU no other packet comes between. So decisions know nothing of being told.
+ * one of a few others, and on its CPU no other packet comes between. So decisions know nothing of being told.
  */
 #ifndef EVENER_TELL_H
 #define EVENER_TELL_H
@@ -170,7 +170,7 @@ __attribute__((noinline)) int begin_told(context *ctx, struct scratch *at)
 static __always_inline bool is_beside(__u32 reason)
 {
 	return reason == REASON_TABLE_FULL || reason == REASON_NO_SESSION || reason == REASON_SECOND_CHANCE ||
-	       reason == REASON_ASKED;
+	       reason == REASON_ASKED || reason == REASON_ELSEWHERE;
 }
 
 /* Why the packet met its verdict, by what was counted since. What is sent to a server is counted to that alone. */

@@ -68,18 +68,19 @@ fn answers(
     flow: &Flow<'_>,
     server: u16,
 ) -> bool {
+    let rings = known.tables.pools.get(&server).copied().unwrap_or_default();
     let wants = TcpHeader::payload(packet.frame(), &segment.at);
-    if segment.flags & TCP_RST != 0 || segment.at.fragment.is_some() || !begins_request(wants) {
+    let is_plain = segment.flags & TCP_RST == 0 && segment.at.fragment.is_none();
+    if rings == u64::MAX || !is_plain || !begins_request(wants) {
         return true;
     }
     let found = match (read(wants), known.tables.routes.get(&flow.vip.service)) {
         (Reading::Asked(asked), Some(routes)) => routes.find(&asked),
         _ => Found::Ask,
     };
-    let rings = known.tables.pools.get(&server).copied().unwrap_or_default();
     match found {
         Found::Ring { ring, .. } => rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1,
-        Found::Ask => rings == u64::MAX,
+        Found::Ask => false,
     }
 }
 

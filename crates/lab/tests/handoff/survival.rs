@@ -71,6 +71,10 @@ fn a_killed_director_breaks_nothing(engine: &str) -> Result<()> {
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
     let server = talk.ask(&get("x", ASKED))?.server;
     let first = moved.who()?;
+    // the server answers as soon as it has the connection, the director notes so a moment later
+    wait::until("the connection has moved", || {
+        Ok(handoff.evener.sessions()?.iter().all(|session| session.server != "-"))
+    })?;
     for _ in 0..2 {
         handoff.evener.daemon().kill9()?;
         if engine == "xdp" {
