@@ -126,6 +126,11 @@ fn each_host_reads_what_is_odd(engine: &str) -> Result<()> {
             }
         }
         given(&team, 21)?;
+        let acknowledged = team.hosts.iter().map(|host| Ok(host.status()?.lccp["given"]));
+        ensure!(
+            acknowledged.sum::<Result<u64>>()? > 0,
+            "{family}: no host said that it has what it was given"
+        );
         // what is refused is refused by whom the client came to
         assert_eq!(ask(&team, 1, "GET / HTTP/1.1\r\n\r\n")?.status, 400);
         assert_eq!(team.hosts[1].status()?.asked["refused"], 1);

@@ -1,0 +1,154 @@
+//! What a daemon shows in these tests.
+
+use std::collections::BTreeMap;
+
+use evener::admin::views::{
+    AccessLog, Deciding, Dispatch, Dispatcher, Explanation, Host, Server, Service, Session, Status,
+};
+use evener::control::request::{Flow, Subject};
+
+pub fn status() -> Status {
+    let counts = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        pairs.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+    };
+    Status {
+        version: "0.1.0".into(),
+        pid: 4711,
+        uptime_seconds: 93_784,
+        engine: "xdp".into(),
+        engine_detail: "generic on eth0".into(),
+        adopted: true,
+        config: "/etc/evener/evener.toml".into(),
+        reloads: 3,
+        reloads_refused: 2,
+        reload_error: Some("evener.toml: 2 errors\nsecond line".into()),
+        sessions: 12_345,
+        sessions_max: 1_000_000,
+        session_slots: 2_097_152,
+        packets: counts(&[("forwarded", 1_234_567), ("fragment", 0), ("no_server", 7)]),
+        refused: counts(&[("own_mac", 2)]),
+        interfaces: vec!["eth0".into()],
+        peers: counts(&[("accepted", 77), ("forged", 3)]),
+        asked: counts(&[("given", 5)]),
+        access_log: AccessLog { path: Some("/var/log/evener/access.log".into()), written: 12, lost: 1 },
+        traces: 2,
+        deciding: [("kernel".to_owned(), deciding())].into(),
+        lccp: counts(&[("given", 5), ("replayed", 1)]),
+        nodes: [("192.0.2.11", "known"), ("192.0.2.12", "silent")]
+            .map(|(node, state)| (node.to_owned(), state.to_owned()))
+            .into(),
+        dispatcher: Some(Dispatcher { address: "192.0.2.3".into(), decides: false }),
+    }
+}
+
+fn deciding() -> Deciding {
+    Deciding { count: 5, seconds: 0.25, within: vec![(Some(1e-6), 3), (Some(0.1), 1), (None, 1)] }
+}
+
+pub fn services() -> Vec<Service> {
+    vec![Service {
+        name: "web".into(),
+        addresses: vec!["192.0.2.100:80".into()],
+        protocol: "tcp".into(),
+        method: "l2".into(),
+        placement: "director".into(),
+        policy: "round-robin".into(),
+        servers: 3,
+        servers_up: 1,
+        degraded: false,
+        sessions: 42,
+        connections: 400,
+        packets: 1_234_567,
+        bytes: 987_654_321,
+    }]
+}
+
+fn server(name: &str, state: &str, connections: u64) -> Server {
+    Server {
+        service: "web".into(),
+        name: name.into(),
+        address: name.into(),
+        state: state.into(),
+        reason: None,
+        weight: 1,
+        sessions: 21,
+        connections,
+        packets: 1_000,
+        bytes: 2_500_000,
+        mac: Some("02:00:00:00:00:0a".into()),
+        interface: Some("eth0".into()),
+        source: "discovered".into(),
+        local: false,
+        way: "link".into(),
+        probe_seconds: None,
+        probe_error: None,
+    }
+}
+
+pub fn servers() -> Vec<Server> {
+    vec![
+        Server { probe_seconds: Some(0.000_42), ..server("02:00:00:00:00:0a", "up", 300) },
+        Server {
+            address: "192.0.2.12".into(),
+            reason: Some("probes fail".into()),
+            probe_error: Some("no answer\x1b[2J".into()),
+            ..server("web2", "down", 100)
+        },
+        Server { weight: 0, local: true, ..server("caf\u{e9} \"1\"", "draining", 0) },
+    ]
+}
+
+pub fn hosts() -> Vec<Host> {
+    vec![Host {
+        name: "web2".into(),
+        address: "192.0.2.12".into(),
+        own: false,
+        state: "alive".into(),
+        load: 17,
+        up: vec!["web".into()],
+        draining: vec![],
+        owns: vec!["192.0.2.102".into()],
+        put_off: vec![],
+        heard_seconds: Some(0.25),
+    }]
+}
+
+pub fn sessions() -> Vec<Session> {
+    vec![Session {
+        service: "web".into(),
+        address: "192.0.2.100:80".into(),
+        client: "198.51.100.7:40000".into(),
+        server: "web2".into(),
+        state: "established".into(),
+        idle_seconds: 3,
+        expires_seconds: 897,
+    }]
+}
+
+pub fn explanation(subject: &Subject) -> Explanation {
+    let line = |flow: &Flow| format!("{} {} to {}", flow.protocol, flow.client, flow.vip);
+    let service = Some("web".to_owned());
+    match subject {
+        Subject::Flow(flow) if flow.vip.port() == 81 => {
+            Explanation { service, because: vec![line(flow)], waits: true, ..Explanation::default() }
+        }
+        Subject::Flow(flow) => Explanation {
+            service,
+            server: Some("web2".into()),
+            because: vec![line(flow), "so.".into()],
+            ..Explanation::default()
+        },
+        Subject::Request { request, flow, service: named } => Explanation {
+            service,
+            server: flow.is_some().then(|| "web2".into()),
+            because: vec![format!("{request} {named:?} {:?}", flow.as_ref().map(line))],
+            waits: flow.is_none(),
+            request: Some(Dispatch {
+                route: Some(2),
+                pattern: Some("path /img/*".into()),
+                servers: vec!["web1".into(), "web2".into()],
+                asked: false,
+            }),
+        },
+    }
+}
