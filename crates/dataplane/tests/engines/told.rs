@@ -162,7 +162,7 @@ fn every_engine_tells_the_same() {
             (Told::Forward, Reason::Forwarded, 1),
             (Told::Forward, Reason::Forwarded, 1),
             (Told::Drop, Reason::NoServer, NO_SERVER),
-            (Told::Forward, Reason::Reset, NO_SERVER),
+            (Told::Drop, Reason::CookieBad, NO_SERVER),
             (Told::Pass, Reason::NotService, NO_SERVER),
             (Told::Drop, Reason::IpOptions, NO_SERVER),
         ];
