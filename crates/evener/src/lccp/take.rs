@@ -28,8 +28,8 @@ const TAKINGS_MAX: usize = 4_096;
 /// What was done with a connection is remembered for longer than it is asked again.
 const MEMORY: Duration = Duration::from_secs(10);
 /// When a connection is looked for, in milliseconds since its segments were put into the stack or since it was looked
-/// for before.
-const LOOKS_MS: [u64; 8] = [0, 1, 2, 5, 10, 20, 40, 80];
+/// for before. A server with many connections to take may be late; who gives one waits for longer.
+const LOOKS_MS: [u64; 11] = [0, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640];
 /// Data and options of a segment that any stack takes, in bytes.
 const SEGMENT_MAX: u16 = 1_400;
 /// Who sends what a client has sent already: a station's address on no link at all.

@@ -207,7 +207,8 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     for (number, talk) in talks.iter_mut().enumerate() {
         assert_eq!(talk.ask(&get("x", "/who"))?.status, 200, "{number}");
     }
-    assert_eq!(handoff.asked("given")?, COUNT as u64 / 4);
+    // and some more, if probes came so late among all these that no server was up for a moment
+    assert!(handoff.asked("given")? >= COUNT as u64 / 4);
     drop(talks);
     let open = || -> Result<Vec<Session>> {
         let sessions = handoff.evener.sessions()?;
