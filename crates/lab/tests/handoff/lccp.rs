@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use etherparse::Ipv4Header;
-use evener_core::lccp::wire::{Addresses, TAG_LEN, seal};
+use evener_core::lccp::wire::{Addresses, Message, TAG_LEN, seal};
 use evener_core::lccp::{Body, Components, ErrorCode, Keys, Own, PROTOCOL, Receptor, Session, SocketId};
 use evener_core::peers::Secret;
 use evener_core::wire::ETHERNET_LEN;
@@ -311,25 +311,27 @@ impl Node {
     }
 
     /// What is said next, but for greetings, which are answered.
-    fn heard(&mut self) -> Result<Option<Body>> {
+    fn heard(&mut self) -> Result<Option<Message>> {
         let mut buffer = [0; 2_048];
         let Ok(len) = (&self.socket).read(&mut buffer) else { return Ok(None) };
         let received = self.session.receive(&self.keys, &buffer[IP_LEN..len]);
         received.answer.map_or(Ok(()), |answer| self.say(&answer))?;
-        Ok(received.message.map(|message| message.body))
+        Ok(received.message)
     }
 
     /// Tells the forwarder something; what it answers.
     fn tell(&mut self, body: &Body) -> Result<Body> {
-        let mut answer = None;
+        let (mut answer, mut first) = (None, None);
         wait::until("the forwarder answers", || {
             let said = self.session.send(&self.keys, Receptor::Forwarder, body.clone());
-            let (_, message) = said.context("The director isn't known any more")?;
+            let (sequence, message) = said.context("The director isn't known any more")?;
             self.say(&message)?;
-            answer = self.heard()?;
+            // what it was told before and more than once, it answers more than once
+            let first = *first.get_or_insert(sequence);
+            answer = self.heard()?.filter(|heard| heard.echo.sequence >= first);
             Ok(answer.is_some())
         })?;
-        answer.context("It said nothing")
+        Ok(answer.context("It said nothing")?.body)
     }
 }
 
