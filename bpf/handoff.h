@@ -198,8 +198,9 @@ static __always_inline bool answers(context *ctx, struct scratch *at, const stru
 	return ring < SERVICES_MAX && rings >> ring & 1;
 }
 
-/* A later segment with data. A client that wants what its connection's server has not asks again by another connection, as it must
- * wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out by itself. */
+/* A later segment with data. A client that wants what its connection's server has not asks again by another
+ * connection, as it must wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out by
+ * itself. */
 __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 {
 	struct found found = {};

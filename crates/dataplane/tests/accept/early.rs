@@ -8,13 +8,13 @@ use evener_dataplane::server::{Places, Reason};
 
 use crate::hosts::{NEVER, SOON};
 use crate::skipped;
-use crate::world::{FAMILIES, PORT, REQUEST, accept, listen, on_a_server, read};
+use crate::world::{FAMILIES, PORT, REQUEST, World, accept, listen, on_a_server, read};
 
 /// How long a reset waits, and some more.
 const PATIENCE: Duration = Duration::from_millis(3_100);
 
-#[test]
-fn what_overtakes_the_first_segment_is_not_reset() {
+/// Does `work` on a server that resets nothing at once.
+fn on_a_patient_server(work: impl FnOnce(&mut World) + Send) {
     if skipped() {
         return;
     }
@@ -22,6 +22,13 @@ fn what_overtakes_the_first_segment_is_not_reset() {
         let at = [world.ifindex];
         let places = Places { accept: at.into(), answers: at.into(), ..Places::default() };
         world.server.apply(&world.tables(Some(PORT)), &places).unwrap();
+        work(world);
+    });
+}
+
+#[test]
+fn what_overtakes_the_first_segment_is_not_reset() {
+    on_a_patient_server(|world| {
         let end = 1 + REQUEST.len() as u32;
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
@@ -46,13 +53,7 @@ fn what_overtakes_the_first_segment_is_not_reset() {
 
 #[test]
 fn what_belongs_to_nothing_is_reset_once_it_comes_again() {
-    if skipped() {
-        return;
-    }
-    on_a_server(Some(PORT), |world| {
-        let at = [world.ifindex];
-        let places = Places { accept: at.into(), answers: at.into(), ..Places::default() };
-        world.server.apply(&world.tables(Some(PORT)), &places).unwrap();
+    on_a_patient_server(|world| {
         let listeners = FAMILIES.map(|v6| listen(v6, PORT));
         let stray = |v6| {
             let call = world.call(v6, 40_000);

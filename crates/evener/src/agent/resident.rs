@@ -67,7 +67,7 @@ impl Resident {
     /// What was refused first; the rest is done.
     pub(crate) async fn fulfil(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
         self.listen(config)?;
-        if let Some(speaker) = self.reader.as_ref().and_then(|reader| reader.speaker.as_ref()) {
+        if let Some(speaker) = self.speaker() {
             speaker.follow(config, network);
         }
         let ears = self.ears.iter().map(|(address, ear)| (*address, ear.port)).collect();
@@ -105,7 +105,7 @@ impl Resident {
 
     /// Who speaks with other nodes here, where connections are handed over.
     pub(crate) fn speaker(&self) -> Option<&Speaker> {
-        self.reader.as_ref()?.speaker.as_ref()
+        self.reader.as_ref().map(|reader| &reader.speaker)
     }
 
     /// The same from time to time: interfaces come and go, and so may what was placed on them.

@@ -14,19 +14,14 @@ use evener_core::peers::Secret;
 use evener_core::select::select;
 use evener_core::sessions::{SessionKey, State, Value};
 use evener_core::tables::{NO_SERVER, Vip, VipKey};
-use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Mac};
 use evener_dataplane::link::{EtherType, LinkSocket};
-use zerocopy::IntoBytes;
-use zerocopy::byteorder::network_endian::U16;
 
 use super::RESTART;
 use super::director::Director;
 use crate::config::Config;
-use crate::handoff::{Chosen, Ends, Question, Wanted};
+use crate::handoff::{Chosen, Ends, FROM_HERE, LOOPBACK, Question, Wanted, framed};
 use crate::secret;
 
-/// Who sends what a client has sent already: a station's address on no link at all.
-const FROM_HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 /// Attempts to change a session that packets change at the same time.
 const ATTEMPTS: usize = 8;
 
@@ -221,10 +216,7 @@ impl Director {
     /// Sends a client's IP packet where the data plane would. One that can't be sent is lost, as any may be.
     fn send_on(&mut self, packet: &[u8]) {
         let Some((&ingress, &own)) = self.interfaces.iter().next() else { return };
-        let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
-        let ethertype = U16::new(if v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 });
-        let ethernet = Ethernet { dst: own, src: FROM_HERE, ethertype };
-        let mut buffer = [&[0; HEADROOM][..], ethernet.as_bytes(), packet].concat();
+        let mut buffer = [&[0; HEADROOM][..], &framed(own, packet)].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, ingress);
         let (memory, now) = (self.engine.memory(), self.engine.now());
         let decision = decide(&self.plan.tables, &memory, &mut packet, now);
@@ -233,7 +225,7 @@ impl Director {
             (Verdict::Forward { ifindex }, _) => Some(ifindex),
             // Up this host's own stack, which makes connections of what comes by the loopback interface too.
             (Verdict::Pass, Reason::Local) => {
-                packet.readdress(FROM_HERE, Mac::default());
+                packet.readdress(FROM_HERE, LOOPBACK);
                 loopback.map(|(ifindex, _)| *ifindex)
             }
             _ => None,

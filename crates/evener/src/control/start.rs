@@ -275,7 +275,7 @@ fn reader(
     network: &Network,
 ) -> io::Result<(Reader, Secret)> {
     let speaker = Speaker::start(secret.clone(), part, network, Some(asked.clone()))?;
-    Ok((Reader::new(asked, Arc::clone(recorder)).with_speaker(Some(speaker)), secret))
+    Ok((Reader::new(asked, Arc::clone(recorder), speaker), secret))
 }
 
 /// Opens the ears for other hosts.

@@ -108,16 +108,11 @@ async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wan
     let (text, is_hello) = (wanted.text(), wanted.is_hello());
     let route = reader.recorder.route(ends.service, &wanted.asked());
     let (answer_to, chosen) = oneshot::channel();
-    let advice = match &reader.speaker {
-        Some(speaker) => speaker.dispatch(&ends, &wanted).await,
-        None => None,
-    };
+    let advice = reader.speaker.dispatch(&ends, &wanted).await;
     let asked = reader.questions.send(Question::Choose { ends, wanted, advice, answer: answer_to }).await;
     let chosen = if asked.is_ok() { chosen.await.ok().flatten() } else { None };
-    if let Some(speaker) =
-        reader.speaker.as_ref().filter(|_| advice.is_some() && !chosen.is_some_and(|c| c.advised))
-    {
-        speaker.disbelieve();
+    if advice.is_some() && !chosen.is_some_and(|chosen| chosen.advised) {
+        reader.speaker.disbelieve();
     }
     let Some(chosen) = chosen else {
         let status = (!is_hello).then_some(503);
@@ -164,10 +159,7 @@ async fn give(
             };
         }
     };
-    let told = match &reader.speaker {
-        Some(speaker) => speaker.give(chosen.own.ip(), &saved).await,
-        None => Given::Unspoken,
-    };
+    let told = reader.speaker.give(chosen.own.ip(), &saved).await;
     if told != Given::Refused {
         // Where nobody says that the server has it, its segments go there as they did here: they make no second socket.
         let is_there = told == Given::Taken;

@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Mac};
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
+use zerocopy::IntoBytes;
 
 use crate::lccp::Speaker;
 pub(crate) use head::{Judged, Refusal, Wanted, judge};
@@ -26,6 +28,10 @@ use crate::record::{Mechanism, Recorder};
 const CLIENTS_MAX: usize = 4_096;
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
+/// Who sends what a client has sent already: a station's address on no link at all.
+pub(crate) const FROM_HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// The loopback interface's own.
+pub(crate) const LOOPBACK: Mac = Mac([0; 6]);
 /// How long a client may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -126,19 +132,18 @@ pub(crate) struct Reader {
     room: Arc<Semaphore>,
     recorder: Arc<Recorder>,
     /// By whom other nodes are spoken with.
-    pub(crate) speaker: Option<Speaker>,
+    pub(crate) speaker: Speaker,
 }
 
 impl Reader {
     /// Whatever is read is told to the recorder.
-    pub(crate) fn new(questions: mpsc::Sender<Question>, recorder: Arc<Recorder>) -> Reader {
+    pub(crate) fn new(
+        questions: mpsc::Sender<Question>,
+        recorder: Arc<Recorder>,
+        speaker: Speaker,
+    ) -> Reader {
         let room = Arc::new(Semaphore::new(CLIENTS_MAX));
-        Reader { questions, outcomes: Arc::default(), room, recorder, speaker: None }
-    }
-
-    /// The same where this host speaks with other nodes.
-    pub(crate) fn with_speaker(self, speaker: Option<Speaker>) -> Reader {
-        Reader { speaker, ..self }
+        Reader { questions, outcomes: Arc::default(), room, recorder, speaker }
     }
 }
 
@@ -203,6 +208,13 @@ async fn listen(listener: TcpListener, reader: Reader) {
 /// Has the connection end without a word once it is dropped.
 fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// A client's IP packet in a frame, to be sent once more.
+pub(crate) fn framed(to: Mac, packet: &[u8]) -> Vec<u8> {
+    let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+    let ethertype = if v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+    [Ethernet { dst: to, src: FROM_HERE, ethertype: ethertype.into() }.as_bytes(), packet].concat()
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

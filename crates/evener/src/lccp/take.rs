@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 
 use evener_core::lccp::wire::Message;
 use evener_core::lccp::{Assembly, Body, ErrorCode, Piece, Receptor, SocketId, TcpState};
-use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Mac};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::repair::{self, Saved};
-use zerocopy::IntoBytes;
 
 use super::diag::{self, Found};
 use super::state::saved;
 use super::{Shared, Way};
+use crate::handoff::{LOOPBACK, framed};
 use crate::network::Network;
 
 /// The most bytes of a client that were read before somebody was found for it: twice what a director reads.
@@ -32,10 +31,6 @@ const MEMORY: Duration = Duration::from_secs(10);
 const LOOKS_MS: [u64; 11] = [0, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640];
 /// Data and options of a segment that any stack takes, in bytes.
 const SEGMENT_MAX: u16 = 1_400;
-/// Who sends what a client has sent already: a station's address on no link at all.
-const FROM_HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// The loopback interface's own.
-const LOOPBACK: Mac = Mac([0; 6]);
 
 /// Where connections are taken.
 pub(super) struct Taker {
@@ -102,10 +97,7 @@ impl Taker {
     /// Puts the client's segments into this host's stack, as if they came in by the loopback interface.
     fn put_in(&self, saved: &Saved) {
         for packet in repair::replay(saved, SEGMENT_MAX) {
-            let v6 = saved.client.is_ipv6();
-            let ethertype = if v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
-            let ethernet = Ethernet { dst: LOOPBACK, src: FROM_HERE, ethertype: ethertype.into() };
-            if let Err(error) = self.stack.send(&[ethernet.as_bytes(), &packet].concat()) {
+            if let Err(error) = self.stack.send(&framed(LOOPBACK, &packet)) {
                 tracing::debug!(%error, "a segment of a connection was not put in");
             }
         }
