@@ -49,9 +49,8 @@
 /* core/src/fragments.rs */
 #define FRAGMENT_LIFETIME_MS 5000
 #define FRAGMENTS_MAX 8192
-/* The longest frame that waits for its packet's first fragment, and bytes of such frames on their way to
- * application space. */
 #define HELD_FRAME_MAX 2048
+/* Bytes of frames that wait for their packets' first fragments, on their way to application space. */
 #define HELD_BYTES (1 << 20)
 
 /* dataplane/src/events.rs */

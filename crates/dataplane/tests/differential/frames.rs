@@ -278,6 +278,20 @@ pub fn fragment(v6: bool, service: u8, client: u8, first: bool) -> Vec<u8> {
     link(ip(numbered(v6, client), vip(v6, service), &body, (1000, 80), 64))
 }
 
+/// The last fragment of a UDP packet, in a frame of so many bytes.
+pub fn later(v6: bool, service: u8, len: usize) -> Vec<u8> {
+    let payload = len - 14 - if v6 { 40 + 8 } else { 20 };
+    let body = Body {
+        udp: true,
+        flags: 0,
+        payload,
+        unsummed: false,
+        fragment: Some((9, false, 1)),
+        extensions: Vec::new(),
+    };
+    link(ip(numbered(v6, 1), vip(v6, service), &body, (1000, 80), 64))
+}
+
 fn numbered(v6: bool, client: u8) -> IpAddr {
     if v6 { format!("2001:db8:c1::{client}").parse().unwrap() } else { [203, 0, 111, client].into() }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use evener_core::arrival::PASSED;
 use evener_core::cookie::Keys;
 use evener_core::decide::{Decision, Memory, Reason, Verdict};
-use evener_core::fragments::Track;
+use evener_core::fragments::{Track, WAITING_FRAME_MAX};
 use evener_core::sessions::{Seed, Session};
 use evener_core::tables::{Delta, Tables};
 use evener_dataplane::events::Events;
@@ -298,6 +298,22 @@ fn a_later_fragment_goes_no_further_than_it_may_alike() {
         }
         assert_eq!(core.reasons, c.counted().0);
         assert!(core.reasons[&Reason::Local] > 2 * 80, "what was passed on stays here: {:?}", core.reasons);
+    }
+}
+
+#[test]
+fn a_later_fragment_too_long_to_wait_is_lost_alike() {
+    for hook in HOOKS {
+        let Some(c) = Kernel::start(hook) else { return };
+        let mut core = Core::new();
+        let lengths =
+            [(WAITING_FRAME_MAX, Reason::FragmentHeld), (WAITING_FRAME_MAX + 1, Reason::FragmentLost)];
+        for (v6, (len, reason)) in [false, true].into_iter().flat_map(|v6| lengths.map(|length| (v6, length)))
+        {
+            let (decision, _) = meet(&mut core, &c, &frames::later(v6, world::L2[0], len)).unwrap().unwrap();
+            assert_eq!(decision.reason, reason, "{len} bytes");
+        }
+        assert_eq!(core.reasons, c.counted().0);
     }
 }
 
