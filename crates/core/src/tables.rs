@@ -109,6 +109,8 @@ pub enum Later {
     Stay = 0,
     /// The connection is reset, and the client asks again by another (RFC 9112, section 9.3.1).
     Close = 1,
+    /// The connection is taken from its server, read here, and given to another one; the client notices nothing.
+    Rehandoff = 2,
 }
 
 /// The weighted tables that a service's servers are picked from. All entries are server slots.

@@ -73,12 +73,21 @@ pub trait Engine: Send {
     /// When there is a reader already, or the kernel refuses.
     fn events(&mut self) -> Result<Box<dyn Events>, EngineError>;
 
+    /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]): whole, as they
+    /// were on the wire, with the number of the interface that they came in by. Until then they are lost, and come again.
+    ///
+    /// [`Later::Rehandoff`]: evener_core::tables::Later::Rehandoff
+    fn moves(&mut self, mover: Mover);
+
     /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its daemon.
     ///
     /// # Errors
     /// When something could not be taken back; the rest was.
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError>;
 }
+
+/// Who takes what is to be moved. It is called by the engine's own threads and must not wait.
+pub type Mover = Arc<dyn Fn(u32, &[u8]) + Send + Sync>;
 
 /// Totals since the engine first started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

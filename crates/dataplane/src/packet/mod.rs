@@ -33,7 +33,7 @@ use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use crate::events::{Events, Watch};
 use crate::routes::HostRoutes;
-use crate::{Counters, Engine, EngineError};
+use crate::{Counters, Engine, EngineError, Mover};
 use fragments::FirstFragments;
 use guard::Guard;
 use store::Store;
@@ -177,6 +177,8 @@ impl Engine for PacketEngine {
         }
         Ok(())
     }
+
+    fn moves(&mut self, _mover: Mover) {}
 
     fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
         watch.check()?;

@@ -6,6 +6,7 @@
 //! adopts what runs.
 
 mod attach;
+mod connections;
 mod handoff;
 mod program;
 mod reason;
@@ -27,6 +28,7 @@ use attach::Link;
 use program::Program;
 
 pub use attach::Hook;
+pub use connections::{Connections, Idle, Look};
 pub use handoff::{Missing, handoff_support};
 pub use reason::Reason;
 
@@ -55,6 +57,8 @@ pub struct Offer {
     /// The same of the connections that are to be read here before it is known who serves them, where this host may serve
     /// others itself: their frames' source says so ([`evener_core::arrival::ASKED`]).
     pub ear: Option<u16>,
+    /// Whether the turns of request and answer are followed, by which it is known when a connection is at rest.
+    pub turns: bool,
 }
 
 /// Where the programs shall run.
@@ -297,6 +301,14 @@ impl Server {
     /// When the kernel refuses.
     pub fn set_cookie_keys(&self, keys: &[Seed; KEYS]) -> Result<(), ServerError> {
         self.program.write_keys(keys)
+    }
+
+    /// The connections that the programs know of.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn connections(&self) -> Result<Connections, ServerError> {
+        Ok(Connections {})
     }
 
     /// Where the programs run.

@@ -27,7 +27,7 @@ use evener_core::tables::{Delta, Tables};
 use nix::net::if_::if_indextoname;
 
 use crate::events::{Events, Watch};
-use crate::{Counters, Engine, EngineError};
+use crate::{Counters, Engine, EngineError, Mover};
 use attach::Link;
 use held::HeldFrames;
 use program::{Program, Size};
@@ -312,6 +312,8 @@ impl Engine for XdpEngine {
         }
         self.program.reset_server(slot)
     }
+
+    fn moves(&mut self, _mover: Mover) {}
 
     fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
         watch.check()?;

@@ -12,8 +12,8 @@ use super::{defaults, values};
 
 const METHODS: [(&str, Method); 4] =
     [("l2", Method::L2), ("nat", Method::Nat), ("tunnel", Method::Tunnel), ("handoff", Method::Handoff)];
-const LATER_REQUESTS: [(&str, Later); 2] = [("stay", Later::Stay), ("close", Later::Close)];
-const LATER_REQUESTS_LATER: [&str; 1] = ["rehandoff"];
+const LATER_REQUESTS: [(&str, Later); 3] =
+    [("stay", Later::Stay), ("close", Later::Close), ("rehandoff", Later::Rehandoff)];
 const METHODS_LATER: [&str; 2] = ["redirect", "dns"];
 const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
     [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
@@ -49,11 +49,7 @@ impl Reach {
             ),
             tunnel_mtu: section.get("mtu", values::count(defaults::TUNNEL_MTU)).map(Spanned::into_inner),
             clamp_mss: section.or("clamp_mss", values::flag, true),
-            later_requests: section.or(
-                "later_requests",
-                values::choice(&LATER_REQUESTS, &LATER_REQUESTS_LATER),
-                Later::Stay,
-            ),
+            later_requests: section.or("later_requests", values::choice(&LATER_REQUESTS, &[]), Later::Stay),
         };
         reach.only_with(section, &[Method::Nat], &["source_nat"]);
         reach.only_with(section, &[Method::Handoff], &["later_requests"]);

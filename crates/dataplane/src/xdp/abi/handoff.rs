@@ -56,7 +56,8 @@ pub(in crate::xdp) fn handoff(
 pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, InForce)> {
     let place: c::handoff = from_words(place)?;
     let in_force = InForce { generation: place.generation, ring_halves: place.ring_halves };
-    let later = if place.later == Later::Stay as u32 { Later::Stay } else { Later::Close };
+    let all = [Later::Stay, Later::Close, Later::Rehandoff];
+    let later = all.into_iter().find(|later| *later as u32 == place.later).unwrap_or_default();
     (place.mss != 0).then_some((Handoff { mss: place.mss, asker: place.asker, later }, in_force))
 }
 
