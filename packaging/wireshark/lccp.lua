@@ -26,6 +26,8 @@ local COMMANDS = {
     [8] = "forward-ack",
     [9] = "close",
     [10] = "error",
+    [11] = "release",
+    [12] = "released",
 }
 
 local ERRORS = {
@@ -33,6 +35,7 @@ local ERRORS = {
     [2] = "no-room",
     [3] = "not-restored",
     [4] = "unknown",
+    [5] = "busy",
 }
 
 local lccp = Proto("lccp", "Light-weight Cluster Control Protocol")
@@ -203,6 +206,8 @@ local SAYS = {
     [6] = function(tree, data) tree:add(f.missing, data) end,
     [7] = function(_, _, information) add_server(information.tree, information.range) end,
     [10] = function(tree, data) tree:add(f.error, data) end,
+    [11] = function(_, _, information) add_state(information.tree, information.range) end,
+    [12] = function(_, _, information) add_state(information.tree, information.range) end,
 }
 
 -- The tree of the Socket ID, and for the packet list how the client is written.

@@ -76,12 +76,19 @@ pub enum ErrorCode {
     NotRestored = 3,
     /// Nothing is known of the connection.
     Unknown = 4,
+    /// The connection is at work, and may rest later.
+    Busy = 5,
 }
 
 impl ErrorCode {
     /// Every one.
-    pub const ALL: [ErrorCode; 4] =
-        [ErrorCode::NoServer, ErrorCode::NoRoom, ErrorCode::NotRestored, ErrorCode::Unknown];
+    pub const ALL: [ErrorCode; 5] = [
+        ErrorCode::NoServer,
+        ErrorCode::NoRoom,
+        ErrorCode::NotRestored,
+        ErrorCode::Unknown,
+        ErrorCode::Busy,
+    ];
 
     fn of_number(number: u32) -> Option<ErrorCode> {
         ErrorCode::ALL.into_iter().find(|code| *code as u32 == number)
@@ -191,6 +198,22 @@ pub enum Body {
         /// Which connection.
         socket: SocketId,
     },
+    /// Let this connection go, if it rests where the client's next segment begins.
+    Release {
+        /// Which connection.
+        socket: SocketId,
+        /// Sequence number of that segment.
+        rcv_nxt: u32,
+        /// What it acknowledges.
+        snd_nxt: u32,
+    },
+    /// It is no more here; this is where it was.
+    Released {
+        /// Which connection.
+        socket: SocketId,
+        /// Its state, with empty queues.
+        state: TcpState,
+    },
     /// What was asked for is not done.
     Error {
         /// Which connection it was about, if about one.
@@ -212,6 +235,8 @@ mod command {
     pub(super) const FORWARD_ACK: u32 = 8;
     pub(super) const CLOSE: u32 = 9;
     pub(super) const ERROR: u32 = 10;
+    pub(super) const RELEASE: u32 = 11;
+    pub(super) const RELEASED: u32 = 12;
 }
 
 /// A body, as the header's fields have it.
@@ -244,7 +269,9 @@ impl Body {
             | Body::HandoffAck { socket, .. }
             | Body::Forward { socket, .. }
             | Body::ForwardAck { socket }
-            | Body::Close { socket } => Some(*socket),
+            | Body::Close { socket }
+            | Body::Release { socket, .. }
+            | Body::Released { socket, .. } => Some(*socket),
             Body::Error { socket, .. } => *socket,
         }
     }
@@ -282,6 +309,14 @@ impl Body {
             }
             Body::ForwardAck { .. } => Fields { command: command::FORWARD_ACK, ..fields },
             Body::Close { .. } => Fields { command: command::CLOSE, ..fields },
+            Body::Release { rcv_nxt, snd_nxt, .. } => {
+                let (rcv_nxt, snd_nxt) = (*rcv_nxt, *snd_nxt);
+                let state = TcpState { rcv_nxt, snd_una: snd_nxt, snd_nxt, ..TcpState::default() };
+                Fields { command: command::RELEASE, subject: state.bytes(), ..fields }
+            }
+            Body::Released { state, .. } => {
+                Fields { command: command::RELEASED, subject: state.bytes(), ..fields }
+            }
             Body::Error { code, .. } => Fields { command: command::ERROR, data: *code as u32, ..fields },
         }
     }
@@ -311,6 +346,15 @@ impl Fields {
             command::FORWARD => Body::Forward { socket: self.socket?, server: server(self.subject)? },
             command::FORWARD_ACK => Body::ForwardAck { socket: self.socket? },
             command::CLOSE => Body::Close { socket: self.socket? },
+            command::RELEASE => {
+                let TcpState { rcv_nxt, snd_nxt, .. } = TcpState::of_bytes(self.subject);
+                Body::Release { socket: self.socket?, rcv_nxt, snd_nxt }
+            }
+            command::RELEASED => {
+                let state = TcpState::of_bytes(self.subject);
+                let rests = state.is_sound() && state.queued_len() == 0;
+                Body::Released { socket: self.socket.filter(|_| rests)?, state }
+            }
             command::ERROR => Body::Error { socket: self.socket, code: ErrorCode::of_number(self.data)? },
             _ => return None,
         })

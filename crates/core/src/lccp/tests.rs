@@ -62,6 +62,11 @@ fn state() -> TcpState {
     }
 }
 
+/// The same with nothing on its way.
+fn at_rest() -> TcpState {
+    TcpState { rcv_nxt: 5_000, receive_len: 0, ..state() }
+}
+
 fn message(receptor: Receptor, body: Body) -> Message {
     Message {
         numbers: Numbers { incarnation: 0x1111_2222_3333_4444, sequence: 7 },
@@ -89,6 +94,8 @@ fn samples(ipv6: bool) -> Vec<Message> {
         message(Receptor::Forwarder, Body::Forward { socket, server }),
         message(Receptor::Distributor, Body::ForwardAck { socket }),
         message(Receptor::Forwarder, Body::Close { socket }),
+        message(Receptor::Distributor, Body::Release { socket, rcv_nxt: 5_000, snd_nxt: 1_000 }),
+        message(Receptor::Distributor, Body::Released { socket, state: at_rest() }),
         error(Some(socket)),
         error(None),
     ]

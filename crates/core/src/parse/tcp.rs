@@ -1,4 +1,4 @@
-//! What a TCP header says beyond ports and control bits; only handshakes need it.
+//! What a TCP header says beyond ports and control bits; only handshakes and connections that move need it.
 
 use zerocopy::FromBytes;
 
@@ -24,11 +24,13 @@ pub struct TcpHeader {
     pub acknowledgment: u32,
     /// Control bits.
     pub flags: u8,
+    /// How much the sender takes, not scaled.
+    pub window: u16,
     /// What options it has.
     pub options: TcpOptions,
 }
 
-/// The options that matter to a handshake. One that is malformed ends the reading, as it does everywhere.
+/// The options that matter to a handshake, or to a connection that moves. One that is malformed ends the reading, as it does everywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
     /// The largest segment that the sender takes, in bytes.
@@ -39,6 +41,8 @@ pub struct TcpOptions {
     pub sack: bool,
     /// The sender's clock.
     pub timestamp: Option<u32>,
+    /// The other side's clock, as the sender has heard it last; beside its own.
+    pub timestamp_echo: Option<u32>,
 }
 
 impl TcpHeader {
@@ -51,6 +55,7 @@ impl TcpHeader {
             sequence: tcp.seq.get(),
             acknowledgment: tcp.ack.get(),
             flags: tcp.flags,
+            window: tcp.window.get(),
             options: TcpOptions::read(options),
         })
     }
@@ -89,8 +94,9 @@ impl TcpOptions {
                 (option::MSS, &[high, low]) => found.mss = Some(u16::from_be_bytes([high, low])),
                 (option::WINDOW_SCALE, &[scale]) => found.window_scale = Some(scale),
                 (option::SACK_PERMITTED, []) => found.sack = true,
-                (option::TIMESTAMP, &[a, b, c, d, ..]) if len == 10 => {
+                (option::TIMESTAMP, &[a, b, c, d, e, f, g, h]) => {
                     found.timestamp = Some(u32::from_be_bytes([a, b, c, d]));
+                    found.timestamp_echo = Some(u32::from_be_bytes([e, f, g, h]));
                 }
                 _ => {}
             }
@@ -110,11 +116,16 @@ mod tests {
 
     #[test]
     fn options_in_any_order() {
-        let linux = [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 1, 0, 0, 0, 0, 0, 1, 3, 3, 7];
-        let expected =
-            TcpOptions { mss: Some(1460), window_scale: Some(7), sack: true, timestamp: Some(256) };
+        let linux = [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 1, 0, 0, 0, 2, 0, 1, 3, 3, 7];
+        let expected = TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack: true,
+            timestamp: Some(256),
+            timestamp_echo: Some(512),
+        };
         assert_eq!(read(&linux), expected);
-        let other = [3, 3, 7, 1, 8, 10, 0, 0, 1, 0, 0, 0, 0, 0, 4, 2, 2, 4, 5, 180, 0, 9];
+        let other = [3, 3, 7, 1, 8, 10, 0, 0, 1, 0, 0, 0, 2, 0, 4, 2, 2, 4, 5, 180, 0, 9];
         assert_eq!(read(&other), expected);
     }
 

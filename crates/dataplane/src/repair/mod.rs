@@ -22,7 +22,7 @@ mod save;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 
-pub use replay::replay;
+pub use replay::{replay, reset};
 pub use restore::restore;
 pub use save::save;
 

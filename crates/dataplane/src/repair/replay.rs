@@ -1,9 +1,9 @@
 //! The client's segments again, for a server that makes its own socket of them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use evener_core::checksum;
-use evener_core::wire::{IPV4_DONT_FRAGMENT, Ipv4, TCP_ACK, Tcp, protocol};
+use evener_core::wire::{IPV4_DONT_FRAGMENT, Ipv4, TCP_ACK, TCP_RST, Tcp, protocol};
 use zerocopy::IntoBytes;
 
 use super::Saved;
@@ -35,10 +35,27 @@ pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
     while let Some(payload) = chunks.next() {
         let push = if chunks.peek().is_none() { TCP_PSH } else { 0 };
         let header = header(saved, sequence, TCP_ACK | push, options.len());
-        packets.push(packet(saved, [header.as_bytes(), &options, payload].concat()));
+        packets.push(packet(saved.client, saved.service, [header.as_bytes(), &options, payload].concat()));
         sequence = sequence.wrapping_add(payload.len() as u32);
     }
     packets
+}
+
+/// A packet by which the client would end a connection at once, `sequence` being the number that its host expects next
+/// (RFC 9293, section 3.5.3).
+pub fn reset(client: SocketAddr, service: SocketAddr, sequence: u32) -> Vec<u8> {
+    let header = Tcp {
+        src_port: client.port().into(),
+        dst_port: service.port().into(),
+        seq: sequence.into(),
+        ack: 0.into(),
+        data_offset: (TCP_LEN * 4) as u8,
+        flags: TCP_RST,
+        window: 0.into(),
+        checksum: 0.into(),
+        urgent: 0.into(),
+    };
+    packet(client, service, header.as_bytes().to_vec())
 }
 
 fn options(saved: &Saved) -> Vec<u8> {
@@ -64,8 +81,8 @@ fn header(saved: &Saved, sequence: u32, flags: u8, options_len: usize) -> Tcp {
 }
 
 /// The segment in a packet from the client, both checksums right.
-fn packet(saved: &Saved, mut segment: Vec<u8>) -> Vec<u8> {
-    let (src, dst) = (saved.client.ip(), saved.service.ip());
+fn packet(client: SocketAddr, service: SocketAddr, mut segment: Vec<u8>) -> Vec<u8> {
+    let (src, dst) = (client.ip(), service.ip());
     // The pseudo-header: addresses, protocol, length (RFC 9293, section 3.1; RFC 8200, section 8.1).
     let fields = [segment.len() as u32, protocol::TCP.into()].map(u32::to_be_bytes).concat();
     let sum = checksum::add(0, &[octets(src), octets(dst), fields].concat());
@@ -113,8 +130,6 @@ fn ipv6(payload_len: usize) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
-    use std::net::SocketAddr;
-
     use evener_core::wire::Ipv6;
     use zerocopy::FromBytes;
 
@@ -202,6 +217,18 @@ mod tests {
             let packets = replay(&saved(v6, None, 100_000), u16::MAX);
             assert_eq!(packets.len(), 2);
             assert!(packets.iter().all(|packet| read(packet).2));
+        }
+    }
+
+    #[test]
+    fn a_reset_is_where_it_is_expected() {
+        for v6 in [false, true] {
+            let Saved { client, service, .. } = saved(v6, None, 0);
+            let packet = reset(client, service, 1000);
+            let (tcp, rest, whole) = read(&packet);
+            assert!(whole && rest.is_empty());
+            assert_eq!((tcp.src_port.get(), tcp.dst_port.get()), (40_000, 80));
+            assert_eq!((tcp.seq.get(), tcp.flags), (1000, TCP_RST));
         }
     }
 

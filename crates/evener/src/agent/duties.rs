@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use evener_core::farm::{Encapsulation, Method, Protocol, Server, Service};
-use evener_core::tables::VipKey;
+use evener_core::tables::{Later, VipKey};
 use evener_dataplane::server::{Hook, Offer, Places, Tables};
 use serde::{Deserialize, Serialize};
 
@@ -354,6 +354,7 @@ fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tabl
             let only_reads = ear.filter(|_| role.own.is_empty());
             let offer = tables.services.entry(key).or_default();
             (offer.listener, offer.ear) = (Some(only_reads.unwrap_or(vip.port())), ear);
+            offer.turns = only_reads.is_none() && role.service.later_requests == Later::Rehandoff;
         }
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;

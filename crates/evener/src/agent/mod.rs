@@ -194,6 +194,9 @@ impl Agent {
         }
         if let Some(speaker) = &self.speaker {
             speaker.follow(&self.config, network);
+            if let Some(connections) = self.site.connections() {
+                speaker.look_at(connections);
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use evener_core::peers::Secret;
 use evener_dataplane::EngineError;
-use evener_dataplane::server::{self, Hook, Server, ServerError};
+use evener_dataplane::server::{self, Connections, Hook, Server, ServerError};
 use futures_util::TryStreamExt;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
@@ -108,6 +108,12 @@ impl Site {
         }
         self.fulfil(&Duties::default(), network).await?;
         self.state.remove().map_err(PlaceError::State)
+    }
+
+    /// What the programs know of connections, while they run.
+    pub(super) fn connections(&self) -> Option<Connections> {
+        let known = self.server.as_ref()?.connections();
+        known.map_err(|error| tracing::warn!("{error}: connections in the middle of their life are not taken")).ok()
     }
 
     fn run_programs(&mut self, duties: &Duties) -> Result<(), PlaceError> {

@@ -14,7 +14,7 @@ use super::place::{self, Site};
 use super::state::Lock;
 use super::{AgentError, Trouble, network_now, take_over};
 use crate::config::Config;
-use crate::handoff::{Ear, Outcomes, Reader};
+use crate::handoff::{Ear, Move, Outcomes, Reader, rehandoff};
 use crate::lccp::Speaker;
 use crate::network::Network;
 
@@ -75,7 +75,11 @@ impl Resident {
         let host = place::host(Some(self.hook)).await;
         let sources: Vec<_> = config.tunnel_sources().into_iter().collect();
         let duties = duties::duties(&roles, &sources, network, &host).map_err(AgentError::Role)?;
-        Ok(self.site.fulfil(&duties, network).await?)
+        let done = self.site.fulfil(&duties, network).await;
+        if let Some((speaker, connections)) = self.speaker().zip(self.site.connections()) {
+            speaker.look_at(connections);
+        }
+        Ok(done?)
     }
 
     /// Opens an ear for every address of services whose connections are handed over.
@@ -101,6 +105,13 @@ impl Resident {
     /// What became of connections that were read here.
     pub(crate) fn outcomes(&self) -> Option<&Outcomes> {
         self.reader.as_ref().map(|reader| &*reader.outcomes)
+    }
+
+    /// Has a connection leave its server.
+    pub(crate) fn rehandoff(&self, moving: Move) {
+        if let Some(reader) = &self.reader {
+            tokio::spawn(rehandoff(moving, reader.clone()));
+        }
     }
 
     /// Who speaks with other nodes here, where connections are handed over.

@@ -104,10 +104,16 @@ impl Director {
                     self.note(&ends, &vip, asker);
                 }
             }
+            Question::Return { ends, server } => {
+                if let Some(vip) = self.vip_of(&ends) {
+                    self.note(&ends, &vip, server);
+                }
+            }
+            Question::End { held } => self.end(held),
         }
     }
 
-    fn vip_of(&self, ends: &Ends) -> Option<Vip> {
+    pub(super) fn vip_of(&self, ends: &Ends) -> Option<Vip> {
         let key = VipKey { address: ends.service.ip(), port: ends.service.port(), protocol: Protocol::Tcp };
         self.plan.tables.vips.get(&key).copied()
     }
@@ -152,7 +158,7 @@ impl Director {
     }
 
     /// Where a server is, as the file has it.
-    fn address_of(&self, server: u16) -> Option<IpAddr> {
+    pub(super) fn address_of(&self, server: u16) -> Option<IpAddr> {
         let name = self.plan.servers.get(&server)?;
         let service = self.config.services.iter().find(|service| service.name == name.service)?;
         service.servers.iter().find(|listed| listed.name == name.server).map(|listed| listed.address)
@@ -198,7 +204,7 @@ impl Director {
     }
 
     /// Notes whose a connection is. One that the client has ended meanwhile is not opened again by that.
-    fn note(&self, ends: &Ends, vip: &Vip, server: u16) -> bool {
+    pub(super) fn note(&self, ends: &Ends, vip: &Vip, server: u16) -> bool {
         let (memory, now) = (self.engine.memory(), self.engine.now());
         let key = session_key(ends, vip);
         let hash = key.hash(memory.seed);
@@ -230,17 +236,21 @@ impl Director {
             }
             _ => None,
         };
-        let Some(ifindex) = ifindex else {
-            tracing::debug!(
-                reason = decision.reason.name(),
-                "a packet of a connection that was given is lost"
-            );
-            return;
-        };
+        match ifindex {
+            Some(ifindex) => self.send_by(ifindex, packet.frame()),
+            None => {
+                let reason = decision.reason.name();
+                tracing::debug!(reason, "a packet of a connection that was given is lost");
+            }
+        }
+    }
+
+    /// Sends a frame as it is.
+    pub(super) fn send_by(&mut self, ifindex: u32, frame: &[u8]) {
         let sent = match self.handing.exits.entry(ifindex) {
-            Entry::Occupied(exit) => exit.get().send(packet.frame()),
+            Entry::Occupied(exit) => exit.get().send(frame),
             Entry::Vacant(place) => LinkSocket::open(ifindex, EtherType::None)
-                .and_then(|exit| place.insert(exit).send(packet.frame())),
+                .and_then(|exit| place.insert(exit).send(frame)),
         };
         if let Err(error) = sent {
             // The interface may be another one by now.
@@ -250,6 +260,6 @@ impl Director {
     }
 }
 
-fn session_key(ends: &Ends, vip: &Vip) -> SessionKey {
+pub(super) fn session_key(ends: &Ends, vip: &Vip) -> SessionKey {
     SessionKey { client: ends.client.ip(), port: ends.client.port(), vip: vip.id }
 }

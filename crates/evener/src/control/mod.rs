@@ -8,6 +8,7 @@ pub(crate) mod hosts;
 mod lock;
 mod neighbours;
 pub mod paths;
+mod rehandoff;
 mod reload;
 pub mod request;
 pub(crate) mod settings;
@@ -31,7 +32,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::agent::resident::Resident;
 use crate::cli;
 use crate::cli::Exit;
-use crate::handoff::Question;
+use crate::handoff::{Held, Question};
 use crate::network::Network;
 use crate::network::path_mtu::PathMtu;
 use crate::probe::probe;
@@ -115,6 +116,8 @@ struct Daemon {
     heard: mpsc::Receiver<Heard>,
     /// What those ask who read for the data plane.
     questions: mpsc::Receiver<Question>,
+    /// Later requests that other servers are for.
+    held: mpsc::Receiver<Held>,
     /// What this host is as a server, where every host is director and server.
     resident: Option<Resident>,
     probed: mpsc::Receiver<Probed>,
@@ -189,6 +192,11 @@ impl Daemon {
                     reread = Some(Instant::now() + REREAD);
                 }
                 Some(question) = self.questions.recv() => self.director.answer_question(question),
+                Some(held) = self.held.recv() => {
+                    if let Some((moving, resident)) = self.director.take_up(held).zip(self.resident.as_ref()) {
+                        resident.rehandoff(moving);
+                    }
+                }
                 _ = sweep.tick() => {
                     self.director.sweep_some();
                     // Traces may have ended.

@@ -194,6 +194,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         return Err(error);
     }
     let (probe_results, probed) = mpsc::channel(256);
+    let held = director.held();
     let mut daemon = Daemon {
         about: About {
             started_ms,
@@ -214,6 +215,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         path_mtus,
         heard,
         questions,
+        held,
         resident,
         requests,
         probed,

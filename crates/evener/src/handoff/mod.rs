@@ -5,6 +5,7 @@
 
 mod conversation;
 mod head;
+mod rehandoff;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,6 +22,7 @@ use zerocopy::IntoBytes;
 
 use crate::lccp::Speaker;
 pub(crate) use head::{Judged, Refusal, Wanted, judge};
+pub(crate) use rehandoff::{Held, Move, rehandoff};
 
 use crate::record::{Mechanism, Recorder};
 
@@ -50,6 +52,10 @@ pub(crate) enum Question {
     Give { ends: Ends, server: u16, packets: Vec<Vec<u8>>, answer: oneshot::Sender<bool> },
     /// The client stays here.
     Keep { ends: Ends },
+    /// It stays with the server that it had.
+    Return { ends: Ends, server: u16 },
+    /// It is told that its connection is over.
+    End { held: Held },
 }
 
 /// A connection.

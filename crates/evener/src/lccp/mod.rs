@@ -1,13 +1,14 @@
 //! This host as a node of the cluster: it speaks LCCP with the farm's other nodes (`docs/lccp.md`), directly over IP.
 //!
 //! [`evener_core::lccp`] says what is believed and how it is written. Here are the sockets, the clock, and what the
-//! messages are for: [`give`] hands open connections to servers, [`take`] makes sockets of those that come, [`dispatch`]
-//! has one node decide for all.
+//! messages are for: [`give`] hands open connections to servers, [`take`] makes sockets of those that come, [`release`]
+//! has a server let one go, [`dispatch`] has one node decide for all.
 
 mod diag;
 mod dispatch;
 mod give;
 mod nodes;
+mod release;
 mod socket;
 mod state;
 mod take;
@@ -22,11 +23,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use evener_core::lccp::wire::Message;
 use evener_core::lccp::{Body, Components, Keys, Notice, Own, Receptor, Refusal, Session, SocketId};
 use evener_core::peers::Secret;
+use evener_dataplane::server::Connections;
 use tokio::sync::mpsc;
 
 use dispatch::Dispatcher;
 pub(crate) use give::Given;
 pub(crate) use nodes::Part;
+pub(crate) use release::Release;
+use release::Place;
 use socket::Ear;
 use take::Taker;
 
@@ -71,6 +75,14 @@ struct Counts {
     taken: AtomicU64,
     /// That couldn't be.
     not_taken: AtomicU64,
+    /// That a server was asked to let go.
+    release_asked: AtomicU64,
+    /// That it let go.
+    released: AtomicU64,
+    /// That were at work there, and are asked for again.
+    release_busy: AtomicU64,
+    /// That were let go here.
+    let_go: AtomicU64,
     /// Questions to the dispatcher.
     asked: AtomicU64,
     /// That it answered by a server.
@@ -179,6 +191,13 @@ impl Speaker {
         self.0.secret == *secret
     }
 
+    /// Takes connections, and lets them go, as the programs that accept them here know them.
+    pub(crate) fn look_at(&self, connections: Connections) {
+        if let Some(taker) = &self.0.taker {
+            taker.look_at(connections);
+        }
+    }
+
     /// Speaks with the nodes of this file from now on, from this host's addresses as they are.
     pub(crate) fn follow(&self, config: &Config, network: &Network) {
         let nodes = nodes::nodes(self.0.part, config, network);
@@ -221,6 +240,10 @@ impl Speaker {
             ("unanswered", &counts.unanswered),
             ("taken", &counts.taken),
             ("not_taken", &counts.not_taken),
+            ("release_asked", &counts.release_asked),
+            ("released", &counts.released),
+            ("release_busy", &counts.release_busy),
+            ("let_go", &counts.let_go),
             ("dispatch_asked", &counts.asked),
             ("dispatch_answered", &counts.answered),
             ("dispatch_unbelieved", &counts.unbelieved),
@@ -309,6 +332,11 @@ impl Shared {
                 let (socket, piece) = (*socket, piece.clone());
                 self.take(way, heard, socket, piece);
             }
+            (Receptor::Distributor, Body::Release { socket, rcv_nxt, snd_nxt }) => {
+                let place = Place { rcv_nxt: *rcv_nxt, snd_nxt: *snd_nxt };
+                let socket = *socket;
+                self.release(way, heard, socket, place);
+            }
             (Receptor::Dispatcher, Body::DispatchRequest { socket, content }) => {
                 let (socket, content) = (*socket, content.clone());
                 self.decide(way, heard, socket, &content);
@@ -322,6 +350,7 @@ impl Shared {
                 Receptor::Distributor,
                 Body::HandoffAck { socket, .. }
                 | Body::DispatchReply { socket, .. }
+                | Body::Released { socket, .. }
                 | Body::Error { socket: Some(socket), .. },
             ) => {
                 let talk = self.talk();

@@ -13,8 +13,10 @@ use evener_core::lccp::wire::Message;
 use evener_core::lccp::{Assembly, Body, ErrorCode, Piece, Receptor, SocketId, TcpState};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::repair::{self, Saved};
+use evener_dataplane::server::Connections;
 
 use super::diag::{self, Found};
+use super::release::Releases;
 use super::state::saved;
 use super::{Shared, Way};
 use crate::handoff::{LOOPBACK, framed};
@@ -37,6 +39,9 @@ pub(super) struct Taker {
     /// The way into this host's own stack.
     stack: LinkSocket,
     takings: Mutex<Takings>,
+    releases: Mutex<Releases>,
+    /// What the programs here know, once they run.
+    connections: Mutex<Option<Connections>>,
 }
 
 #[derive(Default)]
@@ -76,7 +81,12 @@ impl Taker {
         diag::check()?;
         let loopback = network.interfaces.iter().find(|(_, interface)| interface.loopback);
         let (ifindex, _) = loopback.ok_or_else(|| io::Error::other("there is no loopback interface"))?;
-        Ok(Taker { stack: LinkSocket::open(*ifindex, EtherType::None)?, takings: Mutex::default() })
+        Ok(Taker {
+            stack: LinkSocket::open(*ifindex, EtherType::None)?,
+            takings: Mutex::default(),
+            releases: Mutex::default(),
+            connections: Mutex::default(),
+        })
     }
 
     /// Takes connections to these from now on.
@@ -84,10 +94,31 @@ impl Taker {
         self.takings().services = services;
     }
 
+    /// Goes by these from now on.
+    pub(super) fn look_at(&self, connections: Connections) {
+        *self.connections.lock().unwrap_or_else(PoisonError::into_inner) = Some(connections);
+    }
+
+    /// What the programs here know, once they run.
+    pub(super) fn connections(&self) -> Option<Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether connections to a service are taken here.
+    pub(super) fn serves(&self, service: SocketAddr) -> bool {
+        self.takings().services.contains(&service)
+    }
+
     /// Forgets what nobody asks for again.
     pub(super) fn forget_old(&self, now: Instant) {
-        let is_new = |taking: &Taking| now.saturating_duration_since(taking.since) < MEMORY;
-        self.takings().by_connection.retain(|_, taking| is_new(taking));
+        let is_new = |since: Instant| now.saturating_duration_since(since) < MEMORY;
+        self.takings().by_connection.retain(|_, taking| is_new(taking.since));
+        self.releases().retain(|_, release| is_new(release.since));
+    }
+
+    /// What was let go a moment ago.
+    pub(super) fn releases(&self) -> MutexGuard<'_, Releases> {
+        self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn takings(&self) -> MutexGuard<'_, Takings> {
@@ -96,16 +127,23 @@ impl Taker {
 
     /// Puts the client's segments into this host's stack, as if they came in by the loopback interface.
     fn put_in(&self, saved: &Saved) {
-        for packet in repair::replay(saved, SEGMENT_MAX) {
-            if let Err(error) = self.stack.send(&framed(LOOPBACK, &packet)) {
-                tracing::debug!(%error, "a segment of a connection was not put in");
-            }
+        repair::replay(saved, SEGMENT_MAX).iter().for_each(|packet| self.put(packet));
+    }
+
+    /// Puts one packet of the client's there.
+    pub(super) fn put(&self, packet: &[u8]) {
+        if let Err(error) = self.stack.send(&framed(LOOPBACK, packet)) {
+            tracing::debug!(%error, "a segment of a connection was not put in");
         }
     }
 
     /// Makes the connection's socket. `None`: it is there, and lacks bytes, or this can't be told.
     async fn restore(&self, socket: SocketId, saved: &Saved) -> Option<Result<(), ErrorCode>> {
         let mut is_there = false;
+        // No cookie vouches for what is in the middle of its life, or was silent for long.
+        if let Some(Err(error)) = self.connections().map(|connections| connections.expect(saved)) {
+            tracing::debug!(%error, "a connection is not expected");
+        }
         for (look, after_ms) in LOOKS_MS.into_iter().enumerate() {
             if after_ms > 0 {
                 tokio::time::sleep(Duration::from_millis(after_ms)).await;

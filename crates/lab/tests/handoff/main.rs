@@ -11,6 +11,7 @@ mod cluster;
 mod hostile;
 mod lccp;
 mod others;
+mod rehandoff;
 mod routes;
 mod seen;
 mod segments;

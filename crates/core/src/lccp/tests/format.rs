@@ -87,14 +87,14 @@ fn an_authentic_message_may_still_be_malformed_or_foreign() {
     let bad = [
         (set(&v4[4], 47, 0), "no such receptor"),
         (set(&v4[0], 47, 2), "a greeting is for the agent"),
-        (set(&v4[4], 51, 11), "no such command"),
+        (set(&v4[4], 51, 13), "no such command"),
         (set(&v4[4], 5, 1), "addresses of the other family"),
         (set(&v6[4], 5, 0), "addresses of the other family"),
         (set(&v4[4], 5, 2), "no such flag"),
         (set(&v4[0], 55, 1), "no such component"),
         (set(&v4[0], 56, 1), "a greeting is about no connection"),
         (changed(&v4[8], |bytes| bytes[56..68].fill(0)), "which connection?"),
-        (set(&v4[9], 55, 5), "no such error"),
+        (set(&v4[11], 55, 6), "no such error"),
         (set(&v4[3], 53, 1), "a route is 16 bits"),
         (set(&v4[3], 85, 0), "a server without a port"),
         (set(&v4[3], 86, 1), "behind the server"),
@@ -111,6 +111,10 @@ fn an_authentic_message_may_still_be_malformed_or_foreign() {
         (changed(&v4[4], |bytes| bytes.push(0)), "more than the piece"),
         (changed(&v4[4], |bytes| bytes.truncate(170)), "less than the piece"),
         (changed(&v4[8], |bytes| bytes.push(0)), "more than nothing"),
+        (set(&v4[9], 113, 1), "a segment size of what is only asked for"),
+        (changed(&v4[9], |bytes| bytes[68..72].fill(7)), "two places"),
+        (set(&v4[10], 111, 1), "at rest, with something unread"),
+        (changed(&v4[10], |bytes| bytes[112..114].fill(0)), "no segment size"),
         (set(&v4[2], 55, 11), "a path beyond the end"),
         (set(&v4[2], 55, 9), "something behind the path"),
         (changed(&v4[8], |bytes| bytes.truncate(100)), "half a header"),
@@ -225,6 +229,12 @@ fn any_body() -> impl Strategy<Value = Body> {
         (any_socket(), server()).prop_map(|(socket, server)| Body::Forward { socket, server }),
         any_socket().prop_map(|socket| Body::ForwardAck { socket }),
         any_socket().prop_map(|socket| Body::Close { socket }),
+        (any_socket(), any::<u32>(), any::<u32>())
+            .prop_map(|(socket, rcv_nxt, snd_nxt)| Body::Release { socket, rcv_nxt, snd_nxt }),
+        (any_socket(), any_state()).prop_map(|(socket, state)| {
+            let state = TcpState { snd_una: state.snd_nxt, send_len: 0, receive_len: 0, ..state };
+            Body::Released { socket, state }
+        }),
         (prop::option::of(any_socket()), code).prop_map(|(socket, code)| Body::Error { socket, code }),
     ]
 }

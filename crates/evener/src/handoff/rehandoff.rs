@@ -1,0 +1,163 @@
+//! Connections whose next request other servers are for than the one that has them: their server lets go, and they are
+//! read here like those that the data plane asks about.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evener_core::lccp::TcpState;
+use evener_core::parse::TcpHeader;
+use evener_dataplane::repair::{self, Saved, Terms, Window};
+use tokio::net::TcpStream;
+
+use super::{Ends, Question, Reader, conversation};
+use crate::lccp::Release;
+
+/// A client's segment that the data plane held, as it came in.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    /// The interface that it came in by.
+    pub(crate) ifindex: u32,
+    pub(crate) frame: Vec<u8>,
+}
+
+/// A connection that is to leave its server.
+#[derive(Debug)]
+pub(crate) struct Move {
+    pub(crate) ends: Ends,
+    /// The server's slot.
+    pub(crate) server: u16,
+    /// Where it is.
+    pub(crate) at: IpAddr,
+    /// The client's next segment: what it says, and how it came in.
+    pub(crate) header: TcpHeader,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) held: Held,
+}
+
+/// Moves a connection, or has it stay, or end.
+pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
+    let (ends, TcpHeader { sequence, acknowledgment, .. }) = (moving.ends, moving.header);
+    let client = ends.client;
+    // What ends here is begun anew by the client.
+    let Ok(room) = Arc::clone(&reader.room).try_acquire_owned() else {
+        return end(moving.held, &reader).await;
+    };
+    match reader.speaker.release(moving.at, &ends, sequence, acknowledgment).await {
+        Release::Released(state) => match restored(&moving, &state) {
+            Ok(stream) => {
+                let _ = reader.questions.send(Question::Keep { ends }).await;
+                conversation::hold(stream, ends, &reader).await;
+            }
+            Err(error) => {
+                tracing::debug!(%client, error, "a connection that was let go can't be had here");
+                end(moving.held, &reader).await;
+            }
+        },
+        // The segment comes again.
+        Release::Busy => {
+            let _ = reader.questions.send(Question::Return { ends, server: moving.server }).await;
+        }
+        Release::Refused | Release::Unanswered => end(moving.held, &reader).await,
+    }
+    drop(room);
+}
+
+async fn end(held: Held, reader: &Reader) {
+    let _ = reader.questions.send(Question::End { held }).await;
+}
+
+/// The connection in a socket of this process, with the request to read.
+fn restored(moving: &Move, state: &TcpState) -> Result<TcpStream, String> {
+    let stream = repair::restore(&saved(moving, state)).map_err(|error| error.to_string())?;
+    let ready = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+    ready.map_err(|error| error.to_string())
+}
+
+/// The connection as its server has left it, the client's next segment being taken in.
+fn saved(moving: &Move, state: &TcpState) -> Saved {
+    let header = &moving.header;
+    let scale = state.scales.map_or(0, |scales| scales.snd);
+    let send = u32::from(header.window).checked_shl(scale.into()).unwrap_or_default();
+    Saved {
+        client: moving.ends.client,
+        service: moving.ends.service,
+        receive_next: header.sequence.wrapping_add(moving.payload.len() as u32),
+        send_next: header.acknowledgment,
+        unacked: Vec::new(),
+        unsent: 0,
+        unread: moving.payload.clone(),
+        terms: Terms {
+            mss: state.mss,
+            window_scales: state.scales.map(|scales| (scales.snd, scales.rcv)),
+            sack: state.sack,
+            // The server's clock as the client has heard it last: ours goes on from there.
+            timestamp: state.timestamp.and(header.options.timestamp_echo),
+        },
+        window: Window {
+            send_update: header.sequence,
+            send,
+            send_max: state.window.max_window.max(send),
+            receive: state.window.rcv_wnd,
+            receive_update: state.window.rcv_wup,
+        },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use evener_core::lccp::{Scales, TcpWindow};
+    use evener_core::parse::TcpOptions;
+
+    use super::*;
+
+    fn moving(timestamp_echo: Option<u32>) -> Move {
+        Move {
+            ends: Ends {
+                client: "203.0.113.7:40000".parse().unwrap(),
+                service: "192.0.2.100:80".parse().unwrap(),
+            },
+            server: 1,
+            at: [192, 0, 2, 11].into(),
+            header: TcpHeader {
+                sequence: u32::MAX - 1,
+                acknowledgment: 9,
+                flags: 0x18,
+                window: 500,
+                options: TcpOptions { timestamp_echo, ..TcpOptions::default() },
+            },
+            payload: b"GET /img/ HTTP/1.1\r\n\r\n".to_vec(),
+            held: Held { ifindex: 1, frame: Vec::new() },
+        }
+    }
+
+    #[test]
+    fn a_connection_goes_on_where_the_client_is() {
+        let state = TcpState {
+            snd_una: 9,
+            snd_nxt: 9,
+            rcv_nxt: u32::MAX - 1,
+            mss: 1_440,
+            scales: Some(Scales { snd: 7, rcv: 8 }),
+            sack: true,
+            timestamp: Some(0),
+            window: TcpWindow { max_window: 65_536, rcv_wnd: 65_160, rcv_wup: 77, ..TcpWindow::default() },
+            ..TcpState::default()
+        };
+        let moved = saved(&moving(Some(123)), &state);
+        assert_eq!((moved.receive_next, moved.send_next, moved.unread.len()), (20, 9, 22));
+        assert_eq!(moved.terms, Terms {
+            mss: 1_440,
+            window_scales: Some((7, 8)),
+            sack: true,
+            timestamp: Some(123),
+        });
+        assert_eq!((moved.window.send, moved.window.send_max), (64_000, 65_536));
+        assert_eq!((moved.window.receive, moved.window.receive_update), (65_160, 77));
+        // Who agreed on no timestamps has none, whatever the segment says.
+        let silent = TcpState { timestamp: None, scales: None, ..state };
+        assert_eq!(saved(&moving(Some(123)), &silent).terms.timestamp, None);
+        assert_eq!(saved(&moving(None), &state).terms.timestamp, None);
+        assert_eq!(saved(&moving(None), &silent).window.send, 500);
+    }
+}

@@ -1,0 +1,218 @@
+//! Having a server let an open connection go, so that another one can have it: a later request is for other servers.
+//!
+//! Only one that rests is let go: each request on it has its whole answer, and the next is the one that the director holds. The
+//! server's own program is told by a reset of the client's, which goes into its host's stack; the client notices nothing.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use evener_core::lccp::wire::Message;
+use evener_core::lccp::{Body, ErrorCode, Receptor, Scales, SocketId, TcpState, TcpWindow};
+use evener_dataplane::repair;
+use evener_dataplane::server::{Connections, Idle, Look};
+use tokio::time::timeout_at;
+
+use super::take::Taker;
+use super::{Shared, Speaker, Way};
+use crate::handoff::Ends;
+
+/// What isn't answered is asked again after these times, in milliseconds; after the last it is given up.
+const REPEATS_MS: [u64; 5] = [20, 40, 140, 400, 800];
+/// When it is looked whether a connection is gone, in milliseconds since the look before.
+const LOOKS_MS: [u64; 8] = [0, 1, 2, 5, 10, 20, 40, 80];
+/// Connections that were let go a moment ago.
+const RELEASES_MAX: usize = 4_096;
+
+/// What a server says of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// It is no more there; this is where it was.
+    Released(TcpState),
+    /// It is at work, and may rest later.
+    Busy,
+    /// It can't be had from there.
+    Refused,
+    /// Nothing: it may be there or not.
+    Unanswered,
+}
+
+/// Where a client's next segment begins, and what it acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) rcv_nxt: u32,
+    pub(super) snd_nxt: u32,
+}
+
+/// Connections that were let go a moment ago, or are about to be.
+pub(super) type Releases = BTreeMap<(IpAddr, SocketId), Released>;
+
+/// One of them.
+pub(super) struct Released {
+    place: Place,
+    /// What was answered; nothing while it is being let go.
+    answer: Option<Result<TcpState, ErrorCode>>,
+    pub(super) since: Instant,
+}
+
+impl Speaker {
+    /// Has a server let a connection go, if it rests where the client's next segment begins.
+    pub(crate) async fn release(&self, server: IpAddr, ends: &Ends, rcv_nxt: u32, snd_nxt: u32) -> Release {
+        let counts = &self.0.counts;
+        let socket = SocketId::new(ends.client, ends.service);
+        let Some(socket) = socket.filter(|_| self.0.speaks(server, Receptor::Distributor)) else {
+            return Release::Refused;
+        };
+        counts.release_asked.fetch_add(1, Relaxed);
+        let mut wait = self.0.wait(server, socket);
+        for pause_ms in REPEATS_MS {
+            self.0.say(server, Receptor::Distributor, Body::Release { socket, rcv_nxt, snd_nxt });
+            let until = tokio::time::Instant::now() + Duration::from_millis(pause_ms);
+            match timeout_at(until, wait.answers.recv()).await {
+                Ok(Some(Body::Released { state, .. })) => {
+                    counts.released.fetch_add(1, Relaxed);
+                    return Release::Released(state);
+                }
+                Ok(Some(Body::Error { code: ErrorCode::Busy, .. })) => {
+                    counts.release_busy.fetch_add(1, Relaxed);
+                    return Release::Busy;
+                }
+                Ok(Some(answer)) => {
+                    tracing::debug!(%server, ?answer, "a connection was not let go");
+                    return Release::Refused;
+                }
+                Ok(None) | Err(_) => {}
+            }
+        }
+        tracing::debug!(%server, "nothing was said of a connection that was to be let go");
+        Release::Unanswered
+    }
+}
+
+impl Shared {
+    /// Lets a connection go, and answers once there is something to say.
+    pub(super) fn release(self: &Arc<Self>, way: Way, heard: Message, socket: SocketId, place: Place) {
+        let answer = move |shared: &Shared, said: Result<TcpState, ErrorCode>| {
+            let body = match said {
+                Ok(state) => Body::Released { socket, state },
+                Err(code) => Body::Error { socket: Some(socket), code },
+            };
+            shared.answer(way, &heard, Receptor::Distributor, body);
+        };
+        let taker = self.taker.as_ref();
+        let Some((taker, connections)) = taker.and_then(|taker| Some((taker, taker.connections()?))) else {
+            return answer(self, Err(ErrorCode::NotRestored));
+        };
+        if !taker.serves(socket.server()) {
+            return answer(self, Err(ErrorCode::NoServer));
+        }
+        match taker.begin((way.node, socket), place) {
+            Next::Answer(said) => return answer(self, said),
+            Next::Wait => return,
+            Next::LetGo => {}
+        }
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            let Some(taker) = &shared.taker else { return };
+            let said = taker.let_go(&connections, socket, place).await;
+            taker.end((way.node, socket), said);
+            // Who got no answer asks again.
+            let Some(said) = said else { return };
+            shared.counts.let_go.fetch_add(said.is_ok().into(), Relaxed);
+            answer(&shared, said);
+        });
+    }
+}
+
+/// What is to be done about a question.
+enum Next {
+    Answer(Result<TcpState, ErrorCode>),
+    LetGo,
+    /// Nothing: it is being done.
+    Wait,
+}
+
+impl Taker {
+    fn begin(&self, key: (IpAddr, SocketId), place: Place) -> Next {
+        let mut releases = self.releases();
+        match releases.get(&key).filter(|released| released.place == place) {
+            Some(Released { answer: None, .. }) => return Next::Wait,
+            // What was at work may rest by now.
+            Some(Released { answer: Some(said), .. }) if *said != Err(ErrorCode::Busy) => {
+                return Next::Answer(*said);
+            }
+            _ if releases.len() >= RELEASES_MAX && !releases.contains_key(&key) => {
+                return Next::Answer(Err(ErrorCode::NoRoom));
+            }
+            _ => {}
+        }
+        releases.insert(key, Released { place, answer: None, since: Instant::now() });
+        Next::LetGo
+    }
+
+    /// Notes what came of it; `None` is asked again.
+    fn end(&self, key: (IpAddr, SocketId), said: Option<Result<TcpState, ErrorCode>>) {
+        let mut releases = self.releases();
+        match (releases.get_mut(&key), said) {
+            (Some(released), Some(said)) => released.answer = Some(said),
+            (_, None) => drop(releases.remove(&key)),
+            (None, Some(_)) => {}
+        }
+    }
+
+    /// Ends a connection that rests here, and no other. `None`: that can't be told.
+    async fn let_go(
+        &self,
+        connections: &Connections,
+        socket: SocketId,
+        place: Place,
+    ) -> Option<Result<TcpState, ErrorCode>> {
+        let (client, service) = (socket.client(), socket.server());
+        let look = || connections.look(client, service).inspect_err(|error| {
+            tracing::warn!(%error, "whether a connection rests can't be told");
+        });
+        let idle = match look().ok()? {
+            Look::Gone => return Some(Err(ErrorCode::Unknown)),
+            Look::Unclear => return Some(Err(ErrorCode::NotRestored)),
+            Look::Idle(idle) if (idle.receive_next, idle.send_next) == (place.rcv_nxt, place.snd_nxt) => idle,
+            // An earlier segment is missing yet, or more is under way.
+            Look::Idle(_) | Look::Busy => return Some(Err(ErrorCode::Busy)),
+        };
+        self.put(&repair::reset(client, service, idle.receive_next));
+        for after_ms in LOOKS_MS {
+            tokio::time::sleep(Duration::from_millis(after_ms)).await;
+            if look().ok()? == Look::Gone {
+                // What the server said at the very end the client has heard.
+                return Some(match connections.is_silent_since(client, service, &idle) {
+                    Ok(true) => Ok(state(&idle)),
+                    _ => Err(ErrorCode::NotRestored),
+                });
+            }
+        }
+        None
+    }
+}
+
+/// Where a connection was. What its timestamps say is in the client's own segment.
+fn state(idle: &Idle) -> TcpState {
+    TcpState {
+        snd_una: idle.send_next,
+        snd_nxt: idle.send_next,
+        rcv_nxt: idle.receive_next,
+        mss: idle.mss,
+        scales: idle.window_scales.map(|(snd, rcv)| Scales { snd, rcv }),
+        sack: idle.sack,
+        timestamp: idle.timestamps.then_some(0),
+        window: TcpWindow {
+            snd_wl1: idle.window.send_update,
+            snd_wnd: idle.window.send,
+            max_window: idle.window.send_max,
+            rcv_wnd: idle.window.receive,
+            rcv_wup: idle.window.receive_update,
+        },
+        send_len: 0,
+        receive_len: 0,
+    }
+}

@@ -1,0 +1,171 @@
+//! Connections that move from server to server as their requests do, and clients that notice nothing of it.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::evener::{Handoff, Offer, route};
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::transfer::there_and_back;
+
+use crate::talk::{Talk, get, request};
+
+on_both_engines! {
+    a_connection_moves_with_its_requests,
+    servers_behind_a_router,
+    a_lan_that_loses_packets,
+    requests_that_come_before_the_answer,
+    requests_in_pieces,
+    what_can_not_be_moved_ends,
+    servers_whose_agents_are_gone,
+}
+
+/// Pictures are on one server, downloads on two, all else on another one.
+fn routes() -> [String; 3] {
+    [
+        route("host = \"img.example.com\"", &["web1"]),
+        route("host = \"dl.example.com\"", &["web2", "web3"]),
+        route("", &["web4"]),
+    ]
+}
+
+/// Who has what: several may.
+const HOSTS: [(&str, &[&str]); 3] =
+    [("img.example.com", &["web1"]), ("dl.example.com", &["web2", "web3"]), ("www.example.com", &["web4"])];
+
+fn start(engine: &str, farm: Farm, keys: &str) -> Result<Handoff> {
+    let keys = format!("later_requests = \"rehandoff\"\n{keys}");
+    let health = "[service.health]\nkind = \"none\"\n".to_owned();
+    let handoff = Handoff::start(farm, Offer { keys, health, ..Offer::new(engine, 4, &routes()) })?;
+    handoff.wait_for_nodes()?;
+    Ok(handoff)
+}
+
+fn near(engine: &str) -> Result<Handoff> {
+    start(engine, Farm::builder().bare().servers(4).build()?, "")
+}
+
+/// Asks hosts in turn, `rounds` times, over one connection; all answers must be whole, and from who has them.
+fn go_round(client: &Host, handoff: &Handoff, family: Family, rounds: usize) -> Result<()> {
+    let mut talk = Talk::open(client, handoff.service(family))?;
+    for round in 0..rounds {
+        for (host, servers) in HOSTS {
+            for (path, len) in [("/who", 5), ("/2k", 2_048), ("/108k", 108 * 1_024), ("/0k", 0)] {
+                let reply = talk.ask(&get(host, path)).with_context(|| format!("{family}, round {round}"))?;
+                let seen = (reply.status, reply.body.len());
+                ensure!(seen == (200, len), "{family}, round {round}: {host}{path}: {seen:?}");
+                ensure!(servers.contains(&&*reply.server), "{family}: {host}{path} by {}", reply.server);
+            }
+        }
+    }
+    talk.end()?;
+    ensure!(talk.rest()?.is_empty(), "more than was asked for");
+    Ok(())
+}
+
+fn a_connection_moves_with_its_requests(engine: &str) -> Result<()> {
+    let handoff = near(engine)?;
+    for family in Family::BOTH {
+        go_round(handoff.client(), &handoff, family, 6)?;
+    }
+    // Three moves a round, but for where it began.
+    let status = handoff.evener.status()?;
+    ensure!(status.lccp["released"] >= 2 * (3 * 6 - 1), "{:?}", status.lccp);
+    ensure!(status.asked["spliced"] == 0 && status.asked["given"] >= 2 * 17, "{:?}", status.asked);
+    ensure!(handoff.counted("moves")? >= 34 && handoff.counted("elsewhere")? == 0, "{:?}", status.packets);
+    for family in Family::BOTH {
+        there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 1_000_000)?;
+    }
+    Ok(())
+}
+
+fn servers_behind_a_router(engine: &str) -> Result<()> {
+    let farm = Farm::builder().remote().bare().servers(4).server_lans(2).build()?;
+    let handoff = start(engine, farm, "encapsulation = \"gue\"\n")?;
+    Family::BOTH.into_iter().try_for_each(|family| go_round(handoff.client(), &handoff, family, 3))
+}
+
+fn a_lan_that_loses_packets(engine: &str) -> Result<()> {
+    let handoff = near(engine)?;
+    handoff.farm.servers().iter().try_for_each(|server| server.lose(10))?;
+    for family in Family::BOTH {
+        go_round(handoff.client(), &handoff, family, 2)?;
+    }
+    Ok(())
+}
+
+/// Who doesn't wait for an answer gets it all the same, and all in order.
+fn requests_that_come_before_the_answer(engine: &str) -> Result<()> {
+    let handoff = near(engine)?;
+    for family in Family::BOTH {
+        // While a long answer is on its way: the client reads it later.
+        let mut talk = Talk::open_narrow(handoff.client(), handoff.service(family))?;
+        talk.say(get("img.example.com", "/108k"))?;
+        let first = talk.take(100)?;
+        talk.say(get("www.example.com", "/who"))?;
+        let long = talk.rest_of(&first)?;
+        ensure!((long.server.as_str(), long.body.len()) == ("web1", 108 * 1_024), "{family}: {}", long.server);
+        let next = talk.reply().with_context(|| format!("{family}: the one that was not waited with"))?;
+        ensure!(next.body == b"web4\n", "{family}: {:?}", next.server);
+    }
+    Ok(())
+}
+
+fn requests_in_pieces(engine: &str) -> Result<()> {
+    let handoff = near(engine)?;
+    for family in Family::BOTH {
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        assert_eq!(talk.ask(&get("img.example.com", "/who"))?.body, b"web1\n");
+        talk.say_slowly(get("www.example.com", "/who"), 20)?;
+        assert_eq!(talk.reply().with_context(|| format!("{family}: in pieces"))?.body, b"web4\n");
+    }
+    for family in Family::BOTH {
+        let long = |host: &str| {
+            format!("GET /who HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n", "x".repeat(7_000))
+        };
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        assert_eq!(talk.ask(&get("img.example.com", "/who"))?.body, b"web1\n");
+        assert_eq!(talk.ask(&long("www.example.com"))?.body, b"web4\n", "{family}");
+    }
+    Ok(())
+}
+
+/// What was said on a connection may leave its rest unknown. It ends then, and no server answers what others are for.
+fn what_can_not_be_moved_ends(engine: &str) -> Result<()> {
+    let handoff = near(engine)?;
+    for family in Family::BOTH {
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        talk.ask(&request("POST", "img.example.com", "/who"))?;
+        let refused = talk.ask(&get("www.example.com", "/who"));
+        assert!(refused.is_err(), "{family}: answered by {:?}", refused.map(|reply| reply.server));
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        assert_eq!(talk.ask(&get("www.example.com", "/who"))?.server, "web4");
+    }
+    ensure!(handoff.lccp("released")? == 0, "what can't be known was believed");
+    Ok(())
+}
+
+fn servers_whose_agents_are_gone(engine: &str) -> Result<()> {
+    let mut handoff = near(engine)?;
+    handoff.agents[0].process().kill9()?;
+    evener_lab::wait::until("the agent is missed", || {
+        let nodes = handoff.evener.status()?.nodes;
+        Ok(nodes.values().any(|state| state == "silent"))
+    })?;
+    for family in Family::BOTH {
+        // From there nothing moves, to there it does: its program works on without it.
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        assert_eq!(talk.ask(&get("img.example.com", "/who"))?.server, "web1");
+        assert!(talk.ask(&get("www.example.com", "/who")).is_err(), "{family}");
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        let seen: BTreeSet<String> = ["www.example.com", "dl.example.com", "www.example.com"]
+            .into_iter()
+            .map(|host| Ok(talk.ask(&get(host, "/who"))?.server))
+            .collect::<Result<_>>()?;
+        ensure!(seen.contains("web4") && seen.len() == 2, "{family}: {seen:?}");
+    }
+    handoff.agents[0].start_again()?;
+    handoff.wait_for_nodes()?;
+    Family::BOTH.into_iter().try_for_each(|family| go_round(handoff.client(), &handoff, family, 1))
+}
