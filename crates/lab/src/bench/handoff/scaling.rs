@@ -32,6 +32,8 @@ const CLIENTS_EACH: usize = 60;
 const WARMUP: Duration = Duration::from_secs(3);
 /// Points last so many times as long as other figures': one reply of a hundred is a third of all bytes.
 const LONGER: u32 = 2;
+/// The two ways to the servers.
+const NAMES: [&str; 2] = ["straight", "handed over"];
 
 /// Both figures.
 #[derive(Debug, Serialize)]
@@ -69,14 +71,14 @@ pub(in crate::bench) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outc
     for count in clients {
         eprintln!("handoff: {count} clients");
         let found = both(&single, *count, effort)?;
-        outcome.errors += found.iter().map(|point| point.report.errors.total()).sum::<u64>();
+        outcome.note_errors(&found);
         outcome.stability.add(*count as f64, &found);
     }
     drop(single);
     for count in servers {
         eprintln!("handoff: {count} servers");
         let found = both(&start(*count)?, CLIENTS_EACH * usize::from(*count), effort)?;
-        outcome.errors += found.iter().map(|point| point.report.errors.total()).sum::<u64>();
+        outcome.note_errors(&found);
         outcome.scaling.add((*count).into(), &found);
     }
     if let Some(folder) = plots {
@@ -85,7 +87,8 @@ pub(in crate::bench) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outc
     Ok(outcome)
 }
 
-/// So many servers that are held to their rate, and a director that chooses them in turn by a path.
+/// So many servers that are held to their rate, and a director that chooses among them by a path: who has least to do. In turn,
+/// connections that are longer than others would gather at one of them, which those who go straight to servers never see.
 fn start(servers: u8) -> Result<Handoff> {
     let farm = Farm::builder().bare().servers(servers).offload_replies().build()?;
     web::write_by_length(&farm, &Mix::lengths())?;
@@ -94,7 +97,7 @@ fn start(servers: u8) -> Result<Handoff> {
     let routes = [route("path = \"/other/*\"", &all[..1]), route("path = \"/*\"", &all)];
     // servers that are saturated are late with everything
     let health = "[service.health]\nkind = \"none\"\n".to_owned();
-    let keys = "policy = \"round-robin\"\n".to_owned();
+    let keys = "policy = \"least-connections\"\n".to_owned();
     Handoff::start(farm, Offer { health, keys, ..Offer::new("auto", servers.into(), &routes) })
 }
 
@@ -119,6 +122,13 @@ fn both(handoff: &Handoff, count: usize, effort: Effort) -> Result<[Point; 2]> {
 }
 
 impl Outcome {
+    fn note_errors(&mut self, found: &[Point; 2]) {
+        for (point, name) in found.iter().zip(NAMES) {
+            self.errors += point.report.errors.total();
+            point.report.examples.iter().for_each(|example| eprintln!("{name}: {example}"));
+        }
+    }
+
     pub(in crate::bench) fn is_whole(&self) -> bool {
         self.errors == 0
     }
@@ -165,8 +175,7 @@ impl Outcome {
 
 impl Comparison {
     fn new() -> Comparison {
-        let lines =
-            || ["straight", "handed over"].map(|name| Line { name: name.to_owned(), points: Vec::new() });
+        let lines = || NAMES.map(|name| Line { name: name.to_owned(), points: Vec::new() });
         Comparison { connections: lines(), megabits: lines() }
     }
 
