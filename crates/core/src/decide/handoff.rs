@@ -8,11 +8,11 @@ use crate::arrival::Arrival;
 use crate::content::{Found, NO_ROUTE, Reading, begins_request, read};
 use crate::cookie::{Ends, Terms};
 use crate::packet::Packet;
-use crate::parse::{Segment, TcpHeader};
+use crate::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::rewrite;
 use crate::select::select;
 use crate::sessions::{self, State, Value};
-use crate::tables::{Handoff, Later, NO_SERVER};
+use crate::tables::{Handoff, Later, NO_SERVER, Tables, VipKey};
 use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 
 /// A TCP packet for a service whose connections are handed over.
@@ -45,11 +45,15 @@ pub(super) fn decide(
         _ if is_first => begin(known, packet, segment, flow, found),
         Some(alive) => {
             // What was asked about is sent once more as the first segment, when the connection moves or by the client.
-            let is_elsewhere = handoff.later == Later::Close
+            let is_elsewhere = handoff.later != Later::Stay
                 && !answers(known, packet, segment, flow, alive.value.server())
                 && !is_answer(known, packet, segment);
-            if is_elsewhere {
-                return end(known, packet, segment, flow, alive);
+            match handoff.later {
+                Later::Close if is_elsewhere => return close(known, packet, segment, flow, alive),
+                Later::Rehandoff if is_elsewhere => {
+                    return Decision::hold(packet, Reason::Moves, Reason::Moves);
+                }
+                _ => {}
             }
             let (server, session) = (alive.value.server(), Some(keep(known.memory, flow, alive)));
             let choice = Choice { server, new_session: false, beside: None, session };
@@ -84,9 +88,29 @@ fn answers(
     }
 }
 
+/// Ends the connection of a client's segment that was held because of [`Reason::Moves`], where it can't be moved: as one of
+/// a service with [`Later::Close`]. The packet becomes the client's reset.
+pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
+    let own = tables.interfaces.get(&packet.ingress).copied();
+    // The farm may have changed meanwhile.
+    let Parsed::Segment(segment) = parse(packet.frame(), own) else {
+        return Decision::drop(Reason::Moves);
+    };
+    let key = VipKey { address: segment.at.dst, port: segment.dst_port, protocol: segment.protocol };
+    let Some(vip) = tables.vips.get(&key).filter(|vip| vip.handoff.is_some()) else {
+        return Decision::drop(Reason::Moves);
+    };
+    let known = Knowledge::of(tables, memory, packet, now);
+    let flow = Flow::new(&known, &segment, vip);
+    match memory.sessions.find(flow.key, flow.hash, now) {
+        Some(found) => close(&known, packet, &segment, &flow, found),
+        None => reset(packet, &segment),
+    }
+}
+
 /// Ends a connection whose client wants what its server has not. The client asks again by another connection, as it must
 /// wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out by itself.
-fn end(
+fn close(
     known: &Knowledge<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
