@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 5
+#define ABI_VERSION 6
 
 /* core/src/tables.rs */
 #define HASH_SLOTS 65537
@@ -49,8 +49,10 @@
 /* core/src/fragments.rs */
 #define FRAGMENT_LIFETIME_MS 5000
 #define FRAGMENTS_MAX 8192
+
+/* core/src/decide/mod.rs */
 #define HELD_FRAME_MAX 2048
-/* Bytes of frames that wait for their packets' first fragments, on their way to application space. */
+/* Bytes of frames that are held, on their way to application space. */
 #define HELD_BYTES (1 << 20)
 
 /* dataplane/src/events.rs */
@@ -104,6 +106,7 @@ enum reason {
 	REASON_RESET = 40,
 	REASON_ASKED = 41,
 	REASON_ELSEWHERE = 42,
+	REASON_MOVES = 43,
 	REASON_MAX,
 };
 
@@ -112,6 +115,13 @@ enum pick {
 	PICK_HASH = 0,
 	PICK_CURSOR = 1,
 	PICK_LEAST = 2,
+};
+
+/* core/src/tables.rs, Later */
+enum later {
+	LATER_STAY = 0,
+	LATER_CLOSE = 1,
+	LATER_REHANDOFF = 2,
 };
 
 /* core/src/sessions.rs, State */
@@ -156,7 +166,7 @@ struct vip_key {
 #define VIP_ANNOUNCE 2
 #define VIP_STATELESS 4
 #define VIP_HANDOFF 8 /* `handoffs` has more of it */
-#define VIP_CLOSES 16 /* with VIP_HANDOFF: core/src/tables.rs, Later */
+#define VIP_LATER 16 /* with VIP_HANDOFF: later requests are looked at; struct handoff says what becomes of them */
 
 /*
  * Value of `vips`, one cache line; all zero where there is none. The control plane finds a multiplier that
@@ -186,7 +196,7 @@ struct handoff {
 	__u16 asker; /* server slot */
 	__u16 complex_from;
 	__u16 default_ring;
-	__u32 later; /* core/src/tables.rs, Later */
+	__u32 later; /* enum later */
 };
 
 /* Key of `routes`. Each service's routes have a generation of their own, and so do they after a change. */
@@ -333,6 +343,7 @@ struct track {
 struct held {
 	__u32 ifindex;
 	__u32 len;
+	__u32 reason; /* what it is held for */
 	__u8 frame[HELD_FRAME_MAX];
 };
 
@@ -351,11 +362,12 @@ enum event_kind {
 	EVENT_PACKET = 2,
 };
 
-/* dataplane/src/events.rs, Told; what is held is dropped here */
+/* dataplane/src/events.rs, Told */
 enum told_verdict {
 	TOLD_FORWARD = 0,
 	TOLD_PASS = 1,
 	TOLD_DROP = 2,
+	TOLD_HOLD = 3,
 };
 
 /* What `events` carries: of a packet without a head, of a connection with as much as there is. */

@@ -4,6 +4,7 @@
 #define EVENER_ANSWER_H
 
 #include "deliver.h"
+#include "hold.h"
 
 #ifndef AF_INET
 #define AF_INET 2
@@ -329,7 +330,7 @@ __attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
 	if (!track) {
 		if (address_flags(&at->key.dst, journey->v6) & ADDRESS_SERVICE ||
 		    address_flags(&at->key.src, journey->v6) & ADDRESS_ENDPOINT)
-			return hold(ctx);
+			return hold(ctx, at, REASON_FRAGMENT_HELD);
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
 	}
 	if (journey->fragment.offset < track->first_end)

@@ -211,7 +211,7 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	if (vip->flags & VIP_HANDOFF) {
 		flow.arrival = arrival_of(vip, packet->ethernet);
 		/* Most segments are acknowledgments, and too short to ask for anything. */
-		if (is_most && !(vip->flags & VIP_CLOSES && packet->len >= LONG_ENOUGH))
+		if (is_most && !(vip->flags & VIP_LATER && packet->len >= LONG_ENOUGH))
 			choice.session = follow_handed(flow.key, flow.hash, vip->id, flow.flags, flow.arrival);
 		choice.server = choice.session;
 		/* To nobody yet: to hand_off(). */

@@ -35,6 +35,7 @@ int describe(struct xdp_md *ctx)
 /* Names every type of abi.h that no map or constant names, so that BTF has them. */
 const volatile enum reason abi_reason = REASON_FORWARDED;
 const volatile enum pick abi_pick = PICK_HASH;
+const volatile enum later abi_later = LATER_STAY;
 const volatile enum session_state abi_state = STATE_FREE;
 const volatile struct held abi_held = {};
 const volatile struct event abi_event = {};

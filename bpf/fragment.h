@@ -51,26 +51,4 @@ __attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32
 	return true;
 }
 
-/* Gives a frame to application space, to be decided again there. */
-static __always_inline int hold(context *ctx)
-{
-	__u32 len = frame_len(ctx);
-	struct held *copy;
-
-	if (len == 0 || len > HELD_FRAME_MAX)
-		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
-	copy = bpf_ringbuf_reserve(&held, sizeof(*copy), 0);
-	if (!copy)
-		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
-	copy->ifindex = frame_ingress(ctx);
-	copy->len = len;
-	hide(len);
-	if (len == 0 || len > HELD_FRAME_MAX || frame_load(ctx, 0, copy->frame, len)) {
-		bpf_ringbuf_discard(copy, 0);
-		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
-	}
-	bpf_ringbuf_submit(copy, 0);
-	return count_and(VERDICT_DROP, REASON_FRAGMENT_HELD);
-}
-
 #endif

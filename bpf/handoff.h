@@ -9,6 +9,7 @@
 #include "choose.h"
 #include "content.h"
 #include "handshake.h"
+#include "hold.h"
 
 /* The client's flow again, from what is noted of it. */
 static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
@@ -171,7 +172,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		return STEP_BEGIN;
 	if (!alive)
 		return stray(at, &flow);
-	if (flow.vip->flags & VIP_CLOSES && !(journey->flags & TCP_RST) && !journey->is_fragment &&
+	if (flow.vip->flags & VIP_LATER && !(journey->flags & TCP_RST) && !journey->is_fragment &&
 	    payload_len(at) >= REQUEST_MIN) {
 		journey->server = value_server(found.value);
 		return STEP_AGAIN;
@@ -198,9 +199,9 @@ static __always_inline bool answers(context *ctx, struct scratch *at, const stru
 	return ring < SERVICES_MAX && rings >> ring & 1;
 }
 
-/* A later segment with data. A client that wants what its connection's server has not asks again by another
- * connection, as it must wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out by
- * itself. */
+/* A later segment with data. The connection of a client that wants what its server has not moves; or it ends, and the
+ * client asks again by another one, as it must wherever one that was kept open ends (RFC 9112, section 9.3.1). The
+ * server finds out by itself. */
 __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 {
 	struct found found = {};
@@ -215,6 +216,8 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	/* What was asked about is sent once more as the first segment, when the connection moves or by the client. */
 	if (answers(ctx, at, handoff) || is_answer(at))
 		return keep_on(&at->journey, &flow, &found);
+	if (handoff->later == LATER_REHANDOFF)
+		return hold(ctx, at, REASON_MOVES);
 	change_session(&found, value_in(&flow, at->journey.server, STATE_CLOSING));
 	at->journey.beside = REASON_ELSEWHERE;
 	return STEP_RESET;

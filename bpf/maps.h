@@ -69,7 +69,7 @@ struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 
 struct server servers[SERVER_SLOTS] TABLE(servers);
 
-/* By server slot, bit by bit, the rings whose requests it answers, of services with VIP_CLOSES. */
+/* By server slot, bit by bit, the rings whose requests it answers, of services with VIP_LATER. */
 __u64 pools[SERVER_SLOTS] TABLE(pools);
 
 /* Active sessions by server slot. */
@@ -152,7 +152,8 @@ struct {
 	__type(value, struct track);
 } fragments SEC(".maps");
 
-/* Later fragments that came before their first, on their way to where they can wait. */
+/* Frames that are held: later fragments that came before their first, on their way to where they can wait, and later requests
+ * on theirs to who moves connections. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, HELD_BYTES);

@@ -227,6 +227,7 @@ enum step {
 /* What there is to tell of a packet: see tell.h. */
 struct told {
 	__u8 reason, beside;
+	__u8 is_held; /* what is held is dropped here */
 	__u64 counts[REASON_MAX]; /* before it was decided */
 	struct event packet;
 	struct event connection; /* `at_ns` is when it began to be decided */

@@ -97,6 +97,7 @@ __attribute__((noinline)) int note_counts(struct scratch *at)
 {
 	if (!at)
 		return 0;
+	at->told.is_held = false;
 	for (__u32 i = 0; i < REASON_MAX; i++) {
 		__u32 reason = i;
 		__u64 *count = bpf_map_lookup_elem(&reasons, &reason);
@@ -214,7 +215,10 @@ static __always_inline void hand_out(struct event *event, __u32 len)
 
 static __always_inline void put_outcome(const struct told *told, int verdict, struct event *event)
 {
-	event->verdict = verdict == VERDICT_PASS ? TOLD_PASS : verdict == VERDICT_DROP ? TOLD_DROP : TOLD_FORWARD;
+	if (told->is_held)
+		event->verdict = TOLD_HOLD;
+	else
+		event->verdict = verdict == VERDICT_PASS ? TOLD_PASS : verdict == VERDICT_DROP ? TOLD_DROP : TOLD_FORWARD;
 	event->reason = told->reason;
 	event->beside = told->beside;
 }

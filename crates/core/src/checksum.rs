@@ -1,10 +1,20 @@
 //! The Internet checksum (RFC 1071) and its change by what changed under it (RFC 1624).
 
+use core::net::IpAddr;
+
+use crate::rewrite::Octets;
+
 /// Adds bytes to a sum that is not yet folded. Only the last call may have an odd number of them.
 pub fn add(sum: u32, bytes: &[u8]) -> u32 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let sum = pairs.iter().fold(sum, |sum, pair| fold(sum + u32::from(u16::from_be_bytes(*pair))));
     rest.first().map_or(sum, |last| fold(sum + (u32::from(*last) << 8)))
+}
+
+/// The sum of the pseudo-header of a transport of `len` bytes (RFC 9293, section 3.1; RFC 8200, section 8.1).
+pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> u32 {
+    let sum = [src, dst].iter().fold(0, |sum, address| add(sum, Octets::of(*address).bytes()));
+    add(add(sum, &[0, protocol]), &(len as u32).to_be_bytes())
 }
 
 /// The checksum of what was added to `sum`.

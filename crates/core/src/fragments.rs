@@ -11,8 +11,6 @@ use core::net::IpAddr;
 pub const LIFETIME_MS: u64 = 5_000;
 /// How long a later fragment that came first waits for it, in milliseconds.
 pub const PATIENCE_MS: u64 = 500;
-/// The longest frame that waits, in bytes.
-pub const WAITING_FRAME_MAX: usize = 2_048;
 
 /// What the fragments of one packet have in common (RFC 791, section 3.2; RFC 8200, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -107,4 +107,6 @@ reasons! {
     Asked = 41, "asked";
     /// Beside the verdict: a later request on a connection that other servers are for. The connection ends.
     Elsewhere = 42, "elsewhere";
+    /// Held: a later request that other servers are for. Its connection moves.
+    Moves = 43, "moves";
 }

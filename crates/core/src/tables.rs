@@ -216,7 +216,7 @@ pub struct Tables {
     /// that hand connections over have one.
     pub routes: BTreeMap<u16, Arc<Routes>>,
     /// By server slot, bit by bit, the rings whose requests it answers, whether it takes new ones at present or not. Of
-    /// services with [`Later::Close`].
+    /// services whose later requests are looked at ([`Later`]).
     pub pools: BTreeMap<u16, u64>,
 }
 

@@ -114,7 +114,7 @@ pub enum Told {
     Pass,
     /// It goes nowhere.
     Drop,
-    /// It waits for its packet's first fragment. What then becomes of it is counted, but not told.
+    /// It waits for its packet's first fragment, or its connection moves. What then becomes of it is counted, but not told.
     Hold,
 }
 

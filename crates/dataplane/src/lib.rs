@@ -6,6 +6,7 @@
 
 pub mod events;
 pub mod link;
+mod moves;
 pub mod packet;
 pub mod repair;
 mod routes;
@@ -74,7 +75,9 @@ pub trait Engine: Send {
     fn events(&mut self) -> Result<Box<dyn Events>, EngineError>;
 
     /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]): whole, as they
-    /// were on the wire, with the number of the interface that they came in by. Until then they are lost, and come again.
+    /// were on the wire, with the number of the interface that they came in by. What a sender on this machine left of the
+    /// checksum is filled in; a frame may still be one that the kernel gathered from several. Until then they are lost, and come
+    /// again, as does what is too long to be held.
     ///
     /// [`Later::Rehandoff`]: evener_core::tables::Later::Rehandoff
     fn moves(&mut self, mover: Mover);

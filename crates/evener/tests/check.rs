@@ -124,6 +124,21 @@ fn every_method_is_read() {
 }
 
 #[test]
+fn later_requests_stay_unless_the_file_says_otherwise() {
+    let later = |line: &str| {
+        let text = format!(
+            "farm.secret_file = '/s'\n[[service]]\naddress = '192.0.2.100:80'\nmethod = 'handoff'\n{line}\n\
+             [[service.server]]\naddress = '192.0.2.11'"
+        );
+        config::parse(&text, "later.toml").unwrap().services[0].later_requests
+    };
+    assert_eq!(later(""), Later::Stay);
+    assert_eq!(later("later_requests = 'stay'"), Later::Stay);
+    assert_eq!(later("later_requests = 'close'"), Later::Close);
+    assert_eq!(later("later_requests = 'rehandoff'"), Later::Rehandoff);
+}
+
+#[test]
 fn routes_keep_their_order() {
     let config = config::load(Path::new("tests/check/lccp.toml")).unwrap();
     let [service] = config.services.try_into().unwrap();

@@ -2,8 +2,8 @@
 
 use super::answer;
 use super::deliver::{Route, deliver};
-use super::{Decision, Knowledge, Reason, Verdict};
-use crate::fragments::{FragmentKey, LIFETIME_MS, Track, WAITING_FRAME_MAX};
+use super::{Decision, Knowledge, Reason};
+use crate::fragments::{FragmentKey, LIFETIME_MS, Track};
 use crate::packet::Packet;
 use crate::parse::Layers;
 use crate::rewrite::{self, Ends};
@@ -55,8 +55,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers
     let Some(track) = find(known, &key(at, fragment.id)) else {
         let expected = tables.has_address(at.dst) || tables.has_endpoint(at.src);
         return match expected {
-            true if packet.frame().len() > WAITING_FRAME_MAX => Decision::drop(Reason::FragmentLost),
-            true => Decision::of(Verdict::Hold, Reason::FragmentHeld),
+            true => Decision::hold(packet, Reason::FragmentHeld, Reason::FragmentLost),
             false => Decision::pass(Reason::NotService),
         };
     };

@@ -8,11 +8,11 @@ use crate::arrival::Arrival;
 use crate::content::{Found, NO_ROUTE, Reading, begins_request, read};
 use crate::cookie::{Ends, Terms};
 use crate::packet::Packet;
-use crate::parse::{Segment, TcpHeader};
+use crate::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::rewrite;
 use crate::select::select;
 use crate::sessions::{self, State, Value};
-use crate::tables::{Handoff, Later, NO_SERVER};
+use crate::tables::{Handoff, Later, NO_SERVER, Tables, VipKey};
 use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 
 /// A TCP packet for a service whose connections are handed over.
@@ -45,18 +45,33 @@ pub(super) fn decide(
         _ if is_first => begin(known, packet, segment, flow, found),
         Some(alive) => {
             // What was asked about is sent once more as the first segment, when the connection moves or by the client.
-            let is_elsewhere = handoff.later == Later::Close
+            let is_elsewhere = handoff.later != Later::Stay
                 && !answers(known, packet, segment, flow, alive.value.server())
                 && !is_answer(known, packet, segment);
-            if is_elsewhere {
-                return end(known, packet, segment, flow, alive);
+            match handoff.later {
+                Later::Close if is_elsewhere => return close(known, packet, segment, flow, alive),
+                Later::Rehandoff if is_elsewhere => {
+                    return Decision::hold(packet, Reason::Moves, Reason::Moves);
+                }
+                _ => {}
             }
-            let (server, session) = (alive.value.server(), Some(keep(known.memory, flow, alive)));
-            let choice = Choice { server, new_session: false, beside: None, session };
-            carry(known, packet, segment, flow, &choice)
+            go_on(known, packet, segment, flow, alive)
         }
         None => stray(known, packet, segment, flow),
     }
+}
+
+/// To the server that the connection has.
+fn go_on(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    segment: &Segment,
+    flow: &Flow<'_>,
+    found: sessions::Found<'_>,
+) -> Decision {
+    let (server, session) = (found.value.server(), Some(keep(known.memory, flow, found)));
+    let choice = Choice { server, new_session: false, beside: None, session };
+    carry(known, packet, segment, flow, &choice)
 }
 
 /// Whether a server answers what a segment of its connection may ask for. What doesn't begin like a request is part of one,
@@ -84,9 +99,54 @@ fn answers(
     }
 }
 
+/// Ends the connection of a client's segment that was held because of [`Reason::Moves`], where it can't be moved: as one of
+/// a service with [`Later::Close`]. The packet becomes the client's reset.
+pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
+    look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
+        Some(found) => close(known, packet, segment, flow, found),
+        None => reset(packet, segment),
+    })
+}
+
+/// Has a client's segment that was held because of [`Reason::Moves`] go on to the server that its connection has.
+pub fn stay(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
+    look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
+        Some(found) => go_on(known, packet, segment, flow, found),
+        None => stray(known, packet, segment, flow),
+    })
+}
+
+/// A client's segment that was held once more. The farm may have changed meanwhile.
+fn look_again(
+    tables: &Tables,
+    memory: &Memory<'_>,
+    packet: &mut Packet<'_>,
+    now: u32,
+    then: impl FnOnce(
+        &Knowledge<'_>,
+        &mut Packet<'_>,
+        &Segment,
+        &Flow<'_>,
+        Option<sessions::Found<'_>>,
+    ) -> Decision,
+) -> Decision {
+    let own = tables.interfaces.get(&packet.ingress).copied();
+    let Parsed::Segment(segment) = parse(packet.frame(), own) else {
+        return Decision::drop(Reason::Moves);
+    };
+    let key = VipKey { address: segment.at.dst, port: segment.dst_port, protocol: segment.protocol };
+    let Some(vip) = tables.vips.get(&key).filter(|vip| vip.handoff.is_some()) else {
+        return Decision::drop(Reason::Moves);
+    };
+    let known = Knowledge::of(tables, memory, packet, now);
+    let flow = Flow::new(&known, &segment, vip);
+    let found = memory.sessions.find(flow.key, flow.hash, now);
+    then(&known, packet, &segment, &flow, found)
+}
+
 /// Ends a connection whose client wants what its server has not. The client asks again by another connection, as it must
 /// wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out by itself.
-fn end(
+fn close(
     known: &Knowledge<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,

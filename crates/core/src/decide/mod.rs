@@ -12,6 +12,7 @@ mod fragment;
 mod handoff;
 
 pub use crate::reason::Reason;
+pub use handoff::{end, stay};
 
 use crate::arrival::Arrival;
 use crate::cookie::SharedKeys;
@@ -43,9 +44,13 @@ pub enum Verdict {
     Pass,
     /// It goes nowhere.
     Drop,
-    /// Keep it as it is, and decide again soon: for [`crate::fragments::PATIENCE_MS`] at most.
+    /// Keep it as it is. The reason says what for: [`Reason::FragmentHeld`] to be decided again soon, for
+    /// [`crate::fragments::PATIENCE_MS`] at most; [`Reason::Moves`] to be given to whoever moves connections.
     Hold,
 }
+
+/// The longest frame that can be held, in bytes: one of an Ethernet of 1500 bytes, with tags, and room to spare.
+pub const HELD_FRAME_MAX: usize = 2_048;
 
 /// What a packet meets besides the tables: memory that outlives it, and the host's routes.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +117,13 @@ impl Decision {
     const fn drop(reason: Reason) -> Self {
         Decision::of(Verdict::Drop, reason)
     }
+    /// Holds a packet, if it isn't too long for that.
+    fn hold(packet: &Packet<'_>, reason: Reason, too_long: Reason) -> Self {
+        match packet.frame().len() {
+            0..=HELD_FRAME_MAX => Decision::of(Verdict::Hold, reason),
+            _ => Decision::drop(too_long),
+        }
+    }
 }
 
 /// Everything that a decision goes by.
@@ -124,7 +136,13 @@ struct Knowledge<'a> {
     now: u32,
 }
 
-impl Knowledge<'_> {
+impl<'a> Knowledge<'a> {
+    /// What a packet's decision at tick `now` goes by.
+    fn of(tables: &'a Tables, memory: &'a Memory<'a>, packet: &Packet<'_>, now: u32) -> Self {
+        let source = packet.frame().get(6..).and_then(|rest| rest.first_chunk()).copied().map(Mac);
+        Knowledge { tables, memory, source: source.unwrap_or_default(), now }
+    }
+
     fn arrival(&self, vip: &Vip) -> Arrival {
         Arrival::of(self.tables, vip, self.source)
     }
@@ -138,8 +156,7 @@ impl Knowledge<'_> {
 /// Decides a packet at tick `now`, and rewrites it accordingly.
 pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     let own = tables.interfaces.get(&packet.ingress).copied();
-    let source = packet.frame().get(6..).and_then(|rest| rest.first_chunk()).copied().map(Mac);
-    let known = Knowledge { tables, memory, source: source.unwrap_or_default(), now };
+    let known = Knowledge::of(tables, memory, packet, now);
     let answered = |reason| Decision::of(Verdict::Forward { ifindex: packet.ingress }, reason);
     match parse(packet.frame(), own) {
         Parsed::Pass(reason) => Decision::pass(reason),

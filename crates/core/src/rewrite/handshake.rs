@@ -143,10 +143,7 @@ fn answer(packet: &mut Packet<'_>, at: &Layers, said: &Said, options: &[u8]) {
     };
     transport[..TCP_LEN].copy_from_slice(header.as_bytes());
     transport[TCP_LEN..].copy_from_slice(options);
-    let pseudo = checksum::add(0, Octets::of(at.src).bytes());
-    let pseudo = checksum::add(pseudo, Octets::of(at.dst).bytes());
-    let pseudo = checksum::add(pseudo, &[0, protocol::TCP]);
-    let pseudo = checksum::add(pseudo, &(tcp_len as u16).to_be_bytes());
+    let pseudo = checksum::pseudo_header(at.src, at.dst, protocol::TCP, tcp_len);
     // Hardware that was to finish the client's finishes this one.
     let sum =
         if partial { !checksum::finish(pseudo) } else { checksum::finish(checksum::add(pseudo, transport)) };

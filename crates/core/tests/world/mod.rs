@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use evener_core::cookie::{NO_KEYS, SharedKeys};
-use evener_core::decide::{Decision, Memory, decide};
+use evener_core::decide::{Decision, Memory, decide, end, stay};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
 use evener_core::lease::{ENDLESS, Lease};
@@ -131,9 +131,9 @@ impl World {
         }
     }
 
-    /// Decides a frame that came in by interface 1; what becomes of it, and the bytes then.
-    pub(crate) fn decide(&self, frame: &[u8], checksum: Checksum, now: u32) -> (Decision, Vec<u8>) {
-        let memory = Memory {
+    /// What packets meet besides the tables.
+    pub(crate) fn memory(&self) -> Memory<'_> {
+        Memory {
             sessions: Sessions::new(&self.four, &self.six, &self.active),
             counts: Counts { cursors: &self.active[..64], active: &self.active },
             ports: Ports::new(&self.ports),
@@ -144,15 +144,37 @@ impl World {
             lease: Lease(&ENDLESS),
             cookies: SharedKeys(&NO_KEYS),
             strays: Strays(&[]),
-        };
-        let mut buffer = vec![0; HEADROOM];
-        buffer.extend(frame);
-        let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
-        packet.checksum = checksum;
-        let decision = decide(&self.tables, &memory, &mut packet, now);
-        let after = packet.frame().to_vec();
-        (decision, after)
+        }
     }
+
+    /// Decides a frame that came in by interface 1; what becomes of it, and the bytes then.
+    pub(crate) fn decide(&self, frame: &[u8], checksum: Checksum, now: u32) -> (Decision, Vec<u8>) {
+        on(frame, checksum, |packet| decide(&self.tables, &self.memory(), packet, now))
+    }
+
+    /// Ends the connection of a frame that came in by interface 1.
+    pub(crate) fn end(&self, frame: &[u8], now: u32) -> (Decision, Vec<u8>) {
+        on(frame, Checksum::Whole, |packet| end(&self.tables, &self.memory(), packet, now))
+    }
+
+    /// Has a frame that came in by interface 1 go to its connection's server.
+    pub(crate) fn stay(&self, frame: &[u8], now: u32) -> (Decision, Vec<u8>) {
+        on(frame, Checksum::Whole, |packet| stay(&self.tables, &self.memory(), packet, now))
+    }
+}
+
+fn on(
+    frame: &[u8],
+    checksum: Checksum,
+    decide: impl FnOnce(&mut Packet<'_>) -> Decision,
+) -> (Decision, Vec<u8>) {
+    let mut buffer = vec![0; HEADROOM];
+    buffer.extend(frame);
+    let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
+    packet.checksum = checksum;
+    let decision = decide(&mut packet);
+    let after = packet.frame().to_vec();
+    (decision, after)
 }
 
 /// Every way to a server of the VIP's family, and tunnels in the other too.

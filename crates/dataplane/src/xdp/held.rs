@@ -1,7 +1,8 @@
-//! Frames that the kernel's side holds: a thread keeps them until their packet's first fragment was there, decides
-//! them again by the same memory, and sends them on.
+//! Frames that the kernel's side holds. A thread keeps fragments until their packet's first one was there, decides
+//! them again by the same memory, and sends them on; later requests that other servers are for it gives to who moves
+//! their connections.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,9 +16,10 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::abi;
+use super::abi::{self, Held};
 use super::memory::KernelMemory;
 use super::program::{Program, refused};
+use crate::moves::Moves;
 use crate::packet::outbox::{Exits, Outbox};
 use crate::waiting::{Outcome, ROUND, Room};
 use crate::{Counters, EngineError};
@@ -33,6 +35,7 @@ pub(super) struct HeldFrames {
 struct Common {
     memory: Arc<KernelMemory>,
     tables: ArcSwap<Tables>,
+    moves: Arc<Moves>,
     /// What this thread decided; the kernel's own counts are each CPU's alone to write.
     counted: Mutex<Counters>,
     stop: AtomicBool,
@@ -40,12 +43,17 @@ struct Common {
 
 impl HeldFrames {
     /// Starts the thread, in the network namespace of the calling one.
-    pub(super) fn start(program: &Program, tables: &Arc<Tables>) -> Result<HeldFrames, EngineError> {
+    pub(super) fn start(
+        program: &Program,
+        tables: &Arc<Tables>,
+        moves: &Arc<Moves>,
+    ) -> Result<HeldFrames, EngineError> {
         let failed =
             |error| EngineError::system("opening the way out for held fragments", "CAP_NET_RAW", error);
         let common = Arc::new(Common {
             memory: program.shared_memory(),
             tables: ArcSwap::new(Arc::clone(tables)),
+            moves: Arc::clone(moves),
             counted: Mutex::default(),
             stop: AtomicBool::new(false),
         });
@@ -57,7 +65,7 @@ impl HeldFrames {
             exits: Exits::open().map_err(failed)?,
             loopback: if_nametoindex("lo").unwrap_or_default(),
         };
-        let thread = thread::Builder::new().name("held fragments".into());
+        let thread = thread::Builder::new().name("held frames".into());
         let thread = thread.spawn(move || worker.run()).map_err(failed)?;
         Ok(HeldFrames { common, wake: Some(wake), thread: Some(thread) })
     }
@@ -91,7 +99,7 @@ impl Drop for HeldFrames {
         self.common.stop.store(true, Relaxed);
         self.wake = None;
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread for held fragments had failed");
+            tracing::error!("the thread for held frames had failed");
         }
     }
 }
@@ -127,21 +135,26 @@ struct Worker {
 
 impl Worker {
     fn run(self) {
-        let room = RefCell::new(Room::default());
+        let (room, begun) = (RefCell::new(Room::default()), Cell::new(false));
         let take = |record: &[u8]| {
-            self.take(record, &mut room.borrow_mut());
+            if begun.get() {
+                self.take(record, &mut room.borrow_mut());
+            }
             0
         };
         let mut builder = RingBufferBuilder::new();
         let ring = builder.add(&self.map, take).map(drop).and_then(|()| builder.build());
-        match ring.map_err(|error| refused("reading held fragments", error)) {
+        match ring.map_err(|error| refused("reading held frames", error)) {
             Ok(ring) => {
-                // What an earlier daemon left is too old: its packets' numbers may be used again by now.
+                // What an earlier daemon left is too old: its packets' numbers may be used again by now, and its requests
+                // have come again.
                 let _ = ring.consume();
-                room.replace(Room::default());
+                begun.set(true);
                 self.serve(&ring, &room);
             }
-            Err(error) => tracing::error!(%error, "later fragments that come first are lost"),
+            Err(error) => {
+                tracing::error!(%error, "what is held is lost: later fragments that come first, requests that move")
+            }
         }
     }
 
@@ -159,7 +172,7 @@ impl Worker {
                 thread::sleep(ROUND);
             }
             if let Err(error) = ring.consume() {
-                tracing::debug!(%error, "reading held fragments");
+                tracing::debug!(%error, "reading held frames");
             }
             self.look_into(&mut room.borrow_mut(), &mut outbox);
         }
@@ -167,8 +180,10 @@ impl Worker {
 
     /// A frame from the kernel; it has counted it as held.
     fn take(&self, record: &[u8], room: &mut Room) {
-        let Some((ifindex, frame)) = abi::held_of(record) else { return };
-        if !room.hold(frame, ifindex, self.common.memory.now()) {
+        let Some(Held { ifindex, reason, frame }) = abi::held_of(record) else { return };
+        if reason == Reason::Moves {
+            self.common.moves.give(ifindex, frame);
+        } else if !room.hold(frame, ifindex, self.common.memory.now()) {
             self.common.count(Reason::FragmentLost);
         }
     }

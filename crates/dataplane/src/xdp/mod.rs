@@ -27,6 +27,7 @@ use evener_core::tables::{Delta, Tables};
 use nix::net::if_::if_indextoname;
 
 use crate::events::{Events, Watch};
+use crate::moves::Moves;
 use crate::{Counters, Engine, EngineError, Mover};
 use attach::Link;
 use held::HeldFrames;
@@ -59,6 +60,7 @@ pub struct XdpEngine {
     links: BTreeMap<u32, (Link, Mode)>,
     /// From when the first interface is attached.
     held: Option<HeldFrames>,
+    moves: Arc<Moves>,
     running: Option<Tables>,
     /// Whether somebody reads what is told.
     is_read: bool,
@@ -106,12 +108,13 @@ impl XdpEngine {
             pins: options.pins,
             links,
             held: None,
+            moves: Arc::default(),
             running,
             is_read: false,
         })
     }
 
-    /// [`Engine::apply`] without attaching to the interfaces that the tables name; fragments that are held stay
+    /// [`Engine::apply`] without attaching to the interfaces that the tables name; frames that are held stay
     /// so. For test runs.
     ///
     /// # Errors
@@ -276,7 +279,7 @@ impl Engine for XdpEngine {
         self.program.apply(delta, tables)?;
         match &self.held {
             Some(held) => held.apply(tables),
-            None => self.held = Some(HeldFrames::start(&self.program, tables)?),
+            None => self.held = Some(HeldFrames::start(&self.program, tables, &self.moves)?),
         }
         for ifindex in tables.interfaces.keys() {
             self.attach(*ifindex)?;
@@ -313,7 +316,9 @@ impl Engine for XdpEngine {
         self.program.reset_server(slot)
     }
 
-    fn moves(&mut self, _mover: Mover) {}
+    fn moves(&mut self, mover: Mover) {
+        self.moves.set(mover);
+    }
 
     fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
         watch.check()?;

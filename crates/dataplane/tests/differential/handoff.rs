@@ -19,7 +19,7 @@ use crate::payloads::{HOSTS, METHODS, PATHS, payload};
 use crate::world::{Builder, client, vip};
 
 /// Services by the last byte of their address: with somebody to ask, without, without routes, without servers, and one that
-/// every host decides, this one among them.
+/// every host decides, this one among them. Later requests close the first one's connections, and move the second one's.
 pub const HANDOFF: [u8; 5] = [140, 141, 142, 143, 144];
 /// Rings that routes name; the last one has no servers, and the one behind it doesn't exist.
 const RINGS: [u16; 5] = [58, 59, 60, 61, u16::MAX];
@@ -57,7 +57,11 @@ pub fn add(builder: &mut Builder) {
                 last if last == HANDOFF[4] => marked,
                 _ => asker,
             };
-            let later = if last == HANDOFF[0] { Later::Close } else { Later::Stay };
+            let later = match last {
+                last if last == HANDOFF[0] => Later::Close,
+                last if last == HANDOFF[1] => Later::Rehandoff,
+                _ => Later::Stay,
+            };
             let vip = builder.tables.vips.values_mut().find(|vip| vip.id == id).unwrap();
             vip.own = if last == HANDOFF[4] { own } else { NO_SERVER };
             vip.handoff = Some(Handoff { mss: 1400 + u16::from(last), asker, later });
@@ -299,6 +303,16 @@ impl Segment {
         }
     }
 
+    /// A later one in a frame of `len` bytes, which asks for the same.
+    pub fn later(v6: bool, client: u8, port: u16, service: u8, len: usize) -> Segment {
+        let first = Segment::first(v6, client, port, service);
+        let headers_len = 14 + if v6 { 40 } else { 20 } + 20;
+        let mut data = b"GET / HTTP/1.1\r\nHost: x.y\r\nCookie: ".to_vec();
+        data.resize(len - headers_len - 4, b'c');
+        data.extend(b"\r\n\r\n");
+        Segment { what: What::Data(data), skew: (1000, 1000), ..first }
+    }
+
     pub fn frame(&self, keys: &Keys) -> Vec<u8> {
         let Connection { v6, client: number, port, service } = self.connection;
         let (src, dst) = (client(v6, number), vip(v6, service));
@@ -377,8 +391,9 @@ pub fn without_clock(mut frame: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 /// What the segments must meet between them.
-pub const MET: [Reason; 10] = [
+pub const MET: [Reason; 11] = [
     Reason::Elsewhere,
+    Reason::Moves,
     Reason::CookieSent,
     Reason::CookieAcked,
     Reason::CookieBad,

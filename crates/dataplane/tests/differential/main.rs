@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use evener_core::arrival::PASSED;
 use evener_core::cookie::Keys;
-use evener_core::decide::{Decision, Memory, Reason, Verdict};
-use evener_core::fragments::{Track, WAITING_FRAME_MAX};
+use evener_core::decide::{Decision, HELD_FRAME_MAX, Memory, Reason, Verdict};
+use evener_core::fragments::Track;
 use evener_core::sessions::{Seed, Session};
 use evener_core::tables::{Delta, Tables};
 use evener_dataplane::events::Events;
@@ -306,14 +306,43 @@ fn a_later_fragment_too_long_to_wait_is_lost_alike() {
     for hook in HOOKS {
         let Some(c) = Kernel::start(hook) else { return };
         let mut core = Core::new();
-        let lengths =
-            [(WAITING_FRAME_MAX, Reason::FragmentHeld), (WAITING_FRAME_MAX + 1, Reason::FragmentLost)];
+        let lengths = [(HELD_FRAME_MAX, Reason::FragmentHeld), (HELD_FRAME_MAX + 1, Reason::FragmentLost)];
         for (v6, (len, reason)) in [false, true].into_iter().flat_map(|v6| lengths.map(|length| (v6, length)))
         {
             let (decision, _) = meet(&mut core, &c, &frames::later(v6, world::L2[0], len)).unwrap().unwrap();
             assert_eq!(decision.reason, reason, "{len} bytes");
         }
         assert_eq!(core.reasons, c.counted().0);
+    }
+}
+
+#[test]
+fn a_later_request_that_moves_is_held_unless_it_is_too_long_alike() {
+    let later =
+        |v6, len| handoff::Segment::later(v6, 1, 2000, handoff::HANDOFF[1], len).frame(&handoff::KEYS);
+    let [own, others] = [1, 0].map(|ring| Arc::new(Wishes::all_to(ring).put(world::tables())));
+    for hook in HOOKS {
+        let Some(mut c) = Kernel::start(hook) else { return };
+        c.engine.load_tables(&Delta::between(&world::tables(), &own), &own).unwrap();
+        let mut core = Core::with((*own).clone(), &handoff::KEYS);
+        for v6 in [false, true] {
+            let first = handoff::Segment::first(v6, 1, 2000, handoff::HANDOFF[1]).frame(&handoff::KEYS);
+            for frame in [first, later(v6, HELD_FRAME_MAX)] {
+                let (decision, _) = meet(&mut core, &c, &frame).unwrap().unwrap();
+                assert_eq!(decision.reason, Reason::Forwarded);
+            }
+        }
+        // Other servers are for the same from now on.
+        c.engine.load_tables(&Delta::between(&own, &others), &others).unwrap();
+        core.change((*others).clone());
+        for v6 in [false, true] {
+            for (len, verdict) in [(HELD_FRAME_MAX, Verdict::Hold), (HELD_FRAME_MAX + 1, Verdict::Drop)] {
+                let (decision, _) = meet(&mut core, &c, &later(v6, len)).unwrap().unwrap();
+                assert_eq!((decision.verdict, decision.reason), (verdict, Reason::Moves), "{len} bytes");
+            }
+        }
+        assert_eq!(core.reasons, c.counted().0);
+        assert_eq!(sessions(&core.memory(), NOW), sessions(&c.engine.memory(), c.engine.now()));
     }
 }
 
@@ -366,7 +395,8 @@ fn connections_are_handed_off_alike() {
                 (*c, *known, *held) = (Kernel::start(hook).unwrap(), Arc::new(world::tables()), 0);
                 return result.map(drop);
             };
-            *held += reasons.get(&Reason::FragmentHeld).copied().unwrap_or_default();
+            let of = |reason| reasons.get(&reason).copied().unwrap_or_default();
+            *held += of(Reason::FragmentHeld) + of(Reason::Moves);
             for (reason, count) in reasons {
                 *coverage.0.entry(reason).or_default() += count;
             }

@@ -41,8 +41,8 @@ pub const NOW: u32 = 5_000_000;
 const IDLE: IdleTicks =
     IdleTicks { syn: ticks(600_000), tcp: ticks(900_000), closing: ticks(700_000), udp: ticks(800_000) };
 
-/// What random packets needn't meet; the last three take a cookie, or a segment that is empty.
-pub const RARE: [Reason; 9] = [
+/// What random packets needn't meet; the last five take a cookie, or a segment that is empty.
+pub const RARE: [Reason; 10] = [
     Reason::TableFull,
     Reason::NoPort,
     Reason::NoRoom,
@@ -51,6 +51,7 @@ pub const RARE: [Reason; 9] = [
     Reason::CookieAcked,
     Reason::Asked,
     Reason::Elsewhere,
+    Reason::Moves,
     Reason::Reset,
 ];
 
@@ -314,6 +315,11 @@ impl Core {
             cookies: SharedKeys(&self.cookies),
             strays: Strays(&self.strays),
         }
+    }
+
+    /// From now on these are the tables.
+    pub fn change(&mut self, tables: Tables) {
+        self.tables = tables;
     }
 
     /// The decision on a frame, and the frame after it.

@@ -9,6 +9,7 @@ mod handoff;
 mod hosts;
 mod kernel;
 mod methods;
+mod moves;
 mod raw_only;
 mod told;
 

@@ -66,7 +66,10 @@ impl Reach {
                 one_family(section, addresses);
                 needs_director(section, placement);
             }
-            Some(Method::Handoff) => can_be_handed_over(section, protocol, placement),
+            Some(Method::Handoff) => {
+                can_be_handed_over(section, protocol, placement);
+                can_move(section, placement, reach.later_requests);
+            }
             _ => {}
         }
         reach
@@ -117,6 +120,16 @@ fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Plac
         let message = "method \"handoff\" remembers who was given a connection: nothing in a later packet says what was \
                        asked for";
         section.problem(Problem::new(span, message, "remove `stateless`, or use \"l2\" or \"tunnel\""));
+    }
+}
+
+/// An open connection is taken from one server and given to another by their agents.
+fn can_move(section: &Section<'_>, placement: Placement, later: Later) {
+    let span = section.key_span("later_requests");
+    if let Some(span) = span.filter(|_| placement == Placement::EveryHost && later == Later::Rehandoff) {
+        let message = "\"rehandoff\" takes connections from servers by the agents there, and hosts of placement \
+                       \"every-host\" have none";
+        section.problem(Problem::new(span, message, "write later_requests = \"close\" or \"stay\""));
     }
 }
 

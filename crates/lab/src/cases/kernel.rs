@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evener_core::cookie::Keys;
-use evener_core::decide::{Reason, Verdict};
+use evener_core::decide::{HELD_FRAME_MAX, Reason, Verdict};
 use evener_core::parse::{Parsed, parse};
 use evener_core::sessions::State;
 use evener_core::tables::{Delta, Tables};
@@ -90,6 +90,7 @@ impl Kernel {
         let own = self.tables.interfaces.get(&ingress).copied();
         self.worn |= matches!(parse(frame, own), Parsed::Segment(segment) if segment.at.fragment.is_some());
         let before = self.engine.counters()?.reasons;
+        let may_be_held = frame.len() <= HELD_FRAME_MAX;
         let (verdict, frame) = self.engine.test_run(self.hook, frame)?;
         let reasons = counted(&before, &self.engine.counters()?.reasons);
         let exit = match verdict {
@@ -99,7 +100,13 @@ impl Kernel {
                 Exit::Interface(self.sender(&frame).context("The frame was sent by none of our interfaces")?)
             }
             Verdict::Pass => Exit::Host,
-            Verdict::Drop | Verdict::Hold if reasons.contains_key(&Reason::FragmentHeld) => Exit::Held,
+            // A test run doesn't tell what is held either.
+            Verdict::Drop | Verdict::Hold
+                if may_be_held
+                    && reasons.keys().any(|r| matches!(r, Reason::FragmentHeld | Reason::Moves)) =>
+            {
+                Exit::Held
+            }
             Verdict::Drop | Verdict::Hold => Exit::Nowhere,
         };
         Ok(Seen { exit, reasons, frame, released: Vec::new() })
@@ -184,7 +191,8 @@ impl Subject for Kernel {
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {
         let mut seen = self.one(packet.ingress, &packet.frame)?;
-        if seen.exit == Exit::Held {
+        // What moves waits for no other packet.
+        if seen.reasons.contains_key(&Reason::FragmentHeld) {
             self.held.push((packet.ingress, packet.frame.clone()));
             return Ok(seen);
         }

@@ -166,7 +166,8 @@ impl Subject for Spec {
         count(&decision, &mut reasons);
         let exit = exit(decision.verdict);
         let released = match exit {
-            Exit::Held => {
+            // What moves waits for no other packet.
+            Exit::Held if decision.reason == Reason::FragmentHeld => {
                 let until = self.now.wrapping_add(ticks(PATIENCE_MS));
                 self.held.push(Held { ingress: packet.ingress, frame: frame.clone(), until });
                 Vec::new()

@@ -171,7 +171,7 @@ impl World {
             .or_else(|| line.strip_suffix(':').map(|head| (head, "")))
             .ok_or(
                 "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce] [own SERVER [stateless]] \
-                 [handoff [mss N] [asker SERVER] [closes]]: SERVER...`",
+                 [handoff [mss N] [asker SERVER] [closes | moves]]: SERVER...`",
             )?;
         let mut words = Words::of(head);
         words.expect("service")?;
@@ -215,11 +215,15 @@ impl World {
         Ok(())
     }
 
-    /// `[mss N] [asker SERVER] [closes]`
+    /// `[mss N] [asker SERVER] [closes | moves]`
     fn terms(&self, words: &mut Words<'_>) -> Result<Terms, Wrong> {
         let mss = if words.take("mss") { words.parse("a number of bytes")? } else { 1_460 };
         let asker = words.take("asker").then(|| self.place(words.next("a server's name")?)).transpose()?;
-        let later = if words.take("closes") { Later::Close } else { Later::Stay };
+        let later = match () {
+            () if words.take("closes") => Later::Close,
+            () if words.take("moves") => Later::Rehandoff,
+            () => Later::Stay,
+        };
         Ok(Terms { mss, asker, later })
     }
 
@@ -407,7 +411,7 @@ impl World {
 
     /// Which servers answer which rings' requests, where it matters on connections that are open.
     fn note_pools(&self, tables: &mut Tables, service: &Service, number: u16) {
-        let Some(terms) = service.handoff.filter(|terms| terms.later == Later::Close) else { return };
+        let Some(terms) = service.handoff.filter(|terms| terms.later != Later::Stay) else { return };
         let of_routes = self.route_rings(service, number).map(|(ring, route)| (ring, &route.servers));
         for (ring, servers) in of_routes.chain([(number, &service.servers)]) {
             for place in servers {

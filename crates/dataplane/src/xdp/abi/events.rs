@@ -20,6 +20,7 @@ const EVENT_CONNECTION: u8 = c::event_kind::EVENT_CONNECTION.0 as u8;
 const EVENT_PACKET: u8 = c::event_kind::EVENT_PACKET.0 as u8;
 const TOLD_FORWARD: u8 = c::told_verdict::TOLD_FORWARD.0 as u8;
 const TOLD_PASS: u8 = c::told_verdict::TOLD_PASS.0 as u8;
+const TOLD_HOLD: u8 = c::told_verdict::TOLD_HOLD.0 as u8;
 
 // Where C and this side differ, the build ends here.
 const _: () = {
@@ -76,10 +77,10 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
             protocol: event.protocol,
             tcp_flags: event.flags,
             len: event.len,
-            verdict: match (event.verdict, reason) {
-                (TOLD_FORWARD, _) => Told::Forward,
-                (TOLD_PASS, _) => Told::Pass,
-                (_, Reason::FragmentHeld) => Told::Hold,
+            verdict: match event.verdict {
+                TOLD_FORWARD => Told::Forward,
+                TOLD_PASS => Told::Pass,
+                TOLD_HOLD => Told::Hold,
                 _ => Told::Drop,
             },
             reason,

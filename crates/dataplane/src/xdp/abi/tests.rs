@@ -76,12 +76,29 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
 
 #[test]
 fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
-    let terms = Handoff { mss: 1460, asker: 4095, later: Later::Close };
     let in_force = InForce { generation: 77, ring_halves: 1 << 63 | 1 };
-    let words = handoff(&terms, None, in_force);
-    assert_eq!(handoff_of(&words), Some((terms, in_force)));
+    for later in [Later::Stay, Later::Close, Later::Rehandoff] {
+        let terms = Handoff { mss: 1460, asker: 4095, later };
+        let words = handoff(&terms, None, in_force);
+        assert_eq!(handoff_of(&words), Some((terms, in_force)));
+    }
     assert_eq!(handoff_of(&[0; HANDOFF_WORDS]), None);
     let key = RouteKey { host: 1, path: u64::MAX };
     assert_eq!(generation_of(&route_key(&key, 77)), Some(77));
     assert_eq!(generation_of(&[0; 3]), None);
+}
+
+#[test]
+fn a_held_frame_is_read_as_the_other_side_wrote_it() {
+    let mut held =
+        c::held { ifindex: 3, len: 4, reason: c::reason::REASON_MOVES.0, frame: [0; HELD_FRAME_MAX] };
+    held.frame[..5].copy_from_slice(&[1, 2, 3, 4, 5]);
+    let record: [u8; size_of::<c::held>()] = bytes(&held);
+    let expected = Held { ifindex: 3, reason: Reason::Moves, frame: &[1, 2, 3, 4] };
+    assert_eq!(held_of(&record), Some(expected));
+    assert_eq!(held_of(&record[..15]), None, "it has an end");
+    assert_eq!(held_of(&record[..11]), None);
+    held.reason = c::reason::REASON_MAX.0;
+    let record: [u8; size_of::<c::held>()] = bytes(&held);
+    assert_eq!(held_of(&record), None, "nobody knows what for");
 }

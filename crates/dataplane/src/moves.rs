@@ -1,0 +1,132 @@
+//! Later requests that other servers are for, on their way to who moves their connections.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use evener_core::checksum;
+use evener_core::parse::{Parsed, parse};
+use evener_core::wire::{Mac, protocol};
+
+use crate::Mover;
+
+/// Where TCP has its checksum.
+const CHECKSUM_AT: usize = 16;
+
+/// Who takes them; nobody at first. All who hold frames share it.
+#[derive(Default)]
+pub(crate) struct Moves(ArcSwapOption<Mover>);
+
+impl Moves {
+    /// From now on this one takes them.
+    pub(crate) fn set(&self, mover: Mover) {
+        self.0.store(Some(Arc::new(mover)));
+    }
+
+    /// Gives a frame away that came in by this interface. It is lost if nobody takes it, or if its checksum is wrong: what is
+    /// read of it has no other TCP to say so.
+    pub(crate) fn give(&self, ifindex: u32, frame: &[u8]) {
+        if let Some(mover) = &*self.0.load()
+            && let Some(frame) = whole(frame)
+        {
+            mover(ifindex, &frame);
+        }
+    }
+}
+
+impl fmt::Debug for Moves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Moves").field(&self.0.load().is_some()).finish()
+    }
+}
+
+/// The frame of a TCP segment with its checksum. A sender on this machine leaves that to hardware which the frame never met;
+/// then the field holds the sum of the pseudo-header, and is filled in here. `None` where it holds anything else that is
+/// wrong.
+fn whole(frame: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let to = frame.first_chunk().copied().map(Mac);
+    let Parsed::Segment(segment) = parse(frame, to) else { return None };
+    let at = segment.at;
+    let tcp = frame.get(at.l4..at.l3 + at.len).filter(|_| at.protocol == protocol::TCP)?;
+    let pseudo = checksum::pseudo_header(at.src, at.dst, protocol::TCP, tcp.len());
+    if checksum::finish(checksum::add(pseudo, tcp)) == 0 {
+        return Some(frame.into());
+    }
+    let field = at.l4 + CHECKSUM_AT..at.l4 + CHECKSUM_AT + 2;
+    let is_begun = frame.get(field.clone())? == (!checksum::finish(pseudo)).to_be_bytes();
+    let mut whole = is_begun.then(|| frame.to_vec())?;
+    whole.get_mut(field)?.copy_from_slice(&checksum::finish(checksum::add(0, tcp)).to_be_bytes());
+    Some(whole.into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// An Ethernet frame with two VLAN tags, a segment of so many bytes in IPv4 or IPv6, and padding behind; its checksum is
+    /// `check` of the right one and of the pseudo-header's sum.
+    fn frame(v6: bool, payload: usize, check: impl Fn(u16, u16) -> u16) -> Vec<u8> {
+        let mut tcp = vec![0; 20];
+        tcp[..4].copy_from_slice(&[0x9c, 0x40, 0, 80]);
+        tcp[12..14].copy_from_slice(&[0x50, 0x18]);
+        tcp.extend((0..payload).map(|n| n as u8));
+        let len = tcp.len() as u16;
+        let mut frame = [&[2; 6][..], &[4; 6], &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]].concat();
+        let pseudo = if v6 {
+            frame.extend([&[0x86, 0xdd, 0x60, 0, 0, 0][..], &len.to_be_bytes(), &[6, 64]].concat());
+            let (src, dst) = ([0x20; 16], [0x21; 16]);
+            frame.extend([src, dst].concat());
+            checksum::pseudo_header(src.into(), dst.into(), 6, tcp.len())
+        } else {
+            let mut ip = [
+                &[0x45, 0][..],
+                &(20 + len).to_be_bytes(),
+                &[0, 9, 0x40, 0, 64, 6, 0, 0, 9, 9, 9, 9, 8, 8, 8, 8],
+            ]
+            .concat();
+            let sum = checksum::finish(checksum::add(0, &ip));
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            frame.extend([&[8, 0][..], &ip].concat());
+            checksum::pseudo_header([9, 9, 9, 9].into(), [8, 8, 8, 8].into(), 6, tcp.len())
+        };
+        let right = checksum::finish(checksum::add(pseudo, &tcp));
+        tcp[16..18].copy_from_slice(&check(right, !checksum::finish(pseudo)).to_be_bytes());
+        frame.extend(tcp);
+        frame.extend([0x99; 7]);
+        frame
+    }
+
+    #[test]
+    fn what_was_left_to_hardware_is_filled_in_and_what_is_wrong_is_lost() {
+        for (v6, payload) in [(false, 14), (false, 15), (true, 400), (true, 401)] {
+            let right = frame(v6, payload, |right, _| right);
+            assert_eq!(whole(&right).unwrap(), right, "as it came");
+            assert_eq!(whole(&frame(v6, payload, |_, begun| begun)).unwrap(), right, "filled in");
+            assert_eq!(whole(&frame(v6, payload, |right, _| right ^ 0x100)), None);
+            assert_eq!(whole(&frame(v6, payload, |_, begun| begun ^ 1)), None);
+            for len in 0..right.len() - 7 {
+                assert_eq!(whole(&right[..len]), None, "{len} bytes of it");
+            }
+        }
+    }
+
+    #[test]
+    fn who_takes_them_may_come_late_and_be_another_one_later() {
+        let (moves, taken) = (Moves::default(), Arc::new(Mutex::new(Vec::new())));
+        let right = frame(false, 20, |right, _| right);
+        moves.give(1, &right);
+        for who in ["first", "second"] {
+            let notes = Arc::clone(&taken);
+            moves.set(Arc::new(move |ifindex, frame: &[u8]| {
+                notes.lock().unwrap().push((who, ifindex, frame.to_vec()));
+            }));
+            moves.give(7, &right);
+        }
+        moves.give(8, &right[1..]);
+        assert_eq!(*taken.lock().unwrap(), [("first", 7, right.clone()), ("second", 7, right)]);
+    }
+}

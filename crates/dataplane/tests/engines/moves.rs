@@ -1,0 +1,154 @@
+//! Later requests that other servers are for: who moves connections is given them whole, by every engine.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use evener_core::checksum;
+use evener_core::content::{HashKey, PathPattern, Route, Routes};
+use evener_core::cookie::Keys;
+use evener_core::decide::Reason;
+use evener_core::parse::{Parsed, TcpHeader, parse};
+use evener_core::sessions::{Seed, SessionKey, State, Value, ticks};
+use evener_core::tables::{Delta, Handoff, Later, NO_SERVER, Ring, Tables};
+use evener_core::wire::Mac;
+use evener_dataplane::packet::PacketEngine;
+use evener_dataplane::xdp::Mode;
+use evener_dataplane::{Engine, Mover};
+
+use crate::hosts::{CLIENT, Host, SOON, VIP, index_of, mac_of, run};
+use crate::kernel::kernel_engine;
+use crate::{apply, count, key, options, server, session_file, skipped, tables};
+
+const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
+
+/// What is under /img is for the second server, and the rest for the first.
+fn moving() -> Tables {
+    let inside = (index_of("in0"), mac_of("in0"));
+    let mut tables = tables(&[inside], &[server(OWN, inside.0), server(OTHER, inside.0)], false);
+    let handoff = Handoff { mss: 1460, asker: NO_SERVER, later: Later::Rehandoff };
+    tables.vips.values_mut().for_each(|vip| vip.handoff = Some(handoff));
+    for (ring, slot) in [(0, 1), (1, 2)] {
+        tables.rings.insert(ring, Arc::new(Ring { order: vec![slot], hash: vec![], previous: vec![] }));
+        tables.pools.insert(slot, 1 << ring);
+    }
+    let path = Some(PathPattern::parse("/img/*").unwrap());
+    let route = Route { host: None, path, methods: vec![], ring: 1 };
+    tables.routes.insert(0, Arc::new(Routes::compile(&[route], 0, HashKey::new(Seed(1, 2)))));
+    tables
+}
+
+fn request(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: x.y\r\n\r\n")
+}
+
+/// What a mover is given, and the mover.
+fn mover() -> (Mover, Receiver<(u32, Vec<u8>)>) {
+    let (sender, given) = channel();
+    let mover = move |ifindex, frame: &[u8]| sender.send((ifindex, frame.to_vec())).unwrap_or_default();
+    (Arc::new(mover), given)
+}
+
+/// A client's open connection with the first server. What it says next is no first segment: the cookie is forgotten.
+fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
+    let memory = engine.memory();
+    memory.cookies.set(&Keys::at(1_000, |epoch| Seed(epoch, !epoch)));
+    let stream = client.enter(|| {
+        let to = SocketAddr::new(VIP.into(), key().port);
+        TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap()
+    });
+    memory.cookies.set(&Keys::at(1_000_000, |epoch| Seed(epoch, !epoch)));
+    let session = SessionKey { client: CLIENT.into(), port: stream.local_addr().unwrap().port(), vip: 1 };
+    let value = Value::new(1, State::Established, engine.now().wrapping_add(ticks(900_000)));
+    memory.sessions.insert(session, session.hash(memory.seed), value, engine.now()).unwrap();
+    stream
+}
+
+/// The next one that asks for this.
+fn next(given: &Receiver<(u32, Vec<u8>)>, path: &str) -> (u32, Vec<u8>) {
+    let asks = |(_, frame): &(u32, Vec<u8>)| frame.ends_with(request(path).as_bytes());
+    let end = Instant::now() + SOON;
+    loop {
+        let given = given.recv_timeout(end.saturating_duration_since(Instant::now()));
+        match given.expect("what is lost comes again") {
+            given if asks(&given) => return given,
+            _ => {}
+        }
+    }
+}
+
+/// The frame of a request as it stands on the wire, all of it right.
+fn check(given: &(u32, Vec<u8>), client_mac: Mac, path: &str) {
+    let (ifindex, frame) = given;
+    assert_eq!(*ifindex, index_of("in0"));
+    assert_eq!((&frame[..6], &frame[6..12]), (&mac_of("in0").0[..], &client_mac.0[..]));
+    let Parsed::Segment(segment) = parse(frame, Some(mac_of("in0"))) else { panic!("{frame:02x?}") };
+    assert_eq!(TcpHeader::payload(frame, &segment.at), request(path).as_bytes());
+    let tcp = &frame[segment.at.l4..segment.at.l3 + segment.at.len];
+    let pseudo = checksum::pseudo_header(CLIENT.into(), VIP.into(), 6, tcp.len());
+    assert_eq!(checksum::finish(checksum::add(pseudo, tcp)), 0, "the checksum is right");
+}
+
+fn play(engine: &mut dyn Engine, client: &Host) {
+    let client_mac = client.enter(|| mac_of("in1"));
+    let mut stream = connection(client, engine);
+    // While nobody moves connections, it is lost, and comes again.
+    stream.write_all(request("/img/1").as_bytes()).unwrap();
+    let end = Instant::now() + SOON;
+    while count(engine, Reason::Moves) == 0 {
+        assert!(Instant::now() < end, "it doesn't come");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let (first, given) = mover();
+    engine.moves(first);
+    check(&next(&given, "/img/1"), client_mac, "/img/1");
+
+    // Another one later, who stays when the tables change.
+    let (second, given_later) = mover();
+    engine.moves(second);
+    let tables = moving();
+    engine.apply(&Delta::between(&tables, &tables), &Arc::new(tables)).unwrap();
+    let mut other = connection(client, engine);
+    other.write_all(request("/img/2").as_bytes()).unwrap();
+    check(&next(&given_later, "/img/2"), client_mac, "/img/2");
+    assert!(given.try_iter().all(|(_, frame)| !frame.ends_with(request("/img/2").as_bytes())));
+    let sessions = engine.memory().sessions.list(engine.now());
+    let all: Vec<_> = sessions.map(|session| (session.value.server(), session.value.state())).collect();
+    assert_eq!(all, [(1, State::Established); 2], "all is as it was");
+}
+
+#[test]
+fn every_engine_gives_what_moves_with_its_checksum() {
+    if skipped() {
+        return;
+    }
+    let (director, client) = (Host::new("director"), Host::new("client"));
+    director.cable("in0", &client, "in1");
+    let mac = director.enter(|| mac_of("in0"));
+    client.enter(|| {
+        run("ethtool -K in1 rx off");
+        run(&format!("ip addr add {CLIENT}/24 dev in1"));
+        run(&format!("ip neigh add 198.51.100.1 lladdr {mac} dev in1"));
+        run(&format!("ip route add {VIP} via 198.51.100.1"));
+    });
+    director.enter(|| {
+        run("ethtool -K in0 tx off");
+        for mode in [Mode::Tc, Mode::Generic] {
+            // Generic mode isn't told of half a checksum; a sender that leaves nothing to the hardware has none.
+            let half = if mode == Mode::Tc { "on" } else { "off" };
+            client.enter(|| run(&format!("ethtool -K in1 tx {half}")));
+            let mut engine = kernel_engine(Some(mode), None, moving());
+            play(&mut engine, &client);
+            Box::new(engine).leave(false).unwrap();
+        }
+        client.enter(|| run("ethtool -K in1 tx on"));
+        let mut engine = PacketEngine::start(options(session_file())).unwrap();
+        apply(&mut engine, moving());
+        play(&mut engine, &client);
+        Box::new(engine).leave(false).unwrap();
+    });
+}
