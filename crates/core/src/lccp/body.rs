@@ -82,13 +82,8 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every one.
-    pub const ALL: [ErrorCode; 5] = [
-        ErrorCode::NoServer,
-        ErrorCode::NoRoom,
-        ErrorCode::NotRestored,
-        ErrorCode::Unknown,
-        ErrorCode::Busy,
-    ];
+    pub const ALL: [ErrorCode; 5] =
+        [ErrorCode::NoServer, ErrorCode::NoRoom, ErrorCode::NotRestored, ErrorCode::Unknown, ErrorCode::Busy];
 
     fn of_number(number: u32) -> Option<ErrorCode> {
         ErrorCode::ALL.into_iter().find(|code| *code as u32 == number)

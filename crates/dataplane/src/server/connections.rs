@@ -54,7 +54,12 @@ impl Connections {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn is_silent_since(&self, _client: SocketAddr, _service: SocketAddr, _idle: &Idle) -> io::Result<bool> {
+    pub fn is_silent_since(
+        &self,
+        _client: SocketAddr,
+        _service: SocketAddr,
+        _idle: &Idle,
+    ) -> io::Result<bool> {
         Ok(true)
     }
 

@@ -249,8 +249,9 @@ impl Director {
     pub(super) fn send_by(&mut self, ifindex: u32, frame: &[u8]) {
         let sent = match self.handing.exits.entry(ifindex) {
             Entry::Occupied(exit) => exit.get().send(frame),
-            Entry::Vacant(place) => LinkSocket::open(ifindex, EtherType::None)
-                .and_then(|exit| place.insert(exit).send(frame)),
+            Entry::Vacant(place) => {
+                LinkSocket::open(ifindex, EtherType::None).and_then(|exit| place.insert(exit).send(frame))
+            }
         };
         if let Err(error) = sent {
             // The interface may be another one by now.

@@ -79,11 +79,7 @@ impl Director {
         self.carry_out(held, decide::end);
     }
 
-    fn carry_out(
-        &mut self,
-        held: Held,
-        decide: fn(&Tables, &Memory<'_>, &mut Packet<'_>, u32) -> Decision,
-    ) {
+    fn carry_out(&mut self, held: Held, decide: fn(&Tables, &Memory<'_>, &mut Packet<'_>, u32) -> Decision) {
         let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
         let decision = decide(&self.plan.tables, &self.engine.memory(), &mut packet, self.engine.now());

@@ -146,12 +146,10 @@ mod tests {
         };
         let moved = saved(&moving(Some(123)), &state);
         assert_eq!((moved.receive_next, moved.send_next, moved.unread.len()), (20, 9, 22));
-        assert_eq!(moved.terms, Terms {
-            mss: 1_440,
-            window_scales: Some((7, 8)),
-            sack: true,
-            timestamp: Some(123),
-        });
+        assert_eq!(
+            moved.terms,
+            Terms { mss: 1_440, window_scales: Some((7, 8)), sack: true, timestamp: Some(123) }
+        );
         assert_eq!((moved.window.send, moved.window.send_max), (64_000, 65_536));
         assert_eq!((moved.window.receive, moved.window.receive_update), (65_160, 77));
         // Who agreed on no timestamps has none, whatever the segment says.

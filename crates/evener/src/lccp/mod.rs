@@ -29,8 +29,8 @@ use tokio::sync::mpsc;
 use dispatch::Dispatcher;
 pub(crate) use give::Given;
 pub(crate) use nodes::Part;
-pub(crate) use release::Release;
 use release::Place;
+pub(crate) use release::Release;
 use socket::Ear;
 use take::Taker;
 

@@ -170,9 +170,11 @@ impl Taker {
         place: Place,
     ) -> Option<Result<TcpState, ErrorCode>> {
         let (client, service) = (socket.client(), socket.server());
-        let look = || connections.look(client, service).inspect_err(|error| {
-            tracing::warn!(%error, "whether a connection rests can't be told");
-        });
+        let look = || {
+            connections.look(client, service).inspect_err(|error| {
+                tracing::warn!(%error, "whether a connection rests can't be told");
+            })
+        };
         let idle = match look().ok()? {
             Look::Gone => return Some(Err(ErrorCode::Unknown)),
             Look::Unclear => return Some(Err(ErrorCode::NotRestored)),

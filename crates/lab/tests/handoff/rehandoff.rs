@@ -123,9 +123,8 @@ fn requests_in_pieces(engine: &str) -> Result<()> {
         assert_eq!(talk.reply().with_context(|| format!("{family}: in pieces"))?.body, b"web4\n");
     }
     for family in Family::BOTH {
-        let long = |host: &str| {
-            format!("GET /who HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n", "x".repeat(7_000))
-        };
+        let long =
+            |host: &str| format!("GET /who HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n", "x".repeat(7_000));
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
         assert_eq!(talk.ask(&get("img.example.com", "/who"))?.body, b"web1\n");
         assert_eq!(talk.ask(&long("www.example.com"))?.body, b"web4\n", "{family}");

@@ -1,6 +1,7 @@
 //! The bytes: what is written is read, and nothing else is.
 
 use core::net::{IpAddr, SocketAddr};
+use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
@@ -229,8 +230,11 @@ fn any_body() -> impl Strategy<Value = Body> {
         (any_socket(), server()).prop_map(|(socket, server)| Body::Forward { socket, server }),
         any_socket().prop_map(|socket| Body::ForwardAck { socket }),
         any_socket().prop_map(|socket| Body::Close { socket }),
-        (any_socket(), any::<u32>(), any::<u32>())
-            .prop_map(|(socket, rcv_nxt, snd_nxt)| Body::Release { socket, rcv_nxt, snd_nxt }),
+        (any_socket(), any::<u32>(), any::<u32>()).prop_map(|(socket, rcv_nxt, snd_nxt)| Body::Release {
+            socket,
+            rcv_nxt,
+            snd_nxt
+        }),
         (any_socket(), any_state()).prop_map(|(socket, state)| {
             let state = TcpState { snd_una: state.snd_nxt, send_len: 0, receive_len: 0, ..state };
             Body::Released { socket, state }
