@@ -20,6 +20,7 @@
 #include "passed.h"
 #include "server.h"
 #include "tcp.h"
+#include "turns.h"
 #include "untunnel.h"
 
 /* Of a TCP header (RFC 9293, section 3.2). */
@@ -41,11 +42,14 @@ struct segment {
 	__u32 acknowledgment;
 	__u32 l4; /* from the beginning of the frame, in bytes */
 	__u32 l4_end; /* of the header */
+	__u32 len; /* of the data, in bytes */
 	__be16 ip_len; /* as the IP header has it */
 	__be16 from;
 	__be16 port;
 	__be16 listener;
 	bool v6;
+	bool turns; /* whether those of its connection are followed */
+	bool urgent;
 };
 
 /* The timestamps option (RFC 7323, section 3.2). */
@@ -98,12 +102,21 @@ struct tcp_timewait_sock {
 
 struct tcp_options_received {
 	__u32 ts_recent;
+	__u16 tstamp_ok : 1, wscale_ok : 1, sack_ok : 3, snd_wscale : 4, rcv_wscale : 4;
+	__u16 mss_clamp;
 };
 
 struct tcp_sock {
 	__u32 rcv_nxt;
+	__u32 copied_seq;
+	__u32 rcv_wup;
+	__u32 rcv_wnd;
 	__u32 snd_una;
 	__u32 snd_nxt;
+	__u32 write_seq;
+	__u32 snd_wl1;
+	__u32 snd_wnd;
+	__u32 max_window;
 	__u64 bytes_acked;
 	struct tcp_options_received rx_opt;
 };
@@ -179,12 +192,15 @@ static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *
 	segment->sequence = bpf_ntohl(tcp->seq);
 	segment->acknowledgment = bpf_ntohl(tcp->ack_seq);
 	segment->l4_end = segment->l4 + tcp->doff * 4;
+	segment->len = len - tcp->doff * 4;
+	segment->urgent = flags & TCP_URG;
 	key.port = tcp->dest;
 	offer = bpf_map_lookup_elem(&own_services, &key);
 	if (!offer || !offer->listener)
 		return false;
 	/* Where every host decides, this one may serve and read at once. */
 	segment->listener = asked && offer->ear ? offer->ear : offer->listener;
+	segment->turns = offer->turns;
 	return true;
 }
 
@@ -237,25 +253,77 @@ static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, struct se
 	return bpf_skc_lookup_tcp(skb, tuple, len, BPF_F_CURRENT_NETNS, 0);
 }
 
-/* Has the listener make a connection of the segment: what was agreed on is in the cookie, and timestamps were if
- * they are here (RFC 7323, section 3.2). */
+static __always_inline void name_connection(const struct segment *segment, struct connection *connection)
+{
+	const __be32 *word = segment->message.word;
+
+	if (segment->v6) {
+		__builtin_memcpy(&connection->client, &word[0], sizeof(connection->client));
+		__builtin_memcpy(&connection->service, &word[4], sizeof(connection->service));
+	} else {
+		mapped(&connection->client, word[0]);
+		mapped(&connection->service, word[1]);
+	}
+	connection->client_port = segment->from;
+	connection->service_port = segment->port;
+}
+
+/* What was announced of just this segment. It stays where it is for a while, as a cookie stays good: the stack may have no
+ * room for the connection yet. */
+static __always_inline struct expectation *expectation_of(const struct segment *segment)
+{
+	struct expectation *found;
+	struct connection connection;
+
+	name_connection(segment, &connection);
+	found = bpf_map_lookup_elem(&expected, &connection);
+	if (!found || found->sequence != segment->sequence || found->acknowledgment != segment->acknowledgment ||
+	    found->until < bpf_ktime_get_ns())
+		return 0;
+	return found;
+}
+
+/* What was agreed on: it is in the cookie, or was announced. Of timestamps a cookie says nothing: they were agreed on if
+ * the segment has them (RFC 7323, section 3.2). */
+static __noinline bool agreed(struct segment *segment, struct bpf_tcp_req_attrs *attrs)
+{
+	__u8 terms = segment->acknowledgment - 1;
+	bool scaled = cookie_scale(terms) != COOKIE_NO_SCALE;
+	struct expectation *expectation;
+
+	if (has_good_cookie(segment)) {
+		attrs->mss = cookie_mss(terms, segment->v6);
+		attrs->wscale_ok = scaled;
+		attrs->sack_ok = scaled;
+		attrs->snd_wscale = scaled ? cookie_scale(terms) : 0;
+		attrs->rcv_wscale = scaled ? COOKIE_RCV_WSCALE : 0;
+		attrs->tstamp_ok = true;
+		return true;
+	}
+	expectation = expectation_of(segment);
+	if (!expectation)
+		return false;
+	attrs->mss = expectation->mss;
+	attrs->wscale_ok = expectation->scaled;
+	attrs->sack_ok = expectation->sack;
+	attrs->snd_wscale = expectation->send_scale;
+	attrs->rcv_wscale = expectation->receive_scale;
+	attrs->tstamp_ok = expectation->timestamps;
+	return true;
+}
+
+/* Has the listener make a connection of the segment. */
 static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener, struct segment *segment)
 {
 	struct bpf_tcp_req_attrs attrs = {};
 	struct timestamps timestamps = {};
-	__u8 terms = segment->acknowledgment - 1;
-	bool scaled = cookie_scale(terms) != COOKIE_NO_SCALE;
 	struct sock *sk;
 
-	if (!has_good_cookie(segment))
+	if (!agreed(segment, &attrs))
 		return SERVER_BAD_COOKIE;
 	find_timestamps(skb, segment->l4 + sizeof(struct tcphdr), segment->l4_end, &timestamps);
-	attrs.mss = cookie_mss(terms, segment->v6);
-	attrs.wscale_ok = scaled;
-	attrs.sack_ok = scaled;
-	attrs.snd_wscale = scaled ? cookie_scale(terms) : 0;
-	attrs.rcv_wscale = scaled ? COOKIE_RCV_WSCALE : 0;
-	attrs.tstamp_ok = timestamps.present;
+	if (!timestamps.present)
+		attrs.tstamp_ok = false;
 	attrs.rcv_tsval = timestamps.value;
 	attrs.rcv_tsecr = timestamps.echo;
 	sk = (struct sock *)bpf_skc_to_tcp_sock(listener);
@@ -393,6 +461,25 @@ static __always_inline int clear(struct __sk_buff *skb, const struct segment *se
 	return TC_ACT_UNSPEC;
 }
 
+/* What is said on a connection, from its `first` segment on. */
+static __always_inline void follow(struct __sk_buff *skb, const struct segment *segment, bool first)
+{
+	struct said said = {
+		.sequence = segment->sequence,
+		.acknowledgment = segment->acknowledgment,
+		.from = segment->l4_end,
+		.len = segment->len,
+		.urgent = segment->urgent,
+	};
+	struct connection connection;
+
+	name_connection(segment, &connection);
+	if (first)
+		begin_turns(skb, &connection, &said);
+	else
+		follow_request(skb, &connection, &said);
+}
+
 static __always_inline int answer(struct __sk_buff *skb, struct segment *segment)
 {
 	struct bpf_sock *found = look_up(skb, segment);
@@ -406,10 +493,12 @@ static __always_inline int answer(struct __sk_buff *skb, struct segment *segment
 	if (reason == SERVER_NO_LISTENER && segment->listener != segment->port)
 		reason = give_to_other(skb, segment);
 	if (reason == SERVER_TIME_WAIT_CLEARED || reason == SERVER_STALE_CLEARED) {
-		if (has_good_cookie(segment) && is_newer(skb, segment, &old))
+		if ((has_good_cookie(segment) || expectation_of(segment)) && is_newer(skb, segment, &old))
 			return clear(skb, segment, &old, reason);
 		return TC_ACT_UNSPEC;
 	}
+	if (segment->turns && (reason == GO_ON || reason == SERVER_ACCEPTED))
+		follow(skb, segment, reason == SERVER_ACCEPTED);
 	if (reason != GO_ON)
 		count_server(reason);
 	return TC_ACT_UNSPEC;

@@ -7,6 +7,7 @@
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
 #include "accept.h"
+#include "look.h"
 #include "stray.h"
 #include "untunnel.h"
 
@@ -133,17 +134,75 @@ static __always_inline void lower_mss(struct __sk_buff *skb, __u32 tcp, __u32 at
 	}
 }
 
-/* Whom a segment from here is for, mixed: by part of it strays are told apart. */
-static __always_inline __u64 mixed(__u64 client, __u32 ports)
+/* A segment that leaves. */
+struct leaving {
+	struct connection connection;
+	struct said said;
+	__u32 l4; /* from the beginning of the frame, in bytes */
+	__u8 flags;
+	bool v6;
+};
+
+static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *leaving)
 {
-	client = (client ^ ports) * 0x9e3779b97f4a7c15;
+	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	struct connection *connection = &leaving->connection;
+	struct tcphdr *tcp;
+
+	if (!take(&cursor, sizeof(struct ethhdr)))
+		return false;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || ip->protocol != IPPROTO_TCP || ip->ihl != 5)
+			return false;
+		mapped(&connection->service, ip->saddr);
+		mapped(&connection->client, ip->daddr);
+		leaving->l4 = ETH_HLEN + sizeof(*ip);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || ip->nexthdr != IPPROTO_TCP)
+			return false;
+		copied(&connection->service, &ip->saddr);
+		copied(&connection->client, &ip->daddr);
+		leaving->l4 = ETH_HLEN + sizeof(*ip);
+		leaving->v6 = true;
+	} else {
+		return false;
+	}
+	tcp = take(&cursor, sizeof(*tcp));
+	if (!tcp)
+		return false;
+	connection->service_port = tcp->source;
+	connection->client_port = tcp->dest;
+	leaving->flags = ((__u8 *)tcp)[13];
+	leaving->said.sequence = bpf_ntohl(tcp->seq);
+	leaving->said.from = leaving->l4 + tcp->doff * 4;
+	if (skb->len > leaving->said.from)
+		leaving->said.len = skb->len - leaving->said.from;
+	return true;
+}
+
+/* Whom a segment from here is for, mixed: by part of it strays are told apart. */
+static __always_inline __u64 mixed(const struct leaving *leaving)
+{
+	const struct connection *connection = &leaving->connection;
+	const __be32 *word = connection->client.word;
+	__u64 client = word[3];
+
+	if (leaving->v6)
+		client = (__u64)(word[0] ^ word[2]) << 32 | (word[1] ^ word[3]);
+	client ^= (__u32)connection->client_port << 16 | connection->service_port;
+	client *= 0x9e3779b97f4a7c15;
 	client = (client ^ client >> 32) * 0xd6e8feb86659fd93;
 	return client ^ client >> 32;
 }
 
 /*
  * Servers answer clients directly, so only here can it be seen what segments they offer (RFC 9293, section
- * 3.7.1); what clients send back must fit into the tunnel.
+ * 3.7.1); what clients send back must fit into the tunnel. So it is with their answers, where it matters whether these are
+ * whole.
  *
  * And where connections are handed off, a segment may overtake its connection's first, or still be on its way here when the
  * connection has moved to another host: the stack knows nothing of it, and answers by a reset (RFC 9293, section 3.10.7.1),
@@ -152,54 +211,30 @@ static __always_inline __u64 mixed(__u64 client, __u32 ports)
 SEC("tc")
 int outgoing(struct __sk_buff *skb)
 {
-	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	struct own_service key = { .protocol = IPPROTO_TCP };
-	__u32 at = sizeof(struct ethhdr), header_len, ports;
-	struct tcphdr *tcp;
+	struct leaving leaving = {};
 	struct offer *offer;
-	__u64 client;
 	__u8 flags;
 
-	if (!take(&cursor, sizeof(struct ethhdr)))
+	if (!read_leaving(skb, &leaving))
 		return TC_ACT_UNSPEC;
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = take(&cursor, sizeof(*ip));
-
-		if (!ip || ip->protocol != IPPROTO_TCP || ip->ihl != 5)
-			return TC_ACT_UNSPEC;
-		mapped(&key.address, ip->saddr);
-		client = ip->daddr;
-		at += sizeof(*ip);
-	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
-
-		if (!ip || ip->nexthdr != IPPROTO_TCP)
-			return TC_ACT_UNSPEC;
-		copied(&key.address, &ip->saddr);
-		client = (__u64)(ip->daddr.s6_addr32[0] ^ ip->daddr.s6_addr32[2]) << 32 |
-			 (ip->daddr.s6_addr32[1] ^ ip->daddr.s6_addr32[3]);
-		at += sizeof(*ip);
-	} else {
+	flags = leaving.flags;
+	/* Most are of no more interest. */
+	if (!(flags & (TCP_SYN | TCP_RST)) && !((leaving.said.len || flags & TCP_FIN) && follows_turns()))
 		return TC_ACT_UNSPEC;
-	}
-	tcp = take(&cursor, sizeof(*tcp));
-	if (!tcp)
-		return TC_ACT_UNSPEC;
-	flags = ((__u8 *)tcp)[13];
-	if (!(flags & (TCP_SYN | TCP_RST)))
-		return TC_ACT_UNSPEC;
-	key.port = tcp->source;
-	ports = (__u32)tcp->dest << 16 | tcp->source;
-	header_len = tcp->doff * 4;
+	key.address = leaving.connection.service;
+	key.port = leaving.connection.service_port;
 	offer = bpf_map_lookup_elem(&own_services, &key);
 	if (!offer)
 		return TC_ACT_UNSPEC;
 	if (flags & TCP_SYN && offer->mss)
-		lower_mss(skb, at, at + sizeof(*tcp), at + header_len, offer->mss);
+		lower_mss(skb, leaving.l4, leaving.l4 + sizeof(struct tcphdr), leaving.said.from, offer->mss);
 	/* What a director sends on has come in by an interface. */
 	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex &&
-	    !meet_stray(strays, mixed(client, ports), bpf_ktime_get_ns() >> 20))
+	    !meet_stray(strays, mixed(&leaving), bpf_ktime_get_ns() >> 20))
 		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
+	if (offer->turns && !(flags & TCP_SYN))
+		follow_answer(skb, &leaving.connection, &leaving.said, flags & (TCP_FIN | TCP_RST));
 	return TC_ACT_UNSPEC;
 }
 
@@ -217,6 +252,15 @@ int accept(struct __sk_buff *skb)
 	return answer(skb, &segment);
 }
 
+/* Run by the agent alone, on a frame that names a connection and has room for what is known of it. */
+SEC("tc")
+int look(struct __sk_buff *skb)
+{
+	struct looked looked = {};
+
+	return look_at(skb, &looked) ? TC_ACT_OK : TC_ACT_SHOT;
+}
+
 /* Never run: keeps in the object a map that only the agent uses. */
 SEC("xdp")
 int describe_server(struct xdp_md *ctx)
@@ -226,7 +270,8 @@ int describe_server(struct xdp_md *ctx)
 	return bpf_map_lookup_elem(&server_about, &first) ? XDP_PASS : XDP_ABORTED;
 }
 
-/* Names the type that no map names, so that BTF has it. */
+/* Name the types that no map names, so that BTF has them. */
 const volatile enum server_reason abi_server_reason = SERVER_DECAPSULATED;
+const volatile struct looked abi_looked = {};
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -13,12 +13,15 @@
 #include "cursor.h"
 
 /* Maps that were pinned with another number are not adopted. */
-#define SERVER_ABI_VERSION 4
+#define SERVER_ABI_VERSION 5
 
 /* Room in the maps; addresses come from configuration only. */
 #define OWN_ADDRESSES_MAX 64
 #define DIRECTORS_MAX 1024
 #define OWN_SERVICES_MAX 8192
+/* The oldest make way. */
+#define EXPECTED_MAX 8192
+#define TURNS_MAX 65536
 
 /* dataplane/src/server/reason.rs. Packets that are no tunnel packets to this host are not counted, nor are
  * segments of connections that are at work. */
@@ -63,6 +66,70 @@ struct offer {
 	__u32 mss; /* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
 	__be16 listener; /* the port of the socket that accepts what is handed off; 0: nothing is */
 	__be16 ear; /* that of what is to be read here, by the frame's source; 0: the same */
+	__u32 turns; /* whether those of its connections are followed: turns.h */
+};
+
+/* Key of `expected` and `turns`. */
+struct connection {
+	struct ip_address client;
+	struct ip_address service;
+	__be16 client_port;
+	__be16 service_port;
+};
+
+/* Value of `expected`: a segment that a connection is made of, and what was agreed on long before it. */
+struct expectation {
+	__u64 until; /* by the monotonic clock, in nanoseconds */
+	__u32 sequence;
+	__u32 acknowledgment;
+	__u16 mss;
+	__u8 send_scale; /* of what the client announces */
+	__u8 receive_scale; /* of what we do */
+	__u8 scaled;
+	__u8 sack;
+	__u8 timestamps;
+	__u8 pad;
+};
+
+/*
+ * Value of `turns`: the last request of a connection, and its answer. Where the answer begins comes first in both, in the
+ * upper half: by that they belong together. Each is written at once, the one on the way in and the other on the way out, so
+ * who reads both may take them for being of different turns, and never for another turn's end.
+ */
+struct turn {
+	__u64 asked; /* in the lower half where the request ends */
+	__u64 answered; /* in the lower half where the answer ends, or where it begins as long as that isn't known */
+	__u64 tail; /* of an answer in chunks the last bytes, the very last one lowest */
+	__u32 sent; /* of an answer in chunks what is behind them */
+	__u32 chunked;
+	__u32 plain; /* 0 once there was something else than whole requests and their answers, in turn */
+	__u32 pad;
+};
+
+/* What `look` is given, behind an Ethernet header, and what it makes of that. */
+struct looked {
+	struct connection connection;
+	__u32 state; /* 0: no socket */
+	__u32 receive_next;
+	__u32 copied;
+	__u32 send_next;
+	__u32 write_next;
+	__u32 send_update;
+	__u32 send_window;
+	__u32 send_window_max;
+	__u32 receive_window;
+	__u32 receive_update;
+	__u32 request_end;
+	__u32 answer_begin; /* that of the request */
+	__u32 answered_begin; /* that of the answer */
+	__u32 answered_end;
+	__u16 mss;
+	__u8 send_scale;
+	__u8 receive_scale;
+	__u8 scaled;
+	__u8 sack;
+	__u8 timestamps;
+	__u8 plain;
 };
 
 /* What the maps were made by. */
@@ -103,6 +170,29 @@ struct {
 	__type(key, struct own_service);
 	__type(value, struct offer);
 } own_services SEC(".maps");
+
+/* Not 0 where the turns of any service are followed: what leaves is looked at no closer elsewhere. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} follows SEC(".maps");
+
+/* Connections that are to come in the middle of their life, for which no cookie vouches. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, EXPECTED_MAX);
+	__type(key, struct connection);
+	__type(value, struct expectation);
+} expected SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, TURNS_MAX);
+	__type(key, struct connection);
+	__type(value, struct turn);
+} turns SEC(".maps");
 
 /* By epoch modulo COOKIE_KEYS. */
 struct {

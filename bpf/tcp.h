@@ -7,6 +7,7 @@
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
+#define TCP_URG 0x20
 
 #define OPTION_END 0
 #define OPTION_NOTHING 1

@@ -10,6 +10,8 @@ use libbpf_rs::libbpf_sys as sys;
 
 /// The program of `bpf/server.bpf.c` that makes connections; not every kernel can load it.
 pub(super) const ACCEPT: &str = "accept";
+/// The one that looks at them; no more can every kernel load this one.
+pub(super) const LOOK: &str = "look";
 /// Programs on an interface that are looked at, more than a kernel lets be there.
 const PROGRAMS_MAX: usize = 64;
 

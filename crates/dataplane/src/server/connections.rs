@@ -2,12 +2,36 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
 
+use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
+use nix::time::{ClockId, clock_gettime};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::looked::Looked;
+use super::program::mapped;
 use crate::repair::{Saved, Window};
+
+/// `struct connection` of `bpf/server.h`: both addresses, both ports, the client's first.
+pub(super) const CONNECTION_LEN: usize = 36;
+/// `struct expectation`: time, both numbers, the largest segment, both scales, what else was agreed on, padding.
+pub(super) const EXPECTATION_LEN: usize = 24;
+/// For how long an announced segment is believed: a client whose server has no room for its connection sends it a few times
+/// more.
+const EXPECTED_FOR: Duration = Duration::from_secs(60);
+/// The largest window scale (RFC 7323, section 2.3).
+const SCALE_MAX: u8 = 14;
+/// Ethernet, with an EtherType for experiments (IEEE 802), which nothing else is made of.
+const FRAME_HEADER: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
 
 /// Looks at connections and announces them. Clones see the same ones; it may outlive the [`Server`](super::Server).
 #[derive(Clone)]
-pub struct Connections {}
+pub struct Connections {
+    look: Arc<OwnedFd>,
+    expected: Arc<MapHandle>,
+}
 
 /// What there is between a client and a service of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +66,19 @@ pub struct Idle {
 }
 
 impl Connections {
-    /// Looks at a connection.
+    pub(super) fn new(look: OwnedFd, expected: MapHandle) -> Self {
+        Connections { look: Arc::new(look), expected: Arc::new(expected) }
+    }
+
+    /// Looks at a connection of the network namespace that the calling thread is in.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn look(&self, _client: SocketAddr, _service: SocketAddr) -> io::Result<Look> {
-        Ok(Look::Gone)
+    pub fn look(&self, client: SocketAddr, service: SocketAddr) -> io::Result<Look> {
+        let asked = Looked::at(connection_key(client, service));
+        let frame = self.run(&[FRAME_HEADER.as_slice(), asked.as_bytes()].concat())?;
+        let answer = frame.get(FRAME_HEADER.len()..).and_then(|bytes| Looked::read_from_bytes(bytes).ok());
+        answer.map(|looked| looked.judge()).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Whether nothing was sent to the client since it was found at rest so; of a connection that is gone.
@@ -67,8 +98,127 @@ impl Connections {
     /// cookie would: its first is at `receive_next - unread.len()`, its acknowledgment `send_next - unacked.len()`.
     ///
     /// # Errors
-    /// When the kernel refuses.
-    pub fn expect(&self, _saved: &Saved) -> io::Result<()> {
-        Ok(())
+    /// When the kernel refuses, or would make no connection on such terms: with segments smaller than any host has to
+    /// take, or scales that there are none of.
+    pub fn expect(&self, saved: &Saved) -> io::Result<()> {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+        let value = expectation(saved, Duration::from(now) + EXPECTED_FOR)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no connection has such terms"))?;
+        self.expected
+            .update(&connection_key(saved.client, saved.service), &value, MapFlags::ANY)
+            .map_err(io::Error::other)
+    }
+
+    /// Has the program look at what the frame names; the same frame, filled in.
+    fn run(&self, frame: &[u8]) -> io::Result<Vec<u8>> {
+        let mut out = vec![0u8; frame.len()];
+        let mut options = sys::bpf_test_run_opts {
+            sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            data_out: out.as_mut_ptr().cast(),
+            data_size_out: out.len() as u32,
+            repeat: 1,
+            ..Default::default()
+        };
+        // SAFETY: the pointers are to slices of the lengths given, which live through the call.
+        let answer = unsafe { sys::bpf_prog_test_run_opts(self.look.as_raw_fd(), &raw mut options) };
+        if answer < 0 {
+            return Err(io::Error::from_raw_os_error(-answer));
+        }
+        // TC_ACT_OK
+        if options.retval != 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(out)
+    }
+}
+
+fn connection_key(client: SocketAddr, service: SocketAddr) -> [u8; CONNECTION_LEN] {
+    let mut key = [0; CONNECTION_LEN];
+    let addresses = [client, service].map(|end| mapped(end.ip())).concat();
+    let ports = [client, service].map(|end| end.port().to_be_bytes()).concat();
+    key.iter_mut().zip([addresses, ports].concat()).for_each(|(byte, part)| *byte = part);
+    key
+}
+
+/// What is announced of a connection; nothing if the kernel would make none of it (`bpf_sk_assign_tcp_reqsk`).
+fn expectation(saved: &Saved, until: Duration) -> Option<Vec<u8>> {
+    let terms = &saved.terms;
+    // What every host takes: RFC 9293, section 3.7.1.
+    let least = if saved.service.ip().to_canonical().is_ipv4() { 536 } else { 1220 };
+    let (send, receive) = terms.window_scales.unwrap_or_default();
+    if terms.mss < least || send > SCALE_MAX || receive > SCALE_MAX {
+        return None;
+    }
+    let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+    let sequence = saved.receive_next.wrapping_sub(saved.unread.len() as u32);
+    let acknowledgment = saved.send_next.wrapping_sub(saved.unacked.len() as u32);
+    let flags = [terms.window_scales.is_some(), terms.sack, terms.timestamp.is_some(), false];
+    Some(
+        [
+            until.to_ne_bytes().as_slice(),
+            &sequence.to_ne_bytes(),
+            &acknowledgment.to_ne_bytes(),
+            &terms.mss.to_ne_bytes(),
+            &[send, receive],
+            &flags.map(u8::from),
+        ]
+        .concat(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::repair::Terms;
+
+    fn saved(service: &str, mss: u16, window_scales: Option<(u8, u8)>) -> Saved {
+        Saved {
+            client: "198.51.100.7:258".parse().unwrap(),
+            service: service.parse().unwrap(),
+            receive_next: 2,
+            send_next: 1,
+            unacked: vec![0; 3],
+            unsent: 0,
+            unread: vec![0; 5],
+            terms: Terms { mss, window_scales, sack: true, timestamp: None },
+            window: Window::default(),
+        }
+    }
+
+    #[test]
+    fn keys_are_as_in_the_header() {
+        let key = connection_key("198.51.100.7:258".parse().unwrap(), "[2001:db8::1]:80".parse().unwrap());
+        assert_eq!(key[..16], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 51, 100, 7]);
+        assert_eq!(key[16..20], [0x20, 1, 0xd, 0xb8]);
+        assert_eq!(key[31..], [1, 1, 2, 0, 80]);
+    }
+
+    #[test]
+    fn so_are_expectations() {
+        let value =
+            expectation(&saved("192.0.2.1:80", 1400, Some((9, 7))), Duration::from_nanos(77)).unwrap();
+        assert_eq!(value.len(), EXPECTATION_LEN);
+        assert_eq!(value[..8], 77u64.to_ne_bytes());
+        assert_eq!(value[8..12], (u32::MAX - 2).to_ne_bytes());
+        assert_eq!(value[12..16], (u32::MAX - 1).to_ne_bytes());
+        assert_eq!(value[16..18], 1400u16.to_ne_bytes());
+        assert_eq!(value[18..], [9, 7, 1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn terms_that_no_connection_has_are_refused() {
+        let taken =
+            |service, mss, scales| expectation(&saved(service, mss, scales), Duration::ZERO).is_some();
+        let (v4, v6) = ("192.0.2.1:80", "[2001:db8::1]:80");
+        assert_eq!([535, 536].map(|mss| taken(v4, mss, None)), [false, true]);
+        assert_eq!([1219, 1220].map(|mss| taken(v6, mss, None)), [false, true]);
+        assert_eq!(
+            [(14, 14), (15, 0), (0, 15)].map(|scales| taken(v4, 1460, Some(scales))),
+            [true, false, false]
+        );
     }
 }

@@ -8,6 +8,7 @@
 mod attach;
 mod connections;
 mod handoff;
+mod looked;
 mod program;
 mod reason;
 
@@ -306,9 +307,12 @@ impl Server {
     /// The connections that the programs know of.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel can't make connections of what is handed off, or refuses.
     pub fn connections(&self) -> Result<Connections, ServerError> {
-        Ok(Connections {})
+        self.handoff.clone()?;
+        let look = self.program.fd(attach::LOOK)?.try_clone_to_owned();
+        let look = look.map_err(ServerError::io("opening the program that looks at connections"))?;
+        Ok(Connections::new(look, self.program.map(program::EXPECTED)?))
     }
 
     /// Where the programs run.

@@ -11,20 +11,32 @@ use evener_core::sessions::Seed;
 use evener_core::tables::VipKey;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
-use super::attach::ACCEPT;
+use super::attach::{ACCEPT, LOOK};
 use super::{Offer, Reason, ServerError, Tables};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 /// `SERVER_ABI_VERSION` of `bpf/server.h`.
-const ABI_VERSION: u32 = 4;
+const ABI_VERSION: u32 = 5;
 /// Maps that outlive the agent, by their pins.
-const PINNED: [&str; 7] =
-    ["server_about", "marks", "own_addresses", "directors", "own_services", "cookie_keys", "server_reasons"];
+const PINNED: [&str; 10] = [
+    "server_about",
+    "marks",
+    "own_addresses",
+    "directors",
+    "own_services",
+    "follows",
+    EXPECTED,
+    "turns",
+    "cookie_keys",
+    REASONS,
+];
 const REASONS: &str = "server_reasons";
+/// Connections that are to come.
+pub(super) const EXPECTED: &str = "expected";
 /// `struct own_service`: address, port, protocol, padding.
 pub(super) const SERVICE_KEY_LEN: usize = 20;
-/// `struct offer`: segment size, the listener's port, the ear's.
-pub(super) const OFFER_LEN: usize = 8;
+/// `struct offer`: segment size, the listener's port, the ear's, whether turns are followed.
+pub(super) const OFFER_LEN: usize = 12;
 
 /// The loaded programs and their maps.
 pub(super) struct Program {
@@ -69,7 +81,7 @@ fn counted(map: &MapHandle) -> libbpf_rs::Result<BTreeMap<Reason, u64>> {
 }
 
 impl Program {
-    /// Loads the programs, that for handoffs with `accepts`, over the maps pinned in `dir` with `adopt`, else over new
+    /// Loads the programs, those for handoffs with `accepts`, over the maps pinned in `dir` with `adopt`, else over new
     /// ones, which are pinned there.
     pub(super) fn load(dir: &Path, adopt: bool, accepts: bool) -> Result<Self, ServerError> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
@@ -86,7 +98,8 @@ impl Program {
                     .map_err(|error| refused(format!("adopting map {name}"), &error))?;
             }
         }
-        for mut program in open.progs_mut().filter(|program| program.name() == OsStr::new(ACCEPT)) {
+        let for_handoffs = [ACCEPT, LOOK].map(OsStr::new);
+        for mut program in open.progs_mut().filter(|program| for_handoffs.contains(&program.name())) {
             program.set_autoload(accepts);
         }
         let object = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
@@ -129,12 +142,20 @@ impl Program {
         Ok(unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
     }
 
+    /// One of the maps, for who may outlive this.
+    pub(super) fn map(&self, name: &'static str) -> Result<MapHandle, ServerError> {
+        let map = &self.maps[name];
+        MapHandle::try_from(map).map_err(|error| refused(format!("opening map {name}"), &error))
+    }
+
     /// Makes the maps say what `tables` says; each entry changes at once. What is new comes before what is
     /// gone.
     pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ServerError> {
         let present = || 1u32.to_ne_bytes().to_vec();
         // First: what a host takes for a client's it may pass on again.
         self.write("marks", &0u32.to_ne_bytes(), &u32::from(tables.marks).to_ne_bytes())?;
+        let follows = tables.services.values().any(|offer| offer.turns);
+        self.write("follows", &0u32.to_ne_bytes(), &u32::from(follows).to_ne_bytes())?;
         let addresses = |of: &BTreeSet<IpAddr>| of.iter().map(|a| (mapped(*a).to_vec(), present())).collect();
         self.make("own_addresses", &addresses(&tables.addresses))?;
         self.make("directors", &addresses(&tables.directors))?;
@@ -184,7 +205,7 @@ impl Program {
 }
 
 /// An address as the programs compare it.
-fn mapped(address: IpAddr) -> [u8; 16] {
+pub(super) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
@@ -199,7 +220,7 @@ fn service_key(vip: &VipKey) -> Vec<u8> {
 fn offer_value(offer: Offer) -> Vec<u8> {
     let mss = offer.mss.map_or(0, u32::from).to_ne_bytes();
     let ports = [offer.listener, offer.ear].map(|port| port.unwrap_or_default().to_be_bytes());
-    [mss.as_slice(), &ports.concat()].concat()
+    [mss.as_slice(), &ports.concat(), &u32::from(offer.turns).to_ne_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -213,11 +234,11 @@ mod tests {
         let key = service_key(&vip);
         assert_eq!(key.len(), SERVICE_KEY_LEN);
         assert_eq!(key[8..], [0, 0, 0xff, 0xff, 192, 0, 2, 1, 0x12, 0x34, 6, 0]);
-        let value = offer_value(Offer { mss: Some(1400), listener: Some(0x1234), ear: Some(0x5678) });
+        let value =
+            offer_value(Offer { mss: Some(1400), listener: Some(0x1234), ear: Some(0x5678), turns: true });
         assert_eq!(value.len(), OFFER_LEN);
-        assert_eq!(
-            (&value[..4], &value[4..]),
-            (1400u32.to_ne_bytes().as_slice(), &[0x12, 0x34, 0x56, 0x78][..])
-        );
+        assert_eq!(value[..4], 1400u32.to_ne_bytes());
+        assert_eq!(value[4..8], [0x12, 0x34, 0x56, 0x78]);
+        assert_eq!(value[8..], 1u32.to_ne_bytes());
     }
 }

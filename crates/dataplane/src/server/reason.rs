@@ -125,7 +125,11 @@ mod generated {
 
 // Where C and Rust differ, the build ends here.
 const _: () = {
-    use generated::types::{offer, own_service, server_reason as c, sip_key};
+    use super::connections::{CONNECTION_LEN, EXPECTATION_LEN};
+    use super::looked::Looked;
+    use generated::types::{
+        connection, expectation, looked, offer, own_service, server_reason as c, sip_key,
+    };
     assert!(c::SERVER_REASON_MAX.0 as usize == Reason::ALL.len());
     assert!(c::SERVER_DECAPSULATED.0 == Reason::Decapsulated as u32);
     assert!(c::SERVER_CLAMPED.0 == Reason::Clamped as u32);
@@ -147,5 +151,8 @@ const _: () = {
     assert!(c::SERVER_NOT_CLEARED.0 == Reason::NotCleared as u32);
     assert!(size_of::<own_service>() == super::program::SERVICE_KEY_LEN);
     assert!(size_of::<offer>() == super::program::OFFER_LEN);
+    assert!(size_of::<connection>() == CONNECTION_LEN);
+    assert!(size_of::<expectation>() == EXPECTATION_LEN);
+    assert!(size_of::<looked>() == size_of::<Looked>());
     assert!(size_of::<sip_key>() == size_of::<evener_core::sessions::Seed>());
 };

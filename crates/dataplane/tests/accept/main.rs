@@ -3,14 +3,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod again;
+mod answers;
 mod call;
 mod early;
+mod expected;
 mod first;
 #[path = "../engines/hosts.rs"]
 #[allow(dead_code)]
 mod hosts;
 mod listeners;
 mod order;
+mod requests;
+mod talk;
 mod world;
 
 use evener_dataplane::server::handoff_support;

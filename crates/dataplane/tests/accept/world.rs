@@ -35,7 +35,7 @@ pub struct World {
     pub way: fn(&[u8]) -> Vec<u8>,
     link: LinkSocket,
     macs: (Mac, Mac),
-    _director: Host,
+    director: Host,
 }
 
 /// Does `work` on a server whose service has its listener at `listener`.
@@ -71,7 +71,7 @@ impl World {
             way: <[u8]>::to_vec,
             link,
             macs: (client_mac, mac_of("in0")),
-            _director: director,
+            director,
         };
         world.serve(listener);
         world.server.set_cookie_keys(&keys.keys).unwrap();
@@ -82,6 +82,21 @@ impl World {
     pub fn serve(&mut self, listener: Option<u16>) {
         let places = Places { accept: [self.ifindex].into(), ..Places::default() };
         self.server.apply(&self.tables(listener), &places).unwrap();
+    }
+
+    /// Has the programs follow the turns of its connections, too.
+    pub fn follow(&mut self) {
+        let at = [self.ifindex];
+        let places = Places { accept: at.into(), answers: at.into(), ..Places::default() };
+        let mut tables = self.tables(Some(PORT));
+        tables.services.values_mut().for_each(|offer| offer.turns = true);
+        self.server.apply(&tables, &places).unwrap();
+    }
+
+    /// Has the link take segments longer than any that are read.
+    pub fn widen(&self) {
+        run("ip link set in0 mtu 9000");
+        self.director.enter(|| run("ip link set out0 mtu 9000"));
     }
 
     pub fn tables(&self, listener: Option<u16>) -> Tables {

@@ -1,0 +1,133 @@
+//! What was seen of a connection, and whether it rests.
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+use super::connections::CONNECTION_LEN;
+use super::{Idle, Look};
+use crate::repair::Window;
+
+/// `BPF_TCP_ESTABLISHED` of linux/bpf.h.
+const ESTABLISHED: u32 = 1;
+
+/// `struct looked` of `bpf/server.h`.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
+#[repr(C)]
+pub(super) struct Looked {
+    connection: [u8; CONNECTION_LEN],
+    state: u32,
+    receive_next: u32,
+    copied: u32,
+    send_next: u32,
+    write_next: u32,
+    send_update: u32,
+    send_window: u32,
+    send_window_max: u32,
+    receive_window: u32,
+    receive_update: u32,
+    request_end: u32,
+    answer_begin: u32,
+    answered_begin: u32,
+    answered_end: u32,
+    mss: u16,
+    send_scale: u8,
+    receive_scale: u8,
+    scaled: u8,
+    sack: u8,
+    timestamps: u8,
+    plain: u8,
+}
+
+impl Looked {
+    /// What is asked: nothing is known yet of the connection with this key.
+    pub(super) fn at(connection: [u8; CONNECTION_LEN]) -> Self {
+        Looked { connection, ..Looked::new_zeroed() }
+    }
+
+    pub(super) fn judge(&self) -> Look {
+        if self.state != ESTABLISHED {
+            return Look::Gone;
+        }
+        if self.plain == 0 {
+            return Look::Unclear;
+        }
+        if !self.rests() {
+            return Look::Busy;
+        }
+        Look::Idle(Idle {
+            receive_next: self.receive_next,
+            send_next: self.send_next,
+            mss: self.mss,
+            window_scales: (self.scaled != 0).then_some((self.send_scale, self.receive_scale)),
+            sack: self.sack != 0,
+            timestamps: self.timestamps != 0,
+            window: Window {
+                send_update: self.send_update,
+                send: self.send_window,
+                send_max: self.send_window_max,
+                receive: self.receive_window,
+                receive_update: self.receive_update,
+            },
+        })
+    }
+
+    /// Whether the process has read the last request and nothing has come since; and whether the answer is to this request,
+    /// has its end, has been sent up to it, and nothing was written since.
+    fn rests(&self) -> bool {
+        let is_read = self.receive_next == self.request_end && self.copied == self.request_end;
+        let is_known = self.answered_begin == self.answer_begin && self.answered_end != self.answered_begin;
+        is_read && is_known && self.send_next == self.answered_end && self.write_next == self.answered_end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resting() -> Looked {
+        Looked {
+            state: ESTABLISHED,
+            receive_next: 100,
+            copied: 100,
+            request_end: 100,
+            answer_begin: 1_000,
+            answered_begin: 1_000,
+            answered_end: 1_200,
+            send_next: 1_200,
+            write_next: 1_200,
+            plain: 1,
+            ..Looked::new_zeroed()
+        }
+    }
+
+    #[test]
+    fn one_that_rests_is_told_with_its_terms() {
+        let looked = Looked { mss: 1400, send_scale: 9, receive_scale: 7, scaled: 1, sack: 1, ..resting() };
+        let Look::Idle(idle) = looked.judge() else { panic!("it rests") };
+        assert_eq!((idle.receive_next, idle.send_next, idle.mss), (100, 1_200, 1400));
+        assert_eq!((idle.window_scales, idle.sack, idle.timestamps), (Some((9, 7)), true, false));
+        let Look::Idle(idle) = (Looked { scaled: 0, ..looked }).judge() else { panic!("it rests") };
+        assert_eq!(idle.window_scales, None);
+    }
+
+    #[test]
+    fn whatever_is_unfinished_makes_it_busy() {
+        let unfinished = [
+            Looked { receive_next: 101, ..resting() },
+            Looked { receive_next: 99, copied: 99, ..resting() },
+            Looked { copied: 99, ..resting() },
+            Looked { request_end: 150, ..resting() },
+            Looked { answer_begin: 1_200, ..resting() },
+            Looked { answered_end: 1_000, send_next: 1_000, write_next: 1_000, ..resting() },
+            Looked { send_next: 1_199, ..resting() },
+            Looked { write_next: 1_201, ..resting() },
+            Looked { send_next: 1_201, write_next: 1_201, ..resting() },
+        ];
+        for (number, looked) in unfinished.iter().enumerate() {
+            assert_eq!(looked.judge(), Look::Busy, "{number}");
+            assert_eq!(Looked { plain: 0, ..*looked }.judge(), Look::Unclear, "{number}");
+        }
+        for state in [0, 4, 8, 10, 12] {
+            assert_eq!(Looked { state, ..resting() }.judge(), Look::Gone);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Connections that come in the middle of their life, announced by whoever knows them.
+
+use evener_core::wire::TCP_RST;
+use evener_dataplane::repair::{Saved, Terms, Window};
+use evener_dataplane::server::Reason;
+
+use crate::again::later;
+use crate::call::Call;
+use crate::skipped;
+use crate::talk::{ANSWER, Seen, Talk, where_turns_are_followed};
+use crate::world::{FAMILIES, PORT, REQUEST, World, knowledge, listen, on_a_server, wait_for};
+
+const REQUEST_LEN: u32 = REQUEST.len() as u32;
+const TERMS: Terms = Terms { mss: 1400, window_scales: Some((9, 7)), sack: true, timestamp: None };
+
+/// A call that no cookie vouches for.
+fn stranger(world: &World, v6: bool, port: u16) -> Call {
+    let call = world.call(v6, port);
+    Call { cookie: call.cookie ^ 1 << 31, ..call }
+}
+
+/// The connection of a call before its first segment here, which is to be REQUEST.
+fn saved(call: &Call, terms: Terms) -> Saved {
+    Saved {
+        client: call.ends.client,
+        service: call.ends.service,
+        receive_next: call.isn.wrapping_add(1 + REQUEST_LEN),
+        send_next: call.cookie.wrapping_add(1 + 3),
+        unacked: b"abc".to_vec(),
+        unsent: 0,
+        unread: REQUEST.to_vec(),
+        terms,
+        window: Window::default(),
+    }
+}
+
+#[test]
+fn an_expected_segment_becomes_a_connection_as_was_agreed_on() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let connections = world.server.connections().unwrap();
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            let terms = [
+                TERMS,
+                Terms { mss: 1250, window_scales: Some((0, 3)), timestamp: Some(7), ..TERMS },
+                Terms { window_scales: Some((14, 0)), sack: false, ..TERMS },
+                Terms { window_scales: None, sack: true, ..TERMS },
+                Terms { window_scales: None, sack: false, timestamp: Some(7), ..TERMS },
+            ];
+            for (number, (terms, segment_has_them)) in
+                terms.into_iter().flat_map(|terms| [(terms, true), (terms, false)]).enumerate()
+            {
+                let mut call = stranger(world, v6, 41_000 + number as u16);
+                if segment_has_them {
+                    call = call.at(5_000, 900_000);
+                }
+                connections.expect(&saved(&call, terms)).unwrap();
+                let mut stream = world.open(&call, &listener);
+                let known = knowledge();
+                let has = |word: &str| known.split_whitespace().any(|there| there == word);
+                let timestamps = terms.timestamp.is_some() && segment_has_them;
+                assert_eq!(has("ts"), timestamps, "{known}");
+                assert_eq!(has("sack"), terms.sack, "{known}");
+                assert_eq!(terms.window_scales.is_some(), known.contains("wscale:"), "{known}");
+                let scales = terms.window_scales.map(|(send, receive)| format!("wscale:{send},{receive}"));
+                assert!(scales.is_none_or(|scales| has(&scales)), "{known}");
+                let option = if timestamps { 12 } else { 0 };
+                assert!(has(&format!("mss:{}", terms.mss - option)), "{known}");
+                world.reply(&call, &mut stream, b"hello");
+                world.send(&call, &call.segment((1 + REQUEST_LEN, 6), TCP_RST, &[]));
+                wait_for("established", 0);
+            }
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 20)]);
+    });
+}
+
+#[test]
+fn nothing_else_than_was_expected_becomes_one() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let connections = world.server.connections().unwrap();
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            let call = stranger(world, v6, 40_000);
+            connections.expect(&saved(&call, TERMS)).unwrap();
+            let others = [
+                Call { isn: call.isn + 1, ..call },
+                Call { isn: call.isn - 1, ..call },
+                Call { cookie: call.cookie ^ 1, ..call },
+                Call { cookie: call.cookie ^ 1 << 30, ..call },
+                Call { ends: world.call(v6, 40_001).ends, ..call },
+            ];
+            for other in others {
+                world.is_reset(&other, &other.first(REQUEST), &listener);
+            }
+            world.open(&call, &listener);
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 2), (Reason::BadCookie, 10)]);
+    });
+}
+
+#[test]
+fn the_last_that_is_said_of_a_connection_counts() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let connections = world.server.connections().unwrap();
+        let listener = listen(false, PORT);
+        let first = stranger(world, false, 40_000);
+        let second = Call { isn: first.isn + 500, cookie: first.cookie.wrapping_add(500), ..first };
+        connections.expect(&saved(&first, TERMS)).unwrap();
+        connections.clone().expect(&saved(&second, TERMS)).unwrap();
+        world.is_reset(&first, &first.first(REQUEST), &listener);
+        world.open(&second, &listener);
+    });
+}
+
+#[test]
+fn what_the_kernel_makes_no_connection_of_is_refused() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let connections = world.server.connections().unwrap();
+        for (v6, mss) in [(false, 500), (true, 1200)] {
+            let call = stranger(world, v6, 40_000);
+            let error = connections.expect(&saved(&call, Terms { mss, ..TERMS })).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+            world.is_reset(&call, &call.first(REQUEST), &listen(v6, PORT));
+        }
+    });
+}
+
+#[test]
+fn more_than_there_is_room_for_do_no_harm() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let connections = world.server.connections().unwrap();
+        let listener = listen(false, PORT);
+        for port in 10_000..30_000 {
+            connections.expect(&saved(&stranger(world, false, port), TERMS)).unwrap();
+        }
+        let call = stranger(world, false, 29_999);
+        world.open(&call, &listener);
+        let call = stranger(world, false, 10_000);
+        world.is_reset(&call, &call.first(REQUEST), &listener);
+    });
+}
+
+#[test]
+fn an_expected_connection_clears_its_way_as_a_new_one_does() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let connections = world.server.connections().unwrap();
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            let first = world.call(v6, 40_000);
+            let mut old = world.open(&first, &listener);
+            world.reply(&first, &mut old, b"hello");
+            let second = later(world, &first, 1_000_000);
+            let second = Call { cookie: second.cookie ^ 1 << 31, ..second };
+            connections.expect(&saved(&second, TERMS)).unwrap();
+            let mut new = world.open(&second, &listener);
+            world.reply(&second, &mut new, b"hello again");
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 4), (Reason::StaleCleared, 2)]);
+    });
+}
+
+#[test]
+fn turns_are_followed_from_there_on() {
+    where_turns_are_followed(|world| {
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            let call = stranger(world, v6, 40_000);
+            world.server.connections().unwrap().expect(&saved(&call, TERMS)).unwrap();
+            let mut talk = Talk::begin(world, &listener, call, REQUEST);
+            assert_eq!(talk.seen(), Seen::Busy);
+            talk.say(ANSWER);
+            assert_eq!(talk.seen(), Seen::Idle);
+            talk.ask(REQUEST);
+            talk.say(ANSWER);
+            assert_eq!(talk.seen(), Seen::Idle);
+        }
+    });
+}

@@ -1,0 +1,184 @@
+//! Requests of all kinds, and whether it is known whose turn it is.
+
+use std::thread;
+
+use evener_core::wire::TCP_ACK;
+use evener_dataplane::server::Look;
+
+use crate::call::{Call, Offered};
+use crate::skipped;
+use crate::talk::{ANSWER, GET, OTHER, Seen, Talk, where_turns_are_followed};
+use crate::world::{FAMILIES, PORT, listen, on_a_server};
+
+/// What is no plain request: it may have a body, or be more than one, or less.
+const DOUBTFUL: [&[u8]; 13] = [
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
+    b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"get / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
+    b"GET / HTTP/1.1\r\nHost: a\r\ncontent-length: 2\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET / HTTP/1.1\nHost: a\n\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03",
+    b"\r\n",
+];
+
+#[test]
+fn what_is_no_plain_request_leaves_a_doubt() {
+    where_turns_are_followed(|world| {
+        let listener = listen(false, PORT);
+        for (number, doubtful) in DOUBTFUL.iter().enumerate() {
+            let port = 40_000 + 2 * number as u16;
+            let mut talk = Talk::begin(world, &listener, world.call(false, port), doubtful);
+            assert_eq!(talk.seen(), Seen::Unclear, "{}", doubtful.escape_ascii());
+            talk.say(ANSWER);
+            talk.ask(GET);
+            talk.say(ANSWER);
+            assert_eq!(talk.seen(), Seen::Unclear, "{}", doubtful.escape_ascii());
+
+            let mut talk = Talk::begin(world, &listener, world.call(false, port + 1), GET);
+            talk.say(ANSWER);
+            assert_eq!(talk.seen(), Seen::Idle);
+            talk.ask(doubtful);
+            assert_eq!(talk.seen(), Seen::Unclear, "{}", doubtful.escape_ascii());
+        }
+    });
+}
+
+#[test]
+fn a_request_before_its_turn_leaves_a_doubt() {
+    where_turns_are_followed(|world| {
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            // Before anything was said; then when the answer was half said; then when it was half heard.
+            let mut talk = Talk::begin(world, &listener, world.call(v6, 40_000), GET);
+            talk.ask(OTHER);
+            assert_eq!(talk.seen(), Seen::Unclear);
+            let mut talk = Talk::begin(world, &listener, world.call(v6, 40_001), GET);
+            let (half, rest) = ANSWER.split_at(ANSWER.len() - 2);
+            talk.say(half);
+            talk.ask(OTHER);
+            talk.say(rest);
+            assert_eq!(talk.seen(), Seen::Unclear);
+            let mut talk = Talk::begin(world, &listener, world.call(v6, 40_002), GET);
+            talk.say(ANSWER);
+            talk.ask_unread(OTHER, half.len() as u32);
+            talk.comes_to(Seen::Unclear);
+            // One that comes in two pieces is none.
+            let mut talk = Talk::begin(world, &listener, world.call(v6, 40_003), GET);
+            talk.say(ANSWER);
+            let (head, rest) = OTHER.split_at(20);
+            talk.ask(head);
+            talk.ask(rest);
+            assert_eq!(talk.seen(), Seen::Unclear);
+        }
+    });
+}
+
+#[test]
+fn a_request_that_is_not_read_yet_is_the_servers_turn() {
+    where_turns_are_followed(|world| {
+        let listener = listen(false, PORT);
+        let mut talk = Talk::begin(world, &listener, world.call(false, 40_000), GET);
+        talk.say(ANSWER);
+        assert_eq!(talk.seen(), Seen::Idle);
+        talk.ask_unread(OTHER, talk.said);
+        talk.comes_to(Seen::Busy);
+        assert_eq!(talk.stream.peek(&mut [0; 3]).unwrap(), 3);
+        assert_eq!(talk.seen(), Seen::Busy);
+    });
+}
+
+#[test]
+fn what_comes_again_changes_nothing() {
+    where_turns_are_followed(|world| {
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            let mut talk = Talk::begin(world, &listener, world.call(v6, 40_000), GET);
+            for request in [GET, OTHER, GET] {
+                talk.again();
+                talk.say(ANSWER);
+                talk.again();
+                // A segment like those that ask whether the server is still there (RFC 9293, section 3.8.4).
+                world.send(&talk.call, &talk.call.segment((talk.sent, 1), TCP_ACK, &[0]));
+                talk.ask(request);
+                assert_eq!(talk.seen(), Seen::Busy);
+            }
+            talk.say(ANSWER);
+            assert_eq!(talk.seen(), Seen::Idle);
+        }
+    });
+}
+
+#[test]
+fn what_is_longer_than_any_head_is_no_plain_request() {
+    where_turns_are_followed(|world| {
+        world.widen();
+        let listener = listen(false, PORT);
+        let request = |len: usize| {
+            let head = b"GET / HTTP/1.1\r\nCookie: ";
+            let cookie = vec![b'x'; len - head.len() - 4];
+            [head.as_slice(), &cookie, b"\r\n\r\n"].concat()
+        };
+        for (number, (len, seen)) in
+            [(4_096, Seen::Idle), (4_097, Seen::Unclear), (8_000, Seen::Unclear)].into_iter().enumerate()
+        {
+            let call = world.call(false, 40_000 + number as u16);
+            let mut talk = Talk::begin(world, &listener, call, &request(len));
+            talk.say(ANSWER);
+            assert_eq!(talk.seen(), seen, "{len}");
+        }
+    });
+}
+
+#[test]
+fn one_that_rests_is_told_with_what_was_agreed_on() {
+    where_turns_are_followed(|world| {
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            let largest = if v6 { 1440 } else { 1460 };
+            for (number, (scale, timestamps)) in
+                [(Some(9), None), (Some(0), Some((5_000, 7))), (None, None), (None, Some((5_000, 7)))]
+                    .into_iter()
+                    .enumerate()
+            {
+                let call =
+                    world.call_with(v6, 40_000 + number as u16, 1_000, Offered { mss: largest, scale });
+                let call = Call { timestamps, ..call };
+                let mut talk = Talk::begin(world, &listener, call, GET);
+                talk.say(ANSWER);
+                // From another thread than the programs' own.
+                let connections = world.server.connections().unwrap();
+                let ends = call.ends;
+                let look = thread::spawn(move || connections.look(ends.client, ends.service).unwrap()).join();
+                let Look::Idle(idle) = look.unwrap() else { panic!("it rests") };
+                assert_eq!((idle.mss, idle.window_scales), (largest, scale.map(|scale| (scale, 7))));
+                assert_eq!((idle.sack, idle.timestamps), (scale.is_some(), timestamps.is_some()));
+                assert_eq!(idle.window.send, 30_000 << scale.unwrap_or_default());
+                assert_eq!(idle.window.send_max, idle.window.send);
+                assert_eq!(idle.window.receive_update, call.isn + 1 + talk.sent);
+                assert!(idle.window.receive > 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn nothing_is_known_of_connections_that_were_not_followed() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        let listener = listen(false, PORT);
+        let call = world.call(false, 40_000);
+        let mut stream = world.open(&call, &listener);
+        world.follow();
+        world.reply(&call, &mut stream, ANSWER);
+        let connections = world.server.connections().unwrap();
+        assert_eq!(connections.look(call.ends.client, call.ends.service).unwrap(), Look::Unclear);
+    });
+}
