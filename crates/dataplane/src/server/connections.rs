@@ -75,23 +75,15 @@ impl Connections {
     /// # Errors
     /// When the kernel refuses.
     pub fn look(&self, client: SocketAddr, service: SocketAddr) -> io::Result<Look> {
-        let asked = Looked::at(connection_key(client, service));
-        let frame = self.run(&[FRAME_HEADER.as_slice(), asked.as_bytes()].concat())?;
-        let answer = frame.get(FRAME_HEADER.len()..).and_then(|bytes| Looked::read_from_bytes(bytes).ok());
-        answer.map(|looked| looked.judge()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        self.see(client, service).map(|looked| looked.judge())
     }
 
     /// Whether nothing was sent to the client since it was found at rest so; of a connection that is gone.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn is_silent_since(
-        &self,
-        _client: SocketAddr,
-        _service: SocketAddr,
-        _idle: &Idle,
-    ) -> io::Result<bool> {
-        Ok(true)
+    pub fn is_silent_since(&self, client: SocketAddr, service: SocketAddr, idle: &Idle) -> io::Result<bool> {
+        self.see(client, service).map(|looked| looked.has_ended_in_silence(idle.send_next))
     }
 
     /// From now on, and for a while, has a segment of this connection's next unread bytes become a socket here, as a good
@@ -107,6 +99,13 @@ impl Connections {
         self.expected
             .update(&connection_key(saved.client, saved.service), &value, MapFlags::ANY)
             .map_err(io::Error::other)
+    }
+
+    fn see(&self, client: SocketAddr, service: SocketAddr) -> io::Result<Looked> {
+        let asked = Looked::at(connection_key(client, service));
+        let frame = self.run(&[FRAME_HEADER.as_slice(), asked.as_bytes()].concat())?;
+        let answer = frame.get(FRAME_HEADER.len()..).and_then(|bytes| Looked::read_from_bytes(bytes).ok());
+        answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Has the program look at what the frame names; the same frame, filled in.

@@ -70,6 +70,11 @@ impl Looked {
         })
     }
 
+    /// Whether it is open no more, and nothing went to the client behind this number: neither an answer nor an end.
+    pub(super) fn has_ended_in_silence(&self, send_next: u32) -> bool {
+        self.state != ESTABLISHED && self.plain != 0 && self.answered_end == send_next
+    }
+
     /// Whether the process has read the last request and nothing has come since; and whether the answer is to this request,
     /// has its end, has been sent up to it, and nothing was written since.
     fn rests(&self) -> bool {
@@ -107,6 +112,14 @@ mod tests {
         assert_eq!((idle.window_scales, idle.sack, idle.timestamps), (Some((9, 7)), true, false));
         let Look::Idle(idle) = (Looked { scaled: 0, ..looked }).judge() else { panic!("it rests") };
         assert_eq!(idle.window_scales, None);
+    }
+
+    #[test]
+    fn a_last_word_is_not_silence() {
+        let gone = Looked { state: 0, ..resting() };
+        assert!(gone.has_ended_in_silence(1_200));
+        assert!(!gone.has_ended_in_silence(1_199) && !resting().has_ended_in_silence(1_200));
+        assert!(!Looked { plain: 0, ..gone }.has_ended_in_silence(1_200), "it has sent its FIN");
     }
 
     #[test]
