@@ -8,7 +8,7 @@ use crate::talk::{ANSWER, GET, OTHER, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, World, listen};
 
 /// Answers that say how long they are, and the writes that they come by.
-const PLAIN: [&[&str]; 17] = [
+const PLAIN: [&[&str]; 18] = [
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "hello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe", "l", "lo"],
@@ -35,6 +35,7 @@ const PLAIN: [&[&str]; 17] = [
         "\n",
     ],
     &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n0\r\n", "\r\nab\r\n0\r\n\r\n"],
+    &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\na0\r\n\r\n", "\r\n0\r\n\r\n"],
     &["HTTP/1.1 200 OK\r\nConnection: Keep-Alive, x\r\nContent-Length: 1\r\nDate: close\r\n\r\n."],
 ];
 

@@ -11,16 +11,16 @@ use crate::talk::{ANSWER, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, REQUEST, World, knowledge, listen, on_a_server, wait_for};
 
 const REQUEST_LEN: u32 = REQUEST.len() as u32;
-const TERMS: Terms = Terms { mss: 1400, window_scales: Some((9, 7)), sack: true, timestamp: None };
+pub const TERMS: Terms = Terms { mss: 1400, window_scales: Some((9, 7)), sack: true, timestamp: None };
 
 /// A call that no cookie vouches for.
-fn stranger(world: &World, v6: bool, port: u16) -> Call {
+pub fn stranger(world: &World, v6: bool, port: u16) -> Call {
     let call = world.call(v6, port);
     Call { cookie: call.cookie ^ 1 << 31, ..call }
 }
 
 /// The connection of a call before its first segment here, which is to be REQUEST.
-fn saved(call: &Call, terms: Terms) -> Saved {
+pub fn saved(call: &Call, terms: Terms) -> Saved {
     Saved {
         client: call.ends.client,
         service: call.ends.service,

@@ -9,15 +9,17 @@ use evener_core::sessions::Seed;
 use evener_core::tables::{Delta, Tables};
 use evener_core::wire::{Ipv4, protocol};
 use evener_dataplane::Engine;
-use evener_dataplane::server::{self, Hook, Places, Reason, Server};
+use evener_dataplane::server::{self, Connections, Hook, Look, Places, Reason, Server};
 use evener_dataplane::xdp::{Mode, Options, XdpEngine, pins};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::query::ProgInfoIter;
 use zerocopy::IntoBytes;
 
 use crate::again::{call_to_the_end, later};
+use crate::expected::{TERMS, saved, stranger};
 use crate::hosts::mac_of;
 use crate::skipped;
+use crate::talk::ANSWER;
 use crate::world::{PORT, listen, on_a_server};
 
 /// The names of the programs that frames meet on their way in, in this order.
@@ -97,6 +99,29 @@ fn the_next_agent_finds_program_keys_and_counts() {
         assert_eq!(world.counts(), [(Reason::Accepted, 2)]);
         world.serve(Some(PORT));
         world.open(&world.call(false, 40_002), &listener);
+    });
+}
+
+#[test]
+fn it_knows_whose_turn_it_is_and_who_is_expected() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        world.follow();
+        let listener = listen(false, PORT);
+        let (first, second) = (world.call(false, 40_000), stranger(world, false, 40_001));
+        let mut stream = world.open(&first, &listener);
+        let before = world.server.connections().unwrap();
+        before.expect(&saved(&second, TERMS)).unwrap();
+        world.server = Server::start(server::directory().unwrap()).unwrap();
+        let look =
+            |connections: &Connections| connections.look(first.ends.client, first.ends.service).unwrap();
+        let after = world.server.connections().unwrap();
+        assert_eq!((look(&before), look(&after)), (Look::Busy, Look::Busy));
+        world.reply(&first, &mut stream, ANSWER);
+        assert!(matches!((look(&before), look(&after)), (Look::Idle(_), Look::Idle(_))));
+        world.open(&second, &listener);
     });
 }
 
