@@ -213,7 +213,8 @@ mod tests {
         let key = service_key(&vip);
         assert_eq!(key.len(), SERVICE_KEY_LEN);
         assert_eq!(key[8..], [0, 0, 0xff, 0xff, 192, 0, 2, 1, 0x12, 0x34, 6, 0]);
-        let value = offer_value(Offer { mss: Some(1400), listener: Some(0x1234), ear: Some(0x5678) });
+        let value =
+            offer_value(Offer { mss: Some(1400), listener: Some(0x1234), ear: Some(0x5678), turns: false });
         assert_eq!(value.len(), OFFER_LEN);
         assert_eq!(
             (&value[..4], &value[4..]),
