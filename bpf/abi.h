@@ -196,7 +196,8 @@ struct handoff {
 	__u16 asker; /* server slot */
 	__u16 complex_from;
 	__u16 default_ring;
-	__u32 later; /* enum later */
+	__u16 later; /* enum later */
+	__u16 held; /* server slot: nobody's, while connections move */
 };
 
 /* Key of `routes`. Each service's routes have a generation of their own, and so do they after a change. */
@@ -343,7 +344,8 @@ struct track {
 struct held {
 	__u32 ifindex;
 	__u32 len;
-	__u32 reason; /* what it is held for */
+	__u16 reason; /* what it is held for */
+	__u16 server; /* whose connection moves */
 	__u8 frame[HELD_FRAME_MAX];
 };
 

@@ -199,6 +199,27 @@ static __always_inline bool answers(context *ctx, struct scratch *at, const stru
 	return ring < SERVICES_MAX && rings >> ring & 1;
 }
 
+/* Gives a later request to who moves its connection, and keeps back what follows. Only one of several CPUs does so. */
+static __always_inline int set_aside(context *ctx, struct scratch *at, const struct handoff *handoff,
+				     const struct flow *flow, struct found *found)
+{
+	__u64 before = found->value, held = value_in(flow, handoff->held, STATE_ESTABLISHED);
+	int verdict;
+
+	if (frame_len(ctx) > HELD_FRAME_MAX)
+		return count_and(VERDICT_DROP, REASON_MOVES);
+	if (handoff->held == NO_SERVER)
+		return hold(ctx, at, REASON_MOVES);
+	if (!change_session(found, held))
+		return count_and(VERDICT_DROP, REASON_MOVES);
+	verdict = hold(ctx, at, REASON_MOVES);
+	if (!at->told.is_held) {
+		found->value = held;
+		change_session(found, before);
+	}
+	return verdict;
+}
+
 /* A later segment with data. The connection of a client that wants what its server has not moves; or it ends, and the
  * client asks again by another one, as it must wherever one that was kept open ends (RFC 9112, section 9.3.1). The
  * server finds out by itself. */
@@ -217,7 +238,7 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	if (answers(ctx, at, handoff) || is_answer(at))
 		return keep_on(&at->journey, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)
-		return hold(ctx, at, REASON_MOVES);
+		return set_aside(ctx, at, handoff, &flow, &found);
 	change_session(&found, value_in(&flow, at->journey.server, STATE_CLOSING));
 	at->journey.beside = REASON_ELSEWHERE;
 	return STEP_RESET;

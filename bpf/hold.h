@@ -6,7 +6,7 @@
 #include "scratch.h"
 
 /* Gives a frame to application space; whether it could. */
-static __always_inline bool give(context *ctx, __u32 reason)
+static __always_inline bool give(context *ctx, __u32 reason, __u16 server)
 {
 	__u32 len = frame_len(ctx);
 	struct held *copy;
@@ -19,6 +19,7 @@ static __always_inline bool give(context *ctx, __u32 reason)
 	copy->ifindex = frame_ingress(ctx);
 	copy->len = len;
 	copy->reason = reason;
+	copy->server = server;
 	hide(len);
 	if (len == 0 || len > HELD_FRAME_MAX || frame_load(ctx, 0, copy->frame, len)) {
 		bpf_ringbuf_discard(copy, 0);
@@ -33,7 +34,7 @@ __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reaso
 {
 	if (!at)
 		return VERDICT_DROP;
-	at->told.is_held = give(ctx, reason);
+	at->told.is_held = give(ctx, reason, at->journey.server);
 	if (reason == REASON_FRAGMENT_HELD && !at->told.is_held)
 		reason = REASON_FRAGMENT_LOST;
 	return count_and(VERDICT_DROP, reason);

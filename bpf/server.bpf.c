@@ -229,8 +229,8 @@ int outgoing(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (flags & TCP_SYN && offer->mss)
 		lower_mss(skb, leaving.l4, leaving.l4 + sizeof(struct tcphdr), leaving.said.from, offer->mss);
-	/* What a director sends on has come in by an interface. */
-	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex &&
+	/* What a director sends on has come in by an interface, and what it sends itself is marked. */
+	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
 	    !meet_stray(strays, mixed(&leaving), bpf_ktime_get_ns() >> 20))
 		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
 	if (offer->turns && !(flags & TCP_SYN))

@@ -15,6 +15,9 @@
 /* Maps that were pinned with another number are not adopted. */
 #define SERVER_ABI_VERSION 5
 
+/* dataplane/src/server/mod.rs: the mark of what a director that is this host sends by itself. */
+#define SENT_ON 0xe7e3
+
 /* Room in the maps; addresses come from configuration only. */
 #define OWN_ADDRESSES_MAX 64
 #define DIRECTORS_MAX 1024

@@ -267,7 +267,8 @@ __attribute__((noinline)) int tell(context *ctx, struct scratch *at, int verdict
 		event->kind = EVENT_PACKET;
 		event->at_ns = now;
 		event->server = NO_SERVER;
-		if (told->reason == REASON_FORWARDED || told->reason == REASON_LOCAL)
+		if (told->reason == REASON_FORWARDED || told->reason == REASON_LOCAL ||
+		    (told->reason == REASON_MOVES && told->is_held))
 			event->server = at->journey.server;
 		put_outcome(told, verdict, event);
 		hand_out(event, 0);

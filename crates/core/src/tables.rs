@@ -96,6 +96,9 @@ pub struct Handoff {
     /// The slot that stands for this host's own process, which reads what isn't decided here; [`NO_SERVER`] if there
     /// is none.
     pub asker: u16,
+    /// The slot that stands for nobody, where packets are dropped while their connection moves; [`NO_SERVER`] if there is
+    /// none.
+    pub held: u16,
     /// What becomes of later requests on a connection that is kept open.
     pub later: Later,
 }

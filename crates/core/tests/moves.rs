@@ -20,7 +20,7 @@ const NOW: u32 = 1_000;
 /// A connection with server 1, of a service whose routes nobody knows: whatever is asked for may be another's.
 fn world(later: Later) -> World {
     let World { mut tables, .. } = World::new(SocketAddr::new(VIP.into(), 80), Way::Link);
-    let handoff = Handoff { mss: 1460, asker: NO_SERVER, later };
+    let handoff = Handoff { mss: 1460, asker: NO_SERVER, held: NO_SERVER, later };
     tables.vips.values_mut().filter(|vip| vip.id == 1).for_each(|vip| vip.handoff = Some(handoff));
     let world = World::of(tables);
     let memory = world.memory();

@@ -75,7 +75,7 @@ pub trait Engine: Send {
     fn events(&mut self) -> Result<Box<dyn Events>, EngineError>;
 
     /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]): whole, as they
-    /// were on the wire, with the number of the interface that they came in by. What a sender on this machine left of the
+    /// were on the wire. What a sender on this machine left of the
     /// checksum is filled in; a frame may still be one that the kernel gathered from several. Until then they are lost, and come
     /// again, as does what is too long to be held.
     ///
@@ -89,8 +89,19 @@ pub trait Engine: Send {
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError>;
 }
 
+/// A client's segment whose connection is to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moving<'f> {
+    /// The interface that it came in by.
+    pub ifindex: u32,
+    /// The slot of the server that has the connection.
+    pub server: u16,
+    /// All of it.
+    pub frame: &'f [u8],
+}
+
 /// Who takes what is to be moved. It is called by the engine's own threads and must not wait.
-pub type Mover = Arc<dyn Fn(u32, &[u8]) + Send + Sync>;
+pub type Mover = Arc<dyn Fn(Moving<'_>) + Send + Sync>;
 
 /// Totals since the engine first started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

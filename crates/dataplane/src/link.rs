@@ -89,6 +89,14 @@ impl LinkSocket {
         attach(&self.socket, untagged().iter().chain(filter))
     }
 
+    /// Marks what is sent, for the programs and rules that it meets on its way out (`SO_MARK` of socket(7)).
+    ///
+    /// # Errors
+    /// Without CAP_NET_ADMIN.
+    pub fn mark(&self, mark: u16) -> io::Result<()> {
+        set_option(self.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark.into())
+    }
+
     /// Sends a frame, Ethernet header included, checksums filled in.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use evener_core::checksum;
 use evener_core::parse::{Parsed, parse};
 use evener_core::wire::{Mac, protocol};
 
-use crate::Mover;
+use crate::{Mover, Moving};
 
 /// Where TCP has its checksum.
 const CHECKSUM_AT: usize = 16;
@@ -24,13 +24,13 @@ impl Moves {
         self.0.store(Some(Arc::new(mover)));
     }
 
-    /// Gives a frame away that came in by this interface. It is lost if nobody takes it, or if its checksum is wrong: what is
-    /// read of it has no other TCP to say so.
-    pub(crate) fn give(&self, ifindex: u32, frame: &[u8]) {
+    /// Gives a segment away. It is lost if nobody takes it, or if its checksum is wrong: what is read of it has no other TCP
+    /// to say so.
+    pub(crate) fn give(&self, moving: Moving<'_>) {
         if let Some(mover) = &*self.0.load()
-            && let Some(frame) = whole(frame)
+            && let Some(frame) = whole(moving.frame)
         {
-            mover(ifindex, &frame);
+            mover(Moving { frame: &frame, ..moving });
         }
     }
 }
@@ -118,15 +118,16 @@ mod tests {
     fn who_takes_them_may_come_late_and_be_another_one_later() {
         let (moves, taken) = (Moves::default(), Arc::new(Mutex::new(Vec::new())));
         let right = frame(false, 20, |right, _| right);
-        moves.give(1, &right);
+        let at = |ifindex, frame| Moving { ifindex, server: 3, frame };
+        moves.give(at(1, &right));
         for who in ["first", "second"] {
             let notes = Arc::clone(&taken);
-            moves.set(Arc::new(move |ifindex, frame: &[u8]| {
-                notes.lock().unwrap().push((who, ifindex, frame.to_vec()));
+            moves.set(Arc::new(move |Moving { ifindex, server, frame }| {
+                notes.lock().unwrap().push((who, ifindex, server, frame.to_vec()));
             }));
-            moves.give(7, &right);
+            moves.give(at(7, &right));
         }
-        moves.give(8, &right[1..]);
-        assert_eq!(*taken.lock().unwrap(), [("first", 7, right.clone()), ("second", 7, right)]);
+        moves.give(at(8, &right[1..]));
+        assert_eq!(*taken.lock().unwrap(), [("first", 7, 3, right.clone()), ("second", 7, 3, right)]);
     }
 }

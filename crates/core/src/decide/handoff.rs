@@ -51,7 +51,7 @@ pub(super) fn decide(
             match handoff.later {
                 Later::Close if is_elsewhere => return close(known, packet, segment, flow, alive),
                 Later::Rehandoff if is_elsewhere => {
-                    return Decision::hold(packet, Reason::Moves, Reason::Moves);
+                    return set_aside(known, packet, flow, alive, handoff.held);
                 }
                 _ => {}
             }
@@ -96,6 +96,27 @@ fn answers(
     match found {
         Found::Ring { ring, .. } => rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1,
         Found::Ask => false,
+    }
+}
+
+/// Gives a later request to who moves its connection, and keeps back what follows.
+fn set_aside(
+    known: &Knowledge<'_>,
+    packet: &Packet<'_>,
+    flow: &Flow<'_>,
+    found: sessions::Found<'_>,
+    held: u16,
+) -> Decision {
+    let decision = Decision::hold(packet, Reason::Moves, Reason::Moves);
+    if decision.verdict != Verdict::Hold {
+        return decision;
+    }
+    // Only one of several CPUs does so.
+    let is_ours =
+        held == NO_SERVER || known.memory.sessions.change(found, flow.value(held, State::Established));
+    match is_ours {
+        true => Decision { server: found.value.server(), ..decision },
+        false => Decision::drop(Reason::Moves),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::wire::Mac;
 const MTU: u16 = 1500;
 
 /// How the connections of a service are accepted.
-pub(super) fn terms(state: &ServiceState<'_>, v6: bool, asker: u16) -> Handoff {
+pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: Places) -> Handoff {
     let header_len = if v6 { 40 } else { 20 } + TCP_LEN;
     let room = |member: &MemberState| match ways::way(state.service, &member.member)? {
         Way::Tunnel { encapsulation, to, mtu, .. } => Some(usize::from(mtu) - outer_len(encapsulation, to)),
@@ -31,14 +31,29 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, asker: u16) -> Handoff {
     let most = state.members.iter().filter_map(room).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));
     Handoff {
         mss: (most.saturating_sub(header_len) as u16).max(mss_min(v6)),
-        asker,
+        asker: own.asker,
+        held: own.held,
         later: state.service.later_requests,
     }
 }
 
+/// Slots of a service that stand for none of its servers; [`NO_SERVER`] for what there is not.
+#[derive(Clone, Copy)]
+pub(super) struct Places {
+    /// For this host's own process, which is asked.
+    asker: u16,
+    /// For nobody.
+    held: u16,
+}
+
 impl Planner<'_> {
-    /// Lays out the routes of service `number`; the slot of the process that is asked.
-    pub(super) fn hand_off(&mut self, state: &ServiceState<'_>, number: u16, members: &Members<'_>) -> u16 {
+    /// Lays out the routes of service `number`; the slots that stand for no server of its.
+    pub(super) fn hand_off(
+        &mut self,
+        state: &ServiceState<'_>,
+        number: u16,
+        members: &Members<'_>,
+    ) -> Places {
         let service = state.service;
         self.pool(service, number, |_| true);
         let routes: Vec<Route> =
@@ -52,13 +67,11 @@ impl Planner<'_> {
         };
         self.plan.tables.routes.insert(number, routes);
         if !self.hosts.asks {
-            return NO_SERVER;
+            return Places { asker: NO_SERVER, held: NO_SERVER };
         }
         // No interface leads there, so what is sent to it is dropped.
-        if let Some(held) = self.place(service, "held", false) {
-            self.plan.held.insert(number, held);
-        }
-        self.place(service, "asked", true).unwrap_or(NO_SERVER)
+        let held = self.place(service, "held", false).unwrap_or(NO_SERVER);
+        Places { asker: self.place(service, "asked", true).unwrap_or(NO_SERVER), held }
     }
 
     fn route(

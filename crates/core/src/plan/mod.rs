@@ -101,8 +101,6 @@ pub struct Plan {
     pub services: BTreeMap<u16, PlannedService>,
     /// The servers that routes name together, by the number of their ring.
     pub pools: BTreeMap<u16, PlannedService>,
-    /// Where connections are handed over: the slot that keeps a connection's packets back while it moves, by service.
-    pub held: BTreeMap<u16, u16>,
     /// The servers, by their slot.
     pub servers: BTreeMap<u16, ServerName>,
     /// Servers that no room was left for: the farm is full.
@@ -323,7 +321,7 @@ impl Planner<'_> {
                 idle: idle_ticks(service),
                 own,
                 stateless: service.stateless,
-                handoff: handoff.map(|asker| handoff::terms(state, key.address.is_ipv6(), asker)),
+                handoff: handoff.map(|own| handoff::terms(state, key.address.is_ipv6(), own)),
             };
             self.plan.tables.vips.insert(key, vip);
             self.stand_behind(vip.id, key, &seated);

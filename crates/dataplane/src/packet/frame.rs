@@ -1,6 +1,6 @@
 //! What becomes of one frame: decided where it lies, and put into the batch that goes out.
 
-use evener_core::decide::{Memory, Reason, Verdict, decide};
+use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::packet::{Checksum, Packet};
 use evener_core::rewrite::outer_len;
 use evener_core::tables::{Tables, Way};
@@ -11,6 +11,7 @@ use super::segments::{Gathered, Segments, finish_checksum};
 use super::tally::Tally;
 use super::tell::{Before, Teller};
 use super::virtio::{VIRTIO_LEN, Virtio};
+use crate::Moving;
 use crate::events::Watch;
 use crate::moves::Moves;
 use crate::waiting::Room;
@@ -49,11 +50,12 @@ impl Tools {
         }
     }
 
-    /// Holds a frame for this reason.
-    fn hold(&mut self, reason: Reason, frame: &[u8], around: &Surroundings<'_>) {
+    /// Holds a frame, as was decided.
+    fn hold(&mut self, decision: &Decision, frame: &[u8], around: &Surroundings<'_>) {
+        let Decision { reason, server, .. } = *decision;
         if reason == Reason::Moves {
             self.tally.reason(reason);
-            return around.moves.give(around.ingress, frame);
+            return around.moves.give(Moving { ifindex: around.ingress, server, frame });
         }
         let held = self.room.hold(frame, around.ingress, around.now);
         self.tally.reason(if held { reason } else { Reason::FragmentLost });
@@ -116,7 +118,7 @@ pub(super) fn work<'f>(
         around.teller.tell(around.watch, before, &decision, packet.frame());
     }
     if decision.verdict == Verdict::Hold {
-        return tools.hold(decision.reason, packet.frame(), around);
+        return tools.hold(&decision, packet.frame(), around);
     }
     tools.tally.decision(&decision, len);
     // What the decision made itself leaves nothing to the hardware, or its checksum at most.

@@ -33,6 +33,10 @@ pub use connections::{Connections, Idle, Look};
 pub use handoff::{Missing, handoff_support};
 pub use reason::Reason;
 
+/// The mark of what a director that is this host sends by itself: no reset of the stack's, so it goes out at once
+/// (`bpf/server.bpf.c`, `outgoing`).
+pub const SENT_ON: u16 = 0xe7e3;
+
 /// What a server's programs go by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {

@@ -543,14 +543,18 @@ pub(super) struct Held<'r> {
     pub(super) ifindex: u32,
     /// What it is held for.
     pub(super) reason: Reason,
+    /// The slot of the server whose connection moves.
+    pub(super) server: u16,
     pub(super) frame: &'r [u8],
 }
 
 /// What `held` brought; `None` for what this version doesn't know.
 pub(super) fn held_of(record: &[u8]) -> Option<Held<'_>> {
     let (header, frame) = record.split_at_checked(HELD_HEADER_LEN)?;
-    let [ifindex, len, reason] = *header.as_chunks::<4>().0 else { return None };
-    let [ifindex, len, reason] = [ifindex, len, reason].map(u32::from_ne_bytes);
-    let reason = *Reason::ALL.get(reason as usize)?;
-    Some(Held { ifindex, reason, frame: frame.get(..len as usize)? })
+    let [ifindex, len, last] = *header.as_chunks::<4>().0 else { return None };
+    let [ifindex, len] = [ifindex, len].map(u32::from_ne_bytes);
+    let [a, b, c, d] = last;
+    let [reason, server] = [[a, b], [c, d]].map(u16::from_ne_bytes);
+    let reason = *Reason::ALL.get(usize::from(reason))?;
+    Some(Held { ifindex, reason, server, frame: frame.get(..len as usize)? })
 }

@@ -19,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::abi::{self, Held};
 use super::memory::KernelMemory;
 use super::program::{Program, refused};
+use crate::Moving;
 use crate::moves::Moves;
 use crate::packet::outbox::{Exits, Outbox};
 use crate::waiting::{Outcome, ROUND, Room};
@@ -180,9 +181,9 @@ impl Worker {
 
     /// A frame from the kernel; it has counted it as held.
     fn take(&self, record: &[u8], room: &mut Room) {
-        let Some(Held { ifindex, reason, frame }) = abi::held_of(record) else { return };
+        let Some(Held { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
         if reason == Reason::Moves {
-            self.common.moves.give(ifindex, frame);
+            self.common.moves.give(Moving { ifindex, server, frame });
         } else if !room.hold(frame, ifindex, self.common.memory.now()) {
             self.common.count(Reason::FragmentLost);
         }

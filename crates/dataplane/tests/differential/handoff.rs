@@ -34,6 +34,8 @@ pub fn add(builder: &mut Builder) {
         builder.tables.servers.entry(slot).and_modify(|server| server.local = true);
     }
     builder.tables.servers.entry(marked).and_modify(|server| server.mac = ASKED);
+    // No interface is called so.
+    let held = builder.server(Way::Link, 0);
     let on_link = [1, 77].map(|ifindex| builder.server(Way::Link, ifindex));
     let mut tunnel = |encapsulation, to: [u8; 4], mtu, ifindex| {
         let way = Way::Tunnel { encapsulation, from: [10, 0, 8, 1].into(), to: to.into(), mtu, last: false };
@@ -64,13 +66,18 @@ pub fn add(builder: &mut Builder) {
             };
             let vip = builder.tables.vips.values_mut().find(|vip| vip.id == id).unwrap();
             vip.own = if last == HANDOFF[4] { own } else { NO_SERVER };
-            vip.handoff = Some(Handoff { mss: 1400 + u16::from(last), asker, later });
+            vip.handoff = Some(Handoff {
+                mss: 1400 + u16::from(last),
+                asker,
+                held: if v6 { held } else { NO_SERVER },
+                later,
+            });
             let routes = Routes::compile(&[], vip.service, HashKey::new(Seed(3, 5)));
             builder.tables.routes.insert(vip.service, Arc::new(routes));
         }
     }
     let members = [&far[..], &on_link[..1], &[on_link[1], far[1]], &[]];
-    builder.tables.pools.insert(asker, u64::MAX);
+    builder.tables.pools.extend([asker, held].map(|slot| (slot, u64::MAX)));
     for (ring, members) in RINGS.into_iter().zip(members) {
         for slot in members {
             *builder.tables.pools.entry(*slot).or_default() |= 1 << ring;

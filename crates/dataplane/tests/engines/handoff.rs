@@ -22,10 +22,9 @@ const SERVER: Mac = Mac([2, 0, 0, 0, 0, 1]);
 fn handing_off() -> Tables {
     let inside = (index_of("in0"), mac_of("in0"));
     let mut tables = tables(&[inside], &[server(SERVER, inside.0)], false);
-    tables
-        .vips
-        .values_mut()
-        .for_each(|vip| vip.handoff = Some(Handoff { mss: 1460, asker: NO_SERVER, later: Later::Stay }));
+    tables.vips.values_mut().for_each(|vip| {
+        vip.handoff = Some(Handoff { mss: 1460, asker: NO_SERVER, held: NO_SERVER, later: Later::Stay })
+    });
     tables.routes.insert(0, Arc::new(Routes::compile(&[], 0, HashKey::new(Seed(1, 2)))));
     tables
 }

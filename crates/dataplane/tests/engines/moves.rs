@@ -17,7 +17,7 @@ use evener_core::tables::{Delta, Handoff, Later, NO_SERVER, Ring, Tables};
 use evener_core::wire::Mac;
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::xdp::Mode;
-use evener_dataplane::{Engine, Mover};
+use evener_dataplane::{Engine, Mover, Moving};
 
 use crate::hosts::{CLIENT, Host, SOON, VIP, index_of, mac_of, run};
 use crate::kernel::kernel_engine;
@@ -30,7 +30,7 @@ const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 fn moving() -> Tables {
     let inside = (index_of("in0"), mac_of("in0"));
     let mut tables = tables(&[inside], &[server(OWN, inside.0), server(OTHER, inside.0)], false);
-    let handoff = Handoff { mss: 1460, asker: NO_SERVER, later: Later::Rehandoff };
+    let handoff = Handoff { mss: 1460, asker: NO_SERVER, held: NO_SERVER, later: Later::Rehandoff };
     tables.vips.values_mut().for_each(|vip| vip.handoff = Some(handoff));
     for (ring, slot) in [(0, 1), (1, 2)] {
         tables.rings.insert(ring, Arc::new(Ring { order: vec![slot], hash: vec![], previous: vec![] }));
@@ -46,10 +46,15 @@ fn request(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: x.y\r\n\r\n")
 }
 
+/// The interface, the server, and the frame.
+type Given = (u32, u16, Vec<u8>);
+
 /// What a mover is given, and the mover.
-fn mover() -> (Mover, Receiver<(u32, Vec<u8>)>) {
+fn mover() -> (Mover, Receiver<Given>) {
     let (sender, given) = channel();
-    let mover = move |ifindex, frame: &[u8]| sender.send((ifindex, frame.to_vec())).unwrap_or_default();
+    let mover = move |Moving { ifindex, server, frame }: Moving<'_>| {
+        sender.send((ifindex, server, frame.to_vec())).unwrap_or_default();
+    };
     (Arc::new(mover), given)
 }
 
@@ -69,8 +74,8 @@ fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
 }
 
 /// The next one that asks for this.
-fn next(given: &Receiver<(u32, Vec<u8>)>, path: &str) -> (u32, Vec<u8>) {
-    let asks = |(_, frame): &(u32, Vec<u8>)| frame.ends_with(request(path).as_bytes());
+fn next(given: &Receiver<Given>, path: &str) -> Given {
+    let asks = |(_, _, frame): &Given| frame.ends_with(request(path).as_bytes());
     let end = Instant::now() + SOON;
     loop {
         let given = given.recv_timeout(end.saturating_duration_since(Instant::now()));
@@ -82,9 +87,9 @@ fn next(given: &Receiver<(u32, Vec<u8>)>, path: &str) -> (u32, Vec<u8>) {
 }
 
 /// The frame of a request as it stands on the wire, all of it right.
-fn check(given: &(u32, Vec<u8>), client_mac: Mac, path: &str) {
-    let (ifindex, frame) = given;
-    assert_eq!(*ifindex, index_of("in0"));
+fn check(given: &Given, client_mac: Mac, path: &str) {
+    let (ifindex, server, frame) = given;
+    assert_eq!((*ifindex, *server), (index_of("in0"), 1));
     assert_eq!((&frame[..6], &frame[6..12]), (&mac_of("in0").0[..], &client_mac.0[..]));
     let Parsed::Segment(segment) = parse(frame, Some(mac_of("in0"))) else { panic!("{frame:02x?}") };
     assert_eq!(TcpHeader::payload(frame, &segment.at), request(path).as_bytes());
@@ -115,7 +120,7 @@ fn play(engine: &mut dyn Engine, client: &Host) {
     let mut other = connection(client, engine);
     other.write_all(request("/img/2").as_bytes()).unwrap();
     check(&next(&given_later, "/img/2"), client_mac, "/img/2");
-    assert!(given.try_iter().all(|(_, frame)| !frame.ends_with(request("/img/2").as_bytes())));
+    assert!(given.try_iter().all(|(_, _, frame)| !frame.ends_with(request("/img/2").as_bytes())));
     let sessions = engine.memory().sessions.list(engine.now());
     let all: Vec<_> = sessions.map(|session| (session.value.server(), session.value.state())).collect();
     assert_eq!(all, [(1, State::Established); 2], "all is as it was");

@@ -32,10 +32,9 @@ fn keys() -> Keys {
 /// Two routes, and nobody to ask.
 fn handing_off(bench: &Bench) -> Tables {
     let mut tables = tables(&bench.interfaces(), &[server(SERVER, bench.outside.0)], false);
-    tables
-        .vips
-        .values_mut()
-        .for_each(|vip| vip.handoff = Some(Handoff { mss: 1460, asker: NO_SERVER, later: Later::Stay }));
+    tables.vips.values_mut().for_each(|vip| {
+        vip.handoff = Some(Handoff { mss: 1460, asker: NO_SERVER, held: NO_SERVER, later: Later::Stay })
+    });
     let routes = ["/a/*", "/img/*"].map(|path| Route {
         host: None,
         path: Some(PathPattern::parse(path).unwrap()),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
@@ -15,6 +16,7 @@ use evener_core::select::select;
 use evener_core::sessions::{SessionKey, State, Value};
 use evener_core::tables::{NO_SERVER, Vip, VipKey};
 use evener_dataplane::link::{EtherType, LinkSocket};
+use evener_dataplane::server::SENT_ON;
 
 use super::RESTART;
 use super::director::Director;
@@ -128,14 +130,14 @@ impl Director {
         let advised = advice.and_then(|advice| self.slot_of(&vip, advice)).filter(is_up);
         let server = advised.or_else(|| self.select(ends, &vip, ring))?;
         let own = self.address_of(server)?;
-        let held = *self.plan.held.get(&vip.service)?;
-        if !self.note(ends, &vip, held) {
+        let handoff = vip.handoff?;
+        if !self.note(ends, &vip, handoff.held) {
             return None;
         }
         Some(Chosen {
             server,
             own: SocketAddr::new(own, ends.service.port()),
-            mss: vip.handoff?.mss,
+            mss: handoff.mss,
             // On a director nobody makes sockets of what is for itself; it reads.
             takes: !self.plan.tables.servers.get(&server)?.local || vip.own != NO_SERVER,
             advised: advised.is_some(),
@@ -249,9 +251,7 @@ impl Director {
     pub(super) fn send_by(&mut self, ifindex: u32, frame: &[u8]) {
         let sent = match self.handing.exits.entry(ifindex) {
             Entry::Occupied(exit) => exit.get().send(frame),
-            Entry::Vacant(place) => {
-                LinkSocket::open(ifindex, EtherType::None).and_then(|exit| place.insert(exit).send(frame))
-            }
+            Entry::Vacant(place) => exit(ifindex).and_then(|exit| place.insert(exit).send(frame)),
         };
         if let Err(error) = sent {
             // The interface may be another one by now.
@@ -261,6 +261,13 @@ impl Director {
     }
 }
 
-pub(super) fn session_key(ends: &Ends, vip: &Vip) -> SessionKey {
+/// The way out of an interface.
+fn exit(ifindex: u32) -> io::Result<LinkSocket> {
+    let exit = LinkSocket::open(ifindex, EtherType::None)?;
+    exit.mark(SENT_ON)?;
+    Ok(exit)
+}
+
+fn session_key(ends: &Ends, vip: &Vip) -> SessionKey {
     SessionKey { client: ends.client.ip(), port: ends.client.port(), vip: vip.id }
 }

@@ -7,23 +7,23 @@ use std::sync::Arc;
 use evener_core::decide::{self, Decision, Memory, Verdict};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::parse::{Parsed, TcpHeader, parse};
-use evener_core::sessions::State;
 use evener_core::tables::Tables;
+use evener_dataplane::Moving;
 use tokio::sync::mpsc;
 
 use super::director::Director;
-use super::handoff::session_key;
 use crate::handoff::{Ends, Held, Judged, Move, judge};
 
-/// Segments that wait for the loop. More are lost, and come again.
-const HELD: usize = 256;
+/// Segments that wait for the loop.
+const HELD: usize = 4_096;
 
 impl Director {
     /// Has the data plane give what it holds to whoever reads this.
     pub(super) fn held(&mut self) -> mpsc::Receiver<Held> {
         let (sender, held) = mpsc::channel(HELD);
-        self.engine.moves(Arc::new(move |ifindex, frame| {
-            let _ = sender.try_send(Held { ifindex, frame: frame.to_vec() });
+        self.engine.moves(Arc::new(move |Moving { ifindex, server, frame }| {
+            // The client sees no more of a connection that finds no room here.
+            let _ = sender.try_send(Held { ifindex, server, frame: frame.to_vec() });
         }));
         held
     }
@@ -39,25 +39,19 @@ impl Director {
         let vip = self.vip_of(&ends)?;
         let header = TcpHeader::read(&held.frame, &segment.at)?;
         let payload = TcpHeader::payload(&held.frame, &segment.at).to_vec();
-        let server = {
-            let (memory, key) = (self.engine.memory(), session_key(&ends, &vip));
-            let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.now())?;
-            (found.value.state() == State::Established).then(|| found.value.server())?
-        };
-        // It moves already, or is read here.
-        if self.plan.tables.pools.get(&server) == Some(&u64::MAX) {
-            return None;
-        }
+        let server = held.server;
         if self.answers(server, vip.service, &payload) {
+            self.note(&ends, &vip, server);
             self.let_pass(held);
             return None;
         }
-        let Some(at) = self.address_of(server) else {
-            self.end(held);
-            return None;
-        };
-        let nobody = *self.plan.held.get(&vip.service)?;
-        self.note(&ends, &vip, nobody).then_some(Move { ends, server, at, header, payload, held })
+        match self.address_of(server) {
+            Some(at) => Some(Move { ends, at, header, payload, held }),
+            None => {
+                self.end(held);
+                None
+            }
+        }
     }
 
     /// Whether a server answers what the client wants after all: here complex routes are looked up, too.

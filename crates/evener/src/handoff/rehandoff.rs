@@ -17,6 +17,8 @@ use crate::lccp::Release;
 pub(crate) struct Held {
     /// The interface that it came in by.
     pub(crate) ifindex: u32,
+    /// The slot of the server that has the connection.
+    pub(crate) server: u16,
     pub(crate) frame: Vec<u8>,
 }
 
@@ -24,9 +26,7 @@ pub(crate) struct Held {
 #[derive(Debug)]
 pub(crate) struct Move {
     pub(crate) ends: Ends,
-    /// The server's slot.
-    pub(crate) server: u16,
-    /// Where it is.
+    /// Where the server is.
     pub(crate) at: IpAddr,
     /// The client's next segment: what it says, and how it came in.
     pub(crate) header: TcpHeader,
@@ -55,7 +55,7 @@ pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
         },
         // The segment comes again.
         Release::Busy => {
-            let _ = reader.questions.send(Question::Return { ends, server: moving.server }).await;
+            let _ = reader.questions.send(Question::Return { ends, server: moving.held.server }).await;
         }
         Release::Refused | Release::Unanswered => end(moving.held, &reader).await,
     }
@@ -117,7 +117,6 @@ mod tests {
                 client: "203.0.113.7:40000".parse().unwrap(),
                 service: "192.0.2.100:80".parse().unwrap(),
             },
-            server: 1,
             at: [192, 0, 2, 11].into(),
             header: TcpHeader {
                 sequence: u32::MAX - 1,
@@ -127,7 +126,7 @@ mod tests {
                 options: TcpOptions { timestamp_echo, ..TcpOptions::default() },
             },
             payload: b"GET /img/ HTTP/1.1\r\n\r\n".to_vec(),
-            held: Held { ifindex: 1, frame: Vec::new() },
+            held: Held { ifindex: 1, server: 1, frame: Vec::new() },
         }
     }
 

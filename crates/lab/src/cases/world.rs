@@ -387,6 +387,7 @@ impl World {
                     handoff: service.handoff.map(|terms| Handoff {
                         mss: terms.mss,
                         asker: terms.asker.map_or(NO_SERVER, |place| place as u16 + 1),
+                        held: NO_SERVER,
                         later: terms.later,
                     }),
                 };

@@ -96,12 +96,12 @@ fn who_is_asked_is_this_host_and_packets_kept_back_go_nowhere() {
     let plan = planned(&web(vec![]), vec![near("a", true)], &mut Slots::default(), None);
     let handoff = plan.tables.vips.values().next().unwrap().handoff.unwrap();
     assert!(plan.tables.servers[&handoff.asker].local);
-    let held = plan.tables.servers[&plan.held[&0]];
+    let held = plan.tables.servers[&handoff.held];
     assert!(!held.local && !plan.tables.interfaces.contains_key(&held.ifindex));
     assert!(!plan.servers.contains_key(&handoff.asker), "no view shows it as a server");
     let nobody = plan_service(&web(vec![]), vec![near("a", true)]);
-    assert_eq!(nobody.tables.vips.values().next().unwrap().handoff.unwrap().asker, NO_SERVER);
-    assert!(nobody.held.is_empty());
+    let handoff = nobody.tables.vips.values().next().unwrap().handoff.unwrap();
+    assert_eq!((handoff.asker, handoff.held), (NO_SERVER, NO_SERVER));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
     let vip = plan.tables.vips.values().next().unwrap();
     assert!(plan.tables.servers[&vip.own].local && !plan.tables.servers[&vip.own].asks());
     assert!(plan.tables.servers[&vip.handoff.unwrap().asker].asks());
-    assert!(!plan.tables.servers[&plan.held[&0]].asks());
+    assert!(!plan.tables.servers[&vip.handoff.unwrap().held].asks());
     let is_last = |server: &ServerEntry| matches!(server.way, Way::Tunnel { last: true, .. });
     assert!(!plan.tables.servers.values().any(is_last));
     assert!(plan.tables.rings.values().all(|ring| ring.previous.is_empty()));

@@ -48,7 +48,8 @@ pub(in crate::xdp) fn handoff(
         asker: handoff.asker,
         complex_from: routes.map_or(0, |routes| routes.complex_from),
         default_ring: routes.map_or(0, |routes| routes.default_ring),
-        later: handoff.later as u32,
+        later: handoff.later as u16,
+        held: handoff.held,
     })
 }
 
@@ -57,8 +58,9 @@ pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, InForce)> {
     let place: c::handoff = from_words(place)?;
     let in_force = InForce { generation: place.generation, ring_halves: place.ring_halves };
     let all = [Later::Stay, Later::Close, Later::Rehandoff];
-    let later = all.into_iter().find(|later| *later as u32 == place.later).unwrap_or_default();
-    (place.mss != 0).then_some((Handoff { mss: place.mss, asker: place.asker, later }, in_force))
+    let later = all.into_iter().find(|later| *later as u16 == place.later).unwrap_or_default();
+    let handoff = Handoff { mss: place.mss, asker: place.asker, held: place.held, later };
+    (place.mss != 0).then_some((handoff, in_force))
 }
 
 /// Key of `routes`.

@@ -78,7 +78,7 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
 fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
     let in_force = InForce { generation: 77, ring_halves: 1 << 63 | 1 };
     for later in [Later::Stay, Later::Close, Later::Rehandoff] {
-        let terms = Handoff { mss: 1460, asker: 4095, later };
+        let terms = Handoff { mss: 1460, asker: 4095, held: 4094, later };
         let words = handoff(&terms, None, in_force);
         assert_eq!(handoff_of(&words), Some((terms, in_force)));
     }
@@ -90,15 +90,20 @@ fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
 
 #[test]
 fn a_held_frame_is_read_as_the_other_side_wrote_it() {
-    let mut held =
-        c::held { ifindex: 3, len: 4, reason: c::reason::REASON_MOVES.0, frame: [0; HELD_FRAME_MAX] };
+    let mut held = c::held {
+        ifindex: 3,
+        len: 4,
+        reason: c::reason::REASON_MOVES.0 as u16,
+        server: 9,
+        frame: [0; HELD_FRAME_MAX],
+    };
     held.frame[..5].copy_from_slice(&[1, 2, 3, 4, 5]);
     let record: [u8; size_of::<c::held>()] = bytes(&held);
-    let expected = Held { ifindex: 3, reason: Reason::Moves, frame: &[1, 2, 3, 4] };
+    let expected = Held { ifindex: 3, reason: Reason::Moves, server: 9, frame: &[1, 2, 3, 4] };
     assert_eq!(held_of(&record), Some(expected));
     assert_eq!(held_of(&record[..15]), None, "it has an end");
     assert_eq!(held_of(&record[..11]), None);
-    held.reason = c::reason::REASON_MAX.0;
+    held.reason = c::reason::REASON_MAX.0 as u16;
     let record: [u8; size_of::<c::held>()] = bytes(&held);
     assert_eq!(held_of(&record), None, "nobody knows what for");
 }
