@@ -34,8 +34,8 @@ pub fn add(builder: &mut Builder) {
         builder.tables.servers.entry(slot).and_modify(|server| server.local = true);
     }
     builder.tables.servers.entry(marked).and_modify(|server| server.mac = ASKED);
-    // No interface is called so.
-    let held = builder.server(Way::Link, 0);
+    // Here what is kept back goes somewhere, to be seen.
+    let held = builder.server(Way::Link, 1);
     let on_link = [1, 77].map(|ifindex| builder.server(Way::Link, ifindex));
     let mut tunnel = |encapsulation, to: [u8; 4], mtu, ifindex| {
         let way = Way::Tunnel { encapsulation, from: [10, 0, 8, 1].into(), to: to.into(), mtu, last: false };

@@ -336,7 +336,7 @@ fn a_later_request_that_moves_is_held_unless_it_is_too_long_alike() {
         c.engine.load_tables(&Delta::between(&own, &others), &others).unwrap();
         core.change((*others).clone());
         for v6 in [false, true] {
-            for (len, verdict) in [(HELD_FRAME_MAX, Verdict::Hold), (HELD_FRAME_MAX + 1, Verdict::Drop)] {
+            for (len, verdict) in [(HELD_FRAME_MAX + 1, Verdict::Drop), (HELD_FRAME_MAX, Verdict::Hold)] {
                 let (decision, _) = meet(&mut core, &c, &later(v6, len)).unwrap().unwrap();
                 assert_eq!((decision.verdict, decision.reason), (verdict, Reason::Moves), "{len} bytes");
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use evener_core::cookie::{self, Keys, SharedKeys};
-use evener_core::decide::{Decision, Memory, Reason, decide};
+use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
 use evener_core::lease::Lease;
@@ -332,7 +332,8 @@ impl Core {
         for reason in [Some(decision.reason), decision.beside].into_iter().flatten() {
             *self.reasons.entry(reason).or_default() += 1;
         }
-        if decision.server != NO_SERVER {
+        // What is held goes to nobody yet.
+        if decision.server != NO_SERVER && decision.verdict != Verdict::Hold {
             let server = self.servers.entry(decision.server).or_default();
             server.packets += 1;
             server.bytes += before.len() as u64;
