@@ -343,7 +343,8 @@ static __always_inline int meet_connection(struct bpf_sock *found, const struct 
 	if (!tcp)
 		return GO_ON;
 	first = tcp->snd_una - (__u32)tcp->bytes_acked;
-	if (segment->acknowledgment - first <= tcp->snd_nxt - first)
+	/* Not `snd_nxt`: what was sent a moment ago may be acknowledged before the stack has noted that. */
+	if (segment->acknowledgment - first <= tcp->write_seq - first)
 		return GO_ON;
 	old->next = tcp->rcv_nxt;
 	old->timestamp = tcp->rx_opt.ts_recent;

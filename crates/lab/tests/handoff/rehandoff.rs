@@ -11,11 +11,14 @@ use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::transfer::there_and_back;
+use evener_lab::wait;
 
 use crate::talk::{Reply, Talk, get, request};
 
 on_both_engines! {
     a_connection_moves_with_its_requests,
+    many_move_at_once,
+    a_daemon_that_is_killed,
     servers_behind_a_router,
     a_lan_that_loses_packets,
     requests_that_come_before_the_answer,
@@ -79,6 +82,53 @@ fn a_connection_moves_with_its_requests(engine: &str) -> Result<()> {
     ensure!(handoff.counted("moves")? >= 34 && handoff.counted("elsewhere")? == 0, "{:?}", status.packets);
     for family in Family::BOTH {
         there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 1_000_000)?;
+    }
+    Ok(())
+}
+
+/// Each client's own loop: while one connection moves, others do.
+fn many_move_at_once(engine: &str) -> Result<()> {
+    let handoff = near(engine)?;
+    thread::scope(|scope| {
+        let go = |number: usize| {
+            let handoff = &handoff;
+            scope.spawn(move || go_round(handoff.client(), handoff, Family::BOTH[number % 2], 8))
+        };
+        let clients: Vec<_> = (0..32).map(go).collect();
+        clients.into_iter().try_for_each(|client| client.join().expect("no client panics"))
+    })?;
+    let status = handoff.evener.status()?;
+    ensure!(status.lccp["released"] >= 32 * (3 * 8 - 1), "{:?}", status.lccp);
+    ensure!(status.asked["spliced"] == 0, "{:?}", status.asked);
+    Ok(())
+}
+
+/// Connections that don't move go on, and those that moved and will move again do so with the next daemon.
+fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
+    let mut handoff = near(engine)?;
+    let mut talks: Vec<(Family, Talk)> = Family::BOTH
+        .into_iter()
+        .flat_map(|family| [family; 4])
+        .map(|family| Ok((family, Talk::open(handoff.client(), handoff.service(family))?)))
+        .collect::<Result<_>>()?;
+    for (host, server) in [("img.example.com", "web1"), ("www.example.com", "web4")] {
+        for (family, talk) in &mut talks {
+            let reply = talk.ask(&get(host, "/2k")).with_context(|| format!("{family}, before"))?;
+            assert_eq!(reply.server, server, "{family}");
+        }
+    }
+    // the server answers as soon as it has the connection, the director notes so a moment later
+    wait::until("all have moved", || {
+        Ok(handoff.evener.sessions()?.iter().all(|session| session.server != "-"))
+    })?;
+    handoff.evener.daemon().kill9()?;
+    handoff.evener.start_again()?;
+    handoff.wait_for_nodes()?;
+    for (host, server) in [("www.example.com", "web4"), ("img.example.com", "web1")] {
+        for (family, talk) in &mut talks {
+            let reply = talk.ask(&get(host, "/2k")).with_context(|| format!("{family}, after"))?;
+            assert_eq!(reply.server, server, "{family}");
+        }
     }
     Ok(())
 }
@@ -162,7 +212,7 @@ fn what_can_not_be_moved_ends(engine: &str) -> Result<()> {
 fn servers_whose_agents_are_gone(engine: &str) -> Result<()> {
     let mut handoff = near(engine)?;
     handoff.agents[0].process().kill9()?;
-    evener_lab::wait::until("the agent is missed", || {
+    wait::until("the agent is missed", || {
         let nodes = handoff.evener.status()?.nodes;
         Ok(nodes.values().any(|state| state == "silent"))
     })?;
