@@ -112,10 +112,8 @@ impl Site {
 
     /// What the programs know of connections, while they run.
     pub(super) fn connections(&self) -> Option<Connections> {
-        let known = self.server.as_ref()?.connections();
-        known
-            .map_err(|error| tracing::warn!("{error}: connections in the middle of their life are not taken"))
-            .ok()
+        // What the kernel lacks for it, the host's fitness tells.
+        self.server.as_ref()?.connections().ok()
     }
 
     fn run_programs(&mut self, duties: &Duties) -> Result<(), PlaceError> {

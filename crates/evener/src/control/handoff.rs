@@ -111,7 +111,7 @@ impl Director {
                     self.note(&ends, &vip, server);
                 }
             }
-            Question::End { held } => self.end(held),
+            Question::End { ends, held } => self.end(&ends, held),
         }
     }
 

@@ -48,7 +48,7 @@ impl Director {
         match self.address_of(server) {
             Some(at) => Some(Move { ends, at, header, payload, held }),
             None => {
-                self.end(held);
+                self.end(&ends, held);
                 None
             }
         }
@@ -68,8 +68,12 @@ impl Director {
         self.carry_out(held, decide::stay);
     }
 
-    /// Tells a client that its connection is over, which then has a session no longer than its last packets need.
-    pub(super) fn end(&mut self, held: Held) {
+    /// Tells a client that its connection is over, which then has a session no longer than its last packets need. They go to
+    /// its server: the segment may have been forged, by somebody whom the client doesn't believe either.
+    pub(super) fn end(&mut self, ends: &Ends, held: Held) {
+        if let Some(vip) = self.vip_of(ends) {
+            self.note(ends, &vip, held.server);
+        }
         self.carry_out(held, decide::end);
     }
 

@@ -54,8 +54,8 @@ pub(crate) enum Question {
     Keep { ends: Ends },
     /// It stays with the server that it had.
     Return { ends: Ends, server: u16 },
-    /// It is told that its connection is over.
-    End { held: Held },
+    /// The client is told that its connection is over.
+    End { ends: Ends, held: Held },
 }
 
 /// A connection.

@@ -40,7 +40,7 @@ pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
     let client = ends.client;
     // What ends here is begun anew by the client.
     let Ok(room) = Arc::clone(&reader.room).try_acquire_owned() else {
-        return end(moving.held, &reader).await;
+        return end(moving, &reader).await;
     };
     match reader.speaker.release(moving.at, &ends, sequence, acknowledgment).await {
         Release::Released(state) => match restored(&moving, &state) {
@@ -50,20 +50,21 @@ pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
             }
             Err(error) => {
                 tracing::debug!(%client, error, "a connection that was let go can't be had here");
-                end(moving.held, &reader).await;
+                end(moving, &reader).await;
             }
         },
         // The segment comes again.
         Release::Busy => {
             let _ = reader.questions.send(Question::Return { ends, server: moving.held.server }).await;
         }
-        Release::Refused | Release::Unanswered => end(moving.held, &reader).await,
+        Release::Refused | Release::Unanswered => end(moving, &reader).await,
     }
     drop(room);
 }
 
-async fn end(held: Held, reader: &Reader) {
-    let _ = reader.questions.send(Question::End { held }).await;
+async fn end(moving: Move, reader: &Reader) {
+    let Move { ends, held, .. } = moving;
+    let _ = reader.questions.send(Question::End { ends, held }).await;
 }
 
 /// The connection in a socket of this process, with the request to read.
