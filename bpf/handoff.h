@@ -234,6 +234,8 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	handoff = find_handoff(at->journey.vip);
 	if (!handoff || !flow_of(at, &flow) || !find_flow(&flow, &found))
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	/* Another CPU may have set it aside meanwhile. */
+	at->journey.server = value_server(found.value);
 	/* What was asked about is sent once more as the first segment, when the connection moves or by the client. */
 	if (answers(ctx, at, handoff) || is_answer(at))
 		return keep_on(&at->journey, &flow, &found);

@@ -74,10 +74,10 @@ pub trait Engine: Send {
     /// When there is a reader already, or the kernel refuses.
     fn events(&mut self) -> Result<Box<dyn Events>, EngineError>;
 
-    /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]): whole, as they
-    /// were on the wire. What a sender on this machine left of the
-    /// checksum is filled in; a frame may still be one that the kernel gathered from several. Until then they are lost, and come
-    /// again, as does what is too long to be held.
+    /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]), as they were on
+    /// the wire. What a sender on this machine left of the checksum is filled in; a frame may still be one that the kernel
+    /// gathered from several. What is too long to be held comes again; what nobody takes doesn't, and what its client
+    /// sends goes nowhere until somebody notes otherwise.
     ///
     /// [`Later::Rehandoff`]: evener_core::tables::Later::Rehandoff
     fn moves(&mut self, mover: Mover);
@@ -98,6 +98,8 @@ pub struct Moving<'f> {
     pub server: u16,
     /// All of it.
     pub frame: &'f [u8],
+    /// Whether its checksum is right. What it says otherwise has no other TCP to doubt it.
+    pub is_whole: bool,
 }
 
 /// Who takes what is to be moved. It is called by the engine's own threads and must not wait.

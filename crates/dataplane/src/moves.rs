@@ -24,14 +24,16 @@ impl Moves {
         self.0.store(Some(Arc::new(mover)));
     }
 
-    /// Gives a segment away. It is lost if nobody takes it, or if its checksum is wrong: what is read of it has no other TCP
-    /// to say so.
-    pub(crate) fn give(&self, moving: Moving<'_>) {
-        if let Some(mover) = &*self.0.load()
-            && let Some(frame) = whole(moving.frame)
-        {
-            mover(Moving { frame: &frame, ..moving });
-        }
+    /// Gives a segment away. It is lost if nobody takes it.
+    pub(crate) fn give(&self, ifindex: u32, server: u16, frame: &[u8]) {
+        let Some(mover) = &*self.0.load() else { return };
+        let whole = whole(frame);
+        mover(Moving {
+            ifindex,
+            server,
+            frame: whole.as_deref().unwrap_or(frame),
+            is_whole: whole.is_some(),
+        });
     }
 }
 
@@ -118,16 +120,21 @@ mod tests {
     fn who_takes_them_may_come_late_and_be_another_one_later() {
         let (moves, taken) = (Moves::default(), Arc::new(Mutex::new(Vec::new())));
         let right = frame(false, 20, |right, _| right);
-        let at = |ifindex, frame| Moving { ifindex, server: 3, frame };
-        moves.give(at(1, &right));
+        moves.give(1, 3, &right);
         for who in ["first", "second"] {
             let notes = Arc::clone(&taken);
-            moves.set(Arc::new(move |Moving { ifindex, server, frame }| {
-                notes.lock().unwrap().push((who, ifindex, server, frame.to_vec()));
+            moves.set(Arc::new(move |Moving { ifindex, server, frame, is_whole }| {
+                notes.lock().unwrap().push((who, ifindex, server, frame.to_vec(), is_whole));
             }));
-            moves.give(at(7, &right));
+            moves.give(7, 3, &right);
         }
-        moves.give(at(8, &right[1..]));
-        assert_eq!(*taken.lock().unwrap(), [("first", 7, 3, right.clone()), ("second", 7, 3, right)]);
+        let wrong = frame(false, 20, |right, _| !right);
+        moves.give(8, 3, &wrong);
+        let expected = [
+            ("first", 7, 3, right.clone(), true),
+            ("second", 7, 3, right, true),
+            ("second", 8, 3, wrong, false),
+        ];
+        assert_eq!(*taken.lock().unwrap(), expected);
     }
 }

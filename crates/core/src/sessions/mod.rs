@@ -43,7 +43,7 @@ pub const fn ms(ticks: u32) -> u64 {
 }
 
 /// What a session is known by: the client's endpoint and the VIP (which stands for the other one).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey {
     /// The client's address.
     pub client: IpAddr,

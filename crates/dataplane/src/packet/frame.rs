@@ -11,7 +11,6 @@ use super::segments::{Gathered, Segments, finish_checksum};
 use super::tally::Tally;
 use super::tell::{Before, Teller};
 use super::virtio::{VIRTIO_LEN, Virtio};
-use crate::Moving;
 use crate::events::Watch;
 use crate::moves::Moves;
 use crate::waiting::Room;
@@ -55,7 +54,7 @@ impl Tools {
         let Decision { reason, server, .. } = *decision;
         if reason == Reason::Moves {
             self.tally.reason(reason);
-            return around.moves.give(Moving { ifindex: around.ingress, server, frame });
+            return around.moves.give(around.ingress, server, frame);
         }
         let held = self.room.hold(frame, around.ingress, around.now);
         self.tally.reason(if held { reason } else { Reason::FragmentLost });

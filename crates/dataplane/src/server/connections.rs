@@ -78,12 +78,18 @@ impl Connections {
         self.see(client, service).map(|looked| looked.judge())
     }
 
-    /// Whether nothing was sent to the client since it was found at rest so; of a connection that is gone.
+    /// Of a connection that is gone, whether nothing was sent to the client since it was found at rest so. Nothing is known
+    /// while the stack has any socket for it.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn is_silent_since(&self, client: SocketAddr, service: SocketAddr, idle: &Idle) -> io::Result<bool> {
-        self.see(client, service).map(|looked| looked.has_ended_in_silence(idle.send_next))
+    pub fn ended_in_silence(
+        &self,
+        client: SocketAddr,
+        service: SocketAddr,
+        idle: &Idle,
+    ) -> io::Result<Option<bool>> {
+        self.see(client, service).map(|looked| looked.ended_in_silence(idle.send_next))
     }
 
     /// From now on, and for a while, has a segment of this connection's next unread bytes become a socket here, as a good

@@ -70,9 +70,10 @@ impl Looked {
         })
     }
 
-    /// Whether it is open no more, and nothing went to the client behind this number: neither an answer nor an end.
-    pub(super) fn has_ended_in_silence(&self, send_next: u32) -> bool {
-        self.state != ESTABLISHED && self.plain != 0 && self.answered_end == send_next
+    /// Of a connection that is gone, whether nothing went to the client behind this number: neither an answer nor an end.
+    /// Nothing is known while the stack has any socket for it.
+    pub(super) fn ended_in_silence(&self, send_next: u32) -> Option<bool> {
+        (self.state == 0).then_some(self.plain != 0 && self.answered_end == send_next)
     }
 
     /// Whether the process has read the last request and nothing has come since; and whether the answer is to this request,
@@ -117,9 +118,12 @@ mod tests {
     #[test]
     fn a_last_word_is_not_silence() {
         let gone = Looked { state: 0, ..resting() };
-        assert!(gone.has_ended_in_silence(1_200));
-        assert!(!gone.has_ended_in_silence(1_199) && !resting().has_ended_in_silence(1_200));
-        assert!(!Looked { plain: 0, ..gone }.has_ended_in_silence(1_200), "it has sent its FIN");
+        assert_eq!(gone.ended_in_silence(1_200), Some(true));
+        assert_eq!(gone.ended_in_silence(1_199), Some(false));
+        assert_eq!(Looked { plain: 0, ..gone }.ended_in_silence(1_200), Some(false), "it has sent its FIN");
+        for state in [1, 4, 8] {
+            assert_eq!(Looked { state, ..resting() }.ended_in_silence(1_200), None);
+        }
     }
 
     #[test]

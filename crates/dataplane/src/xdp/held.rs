@@ -19,7 +19,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::abi::{self, Held};
 use super::memory::KernelMemory;
 use super::program::{Program, refused};
-use crate::Moving;
 use crate::moves::Moves;
 use crate::packet::outbox::{Exits, Outbox};
 use crate::waiting::{Outcome, ROUND, Room};
@@ -147,8 +146,7 @@ impl Worker {
         let ring = builder.add(&self.map, take).map(drop).and_then(|()| builder.build());
         match ring.map_err(|error| refused("reading held frames", error)) {
             Ok(ring) => {
-                // What an earlier daemon left is too old: its packets' numbers may be used again by now, and its requests
-                // have come again.
+                // What an earlier daemon left is too old: its packets' numbers may be used again by now.
                 let _ = ring.consume();
                 begun.set(true);
                 self.serve(&ring, &room);
@@ -183,7 +181,7 @@ impl Worker {
     fn take(&self, record: &[u8], room: &mut Room) {
         let Some(Held { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
         if reason == Reason::Moves {
-            self.common.moves.give(Moving { ifindex, server, frame });
+            self.common.moves.give(ifindex, server, frame);
         } else if !room.hold(frame, ifindex, self.common.memory.now()) {
             self.common.count(Reason::FragmentLost);
         }

@@ -52,7 +52,8 @@ type Given = (u32, u16, Vec<u8>);
 /// What a mover is given, and the mover.
 fn mover() -> (Mover, Receiver<Given>) {
     let (sender, given) = channel();
-    let mover = move |Moving { ifindex, server, frame }: Moving<'_>| {
+    let mover = move |Moving { ifindex, server, frame, is_whole }: Moving<'_>| {
+        assert!(is_whole);
         sender.send((ifindex, server, frame.to_vec())).unwrap_or_default();
     };
     (Arc::new(mover), given)

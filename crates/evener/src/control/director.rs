@@ -65,7 +65,7 @@ pub(super) struct Director {
     pub(super) telling: Telling,
     pub(super) plan: Plan,
     slots: Slots,
-    applied: Arc<Tables>,
+    pub(super) applied: Arc<Tables>,
     swept: usize,
 }
 
@@ -189,6 +189,7 @@ impl Director {
     pub(super) fn sweep_some(&mut self) {
         let buckets = self.engine.memory().sessions.buckets();
         let end = (self.swept + buckets.div_ceil(10)).min(buckets);
+        self.forget_kept_back();
         self.sweep(self.swept..end);
         self.swept = if end == buckets { 0 } else { end };
     }
@@ -201,7 +202,12 @@ impl Director {
     /// Whether both ends of a session are still in force.
     fn is_known(&self) -> impl Fn(SessionKey, Value) -> bool {
         let vips: BTreeSet<u16> = self.applied.vips.values().map(|vip| vip.id).collect();
-        move |key, value| vips.contains(&key.vip) && self.applied.servers.contains_key(&value.server())
+        let is_anybodys = self.keeps_back();
+        move |key, value| {
+            vips.contains(&key.vip)
+                && self.applied.servers.contains_key(&value.server())
+                && is_anybodys(key, value)
+        }
     }
 
     pub(super) fn states(&self) -> Vec<ServiceState<'_>> {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use evener_core::cookie::Keys;
-use evener_core::decide::{Reason, Verdict, decide};
+use evener_core::decide::{Reason, Verdict, stay};
 use evener_core::farm::{Method, Protocol, Service};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::peers::Secret;
@@ -36,6 +36,8 @@ pub(super) struct Handing {
     exits: BTreeMap<u32, LinkSocket>,
     /// Connections that were chosen here, by server slot.
     chosen: BTreeMap<u16, u64>,
+    /// Since when connections are kept back that somebody here has, in milliseconds of the monotonic clock.
+    pub(super) kept_back: BTreeMap<SessionKey, u64>,
 }
 
 impl Director {
@@ -106,11 +108,7 @@ impl Director {
                     self.note(&ends, &vip, asker);
                 }
             }
-            Question::Return { ends, server } => {
-                if let Some(vip) = self.vip_of(&ends) {
-                    self.note(&ends, &vip, server);
-                }
-            }
+            Question::Return { ends, server } => self.give_back(&ends, server),
             Question::End { ends, held } => self.end(&ends, held),
         }
     }
@@ -122,7 +120,7 @@ impl Director {
 
     /// The server for what a client wants: that of the dispatcher, if it is one of those that may have it. The client's
     /// packets are dropped from now on, until it is somewhere.
-    fn choose(&self, ends: &Ends, wanted: &Wanted, advice: Option<SocketAddr>) -> Option<Chosen> {
+    fn choose(&mut self, ends: &Ends, wanted: &Wanted, advice: Option<SocketAddr>) -> Option<Chosen> {
         let vip = self.vip_of(ends)?;
         let (_, ring) = self.plan.tables.routes.get(&vip.service)?.find_all(&wanted.asked());
         let is_up =
@@ -134,6 +132,7 @@ impl Director {
         if !self.note(ends, &vip, handoff.held) {
             return None;
         }
+        self.keep_back(ends, &vip);
         Some(Chosen {
             server,
             own: SocketAddr::new(own, ends.service.port()),
@@ -174,7 +173,7 @@ impl Director {
     }
 
     /// Has a connection's packets go to the server that another node gave it to.
-    fn forward(&self, ends: &Ends, server: SocketAddr) -> Option<()> {
+    fn forward(&mut self, ends: &Ends, server: SocketAddr) -> Option<()> {
         let vip = self.vip_of(ends)?;
         let slot = self.slot_of(&vip, server).filter(|slot| self.plan.tables.servers.contains_key(slot))?;
         self.note(ends, &vip, slot).then_some(())
@@ -206,9 +205,10 @@ impl Director {
     }
 
     /// Notes whose a connection is. One that the client has ended meanwhile is not opened again by that.
-    pub(super) fn note(&self, ends: &Ends, vip: &Vip, server: u16) -> bool {
-        let (memory, now) = (self.engine.memory(), self.engine.now());
+    pub(super) fn note(&mut self, ends: &Ends, vip: &Vip, server: u16) -> bool {
         let key = session_key(ends, vip);
+        self.handing.kept_back.remove(&key);
+        let (memory, now) = (self.engine.memory(), self.engine.now());
         let hash = key.hash(memory.seed);
         let value = |state, idle| Value::new(server, state, now.wrapping_add(idle));
         let open = value(State::Established, vip.idle.tcp);
@@ -227,7 +227,7 @@ impl Director {
         let mut buffer = [&[0; HEADROOM][..], &framed(own, packet)].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, ingress);
         let (memory, now) = (self.engine.memory(), self.engine.now());
-        let decision = decide(&self.plan.tables, &memory, &mut packet, now);
+        let decision = stay(&self.plan.tables, &memory, &mut packet, now);
         let loopback = self.network.interfaces.iter().find(|(_, found)| found.loopback);
         let ifindex = match (decision.verdict, decision.reason) {
             (Verdict::Forward { ifindex }, _) => Some(ifindex),
@@ -268,6 +268,6 @@ fn exit(ifindex: u32) -> io::Result<LinkSocket> {
     Ok(exit)
 }
 
-fn session_key(ends: &Ends, vip: &Vip) -> SessionKey {
+pub(super) fn session_key(ends: &Ends, vip: &Vip) -> SessionKey {
     SessionKey { client: ends.client.ip(), port: ends.client.port(), vip: vip.id }
 }

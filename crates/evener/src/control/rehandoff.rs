@@ -1,29 +1,35 @@
 //! The director's part where later requests are for other servers: what the data plane holds is looked at once more, and
 //! then its connection is to leave its server.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evener_core::decide::{self, Decision, Memory, Verdict};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::parse::{Parsed, TcpHeader, parse};
-use evener_core::tables::Tables;
+use evener_core::sessions::{SessionKey, Value};
+use evener_core::tables::{Tables, Vip};
 use evener_dataplane::Moving;
 use tokio::sync::mpsc;
 
 use super::director::Director;
+use super::handoff::session_key;
+use super::now_ms;
 use crate::handoff::{Ends, Held, Judged, Move, judge};
 
 /// Segments that wait for the loop.
 const HELD: usize = 4_096;
+/// Longer than anything takes that connections are kept back for, in milliseconds.
+const KEPT_BACK_MS: u64 = 15_000;
 
 impl Director {
     /// Has the data plane give what it holds to whoever reads this.
     pub(super) fn held(&mut self) -> mpsc::Receiver<Held> {
         let (sender, held) = mpsc::channel(HELD);
-        self.engine.moves(Arc::new(move |Moving { ifindex, server, frame }| {
-            // The client sees no more of a connection that finds no room here.
-            let _ = sender.try_send(Held { ifindex, server, frame: frame.to_vec() });
+        self.engine.moves(Arc::new(move |Moving { ifindex, server, frame, is_whole }| {
+            // What finds no room is an orphan: see `Director::keeps_back`.
+            let _ = sender.try_send(Held { ifindex, server, frame: frame.to_vec(), is_whole });
         }));
         held
     }
@@ -40,13 +46,21 @@ impl Director {
         let header = TcpHeader::read(&held.frame, &segment.at)?;
         let payload = TcpHeader::payload(&held.frame, &segment.at).to_vec();
         let server = held.server;
+        if !held.is_whole {
+            // It comes again, as what its sender has said.
+            self.note(&ends, &vip, server);
+            return None;
+        }
         if self.answers(server, vip.service, &payload) {
             self.note(&ends, &vip, server);
             self.let_pass(held);
             return None;
         }
         match self.address_of(server) {
-            Some(at) => Some(Move { ends, at, header, payload, held }),
+            Some(at) => {
+                self.keep_back(&ends, &vip);
+                Some(Move { ends, at, header, payload, held })
+            }
             None => {
                 self.end(&ends, held);
                 None
@@ -71,10 +85,38 @@ impl Director {
     /// Tells a client that its connection is over, which then has a session no longer than its last packets need. They go to
     /// its server: the segment may have been forged, by somebody whom the client doesn't believe either.
     pub(super) fn end(&mut self, ends: &Ends, held: Held) {
-        if let Some(vip) = self.vip_of(ends) {
-            self.note(ends, &vip, held.server);
-        }
+        self.give_back(ends, held.server);
         self.carry_out(held, decide::end);
+    }
+
+    /// Has a connection that was kept back stay with the server that it had. Meanwhile the client may have begun another one.
+    pub(super) fn give_back(&mut self, ends: &Ends, server: u16) {
+        let Some(vip) = self.vip_of(ends) else { return };
+        let (memory, key) = (self.engine.memory(), session_key(ends, &vip));
+        let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.now());
+        let nobody = vip.handoff.map(|handoff| handoff.held);
+        if found.map(|found| found.value.server()) == nobody {
+            self.note(ends, &vip, server);
+        }
+    }
+
+    /// Notes that a connection is kept back until this host has done something about it.
+    pub(super) fn keep_back(&mut self, ends: &Ends, vip: &Vip) {
+        self.handing.kept_back.insert(session_key(ends, vip), now_ms());
+    }
+
+    /// Forgets those of which nobody has said what came of them.
+    pub(super) fn forget_kept_back(&mut self) {
+        let now = now_ms();
+        self.handing.kept_back.retain(|_, since| now < *since + KEPT_BACK_MS);
+    }
+
+    /// Whether somebody here has a connection that is kept back. Others are orphans: of a daemon that was killed, or of what found
+    /// no room.
+    pub(super) fn keeps_back(&self) -> impl Fn(SessionKey, Value) -> bool {
+        let handoffs = self.applied.vips.values().filter_map(|vip| vip.handoff);
+        let nobodies: BTreeSet<u16> = handoffs.map(|handoff| handoff.held).collect();
+        move |key, value| !nobodies.contains(&value.server()) || self.handing.kept_back.contains_key(&key)
     }
 
     fn carry_out(&mut self, held: Held, decide: fn(&Tables, &Memory<'_>, &mut Packet<'_>, u32) -> Decision) {

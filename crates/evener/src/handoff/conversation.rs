@@ -29,6 +29,8 @@ enum Read {
 /// One conversation, from when it was taken up until all is decided about it.
 struct Talk<'r> {
     ends: Ends,
+    /// Whether a server would make a socket of the client's segments without a word about them.
+    vouched: bool,
     began: Instant,
     reader: &'r Reader,
 }
@@ -56,13 +58,18 @@ impl Talk<'_> {
 /// Resets a client that there is no room for.
 pub(super) fn turn_away(stream: &TcpStream, ends: Ends, reader: &Reader) {
     reset(stream);
-    Talk { ends, began: Instant::now(), reader }.settle(&[], Mechanism::Crowded, &Fate::default());
+    Talk { ends, vouched: true, began: Instant::now(), reader }.settle(
+        &[],
+        Mechanism::Crowded,
+        &Fate::default(),
+    );
 }
 
-/// Talks with a client until it is somebody else's.
-pub(super) async fn hold(mut stream: TcpStream, ends: Ends, reader: &Reader) {
+/// Talks with a client until it is somebody else's. A cookie has `vouched` for its first segments, or this is the middle of its
+/// connection.
+pub(super) async fn hold(mut stream: TcpStream, ends: Ends, vouched: bool, reader: &Reader) {
     let mut bytes = Vec::new();
-    let talk = Talk { ends, began: Instant::now(), reader };
+    let talk = Talk { ends, vouched, began: Instant::now(), reader };
     let read = timeout(PATIENCE, read(&mut stream, &mut bytes)).await.unwrap_or(Read::Late);
     match read {
         Read::Wanted(wanted) => pass_on(stream, &talk, bytes, wanted).await,
@@ -125,7 +132,7 @@ async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wan
         return answer(&mut stream, 503, "Service Unavailable").await;
     };
     let fate = Fate { route, server: Some(chosen.server), status: None };
-    match give(stream, ends, &bytes, chosen, reader).await {
+    match give(stream, talk, &bytes, chosen).await {
         Ok(()) => {
             talk.settle(&bytes, Mechanism::Asked, &fate);
             tracing::debug!(client = %ends.client, text, server = chosen.server, "given");
@@ -135,13 +142,8 @@ async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wan
 }
 
 /// Gives the open connection to the server; or gives it back, as it was.
-async fn give(
-    stream: TcpStream,
-    ends: Ends,
-    bytes: &[u8],
-    chosen: Chosen,
-    reader: &Reader,
-) -> Result<(), TcpStream> {
+async fn give(stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen) -> Result<(), TcpStream> {
+    let Talk { ends, vouched, reader, .. } = *talk;
     let keep = || reader.questions.send(Question::Keep { ends });
     if !chosen.takes {
         let _ = keep().await;
@@ -160,7 +162,8 @@ async fn give(
         }
     };
     let told = reader.speaker.give(chosen.own.ip(), &saved).await;
-    if told != Given::Refused {
+    let is_in_vain = told == Given::Refused || (told == Given::Unspoken && !vouched);
+    if !is_in_vain {
         // Where nobody says that the server has it, its segments go there as they did here: they make no second socket.
         let is_there = told == Given::Taken;
         let packets = if is_there { Vec::new() } else { repair::replay(&saved, chosen.mss) };

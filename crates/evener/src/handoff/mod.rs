@@ -97,6 +97,8 @@ pub(crate) struct Outcomes {
     pub(crate) left: AtomicU64,
     /// Reset, since there were too many.
     pub(crate) crowded: AtomicU64,
+    /// Reset, since they could not be taken from the server that had them.
+    pub(crate) unmoved: AtomicU64,
 }
 
 impl Outcomes {
@@ -116,7 +118,7 @@ impl Outcomes {
     }
 
     /// By name, for views and metrics.
-    pub(crate) fn counted(&self) -> [(&'static str, u64); 7] {
+    pub(crate) fn counted(&self) -> [(&'static str, u64); 8] {
         [
             ("given", &self.given),
             ("spliced", &self.spliced),
@@ -125,6 +127,7 @@ impl Outcomes {
             ("late", &self.late),
             ("left", &self.left),
             ("crowded", &self.crowded),
+            ("unmoved", &self.unmoved),
         ]
         .map(|(name, count)| (name, count.load(Relaxed)))
     }
@@ -205,7 +208,7 @@ async fn listen(listener: TcpListener, reader: Reader) {
         };
         let reader = reader.clone();
         tokio::spawn(async move {
-            conversation::hold(stream, ends, &reader).await;
+            conversation::hold(stream, ends, true, &reader).await;
             drop(room);
         });
     }

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::lccp::TcpState;
 use evener_core::parse::TcpHeader;
@@ -20,6 +21,8 @@ pub(crate) struct Held {
     /// The slot of the server that has the connection.
     pub(crate) server: u16,
     pub(crate) frame: Vec<u8>,
+    /// Whether its checksum is right.
+    pub(crate) is_whole: bool,
 }
 
 /// A connection that is to leave its server.
@@ -46,7 +49,7 @@ pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
         Release::Released(state) => match restored(&moving, &state) {
             Ok(stream) => {
                 let _ = reader.questions.send(Question::Keep { ends }).await;
-                conversation::hold(stream, ends, &reader).await;
+                conversation::hold(stream, ends, false, &reader).await;
             }
             Err(error) => {
                 tracing::debug!(%client, error, "a connection that was let go can't be had here");
@@ -63,6 +66,7 @@ pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
 }
 
 async fn end(moving: Move, reader: &Reader) {
+    reader.outcomes.unmoved.fetch_add(1, Relaxed);
     let Move { ends, held, .. } = moving;
     let _ = reader.questions.send(Question::End { ends, held }).await;
 }
@@ -127,7 +131,7 @@ mod tests {
                 options: TcpOptions { timestamp_echo, ..TcpOptions::default() },
             },
             payload: b"GET /img/ HTTP/1.1\r\n\r\n".to_vec(),
-            held: Held { ifindex: 1, server: 1, frame: Vec::new() },
+            held: Held { ifindex: 1, server: 1, frame: Vec::new(), is_whole: true },
         }
     }
 

@@ -23,6 +23,9 @@ use crate::handoff::Ends;
 const REPEATS_MS: [u64; 5] = [20, 40, 140, 400, 800];
 /// When it is looked whether a connection is gone, in milliseconds since the look before.
 const LOOKS_MS: [u64; 8] = [0, 1, 2, 5, 10, 20, 40, 80];
+/// How often a connection may be at work at the same place. The client's segment comes again after a fifth of a second, and each
+/// time after twice as long.
+const BUSY_MAX: u32 = 5;
 /// Connections that were let go a moment ago.
 const RELEASES_MAX: usize = 4_096;
 
@@ -54,6 +57,8 @@ pub(super) struct Released {
     place: Place,
     /// What was answered; nothing while it is being let go.
     answer: Option<Result<TcpState, ErrorCode>>,
+    /// How often it was asked for in vain.
+    busy: u32,
     pub(super) since: Instant,
 }
 
@@ -71,7 +76,9 @@ impl Speaker {
             self.0.say(server, Receptor::Distributor, Body::Release { socket, rcv_nxt, snd_nxt });
             let until = tokio::time::Instant::now() + Duration::from_millis(pause_ms);
             match timeout_at(until, wait.answers.recv()).await {
-                Ok(Some(Body::Released { state, .. })) => {
+                Ok(Some(Body::Released { state, .. }))
+                    if (state.rcv_nxt, state.snd_nxt) == (rcv_nxt, snd_nxt) =>
+                {
                     counts.released.fetch_add(1, Relaxed);
                     return Release::Released(state);
                 }
@@ -117,9 +124,8 @@ impl Shared {
         tokio::spawn(async move {
             let Some(taker) = &shared.taker else { return };
             let said = taker.let_go(&connections, socket, place).await;
-            taker.end((way.node, socket), said);
             // Who got no answer asks again.
-            let Some(said) = said else { return };
+            let Some(said) = taker.end((way.node, socket), place, said) else { return };
             shared.counts.let_go.fetch_add(said.is_ok().into(), Relaxed);
             answer(&shared, said);
         });
@@ -137,7 +143,9 @@ enum Next {
 impl Taker {
     fn begin(&self, key: (IpAddr, SocketId), place: Place) -> Next {
         let mut releases = self.releases();
-        match releases.get(&key).filter(|released| released.place == place) {
+        let known = releases.get(&key).filter(|released| released.place == place);
+        let busy = known.map_or(0, |released| released.busy);
+        match known {
             Some(Released { answer: None, .. }) => return Next::Wait,
             // What was at work may rest by now.
             Some(Released { answer: Some(said), .. }) if *said != Err(ErrorCode::Busy) => {
@@ -148,18 +156,28 @@ impl Taker {
             }
             _ => {}
         }
-        releases.insert(key, Released { place, answer: None, since: Instant::now() });
+        releases.insert(key, Released { place, answer: None, busy, since: Instant::now() });
         Next::LetGo
     }
 
-    /// Notes what came of it; `None` is asked again.
-    fn end(&self, key: (IpAddr, SocketId), said: Option<Result<TcpState, ErrorCode>>) {
+    /// Notes what came of it, and says what there is to say; `None` is asked again. What never comes to rest is not waited
+    /// for.
+    fn end(
+        &self,
+        key: (IpAddr, SocketId),
+        place: Place,
+        said: Option<Result<TcpState, ErrorCode>>,
+    ) -> Option<Result<TcpState, ErrorCode>> {
         let mut releases = self.releases();
-        match (releases.get_mut(&key), said) {
-            (Some(released), Some(said)) => released.answer = Some(said),
-            (_, None) => drop(releases.remove(&key)),
-            (None, Some(_)) => {}
-        }
+        let released = releases.get_mut(&key).filter(|released| released.place == place)?;
+        let Some(said) = said else {
+            releases.remove(&key);
+            return None;
+        };
+        released.busy += u32::from(said == Err(ErrorCode::Busy));
+        let said = if released.busy > BUSY_MAX { Err(ErrorCode::NotRestored) } else { said };
+        released.answer = Some(said);
+        Some(said)
     }
 
     /// Ends a connection that rests here, and no other. `None`: that can't be told.
@@ -185,12 +203,9 @@ impl Taker {
         self.put(&repair::reset(client, service, idle.receive_next));
         for after_ms in LOOKS_MS {
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
-            if look().ok()? == Look::Gone {
-                // What the server said at the very end the client has heard.
-                return Some(match connections.is_silent_since(client, service, &idle) {
-                    Ok(true) => Ok(state(&idle)),
-                    _ => Err(ErrorCode::NotRestored),
-                });
+            // What the server said at the very end the client has heard.
+            if let Some(silent) = connections.ended_in_silence(client, service, &idle).ok()? {
+                return Some(if silent { Ok(state(&idle)) } else { Err(ErrorCode::NotRestored) });
             }
         }
         None
