@@ -8,6 +8,8 @@ use crate::repair::Window;
 
 /// `BPF_TCP_ESTABLISHED` of linux/bpf.h.
 const ESTABLISHED: u32 = 1;
+/// What is found of a connection that has no socket of its own: nothing, or who would take it (`BPF_TCP_LISTEN`).
+const NO_SOCKET: [u32; 2] = [0, 10];
 
 /// `struct looked` of `bpf/server.h`.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
@@ -73,7 +75,7 @@ impl Looked {
     /// Of a connection that is gone, whether nothing went to the client behind this number: neither an answer nor an end.
     /// Nothing is known while the stack has any socket for it.
     pub(super) fn ended_in_silence(&self, send_next: u32) -> Option<bool> {
-        (self.state == 0).then_some(self.plain != 0 && self.answered_end == send_next)
+        NO_SOCKET.contains(&self.state).then_some(self.plain != 0 && self.answered_end == send_next)
     }
 
     /// Whether the process has read the last request and nothing has come since; and whether the answer is to this request,
@@ -121,8 +123,9 @@ mod tests {
         assert_eq!(gone.ended_in_silence(1_200), Some(true));
         assert_eq!(gone.ended_in_silence(1_199), Some(false));
         assert_eq!(Looked { plain: 0, ..gone }.ended_in_silence(1_200), Some(false), "it has sent its FIN");
-        for state in [1, 4, 8] {
-            assert_eq!(Looked { state, ..resting() }.ended_in_silence(1_200), None);
+        assert_eq!(Looked { state: 10, ..gone }.ended_in_silence(1_200), Some(true));
+        for state in [1, 4, 8, 11] {
+            assert_eq!(Looked { state, ..gone }.ended_in_silence(1_200), None);
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::head::{HEAD_MAX, Judged, Refusal, Wanted, judge};
-use super::{Chosen, Ends, PATIENCE, Question, Reader, reset};
+use super::{Chosen, Ends, PATIENCE, Question, Reader, reset, restore};
 use crate::lccp::Given;
 use crate::record::{Decided, Mechanism};
 
@@ -176,9 +176,12 @@ async fn give(stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen) 
         }
     }
     let _ = keep().await;
-    match repair::restore(&saved).map(TcpStream::from_std) {
-        Ok(Ok(stream)) => Err(stream),
-        _ => Ok(()),
+    match restore(&saved) {
+        Ok(stream) => Err(stream),
+        Err(error) => {
+            tracing::debug!(client = %ends.client, error, "a connection that nobody took is lost");
+            Ok(())
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Mac};
+use evener_dataplane::repair::{self, Saved};
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -217,6 +218,13 @@ async fn listen(listener: TcpListener, reader: Reader) {
 /// Has the connection end without a word once it is dropped.
 fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// A connection in a socket of this process. What it says where there can be none is for people.
+fn restore(saved: &Saved) -> Result<TcpStream, String> {
+    let stream = repair::restore(saved).map_err(|error| error.to_string())?;
+    let ready = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+    ready.map_err(|error| error.to_string())
 }
 
 /// A client's IP packet in a frame, to be sent once more.

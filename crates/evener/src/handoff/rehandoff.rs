@@ -7,10 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::lccp::TcpState;
 use evener_core::parse::TcpHeader;
-use evener_dataplane::repair::{self, Saved, Terms, Window};
-use tokio::net::TcpStream;
+use evener_dataplane::repair::{Saved, Terms, Window};
 
-use super::{Ends, Question, Reader, conversation};
+use super::{Ends, Question, Reader, conversation, restore};
 use crate::lccp::Release;
 
 /// A client's segment that the data plane held, as it came in.
@@ -46,7 +45,7 @@ pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
         return end(moving, &reader).await;
     };
     match reader.speaker.release(moving.at, &ends, sequence, acknowledgment).await {
-        Release::Released(state) => match restored(&moving, &state) {
+        Release::Released(state) => match restore(&saved(&moving, &state)) {
             Ok(stream) => {
                 let _ = reader.questions.send(Question::Keep { ends }).await;
                 conversation::hold(stream, ends, false, &reader).await;
@@ -69,13 +68,6 @@ async fn end(moving: Move, reader: &Reader) {
     reader.outcomes.unmoved.fetch_add(1, Relaxed);
     let Move { ends, held, .. } = moving;
     let _ = reader.questions.send(Question::End { ends, held }).await;
-}
-
-/// The connection in a socket of this process, with the request to read.
-fn restored(moving: &Move, state: &TcpState) -> Result<TcpStream, String> {
-    let stream = repair::restore(&saved(moving, state)).map_err(|error| error.to_string())?;
-    let ready = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
-    ready.map_err(|error| error.to_string())
 }
 
 /// The connection as its server has left it, the client's next segment being taken in.
