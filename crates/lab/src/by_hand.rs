@@ -139,6 +139,22 @@ impl Call {
         self.count(Said { at, bytes: bytes.as_ref().to_vec(), fin: false })
     }
 
+    /// Sends these bytes once, in a segment whose checksum is wrong.
+    pub fn corrupt(&self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
+        let mut frame = self.frame(self.answer(at)?, bytes.as_ref())?;
+        let checksum = frame.len() - bytes.as_ref().len() - 4;
+        frame[checksum] ^= 1;
+        Ok(self.link.send(&frame)?)
+    }
+
+    /// Sends these bytes once, as somebody who knows the connection's ends and none of its numbers.
+    pub fn forge(&self, bytes: impl AsRef<[u8]>) -> Result<()> {
+        let header = self.answer(0)?;
+        let sequence_number = header.sequence_number ^ 1 << 30;
+        let acknowledgment_number = header.acknowledgment_number ^ 1 << 30;
+        self.send_header(TcpHeader { sequence_number, acknowledgment_number, ..header }, bytes.as_ref())
+    }
+
     /// Says that no more comes behind so many bytes.
     pub fn finish(&mut self, at: usize) -> Result<()> {
         self.count(Said { at, bytes: Vec::new(), fin: true })
@@ -290,17 +306,26 @@ impl Call {
     }
 
     fn send(&self, at: usize, change: impl FnOnce(&mut TcpHeader), payload: &[u8]) -> Result<()> {
-        let seq = self.isn.wrapping_add(1).wrapping_add(u32::try_from(at)?);
-        let mut header = TcpHeader { ack: true, acknowledgment_number: self.next, ..self.header(seq) };
+        let mut header = self.answer(at)?;
         change(&mut header);
         self.send_header(header, payload)
+    }
+
+    /// A header behind so many bytes that acknowledges what was heard.
+    fn answer(&self, at: usize) -> Result<TcpHeader> {
+        let seq = self.isn.wrapping_add(1).wrapping_add(u32::try_from(at)?);
+        Ok(TcpHeader { ack: true, acknowledgment_number: self.next, ..self.header(seq) })
     }
 
     fn header(&self, seq: u32) -> TcpHeader {
         TcpHeader::new(self.from.1.port(), self.to.1.port(), seq, self.window)
     }
 
-    fn send_header(&self, mut header: TcpHeader, payload: &[u8]) -> Result<()> {
+    fn send_header(&self, header: TcpHeader, payload: &[u8]) -> Result<()> {
+        Ok(self.link.send(&self.frame(header, payload)?)?)
+    }
+
+    fn frame(&self, mut header: TcpHeader, payload: &[u8]) -> Result<Vec<u8>> {
         if header.syn {
             header.set_options(&[TcpOptionElement::MaximumSegmentSize(MSS)])?;
         }
@@ -316,6 +341,6 @@ impl Call {
         };
         let mut frame = Vec::new();
         packet.tcp_header(header).write(&mut frame, payload)?;
-        Ok(self.link.send(&frame)?)
+        Ok(frame)
     }
 }

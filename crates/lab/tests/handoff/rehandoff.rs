@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use evener_lab::by_hand::{ByHand, Call};
 use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
@@ -25,6 +26,7 @@ on_both_engines! {
     requests_in_pieces,
     what_can_not_be_moved_ends,
     servers_whose_agents_are_gone,
+    what_others_say_moves_nothing,
 }
 
 /// Pictures are on one server, downloads on two, all else on another one.
@@ -250,4 +252,33 @@ fn servers_whose_agents_are_gone(engine: &str) -> Result<()> {
     handoff.agents[0].start_again()?;
     handoff.wait_for_nodes()?;
     Family::BOTH.into_iter().try_for_each(|family| go_round(handoff.client(), &handoff, family, 1))
+}
+
+/// Segments that are damaged, or not the client's at all, neither move a connection nor end it.
+fn what_others_say_moves_nothing(engine: &str) -> Result<()> {
+    let handoff = near(engine)?;
+    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    for (port, family) in (0..).zip(Family::BOTH) {
+        let mut call = hand.call(port, handoff.service(family))?;
+        let mut said = 0;
+        let mut ask = |call: &mut Call, host: &str, server: &str| -> Result<()> {
+            let (request, heard) = (get(host, "/who"), call.heard().len());
+            call.say(said, &request)?;
+            said += request.len();
+            call.listen(|call| call.heard().len() > heard)?;
+            let reply = String::from_utf8_lossy(&call.heard()[heard..]).into_owned();
+            ensure!(reply.ends_with(&format!("\r\n\r\n{server}\n")), "{family}: {host}: {reply}");
+            Ok(())
+        };
+        ask(&mut call, "img.example.com", "web1")?;
+        let first = get("img.example.com", "/who").len();
+        for _ in 0..3 {
+            call.corrupt(first, get("www.example.com", "/who"))?;
+            call.forge(get("www.example.com", "/who"))?;
+        }
+        ask(&mut call, "img.example.com", "web1")?;
+        ask(&mut call, "www.example.com", "web4")?;
+    }
+    ensure!(handoff.lccp("released")? == 2, "only what the clients themselves asked for moves");
+    Ok(())
 }
