@@ -12,6 +12,7 @@ pub mod repair;
 mod routes;
 pub mod server;
 mod shared;
+mod test_run;
 mod waiting;
 pub mod xdp;
 

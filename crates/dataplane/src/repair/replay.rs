@@ -83,9 +83,7 @@ fn header(saved: &Saved, sequence: u32, flags: u8, options_len: usize) -> Tcp {
 /// The segment in a packet from the client, both checksums right.
 fn packet(client: SocketAddr, service: SocketAddr, mut segment: Vec<u8>) -> Vec<u8> {
     let (src, dst) = (client.ip(), service.ip());
-    // The pseudo-header: addresses, protocol, length (RFC 9293, section 3.1; RFC 8200, section 8.1).
-    let fields = [segment.len() as u32, protocol::TCP.into()].map(u32::to_be_bytes).concat();
-    let sum = checksum::add(0, &[octets(src), octets(dst), fields].concat());
+    let sum = checksum::pseudo_header(src, dst, protocol::TCP, segment.len());
     let sum = checksum::finish(checksum::add(sum, &segment));
     if let Some(place) = segment.get_mut(16..18) {
         place.copy_from_slice(&sum.to_be_bytes());

@@ -2,17 +2,18 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::looked::Looked;
 use super::program::mapped;
 use crate::repair::{Saved, Window};
+use crate::test_run;
 
 /// `struct connection` of `bpf/server.h`: both addresses, both ports, the client's first.
 pub(super) const CONNECTION_LEN: usize = 36;
@@ -23,6 +24,8 @@ pub(super) const EXPECTATION_LEN: usize = 24;
 const EXPECTED_FOR: Duration = Duration::from_secs(60);
 /// The largest window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
+/// A verdict of linux/pkt_cls.h: here, that the frame is filled in.
+const TC_ACT_OK: u32 = 0;
 /// Ethernet, with an EtherType for experiments (IEEE 802), which nothing else is made of.
 const FRAME_HEADER: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
 
@@ -109,33 +112,13 @@ impl Connections {
 
     fn see(&self, client: SocketAddr, service: SocketAddr) -> io::Result<Looked> {
         let asked = Looked::at(connection_key(client, service));
-        let frame = self.run(&[FRAME_HEADER.as_slice(), asked.as_bytes()].concat())?;
-        let answer = frame.get(FRAME_HEADER.len()..).and_then(|bytes| Looked::read_from_bytes(bytes).ok());
-        answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-
-    /// Has the program look at what the frame names; the same frame, filled in.
-    fn run(&self, frame: &[u8]) -> io::Result<Vec<u8>> {
+        let frame = [FRAME_HEADER.as_slice(), asked.as_bytes()].concat();
+        // The program fills the frame in.
         let mut out = vec![0u8; frame.len()];
-        let mut options = sys::bpf_test_run_opts {
-            sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
-            data_in: frame.as_ptr().cast(),
-            data_size_in: frame.len() as u32,
-            data_out: out.as_mut_ptr().cast(),
-            data_size_out: out.len() as u32,
-            repeat: 1,
-            ..Default::default()
-        };
-        // SAFETY: the pointers are to slices of the lengths given, which live through the call.
-        let answer = unsafe { sys::bpf_prog_test_run_opts(self.look.as_raw_fd(), &raw mut options) };
-        if answer < 0 {
-            return Err(io::Error::from_raw_os_error(-answer));
-        }
-        // TC_ACT_OK
-        if options.retval != 0 {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        Ok(out)
+        let run = test_run::run(self.look.as_fd(), &frame, &mut out, 1)?;
+        let filled = out.get(FRAME_HEADER.len()..).filter(|_| run.verdict == TC_ACT_OK);
+        let answer = filled.and_then(|bytes| Looked::read_from_bytes(bytes).ok());
+        answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use evener_core::farm::Protocol;
@@ -152,7 +152,7 @@ impl Bench {
         let program =
             program.ok_or_else(|| EngineError::Capacity("a measuring program is missing".into()))?;
         let mut out = vec![0u8; 256];
-        Ok(run(program.as_fd().as_raw_fd(), &frame, &mut out, packets)?.2.as_nanos() as u64)
+        Ok(run(program.as_fd(), &frame, &mut out, packets)?.took.as_nanos() as u64)
     }
 
     /// What the director's programs counted, to see that what was measured is what was meant.

@@ -1,6 +1,6 @@
 //! What packets meet in the kernel, seen from here: the same sessions, ports and first fragments.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
 use evener_core::cookie::{self, NO_KEYS, SharedKeys};
@@ -56,9 +56,9 @@ impl KernelMemory {
     /// The clock that sessions go by.
     pub(super) fn now(&self) -> u32 {
         let frame = [0u8; 64];
-        super::test_run::run(self.clock.as_raw_fd(), &frame, &mut [0u8; 64], 1)
+        crate::test_run::run(self.clock.as_fd(), &frame, &mut [0u8; 64], 1)
             // A program that was loaded runs; if ever it doesn't, the clock is merely coarser.
-            .map_or_else(|_| crate::now_ticks(), |(ticks, ..)| ticks)
+            .map_or_else(|_| crate::now_ticks(), |run| run.verdict)
     }
 }
 

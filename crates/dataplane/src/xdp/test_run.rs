@@ -1,15 +1,13 @@
-//! Running a program on a frame without a network (BPF_PROG_TEST_RUN).
+//! Running the director's programs on a frame without a network.
 
-use std::io;
-use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::os::fd::BorrowedFd;
 
 use evener_core::decide::Verdict;
-use libbpf_rs::libbpf_sys as sys;
 
 use super::attach::Hook;
 use super::program::Program;
 use crate::EngineError;
+use crate::test_run::Run;
 
 /// XDP verdicts (linux/bpf.h).
 const XDP_PASS: u32 = 2;
@@ -34,7 +32,7 @@ pub(super) fn director(
         Hook::Tc => program.tc_fd()?,
     };
     let mut out = vec![0u8; frame.len() + 256];
-    let (verdict, len, _) = run(fd.as_raw_fd(), frame, &mut out, 1)?;
+    let Run { verdict, len, .. } = run(fd, frame, &mut out, 1)?;
     out.truncate(len);
     let verdict = match (hook, verdict) {
         (Hook::Xdp, XDP_TX) => Verdict::Forward { ifindex: LOOPBACK },
@@ -46,26 +44,13 @@ pub(super) fn director(
     Ok((verdict, out))
 }
 
+/// [`run`](crate::test_run::run), with this engine's errors.
 pub(super) fn run(
-    program: i32,
+    program: BorrowedFd<'_>,
     frame: &[u8],
     out: &mut [u8],
     repeat: u32,
-) -> Result<(u32, usize, Duration), EngineError> {
-    let mut options = sys::bpf_test_run_opts {
-        sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
-        data_in: frame.as_ptr().cast(),
-        data_size_in: frame.len() as u32,
-        data_out: out.as_mut_ptr().cast(),
-        data_size_out: out.len() as u32,
-        repeat: repeat as i32,
-        ..Default::default()
-    };
-    // SAFETY: the pointers are to slices of the lengths given, which live through the call.
-    let answer = unsafe { sys::bpf_prog_test_run_opts(program, &raw mut options) };
-    if answer < 0 {
-        let error = io::Error::from_raw_os_error(-answer);
-        return Err(EngineError::system("running a program on a frame", "CAP_BPF", error));
-    }
-    Ok((options.retval, options.data_size_out as usize, Duration::from_nanos(options.duration.into())))
+) -> Result<Run, EngineError> {
+    crate::test_run::run(program, frame, out, repeat)
+        .map_err(|error| EngineError::system("running a program on a frame", "CAP_BPF", error))
 }

@@ -2,7 +2,7 @@
 
 use evener_core::wire::TCP_RST;
 use evener_dataplane::repair::{Saved, Terms, Window};
-use evener_dataplane::server::Reason;
+use evener_dataplane::server::{Connections, Reason};
 
 use crate::again::later;
 use crate::call::Call;
@@ -34,13 +34,20 @@ pub fn saved(call: &Call, terms: Terms) -> Saved {
     }
 }
 
-#[test]
-fn an_expected_segment_becomes_a_connection_as_was_agreed_on() {
+/// Does `work` on a server, with what announces connections there.
+fn where_they_are_announced(work: impl FnOnce(&mut World, &Connections) + Send) {
     if skipped() {
         return;
     }
     on_a_server(Some(PORT), |world| {
         let connections = world.server.connections().unwrap();
+        work(world, &connections);
+    });
+}
+
+#[test]
+fn an_expected_segment_becomes_a_connection_as_was_agreed_on() {
+    where_they_are_announced(|world, connections| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
             let terms = [
@@ -80,11 +87,7 @@ fn an_expected_segment_becomes_a_connection_as_was_agreed_on() {
 
 #[test]
 fn nothing_else_than_was_expected_becomes_one() {
-    if skipped() {
-        return;
-    }
-    on_a_server(Some(PORT), |world| {
-        let connections = world.server.connections().unwrap();
+    where_they_are_announced(|world, connections| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
             let call = stranger(world, v6, 40_000);
@@ -107,11 +110,7 @@ fn nothing_else_than_was_expected_becomes_one() {
 
 #[test]
 fn the_last_that_is_said_of_a_connection_counts() {
-    if skipped() {
-        return;
-    }
-    on_a_server(Some(PORT), |world| {
-        let connections = world.server.connections().unwrap();
+    where_they_are_announced(|world, connections| {
         let listener = listen(false, PORT);
         let first = stranger(world, false, 40_000);
         let second = Call { isn: first.isn + 500, cookie: first.cookie.wrapping_add(500), ..first };
@@ -124,11 +123,7 @@ fn the_last_that_is_said_of_a_connection_counts() {
 
 #[test]
 fn what_the_kernel_makes_no_connection_of_is_refused() {
-    if skipped() {
-        return;
-    }
-    on_a_server(Some(PORT), |world| {
-        let connections = world.server.connections().unwrap();
+    where_they_are_announced(|world, connections| {
         for (v6, mss) in [(false, 500), (true, 1200)] {
             let call = stranger(world, v6, 40_000);
             let error = connections.expect(&saved(&call, Terms { mss, ..TERMS })).unwrap_err();
@@ -140,11 +135,7 @@ fn what_the_kernel_makes_no_connection_of_is_refused() {
 
 #[test]
 fn more_than_there_is_room_for_do_no_harm() {
-    if skipped() {
-        return;
-    }
-    on_a_server(Some(PORT), |world| {
-        let connections = world.server.connections().unwrap();
+    where_they_are_announced(|world, connections| {
         let listener = listen(false, PORT);
         for port in 10_000..30_000 {
             connections.expect(&saved(&stranger(world, false, port), TERMS)).unwrap();
@@ -158,11 +149,7 @@ fn more_than_there_is_room_for_do_no_harm() {
 
 #[test]
 fn an_expected_connection_clears_its_way_as_a_new_one_does() {
-    if skipped() {
-        return;
-    }
-    on_a_server(Some(PORT), |world| {
-        let connections = world.server.connections().unwrap();
+    where_they_are_announced(|world, connections| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
             let first = world.call(v6, 40_000);

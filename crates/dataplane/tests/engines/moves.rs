@@ -15,13 +15,11 @@ use evener_core::parse::{Parsed, TcpHeader, parse};
 use evener_core::sessions::{Seed, SessionKey, State, Value, ticks};
 use evener_core::tables::{Delta, Handoff, Later, NO_SERVER, Ring, Tables};
 use evener_core::wire::Mac;
-use evener_dataplane::packet::PacketEngine;
-use evener_dataplane::xdp::Mode;
 use evener_dataplane::{Engine, Mover, Moving};
 
-use crate::hosts::{CLIENT, Host, SOON, VIP, index_of, mac_of, run};
-use crate::kernel::kernel_engine;
-use crate::{apply, count, key, options, server, session_file, skipped, tables};
+use crate::handoff::on_every_engine;
+use crate::hosts::{CLIENT, Host, SOON, VIP, index_of, mac_of};
+use crate::{count, key, server, skipped, tables};
 
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -132,29 +130,5 @@ fn every_engine_gives_what_moves_with_its_checksum() {
     if skipped() {
         return;
     }
-    let (director, client) = (Host::new("director"), Host::new("client"));
-    director.cable("in0", &client, "in1");
-    let mac = director.enter(|| mac_of("in0"));
-    client.enter(|| {
-        run("ethtool -K in1 rx off");
-        run(&format!("ip addr add {CLIENT}/24 dev in1"));
-        run(&format!("ip neigh add 198.51.100.1 lladdr {mac} dev in1"));
-        run(&format!("ip route add {VIP} via 198.51.100.1"));
-    });
-    director.enter(|| {
-        run("ethtool -K in0 tx off");
-        for mode in [Mode::Tc, Mode::Generic] {
-            // Generic mode isn't told of half a checksum; a sender that leaves nothing to the hardware has none.
-            let half = if mode == Mode::Tc { "on" } else { "off" };
-            client.enter(|| run(&format!("ethtool -K in1 tx {half}")));
-            let mut engine = kernel_engine(Some(mode), None, moving());
-            play(&mut engine, &client);
-            Box::new(engine).leave(false).unwrap();
-        }
-        client.enter(|| run("ethtool -K in1 tx on"));
-        let mut engine = PacketEngine::start(options(session_file())).unwrap();
-        apply(&mut engine, moving());
-        play(&mut engine, &client);
-        Box::new(engine).leave(false).unwrap();
-    });
+    on_every_engine(moving, play);
 }

@@ -2,9 +2,9 @@
 //! then its connection is to leave its server.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
+use evener_core::cookie;
 use evener_core::decide::{self, Decision, Memory, Verdict};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::parse::{Parsed, TcpHeader, parse};
@@ -38,10 +38,8 @@ impl Director {
     pub(super) fn take_up(&mut self, held: Held) -> Option<Move> {
         let own = self.interfaces.get(&held.ifindex).copied();
         let Parsed::Segment(segment) = parse(&held.frame, own) else { return None };
-        let ends = Ends {
-            client: SocketAddr::new(segment.at.src, segment.src_port),
-            service: SocketAddr::new(segment.at.dst, segment.dst_port),
-        };
+        let cookie::Ends { client, service } = cookie::Ends::of(&segment);
+        let ends = Ends { client, service };
         let vip = self.vip_of(&ends)?;
         let header = TcpHeader::read(&held.frame, &segment.at)?;
         let payload = TcpHeader::payload(&held.frame, &segment.at).to_vec();

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::lccp::TcpState;
 use evener_core::parse::TcpHeader;
 use evener_dataplane::repair::{Saved, Terms, Window};
 
@@ -45,7 +44,7 @@ pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
         return end(moving, &reader).await;
     };
     match reader.speaker.release(moving.at, &ends, sequence, acknowledgment).await {
-        Release::Released(state) => match restore(&saved(&moving, &state)) {
+        Release::Released(at_rest) => match restore(&taken_up(&moving, at_rest)) {
             Ok(stream) => {
                 let _ = reader.questions.send(Question::Keep { ends }).await;
                 conversation::hold(stream, ends, false, &reader).await;
@@ -70,40 +69,25 @@ async fn end(moving: Move, reader: &Reader) {
     let _ = reader.questions.send(Question::End { ends, held }).await;
 }
 
-/// The connection as its server has left it, the client's next segment being taken in.
-fn saved(moving: &Move, state: &TcpState) -> Saved {
-    let header = &moving.header;
-    let scale = state.scales.map_or(0, |scales| scales.snd);
+/// The connection, at rest where its server has left it, with the client's next segment taken in.
+fn taken_up(moving: &Move, at_rest: Saved) -> Saved {
+    let Move { header, payload, .. } = moving;
+    let Saved { terms, window, .. } = at_rest;
+    let scale = terms.window_scales.map_or(0, |(send, _)| send);
     let send = u32::from(header.window).checked_shl(scale.into()).unwrap_or_default();
     Saved {
-        client: moving.ends.client,
-        service: moving.ends.service,
-        receive_next: header.sequence.wrapping_add(moving.payload.len() as u32),
-        send_next: header.acknowledgment,
-        unacked: Vec::new(),
-        unsent: 0,
-        unread: moving.payload.clone(),
-        terms: Terms {
-            mss: state.mss,
-            window_scales: state.scales.map(|scales| (scales.snd, scales.rcv)),
-            sack: state.sack,
-            // The server's clock as the client has heard it last: ours goes on from there.
-            timestamp: state.timestamp.and(header.options.timestamp_echo),
-        },
-        window: Window {
-            send_update: header.sequence,
-            send,
-            send_max: state.window.max_window.max(send),
-            receive: state.window.rcv_wnd,
-            receive_update: state.window.rcv_wup,
-        },
+        receive_next: header.sequence.wrapping_add(payload.len() as u32),
+        unread: payload.clone(),
+        // The server's clock as the client has heard it last: ours goes on from there.
+        terms: Terms { timestamp: terms.timestamp.and(header.options.timestamp_echo), ..terms },
+        window: Window { send_update: header.sequence, send, send_max: window.send_max.max(send), ..window },
+        ..at_rest
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use evener_core::lccp::{Scales, TcpWindow};
     use evener_core::parse::TcpOptions;
 
     use super::*;
@@ -129,18 +113,18 @@ mod tests {
 
     #[test]
     fn a_connection_goes_on_where_the_client_is() {
-        let state = TcpState {
-            snd_una: 9,
-            snd_nxt: 9,
-            rcv_nxt: u32::MAX - 1,
-            mss: 1_440,
-            scales: Some(Scales { snd: 7, rcv: 8 }),
-            sack: true,
-            timestamp: Some(0),
-            window: TcpWindow { max_window: 65_536, rcv_wnd: 65_160, rcv_wup: 77, ..TcpWindow::default() },
-            ..TcpState::default()
+        let at_rest = Saved {
+            client: "203.0.113.7:40000".parse().unwrap(),
+            service: "192.0.2.100:80".parse().unwrap(),
+            receive_next: u32::MAX - 1,
+            send_next: 9,
+            unacked: Vec::new(),
+            unsent: 0,
+            unread: Vec::new(),
+            terms: Terms { mss: 1_440, window_scales: Some((7, 8)), sack: true, timestamp: Some(0) },
+            window: Window { send_max: 65_536, receive: 65_160, receive_update: 77, ..Window::default() },
         };
-        let moved = saved(&moving(Some(123)), &state);
+        let moved = taken_up(&moving(Some(123)), at_rest.clone());
         assert_eq!((moved.receive_next, moved.send_next, moved.unread.len()), (20, 9, 22));
         assert_eq!(
             moved.terms,
@@ -149,9 +133,10 @@ mod tests {
         assert_eq!((moved.window.send, moved.window.send_max), (64_000, 65_536));
         assert_eq!((moved.window.receive, moved.window.receive_update), (65_160, 77));
         // Who agreed on no timestamps has none, whatever the segment says.
-        let silent = TcpState { timestamp: None, scales: None, ..state };
-        assert_eq!(saved(&moving(Some(123)), &silent).terms.timestamp, None);
-        assert_eq!(saved(&moving(None), &state).terms.timestamp, None);
-        assert_eq!(saved(&moving(None), &silent).window.send, 500);
+        let terms = Terms { timestamp: None, window_scales: None, ..at_rest.terms };
+        let silent = Saved { terms, ..at_rest.clone() };
+        assert_eq!(taken_up(&moving(Some(123)), silent.clone()).terms.timestamp, None);
+        assert_eq!(taken_up(&moving(None), at_rest).terms.timestamp, None);
+        assert_eq!(taken_up(&moving(None), silent).window.send, 500);
     }
 }

@@ -4,12 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use evener_core::lccp::wire::Message;
 use evener_core::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
 
 use super::{Shared, Speaker, Way};
 use crate::handoff::{Ends, Question, Wanted};
@@ -64,18 +62,13 @@ impl Speaker {
             return None;
         }
         self.0.counts.asked.fetch_add(1, Relaxed);
-        let mut wait = self.0.wait(dispatcher, socket);
-        for pause_ms in REPEATS_MS {
-            let body = Body::DispatchRequest { socket, content: content.clone() };
-            self.0.say(dispatcher, Receptor::Dispatcher, body);
-            let until = Instant::now() + Duration::from_millis(pause_ms);
-            if let Ok(Some(answer)) = timeout_at(until, wait.answers.recv()).await {
-                self.heard_of(dispatcher);
-                return Some(answer);
-            }
+        let body = Body::DispatchRequest { socket, content };
+        let answer = self.0.ask(dispatcher, Receptor::Dispatcher, body, &REPEATS_MS).await;
+        match answer {
+            Some(_) => self.heard_of(dispatcher),
+            None => self.decides_alone(dispatcher, true),
         }
-        self.decides_alone(dispatcher, true);
-        None
+        answer
     }
 
     fn heard_of(&self, dispatcher: IpAddr) {

@@ -25,6 +25,7 @@ use evener_core::lccp::{Body, Components, Keys, Notice, Own, Receptor, Refusal, 
 use evener_core::peers::Secret;
 use evener_dataplane::server::Connections;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use dispatch::Dispatcher;
 pub(crate) use give::Given;
@@ -294,6 +295,19 @@ impl Shared {
         let key = (node, socket);
         self.talk().waiting.insert(key, Waiting { since: None, answers: sender });
         Wait { shared: self, key, answers }
+    }
+
+    /// Says something about a connection, again after each of these times, in milliseconds, until it is answered. After the last
+    /// it is given up.
+    async fn ask(&self, node: IpAddr, receptor: Receptor, body: Body, repeats_ms: &[u64]) -> Option<Body> {
+        let mut wait = self.wait(node, body.socket()?);
+        for pause_ms in repeats_ms {
+            self.say(node, receptor, body.clone());
+            if let Ok(Some(answer)) = timeout(Duration::from_millis(*pause_ms), wait.answers.recv()).await {
+                return Some(answer);
+            }
+        }
+        None
     }
 
     /// Says something to a node that is known.

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use evener_core::lccp::wire::Message;
-use evener_core::lccp::{Body, ErrorCode, Receptor, Scales, SocketId, TcpState, TcpWindow};
-use evener_dataplane::repair;
-use evener_dataplane::server::{Connections, Idle, Look};
-use tokio::time::timeout_at;
+use evener_core::lccp::{Body, ErrorCode, Handed, Receptor, SocketId, TcpState};
+use evener_dataplane::repair::{self, Saved};
+use evener_dataplane::server::{Connections, Look};
 
+use super::state::{at_rest, saved};
 use super::take::Taker;
 use super::{Shared, Speaker, Way};
 use crate::handoff::Ends;
@@ -30,10 +30,10 @@ const BUSY_MAX: u32 = 5;
 const RELEASES_MAX: usize = 4_096;
 
 /// What a server says of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Release {
-    /// It is no more there; this is where it was.
-    Released(TcpState),
+    /// It is no more there; so it was, at rest. What its timestamps say is in the client's own segment.
+    Released(Saved),
     /// It is at work, and may rest later.
     Busy,
     /// It can't be had from there.
@@ -71,30 +71,25 @@ impl Speaker {
             return Release::Refused;
         };
         counts.release_asked.fetch_add(1, Relaxed);
-        let mut wait = self.0.wait(server, socket);
-        for pause_ms in REPEATS_MS {
-            self.0.say(server, Receptor::Distributor, Body::Release { socket, rcv_nxt, snd_nxt });
-            let until = tokio::time::Instant::now() + Duration::from_millis(pause_ms);
-            match timeout_at(until, wait.answers.recv()).await {
-                Ok(Some(Body::Released { state, .. }))
-                    if (state.rcv_nxt, state.snd_nxt) == (rcv_nxt, snd_nxt) =>
-                {
-                    counts.released.fetch_add(1, Relaxed);
-                    return Release::Released(state);
-                }
-                Ok(Some(Body::Error { code: ErrorCode::Busy, .. })) => {
-                    counts.release_busy.fetch_add(1, Relaxed);
-                    return Release::Busy;
-                }
-                Ok(Some(answer)) => {
-                    tracing::debug!(%server, ?answer, "a connection was not let go");
-                    return Release::Refused;
-                }
-                Ok(None) | Err(_) => {}
+        let body = Body::Release { socket, rcv_nxt, snd_nxt };
+        match self.0.ask(server, Receptor::Distributor, body, &REPEATS_MS).await {
+            Some(Body::Released { state, .. }) if (state.rcv_nxt, state.snd_nxt) == (rcv_nxt, snd_nxt) => {
+                counts.released.fetch_add(1, Relaxed);
+                Release::Released(saved(socket, Handed { state, send: Vec::new(), receive: Vec::new() }))
+            }
+            Some(Body::Error { code: ErrorCode::Busy, .. }) => {
+                counts.release_busy.fetch_add(1, Relaxed);
+                Release::Busy
+            }
+            Some(answer) => {
+                tracing::debug!(%server, ?answer, "a connection was not let go");
+                Release::Refused
+            }
+            None => {
+                tracing::debug!(%server, "nothing was said of a connection that was to be let go");
+                Release::Unanswered
             }
         }
-        tracing::debug!(%server, "nothing was said of a connection that was to be let go");
-        Release::Unanswered
     }
 }
 
@@ -205,31 +200,9 @@ impl Taker {
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
             // What the server said at the very end the client has heard.
             if let Some(silent) = connections.ended_in_silence(client, service, &idle).ok()? {
-                return Some(if silent { Ok(state(&idle)) } else { Err(ErrorCode::NotRestored) });
+                return Some(if silent { Ok(at_rest(&idle)) } else { Err(ErrorCode::NotRestored) });
             }
         }
         None
-    }
-}
-
-/// Where a connection was. What its timestamps say is in the client's own segment.
-fn state(idle: &Idle) -> TcpState {
-    TcpState {
-        snd_una: idle.send_next,
-        snd_nxt: idle.send_next,
-        rcv_nxt: idle.receive_next,
-        mss: idle.mss,
-        scales: idle.window_scales.map(|(snd, rcv)| Scales { snd, rcv }),
-        sack: idle.sack,
-        timestamp: idle.timestamps.then_some(0),
-        window: TcpWindow {
-            snd_wl1: idle.window.send_update,
-            snd_wnd: idle.window.send,
-            max_window: idle.window.send_max,
-            rcv_wnd: idle.window.receive,
-            rcv_wup: idle.window.receive_update,
-        },
-        send_len: 0,
-        receive_len: 0,
     }
 }

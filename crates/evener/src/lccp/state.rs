@@ -2,6 +2,7 @@
 
 use evener_core::lccp::{Handed, Scales, SocketId, TcpState, TcpWindow, Transfer};
 use evener_dataplane::repair::{Saved, Terms, Window};
+use evener_dataplane::server::Idle;
 
 /// Which connection, and all of it; `None` if it is in no state that could be told.
 pub(super) fn transfer(saved: &Saved) -> Option<(SocketId, Transfer)> {
@@ -11,20 +12,44 @@ pub(super) fn transfer(saved: &Saved) -> Option<(SocketId, Transfer)> {
         snd_nxt: saved.send_next.wrapping_sub(saved.unsent as u32),
         rcv_nxt: saved.receive_next,
         mss: saved.terms.mss,
-        scales: saved.terms.window_scales.map(|(snd, rcv)| Scales { snd, rcv }),
+        scales: scales(saved.terms.window_scales),
         sack: saved.terms.sack,
         timestamp: saved.terms.timestamp,
-        window: TcpWindow {
-            snd_wl1: saved.window.send_update,
-            snd_wnd: saved.window.send,
-            max_window: saved.window.send_max,
-            rcv_wnd: saved.window.receive,
-            rcv_wup: saved.window.receive_update,
-        },
+        window: window(&saved.window),
         send_len: u32::try_from(saved.unacked.len()).ok()?,
         receive_len: u32::try_from(saved.unread.len()).ok()?,
     };
     Some((socket, Transfer::new(state, &saved.unacked, &saved.unread)?))
+}
+
+/// A connection that rests, with nothing in its queues. Whether there are timestamps is told, and not what they say.
+pub(super) fn at_rest(idle: &Idle) -> TcpState {
+    TcpState {
+        snd_una: idle.send_next,
+        snd_nxt: idle.send_next,
+        rcv_nxt: idle.receive_next,
+        mss: idle.mss,
+        scales: scales(idle.window_scales),
+        sack: idle.sack,
+        timestamp: idle.timestamps.then_some(0),
+        window: window(&idle.window),
+        send_len: 0,
+        receive_len: 0,
+    }
+}
+
+fn scales(scales: Option<(u8, u8)>) -> Option<Scales> {
+    scales.map(|(snd, rcv)| Scales { snd, rcv })
+}
+
+fn window(window: &Window) -> TcpWindow {
+    TcpWindow {
+        snd_wl1: window.send_update,
+        snd_wnd: window.send,
+        max_window: window.send_max,
+        rcv_wnd: window.receive,
+        rcv_wup: window.receive_update,
+    }
 }
 
 /// The connection that was given here.
