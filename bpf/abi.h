@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 6
+#define ABI_VERSION 7
 
 /* core/src/tables.rs */
 #define HASH_SLOTS 65537
@@ -27,6 +27,7 @@
 
 /* core/src/sessions.rs */
 #define BUCKET_SESSIONS 8
+#define MARK_MASK 0xfff
 
 /* core/src/content */
 #define READ_MAX 2048
@@ -297,7 +298,8 @@ struct interface {
 	__u32 pad2;
 };
 
-/* One session: key is client address, client port, VIP id; value is expiry, state, server slot. */
+/* One session: key is client address, client port, VIP id; value from the top is
+ * expiry (32 bits), mark (12), state (4), server slot (16). */
 struct session {
 	__u64 key;
 	__u64 value;

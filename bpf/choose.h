@@ -123,7 +123,7 @@ static __always_inline __u64 follow(const struct flow *flow, struct found *found
 		state = STATE_CLOSING;
 	else if (was == STATE_NEW && !(flow->flags & TCP_SYN))
 		state = STATE_ESTABLISHED;
-	value = value_in(flow, value_server(found->value), state);
+	value = with_mark(value_in(flow, value_server(found->value), state), value_mark(found->value));
 	if (is_stale(flow->vip, found->value, value))
 		change_session(found, value);
 	return value;

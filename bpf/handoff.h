@@ -72,7 +72,7 @@ static __always_inline __u64 keep(const struct flow *flow, struct found *found)
 
 	if (value_state(found->value) != STATE_NEW)
 		return follow(flow, found);
-	value = value_of(value_server(found->value), STATE_NEW, flow->now + idle_of(flow->vip, STATE_ESTABLISHED));
+	value = moved_to(found->value, STATE_NEW, flow->now + idle_of(flow->vip, STATE_ESTABLISHED));
 	if (is_stale(flow->vip, found->value, value))
 		change_session(found, value);
 	return value;
@@ -161,8 +161,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		/* It may be forged, in a connection that lives: that one goes on as before, until the cookie comes
 		 * back. */
 		if (known)
-			change_session(&found,
-				       value_of(value_server(found.value), STATE_NEW, value_expires(found.value)));
+			change_session(&found, moved_to(found.value, STATE_NEW, value_expires(found.value)));
 		return STEP_GREET;
 	}
 	alive = known && present_server(value_server(found.value));

@@ -31,6 +31,16 @@ static __always_inline __u64 value_of(__u16 server, __u8 state, __u32 expires)
 	return (__u64)expires << 32 | (__u64)state << 16 | server;
 }
 
+static __always_inline __u64 with_mark(__u64 value, __u16 mark)
+{
+	return (value & ~((__u64)MARK_MASK << 20)) | (__u64)(mark & MARK_MASK) << 20;
+}
+
+static __always_inline __u16 value_mark(__u64 value)
+{
+	return value >> 20 & MARK_MASK;
+}
+
 static __always_inline __u16 value_server(__u64 value)
 {
 	return value;
@@ -38,12 +48,18 @@ static __always_inline __u16 value_server(__u64 value)
 
 static __always_inline __u8 value_state(__u64 value)
 {
-	return value >> 16;
+	return value >> 16 & 0xf;
 }
 
 static __always_inline __u32 value_expires(__u64 value)
 {
 	return value >> 32;
+}
+
+/* The same in another state, until another time. */
+static __always_inline __u64 moved_to(__u64 value, __u8 state, __u32 expires)
+{
+	return with_mark(value_of(value_server(value), state, expires), value_mark(value));
 }
 
 /* Whether x < bound, as a number and without a branch: the verifier follows each branch apart, and eight

@@ -46,7 +46,7 @@ impl<'a> Flow<'a> {
     pub(super) fn is_stale(&self, old: Value, new: Value) -> bool {
         let gained = new.expires().wrapping_sub(old.expires()) as i32;
         let step = (new.state().idle(&self.vip.idle) >> 6).min(1 << 12) as i32;
-        (old.state(), old.server()) != (new.state(), new.server()) || gained > step
+        (old.state(), old.server(), old.mark()) != (new.state(), new.server(), new.mark()) || gained > step
     }
 }
 
@@ -142,7 +142,7 @@ pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, found: Found<'_>) -> 
         State::New if flow.flags & TCP_SYN == 0 => State::Established,
         same => same,
     };
-    let value = flow.value(found.value.server(), state);
+    let value = flow.value(found.value.server(), state).with_mark(found.value.mark());
     if flow.is_stale(found.value, value) {
         memory.sessions.change(found, value);
     }

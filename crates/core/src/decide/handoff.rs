@@ -30,7 +30,7 @@ pub(super) fn decide(
     if flow.opens() {
         if let Some(found) = found {
             // It may be forged, in a connection that lives: that one goes on as before, until the cookie comes back.
-            let doubted = Value::new(found.value.server(), State::New, found.value.expires());
+            let doubted = found.value.moved_to(State::New, found.value.expires());
             known.memory.sessions.change(found, doubted);
         }
         return greet(known, packet, segment, handoff);
@@ -214,7 +214,7 @@ fn keep(memory: &Memory<'_>, flow: &Flow<'_>, found: sessions::Found<'_>) -> Val
     if found.value.state() != State::New {
         return follow(memory, flow, found);
     }
-    let value = Value::new(found.value.server(), State::New, flow.now.wrapping_add(flow.vip.idle.tcp));
+    let value = found.value.moved_to(State::New, flow.now.wrapping_add(flow.vip.idle.tcp));
     if flow.is_stale(found.value, value) {
         memory.sessions.change(found, value);
     }

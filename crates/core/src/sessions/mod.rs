@@ -206,17 +206,31 @@ impl State {
     }
 }
 
-/// A session's second word: server, state and the tick at which it expires.
+/// A session's second word: from the top the tick at which it expires (32 bits), a mark (12), its state (4) and its server
+/// (16).
+///
+/// What the mark says belongs to the state, as who wrote it says there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value(pub u64);
 
 impl Value {
     const CLAIMED: Value = Value((State::Claimed as u64) << 16);
     const FREE: Value = Value(0);
+    const MARK: u64 = (1 << Self::MARK_BITS) - 1;
+    /// Bits of a mark.
+    pub const MARK_BITS: u32 = 12;
 
     /// Packs server slot, state and expiry.
     pub const fn new(server: u16, state: State, expires: u32) -> Self {
         Value((expires as u64) << 32 | (state as u64) << 16 | server as u64)
+    }
+    /// The same with a mark, of which the lower [`Value::MARK_BITS`] are kept.
+    pub const fn with_mark(self, mark: u16) -> Self {
+        Value(self.0 & !(Self::MARK << 20) | (mark as u64 & Self::MARK) << 20)
+    }
+    /// The same in another state, until another time.
+    pub const fn moved_to(self, state: State, expires: u32) -> Self {
+        Value::new(self.server(), state, expires).with_mark(self.mark())
     }
     /// The server's slot.
     pub const fn server(self) -> u16 {
@@ -224,7 +238,11 @@ impl Value {
     }
     /// Where the session stands.
     pub const fn state(self) -> State {
-        State::from_bits((self.0 >> 16) as u8)
+        State::from_bits((self.0 >> 16) as u8 & 0xf)
+    }
+    /// What is kept beside the state; 0 where nothing is.
+    pub const fn mark(self) -> u16 {
+        (self.0 >> 20 & Self::MARK) as u16
     }
     /// The tick at which it is gone unless a packet comes.
     pub const fn expires(self) -> u32 {
@@ -353,5 +371,26 @@ impl<'a> Sessions<'a> {
         }
         self.four.recover(now);
         self.six.recover(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_keeps_its_parts_apart() {
+        let all = Value::new(0xffff, State::Udp, u32::MAX).with_mark(0xffff);
+        assert_eq!(
+            (all.server(), all.state(), all.expires(), all.mark()),
+            (0xffff, State::Udp, u32::MAX, 0xfff)
+        );
+        let none = all.with_mark(0);
+        assert_eq!(none, Value::new(0xffff, State::Udp, u32::MAX));
+        let moved = all.moved_to(State::New, 7);
+        assert_eq!(
+            (moved.server(), moved.state(), moved.expires(), moved.mark()),
+            (0xffff, State::New, 7, 0xfff)
+        );
     }
 }
