@@ -21,7 +21,7 @@
 #define GUE_PORT 6080
 /* Words of a GUE header that are skipped, beyond its first: no field of it takes more. */
 #define GUE_WORDS_MAX 8
-/* Extension headers that are gone through to the port. */
+/* Extension headers that are gone through to the port: as many as a director looks behind. */
 #define EXTENSIONS_MAX 6
 #define NEXT_HOP_OPTIONS 0
 #define NEXT_ROUTING 43
@@ -56,7 +56,7 @@ struct fragment_header {
 struct outer {
 	struct ip_address from;
 	struct ip_address to;
-	__u32 len; /* of what it carries, in bytes */
+	__u32 len; /* of what it carries and is yet to be read, in bytes */
 	__u8 protocol;
 	__u8 ecn;
 	bool fragment;
@@ -80,9 +80,15 @@ static __always_inline void mapped(struct ip_address *address, __be32 ipv4)
 	address->word[3] = ipv4;
 }
 
+/* No packet is rightly from or to an IPv4-mapped address: it isn't to be taken for the IPv4 address, by whose rules routers
+ * on the way have not judged it. Nobody has the address that stands here for it. */
 static __always_inline void copied(struct ip_address *address, const struct in6_addr *ipv6)
 {
 	__builtin_memcpy(address, ipv6, sizeof(*address));
+	if (!address->word[0] && !address->word[1] && address->word[2] == bpf_htonl(0xffff)) {
+		address->word[2] = 0;
+		address->word[3] = 0;
+	}
 }
 
 static __always_inline bool carries(__u8 protocol)
@@ -137,25 +143,36 @@ static __always_inline bool outer_ipv6(struct cursor *cursor, __u32 len, struct 
 	return true;
 }
 
+/* The next `len` bytes of what a packet carries: behind it a frame may go on, which is none of it. */
+static __always_inline void *take_inside(struct cursor *cursor, struct outer *outer, __u32 len)
+{
+	if (len > outer->len)
+		return 0;
+	outer->len -= len;
+	return take(cursor, len);
+}
+
 /* Takes the UDP and GUE headers away. What carries something else than IP is of no use here. */
 static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *udp, struct outer *outer,
 				    struct inner *inner)
 {
-	struct gue *gue = take(cursor, sizeof(*gue));
-	__u32 words, len;
+	__u32 words, udp_len = bpf_ntohs(udp->len);
+	struct gue *gue;
 
-	if (!gue || bpf_ntohs(udp->len) > outer->len)
+	if (udp_len > outer->len || udp_len < sizeof(*udp))
+		return SERVER_MALFORMED;
+	outer->len = udp_len - sizeof(*udp);
+	gue = take_inside(cursor, outer, sizeof(*gue));
+	if (!gue)
 		return SERVER_MALFORMED;
 	words = gue->first & 0x1f;
 	/* Version 0 and no control message; flags announce fields that change what the rest means. */
 	if (gue->first & 0xe0 || gue->flags & ~bpf_htons(GUE_LAST) || words > GUE_WORDS_MAX || !carries(gue->protocol))
 		return SERVER_GUE_HEADER;
-	len = sizeof(*udp) + sizeof(*gue) + words * 4;
-	if (bpf_ntohs(udp->len) < len || !take(cursor, words * 4))
+	if (!take_inside(cursor, outer, words * 4))
 		return SERVER_MALFORMED;
 	outer->protocol = gue->protocol;
-	outer->len = bpf_ntohs(udp->len) - len;
-	inner->outer_len += len;
+	inner->outer_len += sizeof(*udp) + sizeof(*gue) + words * 4;
 	inner->last = gue->flags;
 	return SERVER_DECAPSULATED;
 }
@@ -184,7 +201,8 @@ static __always_inline bool is_martian_ipv6(const struct ip_address *from, const
 }
 
 /* Goes by the port where the packet has one, else by the address alone. */
-static __always_inline int name_service(struct cursor *cursor, __u8 protocol, bool portless, struct inner *inner)
+static __always_inline int name_service(struct cursor *cursor, struct outer *outer, __u8 protocol, bool portless,
+					struct inner *inner)
 {
 	__be16 *ports;
 
@@ -194,7 +212,7 @@ static __always_inline int name_service(struct cursor *cursor, __u8 protocol, bo
 		return SERVER_DECAPSULATED;
 	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
 		return SERVER_NOT_OWN_SERVICE;
-	ports = take(cursor, 2 * sizeof(*ports));
+	ports = take_inside(cursor, outer, 2 * sizeof(*ports));
 	if (!ports)
 		return SERVER_MALFORMED;
 	inner->service.port = ports[1];
@@ -224,9 +242,9 @@ static __always_inline void set_ecn_ipv4(struct iphdr *ip, __u8 ecn)
 	ip->tos = tos;
 }
 
-static __always_inline int inner_ipv4(struct cursor *cursor, const struct outer *outer, struct inner *inner)
+static __always_inline int inner_ipv4(struct cursor *cursor, struct outer *outer, struct inner *inner)
 {
-	struct iphdr *ip = take(cursor, sizeof(*ip));
+	struct iphdr *ip = take_inside(cursor, outer, sizeof(*ip));
 	__u32 total_len, header_len;
 	int verdict, ecn;
 
@@ -234,14 +252,15 @@ static __always_inline int inner_ipv4(struct cursor *cursor, const struct outer 
 		return SERVER_MALFORMED;
 	total_len = bpf_ntohs(ip->tot_len);
 	header_len = ip->ihl * 4;
-	if (header_len < sizeof(*ip) || total_len < header_len || total_len > outer->len)
+	if (header_len < sizeof(*ip) || total_len < header_len || total_len - sizeof(*ip) > outer->len)
 		return SERVER_MALFORMED;
+	outer->len = total_len - sizeof(*ip);
 	if (is_martian_ipv4(ip))
 		return SERVER_INNER_MARTIAN;
-	if (!take(cursor, header_len - sizeof(*ip)))
+	if (!take_inside(cursor, outer, header_len - sizeof(*ip)))
 		return SERVER_MALFORMED;
 	mapped(&inner->service.address, ip->daddr);
-	verdict = name_service(cursor, ip->protocol,
+	verdict = name_service(cursor, outer, ip->protocol,
 			       ip->frag_off & bpf_htons(0x3fff) || ip->protocol == IPPROTO_ICMP, inner);
 	if (verdict != SERVER_DECAPSULATED)
 		return verdict;
@@ -257,45 +276,46 @@ static __always_inline int inner_ipv4(struct cursor *cursor, const struct outer 
 }
 
 /* The upper protocol and whether it is a fragment (RFC 8200, section 4); negative where headers end early. */
-static __always_inline int upper_protocol(struct cursor *cursor, __u8 next, bool *fragment)
+static __always_inline int upper_protocol(struct cursor *cursor, struct outer *outer, __u8 next, bool *fragment)
 {
-	for (int i = 0; i < EXTENSIONS_MAX; i++) {
+	for (int i = 0; i <= EXTENSIONS_MAX; i++) {
 		__u8 *header;
 
 		if (next == NEXT_FRAGMENT)
 			*fragment = true;
 		else if (next != NEXT_HOP_OPTIONS && next != NEXT_ROUTING && next != NEXT_OPTIONS)
 			return next;
-		header = take(cursor, 8);
+		header = i < EXTENSIONS_MAX ? take_inside(cursor, outer, 8) : 0;
 		if (!header)
 			return -1;
 		/* A later fragment goes on with payload. */
 		if (next == NEXT_FRAGMENT)
 			return header[0];
 		next = header[0];
-		if (!take(cursor, header[1] * 8))
+		if (!take_inside(cursor, outer, header[1] * 8))
 			return -1;
 	}
 	return -1;
 }
 
-static __always_inline int inner_ipv6(struct cursor *cursor, const struct outer *outer, struct inner *inner)
+static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer, struct inner *inner)
 {
-	struct ipv6hdr *ip = take(cursor, sizeof(*ip));
+	struct ipv6hdr *ip = take_inside(cursor, outer, sizeof(*ip));
 	struct ip_address from;
 	bool fragment = false;
 	int verdict, ecn, was, protocol;
 
-	if (!ip || ip->version != 6 || bpf_ntohs(ip->payload_len) + sizeof(*ip) > outer->len)
+	if (!ip || ip->version != 6 || bpf_ntohs(ip->payload_len) > outer->len)
 		return SERVER_MALFORMED;
+	outer->len = bpf_ntohs(ip->payload_len);
 	copied(&from, &ip->saddr);
 	copied(&inner->service.address, &ip->daddr);
 	if (is_martian_ipv6(&from, &inner->service.address))
 		return SERVER_INNER_MARTIAN;
-	protocol = upper_protocol(cursor, ip->nexthdr, &fragment);
+	protocol = upper_protocol(cursor, outer, ip->nexthdr, &fragment);
 	if (protocol < 0)
 		return SERVER_MALFORMED;
-	verdict = name_service(cursor, protocol, fragment || protocol == NEXT_ICMPV6, inner);
+	verdict = name_service(cursor, outer, protocol, fragment || protocol == NEXT_ICMPV6, inner);
 	if (verdict != SERVER_DECAPSULATED)
 		return verdict;
 	if (!bpf_map_lookup_elem(&own_services, &inner->service))

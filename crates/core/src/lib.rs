@@ -8,6 +8,7 @@
 //!   [`reason`] · [`arrival`] · [`cookie`] · [`content`]; and what they ask of their surroundings: [`routes`] · [`fragments`] · [`ports`] ·
 //!   [`lease`]
 //! * farm side: [`farm`] · [`health`] · [`membership`] · [`peers`] · [`load`] · [`policy`] · [`plan`]
+//! * on servers: [`server`]
 //! * between hosts: [`lccp`]
 #![no_std]
 #![forbid(unsafe_code)]
@@ -40,6 +41,7 @@ pub mod reason;
 pub mod rewrite;
 pub mod routes;
 pub mod select;
+pub mod server;
 pub mod sessions;
 pub mod strays;
 pub mod tables;

@@ -2,8 +2,10 @@
 //! not sent on is left as it was.
 #![allow(clippy::unwrap_used)]
 
+mod tunnels;
 mod world;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -15,6 +17,7 @@ use evener_core::decide::{Reason, Verdict};
 use evener_core::packet::Checksum;
 use evener_core::peers::wire::{LEN, TAG_LEN, seal};
 use evener_core::peers::{HostSetting, Key, Peers, Secret, Settings};
+use evener_core::server;
 use evener_core::sessions::Seed;
 use world::{DIRECTOR, World, ways};
 
@@ -57,6 +60,30 @@ fn the_corpora_of_frames_are_decided_without_harm() {
     }
     assert!(files >= 10 && forwarded > 0, "{files} files, {forwarded} of them forwarded: the corpus is thin");
     assert_ne!(DIRECTOR.0, [0; 6]);
+}
+
+#[test]
+fn the_corpus_of_tunnel_packets_is_opened_without_harm() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/open");
+    let mut met = BTreeMap::<Option<server::Reason>, u32>::new();
+    for entry in fs::read_dir(&corpus).unwrap() {
+        let frame = fs::read(entry.unwrap().path()).unwrap();
+        *met.entry(tunnels::open_and_check(&frame)).or_default() += 1;
+    }
+    let fates = [
+        ("six-extensions", Some(server::Reason::Decapsulated)),
+        ("seven-extensions", Some(server::Reason::Malformed)),
+        // Its ports stand behind its end.
+        ("short-inside", Some(server::Reason::Malformed)),
+        // IPv4 addresses in IPv6 headers, as no router would have let them through.
+        ("mapped", Some(server::Reason::NotOwnService)),
+        ("mapped-outer", None),
+    ];
+    for (file, fate) in fates {
+        assert_eq!(tunnels::open_and_check(&fs::read(corpus.join(file)).unwrap()), fate, "{file}");
+    }
+    // None, and all that can become of a tunnel packet where frames can be shortened.
+    assert!(met.len() == 10 && met[&None] > 1, "{met:?}: the corpus is thin");
 }
 
 /// The host that the corpus of datagrams is addressed to.

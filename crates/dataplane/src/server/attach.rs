@@ -48,6 +48,15 @@ impl Hook {
         Hook::ALL.into_iter().find(|hook| hook.name() == name)
     }
 
+    /// Whether a frame of which a program there says so goes on: XDP_PASS, and TC_ACT_UNSPEC, which leaves it to what
+    /// comes next.
+    pub(super) const fn goes_on(self, verdict: u32) -> bool {
+        match self {
+            Hook::Native | Hook::Generic => verdict == 2,
+            Hook::Tc | Hook::Egress | Hook::Accept => verdict == u32::MAX,
+        }
+    }
+
     /// The program of `bpf/server.bpf.c` that runs there.
     pub(super) const fn program(self) -> &'static str {
         match self {

@@ -15,56 +15,26 @@ mod reason;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use evener_core::cookie::KEYS;
 use evener_core::sessions::Seed;
-use evener_core::tables::VipKey;
 
 use crate::EngineError;
+use crate::test_run;
 use crate::xdp::pins;
 use attach::Link;
 use program::Program;
 
 pub use attach::Hook;
 pub use connections::{Connections, Idle, Look};
+pub use evener_core::server::{Offer, Reason, Tables};
 pub use handoff::{Missing, handoff_support};
-pub use reason::Reason;
 
 /// The mark of what a director that is this host sends by itself: no reset of the stack's, so it goes out at once
 /// (`bpf/server.bpf.c`, `outgoing`).
 pub const SENT_ON: u16 = 0xe7e3;
-
-/// What a server's programs go by.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tables {
-    /// This host's addresses that tunnels end at.
-    pub addresses: BTreeSet<IpAddr>,
-    /// From whom tunnels are accepted.
-    pub directors: BTreeSet<IpAddr>,
-    /// What may come out, and may be handed off: this host's services.
-    pub services: BTreeMap<VipKey, Offer>,
-    /// Whether this host decides too, and passes packets on: the source of what comes out then says how often
-    /// that was done already ([`evener_core::arrival`]).
-    pub marks: bool,
-}
-
-/// What a server's programs do for a service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offer {
-    /// The largest segment that the server may offer, in bytes, where it is not free to choose.
-    pub mss: Option<u16>,
-    /// The port of the socket that accepts the connections that are handed off, where any are: the service's own, or
-    /// another one for who asks on its behalf. The connections have the service's port all the same.
-    pub listener: Option<u16>,
-    /// The same of the connections that are to be read here before it is known who serves them, where this host may serve
-    /// others itself: their frames' source says so ([`evener_core::arrival::ASKED`]).
-    pub ear: Option<u16>,
-    /// Whether the turns of request and answer are followed, by which it is known when a connection is at rest.
-    pub turns: bool,
-}
 
 /// Where the programs shall run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -317,6 +287,19 @@ impl Server {
         let look = self.program.fd(attach::LOOK)?.try_clone_to_owned();
         let look = look.map_err(ServerError::io("opening the program that looks at connections"))?;
         Ok(Connections::new(look, self.program.map(program::EXPECTED)?))
+    }
+
+    /// Runs one frame through the program for `hook`, as if it came in by, or left by, the loopback interface of the
+    /// thread's network namespace: whether it goes on, and as it then stands. For tests.
+    ///
+    /// # Errors
+    /// When the kernel refuses, as it does frames shorter than an Ethernet header, and sooner for TC.
+    pub fn test_run(&self, hook: Hook, frame: &[u8]) -> Result<(bool, Vec<u8>), ServerError> {
+        let mut out = vec![0; frame.len() + 256];
+        let run = test_run::run(self.program.fd(hook.program())?, frame, &mut out, 1)
+            .map_err(ServerError::io("running a program on a frame"))?;
+        out.truncate(run.len);
+        Ok((hook.goes_on(run.verdict), out))
     }
 
     /// Where the programs run.

@@ -6,6 +6,7 @@ mod every_host;
 mod frames;
 mod handoff;
 mod payloads;
+mod server;
 mod told;
 mod world;
 

@@ -1,0 +1,50 @@
+//! What a server's programs decide: the specification of `bpf/server.bpf.c`.
+//!
+//! Packets come out of tunnels ([`open`]). `crates/dataplane/tests/differential` holds the C against it.
+
+mod open;
+mod reason;
+
+pub use open::open;
+pub use reason::Reason;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::net::IpAddr;
+
+use crate::tables::VipKey;
+
+/// What a server's programs go by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// This host's addresses that tunnels end at.
+    pub addresses: BTreeSet<IpAddr>,
+    /// From whom tunnels are accepted.
+    pub directors: BTreeSet<IpAddr>,
+    /// What may come out, and may be handed off: this host's services.
+    pub services: BTreeMap<VipKey, Offer>,
+    /// Whether this host decides too, and passes packets on: the source of what comes out then says how often
+    /// that was done already ([`crate::arrival`]).
+    pub marks: bool,
+}
+
+/// What a server's programs do for a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// The largest segment that the server may offer, in bytes, where it is not free to choose.
+    pub mss: Option<u16>,
+    /// The port of the socket that accepts the connections that are handed off, where any are: the service's own, or
+    /// another one for who asks on its behalf. The connections have the service's port all the same.
+    pub listener: Option<u16>,
+    /// The same of the connections that are to be read here before it is known who serves them, where this host may serve
+    /// others itself: their frames' source says so ([`crate::arrival::ASKED`]).
+    pub ear: Option<u16>,
+    /// Whether the turns of request and answer are followed, by which it is known when a connection is at rest.
+    pub turns: bool,
+}
+
+impl Tables {
+    /// Whether this host has a service at an address, whatever the port.
+    fn serves(&self, address: IpAddr) -> bool {
+        self.services.keys().any(|vip| vip.address == address)
+    }
+}

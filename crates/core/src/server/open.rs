@@ -1,0 +1,366 @@
+//! Whether a frame is a tunnel packet to this host, and what comes out of it: RFC 2003, RFC 2473, RFC 4213,
+//! draft-ietf-intarea-gue. `bpf/untunnel.h` is its copy in C, check by check in the same order.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::{Reason, Tables};
+use crate::arrival::{PASSED, PASSED_TWICE};
+use crate::checksum::Change;
+use crate::farm::Protocol;
+use crate::packet::Packet;
+use crate::tables::VipKey;
+use crate::wire::{
+    ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, FragmentHeader, GUE_PORT, IPV4_FRAGMENT_OFFSET,
+    IPV4_MORE_FRAGMENTS, Ipv4, Ipv6, Udp, protocol,
+};
+
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const UDP_LEN: usize = 8;
+const GUE_LEN: usize = 4;
+/// Of a GUE header, beyond its first word: no field of it takes more.
+const GUE_WORDS_MAX: usize = 8;
+/// In a GUE header's flags, of those that are private to the two ends: whoever opens the tunnel keeps the packet.
+const GUE_LAST: u16 = 0x0001;
+/// Extension headers that are gone through to the port: as many as a director looks behind.
+const EXTENSIONS_MAX: usize = 6;
+/// RFC 2784.
+const GRE: u8 = 47;
+
+/// The ECN field (RFC 3168, section 5).
+const ECN: u8 = 3;
+const NOT_CAPABLE: u8 = 0;
+const ECT_1: u8 = 1;
+const ECT_0: u8 = 2;
+const CONGESTED: u8 = 3;
+
+/// Takes a packet out of its tunnel. `None` where the frame is no tunnel packet to this host, and
+/// [`Reason::Decapsulated`] where it is now what was inside; any other reason means that the frame must be dropped.
+pub fn open(tables: &Tables, packet: &mut Packet<'_>) -> Option<Reason> {
+    let outer = Outer::read(packet.frame()).filter(|outer| tables.addresses.contains(&outer.to))?;
+    match outer.inside(tables) {
+        Ok(inner) => {
+            inner.take_out(packet, tables.marks);
+            Some(Reason::Decapsulated)
+        }
+        Err(reason) => Some(reason),
+    }
+}
+
+/// The packet around the packet.
+struct Outer<'a> {
+    from: IpAddr,
+    to: IpAddr,
+    /// Of its IP and UDP headers, in bytes.
+    len: usize,
+    protocol: u8,
+    ecn: u8,
+    is_fragment: bool,
+    is_malformed: bool,
+    is_gue: bool,
+    /// What stands behind those headers, as far as they say that it goes.
+    rest: &'a [u8],
+}
+
+/// An outer IP header, and how the frame goes on behind it.
+struct Behind<'a> {
+    outer: Outer<'a>,
+    is_later_fragment: bool,
+    bytes: &'a [u8],
+}
+
+impl<'a> Outer<'a> {
+    fn read(frame: &'a [u8]) -> Option<Outer<'a>> {
+        let (ethernet, packet) = Ethernet::ref_from_prefix(frame).ok()?;
+        let Behind { outer, is_later_fragment, bytes } = match ethernet.ethertype.get() {
+            ETHERTYPE_IPV4 => Outer::read_v4(packet)?,
+            ETHERTYPE_IPV6 => Outer::read_v6(packet)?,
+            _ => return None,
+        };
+        if outer.protocol != protocol::UDP {
+            return carries(outer.protocol).then_some(outer);
+        }
+        // The port is what tells, in whatever packet: what is malformed shows later.
+        let (udp, _) = Udp::ref_from_prefix(bytes).ok()?;
+        if is_later_fragment || udp.dst_port.get() != GUE_PORT {
+            return None;
+        }
+        let udp_len = usize::from(udp.len.get());
+        let rest = outer.rest.get(UDP_LEN..udp_len);
+        Some(Outer {
+            len: outer.len + UDP_LEN,
+            is_malformed: outer.is_malformed || rest.is_none(),
+            is_gue: true,
+            rest: rest.unwrap_or_default(),
+            ..outer
+        })
+    }
+
+    fn read_v4(packet: &'a [u8]) -> Option<Behind<'a>> {
+        let (ip, bytes) = Ipv4::ref_from_prefix(packet).ok()?;
+        if ip.version_ihl >> 4 != 4 {
+            return None;
+        }
+        let rest = packet.get(IPV4_LEN..usize::from(ip.total_len.get()));
+        let word = ip.fragment.get();
+        let outer = Outer {
+            from: Ipv4Addr::from_bits(ip.src.get()).into(),
+            to: Ipv4Addr::from_bits(ip.dst.get()).into(),
+            len: IPV4_LEN,
+            protocol: ip.protocol,
+            ecn: ip.tos & ECN,
+            is_fragment: word & (IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) != 0,
+            is_malformed: ip.version_ihl & 15 != 5 || rest.is_none(),
+            is_gue: false,
+            rest: rest.unwrap_or_default(),
+        };
+        Some(Behind { outer, is_later_fragment: word & IPV4_FRAGMENT_OFFSET != 0, bytes })
+    }
+
+    fn read_v6(packet: &'a [u8]) -> Option<Behind<'a>> {
+        let (ip, mut bytes) = Ipv6::ref_from_prefix(packet).ok()?;
+        let word = ip.version_class_flow.get();
+        if word >> 28 != 6 {
+            return None;
+        }
+        let rest = bytes.get(..usize::from(ip.payload_len.get()));
+        let fragment = match ip.next_header {
+            protocol::FRAGMENT => Some(view::<FragmentHeader>(&mut bytes).ok()?),
+            _ => None,
+        };
+        let outer = Outer {
+            from: Ipv6Addr::from(ip.src).into(),
+            to: Ipv6Addr::from(ip.dst).into(),
+            len: IPV6_LEN,
+            protocol: fragment.map_or(ip.next_header, |header| header.next_header),
+            ecn: (word >> 20) as u8 & ECN,
+            is_fragment: fragment.is_some(),
+            is_malformed: rest.is_none(),
+            is_gue: false,
+            rest: rest.unwrap_or_default(),
+        };
+        let is_later_fragment = fragment.is_some_and(|header| header.offset_more.get() >> 3 != 0);
+        Some(Behind { outer, is_later_fragment, bytes })
+    }
+
+    /// What is to come out, if it may.
+    fn inside(&self, tables: &Tables) -> Result<Inner, Reason> {
+        if !tables.directors.contains(&self.from) {
+            return Err(Reason::UnlistedSource);
+        }
+        if self.is_fragment {
+            return Err(Reason::OuterFragment);
+        }
+        if self.is_malformed {
+            return Err(Reason::Malformed);
+        }
+        let mut inner = Inner { at: ETHERNET_LEN + self.len, ethertype: 0, ecn: 0, last: false };
+        let (mut protocol, mut rest) = (self.protocol, self.rest);
+        if self.is_gue {
+            let gue = Gue::read(&mut rest)?;
+            protocol = gue.protocol;
+            inner.last = gue.last;
+            inner.at += gue.len;
+        }
+        let was = if protocol == protocol::IPV4 {
+            inner.ethertype = ETHERTYPE_IPV4;
+            read_v4(tables, rest)?
+        } else {
+            inner.ethertype = ETHERTYPE_IPV6;
+            read_v6(tables, rest)?
+        };
+        inner.ecn = merged_ecn(self.ecn, was).ok_or(Reason::Congestion)?;
+        Ok(inner)
+    }
+}
+
+/// Whether the next header is another packet's.
+const fn carries(protocol: u8) -> bool {
+    protocol == protocol::IPV4 || protocol == protocol::IPV6
+}
+
+/// The next `len` bytes, if there are as many.
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], Reason> {
+    let (taken, left) = rest.split_at_checked(len).ok_or(Reason::Malformed)?;
+    *rest = left;
+    Ok(taken)
+}
+
+fn view<'a, T>(rest: &mut &'a [u8]) -> Result<&'a T, Reason>
+where
+    T: FromBytes + KnownLayout + Immutable + Unaligned,
+{
+    let (view, left) = T::ref_from_prefix(rest).map_err(|_| Reason::Malformed)?;
+    *rest = left;
+    Ok(view)
+}
+
+/// A GUE header.
+struct Gue {
+    protocol: u8,
+    last: bool,
+    len: usize,
+}
+
+impl Gue {
+    /// Version in 2 bits, control flag, length of what follows in 5 bits; then the protocol, and flags in 16.
+    fn read(rest: &mut &[u8]) -> Result<Gue, Reason> {
+        let header = take(rest, GUE_LEN)?;
+        let &[first, protocol, high, low] = header else { return Err(Reason::Malformed) };
+        let (words, flags) = (usize::from(first & 0x1f), u16::from_be_bytes([high, low]));
+        // Version 0 and no control message; flags announce fields that change what the rest means.
+        if first & 0xe0 != 0 || flags & !GUE_LAST != 0 || words > GUE_WORDS_MAX || !carries(protocol) {
+            return Err(Reason::GueHeader);
+        }
+        take(rest, words * 4)?;
+        Ok(Gue { protocol, last: flags & GUE_LAST != 0, len: GUE_LEN + words * 4 })
+    }
+}
+
+/// The ECN field of a packet that may come out.
+fn read_v4(tables: &Tables, mut rest: &[u8]) -> Result<u8, Reason> {
+    let ip: &Ipv4 = view(&mut rest)?;
+    let header_len = usize::from(ip.version_ihl & 15) * 4;
+    let total_len = usize::from(ip.total_len.get());
+    if ip.version_ihl >> 4 != 4 || header_len < IPV4_LEN || total_len < header_len {
+        return Err(Reason::Malformed);
+    }
+    rest = take(&mut rest, total_len - IPV4_LEN)?;
+    let [src, dst] = [ip.src, ip.dst].map(|address| Ipv4Addr::from_bits(address.get()));
+    // Sources that no client has (RFC 1812, section 5.3.7); a client is never the service itself.
+    if matches!(src.octets()[0], 0 | 127 | 224..) || src == dst {
+        return Err(Reason::InnerMartian);
+    }
+    take(&mut rest, header_len - IPV4_LEN)?;
+    let is_fragment = ip.fragment.get() & (IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) != 0;
+    let portless = is_fragment || ip.protocol == protocol::ICMP;
+    find_service(tables, dst.into(), ip.protocol, portless, rest)?;
+    Ok(ip.tos & ECN)
+}
+
+fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<u8, Reason> {
+    let ip: &Ipv6 = view(&mut rest)?;
+    let word = ip.version_class_flow.get();
+    if word >> 28 != 6 {
+        return Err(Reason::Malformed);
+    }
+    rest = take(&mut rest, ip.payload_len.get().into())?;
+    let [src, dst] = [ip.src, ip.dst].map(Ipv6Addr::from);
+    if is_martian_v6(src) || src == dst {
+        return Err(Reason::InnerMartian);
+    }
+    let (protocol, is_fragment) = upper_protocol(&mut rest, ip.next_header)?;
+    find_service(tables, dst.into(), protocol, is_fragment || protocol == protocol::ICMPV6, rest)?;
+    Ok((word >> 20) as u8 & ECN)
+}
+
+/// RFC 4291, section 2.4: unspecified, loopback, multicast, link-local, IPv4-mapped.
+fn is_martian_v6(address: Ipv6Addr) -> bool {
+    address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address.is_unicast_link_local()
+        || address.to_ipv4_mapped().is_some()
+}
+
+/// The upper protocol and whether it is of a fragment (RFC 8200, section 4).
+fn upper_protocol(rest: &mut &[u8], mut next: u8) -> Result<(u8, bool), Reason> {
+    for number in 0..=EXTENSIONS_MAX {
+        match next {
+            protocol::FRAGMENT | protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS
+                if number == EXTENSIONS_MAX =>
+            {
+                break;
+            }
+            // A later fragment goes on with payload.
+            protocol::FRAGMENT => return Ok((view::<FragmentHeader>(rest)?.next_header, true)),
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                let header = take(rest, 8)?;
+                next = header[0];
+                take(rest, usize::from(header[1]) * 8)?;
+            }
+            _ => return Ok((next, false)),
+        }
+    }
+    Err(Reason::Malformed)
+}
+
+/// Whether what is inside is for one of this host's services: by the port where the packet has one, else by the address
+/// alone.
+fn find_service(
+    tables: &Tables,
+    address: IpAddr,
+    next: u8,
+    portless: bool,
+    mut rest: &[u8],
+) -> Result<(), Reason> {
+    if carries(next) || next == GRE {
+        return Err(Reason::Nested);
+    }
+    let is_ours = if portless {
+        tables.serves(address)
+    } else {
+        let protocol = match next {
+            protocol::TCP => Protocol::Tcp,
+            protocol::UDP => Protocol::Udp,
+            _ => return Err(Reason::NotOwnService),
+        };
+        let ports = take(&mut rest, 4)?;
+        let port = u16::from_be_bytes([ports[2], ports[3]]);
+        tables.services.contains_key(&VipKey { address, port, protocol })
+    };
+    if is_ours { Ok(()) } else { Err(Reason::NotOwnService) }
+}
+
+/// What becomes of the ECN field (RFC 6040, section 4.2); nothing where the packet must go.
+const fn merged_ecn(outer: u8, inner: u8) -> Option<u8> {
+    match (outer, inner) {
+        (CONGESTED, NOT_CAPABLE) => None,
+        (CONGESTED, _) => Some(CONGESTED),
+        (ECT_1, ECT_0) => Some(ECT_1),
+        _ => Some(inner),
+    }
+}
+
+/// A packet that may come out.
+struct Inner {
+    /// Where it begins in the frame.
+    at: usize,
+    ethertype: u16,
+    /// What its ECN field is to be.
+    ecn: u8,
+    /// Whether whoever opens the tunnel keeps it.
+    last: bool,
+}
+
+impl Inner {
+    /// The frame keeps its addresses, unless its source is to say how often it was passed on.
+    fn take_out(&self, packet: &mut Packet<'_>, marks: bool) {
+        let is_room = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
+        debug_assert!(is_room, "what is in front of the packet was longer");
+        if let Some(ip) = packet.frame_mut().get_mut(ETHERNET_LEN..) {
+            self.set_ecn(ip);
+        }
+        if marks {
+            packet.mark_source(if self.last { PASSED_TWICE } else { PASSED });
+        }
+    }
+
+    fn set_ecn(&self, ip: &mut [u8]) {
+        if self.ethertype == ETHERTYPE_IPV6 {
+            if let Some(byte) = ip.get_mut(1) {
+                *byte = *byte & !(ECN << 4) | self.ecn << 4;
+            }
+        } else if let Some(&[first, tos]) = ip.first_chunk() {
+            let now = tos & !ECN | self.ecn;
+            let change = Change::of(&[first, tos], &[first, now]);
+            if let (true, Some(&[high, low])) = (now != tos, ip.get(10..12)) {
+                let sum = change.applied(u16::from_be_bytes([high, low])).to_be_bytes();
+                ip[1] = now;
+                ip[10..12].copy_from_slice(&sum);
+            }
+        }
+    }
+}

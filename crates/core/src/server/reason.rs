@@ -1,0 +1,110 @@
+//! What can become of a tunnel packet or a handed-off segment that reaches a server, as it is counted.
+
+/// Why a tunnel packet was let out or dropped, a connection made or not; one for each of `enum server_reason` in
+/// `bpf/server.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Reason {
+    /// Let out, and given to the host.
+    Decapsulated = 0,
+    /// A segment size that was offered to a client, lowered.
+    Clamped = 1,
+    /// Not from one of the farm's directors.
+    UnlistedSource = 2,
+    /// What is inside is for none of this host's services.
+    NotOwnService = 3,
+    /// What is inside comes from an address that no client has (RFC 1812, section 5.3.7).
+    InnerMartian = 4,
+    /// A tunnel inside the tunnel.
+    Nested = 5,
+    /// Lengths or versions that contradict each other, in either packet.
+    Malformed = 6,
+    /// GUE of another version, a control message, or with fields that are not known.
+    GueHeader = 7,
+    /// A fragment of a tunnel packet.
+    OuterFragment = 8,
+    /// Marked as having met congestion, with something inside that can't say so (RFC 6040, section 4.2).
+    Congestion = 9,
+    /// The kernel would not shorten the frame.
+    NotShrunk = 10,
+    /// A handed-off segment of which a connection was made.
+    Accepted = 11,
+    /// Nothing listens where it goes.
+    NoListener = 12,
+    /// Its numbers are not those of a handshake that a director has made, or no longer.
+    BadCookie = 13,
+    /// The kernel makes no connection of it: the listener speaks MPTCP, or the host's settings don't allow what the
+    /// director has agreed on.
+    Refused = 14,
+    /// A connection that was waiting for its stragglers has made way for a new one between the same ends.
+    TimeWaitCleared = 15,
+    /// A connection whose end the server had missed has made way for a new one between the same ends.
+    StaleCleared = 16,
+    /// One that should have made way has not.
+    NotCleared = 17,
+    /// A reset that the host's stack would have answered a segment with that may have overtaken its connection's first.
+    ResetHeld = 18,
+}
+
+impl Reason {
+    /// Every one, in the order of their numbers.
+    pub const ALL: [Reason; 19] = [
+        Reason::Decapsulated,
+        Reason::Clamped,
+        Reason::UnlistedSource,
+        Reason::NotOwnService,
+        Reason::InnerMartian,
+        Reason::Nested,
+        Reason::Malformed,
+        Reason::GueHeader,
+        Reason::OuterFragment,
+        Reason::Congestion,
+        Reason::NotShrunk,
+        Reason::Accepted,
+        Reason::NoListener,
+        Reason::BadCookie,
+        Reason::Refused,
+        Reason::TimeWaitCleared,
+        Reason::StaleCleared,
+        Reason::NotCleared,
+        Reason::ResetHeld,
+    ];
+
+    /// The name shown to people, stable.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::Decapsulated => "decapsulated",
+            Reason::Clamped => "clamped",
+            Reason::UnlistedSource => "unlisted_source",
+            Reason::NotOwnService => "not_own_service",
+            Reason::InnerMartian => "inner_martian",
+            Reason::Nested => "nested",
+            Reason::Malformed => "malformed",
+            Reason::GueHeader => "gue_header",
+            Reason::OuterFragment => "outer_fragment",
+            Reason::Congestion => "congestion",
+            Reason::NotShrunk => "not_shrunk",
+            Reason::Accepted => "accepted",
+            Reason::NoListener => "no_listener",
+            Reason::BadCookie => "bad_cookie",
+            Reason::Refused => "refused",
+            Reason::TimeWaitCleared => "time_wait_cleared",
+            Reason::StaleCleared => "stale_cleared",
+            Reason::NotCleared => "not_cleared",
+            Reason::ResetHeld => "reset_held",
+        }
+    }
+
+    /// Whether the packet was dropped, or a client was left without the connection that it was to get.
+    pub const fn is_refusal(self) -> bool {
+        !matches!(
+            self,
+            Reason::Decapsulated
+                | Reason::Clamped
+                | Reason::Accepted
+                | Reason::TimeWaitCleared
+                | Reason::StaleCleared
+                | Reason::ResetHeld
+        )
+    }
+}

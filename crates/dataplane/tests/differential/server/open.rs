@@ -1,0 +1,318 @@
+//! Frames that look like tunnel packets come out of them alike.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use evener_core::farm::Protocol;
+use evener_core::packet::Packet;
+use evener_core::server::{Offer, Reason, Tables, open};
+use evener_core::tables::VipKey;
+use evener_core::wire::GUE_PORT;
+use evener_dataplane::server::Hook;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+
+use super::{Counts, Programs};
+use crate::frames::{link, packet_v4, packet_v6};
+
+/// What only a kernel that won't shorten a frame has, and what other programs count.
+const MET: [Reason; 9] = [
+    Reason::Decapsulated,
+    Reason::UnlistedSource,
+    Reason::NotOwnService,
+    Reason::InnerMartian,
+    Reason::Nested,
+    Reason::Malformed,
+    Reason::GueHeader,
+    Reason::OuterFragment,
+    Reason::Congestion,
+];
+
+/// An address of each family, and of the one the other's.
+fn address(v6: bool, last: u8) -> IpAddr {
+    match (v6, last) {
+        (false, last) => [198, 51, 100, last].into(),
+        (true, 200..) => Ipv4Addr::from([198, 51, 100, last - 200]).to_ipv6_mapped().into(),
+        (true, last) => format!("2001:db8:7::{last:x}").parse().unwrap(),
+    }
+}
+
+const OWN: u8 = 1;
+const DIRECTOR: u8 = 2;
+const SERVICE: u8 = 10;
+const CLIENT: u8 = 30;
+const PORT: u16 = 80;
+
+fn tables(marks: bool) -> Tables {
+    let both = |last| [false, true].map(|v6| address(v6, last));
+    let keys = both(SERVICE).into_iter().flat_map(|address| {
+        let protocols = [(Protocol::Tcp, PORT), (Protocol::Udp, 53)];
+        protocols.map(|(protocol, port)| VipKey { address, port, protocol })
+    });
+    Tables {
+        addresses: both(OWN).into(),
+        directors: both(DIRECTOR).into(),
+        services: keys.map(|vip| (vip, Offer::default())).collect(),
+        marks,
+    }
+}
+
+/// A packet in a packet, before it is damaged.
+#[derive(Clone, Debug)]
+struct Plan {
+    outer: Outer,
+    inner: Inner,
+    damage: Vec<Damage>,
+}
+
+#[derive(Clone, Debug)]
+struct Outer {
+    v6: bool,
+    from: u8,
+    to: u8,
+    class: u8,
+    /// Offset and whether more follow.
+    fragment: Option<(u16, bool)>,
+    /// First byte, protocol where it isn't the right one, and flags.
+    gue: Option<(u8, Option<u8>, u16)>,
+    port: u16,
+}
+
+#[derive(Clone, Debug)]
+struct Inner {
+    v6: bool,
+    from: IpAddr,
+    to: u8,
+    class: u8,
+    protocol: u8,
+    port: u16,
+    fragment: Option<(u16, bool)>,
+    /// Words of options, or extension headers and the words of each.
+    options: Vec<(u8, u8)>,
+    payload: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    SetByte(usize, u8),
+    /// Adds to the 16 bits there.
+    Add(usize, i16),
+    Truncate(usize),
+    Extend(usize),
+}
+
+fn fragment() -> impl Strategy<Value = Option<(u16, bool)>> {
+    let word = prop_oneof![Just((0, true)), Just((3, true)), Just((3, false)), Just((0, false))];
+    prop_oneof![12 => Just(None), 1 => word.prop_map(Some)]
+}
+
+fn outer() -> impl Strategy<Value = Outer> {
+    let from = prop_oneof![20 => Just(DIRECTOR), 1 => Just(3u8), 1 => Just(200 + DIRECTOR)];
+    let to = prop_oneof![20 => Just(OWN), 1 => Just(3u8), 1 => Just(200 + OWN)];
+    let first = prop_oneof![12 => Just(0u8), 4 => 0u8..10, 1 => any::<u8>()];
+    let protocol = prop_oneof![14 => Just(None), 1 => any::<u8>().prop_map(Some), 1 => Just(Some(4)), 1 => Just(Some(41))];
+    let flags = prop_oneof![6 => Just(0u16), 3 => Just(1), 1 => any::<u16>()];
+    let gue = prop_oneof![1 => Just(None), 2 => (first, protocol, flags).prop_map(Some)];
+    let port = prop_oneof![12 => Just(GUE_PORT), 1 => any::<u16>()];
+    (any::<bool>(), from, to, any::<u8>(), fragment(), gue, port).prop_map(
+        |(v6, from, to, class, fragment, gue, port)| Outer { v6, from, to, class, fragment, gue, port },
+    )
+}
+
+/// Clients, and who is none.
+fn source(v6: bool) -> BoxedStrategy<IpAddr> {
+    let odd: &[&str] = match v6 {
+        false => {
+            &["0.1.2.3", "127.0.0.1", "224.0.0.1", "255.255.255.255", "198.51.100.10", "223.255.255.255"]
+        }
+        true => &[
+            "::",
+            "::1",
+            "::2",
+            "fe80::7",
+            "febf::1",
+            "fec0::1",
+            "ff02::1",
+            "::ffff:1.2.3.4",
+            "2001:db8:7::a",
+        ],
+    };
+    let odd: Vec<IpAddr> = odd.iter().map(|text| text.parse().unwrap()).collect();
+    prop_oneof![14 => Just(address(v6, CLIENT)), 2 => prop::sample::select(odd)].boxed()
+}
+
+fn inner() -> impl Strategy<Value = Inner> {
+    let to = prop_oneof![20 => Just(SERVICE), 1 => Just(11u8), 1 => Just(200 + SERVICE)];
+    let protocol = prop_oneof![
+        10 => Just(6u8), 4 => Just(17), 2 => Just(1), 2 => Just(58), 1 => Just(4), 1 => Just(41), 1 => Just(47),
+        1 => any::<u8>(),
+    ];
+    let port = prop_oneof![8 => Just(PORT), 4 => Just(53), 1 => any::<u16>()];
+    let option = (prop::sample::select(vec![0u8, 43, 60]), prop_oneof![6 => 0u8..3, 1 => any::<u8>()]);
+    let options = prop_oneof![6 => Just(0usize), 2 => 0usize..9];
+    let options = options.prop_flat_map(move |count| prop::collection::vec(option.clone(), count));
+    let payload = prop_oneof![8 => 0usize..80, 1 => 80usize..1200];
+    let rest = (to, any::<u8>(), protocol, port, fragment(), options, payload);
+    (any::<bool>().prop_flat_map(|v6| (Just(v6), source(v6))), rest).prop_map(
+        |((v6, from), (to, class, protocol, port, fragment, options, payload))| Inner {
+            v6,
+            from,
+            to,
+            class,
+            protocol,
+            port,
+            fragment,
+            options,
+            payload,
+        },
+    )
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let damage = prop_oneof![
+        3 => (12usize..140, any::<u8>()).prop_map(|(at, to)| Damage::SetByte(at, to)),
+        // Where lengths stand, in all of the headers.
+        4 => (prop::sample::select(vec![16usize, 18, 36, 38, 58, 48, 50, 70, 78, 90, 98]), -90i16..12)
+            .prop_map(|(at, by)| Damage::Add(at, by)),
+        1 => (14usize..160).prop_map(Damage::Truncate),
+        2 => (1usize..60).prop_map(Damage::Extend),
+    ];
+    let damage = prop_oneof![3 => Just(0usize), 2 => Just(1), 1 => Just(2)]
+        .prop_flat_map(move |count| prop::collection::vec(damage.clone(), count));
+    (outer(), inner(), damage).prop_map(|(outer, inner, damage)| Plan { outer, inner, damage })
+}
+
+impl Inner {
+    fn packet(&self) -> Vec<u8> {
+        let to = address(self.v6, self.to);
+        let transport = [&[0x9c, 0x40][..], &self.port.to_be_bytes(), &vec![0x55; self.payload]].concat();
+        let mut packet = if self.v6 { self.packet_v6(to, transport) } else { self.packet_v4(to, transport) };
+        set_class(&mut packet, self.class);
+        packet
+    }
+
+    fn packet_v4(&self, to: IpAddr, transport: Vec<u8>) -> Vec<u8> {
+        let words: u8 = self.options.len().min(10) as u8;
+        let rest = [vec![1; 4 * usize::from(words)], transport].concat();
+        let field = self.fragment.map_or(0x4000, |(offset, more)| offset | u16::from(more) << 13);
+        let mut packet = packet_v4(self.from, to, self.protocol, 60, (7, field), &rest);
+        packet[0] += words;
+        packet
+    }
+
+    fn packet_v6(&self, to: IpAddr, transport: Vec<u8>) -> Vec<u8> {
+        let (mut next, mut rest) = (self.protocol, transport);
+        if let Some((offset, more)) = self.fragment {
+            let [high, low] = (offset << 3 | u16::from(more)).to_be_bytes();
+            rest = [&[next, 0, high, low, 0, 0, 0, 9][..], &rest].concat();
+            next = 44;
+        }
+        for (kind, words) in &self.options {
+            // Of a long one there is little.
+            let body = vec![0; 6 + 8 * usize::from(*words).min(4)];
+            rest = [&[next, *words][..], &body, &rest].concat();
+            next = *kind;
+        }
+        packet_v6(self.from, to, next, 60, &rest)
+    }
+}
+
+impl Plan {
+    fn frame(&self) -> Vec<u8> {
+        let Outer { v6, from, to, class, fragment, gue, port } = self.outer;
+        let inside = self.inner.packet();
+        let mut protocol = if self.inner.v6 { 41 } else { 4 };
+        let rest = match gue {
+            None => inside,
+            Some((first, other, flags)) => {
+                let words = vec![0; 4 * usize::from(first & 0x1f)];
+                let gue = [&[first, other.unwrap_or(protocol)][..], &flags.to_be_bytes(), &words].concat();
+                protocol = 17;
+                let len = (8 + gue.len() + inside.len()) as u16;
+                let udp = [0xc001u16, port, len, 0].map(u16::to_be_bytes).concat();
+                [udp, gue, inside].concat()
+            }
+        };
+        let (from, to) = (address(v6, from), address(v6, to));
+        let mut packet = match (v6, fragment) {
+            (false, fragment) => {
+                let field = fragment.map_or(0x4000, |(offset, more)| offset | u16::from(more) << 13);
+                packet_v4(from, to, protocol, 64, (0, field), &rest)
+            }
+            (true, None) => packet_v6(from, to, protocol, 64, &rest),
+            (true, Some((offset, more))) => {
+                let [high, low] = (offset << 3 | u16::from(more)).to_be_bytes();
+                packet_v6(from, to, 44, 64, &[&[protocol, 0, high, low, 0, 0, 0, 9][..], &rest].concat())
+            }
+        };
+        set_class(&mut packet, class);
+        self.damage.iter().fold(link(packet), damaged)
+    }
+}
+
+/// Mostly not marked by any router.
+fn set_class(packet: &mut [u8], class: u8) {
+    if packet[0] >> 4 == 4 {
+        packet[1] = class;
+    } else {
+        packet[0] = 0x60 | class >> 4;
+        packet[1] = packet[1] & 15 | class << 4;
+    }
+}
+
+fn damaged(mut frame: Vec<u8>, damage: &Damage) -> Vec<u8> {
+    match *damage {
+        Damage::SetByte(at, to) => frame.iter_mut().skip(at).take(1).for_each(|byte| *byte = to),
+        Damage::Add(at, by) => {
+            if let Some(field) = frame.get_mut(at..at + 2) {
+                let sum = u16::from_be_bytes([field[0], field[1]]).wrapping_add_signed(by);
+                field.copy_from_slice(&sum.to_be_bytes());
+            }
+        }
+        Damage::Truncate(len) => frame.truncate(len.max(15)),
+        Damage::Extend(by) => frame.resize(frame.len() + by, 0xaa),
+    }
+    frame
+}
+
+fn meet(tables: &Tables, c: &Programs, hook: Hook, before: &[u8], met: &mut Counts) -> TestCaseResult {
+    let Some(ran) = c.run(hook, before)? else { return Ok(()) };
+    let mut after = before.to_vec();
+    let mut packet = Packet::new(&mut after, 0, 1);
+    let opened = open(tables, &mut packet);
+    let after = packet.frame();
+    prop_assert_eq!(
+        &ran.counted,
+        &opened.map(|reason| (reason, 1)).into_iter().collect::<Counts>(),
+        "{:?}: {:02x?}",
+        hook,
+        before
+    );
+    let goes_on = matches!(opened, None | Some(Reason::Decapsulated));
+    prop_assert_eq!(ran.goes_on, goes_on, "{:?}: {:?} for {:02x?}", hook, opened, before);
+    prop_assert!(!goes_on || ran.frame == after, "{before:02x?}\ncore {after:02x?}\nC    {:02x?}", ran.frame);
+    opened.into_iter().for_each(|reason| *met.entry(reason).or_default() += 1);
+    Ok(())
+}
+
+#[test]
+fn tunnels_are_opened_alike() {
+    for marks in [false, true] {
+        let tables = tables(marks);
+        let Some(c) = Programs::start(&tables) else { return };
+        for hook in [Hook::Native, Hook::Tc] {
+            let met = RefCell::new(BTreeMap::new());
+            let config = Config { cases: 6_000, failure_persistence: None, ..Config::default() };
+            let outcome = TestRunner::new(config)
+                .run(&plan(), |plan| meet(&tables, &c, hook, &plan.frame(), &mut met.borrow_mut()));
+            outcome.unwrap_or_else(|error| panic!("{error}"));
+            for frame in super::corpus("open") {
+                meet(&tables, &c, hook, &frame, &mut met.borrow_mut()).unwrap();
+            }
+            let met = met.into_inner();
+            let missing: Vec<_> = MET.iter().filter(|reason| !met.contains_key(reason)).collect();
+            assert!(missing.is_empty(), "{hook:?} never met {missing:?}: {met:?}");
+        }
+    }
+}
