@@ -159,7 +159,8 @@ static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = take(&cursor, sizeof(*ip));
 
-		if (!ip || ip->protocol != IPPROTO_TCP || ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
+		if (!ip || ip->version != 4 || ip->protocol != IPPROTO_TCP || ip->ihl != 5 ||
+		    ip->frag_off & bpf_htons(0x3fff))
 			return false;
 		len = bpf_ntohs(ip->tot_len) - sizeof(*ip);
 		segment->ip_len = ip->tot_len;
@@ -170,7 +171,7 @@ static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *
 	} else {
 		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
 
-		if (!ip || ip->nexthdr != IPPROTO_TCP)
+		if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_TCP)
 			return false;
 		len = bpf_ntohs(ip->payload_len);
 		segment->ip_len = ip->payload_len;
@@ -204,8 +205,8 @@ static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *
 	return true;
 }
 
-/* Finds the timestamps among the options from `at` to `end`, offsets from the beginning of the frame. Global, so
- * that it is verified once, and on its own. */
+/* Finds the timestamps among the options from `at` to `end`, offsets from the beginning of the frame, as the stack does: an
+ * option of another length is none, and of two the last one counts. Global, so that it is verified once, and on its own. */
 __noinline int find_timestamps(struct __sk_buff *skb, __u32 at, __u32 end, struct timestamps *found)
 {
 	if (!found)
@@ -222,17 +223,15 @@ __noinline int find_timestamps(struct __sk_buff *skb, __u32 at, __u32 end, struc
 		}
 		if (at + sizeof(option) > end || bpf_skb_load_bytes(skb, at, option, sizeof(option)) || option[1] < 2)
 			return 0;
-		if (option[0] != OPTION_TIMESTAMP) {
-			at += option[1];
-			continue;
+		if (option[0] == OPTION_TIMESTAMP && option[1] == OPTION_TIMESTAMP_LEN) {
+			if (at + OPTION_TIMESTAMP_LEN > end ||
+			    bpf_skb_load_bytes(skb, at + sizeof(option), stamps, sizeof(stamps)))
+				return 0;
+			found->value = bpf_ntohl(stamps[0]);
+			found->echo = bpf_ntohl(stamps[1]);
+			found->present = 1;
 		}
-		if (option[1] != OPTION_TIMESTAMP_LEN || at + OPTION_TIMESTAMP_LEN > end ||
-		    bpf_skb_load_bytes(skb, at + sizeof(option), stamps, sizeof(stamps)))
-			return 0;
-		found->value = bpf_ntohl(stamps[0]);
-		found->echo = bpf_ntohl(stamps[1]);
-		found->present = 1;
-		return 0;
+		at += option[1];
 	}
 	return 0;
 }

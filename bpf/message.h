@@ -133,7 +133,10 @@ static long read_byte(__u32 at, void *arg)
 	if (at >= MESSAGE_MAX)
 		return 1;
 	byte = m->byte[at];
-	if (byte == '\n')
+	/* Nobody knows what others make of these (RFC 9112, section 2.2; RFC 9110, section 5.5). */
+	if (byte != '\n' && (m->before == '\r' || (byte < ' ' && byte != '\t' && byte != '\r')))
+		m->odd = true;
+	else if (byte == '\n')
 		end_line(m, at);
 	else if (m->field == FIELD_LENGTH && at >= m->value)
 		read_length(m, byte);

@@ -154,7 +154,8 @@ static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = take(&cursor, sizeof(*ip));
 
-		if (!ip || ip->protocol != IPPROTO_TCP || ip->ihl != 5)
+		if (!ip || ip->version != 4 || ip->protocol != IPPROTO_TCP || ip->ihl != 5 ||
+		    ip->frag_off & bpf_htons(0x3fff))
 			return false;
 		mapped(&connection->service, ip->saddr);
 		mapped(&connection->client, ip->daddr);
@@ -162,7 +163,7 @@ static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
 
-		if (!ip || ip->nexthdr != IPPROTO_TCP)
+		if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_TCP)
 			return false;
 		copied(&connection->service, &ip->saddr);
 		copied(&connection->client, &ip->daddr);
@@ -172,7 +173,7 @@ static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *
 		return false;
 	}
 	tcp = take(&cursor, sizeof(*tcp));
-	if (!tcp)
+	if (!tcp || tcp->doff < 5)
 		return false;
 	connection->service_port = tcp->source;
 	connection->client_port = tcp->dest;

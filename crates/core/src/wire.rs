@@ -96,6 +96,8 @@ pub const TCP_SYN: u8 = 0x02;
 pub const TCP_RST: u8 = 0x04;
 /// Acknowledgment field is significant.
 pub const TCP_ACK: u8 = 0x10;
+/// Urgent pointer field is significant.
+pub const TCP_URG: u8 = 0x20;
 
 /// ARP operation: who has this address (RFC 826).
 pub const ARP_REQUEST: u16 = 1;

@@ -2,7 +2,9 @@
 //! not sent on is left as it was.
 #![allow(clippy::unwrap_used)]
 
+mod segments;
 mod tunnels;
+mod turns;
 mod world;
 
 use std::collections::BTreeMap;
@@ -84,6 +86,56 @@ fn the_corpus_of_tunnel_packets_is_opened_without_harm() {
     }
     // None, and all that can become of a tunnel packet where frames can be shortened.
     assert!(met.len() == 10 && met[&None] > 1, "{met:?}: the corpus is thin");
+}
+
+#[test]
+fn the_corpus_of_segments_is_met_without_harm() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/segments");
+    let mut met = BTreeMap::<String, u32>::new();
+    for entry in fs::read_dir(corpus).unwrap() {
+        let frame = fs::read(entry.unwrap().path()).unwrap();
+        *met.entry(segments::meet_and_check(&frame)).or_default() += 1;
+    }
+    let wanted = [
+        "none",
+        "Known",
+        "Straggler",
+        "Nothing(NoListener)",
+        "Nothing(BadCookie)",
+        "Connection(",
+        "TimeWaitCleared",
+    ];
+    let wanted = wanted.into_iter().chain([
+        "StaleCleared",
+        "leaves, Some(Clamped)",
+        "leaves, None, true",
+        "leaves, None, false",
+    ]);
+    let missing: Vec<_> = wanted.filter(|fate| !met.keys().any(|one| one.starts_with(fate))).collect();
+    assert!(missing.is_empty(), "never met {missing:?}: {met:?}");
+}
+
+#[test]
+fn the_corpus_of_turns_is_followed_without_harm() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/exchange");
+    let follow = |file: &str| turns::follow_and_check(&fs::read(corpus.join(file)).unwrap());
+    for entry in fs::read_dir(&corpus).unwrap() {
+        turns::follow_and_check(&fs::read(entry.unwrap().path()).unwrap());
+    }
+    let seen = |requests, answers, chunked, doubts| turns::Seen { requests, answers, chunked, doubts };
+    for (file, wanted) in [
+        ("turns", seen(3, 2, 0, 0)),
+        ("split", seen(2, 1, 0, 0)),
+        ("chunks", seen(2, 2, 2, 0)),
+        ("chunk-by-byte", seen(2, 2, 2, 0)),
+        ("again", seen(2, 1, 0, 0)),
+        ("huge", seen(1, 1, 0, 0)),
+        ("too-huge", seen(1, 0, 0, 1)),
+        ("bare-cr", seen(1, 0, 0, 1)),
+        ("too-early", seen(1, 0, 0, 1)),
+    ] {
+        assert_eq!(follow(file), wanted, "{file}");
+    }
 }
 
 /// The host that the corpus of datagrams is addressed to.

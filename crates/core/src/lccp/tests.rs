@@ -1,6 +1,7 @@
 //! What the tests share: messages of every kind, and two nodes that talk.
 
 mod corpus;
+mod dissector;
 mod document;
 mod format;
 mod talk;

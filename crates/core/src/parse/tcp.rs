@@ -78,7 +78,7 @@ impl TcpOptions {
         self.window_scale.filter(|_| self.sack)
     }
 
-    fn read(mut rest: &[u8]) -> TcpOptions {
+    pub(crate) fn read(mut rest: &[u8]) -> TcpOptions {
         let mut found = TcpOptions::default();
         while let Some((&kind, behind)) = rest.split_first() {
             if kind == option::END {

@@ -1,10 +1,20 @@
 //! What a server's programs decide: the specification of `bpf/server.bpf.c`.
 //!
-//! Packets come out of tunnels ([`open`]). `crates/dataplane/tests/differential` holds the C against it.
+//! Packets come out of tunnels ([`open`]); segments that a director hands off become connections ([`Arrived`]), whose requests
+//! and answers are followed ([`Exchange`]); and what leaves is looked at ([`Leaving`]). `crates/dataplane/tests/differential` holds the C against it.
 
+mod accept;
+mod exchange;
+mod leave;
+mod message;
 mod open;
 mod reason;
+mod segment;
 
+pub use accept::{Arrived, Expectation, Fate, Host, Old, Socket, Terms};
+pub use exchange::{Exchange, Said, Turn};
+pub use leave::Leaving;
+pub use message::Head;
 pub use open::open;
 pub use reason::Reason;
 

@@ -1,5 +1,8 @@
 //! The programs of a server: the same frames through `evener_core::server` and through the C.
 
+mod accept;
+mod exchange;
+mod network;
 mod open;
 
 use std::cell::RefCell;

@@ -1,0 +1,249 @@
+//! Which of a client's segments becomes a connection of this host: the first with data, that a director hands off. The
+//! handshake was the director's, without any memory of it, and all that was agreed on is in the numbers of this segment.
+//! `bpf/accept.h` is its copy in C; what the host's stack has, which decides too, is asked for by [`Host`].
+
+use core::net::SocketAddr;
+
+use super::exchange::{Exchange, Said};
+use super::segment::{Segment, TCP_LEN};
+use super::{Reason, Tables};
+use crate::arrival::ASKED;
+use crate::checksum::{self, Change};
+use crate::cookie::{Ends, Keys, RCV_WSCALE};
+use crate::farm::Protocol;
+use crate::parse::TcpOptions;
+use crate::tables::VipKey;
+use crate::wire::{ETHERNET_LEN, TCP_ACK, TCP_RST, TCP_SYN, TCP_URG, protocol};
+
+/// What the host has besides the tables.
+pub trait Host {
+    /// The socket that a segment from a client to an address of this host would reach: the connection's, else a listener.
+    fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket;
+    /// What was announced of a connection, and is still to be believed.
+    fn expected(&self, ends: &Ends) -> Option<Expectation>;
+}
+
+/// What there is between two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// Nothing.
+    None,
+    /// One that accepts connections.
+    Listener,
+    /// A connection that the listener has not accepted yet, or one of which nothing is known.
+    Opening,
+    /// A connection that waits for its stragglers (RFC 9293, section 3.3.2: TIME-WAIT).
+    TimeWait(Old),
+    /// Any other connection.
+    Connection {
+        /// Sequence number of the first byte to the client.
+        first: u32,
+        /// That of the next byte that the process may write.
+        written: u32,
+        /// What it expects and has seen last.
+        old: Old,
+    },
+}
+
+/// What a connection that may be in the way of a new one between the same ends expects and has seen last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Old {
+    /// Sequence number of the next byte from the client.
+    pub next: u32,
+    /// The client's last timestamp; 0 where it has none.
+    pub timestamp: u32,
+}
+
+/// A segment in the middle of a connection's life, for which no cookie vouches, and what was agreed on long before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expectation {
+    /// The segment's sequence number.
+    pub sequence: u32,
+    /// Its acknowledgment.
+    pub acknowledgment: u32,
+    /// What was agreed on.
+    pub terms: Terms,
+}
+
+/// What the kernel is told of a connection that it is to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The largest segment that the client takes, in bytes.
+    pub mss: u16,
+    /// Window scales of what the client announces and of what we do.
+    pub window_scales: Option<(u8, u8)>,
+    /// Selective acknowledgments.
+    pub sack: bool,
+    /// Timestamps.
+    pub timestamps: bool,
+}
+
+/// What becomes of a segment. But for [`Fate::Clears`] the host's stack has it as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// A connection that is at work knows what to do.
+    Known,
+    /// It is too late for one connection, or too early for the next.
+    Straggler,
+    /// The listener at this port makes a connection of it, unless the kernel refuses.
+    Connection(Terms, u16),
+    /// No connection, and counted.
+    Nothing(Reason),
+    /// It becomes a reset of the connection that is in its way, and comes in again behind that: a server sees no SYN, by
+    /// which its stack would know that a client's port is in use again.
+    Clears(Reason, Old),
+}
+
+/// A client's segment with data, to a service whose connections are handed off.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived<'a> {
+    /// Between whom.
+    pub ends: Ends,
+    /// What it says.
+    pub said: Said<'a>,
+    /// Its timestamps: the client's, and what it echoes.
+    pub timestamps: Option<(u32, u32)>,
+    /// The port of the socket that accepts what is handed off.
+    pub listener: u16,
+    /// Whether the turns of its connection are followed.
+    pub turns: bool,
+    /// Where the TCP header begins in the frame, in bytes.
+    l4: usize,
+}
+
+impl<'a> Arrived<'a> {
+    /// `None` of every other frame: the host's stack knows what to do.
+    pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Arrived<'a>> {
+        let segment = Segment::read(frame)?;
+        let data = frame.get(segment.l4_end..segment.end).filter(|data| !data.is_empty())?;
+        let flags = segment.tcp.flags;
+        if flags & (TCP_SYN | TCP_RST | TCP_ACK) != TCP_ACK {
+            return None;
+        }
+        let (address, port) = (segment.dst.ip(), segment.dst.port());
+        let offer = tables.services.get(&VipKey { address, port, protocol: Protocol::Tcp })?;
+        let listener = offer.listener?;
+        let options = TcpOptions::read(frame.get(segment.l4 + TCP_LEN..segment.l4_end)?);
+        Some(Arrived {
+            ends: Ends { client: segment.src, service: segment.dst },
+            said: Said {
+                sequence: segment.tcp.seq.get(),
+                acknowledgment: segment.tcp.ack.get(),
+                urgent: flags & TCP_URG != 0,
+                data,
+            },
+            timestamps: options.timestamp.zip(options.timestamp_echo),
+            // Where every host decides, this one may serve and read at once.
+            listener: offer.ear.filter(|_| segment.from == ASKED).unwrap_or(listener),
+            turns: offer.turns,
+            l4: segment.l4,
+        })
+    }
+
+    /// What becomes of it.
+    pub fn fate(&self, keys: &Keys, host: &dyn Host) -> Fate {
+        let Ends { client, service } = self.ends;
+        let other = SocketAddr::new(service.ip(), self.listener);
+        let found = match host.socket(client, service) {
+            // The connection has the service's port all the same.
+            Socket::None | Socket::Listener if other != service => match host.socket(client, other) {
+                Socket::Listener => Socket::Listener,
+                _ => Socket::None,
+            },
+            found => found,
+        };
+        match found {
+            Socket::None => Fate::Nothing(Reason::NoListener),
+            Socket::Listener => match self.agreed(keys, host) {
+                Some(terms) => Fate::Connection(terms, self.listener),
+                None => Fate::Nothing(Reason::BadCookie),
+            },
+            Socket::Opening => Fate::Known,
+            Socket::TimeWait(old) => self.meet(keys, host, old, Reason::TimeWaitCleared),
+            // Only a segment that acknowledges nothing of it can be another connection's, and its own first one may come
+            // again.
+            Socket::Connection { first, written, old } => {
+                let acknowledges =
+                    self.said.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
+                if acknowledges { Fate::Known } else { self.meet(keys, host, old, Reason::StaleCleared) }
+            }
+        }
+    }
+
+    /// What was agreed on: it is in the cookie, or was announced. Of timestamps a cookie says nothing: they were agreed on
+    /// if the segment has them (RFC 7323, section 3.2).
+    fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
+        let has_timestamps = self.timestamps.is_some();
+        let Said { sequence, acknowledgment, .. } = self.said;
+        if let Some(cookie) = keys.check(&self.ends, sequence, acknowledgment) {
+            return Some(Terms {
+                mss: cookie.mss(self.ends.service.is_ipv6()),
+                window_scales: cookie.window_scale.map(|scale| (scale, RCV_WSCALE)),
+                sack: cookie.window_scale.is_some(),
+                timestamps: has_timestamps,
+            });
+        }
+        let Expectation { terms, .. } = self.expectation(host)?;
+        Some(Terms { timestamps: terms.timestamps && has_timestamps, ..terms })
+    }
+
+    /// What was announced of just this segment.
+    fn expectation(&self, host: &dyn Host) -> Option<Expectation> {
+        let said = (self.said.sequence, self.said.acknowledgment);
+        host.expected(&self.ends).filter(|expected| (expected.sequence, expected.acknowledgment) == said)
+    }
+
+    /// Another connection between the same ends is in the way.
+    fn meet(&self, keys: &Keys, host: &dyn Host, old: Old, reason: Reason) -> Fate {
+        let may_begin = self.agreed(keys, host).is_some();
+        if may_begin && self.is_newer(old) { Fate::Clears(reason, old) } else { Fate::Straggler }
+    }
+
+    /// Whether it begins a connection that is newer than the old one, and is no straggler of it or of one before: as a
+    /// SYN in TIME-WAIT is judged (RFC 6191, section 2).
+    fn is_newer(&self, old: Old) -> bool {
+        let is_after = |now: u32, then: u32| now.wrapping_sub(then) as i32 > 0;
+        is_after(self.said.sequence.wrapping_sub(1), old.next)
+            || self.timestamps.is_some_and(|(now, _)| old.timestamp != 0 && is_after(now, old.timestamp))
+    }
+
+    /// What is known of whose turn it is on the connection, after this segment. The kernel has `made` a connection of it, or
+    /// has not.
+    pub fn follow(&self, fate: Fate, made: bool, known: Option<Exchange>) -> Option<Exchange> {
+        match fate {
+            Fate::Connection(..) if self.turns && made => Some(Exchange::begin(&self.said)),
+            Fate::Known if self.turns => known.map(|mut exchange| {
+                exchange.ask(&self.said);
+                exchange
+            }),
+            _ => known,
+        }
+    }
+
+    /// The reset of the old connection that `frame`, this segment's, becomes (RFC 9293, section 3.5.2): no more than a TCP
+    /// header, and by no option to be taken for old.
+    pub fn reset<'f>(&self, frame: &'f mut [u8], old: Old) -> &'f [u8] {
+        let Ends { client, service } = self.ends;
+        let end = self.l4 + TCP_LEN;
+        let Some(frame) = frame.get_mut(..end) else { return &[] };
+        let (ip, tcp) = frame.split_at_mut(self.l4);
+        // The ports stay.
+        tcp[4..8].copy_from_slice(&old.next.to_be_bytes());
+        tcp[8..].fill(0);
+        tcp[12] = (TCP_LEN as u8 / 4) << 4;
+        tcp[13] = TCP_RST;
+        let pseudo = checksum::pseudo_header(client.ip(), service.ip(), protocol::TCP, TCP_LEN);
+        let sum = checksum::finish(checksum::add(pseudo, tcp));
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        if client.is_ipv6() {
+            ip[ETHERNET_LEN + 4..ETHERNET_LEN + 6].copy_from_slice(&(TCP_LEN as u16).to_be_bytes());
+        } else if let Some(header) = ip.get_mut(ETHERNET_LEN..).filter(|header| header.len() >= 20) {
+            let len = ((header.len() + TCP_LEN) as u16).to_be_bytes();
+            let change = Change::of(&header[2..4], &len);
+            header[2..4].copy_from_slice(&len);
+            let sum = change.applied(u16::from_be_bytes([header[10], header[11]]));
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        frame
+    }
+}

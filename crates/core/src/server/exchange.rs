@@ -1,0 +1,185 @@
+//! Whose turn it is on a connection that was handed off: whether the client waits for an answer or the server for the next
+//! request. `bpf/turns.h` is its copy in C.
+//!
+//! Only in the latter case can the connection be taken from this host. Followed are plain turns alone, where one segment has
+//! one request, whole and without a body, and where the answer says how long it is (RFC 9112, section 6.3). What was
+//! anything else once stays so: whoever is in doubt takes the connection for busy.
+
+use super::message::Head;
+
+/// Bytes of a segment that are read as a head at most.
+const MESSAGE_MAX: usize = 4_096;
+/// The same of an answer's: servers write it at once.
+const ANSWER_HEAD_MAX: usize = 2_048;
+/// The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk or head before.
+const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
+/// Bytes that are kept of what was said last, in one word.
+const TAIL_LEN: usize = 8;
+
+/// A segment's data.
+#[derive(Clone, Copy, Debug)]
+pub struct Said<'a> {
+    /// Sequence number of its first byte.
+    pub sequence: u32,
+    /// What it acknowledges.
+    pub acknowledgment: u32,
+    /// Whether part of it is urgent.
+    pub urgent: bool,
+    /// The data.
+    pub data: &'a [u8],
+}
+
+impl Said<'_> {
+    fn end(&self) -> u32 {
+        self.sequence.wrapping_add(self.data.len() as u32)
+    }
+
+    /// Whether this is one GET request, whole, and nothing else.
+    fn is_request(&self) -> bool {
+        if self.urgent || self.data.len() > MESSAGE_MAX || !self.data.starts_with(b"GET ") {
+            return false;
+        }
+        Head::read(self.data).is_some_and(|head| {
+            head.len == self.data.len() && head.lengths + head.codings == 0 && !head.closes
+        })
+    }
+}
+
+/// Two numbers that are written at once, since the other direction may be at work at the same time. Both directions name
+/// where the answer begins: by that the two belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Sequence number of the answer's first byte.
+    pub begin: u32,
+    /// Where the request ends, or the answer.
+    pub end: u32,
+}
+
+/// The last request of a connection, and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// The request. Written by what comes in.
+    pub asked: Turn,
+    /// The answer; it ends where it begins as long as its end isn't known. Written, as is what follows, by what leaves.
+    pub answered: Turn,
+    /// Of an answer in chunks, the last bytes; the very last one is lowest.
+    pub tail: u64,
+    /// Of an answer in chunks, what is behind them.
+    pub sent: u32,
+    /// Whether the answer is one in chunks.
+    pub chunked: bool,
+    /// Whether there was never anything but whole requests and their answers, in turn.
+    pub plain: bool,
+}
+
+/// Whether a sequence number stands at another one or before it (RFC 9293, section 3.4).
+fn is_up_to(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other) as i32 <= 0
+}
+
+impl Exchange {
+    /// From the first segment of a connection that is made here.
+    pub fn begin(first: &Said<'_>) -> Exchange {
+        // The end of an answer that nobody has asked for.
+        let before = first.acknowledgment.wrapping_sub(1);
+        Exchange {
+            asked: Turn { begin: first.acknowledgment, end: first.end() },
+            answered: Turn { begin: before, end: before },
+            tail: 0,
+            sent: 0,
+            chunked: false,
+            plain: first.is_request(),
+        }
+    }
+
+    /// What the client says next.
+    pub fn ask(&mut self, said: &Said<'_>) {
+        // Something comes again.
+        if !self.plain || is_up_to(said.end(), self.asked.end) {
+            return;
+        }
+        let Turn { begin, end } = self.answered;
+        // It has the whole answer to what it has asked before, and says so: only now it asks again.
+        let in_turn = said.sequence == self.asked.end
+            && begin == self.asked.begin
+            && end != begin
+            && said.acknowledgment == end;
+        if in_turn && said.is_request() {
+            self.asked = Turn { begin: said.acknowledgment, end: said.end() };
+        } else {
+            self.plain = false;
+        }
+    }
+
+    /// What the server says; with `last` it is the last.
+    pub fn answer(&mut self, said: &Said<'_>, last: bool) {
+        if self.plain {
+            self.plain = !last && self.goes_on(said);
+        }
+    }
+
+    fn goes_on(&mut self, said: &Said<'_>) -> bool {
+        let begin = self.asked.begin;
+        let Turn { begin: known, end } = self.answered;
+        if is_up_to(said.end(), begin) {
+            return true; // of an answer before, that comes again
+        }
+        if known != begin {
+            return said.sequence == begin && self.begin_answer(said);
+        }
+        if !self.chunked {
+            return is_up_to(said.end(), end);
+        }
+        if is_up_to(said.end(), self.sent) {
+            return true; // this, too
+        }
+        if said.sequence != self.sent || end != begin {
+            return false;
+        }
+        self.add_chunks(said);
+        true
+    }
+
+    /// The first of an answer; false where its end is not to be known.
+    fn begin_answer(&mut self, said: &Said<'_>) -> bool {
+        let begin = said.sequence;
+        let start = said.data.get(..ANSWER_HEAD_MAX).unwrap_or(said.data);
+        let Some(head) = Head::read(start).filter(|head| !head.closes) else { return false };
+        let Some(status) = start.strip_prefix(b"HTTP/1.1").and_then(|rest| rest.first_chunk::<4>()) else {
+            return false;
+        };
+        // Provisional ones are not the answer.
+        if !(b" 200"..=b" 599").contains(&status) {
+            return false;
+        }
+        let mut end = begin.wrapping_add(head.len as u32);
+        self.chunked = false;
+        // These have no body, whatever they say (RFC 9112, section 6.3).
+        if !matches!(status, b" 204" | b" 304") {
+            if head.lengths + head.codings != 1 {
+                return false;
+            }
+            if head.codings == 1 {
+                self.chunked = true;
+                self.tail = 0;
+                self.answered = Turn { begin, end: begin };
+                self.add_chunks(said);
+                return true;
+            }
+            end = end.wrapping_add(head.length as u32);
+        }
+        self.answered = Turn { begin, end };
+        is_up_to(said.end(), end)
+    }
+
+    /// More of an answer in chunks; it may be the end.
+    fn add_chunks(&mut self, said: &Said<'_>) {
+        let last = said.data.len().saturating_sub(TAIL_LEN);
+        let tail = said.data.iter().skip(last).fold(self.tail, |tail, byte| tail << 8 | u64::from(*byte));
+        self.tail = tail;
+        self.sent = said.end();
+        if self.tail.to_be_bytes().ends_with(LAST_CHUNK) {
+            self.answered = Turn { end: said.end(), ..self.answered };
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What is looked at of a segment that leaves a server: servers answer clients directly, so only here can it be seen.
+//! `outgoing` in `bpf/server.bpf.c` is its copy in C.
+//!
+//! What clients send back must fit into the tunnel, so servers offer no longer segments (RFC 9293, section 3.7.1). Where it
+//! matters whether answers are whole, they are followed. And where connections are handed off, a segment may overtake its
+//! connection's first, or still be on its way here when the connection has moved to another host: the stack knows nothing of
+//! it, and answers by a reset (RFC 9293, section 3.10.7.1), which has no acknowledgment. That waits until the segment has come
+//! again.
+
+use core::net::SocketAddr;
+
+use super::exchange::{Exchange, Said};
+use super::segment::{Segment, TCP_LEN};
+use super::{Offer, Reason, Tables};
+use crate::checksum::Change;
+use crate::cookie::Ends;
+use crate::farm::Protocol;
+use crate::parse::tcp_option as option;
+use crate::tables::VipKey;
+use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG};
+
+/// Bytes of the MSS option (RFC 9293, section 3.2).
+const OPTION_MSS_LEN: usize = 4;
+
+/// A segment from one of this host's services.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaving<'a> {
+    /// Between whom.
+    pub ends: Ends,
+    /// What it says.
+    pub said: Said<'a>,
+    flags: u8,
+    offer: Offer,
+    /// Where the options begin in the frame, in bytes, and where they end.
+    options: (usize, usize),
+}
+
+impl<'a> Leaving<'a> {
+    /// `None` of every other frame, and of segments of no interest, as most are.
+    pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Leaving<'a>> {
+        let segment = Segment::read(frame)?;
+        let (address, port) = (segment.src.ip(), segment.src.port());
+        let offer = *tables.services.get(&VipKey { address, port, protocol: Protocol::Tcp })?;
+        Some(Leaving {
+            ends: Ends { client: segment.dst, service: SocketAddr::new(address, port) },
+            said: Said {
+                sequence: segment.tcp.seq.get(),
+                acknowledgment: segment.tcp.ack.get(),
+                urgent: segment.tcp.flags & TCP_URG != 0,
+                // Of segments that are yet to be cut IP doesn't say how long they are.
+                data: frame.get(segment.l4_end..).unwrap_or_default(),
+            },
+            flags: segment.tcp.flags,
+            offer,
+            options: (segment.l4 + TCP_LEN, segment.l4_end),
+        })
+    }
+
+    /// Whether it is to be held until what it answers has come again: `is_strange` says whether that has, and is asked of
+    /// the stack's own resets alone. What a director sends on, or by itself, is none (`is_own`).
+    pub fn is_held(&self, is_own: bool, is_strange: impl FnOnce() -> bool) -> bool {
+        let is_reset = self.flags & (TCP_RST | TCP_ACK) == TCP_RST;
+        is_reset && self.offer.listener.is_some() && is_own && !is_strange()
+    }
+
+    /// What is known of whose turn it is on the connection, after this segment.
+    pub fn follow(&self, known: Option<Exchange>) -> Option<Exchange> {
+        let says = !self.said.data.is_empty() || self.flags & (TCP_FIN | TCP_RST) != 0;
+        known.map(|mut exchange| {
+            if self.offer.turns && self.flags & TCP_SYN == 0 && says {
+                exchange.answer(&self.said, self.flags & (TCP_FIN | TCP_RST) != 0);
+            }
+            exchange
+        })
+    }
+
+    /// Has the frame, this segment's, offer segments no longer than those that the service takes.
+    pub fn clamp(&self, frame: &mut [u8]) -> Option<Reason> {
+        let most = self.offer.mss.filter(|_| self.flags & TCP_SYN != 0)?;
+        let (mut at, end) = (self.options.0, self.options.1.min(frame.len()));
+        // One that is too short for an MSS option isn't one.
+        while let Some(&[kind, len, high, low]) = frame.get(at..end)?.first_chunk::<OPTION_MSS_LEN>() {
+            match kind {
+                option::END => return None,
+                option::NOTHING => at += 1,
+                option::MSS => {
+                    let is_more = u16::from_be_bytes([high, low]) > most;
+                    let is_one = usize::from(len) == OPTION_MSS_LEN;
+                    return (is_one && is_more && self.lower(frame, at, most)).then_some(Reason::Clamped);
+                }
+                _ if len < 2 => return None,
+                _ => at += usize::from(len),
+            }
+        }
+        None
+    }
+
+    /// Writes the size into the option at `at`. The sum is of words counted from the TCP header's beginning.
+    fn lower(&self, frame: &mut [u8], at: usize, most: u16) -> bool {
+        let l4 = self.options.0 - TCP_LEN;
+        let as_summed = |size: u16| if (at - l4) % 2 == 1 { size.swap_bytes() } else { size }.to_be_bytes();
+        let half = |place: usize| frame.get(place..place + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
+        let (Some(sum), Some(was)) = (half(l4 + 16), half(at + 2)) else { return false };
+        let sum = Change::of(&as_summed(was), &as_summed(most)).applied(sum);
+        frame[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
+        frame[at + 2..at + 4].copy_from_slice(&most.to_be_bytes());
+        true
+    }
+}

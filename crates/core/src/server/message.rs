@@ -1,0 +1,133 @@
+//! The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. `bpf/message.h` is its copy in C.
+
+/// The longest body that is counted on, in bytes: with its head less than half of all sequence numbers.
+const LENGTH_MAX: u64 = 0x7fff_0000;
+
+/// A head that is whole, and has nothing unusual in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Its length, in bytes, with the line that ends it.
+    pub len: usize,
+    /// How many fields say the body's length.
+    pub lengths: u32,
+    /// How many fields say how the body is encoded, which is in chunks.
+    pub codings: u32,
+    /// The body's length as the last of those fields says it, in bytes.
+    pub length: u64,
+    /// Whether no other message follows.
+    pub closes: bool,
+}
+
+impl Head {
+    /// Reads the head that `bytes` begin with; nothing if it has no end there, or anything in it is unusual.
+    pub fn read(bytes: &[u8]) -> Option<Head> {
+        let (mut head, mut rest, mut is_first) = (Head::default(), bytes, true);
+        loop {
+            let end = rest.iter().position(|byte| *byte == b'\n')?;
+            let (line, behind) = rest.split_at_checked(end + 1)?;
+            // RFC 9112, section 2.2: some take a line feed alone for an end, and others don't.
+            let line = line.strip_suffix(b"\r\n")?;
+            // Nor is it known what they make of other control characters (RFC 9110, section 5.5).
+            if line.iter().any(|byte| *byte < b' ' && *byte != b'\t') {
+                return None;
+            }
+            rest = behind;
+            if line.is_empty() {
+                head.len = bytes.len() - rest.len();
+                return Some(head);
+            }
+            if !is_first {
+                head.add_field(line)?;
+            }
+            is_first = false;
+        }
+    }
+
+    fn add_field(&mut self, line: &[u8]) -> Option<()> {
+        // RFC 9112, section 5.2: the line before goes on.
+        if line.starts_with(b" ") || line.starts_with(b"\t") {
+            return None;
+        }
+        let named = |name: &[u8]| {
+            let (start, value) = line.split_at_checked(name.len())?;
+            start.eq_ignore_ascii_case(name).then_some(value)
+        };
+        if let Some(value) = named(b"content-length:") {
+            self.length = length(value)?;
+            self.lengths += 1;
+        } else if let Some(value) = named(b"transfer-encoding:") {
+            let value = value.strip_prefix(b" ").unwrap_or(value);
+            self.codings += u32::from(value.eq_ignore_ascii_case(b"chunked"));
+            value.eq_ignore_ascii_case(b"chunked").then_some(())?;
+        } else if let Some(value) = named(b"connection:") {
+            self.closes |= value.windows(5).any(|part| part.eq_ignore_ascii_case(b"close"));
+        }
+        Some(())
+    }
+}
+
+/// Digits, and only blanks before them.
+fn length(value: &[u8]) -> Option<u64> {
+    let digits = value.trim_ascii_start();
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |length, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        Some(length * 10 + digit).filter(|length| *length <= LENGTH_MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(head: &str) -> Option<Head> {
+        Head::read(head.as_bytes())
+    }
+
+    #[test]
+    fn what_a_head_says_of_its_body() {
+        let head = |lengths, codings, length, closes| Head { len: 0, lengths, codings, length, closes };
+        for (text, says) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", head(0, 0, 0, false)),
+            ("HTTP/1.1 200 OK\r\ncontent-LENGTH: \t 007\r\n\r\n", head(1, 0, 7, false)),
+            ("HTTP/1.1 200 OK\r\nContent-Length:5\r\nContent-Length:6\r\n\r\n", head(2, 0, 6, false)),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding:Chunked\r\n\r\n", head(0, 1, 0, false)),
+            ("HTTP/1.1 200 OK\r\nX-Content-Length: 5\r\nContent-Lengthy: 6\r\n\r\n", head(0, 0, 0, false)),
+            ("x\r\nConnection: x, Close\r\n\r\n", head(0, 0, 0, true)),
+            (" \r\nConnections: close\r\n\r\n", head(0, 0, 0, false)),
+        ] {
+            assert_eq!(read(&[text, "body"].concat()), Some(Head { len: text.len(), ..says }), "{text:?}");
+            assert!((0..text.len()).all(|len| read(&text[..len]).is_none()), "{text:?} has an end");
+        }
+        let most = |length: u64| std::format!("x\r\nContent-Length: {length}\r\n\r\n");
+        assert!(read(&most(LENGTH_MAX)).is_some() && read(&most(LENGTH_MAX + 1)).is_none());
+    }
+
+    #[test]
+    fn what_is_unusual_is_not_gone_by() {
+        for text in [
+            "x\r\nContent-Length: 5\n\r\n",
+            "x\n\r\n\r\n",
+            "x\r\nContent-Length:\r\n\r\n",
+            "x\r\nContent-Length: 5 \r\n\r\n",
+            "x\r\nContent-Length: +5\r\n\r\n",
+            "x\r\nContent-Length: 5, 5\r\n\r\n",
+            "x\r\nContent-Length: 184467440737095516150\r\n\r\n",
+            "x\r\nTransfer-Encoding:  chunked\r\n\r\n",
+            "x\r\nTransfer-Encoding: chunked \r\n\r\n",
+            "x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            "x\r\nTransfer-Encoding:\r\n\r\n",
+            "x\r\nA: b\r\n c\r\n\r\n",
+            "x\r\n\tc\r\n\r\n",
+            // Control characters, of which lower case would make others.
+            "x\r\nContent\rLength: 5\r\n\r\n",
+            "x\r\nContent-Length: 5\r6\r\n\r\n",
+            "x\r\nContent-Length\x1a 5\r\n\r\n",
+            "x\r\nA: \0\r\n\r\n",
+        ] {
+            assert_eq!(read(text), None, "{text:?}");
+        }
+    }
+}

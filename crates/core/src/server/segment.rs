@@ -1,0 +1,68 @@
+//! A TCP segment in an IP packet without options, extension headers or fragments: what stacks of today send and nothing
+//! else, as far as a server's programs look at it.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use zerocopy::FromBytes;
+
+use crate::wire::{
+    ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Ipv4,
+    Ipv6, Mac, Tcp, protocol,
+};
+
+/// Bytes of a TCP header without options.
+pub(super) const TCP_LEN: usize = 20;
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+
+pub(super) struct Segment<'a> {
+    /// The frame's source.
+    pub from: Mac,
+    pub src: SocketAddr,
+    pub dst: SocketAddr,
+    pub tcp: &'a Tcp,
+    /// Where the TCP header begins in the frame, in bytes.
+    pub l4: usize,
+    /// Where it ends.
+    pub l4_end: usize,
+    /// Where the IP packet ends, as its header says.
+    pub end: usize,
+}
+
+impl<'a> Segment<'a> {
+    /// The header is there as far as its fields go; options and data need not be.
+    pub(super) fn read(frame: &'a [u8]) -> Option<Segment<'a>> {
+        let (ethernet, packet) = Ethernet::ref_from_prefix(frame).ok()?;
+        let (src, dst, l4, end): (IpAddr, IpAddr, usize, usize) = match ethernet.ethertype.get() {
+            ETHERTYPE_IPV4 => {
+                let (ip, _) = Ipv4::ref_from_prefix(packet).ok()?;
+                let is_fragment = ip.fragment.get() & (IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) != 0;
+                if ip.version_ihl != 0x45 || ip.protocol != protocol::TCP || is_fragment {
+                    return None;
+                }
+                let [src, dst] = [ip.src, ip.dst].map(|address| Ipv4Addr::from_bits(address.get()).into());
+                (src, dst, IPV4_LEN, ip.total_len.get().into())
+            }
+            ETHERTYPE_IPV6 => {
+                let (ip, _) = Ipv6::ref_from_prefix(packet).ok()?;
+                if ip.version_class_flow.get() >> 28 != 6 || ip.next_header != protocol::TCP {
+                    return None;
+                }
+                let [src, dst] = [ip.src, ip.dst].map(|address| Ipv6Addr::from(address).into());
+                (src, dst, IPV6_LEN, IPV6_LEN + usize::from(ip.payload_len.get()))
+            }
+            _ => return None,
+        };
+        let (tcp, _) = Tcp::ref_from_prefix(packet.get(l4..)?).ok()?;
+        let header_len = usize::from(tcp.data_offset >> 4) * 4;
+        (header_len >= TCP_LEN).then_some(Segment {
+            from: ethernet.src,
+            src: SocketAddr::new(src, tcp.src_port.get()),
+            dst: SocketAddr::new(dst, tcp.dst_port.get()),
+            tcp,
+            l4: ETHERNET_LEN + l4,
+            l4_end: ETHERNET_LEN + l4 + header_len,
+            end: ETHERNET_LEN + end,
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Segments that reach a server and leave it, for the corpus and for fuzzing.
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+use std::net::{IpAddr, SocketAddr};
+
+use evener_core::checksum;
+use evener_core::cookie::{Ends, Keys};
+use evener_core::farm::Protocol;
+use evener_core::parse::Glance;
+use evener_core::server::{Arrived, Expectation, Fate, Host, Leaving, Offer, Old, Socket, Tables, Terms};
+use evener_core::sessions::Seed;
+use evener_core::tables::VipKey;
+use evener_core::wire::TCP_RST;
+
+/// A host that has, by the client's port, every kind of socket.
+struct World;
+
+const OLD: Old = Old { next: 5_000, timestamp: 9 };
+
+impl Host for World {
+    fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket {
+        match client.port() % 6 {
+            _ if own.port() == 8_080 => Socket::Listener,
+            0 => Socket::None,
+            1 => Socket::Opening,
+            2 => Socket::TimeWait(OLD),
+            3 => Socket::Connection { first: u32::MAX - 9, written: 9, old: OLD },
+            _ => Socket::Listener,
+        }
+    }
+
+    fn expected(&self, ends: &Ends) -> Option<Expectation> {
+        let terms = Terms { mss: 1_400, window_scales: Some((7, 7)), sack: true, timestamps: true };
+        let is_one = ends.client.port() > 50_000;
+        is_one.then_some(Expectation { sequence: 6_000, acknowledgment: 7_000, terms })
+    }
+}
+
+fn tables() -> Tables {
+    let addresses: [IpAddr; 2] = [[198, 51, 100, 10].into(), "2001:db8:7::a".parse().unwrap()];
+    let keys =
+        |(port, offer)| addresses.map(|address| (VipKey { address, port, protocol: Protocol::Tcp }, offer));
+    let own = Offer { mss: Some(1_400), listener: Some(80), ear: Some(8_080), turns: true };
+    let other = Offer { listener: Some(8_080), ear: None, ..own };
+    Tables { services: [(80, own), (81, other)].into_iter().flat_map(keys).collect(), ..Tables::default() }
+}
+
+/// What became of a frame, in words.
+pub fn meet_and_check(frame: &[u8]) -> String {
+    if let Some(leaving) = Leaving::read(&tables(), frame) {
+        let mut after = frame.to_vec();
+        let clamped = leaving.clamp(&mut after);
+        let changed = frame.iter().zip(&after).filter(|(before, after)| before != after).count();
+        assert!(changed <= 4 && after.len() == frame.len() && (clamped.is_some() || changed == 0));
+        let held = leaving.is_held(true, || false);
+        assert!(!leaving.is_held(true, || true) && !leaving.is_held(false, || false));
+        return format!("leaves, {clamped:?}, {held}");
+    }
+    let Some(arrived) = Arrived::read(&tables(), frame) else { return "none".into() };
+    let glance = Glance::of(frame).unwrap();
+    assert_eq!((glance.src, glance.dst), (arrived.ends.client, arrived.ends.service));
+    let keys = Keys::at(1_000_000, |epoch| Seed(epoch, !epoch));
+    let fate = arrived.fate(&keys, &World);
+    let Fate::Clears(reason, old) = fate else { return format!("{fate:?}") };
+    let mut after = frame.to_vec();
+    let reset = arrived.reset(&mut after, old);
+    let seen = Glance::of(reset).unwrap();
+    assert_eq!((seen.src, seen.dst, seen.tcp_flags), (glance.src, glance.dst, TCP_RST));
+    assert_eq!(usize::from(seen.len) + 14, reset.len());
+    let tcp = &reset[reset.len() - 20..];
+    let sum = checksum::pseudo_header(seen.src.ip(), seen.dst.ip(), seen.protocol, tcp.len());
+    assert_eq!(checksum::finish(checksum::add(sum, tcp)), 0, "its checksum is right");
+    format!("{reason:?}")
+}

@@ -1,0 +1,257 @@
+//! Segments that may become connections do so alike. A test run is not on its way in, so the kernel makes no connection of
+//! what it is given: what it is told of terms, `tests/accept` shows on a link.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use evener_core::arrival::ASKED;
+use evener_core::cookie::{Ends, Keys, Terms};
+use evener_core::server::{Arrived, Fate, Reason, Tables};
+use evener_dataplane::server::{Hook, handoff_support};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+
+use super::network::{
+    DEAD, ELSEWHERE, NOT_HANDED, PLAIN, Sockets, Tcp, WITH_EAR, WRITTEN, client, keys_of, service, set_up,
+    tables,
+};
+use super::{Counts, Programs};
+
+/// Who sends: somebody new, or one of those that [`Sockets`] has, or what looks like one.
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    New,
+    Connected,
+    Opening,
+    Waiting,
+    Announced,
+    Mapped,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Acknowledges {
+    /// A cookie that was made of these: mss, scale, how many epochs ago.
+    Cookie(u16, Option<u8>, u64),
+    /// What the connection has written, from so far on.
+    Written(i64),
+    Any(u32),
+}
+
+#[derive(Clone, Debug)]
+struct Plan {
+    v6: bool,
+    who: Who,
+    port: u16,
+    asked: bool,
+    flags: u8,
+    /// From what the client's connection expects next, where it has one.
+    sequence: i64,
+    acknowledges: Acknowledges,
+    options: Vec<u8>,
+    data: usize,
+    damage: Option<Damage>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    SetByte(usize, u8),
+    Truncate(usize),
+    Extend(usize),
+}
+
+fn options() -> impl Strategy<Value = Vec<u8>> {
+    let timestamps = |now: u32| [&[1, 1, 8, 10][..], &now.to_be_bytes(), &[0, 0, 0, 7]].concat();
+    let odd = prop::sample::select(vec![
+        vec![8u8, 10, 0, 0, 0, 9, 0, 0, 0, 7, 1, 0],
+        vec![1, 8, 9, 0, 0, 0, 9, 0, 0, 0, 0, 0],
+        vec![8, 9, 0, 0, 0, 9, 0, 0, 0, 8, 10, 0, 0, 0, 5, 0, 0, 0, 6, 0],
+        vec![8, 10, 0, 0, 0, 9, 0, 0, 0, 7, 8, 10, 0, 0, 0, 5, 0, 0, 0, 6],
+        vec![0, 8, 10, 0, 0, 0, 9, 0, 0, 0, 7, 0],
+        vec![99, 2, 99, 4, 0, 0, 8, 10, 0, 0, 0, 9, 0, 0, 0, 7],
+        vec![99, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 7],
+        vec![1, 1, 1, 99],
+        vec![5, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 10, 0, 0],
+    ]);
+    let padded = odd.prop_map(|mut options| {
+        options.resize(options.len().next_multiple_of(4), 0);
+        options
+    });
+    prop_oneof![4 => Just(vec![]), 3 => any::<u32>().prop_map(timestamps), 2 => padded]
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let who = prop_oneof![
+        6 => Just(Who::New), 4 => Just(Who::Connected), 1 => Just(Who::Opening), 4 => Just(Who::Waiting),
+        3 => Just(Who::Announced), 1 => Just(Who::Mapped),
+    ];
+    let ports = vec![PLAIN, PLAIN, PLAIN, PLAIN, ELSEWHERE, WITH_EAR, DEAD, NOT_HANDED, 85];
+    let flags = prop_oneof![
+        8 => Just(0x18u8), 3 => Just(0x10), 1 => Just(0x38), 1 => Just(0x11), 1 => Just(0x12), 1 => Just(0x14),
+        1 => any::<u8>(),
+    ];
+    let delta = || prop_oneof![4 => Just(0i64), 3 => -3i64..4, 1 => Just(1_000_000), 1 => Just(-1_000_000), 1 => Just(1 << 31)];
+    let cookie = (500u16..1500, prop::option::of(0u8..15), prop_oneof![4 => Just(0u64), 1 => 0u64..4]);
+    let written =
+        prop_oneof![-3i64..4, i64::from(WRITTEN) - 3..i64::from(WRITTEN) + 4, 0..i64::from(WRITTEN),];
+    let acknowledges = prop_oneof![
+        6 => cookie.prop_map(|(mss, scale, age)| Acknowledges::Cookie(mss, scale, age)),
+        4 => written.prop_map(Acknowledges::Written),
+        1 => any::<u32>().prop_map(Acknowledges::Any),
+    ];
+    let data = prop_oneof![8 => 1usize..60, 1 => Just(0usize), 1 => 1000usize..1400];
+    let damage = prop_oneof![
+        3 => (6usize..74, any::<u8>()).prop_map(|(at, to)| Damage::SetByte(at, to)),
+        1 => (54usize..90).prop_map(Damage::Truncate),
+        1 => (1usize..20).prop_map(Damage::Extend),
+    ];
+    let damage = prop_oneof![5 => Just(None), 2 => damage.prop_map(Some)];
+    let first = (any::<bool>(), who, prop::sample::select(ports), prop::bool::weighted(0.3), flags);
+    (first, delta(), acknowledges, options(), data, damage).prop_map(
+        |((v6, who, port, asked, flags), sequence, acknowledges, options, data, damage)| Plan {
+            v6,
+            who,
+            port,
+            asked,
+            flags,
+            sequence,
+            acknowledges,
+            options,
+            data,
+            damage,
+        },
+    )
+}
+
+impl Plan {
+    fn frame(&self, first_port: u16) -> Vec<u8> {
+        let by = match self.who {
+            Who::New => 9,
+            Who::Connected | Who::Mapped => 0,
+            Who::Opening => 1,
+            Who::Waiting => 2,
+            Who::Announced => 3,
+        };
+        let mut ends =
+            Ends { client: client(self.v6, first_port + by), service: service(self.v6, self.port) };
+        let local: [IpAddr; 2] = [[198, 51, 100, 7].into(), "2001:db8:7::7".parse().unwrap()];
+        match self.who {
+            Who::Waiting => ends.client.set_ip(local[usize::from(self.v6)]),
+            Who::Mapped => {
+                let mapped = |end: SocketAddr| match end.ip() {
+                    IpAddr::V4(address) => SocketAddr::new(address.to_ipv6_mapped().into(), end.port()),
+                    IpAddr::V6(_) => end,
+                };
+                ends = Ends { client: mapped(ends.client), service: mapped(ends.service) };
+            }
+            _ => {}
+        }
+        let sequence = 5_000u32.wrapping_add(self.sequence as u32);
+        let acknowledgment = match self.acknowledges {
+            Acknowledges::Cookie(mss, scale, age) => {
+                let terms = Terms::new(self.v6, Some(mss), scale);
+                let keys = keys_of(64 * age);
+                keys.make(&ends, sequence.wrapping_sub(1), terms).unwrap().wrapping_add(1)
+            }
+            Acknowledges::Written(by) => 90_000u32.wrapping_add(by as u32),
+            Acknowledges::Any(number) => number,
+        };
+        let data = vec![b'x'; self.data];
+        let tcp = Tcp { sequence, acknowledgment, flags: self.flags, options: &self.options, data: &data };
+        let mut frame = tcp.frame(&ends);
+        if self.asked {
+            frame[6..12].copy_from_slice(&ASKED.0);
+        }
+        match self.damage {
+            Some(Damage::SetByte(at, to)) => frame.iter_mut().skip(at).take(1).for_each(|byte| *byte = to),
+            Some(Damage::Truncate(len)) => frame.truncate(len),
+            Some(Damage::Extend(by)) => frame.resize(frame.len() + by, 0xaa),
+            None => {}
+        }
+        frame
+    }
+}
+
+/// What a fate is called, for seeing that each was met.
+fn name(fate: &Fate) -> String {
+    match fate {
+        Fate::Connection(_, port) => format!("connection at {port}"),
+        Fate::Clears(reason, _) => format!("{reason:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn meet(
+    tables: &Tables,
+    sockets: &Sockets,
+    keys: &Keys,
+    c: &Programs,
+    before: &[u8],
+    met: &mut BTreeMap<String, u64>,
+) -> TestCaseResult {
+    let Some(ran) = c.run(Hook::Accept, before)? else { return Ok(()) };
+    let arrived = Arrived::read(tables, before);
+    let fate = arrived.map(|arrived| arrived.fate(keys, sockets));
+    let mut after = before.to_vec();
+    let mut expected = before;
+    let mut counts = Counts::new();
+    match (arrived, fate) {
+        (Some(arrived), Some(Fate::Clears(reason, old))) => {
+            expected = arrived.reset(&mut after, old);
+            counts.insert(reason, 1);
+        }
+        // The kernel's answer to what isn't on its way in.
+        (_, Some(Fate::Connection(..))) => drop(counts.insert(Reason::Refused, 1)),
+        (_, Some(Fate::Nothing(reason))) => drop(counts.insert(reason, 1)),
+        _ => {}
+    }
+    prop_assert_eq!(&ran.counted, &counts, "{:?} {:?}: {:02x?}", fate, arrived, before);
+    prop_assert!(ran.goes_on, "{fate:?}");
+    prop_assert!(ran.frame == expected, "{fate:?}\ncore {expected:02x?}\nC    {:02x?}", ran.frame);
+    *met.entry(fate.map_or_else(|| "none".to_owned(), |fate| name(&fate))).or_default() += 1;
+    Ok(())
+}
+
+#[test]
+fn segments_become_connections_alike() {
+    let tables = tables(None);
+    if let Err(missing) = handoff_support() {
+        println!("skipped: {missing}");
+        return;
+    }
+    if nix::unistd::geteuid().is_root() {
+        set_up();
+    }
+    let Some(c) = Programs::start(&tables) else { return };
+    let keys = keys_of(0);
+    c.server.set_cookie_keys(&keys.keys).unwrap();
+    let met = RefCell::new(BTreeMap::new());
+    for round in 0..8 {
+        // What waits for its end does so for a minute, and none of these rounds is as long.
+        let first_port = 20_000 + 100 * round;
+        let sockets = Sockets::open(first_port);
+        let connections = c.server.connections().unwrap();
+        sockets.announced().for_each(|saved| connections.expect(&saved).unwrap());
+        let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
+        let outcome = TestRunner::new(config).run(&plan(), |plan| {
+            meet(&tables, &sockets, &keys, &c, &plan.frame(first_port), &mut met.borrow_mut())
+        });
+        outcome.unwrap_or_else(|error| panic!("{error}"));
+    }
+    let met = met.into_inner();
+    let wanted = [
+        "none",
+        "Known",
+        "Straggler",
+        "connection at 80",
+        "connection at 8081",
+        "connection at 82",
+        "connection at 8082",
+        "Nothing(NoListener)",
+        "Nothing(BadCookie)",
+        "TimeWaitCleared",
+        "StaleCleared",
+    ];
+    let missing: Vec<_> = wanted.iter().filter(|name| !met.contains_key(**name)).collect();
+    assert!(missing.is_empty(), "never met {missing:?}: {met:?}");
+}
