@@ -8,6 +8,7 @@ pub mod events;
 pub mod link;
 mod moves;
 pub mod packet;
+pub mod refusals;
 pub mod repair;
 mod routes;
 pub mod server;
@@ -21,7 +22,7 @@ use std::io;
 use std::sync::Arc;
 
 use evener_core::decide::{Memory, Reason};
-use evener_core::tables::{Delta, Tables};
+use evener_core::tables::Tables;
 
 use events::{Events, Watch};
 
@@ -33,16 +34,18 @@ pub trait Engine: Send {
     /// One line for people: how it is attached, and where.
     fn describe(&self) -> String;
 
-    /// What an earlier daemon left and this engine carries on with, before anything is applied: its VIPs,
-    /// servers and interfaces, and the kernel engine's rings. The first delta begins there.
+    /// What an earlier daemon left and this engine carries on with, until something else is applied: its VIPs,
+    /// servers and interfaces, and the kernel engine's rings.
     fn running(&self) -> Option<&Tables>;
 
-    /// Carries out a change of the tables. `tables` is the whole of what `delta` leads to. Traffic flows
-    /// meanwhile; each packet sees each VIP either before or after its change.
+    /// What is in force, by which packets are decided.
+    fn tables(&self) -> &Arc<Tables>;
+
+    /// Puts other tables in force. Traffic flows meanwhile; each packet sees each VIP either before or after its change.
     ///
     /// # Errors
-    /// When the kernel refuses. What was carried out until then stands; applying again is safe.
-    fn apply(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError>;
+    /// When the kernel refuses. What was in force is so still, with all its sessions; [`Engine::tables`] says what that is.
+    fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError>;
 
     /// The sessions, ring cursors and hash key that packets meet.
     fn memory(&self) -> Memory<'_>;

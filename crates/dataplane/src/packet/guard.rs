@@ -22,9 +22,9 @@ use crate::EngineError;
 /// How the host's stack is kept out.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
-    /// The rules in force; `None` while there are none of this process.
-    rules: Option<String>,
-    /// For people.
+    /// The rules that were last asked for, and the numbers of their interfaces: one that comes back under its name has
+    /// lost its hook.
+    asked: Option<(Vec<u32>, String)>,
     state: State,
 }
 
@@ -32,40 +32,60 @@ pub(super) struct Guard {
 enum State {
     #[default]
     None,
+    /// Those of an earlier daemon, perhaps.
+    Inherited,
     Rules,
     Silent,
 }
 
 impl Guard {
+    /// No rules yet, but for what an earlier daemon may have left.
+    pub(super) fn after(earlier: bool) -> Guard {
+        Guard { asked: None, state: if earlier { State::Inherited } else { State::None } }
+    }
+
     /// Keeps the stack from the packets of these tables, in the place of what an earlier call or a killed
     /// daemon set up.
+    ///
+    /// # Errors
+    /// When nft refuses and the stack would interfere. Rules that are in force stay so.
     pub(super) fn apply(&mut self, tables: &Tables) -> Result<(), EngineError> {
         let interfaces = names(tables)?;
-        let rules = rules(tables, &interfaces, &local_addresses());
-        if self.rules.as_ref() == Some(&rules) {
+        let devices = with_vlans(&interfaces, &vlans());
+        let asked =
+            (tables.interfaces.keys().copied().collect(), rules(tables, &devices, &local_addresses()));
+        if self.asked.as_ref() == Some(&asked) {
             return Ok(());
         }
-        self.state = match nft(&rules) {
-            Ok(()) => State::Rules,
-            Err(error) => {
+        match (nft(&asked.1), self.state) {
+            (Ok(()), _) => self.state = State::Rules,
+            // They are made for what is in force, and can't be taken back either: so nothing else comes into force.
+            (Err(error), State::Rules) => {
+                return Err(EngineError::system("changing the guard", "CAP_NET_ADMIN", error));
+            }
+            (Err(error), state) => {
                 stays_silent(tables, &interfaces, &error)?;
                 tracing::info!(%error, "no guard set up: this host's stack ignores the services' packets anyway");
-                State::Silent
+                if state == State::None {
+                    self.state = State::Silent;
+                }
             }
-        };
-        self.rules = Some(rules);
+        }
+        self.asked = Some(asked);
         Ok(())
     }
 
     /// Takes the rules back.
     pub(super) fn remove(&mut self) -> Result<(), EngineError> {
-        if self.state == State::Rules {
-            nft(REMOVE).map_err(|error| {
-                EngineError::system("removing the guard with nft", "CAP_NET_ADMIN", error)
-            })?;
+        match std::mem::take(self).state {
+            State::Rules => nft(REMOVE)
+                .map_err(|error| EngineError::system("removing the guard", "CAP_NET_ADMIN", error)),
+            State::Inherited => {
+                remove_stale();
+                Ok(())
+            }
+            State::None | State::Silent => Ok(()),
         }
-        *self = Guard::default();
-        Ok(())
     }
 
     /// For people.
@@ -73,7 +93,7 @@ impl Guard {
         match self.state {
             State::None => "no guard yet",
             State::Rules => "guarded by nftables",
-            State::Silent => "no guard needed",
+            State::Inherited | State::Silent => "no guard needed",
         }
     }
 }
@@ -99,6 +119,37 @@ fn names(tables: &Tables) -> Result<Vec<String>, EngineError> {
         }
     };
     tables.interfaces.keys().map(name).collect()
+}
+
+/// The interfaces, and those of their VLANs that this host has. The hook of an interface is passed by tagged frames too, with
+/// the outer tag set aside; what stands behind an inner one it doesn't see, but the hook of the VLAN's own interface does.
+fn with_vlans(interfaces: &[String], vlans: &str) -> Vec<String> {
+    let mut devices = interfaces.to_vec();
+    let below = |line: &str| -> Option<(String, String)> {
+        let mut words = line.split('|').map(str::trim);
+        Some((words.next()?.to_owned(), words.nth(1)?.to_owned()))
+    };
+    let mut above: Vec<(String, String)> = vlans.lines().skip(2).filter_map(below).collect();
+    // A VLAN may be one of a VLAN's.
+    loop {
+        let (more, rest) = above.into_iter().partition::<Vec<_>, _>(|(_, below)| devices.contains(below));
+        if more.is_empty() {
+            return devices;
+        }
+        for (name, _) in more {
+            if !devices.contains(&name) && !name.contains('"') {
+                devices.push(name);
+            }
+        }
+        above = rest;
+    }
+}
+
+/// The VLANs of this network namespace, as the kernel lists them (net/8021q/vlanproc.c): two lines of titles, then
+/// `NAME | ID | DEVICE BELOW`.
+fn vlans() -> String {
+    // Without any there is no such file.
+    fs::read_to_string("/proc/thread-self/net/vlan/config").unwrap_or_default()
 }
 
 /// What nft is to carry out, in one transaction. Each IP version has its chain of sets and rules.
@@ -307,5 +358,23 @@ fn forwards(version: &str, interface: &str) -> bool {
     match setting {
         Ok(value) => value.trim() != "0",
         Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vlans_of_an_interface_are_guarded_with_it() {
+        let vlans = "VLAN Dev name\t | VLAN ID\n\
+                     Name-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
+                     eth0.5.6       | 6  | eth0.5\n\
+                     eth0.5         | 5  | eth0\n\
+                     eth1.5         | 5  | eth1\n\
+                     web            | 7  | eth0\n";
+        let names = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+        assert_eq!(with_vlans(&names(&["eth0"]), vlans), names(&["eth0", "eth0.5", "web", "eth0.5.6"]));
+        assert_eq!(with_vlans(&names(&["eth0"]), ""), names(&["eth0"]));
     }
 }

@@ -28,7 +28,7 @@ use arc_swap::ArcSwap;
 use evener_core::decide::Memory;
 use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::sessions::Seed;
-use evener_core::tables::{Delta, SERVER_SLOTS, Tables};
+use evener_core::tables::{SERVER_SLOTS, Tables};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use crate::events::{Events, Watch};
@@ -70,6 +70,7 @@ pub struct PacketEngine {
     workers: BTreeMap<u32, Workers>,
     guard: Guard,
     threads: usize,
+    tables: Arc<Tables>,
     running: Option<Tables>,
     /// Until somebody asks for it.
     told: Option<Told>,
@@ -113,24 +114,22 @@ impl PacketEngine {
         Ok(PacketEngine {
             common,
             workers: BTreeMap::new(),
-            guard: Guard::default(),
+            guard: Guard::after(running.is_some()),
             threads: options.threads.max(1),
+            tables: Arc::new(running.clone().unwrap_or_default()),
             running,
             told: Some(told),
         })
     }
 
-    /// Takes frames from exactly the interfaces of `tables`.
-    fn attach(&mut self, tables: &Tables) -> Result<(), EngineError> {
-        self.workers.retain(|ifindex, _| tables.interfaces.contains_key(ifindex));
-        for ifindex in tables.interfaces.keys() {
-            if !self.workers.contains_key(ifindex) {
-                let workers = Workers::start(&self.common, *ifindex, self.threads)
-                    .map_err(|error| attach_error(*ifindex, error))?;
-                self.workers.insert(*ifindex, workers);
-            }
-        }
-        Ok(())
+    /// Threads for the interfaces that have none yet. Those that the tables in force don't name have their frames passed.
+    fn workers_for(&self, tables: &Tables) -> Result<BTreeMap<u32, Workers>, EngineError> {
+        let new = tables.interfaces.keys().filter(|ifindex| !self.workers.contains_key(ifindex));
+        new.map(|ifindex| {
+            let workers = Workers::start(&self.common, *ifindex, self.threads);
+            Ok((*ifindex, workers.map_err(|error| attach_error(*ifindex, error))?))
+        })
+        .collect()
     }
 }
 
@@ -153,14 +152,21 @@ impl Engine for PacketEngine {
         crate::now_ticks()
     }
 
-    fn apply(&mut self, _delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
+    fn tables(&self) -> &Arc<Tables> {
+        &self.tables
+    }
+
+    fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError> {
         check(tables)?;
-        // First the guard: a packet that gets neither to the stack nor to a server is sent again, one that the
-        // stack resets is a lost connection.
+        let workers = self.workers_for(tables)?;
+        // The guard before the tables: a packet that gets neither to the stack nor to a server is sent again, one that
+        // the stack resets is a lost connection. It is the last that can be refused.
         self.guard.apply(tables)?;
         self.common.store.record(tables);
         self.common.tables.store(Arc::clone(tables));
-        self.attach(tables)?;
+        self.tables = Arc::clone(tables);
+        self.workers.extend(workers);
+        self.workers.retain(|ifindex, _| tables.interfaces.contains_key(ifindex));
         self.running = None;
         Ok(())
     }

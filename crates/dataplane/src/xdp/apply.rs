@@ -1,137 +1,237 @@
-//! The kernel's maps, kept in step with [`Tables`].
+//! The kernel's maps, kept in step with [`Tables`]: what may fail first, and beside what is in force; then a switch that
+//! can't fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
-use std::time::{Duration, Instant};
 
 use evener_core::tables::{Delta, Ring, ServerEntry, Tables};
 use evener_core::wire::Mac;
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::abi;
-use super::program::Program;
+use super::abi::{self, InForce};
+use super::program::{Program, refused};
+use super::routes::Current;
 use crate::EngineError;
 
-/// A packet in flight has left the old halves after this long; only then may they be written again.
-pub(super) const GRACE: Duration = Duration::from_millis(5);
+/// What stands ready beside what is in force.
+struct Staged {
+    /// The halves that the VIPs will name.
+    halves: BTreeMap<u16, u8>,
+    /// The routes that they will name.
+    routes: Current,
+    /// The words that switch, where VIPs or peers change.
+    vips: Option<u64>,
+    peers: Option<u64>,
+    /// Keys of hash maps that nothing will need.
+    gone: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Staged {
+    /// What a VIP of this service is to name.
+    fn in_force(&self, service: u16) -> InForce {
+        let halves = self.halves.iter().filter(|(_, half)| **half == 1);
+        let ring_halves = halves.fold(0, |bits, (ring, _)| bits | 1 << ring);
+        InForce { generation: self.routes.get(&service).map_or(0, |(generation, _)| *generation), ring_halves }
+    }
+}
+
+/// Entries of hash maps that were written, and what stood there before.
+type Written = Vec<(&'static str, Vec<u8>, Option<Vec<u8>>)>;
+
+/// An entry of a hash map as it is to be: a key, and a value or none.
+type Entry = (&'static str, Vec<u8>, Option<Vec<u8>>);
 
 impl Program {
-    /// What a data plane that was adopted is using.
-    pub(super) fn adopted(&mut self) -> Tables {
-        let load =
-            |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
-        let mut tables = Tables::default();
-        for (slot, place) in self.servers.chunks_exact(abi::SERVER_WORDS).enumerate() {
-            tables.servers.extend(abi::server_of(&load(place)).map(|server| (slot as u16, server)));
+    /// Makes the maps say what `tables` says. Rings, VIPs and routes are written beside those in force and come into
+    /// force all at once, after everything that can be refused: what is refused leaves what was in force as it was.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or the maps have no room.
+    pub(super) fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError> {
+        let delta = Delta::between(&self.tables, tables);
+        if delta.is_empty() && !self.is_stale {
+            return Ok(());
         }
-        for place in self.interfaces.chunks_exact(abi::INTERFACE_WORDS) {
-            tables.interfaces.extend(abi::interface_of(&load(place)));
-        }
-        let size = abi::VIP_PLACES * abi::VIP_WORDS;
-        let half = (self.commit[0].load(Relaxed) & 1) as usize;
-        let handoffs = &self.handoffs[half * abi::VIP_PLACES * abi::HANDOFF_WORDS..];
-        let (mut generations, mut ring_halves) = (BTreeSet::new(), 0);
-        for (place, beside) in self.vips[half * size..][..size]
-            .chunks_exact(abi::VIP_WORDS)
-            .zip(handoffs.chunks_exact(abi::HANDOFF_WORDS))
-        {
-            if let Some((key, mut vip, ring)) = abi::vip_of(&load(place)) {
-                if let Some((handoff, in_force)) = abi::handoff_of(&load(beside)) {
-                    vip.handoff = Some(handoff);
-                    generations.insert(in_force.generation);
-                    ring_halves = in_force.ring_halves;
+        let mut written = Written::new();
+        match self.stage(&delta, tables, &mut written) {
+            Ok(staged) => {
+                let gone = self.switch(&delta, tables, staged);
+                self.tidy(&delta, &gone);
+                Ok(())
+            }
+            Err(error) => {
+                if !delta.routes.is_empty() {
+                    self.generations.withdraw();
                 }
-                self.halves.insert(vip.service, ring);
-                tables.vips.insert(key, vip);
+                self.withdraw(written);
+                Err(error)
             }
         }
-        for (service, half) in &self.halves {
-            let at = (usize::from(*service) * 2 + usize::from(*half)) * abi::RING_WORDS;
-            let previous_at = usize::from(*service) * abi::PREVIOUS_WORDS;
-            // Numbers that are none of ours name nothing.
-            let words = self.rings.get(at..at + abi::RING_WORDS);
-            let previous = self.previous.get(previous_at..previous_at + abi::PREVIOUS_WORDS);
-            let ring = words.zip(previous).map(|(ring, before)| abi::ring_of(&load(ring), &load(before)));
-            tables.rings.extend(ring.map(|ring| (*service, Arc::new(ring))));
-        }
-        let endpoints = self.borrowed("endpoints");
-        for key in endpoints.keys() {
-            let value = endpoints.lookup(&key, MapFlags::ANY).ok().flatten();
-            tables
-                .endpoints
-                .extend(abi::endpoint_key_of(&key).zip(value.as_deref().and_then(abi::endpoint_of)));
-        }
-        // Rings that only routes name are written anew, to the halves that are not in force.
-        for ring in 0..abi::SERVICES_MAX as u16 {
-            self.halves.entry(ring).or_insert((ring_halves >> ring & 1) as u8);
-        }
-        self.adopt_routes(&generations);
-        tables.peers = self.adopted_peers();
-        let pools = (0u16..).zip(self.pools.iter().map(|word| word.load(Relaxed)));
-        tables.pools = pools.filter(|(_, rings)| *rings != 0).collect();
-        self.tables = Arc::new(tables.clone());
-        tables
     }
 
-    /// Makes the maps say what `tables` says. Rings and VIPs are written beside those in force and come into
-    /// force all at once.
-    pub(super) fn apply(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
-        if let Some(wait) = GRACE.checked_sub(self.committed.elapsed()) {
-            std::thread::sleep(wait);
+    /// Whether something is left in the maps that the tables don't need, or may be.
+    pub(super) fn is_stale(&self) -> bool {
+        self.is_stale
+    }
+
+    /// All that can fail. Packets meet nothing of it yet, but for single entries of hash maps that are noted in `written`.
+    fn stage(
+        &mut self,
+        delta: &Delta,
+        tables: &Arc<Tables>,
+        written: &mut Written,
+    ) -> Result<Staged, EngineError> {
+        check(tables)?;
+        if self.is_fresh {
+            // Packets may still be on their way by the halves that are written now.
+            self.grace.wait()?;
+            self.is_fresh = false;
         }
+        let mut staged = Staged {
+            halves: self.halves.clone(),
+            routes: self.stage_routes(delta)?,
+            vips: None,
+            peers: delta.peers.as_ref().map(|peers| self.write_peers(peers)).transpose()?,
+            gone: Vec::new(),
+        };
+        for (service, ring) in &delta.rings {
+            staged.halves.insert(*service, self.write_ring(*service, ring));
+        }
+        let same_routes = delta.routes.is_empty() && delta.routes_removed.is_empty();
+        if !(delta.rings.is_empty() && delta.vips.is_empty() && delta.vips_removed.is_empty() && same_routes)
+        {
+            staged.vips = Some(self.write_vips(tables, &staged)?);
+        }
+        for (map, key, value) in self.entries(delta, tables) {
+            match value {
+                Some(value) => self.put(map, key, &value, written)?,
+                None => staged.gone.push((map, key)),
+            }
+        }
+        Ok(staged)
+    }
+
+    /// The entries of hash maps that change; all of them, where it is not sure what stands there.
+    fn entries(&self, delta: &Delta, tables: &Tables) -> Vec<Entry> {
+        let addresses: BTreeSet<IpAddr> = match self.is_stale {
+            true => tables.vips.keys().chain(tables.endpoints.keys()).map(|key| key.address).collect(),
+            false => {
+                let vips = delta.vips.iter().map(|(key, _)| key).chain(&delta.vips_removed);
+                let endpoints = delta.endpoints.iter().map(|(key, _)| key).chain(&delta.endpoints_removed);
+                vips.chain(endpoints).map(|key| key.address).collect()
+            }
+        };
+        let flags = |at: IpAddr| abi::address(at, tables).map(Vec::from);
+        let mut entries: Vec<Entry> =
+            addresses.into_iter().map(|at| ("addresses", abi::address_key(at).into(), flags(at))).collect();
+        if self.is_stale {
+            let wanted = &tables.endpoints;
+            entries.extend(wanted.iter().map(|(key, behind)| {
+                ("endpoints", abi::endpoint_key(key).into(), Some(abi::endpoint(behind).into()))
+            }));
+            let wanted: BTreeSet<(&str, Vec<u8>)> =
+                entries.iter().map(|(map, key, _)| (*map, key.clone())).collect();
+            for map in ["addresses", "endpoints"] {
+                let held = self.borrowed(map).keys().filter(|key| !wanted.contains(&(map, key.clone())));
+                entries.extend(held.map(|key| (map, key, None)));
+            }
+            return entries;
+        }
+        entries.extend(delta.endpoints.iter().map(|(key, behind)| {
+            ("endpoints", abi::endpoint_key(key).into(), Some(abi::endpoint(behind).into()))
+        }));
+        let removed = delta.endpoints_removed.iter();
+        entries.extend(removed.map(|key| ("endpoints", abi::endpoint_key(key).into(), None)));
+        entries
+    }
+
+    /// Writes an entry, and notes what stood there.
+    fn put(
+        &self,
+        map: &'static str,
+        key: Vec<u8>,
+        value: &[u8],
+        written: &mut Written,
+    ) -> Result<(), EngineError> {
+        let was = self.borrowed(map).lookup(&key, MapFlags::ANY);
+        let was = was.map_err(|error| refused(format!("reading map {map}"), error))?;
+        if was.as_deref() != Some(value) {
+            self.update(map, &key, value)?;
+            written.push((map, key, was));
+        }
+        Ok(())
+    }
+
+    /// Takes back what was written for a change that does not come about.
+    fn withdraw(&mut self, written: Written) {
+        let back = written.into_iter().rev().try_for_each(|(map, key, was)| match was {
+            Some(was) => self.update(map, &key, &was),
+            None => self.delete(map, &key),
+        });
+        if let Err(error) = back {
+            tracing::warn!(%error, "what was begun can't be taken back: the next change goes on from what the kernel has");
+            let endpoints = self.held_endpoints();
+            Arc::make_mut(&mut self.tables).endpoints = endpoints;
+            self.is_stale = true;
+        }
+    }
+
+    /// Puts what stands ready in force: stores to memory, none of which can fail. Gives the keys that nothing needs now.
+    fn switch(
+        &mut self,
+        delta: &Delta,
+        tables: &Arc<Tables>,
+        staged: Staged,
+    ) -> Vec<(&'static str, Vec<u8>)> {
         for (ifindex, mac) in &delta.interfaces {
-            self.write_interface(*ifindex, *mac)?;
+            self.write_interface(*ifindex, *mac);
         }
-        let interfaces: BTreeMap<u32, Mac> = delta.interfaces.iter().copied().collect();
         for (slot, server) in &tables.servers {
             // A server's entry holds the MAC of its interface too.
             if delta.servers.iter().any(|(changed, _)| changed == slot)
-                || interfaces.contains_key(&server.ifindex)
+                || delta.interfaces.iter().any(|(changed, _)| *changed == server.ifindex)
             {
                 self.write_server(*slot, server, tables);
             }
         }
         for (service, ring) in &delta.rings {
-            self.write_ring(*service, ring)?;
-        }
-        if let Some(peers) = &delta.peers {
-            self.write_peers(peers)?;
+            self.write_previous(*service, ring);
         }
         if let Some(pools) = &delta.pools {
             for (slot, word) in (0u16..).zip(self.pools.iter()) {
                 word.store(pools.get(&slot).copied().unwrap_or_default(), Relaxed);
             }
         }
-        self.write_routes(delta)?;
-        let same_routes = delta.routes.is_empty() && delta.routes_removed.is_empty();
-        if !(delta.rings.is_empty() && delta.vips.is_empty() && delta.vips_removed.is_empty() && same_routes)
-        {
-            self.write_vips(tables)?;
-        }
-        self.forget_routes()?;
-        for (key, behind) in &delta.endpoints {
-            self.update("endpoints", &abi::endpoint_key(key), &abi::endpoint(behind))?;
-        }
-        let vips = delta.vips.iter().map(|(key, _)| key).chain(&delta.vips_removed);
-        let endpoints = delta.endpoints.iter().map(|(key, _)| key).chain(&delta.endpoints_removed);
-        for key in vips.chain(endpoints) {
-            self.write_address(key.address, tables)?;
+        for (place, word) in [(&self.peers_in[0], staged.peers), (&self.commit[0], staged.vips)] {
+            if let Some(word) = word {
+                place.store(word, Release);
+                self.is_fresh = true;
+            }
         }
         // Where the count says that there are none, none is looked for.
         self.answering[0].store(tables.endpoints.len() as u64, Release);
-        for key in &delta.endpoints_removed {
-            self.delete("endpoints", &abi::endpoint_key(key))?;
-        }
+        self.halves = staged.halves;
+        self.generations.switch(staged.routes);
+        self.tables = tables.clone();
+        staged.gone
+    }
+
+    /// Removes what nothing in force names. What stays for an error harms nobody, and the next change removes it.
+    fn tidy(&mut self, delta: &Delta, gone: &[(&'static str, Vec<u8>)]) {
         for slot in &delta.servers_removed {
             self.clear_server(*slot);
         }
         for ifindex in &delta.interfaces_removed {
             self.clear_interface(*ifindex);
         }
-        self.tables = tables.clone();
-        Ok(())
+        let tidied = gone.iter().try_for_each(|(map, key)| self.delete(map, key));
+        let tidied = tidied.and_then(|()| self.forget_routes());
+        self.is_stale = tidied.is_err();
+        if let Err(error) = tidied {
+            tracing::warn!(%error, "something that is needed no longer stays in the maps until the next change");
+        }
     }
 
     fn interface_words(&self, ifindex: u32) -> &[AtomicU64] {
@@ -139,22 +239,10 @@ impl Program {
         &self.interfaces[place * abi::INTERFACE_WORDS..][..abi::INTERFACE_WORDS]
     }
 
-    fn write_interface(&self, ifindex: u32, mac: Mac) -> Result<(), EngineError> {
-        let place = self.interface_words(ifindex);
-        let there = place[1].load(Relaxed) as u32;
-        if there != 0 && there != ifindex && self.tables.interfaces.contains_key(&there) {
-            return Err(EngineError::Interface {
-                interface: format!("number {ifindex}"),
-                why: format!(
-                    "its number and that of interface {there} are equal modulo {}",
-                    abi::INTERFACE_PLACES
-                ),
-            });
-        }
-        for (word, value) in place.iter().zip(abi::interface(ifindex, mac)) {
+    fn write_interface(&self, ifindex: u32, mac: Mac) {
+        for (word, value) in self.interface_words(ifindex).iter().zip(abi::interface(ifindex, mac)) {
             word.store(value, Release);
         }
-        Ok(())
     }
 
     fn clear_interface(&self, ifindex: u32) {
@@ -181,27 +269,27 @@ impl Program {
         }
     }
 
-    /// Writes the half that is not in force. The VIPs that name it come next. There is one memory of the table
-    /// before: for the instant between, what it names is as good a second chance as what it named.
-    fn write_ring(&mut self, service: u16, ring: &Ring) -> Result<(), EngineError> {
-        if usize::from(service) >= abi::SERVICES_MAX {
-            return Err(EngineError::Capacity(format!("the tables hold {} services", abi::SERVICES_MAX)));
-        }
+    /// Writes the half that is not in force; gives its number.
+    fn write_ring(&self, service: u16, ring: &Ring) -> u8 {
         let half = 1 - self.halves.get(&service).copied().unwrap_or(1);
         let at = (usize::from(service) * 2 + usize::from(half)) * abi::RING_WORDS;
         for (place, word) in self.rings[at..at + abi::RING_WORDS].iter().zip(abi::ring(ring)) {
             place.store(word, Release);
         }
+        half
+    }
+
+    /// There is one memory of the table before: for the instant until VIPs name the new ring, what it names is as good a
+    /// second chance as what it named.
+    fn write_previous(&self, service: u16, ring: &Ring) {
         let at = usize::from(service) * abi::PREVIOUS_WORDS;
         for (place, word) in self.previous[at..at + abi::PREVIOUS_WORDS].iter().zip(abi::previous(ring)) {
             place.store(word, Release);
         }
-        self.halves.insert(service, half);
-        Ok(())
     }
 
-    /// Writes all VIPs to the half that is not in force, each to a place of its own, and switches.
-    fn write_vips(&mut self, tables: &Tables) -> Result<(), EngineError> {
+    /// Writes all VIPs to the half that is not in force, each to a place of its own; gives the word that switches to it.
+    fn write_vips(&self, tables: &Tables, staged: &Staged) -> Result<u64, EngineError> {
         let keys: Vec<u64> = tables.vips.keys().map(abi::vip_bits).collect();
         let multiplier = separating::<{ abi::VIP_PLACES }>(&keys, self.commit[0].load(Relaxed))
             .ok_or_else(|| EngineError::Capacity(format!("no room for {} service addresses", keys.len())))?;
@@ -217,14 +305,14 @@ impl Program {
         }
         let mut by_id = [0u16; abi::VIP_IDS];
         for (key, vip) in &tables.vips {
-            let ring = self.halves.get(&vip.service).copied().unwrap_or_default();
+            let ring = staged.halves.get(&vip.service).copied().unwrap_or_default();
             let place = abi::place_of::<{ abi::VIP_PLACES }>(abi::vip_bits(key), multiplier);
             for (word, value) in places[place * abi::VIP_WORDS..].iter().zip(abi::vip(key, vip, ring)) {
                 word.store(value, Relaxed);
             }
             if let Some(handoff) = &vip.handoff {
-                let (in_force, routes) = self.in_force(vip.service, tables);
-                let words = abi::handoff(handoff, routes.as_deref(), in_force);
+                let routes = tables.routes.get(&vip.service);
+                let words = abi::handoff(handoff, routes.map(|routes| &**routes), staged.in_force(vip.service));
                 for (word, value) in handoffs[place * abi::HANDOFF_WORDS..].iter().zip(words) {
                     word.store(value, Relaxed);
                 }
@@ -238,23 +326,33 @@ impl Program {
         for (word, value) in ids.iter().zip(by_id) {
             word.store(value, Relaxed);
         }
-        self.commit[0].store((multiplier & !1) | half, Release);
-        self.committed = Instant::now();
-        Ok(())
-    }
-
-    fn write_address(&self, address: IpAddr, tables: &Tables) -> Result<(), EngineError> {
-        let key = abi::address_key(address);
-        match abi::address(address, tables) {
-            Some(flags) => self.update("addresses", &key, &flags),
-            None => self.delete("addresses", &key),
-        }
+        Ok((multiplier & !1) | half)
     }
 
     fn clear_server(&self, slot: u16) {
         let at = usize::from(slot) * abi::SERVER_WORDS;
         self.servers[at + abi::SERVER_FLAGS_WORD].store(0, Release);
     }
+}
+
+/// Whether the maps have room for these tables.
+fn check(tables: &Tables) -> Result<(), EngineError> {
+    if tables.rings.keys().any(|service| usize::from(*service) >= abi::SERVICES_MAX) {
+        return Err(EngineError::Capacity(format!("the tables hold {} services", abi::SERVICES_MAX)));
+    }
+    let mut places = BTreeMap::new();
+    for ifindex in tables.interfaces.keys() {
+        if let Some(there) = places.insert(*ifindex as usize % abi::INTERFACE_PLACES, ifindex) {
+            return Err(EngineError::Interface {
+                interface: format!("number {ifindex}"),
+                why: format!(
+                    "its number and that of interface {there} are equal modulo {}",
+                    abi::INTERFACE_PLACES
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// A multiplier that gives every key one of so many places of its own, looked for from `from` on.

@@ -102,8 +102,8 @@ impl Link {
         check(unsafe { sys::bpf_link_update(self.fd.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
     }
 
-    /// The interface it is attached to (0 when that is gone), and what kind of program it has.
-    pub(super) fn place(&self) -> io::Result<(u32, Hook)> {
+    /// Where it is attached, as the kernel says; `None` when that interface is gone.
+    pub(super) fn place(&self) -> io::Result<Option<(u32, Mode)>> {
         let mut info = sys::bpf_link_info::default();
         let mut len = size_of::<sys::bpf_link_info>() as u32;
         // SAFETY: `info` is as long as `len` says and lives through the call.
@@ -111,14 +111,32 @@ impl Link {
             sys::bpf_obj_get_info_by_fd(self.fd.as_raw_fd(), (&raw mut info).cast(), &raw mut len)
         })?;
         // SAFETY: both are fields of plain numbers, and the link's kind says which is in force.
-        unsafe {
+        let (ifindex, hook) = unsafe {
             match info.type_ {
-                sys::BPF_LINK_TYPE_XDP => Ok((info.__bindgen_anon_1.xdp.ifindex, Hook::Xdp)),
-                sys::BPF_LINK_TYPE_TCX => Ok((info.__bindgen_anon_1.tcx.ifindex, Hook::Tc)),
-                _ => Err(io::ErrorKind::InvalidData.into()),
+                sys::BPF_LINK_TYPE_XDP => (info.__bindgen_anon_1.xdp.ifindex, Hook::Xdp),
+                sys::BPF_LINK_TYPE_TCX => (info.__bindgen_anon_1.tcx.ifindex, Hook::Tc),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
             }
+        };
+        match (ifindex, hook) {
+            (0, _) => Ok(None),
+            (_, Hook::Tc) => Ok(Some((ifindex, Mode::Tc))),
+            (_, Hook::Xdp) => Ok(Some((ifindex, xdp_mode(ifindex)?))),
         }
     }
+}
+
+/// Which of XDP's modes the program on an interface runs in: its link doesn't say, the interface does (IFLA_XDP).
+fn xdp_mode(ifindex: u32) -> io::Result<Mode> {
+    let mut about = sys::bpf_xdp_query_opts {
+        sz: size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
+        ..Default::default()
+    };
+    // SAFETY: `about` begins with its own size and lives through the call.
+    check(unsafe { sys::bpf_xdp_query(ifindex as i32, 0, &raw mut about) })?;
+    // XDP_ATTACHED_SKB of linux/if_link.h.
+    const SKB: u8 = 2;
+    Ok(if about.attach_mode == SKB { Mode::Generic } else { Mode::Native })
 }
 
 fn owned(fd: i32) -> io::Result<Link> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use evener_core::farm::Protocol;
 use evener_core::sessions::Seed;
-use evener_core::tables::{Delta, Tables, VipKey};
+use evener_core::tables::{Tables, VipKey};
 use evener_core::wire::{TCP_ACK, TCP_SYN};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 
@@ -75,7 +75,7 @@ impl Bench {
         super::lift_memlock();
         let mut program =
             Program::load(Size { sessions_max, sessions6_max: 2, seed: SEED, ring_seed: None }, None)?;
-        program.apply(&Delta::between(&Tables::default(), tables), tables)?;
+        program.apply(tables)?;
         let wrappers = wrappers(&program, vip).map_err(|error| {
             EngineError::system(
                 "loading the measuring programs",

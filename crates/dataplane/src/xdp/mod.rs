@@ -5,10 +5,12 @@
 //! the next one adopts what runs and puts its own program in the place of the old, between two packets.
 
 pub(crate) mod abi;
+mod adopt;
 mod apply;
 mod attach;
 mod bench;
 mod events;
+mod grace;
 mod held;
 mod memory;
 mod peers;
@@ -23,7 +25,7 @@ use std::sync::Arc;
 
 use evener_core::decide::{Memory, Verdict};
 use evener_core::sessions::Seed;
-use evener_core::tables::{Delta, Tables};
+use evener_core::tables::Tables;
 use nix::net::if_::if_indextoname;
 
 use crate::events::{Events, Watch};
@@ -62,6 +64,8 @@ pub struct XdpEngine {
     held: Option<HeldFrames>,
     moves: Arc<Moves>,
     running: Option<Tables>,
+    /// Whether programs are attached where the tables say, and nothing is left of anything else.
+    is_settled: bool,
     /// Whether somebody reads what is told.
     is_read: bool,
 }
@@ -83,24 +87,26 @@ impl XdpEngine {
         let mut links = BTreeMap::new();
         let mut running = None;
         if let Some(dir) = adopt {
-            running = Some(program.adopted());
-            for pins::PinnedLink { ifindex, hook, path, link } in pins::links(dir) {
-                if ifindex == 0 {
+            running = Some(program.adopt());
+            let failed = |e| EngineError::system("adopting the attached programs", "CAP_SYS_ADMIN", e);
+            for pins::PinnedLink { place, path, link } in pins::links(dir).map_err(failed)? {
+                let Some((ifindex, mode)) = place else {
                     let _ = std::fs::remove_file(path);
                     continue;
-                }
-                link.update(program_for(&program, hook)?)
+                };
+                link.update(program_for(&program, mode.hook())?)
                     .map_err(|e| EngineError::system("upgrading the attached program", "CAP_NET_ADMIN", e))?;
-                // The kernel doesn't tell which of XDP's modes; the interface's own choice is the likely one.
-                let modes = options.mode.map_or_else(|| preferred(&name_of(ifindex)), |mode| vec![mode]);
-                let mode = modes.into_iter().find(|mode| mode.hook() == hook);
-                links.insert(ifindex, (link, mode.unwrap_or(Mode::Generic)));
+                links.insert(ifindex, (link, mode));
             }
         } else if let Some(dir) = &options.pins {
             let failed = |e| EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", e);
             pins::clear(dir).map_err(failed)?;
-            std::fs::create_dir_all(dir).map_err(failed)?;
-            program.pin_maps(dir)?;
+            let pinned =
+                std::fs::create_dir_all(dir).map_err(failed).and_then(|()| program.pin_maps(dir));
+            if let Err(error) = pinned {
+                let _ = pins::clear(dir);
+                return Err(error);
+            }
         }
         Ok(XdpEngine {
             program,
@@ -110,6 +116,7 @@ impl XdpEngine {
             held: None,
             moves: Arc::default(),
             running,
+            is_settled: false,
             is_read: false,
         })
     }
@@ -119,8 +126,13 @@ impl XdpEngine {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn load_tables(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
-        self.program.apply(delta, tables)
+    pub fn load_tables(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError> {
+        self.program.apply(tables)
+    }
+
+    /// What the kernel's side goes by, read from its maps, but for routes, which can't be read back. For tests.
+    pub fn read_back(&self) -> Tables {
+        self.program.read_back().0
     }
 
     /// Runs one frame through the program for `hook`, as if it had come in on the loopback interface (index 1).
@@ -133,42 +145,71 @@ impl XdpEngine {
         test_run::director(&self.program, hook, frame)
     }
 
+    /// Attaches to an interface, or to one that has a program already in a better way, if there is any. What the file asks
+    /// for by name it gets, or an error.
     fn attach(&mut self, ifindex: u32) -> Result<(), EngineError> {
         let name = name_of(ifindex);
         let modes = self.mode.map_or_else(|| preferred(&name), |mode| vec![mode]);
         let attached = self.links.get(&ifindex).map(|(_, mode)| *mode);
         // Those before what is there already, if it is among them.
-        let better = modes.iter().take_while(|mode| Some(mode.hook()) != attached.map(Mode::hook));
+        let better = modes.iter().take_while(|mode| Some(**mode) != attached);
         let mut refusal = None;
         for mode in better.copied() {
-            match program_for(&self.program, mode.hook()).map(|program| Link::create(program, ifindex, mode))
-            {
-                Ok(Ok(link)) => return self.keep(ifindex, link, mode),
-                Ok(Err(error)) => {
-                    tracing::debug!(interface = name, mode = mode.name(), %error, "not to be attached so");
-                    refusal = Some(attach_error(&name, error));
-                }
+            match self.attach_by(ifindex, mode) {
+                Ok(()) => return Ok(()),
                 Err(error) => {
-                    tracing::debug!(interface = name, mode = mode.name(), %error, "no program for it");
+                    tracing::debug!(interface = name, mode = mode.name(), %error, "not to be attached so");
                     refusal = Some(error);
                 }
             }
         }
         match refusal {
-            Some(error) if attached.is_none() => Err(error),
+            Some(error) if attached.is_none() || self.mode.is_some() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// An interface has room for one XDP program, in one mode: for another mode the old one makes room, and meanwhile
+    /// traffic control keeps packets from the host's stack, where the kernel has it.
+    fn attach_by(&mut self, ifindex: u32, mode: Mode) -> Result<(), EngineError> {
+        let attached = self.links.get(&ifindex).map(|(_, mode)| *mode);
+        let Some(old) = attached.filter(|old| old.hook() == Hook::Xdp && mode.hook() == Hook::Xdp) else {
+            return self.keep(ifindex, self.link(ifindex, mode)?, mode);
+        };
+        if self.mode.is_none() {
+            return Err(attach_error(&name_of(ifindex), std::io::Error::from_raw_os_error(libc::EBUSY)));
+        }
+        let meanwhile = self.link(ifindex, Mode::Tc);
+        self.detach(ifindex);
+        let (link, mode, refusal) = match self.link(ifindex, mode) {
+            Ok(link) => (link, mode, None),
+            Err(error) => (self.link(ifindex, old)?, old, Some(error)),
+        };
+        self.keep(ifindex, link, mode)?;
+        drop(meanwhile);
+        refusal.map_or(Ok(()), Err)
+    }
+
+    fn link(&self, ifindex: u32, mode: Mode) -> Result<Link, EngineError> {
+        let program = program_for(&self.program, mode.hook())?;
+        Link::create(program, ifindex, mode).map_err(|error| attach_error(&name_of(ifindex), error))
     }
 
     /// Keeps a link, in the place of another if there was one: that ran until now.
     fn keep(&mut self, ifindex: u32, link: Link, mode: Mode) -> Result<(), EngineError> {
         if let Some(dir) = &self.pins {
-            let path = pins::link_path(dir, ifindex);
-            let _ = std::fs::remove_file(&path);
-            link.pin(&path).map_err(|e| EngineError::system("pinning a link", "CAP_SYS_ADMIN", e))?;
+            pins::pin_link(dir, ifindex, &link)
+                .map_err(|e| EngineError::system("pinning a link", "CAP_SYS_ADMIN", e))?;
         }
         self.links.insert(ifindex, (link, mode));
         Ok(())
+    }
+
+    /// Detaches from interfaces that the tables in force don't name.
+    fn detach_others(&mut self) {
+        let named = &self.program.tables.interfaces;
+        let others: Vec<u32> = self.links.keys().filter(|i| !named.contains_key(i)).copied().collect();
+        others.into_iter().for_each(|ifindex| self.detach(ifindex));
     }
 
     fn detach(&mut self, ifindex: u32) {
@@ -274,21 +315,28 @@ impl Engine for XdpEngine {
         self.running.as_ref()
     }
 
-    fn apply(&mut self, delta: &Delta, tables: &Arc<Tables>) -> Result<(), EngineError> {
-        // No packet comes by an interface before the tables are there.
-        self.program.apply(delta, tables)?;
-        match &self.held {
-            Some(held) => held.apply(tables),
-            None => self.held = Some(HeldFrames::start(&self.program, tables, &self.moves)?),
+    fn tables(&self) -> &Arc<Tables> {
+        &self.program.tables
+    }
+
+    fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError> {
+        if self.is_settled && self.program.tables == *tables {
+            return Ok(());
         }
-        for ifindex in tables.interfaces.keys() {
-            self.attach(*ifindex)?;
+        self.is_settled = false;
+        if self.held.is_none() {
+            self.held = Some(HeldFrames::start(&self.program, &self.program.tables, &self.moves)?);
         }
-        let gone: Vec<u32> =
-            self.links.keys().filter(|i| !tables.interfaces.contains_key(i)).copied().collect();
-        for ifindex in gone {
-            self.detach(ifindex);
+        // On an interface that the tables in force don't name the program passes every frame.
+        let attached = tables.interfaces.keys().try_for_each(|ifindex| self.attach(*ifindex));
+        let applied = attached.and_then(|()| self.program.apply(tables));
+        // Whatever came of it, the rest follows what is in force.
+        if let Some(held) = &self.held {
+            held.apply(&self.program.tables);
         }
+        self.detach_others();
+        applied?;
+        self.is_settled = !self.program.is_stale();
         self.running = None;
         Ok(())
     }

@@ -1,8 +1,7 @@
 //! The MACs that other hosts pass packets on with, where the kernel's side looks for a frame's source.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::time::Instant;
+use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::tables::PEERS_MAX;
 use evener_core::wire::Mac;
@@ -13,28 +12,24 @@ use super::program::Program;
 use crate::EngineError;
 
 impl Program {
-    /// Writes all peers to the half that is not in force, each to a place of its own, and switches.
-    pub(super) fn write_peers(&mut self, peers: &BTreeSet<Mac>) -> Result<(), EngineError> {
-        let word = &self.peers_in[0];
-        let (old, half) = (word.load(Relaxed), (word.load(Relaxed) & 1) ^ 1);
-        let new = if peers.is_empty() {
-            0
-        } else {
-            let bits: Vec<u64> = peers.iter().copied().map(abi::mac_bits).collect();
-            let room = || EngineError::Capacity(format!("{} hosts are more than {PEERS_MAX}", peers.len()));
-            let multiplier = separating::<{ abi::PEER_PLACES }>(&bits, old).ok_or_else(room)?;
-            let places = &self.peers[half as usize * abi::PEER_PLACES..][..abi::PEER_PLACES];
-            for place in places {
-                place.store(0, Relaxed);
-            }
-            for bits in bits {
-                places[abi::place_of::<{ abi::PEER_PLACES }>(bits, multiplier)].store(bits, Relaxed);
-            }
-            (multiplier & !1) | half
-        };
-        word.store(new, Release);
-        self.committed = Instant::now();
-        Ok(())
+    /// Writes all peers to the half that is not in force, each to a place of its own; gives the word that switches to it.
+    pub(super) fn write_peers(&self, peers: &BTreeSet<Mac>) -> Result<u64, EngineError> {
+        if peers.is_empty() {
+            return Ok(0);
+        }
+        let old = self.peers_in[0].load(Relaxed);
+        let half = (old & 1) ^ 1;
+        let bits: Vec<u64> = peers.iter().copied().map(abi::mac_bits).collect();
+        let room = || EngineError::Capacity(format!("{} hosts are more than {PEERS_MAX}", peers.len()));
+        let multiplier = separating::<{ abi::PEER_PLACES }>(&bits, old).ok_or_else(room)?;
+        let places = &self.peers[half as usize * abi::PEER_PLACES..][..abi::PEER_PLACES];
+        for place in places {
+            place.store(0, Relaxed);
+        }
+        for bits in bits {
+            places[abi::place_of::<{ abi::PEER_PLACES }>(bits, multiplier)].store(bits, Relaxed);
+        }
+        Ok((multiplier & !1) | half)
     }
 
     /// What an earlier daemon wrote.

@@ -9,7 +9,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::attach::{Hook, Link};
+use super::attach::{Link, Mode};
 use crate::EngineError;
 
 const BPFFS: &str = "/sys/fs/bpf";
@@ -123,29 +123,47 @@ fn parent(process: &Path) -> Option<u32> {
 
 /// A link pinned by an earlier daemon.
 pub(super) struct PinnedLink {
-    /// The interface it is attached to; 0 when that is gone.
-    pub(super) ifindex: u32,
-    pub(super) hook: Hook,
+    /// The interface it is attached to, and how; `None` when that is gone.
+    pub(super) place: Option<(u32, Mode)>,
     pub(super) path: PathBuf,
     pub(super) link: Link,
 }
 
 /// The links pinned in `dir`.
-pub(super) fn links(dir: &Path) -> Vec<PinnedLink> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("link-"))
-        .filter_map(|entry| {
-            let path = entry.path();
-            let link = Link::open(&path).ok()?;
-            let (ifindex, hook) = link.place().unwrap_or((0, Hook::Xdp));
-            Some(PinnedLink { ifindex, hook, path, link })
-        })
-        .collect()
+///
+/// # Errors
+/// When one can't be looked at: it may be at work, and whoever overlooked it would attach a second program.
+pub(super) fn links(dir: &Path) -> io::Result<Vec<PinnedLink>> {
+    let mut links = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().starts_with(LINK) {
+            let link = Link::open(&path)?;
+            links.push(PinnedLink { place: link.place()?, path, link });
+        }
+    }
+    Ok(links)
 }
 
+/// What names of pinned links begin with.
+const LINK: &str = "link-";
+
 pub(super) fn link_path(dir: &Path, ifindex: u32) -> PathBuf {
-    dir.join(format!("link-{ifindex}"))
+    dir.join(format!("{LINK}{ifindex}"))
+}
+
+/// Pins a link in the place of what is pinned for its interface: at any moment one of them is.
+pub(super) fn pin_link(dir: &Path, ifindex: u32, link: &Link) -> io::Result<()> {
+    let draft = dir.join(format!("new-{LINK}{ifindex}"));
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    link.pin(&draft)?;
+    fs::rename(&draft, link_path(dir, ifindex)).inspect_err(|_| {
+        let _ = fs::remove_file(&draft);
+    })
 }
 
 /// Unpins everything in `dir`; what nothing else holds ends with it.
@@ -161,8 +179,9 @@ pub(super) fn clear(dir: &Path) -> io::Result<()> {
 pub(super) fn clear_stale(own: &Path) {
     let Some(root) = own.parent() else { return };
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        let found = links(&entry.path());
-        if !found.is_empty() && found.iter().all(|found| found.ifindex == 0) {
+        // What can't be looked at isn't known to be stale.
+        let found = links(&entry.path()).unwrap_or_default();
+        if !found.is_empty() && found.iter().all(|found| found.place.is_none()) {
             tracing::info!(pins = %entry.path().display(), "cleared what a vanished network namespace left");
             if let Err(error) = clear(&entry.path()) {
                 tracing::warn!(%error, pins = %entry.path().display(), "stale pins stay");

@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
 
 use evener_core::cookie;
 use evener_core::decide::{Memory, Reason};
@@ -18,6 +17,7 @@ use evener_core::tables::{SERVER_SLOTS, Tables};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use super::abi::{self, Settings};
+use super::grace::Grace;
 use super::memory::{FragmentMap, KernelMemory};
 use super::routes::Generations;
 use crate::routes::HostRoutes;
@@ -100,10 +100,13 @@ pub(super) struct Program {
     /// Which half of each service's rings is in force.
     pub(super) halves: BTreeMap<u16, u8>,
     pub(super) generations: Generations,
-    /// When the halves in force came into force.
-    pub(super) committed: Instant,
-    /// What the maps hold.
+    pub(super) grace: Grace,
+    /// Whether packets may still be on their way by what was in force before.
+    pub(super) is_fresh: bool,
+    /// What is in force.
     pub(super) tables: Arc<Tables>,
+    /// Whether hash maps may hold more than that, or less: what an earlier daemon or a failed change left.
+    pub(super) is_stale: bool,
 }
 
 pub(super) fn refused(what: impl Into<String>, error: libbpf_rs::Error) -> EngineError {
@@ -194,7 +197,10 @@ impl Program {
             interfaces: words("interfaces", abi::INTERFACE_PLACES * abi::INTERFACE_WORDS)?,
             halves: BTreeMap::new(),
             generations: Generations::default(),
-            committed: Instant::now(),
+            grace: Grace::new()?,
+            // An earlier daemon may have ended a moment ago.
+            is_fresh: true,
+            is_stale: true,
             tables: Arc::default(),
             tc: OnceCell::new(),
             object,

@@ -5,19 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use evener_core::content::Routes;
-use evener_core::tables::{Delta, Tables};
+use evener_core::tables::Delta;
 use libbpf_rs::MapCore;
 
-use super::abi::{self, InForce};
-use super::apply::GRACE;
+use super::abi;
 use super::program::Program;
 use crate::EngineError;
+
+/// The routes that VIPs name, by service, each under its generation.
+pub(super) type Current = BTreeMap<u16, (u32, Arc<Routes>)>;
 
 /// What the map of routes holds.
 #[derive(Debug, Default)]
 pub(super) struct Generations {
-    /// By service.
-    current: BTreeMap<u16, (u32, Arc<Routes>)>,
+    current: Current,
     /// What no VIP is to name any more.
     retired: Vec<(u32, Arc<Routes>)>,
     last: u32,
@@ -25,23 +26,37 @@ pub(super) struct Generations {
     has_strangers: bool,
 }
 
+impl Generations {
+    /// Of those that were being written none comes into force.
+    pub(super) fn withdraw(&mut self) {
+        self.has_strangers = true;
+    }
+
+    /// From now on VIPs name these.
+    pub(super) fn switch(&mut self, routes: Current) {
+        let before = std::mem::replace(&mut self.current, routes);
+        let named = |service: &u16, generation: u32| {
+            self.current.get(service).is_some_and(|(current, _)| *current == generation)
+        };
+        let retired = before.into_iter().filter(|(service, (generation, _))| !named(service, *generation));
+        self.retired.extend(retired.map(|(_, routes)| routes));
+    }
+}
+
 impl Program {
     /// Writes routes that are new or changed, for VIPs to name.
-    pub(super) fn write_routes(&mut self, delta: &Delta) -> Result<(), EngineError> {
+    pub(super) fn stage_routes(&mut self, delta: &Delta) -> Result<Current, EngineError> {
+        let mut staged = self.generations.current.clone();
         for (service, routes) in &delta.routes {
             let generation = self.generations.last.wrapping_add(1);
             self.generations.last = generation;
-            let had_strangers = std::mem::replace(&mut self.generations.has_strangers, true);
             for (key, entry) in &routes.entries {
                 self.update("routes", &abi::route_key(key, generation), &abi::route_entry(entry))?;
             }
-            let Generations { current, retired, has_strangers, .. } = &mut self.generations;
-            *has_strangers = had_strangers;
-            retired.extend(current.insert(*service, (generation, Arc::clone(routes))));
+            staged.insert(*service, (generation, Arc::clone(routes)));
         }
-        let Generations { current, retired, .. } = &mut self.generations;
-        retired.extend(delta.routes_removed.iter().filter_map(|service| current.remove(service)));
-        Ok(())
+        delta.routes_removed.iter().for_each(|service| drop(staged.remove(service)));
+        Ok(staged)
     }
 
     /// Forgets routes that no VIP names any more, once the last packet is through with them.
@@ -50,17 +65,20 @@ impl Program {
         if retired.is_empty() && !has_strangers {
             return Ok(());
         }
-        std::thread::sleep(GRACE);
-        while let Some((generation, routes)) = self.generations.retired.pop() {
+        self.grace.wait()?;
+        self.is_fresh = false;
+        // If that is interrupted, what is left is nobody's.
+        let had_strangers = std::mem::replace(&mut self.generations.has_strangers, true);
+        for (generation, routes) in std::mem::take(&mut self.generations.retired) {
             for key in routes.entries.keys() {
                 self.delete("routes", &abi::route_key(key, generation))?;
             }
         }
-        if self.generations.has_strangers {
+        if had_strangers {
             let known = self.generations.current.values().map(|(generation, _)| *generation).collect();
             self.keep_routes(&known)?;
-            self.generations.has_strangers = false;
         }
+        self.generations.has_strangers = false;
         Ok(())
     }
 
@@ -79,13 +97,5 @@ impl Program {
         if let Err(error) = self.keep_routes(in_force) {
             tracing::warn!(%error, "routes that an earlier daemon had begun to write may stay");
         }
-    }
-
-    /// What a VIP of this service is to name.
-    pub(super) fn in_force(&self, service: u16, tables: &Tables) -> (InForce, Option<Arc<Routes>>) {
-        let ring_halves =
-            self.halves.iter().filter(|(_, half)| **half == 1).fold(0, |bits, (ring, _)| bits | 1 << ring);
-        let generation = self.generations.current.get(&service).map_or(0, |(generation, _)| *generation);
-        (InForce { generation, ring_halves }, tables.routes.get(&service).map(Arc::clone))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evener_core::checksum;
 use evener_core::sessions::Seed;
-use evener_core::tables::{Delta, Tables};
+use evener_core::tables::Tables;
 use evener_core::wire::{Ipv4, protocol};
 use evener_dataplane::Engine;
 use evener_dataplane::server::{self, Connections, Hook, Look, Places, Reason, Server};
@@ -54,7 +54,7 @@ fn director(ifindex: u32) -> XdpEngine {
     let mut engine = XdpEngine::start(options).unwrap();
     let interfaces = BTreeMap::from([(ifindex, mac_of("in0"))]);
     let tables = Tables { interfaces, ..Tables::default() };
-    engine.apply(&Delta::between(&Tables::default(), &tables), &Arc::new(tables)).unwrap();
+    engine.apply(&Arc::new(tables)).unwrap();
     engine
 }
 

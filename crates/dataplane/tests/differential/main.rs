@@ -21,7 +21,7 @@ use evener_core::cookie::Keys;
 use evener_core::decide::{Decision, HELD_FRAME_MAX, Memory, Reason, Verdict};
 use evener_core::fragments::Track;
 use evener_core::sessions::{Seed, Session};
-use evener_core::tables::{Delta, Tables};
+use evener_core::tables::Tables;
 use evener_dataplane::events::Events;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError, ServerCounters};
@@ -324,7 +324,7 @@ fn a_later_request_that_moves_is_held_unless_it_is_too_long_alike() {
     let [own, others] = [1, 0].map(|ring| Arc::new(Wishes::all_to(ring).put(world::tables())));
     for hook in HOOKS {
         let Some(mut c) = Kernel::start(hook) else { return };
-        c.engine.load_tables(&Delta::between(&world::tables(), &own), &own).unwrap();
+        c.engine.load_tables(&own).unwrap();
         let mut core = Core::with((*own).clone(), &handoff::KEYS);
         for v6 in [false, true] {
             let first = handoff::Segment::first(v6, 1, 2000, handoff::HANDOFF[1]).frame(&handoff::KEYS);
@@ -334,7 +334,7 @@ fn a_later_request_that_moves_is_held_unless_it_is_too_long_alike() {
             }
         }
         // Other servers are for the same from now on.
-        c.engine.load_tables(&Delta::between(&own, &others), &others).unwrap();
+        c.engine.load_tables(&others).unwrap();
         core.change((*others).clone());
         for v6 in [false, true] {
             for (len, verdict) in [(HELD_FRAME_MAX + 1, Verdict::Drop), (HELD_FRAME_MAX, Verdict::Hold)] {
@@ -356,7 +356,7 @@ fn handed_off(
     segments: &[handoff::Segment],
 ) -> Result<BTreeMap<Reason, u64>, TestCaseError> {
     let tables = Arc::new(wishes.put(world::tables()));
-    c.engine.load_tables(&Delta::between(known, &tables), &tables).unwrap();
+    c.engine.load_tables(&tables).unwrap();
     *known = Arc::clone(&tables);
     let mut core = Core::with((*tables).clone(), keys);
     c.engine.memory().cookies.set(keys);
@@ -455,7 +455,7 @@ fn an_earlier_daemons_routes_are_in_force_until_new_ones_are() {
     };
     let [before, after] = [1, 0].map(|ring| Arc::new(Wishes::all_to(ring).put(world::tables())));
     let mut engine = start();
-    engine.load_tables(&Delta::between(&Tables::default(), &before), &before).unwrap();
+    engine.load_tables(&before).unwrap();
     engine.memory().cookies.set(&handoff::KEYS);
     let server = server_of(&engine, 2000);
     drop(engine);
@@ -463,9 +463,9 @@ fn an_earlier_daemons_routes_are_in_force_until_new_ones_are() {
     let running = engine.running().cloned().unwrap();
     assert_eq!(running.vips, before.vips);
     assert_eq!(server_of(&engine, 2001), server, "as the earlier daemon has it");
-    engine.load_tables(&Delta::between(&running, &before), &before).unwrap();
+    engine.load_tables(&before).unwrap();
     assert_eq!(server_of(&engine, 2002), server, "written anew");
-    engine.load_tables(&Delta::between(&before, &after), &after).unwrap();
+    engine.load_tables(&after).unwrap();
     assert_ne!(server_of(&engine, 2003), server);
     assert_eq!(server_of(&engine, 2000), server, "a session stays");
     Box::new(engine).leave(false).unwrap();

@@ -19,7 +19,7 @@ use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, buckets_for, ticks};
 use evener_core::strays::{self, Strays};
 use evener_core::tables::{
-    Behind, Delta, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
+    Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
     VipKey, Way,
 };
 use evener_core::wire::Mac;
@@ -254,7 +254,7 @@ pub fn tables() -> Tables {
 /// Loads the tables without attaching: interface 77 doesn't exist.
 pub fn load(engine: &mut XdpEngine) {
     let tables = Arc::new(tables());
-    engine.load_tables(&Delta::between(&Tables::default(), &tables), &tables).unwrap();
+    engine.load_tables(&tables).unwrap();
     engine.memory().cookies.set(&handoff::KEYS);
 }
 

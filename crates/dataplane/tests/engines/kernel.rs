@@ -11,7 +11,7 @@ use evener_core::packet::{HEADROOM, Packet};
 use evener_core::parse::{Parsed, parse};
 use evener_core::rewrite::{Tunnel, encapsulate};
 use evener_core::sessions::{FlowHash, Seed};
-use evener_core::tables::{Behind, Delta, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables, VipKey, Way};
+use evener_core::tables::{Behind, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables, VipKey, Way};
 use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_dataplane::Engine;
 use evener_dataplane::server::{Places, Server};
@@ -25,9 +25,7 @@ pub fn kernel_engine(mode: Option<Mode>, pins: Option<PathBuf>, tables: Tables) 
     let seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
     let options = Options { sessions_max: 4096, sessions6_max: 1024, seed, ring_seed: None, mode, pins };
     let mut engine = XdpEngine::start(options).unwrap();
-    let running = engine.running().cloned().unwrap_or_default();
-    let delta = Delta::between(&running, &tables);
-    engine.apply(&delta, &Arc::new(tables)).unwrap();
+    engine.apply(&Arc::new(tables)).unwrap();
     engine
 }
 

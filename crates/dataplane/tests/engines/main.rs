@@ -11,6 +11,7 @@ mod kernel;
 mod methods;
 mod moves;
 mod raw_only;
+mod refused;
 mod told;
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use evener_core::decide::Reason;
 use evener_core::farm::Protocol;
 use evener_core::sessions::{Seed, ticks};
-use evener_core::tables::{Delta, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
+use evener_core::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_core::wire::Mac;
 use evener_dataplane::Engine;
 use evener_dataplane::packet::{Options, PacketEngine};
@@ -91,7 +92,7 @@ fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) ->
 
 fn apply(engine: &mut PacketEngine, tables: Tables) {
     let tables = Arc::new(tables);
-    engine.apply(&Delta::between(&Tables::default(), &tables), &tables).unwrap();
+    engine.apply(&tables).unwrap();
 }
 
 fn count(engine: &dyn Engine, reason: Reason) -> u64 {

@@ -13,7 +13,7 @@ use evener_core::cookie::Keys;
 use evener_core::decide::Reason;
 use evener_core::parse::{Parsed, TcpHeader, parse};
 use evener_core::sessions::{Seed, SessionKey, State, Value, ticks};
-use evener_core::tables::{Delta, Handoff, Later, NO_SERVER, Ring, Tables};
+use evener_core::tables::{Handoff, Later, NO_SERVER, Ring, Tables};
 use evener_core::wire::Mac;
 use evener_dataplane::{Engine, Mover, Moving};
 
@@ -115,7 +115,7 @@ fn play(engine: &mut dyn Engine, client: &Host) {
     let (second, given_later) = mover();
     engine.moves(second);
     let tables = moving();
-    engine.apply(&Delta::between(&tables, &tables), &Arc::new(tables)).unwrap();
+    engine.apply(&Arc::new(tables)).unwrap();
     let mut other = connection(client, engine);
     other.write_all(request("/img/2").as_bytes()).unwrap();
     check(&next(&given_later, "/img/2"), client_mac, "/img/2");

@@ -48,7 +48,7 @@ fn capabilities() -> String {
 
 fn apply_to(engine: &mut PacketEngine, bench: &Bench) -> Result<(), EngineError> {
     let tables = tables(&bench.interfaces(), &[server(SERVER, bench.outside.0)], true);
-    engine.apply(&Default::default(), &tables.into())
+    engine.apply(&tables.into())
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn hidden_clients_need_a_guard() {
     let way = Way::Nat { to, own: [10, 0, 5, 1].into(), source_nat: true, mtu: 1500 };
     let nat = evener_core::tables::ServerEntry { way, ..server(SERVER, bench.outside.0) };
     let tables = tables(&bench.interfaces(), &[nat], true);
-    let error = engine.apply(&Default::default(), &tables.into()).unwrap_err();
+    let error = engine.apply(&tables.into()).unwrap_err();
     assert!(matches!(&error, EngineError::Host(why) if why.contains("switch source_nat off")), "{error}");
     Box::new(engine).leave(false).unwrap();
 }

@@ -8,7 +8,7 @@ use evener_core::content::{HashKey, PathPattern, Route, Routes};
 use evener_core::cookie::{Ends, Keys, Terms};
 use evener_core::decide::Reason;
 use evener_core::sessions::Seed;
-use evener_core::tables::{Delta, Handoff, Later, NO_SERVER, Tables};
+use evener_core::tables::{Handoff, Later, NO_SERVER, Tables};
 use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_dataplane::events::{CLIENTS_MAX, Event, Events, Told, Watch};
 use evener_dataplane::packet::PacketEngine;
@@ -231,7 +231,7 @@ fn idle_kernel(bench: &Bench) -> XdpEngine {
     // Test runs come in by the loopback interface.
     tables.interfaces = [(1, bench.inside.1)].into();
     let tables = Arc::new(tables);
-    engine.load_tables(&Delta::between(&Tables::default(), &tables), &tables).unwrap();
+    engine.load_tables(&tables).unwrap();
     engine
 }
 

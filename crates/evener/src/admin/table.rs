@@ -141,6 +141,9 @@ pub(super) fn status(status: &Status) -> String {
     if let Some(error) = &status.reload_error {
         facts.push(("reload failed", error.clone()));
     }
+    if let Some(keys) = &status.restart_for {
+        facts.push(("needs restart", keys.clone()));
+    }
     if !status.asked.is_empty() {
         facts.push(("asked", counts(&status.asked)));
     }

@@ -30,6 +30,9 @@ pub struct Status {
     pub reloads_refused: u64,
     /// Why the last reload changed nothing, if it did not.
     pub reload_error: Option<String>,
+    /// The keys of the file in force that a running daemon can't follow, if there are any.
+    #[serde(default)]
+    pub restart_for: Option<String>,
     /// Active sessions: neither closing nor idle for too long.
     pub sessions: u64,
     /// Sessions that the table is sized for.

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use evener_core::farm::{HealthKind, Method, Service};
 use evener_core::health::{Failure, Health, State};
 use evener_core::membership::{Event, Member, Membership, Notice};
+use evener_core::peers::Peers;
 use evener_core::plan::{self, MemberState, Plan, PlanError, ServerName, ServiceState, Slots, identity};
 use evener_core::sessions::{SessionKey, Value};
-use evener_core::tables::{Delta, Tables};
+use evener_core::tables::Tables;
 use evener_core::wire::Mac;
 use evener_dataplane::{Engine, EngineError};
 
+use super::every_host;
 use super::handoff::Handing;
 use super::hosts::Hosts;
 use super::settings::is_reverse_path_strict;
@@ -65,8 +67,15 @@ pub(super) struct Director {
     pub(super) telling: Telling,
     pub(super) plan: Plan,
     slots: Slots,
-    pub(super) applied: Arc<Tables>,
     swept: usize,
+}
+
+/// What the director has learned of servers and other hosts.
+struct Known {
+    membership: Membership,
+    healths: BTreeMap<ServerName, Health>,
+    reachable: BTreeSet<ServerName>,
+    peers: Option<Peers>,
 }
 
 impl Director {
@@ -115,7 +124,6 @@ impl Director {
             // Rings that run are what the next ones are held against.
             plan: Plan { tables: running.clone(), ..Plan::default() },
             slots,
-            applied: Arc::new(running.clone()),
             swept: 0,
             engine,
         };
@@ -124,27 +132,27 @@ impl Director {
         director
     }
 
-    /// Plans anew and tells the engine what changed.
+    /// Plans anew and has the engine go by that.
     ///
     /// # Errors
-    /// When the engine refuses; what was in force mostly stays, and the next call tries again.
+    /// When the engine refuses; what was in force stays, here as there, and the next call tries again.
     pub(super) fn replan(&mut self) -> Result<(), DirectError> {
         let interfaces: Vec<_> = self.interfaces.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect();
-        let mut slots = std::mem::take(&mut self.slots);
+        let mut slots = self.slots.clone();
         let plan =
-            plan::plan(&self.states(), &interfaces, &self.planned_hosts(), &mut slots, Some(&self.plan));
-        self.slots = slots;
-        let plan = plan?;
-        self.warn_of_changes(&plan);
-        let delta = Delta::between(&self.applied, &plan.tables);
-        self.plan = plan;
-        if !delta.is_empty() {
-            let tables = Arc::new(self.plan.tables.clone());
-            self.engine.apply(&delta, &tables)?;
-            self.applied = tables;
+            plan::plan(&self.states(), &interfaces, &self.planned_hosts(), &mut slots, Some(&self.plan))?;
+        let (before, tables) = (Arc::clone(self.engine.tables()), Arc::new(plan.tables.clone()));
+        if let Err(error) = self.engine.apply(&tables) {
+            // Numbers that the engine has given away are taken.
+            self.slots.adopt(self.engine.tables());
+            return Err(error.into());
         }
-        self.tell_names(Names::of(&self.plan, Arc::clone(&self.applied)));
-        self.forget_removed(&delta)
+        self.slots = slots;
+        self.warn_of_changes(&plan);
+        self.plan = plan;
+        self.tell_names(Names::of(&self.plan, tables));
+        self.forget_removed(&before);
+        Ok(())
     }
 
     fn warn_of_changes(&self, plan: &Plan) {
@@ -168,20 +176,27 @@ impl Director {
         }
     }
 
-    /// Sessions of servers and VIPs that are gone go too; then their numbers are free again.
-    fn forget_removed(&mut self, delta: &Delta) -> Result<(), DirectError> {
-        if delta.servers_removed.is_empty() && delta.vips_removed.is_empty() {
-            return Ok(());
+    /// Sessions of servers and VIPs that were there before and are gone go too; then their numbers are free again.
+    fn forget_removed(&mut self, before: &Tables) {
+        let now = self.engine.tables();
+        if before.servers.keys().all(|slot| now.servers.contains_key(slot))
+            && before.vips.keys().all(|key| now.vips.contains_key(key))
+        {
+            return;
         }
         let buckets = self.engine.memory().sessions.buckets();
         self.sweep(0..buckets);
         self.engine.memory().ports.sweep(self.engine.now(), self.is_known());
         for slot in self.slots.retired().collect::<Vec<_>>() {
-            self.engine.reset_server(slot)?;
-            self.forget_chosen(slot);
-            self.slots.released(slot);
+            match self.engine.reset_server(slot) {
+                Ok(()) => {
+                    self.forget_chosen(slot);
+                    self.slots.released(slot);
+                }
+                // Its number stays taken until the next server goes.
+                Err(error) => tracing::warn!(%error, "the counters of a server that is gone can't be cleared"),
+            }
         }
-        Ok(())
     }
 
     /// Sweeps the next tenth of the table: called once a second, it keeps the counts of active sessions
@@ -201,11 +216,12 @@ impl Director {
 
     /// Whether both ends of a session are still in force.
     fn is_known(&self) -> impl Fn(SessionKey, Value) -> bool {
-        let vips: BTreeSet<u16> = self.applied.vips.values().map(|vip| vip.id).collect();
+        let tables = self.engine.tables();
+        let vips: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
         let is_anybodys = self.keeps_back();
         move |key, value| {
             vips.contains(&key.vip)
-                && self.applied.servers.contains_key(&value.server())
+                && tables.servers.contains_key(&value.server())
                 && is_anybodys(key, value)
         }
     }
@@ -269,19 +285,22 @@ impl Director {
         Ok(())
     }
 
-    /// Goes on with another configuration that was checked, on these interfaces.
+    /// Goes on with another configuration that was checked, in this network, on these interfaces.
     ///
     /// # Errors
-    /// As [`Director::replan`].
+    /// As [`Director::replan`]; all is then as it was.
     pub(super) fn reconfigure(
         &mut self,
         config: Config,
+        network: Network,
         interfaces: BTreeMap<u32, Mac>,
         now_ms: u64,
     ) -> Result<(), DirectError> {
-        self.config = config;
-        self.interfaces = interfaces;
-        self.reconfigure_hosts(now_ms);
+        let before = self.known();
+        let config = std::mem::replace(&mut self.config, config);
+        let network = std::mem::replace(&mut self.network, network);
+        let interfaces = std::mem::replace(&mut self.interfaces, interfaces);
+        let host_notices = self.reconfigure_hosts(now_ms);
         let surroundings = self.ways.surroundings(&self.config, &self.network, &self.interfaces);
         let mut notices = self.membership.surroundings(surroundings, now_ms);
         notices.extend(self.membership.reconfigure(&self.config.services, now_ms));
@@ -291,8 +310,32 @@ impl Director {
             }
         }
         self.match_healths();
+        if let Err(error) = self.replan() {
+            (self.config, self.network, self.interfaces) = (config, network, interfaces);
+            self.know(before);
+            return Err(error);
+        }
+        every_host::log(&host_notices);
         log(&notices);
-        self.replan()
+        Ok(())
+    }
+
+    /// What was learned of servers and hosts: all that another configuration changes.
+    fn known(&self) -> Known {
+        Known {
+            membership: self.membership.clone(),
+            healths: self.healths.clone(),
+            reachable: self.reachable.clone(),
+            peers: self.hosts.as_ref().map(|hosts| hosts.peers.clone()),
+        }
+    }
+
+    fn know(&mut self, known: Known) {
+        let Known { membership, healths, reachable, peers } = known;
+        (self.membership, self.healths, self.reachable) = (membership, healths, reachable);
+        if let Some((hosts, peers)) = self.hosts.as_mut().zip(peers) {
+            hosts.peers = peers;
+        }
     }
 
     /// Takes in what is newly known of the network.
@@ -503,6 +546,22 @@ impl Director {
     pub(super) fn announced(&self) -> BTreeSet<IpAddr> {
         announced(self.config.services.iter().filter(|service| !service.is_on_every_host()))
             .chain(self.answered_for())
+            .collect()
+    }
+
+    /// The service addresses that this director would answer for with this file, on these interfaces, and doesn't now.
+    pub(super) fn newly_announced(
+        &self,
+        config: &Config,
+        interfaces: &BTreeMap<u32, Mac>,
+    ) -> BTreeSet<(u32, IpAddr)> {
+        let now = self.engine.tables();
+        let addresses: BTreeSet<IpAddr> =
+            announced(config.services.iter().filter(|service| !service.is_on_every_host())).collect();
+        let everywhere =
+            interfaces.keys().flat_map(|ifindex| addresses.iter().map(|address| (*ifindex, *address)));
+        everywhere
+            .filter(|(ifindex, address)| !(now.interfaces.contains_key(ifindex) && now.announces(*address)))
             .collect()
     }
 

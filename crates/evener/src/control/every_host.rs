@@ -310,12 +310,11 @@ impl Director {
         (hosts.identity.name != server.server).then(|| server.server.clone())
     }
 
-    /// Has the others know what is new in the file.
-    pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) {
-        if let Some(hosts) = &mut self.hosts {
-            let settings = hosts::settings(&self.config, &hosts.identity, &hosts.secret);
-            log(&hosts.peers.reconfigure(settings, now_ms));
-        }
+    /// Has the others know what is new in the file; what comes of that.
+    pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) -> Vec<Notice> {
+        let Some(hosts) = &mut self.hosts else { return Vec::new() };
+        let settings = hosts::settings(&self.config, &hosts.identity, &hosts.secret);
+        hosts.peers.reconfigure(settings, now_ms)
     }
 
     /// Takes up what ran before this daemon: who was there, and which addresses this host answered for.
@@ -380,7 +379,7 @@ fn up_bits<'a>(config: &'a Config, running: &Tables) -> BTreeMap<&'a str, u64> {
     hosts
 }
 
-fn log(notices: &[Notice]) {
+pub(super) fn log(notices: &[Notice]) {
     for notice in notices {
         match notice {
             Notice::Heard { .. }

@@ -1,5 +1,6 @@
 //! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine in step.
 
+mod conflicts;
 mod director;
 mod every_host;
 mod explain;
@@ -40,6 +41,7 @@ use director::{DirectError, Director};
 use every_host::Errands;
 use hosts::Heard;
 use neighbours::{Frame, Neighbours};
+use reload::Fixed;
 use request::Request;
 use settings::Settings;
 use show::About;
@@ -107,6 +109,8 @@ struct Daemon {
     config_path: PathBuf,
     directory: PathBuf,
     settings: Settings,
+    /// What of the file is read at the start only, as it was then.
+    fixed: Fixed,
     neighbours: Neighbours,
     frames: mpsc::Receiver<Frame>,
     requests: mpsc::Receiver<Request>,

@@ -112,7 +112,7 @@ impl Director {
     /// Whether somebody here has a connection that is kept back. Others are orphans: of a daemon that was killed, or of what found
     /// no room.
     pub(super) fn keeps_back(&self) -> impl Fn(SessionKey, Value) -> bool {
-        let handoffs = self.applied.vips.values().filter_map(|vip| vip.handoff);
+        let handoffs = self.engine.tables().vips.values().filter_map(|vip| vip.handoff);
         let nobodies: BTreeSet<u16> = handoffs.map(|handoff| handoff.held).collect();
         move |key, value| !nobodies.contains(&value.server()) || self.handing.kept_back.contains_key(&key)
     }

@@ -1,10 +1,17 @@
 //! Another configuration for a running daemon: all of it, or nothing.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::IsTerminal;
 
+use evener_core::wire::Mac;
+use tokio::time::timeout_at;
+
+use super::conflicts::Asked;
+use super::director::has_ipv6;
 use super::telling::open_log;
-use super::{Daemon, display, now_ms};
-use crate::config::{self, Config};
+use super::{Daemon, RESTART, display, now_ms};
+use crate::config::{self, Admin, Config, Engine};
 use crate::network::Network;
 
 impl Daemon {
@@ -31,28 +38,26 @@ impl Daemon {
     }
 
     async fn try_reload(&mut self) -> Result<String, String> {
-        let unchanged = "nothing was changed";
+        let refused = |why: &dyn Display| format!("nothing was changed: {why}");
         let config = config::load(&self.config_path).map_err(|problems| {
             let colour = std::io::stderr().is_terminal();
-            format!("{unchanged}: the file has errors\n{}", problems.render(colour))
+            refused(&format_args!("the file has errors\n{}", problems.render(colour)))
         })?;
-        let network = Network::read().await.map_err(|error| format!("{unchanged}: {error}"))?;
+        let network = Network::read().await.map_err(|error| refused(&error))?;
         let interfaces = network
             .pick_interfaces(&config.engine.interfaces, &config.services)
-            .map_err(|error| format!("{unchanged}: {error}"))?;
-        self.director.still_this_host(&config, &network).map_err(|error| format!("{unchanged}: {error}"))?;
-        self.director.hands_over_still(&config).map_err(|error| format!("{unchanged}: {error}"))?;
-        let log = open_log(&config).map_err(|error| format!("{unchanged}: {error}"))?;
-        let later = needs_restart(&self.director.config, &config);
-        let before = (self.director.config.clone(), self.director.interfaces.clone());
-        self.director.network = network;
-        if let Err(error) = self.director.reconfigure(config, interfaces, now_ms()) {
-            // What the engine refused is taken back whole.
-            let (config, interfaces) = before;
-            let back = self.director.reconfigure(config, interfaces, now_ms());
-            let back =
-                back.err().map_or_else(String::new, |error| format!("; and going back failed: {error}"));
-            return Err(format!("{unchanged}: {error}{back}"));
+            .map_err(|error| refused(&error))?;
+        self.director.still_this_host(&config, &network).map_err(|error| refused(&error))?;
+        self.director.hands_over_still(&config).map_err(|error| refused(&error))?;
+        let log = open_log(&config).map_err(|error| refused(&error))?;
+        let later = self.fixed.differences(&config);
+        if let Err(why) = self.take_up(config, network, interfaces).await {
+            // The rest of the daemon has begun to follow: back to what is in force.
+            if let Some(resident) = &mut self.resident {
+                resident.look(&self.director.config, &self.director.network).await;
+            }
+            self.follow_network();
+            return Err(refused(&why));
         }
         self.director.warn_of_host();
         if let Some(resident) = &mut self.resident {
@@ -65,23 +70,68 @@ impl Daemon {
             .tell_to(log)
             .map_err(|error| format!("{path} is in force, but for its log: {error}"))?;
         tracing::info!(file = path, "reloaded");
-        Ok(match later {
-            Some(later) => format!("{path} is in force, but for {later}: restart the daemon for that"),
+        let said = match &later {
+            Some(later) => {
+                tracing::warn!(file = path, "all of it is in force but {later}: {RESTART}");
+                format!("{path} is in force, but for {later}: {RESTART}")
+            }
             None => format!("{path} is in force"),
-        })
+        };
+        self.about.restart_for = later;
+        Ok(said)
+    }
+
+    /// Puts another file in force, unless something speaks against it that would keep a daemon from starting with it.
+    async fn take_up(
+        &mut self,
+        config: Config,
+        network: Network,
+        interfaces: BTreeMap<u32, Mac>,
+    ) -> Result<(), String> {
+        let mut heard = self.director.interfaces.clone();
+        heard.extend(&interfaces);
+        let ipv6 = has_ipv6(&config) || has_ipv6(&self.director.config);
+        self.neighbours.listen(&heard, ipv6).map_err(|(ifindex, error)| {
+            let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
+            format!("neighbours can't be heard on {name}: {error}")
+        })?;
+        if let Some(asked) = Asked::ask(&self.director, &config, &interfaces, &self.neighbours) {
+            while let Ok(Some(frame)) = timeout_at(asked.until, self.frames.recv()).await {
+                asked.owner(&frame, &network).map_err(|error| error.to_string())?;
+                self.hear(&frame);
+            }
+        }
+        if let Some(resident) = &mut self.resident {
+            resident.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
+        }
+        self.director.reconfigure(config, network, interfaces, now_ms()).map_err(|error| error.to_string())
     }
 }
 
-/// What a running daemon can't change.
-fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
-    let engine = |config: &Config| {
-        let engine = &config.engine;
-        (engine.kind, engine.xdp_mode, engine.sessions_max, engine.sessions6_max, engine.threads)
-    };
-    match (engine(old) != engine(new), old.admin != new.admin) {
-        (true, true) => Some("the engine's settings and the admin address"),
-        (true, false) => Some("the engine's settings"),
-        (false, true) => Some("the admin address"),
-        (false, false) => None,
+/// What of a file a daemon reads when it starts, and never again.
+#[derive(Debug)]
+pub(super) struct Fixed {
+    engine: Engine,
+    admin: Admin,
+}
+
+impl Fixed {
+    pub(super) fn of(config: &Config) -> Fixed {
+        Fixed { engine: config.engine.clone(), admin: config.admin.clone() }
+    }
+
+    /// What of it is otherwise in another file, by its keys.
+    fn differences(&self, config: &Config) -> Option<String> {
+        let (old, new) = (&self.engine, &config.engine);
+        let keys = [
+            ("[engine] kind", old.kind != new.kind),
+            ("[engine] xdp_mode", old.xdp_mode != new.xdp_mode),
+            ("[engine] sessions_max", old.sessions_max != new.sessions_max),
+            ("[engine] sessions6_max", old.sessions6_max != new.sessions6_max),
+            ("[engine] threads", old.threads != new.threads),
+            ("[admin]", self.admin != config.admin),
+        ];
+        let differ: Vec<&str> = keys.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect();
+        (!differ.is_empty()).then(|| differ.join(", "))
     }
 }

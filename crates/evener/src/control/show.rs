@@ -39,6 +39,8 @@ pub(super) struct About {
     pub(super) reloads_refused: u64,
     /// Why the last one failed.
     pub(super) reload_error: Option<String>,
+    /// What of the file in force takes a restart.
+    pub(super) restart_for: Option<String>,
 }
 
 impl Director {
@@ -70,6 +72,7 @@ impl Director {
             reloads: about.reloads,
             reloads_refused: about.reloads_refused,
             reload_error: about.reload_error.clone(),
+            restart_for: about.restart_for.clone(),
             sessions: memory.counts.active.iter().map(|count| count.load(Relaxed)).sum(),
             sessions_max: memory.sessions.sized_for() as u64,
             session_slots: memory.sessions.capacity() as u64,

@@ -3,28 +3,27 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, IsTerminal};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use evener_core::farm::Method;
-use evener_core::membership::Answer;
 use evener_core::peers::Secret;
 use evener_core::plan::ServerName;
 use evener_core::sessions::Seed;
-use evener_core::wire::Mac;
 use evener_dataplane::packet::{self, PacketEngine};
 use evener_dataplane::xdp::{self, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
+use super::conflicts::{Asked, OwnedElsewhere};
 use super::director::{DirectError, Director, has_ipv6};
 use super::hosts::{self, Heard, Hosts, Identity};
 use super::lock::{Lock, LockError};
 use super::neighbours::{Frame, Neighbours};
+use super::reload::Fixed;
 use super::request::Request;
 use super::settings::Settings;
 use super::show::About;
@@ -44,8 +43,6 @@ use crate::secret;
 
 /// What every key begins with.
 const RANDOM: &str = "no random numbers from /dev/urandom";
-/// How long another owner of an announced address has to answer.
-const CONFLICT_WAIT: Duration = Duration::from_millis(300);
 
 /// Why the daemon did not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -60,18 +57,8 @@ pub(super) enum StartError {
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// An address that the director should announce is another host's.
-    #[error(
-        "{address} is owned elsewhere: {mac} answers for it on {interface}. If that is one of the servers, make it \
-         silent for the address ({}), or set discover = \"arp\"", silence(.address)
-    )]
-    OwnedElsewhere {
-        /// The address.
-        address: IpAddr,
-        /// Who answers.
-        mac: Mac,
-        /// Where.
-        interface: String,
-    },
+    #[error(transparent)]
+    OwnedElsewhere(#[from] OwnedElsewhere),
     /// Every host is to decide, and the file does not say which of them this is.
     #[error("{0}")]
     NotAHost(String),
@@ -98,14 +85,6 @@ pub(super) enum StartError {
         /// The system's answer.
         source: io::Error,
     },
-}
-
-/// How a server keeps silent for an address that it has.
-fn silence(address: &IpAddr) -> &'static str {
-    match address {
-        IpAddr::V4(_) => "arp_ignore = 1, arp_announce = 2",
-        IpAddr::V6(_) => "have it on lo and on no other interface",
-    }
 }
 
 impl StartError {
@@ -204,8 +183,10 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
             reloads: 0,
             reloads_refused: 0,
             reload_error: None,
+            restart_for: None,
         },
         network_changes,
+        fixed: Fixed::of(&director.config),
         director,
         config_path: config_path.to_owned(),
         settings: Settings::new(&directory),
@@ -327,9 +308,7 @@ async fn open(
     requests: mpsc::Sender<Request>,
     directory: &Path,
 ) -> Result<(), StartError> {
-    if !adopted {
-        refuse_conflicts(director, neighbours, frames).await?;
-    }
+    refuse_conflicts(director, neighbours, frames).await?;
     if let Some(resident) = resident {
         resident.fulfil(&director.config, &director.network).await?;
     }
@@ -415,32 +394,16 @@ fn seed() -> Result<Seed, StartError> {
     Ok(Seed::from_bytes(bytes))
 }
 
-/// Asks, before the director answers for an address, whether anyone else does (RFC 5227, section 2.1; RFC 4862,
-/// section 5.4).
+/// Asks, before the director answers for an address, whether anyone else does.
 async fn refuse_conflicts(
     director: &Director,
     neighbours: &Neighbours,
     frames: &mut mpsc::Receiver<Frame>,
 ) -> Result<(), StartError> {
-    // What every host may own is claimed later, with care.
-    let addresses = director.announced();
-    if addresses.is_empty() {
-        return Ok(());
-    }
-    for address in &addresses {
-        director.interfaces.keys().for_each(|ifindex| neighbours.ask(*ifindex, None, *address));
-    }
-    let end = Instant::now() + CONFLICT_WAIT;
-    while let Ok(Some(frame)) = timeout_at(end, frames.recv()).await {
-        let Ok(Some(Answer { place, address })) = Answer::read(frame.ifindex, &frame.bytes) else {
-            continue;
-        };
-        let own = director.interfaces.values().any(|mac| *mac == place.mac);
-        if addresses.contains(&address) && !own {
-            let interface = director.network.interfaces.get(&frame.ifindex);
-            let interface = interface.map_or("?", |interface| &interface.name).to_owned();
-            return Err(StartError::OwnedElsewhere { address, mac: place.mac, interface });
-        }
+    let asked = Asked::ask(director, &director.config, &director.interfaces, neighbours);
+    let Some(asked) = asked else { return Ok(()) };
+    while let Ok(Some(frame)) = timeout_at(asked.until, frames.recv()).await {
+        asked.owner(&frame, &director.network)?;
     }
     Ok(())
 }

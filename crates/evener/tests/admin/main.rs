@@ -389,6 +389,7 @@ fn people_see_tables() {
     adopted:        yes: it carries on with what an earlier daemon left running
     reload failed:  evener.toml: 2 errors
                     second line
+    needs restart:  [engine] sessions_max
     asked:          5 given
     lccp:           5 given, 1 replayed
     nodes:          192.0.2.11 known, 192.0.2.12 silent

@@ -22,6 +22,7 @@ pub fn status() -> Status {
         reloads: 3,
         reloads_refused: 2,
         reload_error: Some("evener.toml: 2 errors\nsecond line".into()),
+        restart_for: Some("[engine] sessions_max".into()),
         sessions: 12_345,
         sessions_max: 1_000_000,
         session_slots: 2_097_152,

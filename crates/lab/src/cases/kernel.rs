@@ -12,7 +12,7 @@ use evener_core::cookie::Keys;
 use evener_core::decide::{HELD_FRAME_MAX, Reason, Verdict};
 use evener_core::parse::{Parsed, parse};
 use evener_core::sessions::State;
-use evener_core::tables::{Delta, Tables};
+use evener_core::tables::Tables;
 use evener_core::wire::Mac;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 use evener_dataplane::{Engine, EngineError};
@@ -34,9 +34,8 @@ pub fn play(file: &CaseFile, hook: Hook) -> Result<Tally> {
     ground.netns.enter(|| -> Result<Tally> {
         let engine = start(2)?;
         let tables = Arc::<Tables>::default();
-        let loaded = Arc::clone(&tables);
         let (ingress, held) = (LOOPBACK, Vec::new());
-        let mut kernel = Kernel { engine, hook, tables, loaded, ingress, held, worn: false, sessions_max: 2 };
+        let mut kernel = Kernel { engine, hook, tables, ingress, held, worn: false, sessions_max: 2 };
         Ok(run(file, &mut kernel))
     })?
 }
@@ -47,8 +46,6 @@ struct Kernel {
     hook: Hook,
     /// As the case has them.
     tables: Arc<Tables>,
-    /// As the kernel has them: the interface that frames come in by is the loopback there.
-    loaded: Arc<Tables>,
     ingress: u32,
     /// Frames that wait for another, and where they came in. The engine's own waiting room is open only while
     /// it is attached.
@@ -68,11 +65,7 @@ impl Kernel {
         for server in tables.servers.values_mut() {
             server.ifindex = number(server.ifindex);
         }
-        let delta = Delta::between(&self.loaded, &tables);
-        let tables = Arc::new(tables);
-        self.engine.load_tables(&delta, &tables)?;
-        self.loaded = tables;
-        Ok(())
+        Ok(self.engine.load_tables(&Arc::new(tables))?)
     }
 
     /// The interface that has the address a frame was sent from.
@@ -161,7 +154,6 @@ impl Subject for Kernel {
         self.held.clear();
         if self.worn || case.sessions_max != self.sessions_max {
             self.engine = start(case.sessions_max)?;
-            self.loaded = Arc::default();
             (self.worn, self.sessions_max) = (false, case.sessions_max);
         }
         let (memory, now) = (self.engine.memory(), self.engine.now());

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use evener_core::cookie::Keys;
 use evener_core::decide::Reason;
 use evener_core::sessions::State;
-use evener_core::tables::{Delta, Tables};
+use evener_core::tables::Tables;
 use evener_core::wire::{icmpv6, protocol};
 use evener_dataplane::Engine;
 use evener_dataplane::link::{EtherType, LinkSocket};
@@ -217,8 +217,7 @@ impl Subject for Bench {
             server.ifindex += FIRST;
         }
         let real = Arc::new(real);
-        let delta = Delta::between(&self.tables, &real);
-        self.engine.as_mut().context("No case has begun")?.apply(&delta, &real)?;
+        self.engine.as_mut().context("No case has begun")?.apply(&real)?;
         self.tables = real;
         Ok(())
     }

@@ -18,6 +18,9 @@ pub struct Status {
     pub reloads: u64,
     /// Why the last reload changed nothing.
     pub reload_error: Option<String>,
+    /// The keys of the file in force that take a restart.
+    #[serde(default)]
+    pub restart_for: Option<String>,
     /// Sessions in the table.
     pub sessions: u64,
     /// Packets by reason.

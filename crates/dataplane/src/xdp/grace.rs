@@ -1,0 +1,42 @@
+//! Waiting until no packet is on its way by what was in force before.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
+
+use super::program::refused;
+use crate::EngineError;
+
+/// A map of one map, written only for the wait that this brings: since Linux 4.20 the kernel returns from an update of
+/// a map of maps when every program that began before has ended, so that user space may rely on it
+/// (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c: `synchronize_rcu`). Programs run between `rcu_read_lock` and
+/// `rcu_read_unlock`. membarrier(2) happens to wait for the same, but promises it nowhere, does nothing on one CPU and is
+/// refused under `nohz_full`.
+pub(super) struct Grace {
+    outer: MapHandle,
+    inner: MapHandle,
+}
+
+impl Grace {
+    pub(super) fn new() -> Result<Grace, EngineError> {
+        let made = |error| refused("making the map to wait by", error);
+        let word = size_of::<u32>() as u32;
+        let mut options = sys::bpf_map_create_opts {
+            sz: size_of::<sys::bpf_map_create_opts>() as sys::size_t,
+            ..Default::default()
+        };
+        let name = Some("evener_grace");
+        let inner = MapHandle::create(MapType::Array, name, word, word, 1, &options).map_err(made)?;
+        options.inner_map_fd = inner.as_fd().as_raw_fd() as u32;
+        let outer = MapHandle::create(MapType::ArrayOfMaps, name, word, word, 1, &options).map_err(made)?;
+        Ok(Grace { outer, inner })
+    }
+
+    /// Returns when every packet that was met before has been dealt with.
+    pub(super) fn wait(&self) -> Result<(), EngineError> {
+        let inner = self.inner.as_fd().as_raw_fd().to_ne_bytes();
+        self.outer
+            .update(&0u32.to_ne_bytes(), &inner, MapFlags::ANY)
+            .map_err(|error| refused("waiting for packets on their way", error))
+    }
+}

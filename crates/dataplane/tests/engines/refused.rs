@@ -1,0 +1,148 @@
+//! Whatever of a change the system refuses, what was in force is in force, and what is told is what is in force.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use evener_core::farm::Protocol;
+use evener_core::tables::{Behind, HASH_SLOTS, Ring, ServerEntry, Tables, Vip, VipKey, Way};
+use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
+use evener_dataplane::Engine;
+use evener_dataplane::packet::PacketEngine;
+use evener_dataplane::refusals::Refusals;
+use evener_dataplane::xdp::pins;
+
+use crate::frames::{Bench, SERVER, two_servers};
+use crate::hosts::{Host, index_of, mac_of, run, up};
+use crate::kernel::kernel_engine;
+use crate::{key, options, server, session_file, skipped};
+
+/// More than any change takes: a test that gets there would go on for ever.
+const CALLS_MAX: u64 = 500;
+
+/// A file that differs in everything: the first server takes nothing and is gone, another one has come, there is a service
+/// more, with servers that answer through the director, a peer more, and an interface more.
+fn changed(bench: &Bench) -> Tables {
+    let mut tables = two_servers(bench);
+    tables.servers.remove(&2);
+    tables.servers.insert(3, server(Mac([2, 0, 0, 0, 0, 3]), bench.outside.0));
+    let only = |slot| Arc::new(Ring { order: vec![slot], hash: vec![slot; HASH_SLOTS], previous: vec![] });
+    tables.rings.insert(0, only(3));
+    let (to, own) = (SocketAddr::from(([172, 16, 0, 2], 8080)), IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1)));
+    let way = Way::Nat { to, own, source_nat: false, mtu: 1500 };
+    tables.servers.insert(4, ServerEntry { way, identity: 99, ..server(SERVER, bench.outside.0) });
+    tables.rings.insert(1, only(4));
+    let second = VipKey { port: 443, ..key() };
+    let vip = Vip { id: 2, service: 1, ..tables.vips[&key()] };
+    tables.vips.insert(second, vip);
+    let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };
+    tables.endpoints.insert(endpoint, vec![Behind { vip: 2, server: 4 }]);
+    tables.peers.insert(Mac([2, 0, 0, 0, 0, 77]));
+    tables.interfaces.insert(index_of("more0"), mac_of("more0"));
+    tables
+}
+
+/// A farm, and one interface more.
+fn farm() -> Bench {
+    run("ip link add more0 type veth peer name more1");
+    ["more0", "more1"].into_iter().for_each(up);
+    Bench::set_up()
+}
+
+/// Clients of both servers, of which the file to be refused lacks one.
+const PORTS: std::ops::Range<u16> = 1000..1004;
+
+fn servers(bench: &Bench, flags: u8) -> Vec<Mac> {
+    PORTS.map(|port| bench.reaches(port, flags)).collect()
+}
+
+/// Refuses the first call of a change, then the second, and so on until there are no more. `look` sees what the engine
+/// has after each.
+fn refuse_each<E: Engine>(
+    bench: &Bench,
+    engine: &mut E,
+    refusals: &Refusals,
+    look: impl Fn(&E, &Tables, u64),
+) {
+    let (before, after) = (Arc::new(two_servers(bench)), Arc::new(changed(bench)));
+    engine.apply(&before).unwrap();
+    let told = engine.describe();
+    let theirs = servers(bench, TCP_SYN);
+    for number in 1..CALLS_MAX {
+        refusals.refuse(number, libc::ENOMEM);
+        let applied = engine.apply(&after);
+        let came = refusals.relent();
+        let in_force = if applied.is_ok() { &after } else { &before };
+        assert!(came || applied.is_ok(), "{applied:?}");
+        assert_eq!(engine.tables(), in_force, "{number}: {applied:?}");
+        look(engine, in_force, number);
+        if applied.is_err() {
+            assert_eq!(engine.describe(), told, "{number}");
+            // Sessions stay where they were, and new ones go by the tables in force.
+            assert_eq!(servers(bench, TCP_ACK), theirs, "{number}: {applied:?}");
+            let new = 2000 + 2 * number as u16;
+            assert_ne!(bench.reaches(new, TCP_SYN), bench.reaches(new + 1, TCP_SYN), "{number}: in turn");
+        }
+        // The refused change heals, once nothing is refused; and so does a change back.
+        engine.apply(&after).unwrap();
+        assert_eq!(engine.tables(), &after);
+        look(engine, &after, number);
+        engine.apply(&before).unwrap();
+        look(engine, &before, number);
+        assert_eq!(engine.describe(), told);
+        if !came {
+            assert!(number > 3, "nothing was refused");
+            return;
+        }
+    }
+    panic!("a change takes more than {CALLS_MAX} calls");
+}
+
+#[test]
+fn whatever_the_kernel_engine_is_refused_is_told_as_it_is() {
+    if skipped() {
+        return;
+    }
+    Host::new("director").enter(|| {
+        let bench = farm();
+        let dir = pins::directory().unwrap();
+        let mut engine = kernel_engine(None, Some(dir.clone()), two_servers(&bench));
+        let refusals = Refusals::of(&[libc::SYS_bpf]).unwrap();
+        // As a daemon would that starts now.
+        refuse_each(&bench, &mut engine, &refusals, |engine, in_force, number| {
+            assert_eq!(&engine.read_back(), in_force, "{number}");
+            let pinned = std::fs::read_dir(&dir).unwrap().flatten();
+            let links = pinned.filter(|entry| entry.file_name().to_string_lossy().contains("link-")).count();
+            assert_eq!(links, in_force.interfaces.len(), "{number}");
+        });
+        Box::new(engine).leave(false).unwrap();
+        assert!(!dir.exists());
+    });
+}
+
+#[test]
+fn whatever_the_packet_engine_is_refused_is_told_as_it_is() {
+    if skipped() {
+        return;
+    }
+    Host::new("director").enter(|| {
+        let bench = farm();
+        let mut engine = PacketEngine::start(options(session_file())).unwrap();
+        let calls = [
+            libc::SYS_socket,
+            libc::SYS_bind,
+            libc::SYS_setsockopt,
+            libc::SYS_pipe2,
+            libc::SYS_clone3,
+            libc::SYS_execve,
+            libc::SYS_sendmsg,
+        ];
+        let refusals = Refusals::of(&calls).unwrap();
+        refuse_each(&bench, &mut engine, &refusals, |_, in_force, number| {
+            let rules = run("nft list table netdev evener");
+            let second = rules.contains(". 443");
+            assert_eq!(second, in_force.vips.len() == 2, "{number}: {rules}");
+        });
+        Box::new(engine).leave(false).unwrap();
+        assert!(!run("nft list tables").contains("evener"));
+    });
+}

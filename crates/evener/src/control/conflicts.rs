@@ -1,0 +1,80 @@
+//! Whether a service address that the director is about to answer for is another host's (RFC 5227, section 2.1; RFC 4862,
+//! section 5.4).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use evener_core::membership::Answer;
+use evener_core::wire::Mac;
+use tokio::time::Instant;
+
+use super::director::Director;
+use super::neighbours::{Frame, Neighbours};
+use crate::config::Config;
+use crate::network::Network;
+
+/// How long another owner of an address has to answer.
+const WAIT: Duration = Duration::from_millis(300);
+
+/// An address that the director should answer for is another host's.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{address} is owned elsewhere: {mac} answers for it on {interface}. If that is one of the servers, make it \
+     silent for the address ({}), or set discover = \"arp\"", silence(.address)
+)]
+pub(super) struct OwnedElsewhere {
+    /// The address.
+    address: IpAddr,
+    /// Who answers.
+    mac: Mac,
+    /// Where.
+    interface: String,
+}
+
+/// How a server keeps silent for an address that it has.
+fn silence(address: &IpAddr) -> &'static str {
+    match address {
+        IpAddr::V4(_) => "arp_ignore = 1, arp_announce = 2",
+        IpAddr::V6(_) => "have it on lo and on no other interface",
+    }
+}
+
+/// Addresses that were asked for, each on an interface.
+pub(super) struct Asked {
+    addresses: BTreeSet<(u32, IpAddr)>,
+    own: BTreeSet<Mac>,
+    /// Until when answers count.
+    pub(super) until: Instant,
+}
+
+impl Asked {
+    /// Asks for what the director would answer for with this file, and doesn't yet; `None` if that is nothing. What every
+    /// host may own is claimed later, with care.
+    pub(super) fn ask(
+        director: &Director,
+        config: &Config,
+        interfaces: &BTreeMap<u32, Mac>,
+        neighbours: &Neighbours,
+    ) -> Option<Asked> {
+        let addresses = director.newly_announced(config, interfaces);
+        for (ifindex, address) in &addresses {
+            neighbours.ask(*ifindex, None, *address);
+        }
+        let own = interfaces.values().copied().collect();
+        (!addresses.is_empty()).then(|| Asked { addresses, own, until: Instant::now() + WAIT })
+    }
+
+    /// Whether a frame is the answer of an owner.
+    pub(super) fn owner(&self, frame: &Frame, network: &Network) -> Result<(), OwnedElsewhere> {
+        let Ok(Some(Answer { place, address })) = Answer::read(frame.ifindex, &frame.bytes) else {
+            return Ok(());
+        };
+        if self.own.contains(&place.mac) || !self.addresses.contains(&(frame.ifindex, address)) {
+            return Ok(());
+        }
+        let interface = network.interfaces.get(&frame.ifindex);
+        let interface = interface.map_or("?", |interface| &interface.name).to_owned();
+        Err(OwnedElsewhere { address, mac: place.mac, interface })
+    }
+}
