@@ -78,8 +78,9 @@ impl Guard {
     /// Takes the rules back.
     pub(super) fn remove(&mut self) -> Result<(), EngineError> {
         match std::mem::take(self).state {
-            State::Rules => nft(REMOVE)
-                .map_err(|error| EngineError::system("removing the guard", "CAP_NET_ADMIN", error)),
+            State::Rules => {
+                nft(REMOVE).map_err(|error| EngineError::system("removing the guard", "CAP_NET_ADMIN", error))
+            }
             State::Inherited => {
                 remove_stale();
                 Ok(())

@@ -33,7 +33,10 @@ impl Staged {
     fn in_force(&self, service: u16) -> InForce {
         let halves = self.halves.iter().filter(|(_, half)| **half == 1);
         let ring_halves = halves.fold(0, |bits, (ring, _)| bits | 1 << ring);
-        InForce { generation: self.routes.get(&service).map_or(0, |(generation, _)| *generation), ring_halves }
+        InForce {
+            generation: self.routes.get(&service).map_or(0, |(generation, _)| *generation),
+            ring_halves,
+        }
     }
 }
 
@@ -312,7 +315,8 @@ impl Program {
             }
             if let Some(handoff) = &vip.handoff {
                 let routes = tables.routes.get(&vip.service);
-                let words = abi::handoff(handoff, routes.map(|routes| &**routes), staged.in_force(vip.service));
+                let words =
+                    abi::handoff(handoff, routes.map(|routes| &**routes), staged.in_force(vip.service));
                 for (word, value) in handoffs[place * abi::HANDOFF_WORDS..].iter().zip(words) {
                     word.store(value, Relaxed);
                 }

@@ -101,8 +101,7 @@ impl XdpEngine {
         } else if let Some(dir) = &options.pins {
             let failed = |e| EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", e);
             pins::clear(dir).map_err(failed)?;
-            let pinned =
-                std::fs::create_dir_all(dir).map_err(failed).and_then(|()| program.pin_maps(dir));
+            let pinned = std::fs::create_dir_all(dir).map_err(failed).and_then(|()| program.pin_maps(dir));
             if let Err(error) = pinned {
                 let _ = pins::clear(dir);
                 return Err(error);

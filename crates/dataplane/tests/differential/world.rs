@@ -19,8 +19,7 @@ use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, buckets_for, ticks};
 use evener_core::strays::{self, Strays};
 use evener_core::tables::{
-    Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
-    VipKey, Way,
+    Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey, Way,
 };
 use evener_core::wire::Mac;
 use evener_dataplane::xdp::XdpEngine;

@@ -194,7 +194,9 @@ impl Director {
                     self.slots.released(slot);
                 }
                 // Its number stays taken until the next server goes.
-                Err(error) => tracing::warn!(%error, "the counters of a server that is gone can't be cleared"),
+                Err(error) => {
+                    tracing::warn!(%error, "the counters of a server that is gone can't be cleared")
+                }
             }
         }
     }
@@ -220,9 +222,7 @@ impl Director {
         let vips: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
         let is_anybodys = self.keeps_back();
         move |key, value| {
-            vips.contains(&key.vip)
-                && tables.servers.contains_key(&value.server())
-                && is_anybodys(key, value)
+            vips.contains(&key.vip) && tables.servers.contains_key(&value.server()) && is_anybodys(key, value)
         }
     }
 

@@ -1,6 +1,7 @@
 //! Another configuration: all of it or nothing, and no session the worse for it.
 
 use anyhow::Result;
+use evener_dataplane::xdp::attach_pass;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::load::Load;
@@ -12,6 +13,9 @@ use crate::{file, shares, shares_of, slow_downloads, split, unbroken};
 on_both_engines! {
     what_did_not_change_goes_on,
     a_file_with_errors_changes_nothing,
+    what_the_engine_refuses_changes_nothing,
+    an_address_of_another_host_is_not_taken,
+    what_takes_a_restart_is_said_until_it_is_done,
 }
 
 fn what_did_not_change_goes_on(engine: &str) -> Result<()> {
@@ -94,5 +98,117 @@ fn a_file_with_errors_changes_nothing(engine: &str) -> Result<()> {
     let status = evener.status()?;
     assert_eq!((status.reloads, status.reload_error), (1, None));
     assert_eq!(visit.who()?, server);
+    Ok(())
+}
+
+/// The name of an interface of the director's that no engine can have, while what is returned beside it lives: the
+/// kernel engine finds another program on it, and the packet engine can't write its name in a rule.
+fn unusable(engine: &str, farm: &Farm) -> Result<(&'static str, impl Send + use<>)> {
+    let director = farm.director();
+    let name = if engine == "xdp" { "spare0" } else { "spare'\"0" };
+    director.run(&["ip", "link", "add", name, "type", "veth", "peer", "name", "spare1"])?;
+    director.run(&["ip", "link", "set", name, "up"])?;
+    let other = match engine {
+        "xdp" => {
+            let attach = || anyhow::Ok(attach_pass(nix::net::if_::if_nametoindex(name)?)?);
+            Some(director.enter(attach)??)
+        }
+        _ => None,
+    };
+    Ok((name, other))
+}
+
+fn what_the_engine_refuses_changes_nothing(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let (spare, _other) = unusable(engine, &farm)?;
+    let on = |interfaces: &[&str]| {
+        format!("{}xdp_mode = \"generic\"\ninterfaces = {interfaces:?}\n", file::engine(engine))
+    };
+    let service = file::service("web", farm.service(), "") + file::ALWAYS_UP;
+    let both = file::servers(farm.servers());
+    let good = on(&["eth0"]) + &service + &both;
+    let evener = Evener::start(farm.director(), &good)?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut kept: Vec<_> =
+        (0..4).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+    let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let mut as_it_was = || -> Result<()> {
+        let servers = evener.servers()?;
+        let told: Vec<_> = servers.iter().map(|server| (server.state.as_str(), server.weight)).collect();
+        assert_eq!(told, [("up", 1), ("up", 1)]);
+        assert_eq!(shares(&farm, 20)?, split([10, 10]));
+        let now: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+        assert_eq!(before, now);
+        Ok(())
+    };
+    as_it_was()?;
+
+    let more = on(&["eth0", spare]) + &service;
+    let drained = both.replacen("weight = 1", "weight = 0", 1);
+    let weighted = more.clone() + &drained;
+    let fewer = more + &file::server(farm.server(0), 1);
+    for refused in [&weighted, &fewer, &weighted] {
+        evener.write(refused)?;
+        let (code, said) = evener.failure(&["reload"])?;
+        assert!(code == 1 && said.contains("nothing was changed"), "{code}: {said}");
+        as_it_was()?;
+    }
+    evener.reload(&good)?;
+    as_it_was()?;
+
+    // what was to be changed can be, where nothing speaks against it
+    evener.reload(&(on(&["eth0"]) + &service + &drained))?;
+    assert_eq!(shares(&farm, 6)?, split([0, 6]));
+    Ok(())
+}
+
+fn an_address_of_another_host_is_not_taken(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).directors(2).vips(2).build()?;
+    let (director, owner) = (farm.director(), &farm.directors()[1]);
+    owner.ip(&[format!("addr add {}/32 dev eth0", farm.vip(1))])?;
+    let web = file::listed(engine, &farm, "");
+    let mut evener = Evener::start(director, &web)?;
+    evener.wait_for_servers(2, LONG)?;
+    let second = (farm.vip(1), 80).into();
+    let both =
+        web.clone() + &file::service("second", second, "") + file::ALWAYS_UP + &file::servers(farm.servers());
+    evener.write(&both)?;
+    let (code, said) = evener.failure(&["reload"])?;
+    assert!(code == 1 && said.contains("nothing was changed"), "{code}: {said}");
+    assert!(said.contains("owned elsewhere") && said.contains(owner.mac()), "{said}");
+    assert_eq!(evener.services()?.len(), 1);
+    // nor by a daemon that carries on with what runs, and reads of it first
+    evener.daemon().kill9()?;
+    let (code, said) = Evener::refused(director, &both, &[])?;
+    assert!(code == 4 && said.contains("owned elsewhere"), "{code}: {said}");
+    evener.write(&web)?;
+    evener.start_again()?;
+    assert!(evener.status()?.adopted);
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+
+    owner.ip(&[format!("addr del {}/32 dev eth0", farm.vip(1))])?;
+    evener.reload(&both)?;
+    evener.wait_for_servers(4, LONG)?;
+    assert_eq!(shares_of(&farm, second, 4)?, split([2, 2]));
+    Ok(())
+}
+
+fn what_takes_a_restart_is_said_until_it_is_done(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let good = file::listed(engine, &farm, "");
+    let mut evener = Evener::start(farm.director(), &good)?;
+    evener.wait_for_servers(2, LONG)?;
+    let larger = good.replacen("65536", "131072", 1);
+    // the second time as the first: it is what runs that counts, not the file before
+    for _ in 0..2 {
+        let said = evener.reload(&larger)?;
+        assert!(said.contains("sessions_max") && said.contains("restart"), "{said}");
+        let keys = evener.status()?.restart_for.unwrap_or_default();
+        assert!(keys.starts_with("[engine] sessions_max"), "{keys}");
+    }
+    assert!(evener.daemon().log().contains("restart the daemon for that"));
+    let said = evener.reload(&good)?;
+    assert!(!said.contains("restart"), "nothing is left to be done: {said}");
+    assert_eq!(evener.status()?.restart_for, None);
     Ok(())
 }
