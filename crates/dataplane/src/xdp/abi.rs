@@ -52,6 +52,8 @@ pub(super) const PEER_PLACES: usize = 65_536;
 pub(super) const VIP_IDS: usize = 256;
 /// `FRAGMENTS_MAX`: first fragments remembered.
 pub(crate) const FRAGMENTS_MAX: usize = 8192;
+/// `ROUTE_ENTRIES`.
+pub(super) const ROUTE_ENTRIES: usize = 131_072;
 /// `INTERFACE_PLACES`.
 pub(super) const INTERFACE_PLACES: usize = 256;
 pub(crate) const VIP_WORDS: usize = size_of::<c::vip>() / 8;

@@ -66,7 +66,7 @@ impl Program {
             }
             Err(error) => {
                 if !delta.routes.is_empty() {
-                    self.generations.withdraw();
+                    self.withdraw_routes();
                 }
                 self.withdraw(written);
                 Err(error)
@@ -343,6 +343,15 @@ impl Program {
 fn check(tables: &Tables) -> Result<(), EngineError> {
     if tables.rings.keys().any(|service| usize::from(*service) >= abi::SERVICES_MAX) {
         return Err(EngineError::Capacity(format!("the tables hold {} services", abi::SERVICES_MAX)));
+    }
+    let entries: usize = tables.routes.values().map(|routes| routes.entries.len()).sum();
+    // Those in force and those to come are there together.
+    let room = abi::ROUTE_ENTRIES / 2;
+    if entries > room {
+        return Err(EngineError::Capacity(format!(
+            "the routes of all services take {entries} entries of the kernel's table, one for each route and one for each \
+             host that routes name, and a farm can have {room}"
+        )));
     }
     let mut places = BTreeMap::new();
     for ifindex in tables.interfaces.keys() {

@@ -21,19 +21,17 @@ pub(super) struct Generations {
     current: Current,
     /// What no VIP is to name any more.
     retired: Vec<(u32, Arc<Routes>)>,
+    /// What an earlier daemon's VIPs name.
+    adopted: BTreeSet<u32>,
     last: u32,
     /// Whether there is more in the map: an earlier daemon's, or what a failed attempt left.
     has_strangers: bool,
 }
 
 impl Generations {
-    /// Of those that were being written none comes into force.
-    pub(super) fn withdraw(&mut self) {
-        self.has_strangers = true;
-    }
-
     /// From now on VIPs name these.
     pub(super) fn switch(&mut self, routes: Current) {
+        self.adopted.clear();
         let before = std::mem::replace(&mut self.current, routes);
         let named = |service: &u16, generation: u32| {
             self.current.get(service).is_some_and(|(current, _)| *current == generation)
@@ -57,6 +55,16 @@ impl Program {
         }
         delta.routes_removed.iter().for_each(|service| drop(staged.remove(service)));
         Ok(staged)
+    }
+
+    /// Of those that were being written none comes into force. They make room for the next ones.
+    pub(super) fn withdraw_routes(&mut self) {
+        let Generations { current, retired, adopted, .. } = &self.generations;
+        let named = current.values().chain(retired).map(|(generation, _)| *generation);
+        if let Err(error) = self.keep_routes(&named.chain(adopted.iter().copied()).collect()) {
+            tracing::warn!(%error, "routes that did not come into force stay until the next change");
+            self.generations.has_strangers = true;
+        }
     }
 
     /// Forgets routes that no VIP names any more, once the last packet is through with them.
@@ -94,6 +102,7 @@ impl Program {
     pub(super) fn adopt_routes(&mut self, in_force: &BTreeSet<u32>) {
         self.generations.last = in_force.last().copied().unwrap_or_default();
         self.generations.has_strangers = true;
+        self.generations.adopted.clone_from(in_force);
         if let Err(error) = self.keep_routes(in_force) {
             tracing::warn!(%error, "routes that an earlier daemon had begun to write may stay");
         }

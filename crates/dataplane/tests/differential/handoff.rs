@@ -22,7 +22,7 @@ use crate::world::{Builder, client, vip};
 /// every host decides, this one among them. Later requests close the first one's connections, and move the second one's.
 pub const HANDOFF: [u8; 5] = [140, 141, 142, 143, 144];
 /// Rings that routes name; the last one has no servers, and the one behind it doesn't exist.
-const RINGS: [u16; 5] = [58, 59, 60, 61, u16::MAX];
+pub const RINGS: [u16; 5] = [58, 59, 60, 61, u16::MAX];
 /// When cookies are made, and by what.
 pub const NOW_S: u64 = 64 * 7 + 5;
 pub const KEYS: Keys =
@@ -308,6 +308,12 @@ impl Segment {
             damage: None,
             dont_fragment: true,
         }
+    }
+
+    /// The same, of a client that asks for this host.
+    pub fn of_host(self, host: &str) -> Segment {
+        let data = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
+        Segment { what: What::Data(data), ..self }
     }
 
     /// A later one in a frame of `len` bytes, which asks for the same.

@@ -5,6 +5,7 @@
 mod every_host;
 mod frames;
 mod handoff;
+mod limits;
 mod payloads;
 mod server;
 mod told;
