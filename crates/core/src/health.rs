@@ -99,6 +99,8 @@ pub struct Health {
     in_flight: bool,
     latency_us: Option<u64>,
     last_failure: Option<(u64, Failure)>,
+    failures: u64,
+    changes: u64,
 }
 
 impl Health {
@@ -115,6 +117,8 @@ impl Health {
             in_flight: false,
             latency_us: None,
             last_failure: None,
+            failures: 0,
+            changes: 0,
         }
     }
 
@@ -171,6 +175,7 @@ impl Health {
                 None
             }
             Err(failure) => {
+                self.failures = self.failures.saturating_add(1);
                 self.last_failure = Some((now_ms, failure.clone()));
                 Some(failure)
             }
@@ -199,11 +204,22 @@ impl Health {
         self.last_failure.as_ref()
     }
 
+    /// How many probes have failed.
+    pub fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// How often the state has changed.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
     fn become_state(&mut self, now_ms: u64, to: State, reason: Option<Failure>) -> Transition {
         let from = self.status.state;
         let was_up = self.status.was_up || to == State::Up;
         self.status = Status { state: to, since_ms: now_ms, was_up };
         self.against = 0;
+        self.changes = self.changes.saturating_add(1);
         Transition { from, to, reason }
     }
 

@@ -53,7 +53,7 @@ impl Termination for Exit {
 
 /// One address in front of several web servers.
 #[derive(Debug, Parser)]
-#[command(name = "evener", version, after_help = EXIT_STATUS, max_term_width = 100)]
+#[command(name = "evener", version, after_help = EXIT_STATUS, max_term_width = 80)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -67,7 +67,7 @@ pub enum Command {
     Run(Run),
     /// Make this host a server as the farm's file wants it, in the foreground
     Agent(Agent),
-    /// Check a file and show everything that is wrong with it
+    /// Check a file for this host, and show everything that is wrong
     Check(Check),
     /// Write a new secret, by which the hosts of a farm know each other
     Keygen(Keygen),
@@ -149,6 +149,9 @@ pub struct Check {
     /// The configuration
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
+    /// Look at the file only, not whether the keys and interfaces that it names are on this host
+    #[arg(long)]
+    pub file_only: bool,
     /// Print a list of {file, line, column, message, help} instead
     #[arg(long)]
     pub json: bool,
@@ -201,7 +204,7 @@ pub struct Sessions {
     /// Only those of this client
     #[arg(long, value_name = "IP[:PORT]")]
     pub client: Option<Client>,
-    /// At most this many; all unless given
+    /// At most this many; unless given, all, or the first 100 on a terminal
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// How to show them.
@@ -216,10 +219,10 @@ evener explain [OPTIONS] <CLIENT_IP:PORT> <VIP:PORT>
        evener explain [OPTIONS] --request <REQUEST> [<CLIENT_IP:PORT> <VIP:PORT>]")]
 pub struct Explain {
     /// Where the flow comes from
-    #[arg(value_name = "CLIENT_IP:PORT", required_unless_present = "request", requires = "vip")]
+    #[arg(value_name = "CLIENT_IP:PORT", required_unless_present = "request", requires = "vip", value_parser = endpoint)]
     pub client: Option<SocketAddr>,
     /// The service address it goes to
-    #[arg(value_name = "VIP:PORT", required_unless_present = "request")]
+    #[arg(value_name = "VIP:PORT", required_unless_present = "request", value_parser = endpoint)]
     pub vip: Option<SocketAddr>,
     /// Its transport
     #[arg(
@@ -259,6 +262,23 @@ pub struct Trace {
     /// How to reach the daemon.
     #[command(flatten)]
     pub admin: Admin,
+}
+
+/// Tells apart the ways of getting one end of a flow wrong.
+fn endpoint(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(endpoint) = text.parse() {
+        return Ok(endpoint);
+    }
+    let bare = text.trim_matches(['[', ']']).parse::<IpAddr>();
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok());
+    Err(match (bare, port) {
+        (Ok(address), _) => {
+            format!("it has no port: write it behind the address, as in {}", SocketAddr::new(address, 80))
+        }
+        (_, Some((_, port))) => format!("{port:?} is no port: write one from 0 to 65535"),
+        _ => "write an address and a port, as in 198.51.100.7:40000 or [2001:db8::7]:40000".to_owned(),
+    })
 }
 
 /// A transport on the command line.

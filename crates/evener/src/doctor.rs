@@ -17,6 +17,7 @@ use crate::agent;
 use crate::cli::{CONFIG_FILE, Doctor, Exit};
 use crate::control::paths;
 use crate::network::Network;
+use crate::terminal;
 
 /// How good a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -67,7 +68,7 @@ pub fn run(Doctor { config, view }: &Doctor) -> Exit {
     let findings = runtime.block_on(look(view.admin.socket.as_deref(), config.as_deref()));
     let text = match view.json {
         true => serde_json::to_string_pretty(&findings).map(|text| text + "\n").map_err(Into::into),
-        false => Ok(render(&findings)),
+        false => Ok(render(&findings, terminal::width())),
     };
     if let Err(error) = text.and_then(|text| admin::print(&text)) {
         eprintln!("evener: what was found can't be written: {error}");
@@ -123,7 +124,7 @@ async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
 }
 
 /// For people: one line each, then how many are bad.
-fn render(findings: &[Finding]) -> String {
+fn render(findings: &[Finding], page: usize) -> String {
     let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or_default();
     let mut text = String::new();
     for finding in findings {
@@ -132,8 +133,8 @@ fn render(findings: &[Finding]) -> String {
             State::Warn => "warn",
             State::Fail => "FAIL",
         };
-        let message = admin::message(&finding.message).replace('\n', &format!("\n{}", " ".repeat(width + 8)));
-        text += &format!("{state:<4}  {:<width$}  {message}\n", finding.check);
+        let line = format!("{state:<4}  {:<width$}  {}", finding.check, admin::message(&finding.message));
+        text += &format!("{}\n", terminal::wrap(&line, page, width + 8));
     }
     let count = |state| findings.iter().filter(|finding| finding.state == state).count();
     text + &match (count(State::Fail), count(State::Warn)) {
@@ -150,7 +151,7 @@ mod tests {
     fn findings_line_up_and_are_counted() {
         let findings = [Finding::ok("kernel", "6.18."), Finding::fail("config", "Wrong.\nSee there.")];
         let text = "ok    kernel  6.18.\nFAIL  config  Wrong.\n              See there.\n\n1 failed, 0 to know about.\n";
-        assert_eq!(render(&findings), text);
+        assert_eq!(render(&findings, 80), text);
         assert_eq!(
             serde_json::to_value(&findings[1]).ok(),
             Some(serde_json::json!({"check": "config", "state": "fail", "message": "Wrong.\nSee there."}))

@@ -16,3 +16,4 @@ pub mod probe;
 mod record;
 pub mod secret;
 mod spelling;
+mod terminal;

@@ -26,7 +26,7 @@ fn main() -> Exit {
 
 /// Shows everything that is wrong with a file.
 fn check(args: &Check) -> Exit {
-    let checked = config::load(&args.file);
+    let checked = if args.file_only { config::load(&args.file) } else { config::check(&args.file) };
     let written = match &checked {
         result if args.json => write_json(result.as_ref().err()),
         Ok(config) => writeln!(io::stdout(), "{}", summary(&args.file, config)),

@@ -31,6 +31,7 @@ fn the_example_shows_the_defaults() {
     let same = config::parse(
         r#"
         engine.threads = 2
+        admin = { token_file = "/etc/evener/admin.token", hosts = ["lb1.example.com"] }
         log.access = "/var/log/evener/access.log"
         farm.secret_file = "/etc/evener/farm.key"
         farm.directors = ["192.0.2.2", "2001:db8::2"]
@@ -127,7 +128,7 @@ fn every_method_is_read() {
 fn later_requests_stay_unless_the_file_says_otherwise() {
     let later = |line: &str| {
         let text = format!(
-            "farm.secret_file = '/s'\n[[service]]\naddress = '192.0.2.100:80'\nmethod = 'handoff'\n{line}\n\
+            "farm = {{ secret_file = '/s', directors = ['192.0.2.2'] }}\n[[service]]\naddress = '192.0.2.100:80'\nmethod = 'handoff'\n{line}\n\
              [[service.server]]\naddress = '192.0.2.11'"
         );
         config::parse(&text, "later.toml").unwrap().services[0].later_requests
@@ -174,7 +175,7 @@ fn routes_keep_their_order() {
 fn never_wins(first: &str, second: &str) -> bool {
     let route = |keys: &str| format!("[[service.route]]\nservers = 'a'\n{keys}\n");
     let text = format!(
-        "farm.secret_file = 'key'\n[[service]]\naddress = '192.0.2.100:80'\nmethod = 'handoff'\n\
+        "farm = {{ secret_file = 'key', directors = ['192.0.2.2'] }}\n[[service]]\naddress = '192.0.2.100:80'\nmethod = 'handoff'\n\
          server = [{{ name = 'a', address = '192.0.2.11' }}]\n{}{}",
         route(first),
         route(second)
@@ -281,7 +282,10 @@ fn routed(services: usize, servers: usize, routes: impl Fn(usize) -> String) -> 
         )
     };
     let services: String = (0..services).map(service).collect();
-    config::parse(&format!("farm.secret_file = 'key'\n{services}"), "many.toml")
+    config::parse(
+        &format!("farm = {{ secret_file = 'key', directors = ['192.0.2.2'] }}\n{services}"),
+        "many.toml",
+    )
 }
 
 #[test]

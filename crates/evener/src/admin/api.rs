@@ -1,13 +1,14 @@
 //! What can be asked over HTTP. The same routes serve the Unix socket, whose file mode says who may change
-//! the farm, and the TCP port, where anyone who reaches it may look.
+//! the farm, and the TCP port, where [`access`] says who may look.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request as HttpRequest, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -16,7 +17,10 @@ use evener_core::farm::Protocol;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::{metrics, trace, views};
+use super::access::{self, Access};
+use super::metrics::{self, Format};
+use super::process::Process;
+use super::{trace, views};
 use crate::cli::Client;
 use crate::control::request::{Flow, Handle, Request, SessionFilter, Subject};
 
@@ -62,10 +66,11 @@ pub(super) fn everything(control: Handle) -> Router {
     with_fallbacks(routes).with_state(Api { control, sessions_max: usize::MAX })
 }
 
-/// What changes nothing.
-pub(super) fn read_only(control: Handle) -> Router {
+/// What changes nothing, for who may look.
+pub(super) fn read_only(control: Handle, access: Access) -> Router {
     with_fallbacks(views_and_health())
         .layer(middleware::from_fn(refuse_changes))
+        .layer(middleware::from_fn_with_state(Arc::new(access), access::guard))
         .with_state(Api { control, sessions_max: SESSIONS_READ_ONLY })
 }
 
@@ -187,7 +192,8 @@ async fn sessions(
         client_port: client.and_then(|client| client.port),
         limit: (limit < usize::MAX).then_some(limit),
     };
-    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Sessions(filter, answer)).await?))
+    let found = ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Sessions(filter, answer)).await?;
+    found.map(Json).map_err(|why| Failure(StatusCode::NOT_FOUND, why))
 }
 
 pub(super) fn client(text: &str) -> Result<Client, Failure> {
@@ -277,13 +283,17 @@ fn done(answer: Result<String, String>) -> Answer<Done> {
     }
 }
 
-async fn scrape(State(api): State<Api>) -> Result<Response, Failure> {
+async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, Failure> {
+    let accept: Vec<_> =
+        headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let format = Format::accepted(&accept.join(","));
     let status = ask(&api.control, ANSWER_TIMEOUT, Request::Status).await?;
     let services = ask(&api.control, ANSWER_TIMEOUT, Request::Services).await?;
     let servers = ask(&api.control, ANSWER_TIMEOUT, Request::Servers).await?;
     let hosts = ask(&api.control, ANSWER_TIMEOUT, Request::Hosts).await?;
-    let text = metrics::text(status, services, servers, hosts);
-    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+    let farm = metrics::Farm { status, services, servers, hosts, process: Process::read() };
+    let fields = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+    Ok((fields, metrics::text(farm, format)).into_response())
 }
 
 async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {

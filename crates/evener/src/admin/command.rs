@@ -1,27 +1,37 @@
 //! The commands that ask a running daemon.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 
+use super::api::{Done, Refusal};
 use super::client::{Client, ClientError, escape};
-use super::{api::Done, table, trace};
+use super::views::Session;
+use super::{table, trace};
 use crate::cli::{Admin, Command, Drain, Exit, Explain, Protocol, Sessions, View};
 use crate::control::paths;
+use crate::terminal;
+
+/// Sessions that a terminal is shown where no number was asked for.
+const SESSIONS_SHOWN: usize = 100;
 
 /// Carries out `status`, `services`, `servers`, `hosts`, `sessions`, `explain`, `trace`, `drain`, `undrain` or `reload`,
-/// and says on stderr what went wrong if something did.
+/// and says on stderr what went wrong if something did; to programs on stdout too, as the API does.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
         Command::Status(view) => ask(view, Order::Get, "/v1/status", table::status),
-        Command::Services(view) => ask(view, Order::Get, "/v1/services", |all: &Vec<_>| table::services(all)),
-        Command::Servers(view) => ask(view, Order::Get, "/v1/servers", |all: &Vec<_>| table::servers(all)),
-        Command::Hosts(view) => ask(view, Order::Get, "/v1/hosts", |all: &Vec<_>| table::hosts(all)),
-        Command::Sessions(args) => {
-            ask(&args.view, Order::Get, &sessions(args), |all: &Vec<_>| table::sessions(all))
+        Command::Services(view) => {
+            ask(view, Order::Get, "/v1/services", |all: &Vec<_>, width| table::services(all, width))
         }
+        Command::Servers(view) => {
+            ask(view, Order::Get, "/v1/servers", |all: &Vec<_>, width| table::servers(all, width))
+        }
+        Command::Hosts(view) => {
+            ask(view, Order::Get, "/v1/hosts", |all: &Vec<_>, width| table::hosts(all, width))
+        }
+        Command::Sessions(args) => sessions(args, io::stdout().is_terminal()),
         Command::Explain(args) => ask(&args.view, Order::Get, &explain(args), table::explanation),
         Command::Drain(args) => ask(&args.view, Order::Post, &drain("drain", args), done),
         Command::Undrain(args) => ask(&args.view, Order::Post, &drain("undrain", args), done),
@@ -33,9 +43,30 @@ pub fn run(command: &Command) -> Exit {
     match text.and_then(|text| print(&text).map_err(CommandError::Output)) {
         Ok(()) => Exit::Ok,
         Err(error) => {
-            eprintln!("evener: {}", table::message(&error.to_string()));
+            let error = table::message(&error.to_string());
+            eprintln!("evener: {error}");
+            if wants_json(command) {
+                // What can't be written here has been said there.
+                let refusal = serde_json::to_string_pretty(&Refusal { error });
+                let _ = refusal.map(|text| print(&(text + "\n")));
+            }
             Exit::Failed
         }
+    }
+}
+
+fn wants_json(command: &Command) -> bool {
+    match command {
+        Command::Status(view)
+        | Command::Services(view)
+        | Command::Servers(view)
+        | Command::Hosts(view)
+        | Command::Reload(view) => view.json,
+        Command::Sessions(args) => args.view.json,
+        Command::Explain(args) => args.view.json,
+        Command::Drain(args) | Command::Undrain(args) => args.view.json,
+        Command::Trace(args) => args.json,
+        _ => false,
     }
 }
 
@@ -67,19 +98,28 @@ fn ask<T: DeserializeOwned + Serialize>(
     view: &View,
     order: Order,
     path: &str,
-    show: fn(&T) -> String,
+    show: fn(&T, usize) -> String,
 ) -> Result<String, CommandError> {
+    let answer: T = answer(view, order, path)?;
+    match view.json {
+        true => json(&answer),
+        false => Ok(show(&answer, terminal::width())),
+    }
+}
+
+fn answer<T: DeserializeOwned>(view: &View, order: Order, path: &str) -> Result<T, CommandError> {
     let client = daemon(&view.admin)?;
-    let answer: T = runtime()?.block_on(async {
+    let answer = runtime()?.block_on(async {
         match order {
             Order::Get => client.get(path).await,
             Order::Post => client.post(path).await,
         }
-    })?;
-    match view.json {
-        true => Ok(serde_json::to_string_pretty(&answer).map_err(CommandError::Json)? + "\n"),
-        false => Ok(show(&answer)),
-    }
+    });
+    Ok(answer?)
+}
+
+fn json<T: Serialize>(answer: &T) -> Result<String, CommandError> {
+    Ok(serde_json::to_string_pretty(answer).map_err(CommandError::Json)? + "\n")
 }
 
 /// Where the daemon is asked.
@@ -96,8 +136,8 @@ pub(super) fn runtime() -> Result<Runtime, CommandError> {
     runtime.map_err(CommandError::Runtime)
 }
 
-fn done(done: &Done) -> String {
-    table::message(&done.message) + "\n"
+fn done(done: &Done, width: usize) -> String {
+    terminal::wrap(&table::message(&done.message), width, 0) + "\n"
 }
 
 /// To stdout. A reader that wants no more, such as `head`, is no failure.
@@ -109,10 +149,31 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-fn sessions(args: &Sessions) -> String {
+/// Sessions; on a terminal no more than somebody may want to see, unless so many were asked for.
+fn sessions(args: &Sessions, on_terminal: bool) -> Result<String, CommandError> {
+    let shown = (on_terminal && !args.view.json && args.limit.is_none()).then_some(SESSIONS_SHOWN);
+    // One more, to know whether there are more.
+    let limit = shown.map(|shown| shown + 1).or(args.limit).map(|limit| limit.to_string());
     let client = args.client.map(|client| client.to_string());
-    let limit = args.limit.map(|limit| limit.to_string());
-    with_query("/v1/sessions", [("service", args.service.clone()), ("client", client), ("limit", limit)])
+    let query = [("service", args.service.clone()), ("client", client), ("limit", limit)];
+    let all: Vec<Session> = answer(&args.view, Order::Get, &with_query("/v1/sessions", query))?;
+    match args.view.json {
+        true => json(&all),
+        false => Ok(first_sessions(&all, shown, terminal::width())),
+    }
+}
+
+fn first_sessions(all: &[Session], shown: Option<usize>, width: usize) -> String {
+    match shown.and_then(|shown| all.get(..shown)).filter(|first| first.len() < all.len()) {
+        None => table::sessions(all, width),
+        Some(first) => {
+            let count = first.len();
+            table::sessions(first, width)
+                + &format!(
+                    "There are more than these {count}: --limit N shows more, --client and --service fewer.\n"
+                )
+        }
+    }
 }
 
 fn explain(args: &Explain) -> String {
@@ -138,4 +199,29 @@ fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) ->
 
 fn drain(order: &str, args: &Drain) -> String {
     format!("/v1/{order}/{}/{}", escape(&args.server.service), escape(&args.server.server))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_shown_the_first_sessions_and_told_so() {
+        let session = |number: usize| Session {
+            service: "web".into(),
+            address: "192.0.2.100:80".into(),
+            client: format!("198.51.100.7:{}", 40_000 + number),
+            server: "web1".into(),
+            state: "established".into(),
+            idle_seconds: 0,
+            expires_seconds: 900,
+        };
+        let all: Vec<Session> = (0..SESSIONS_SHOWN + 1).map(session).collect();
+        let lines = |shown| first_sessions(&all, shown, 80).lines().count();
+        assert_eq!(lines(None), 1 + all.len(), "what is no terminal gets all");
+        assert_eq!(lines(Some(SESSIONS_SHOWN)), 1 + SESSIONS_SHOWN + 1);
+        assert!(first_sessions(&all, Some(SESSIONS_SHOWN), 80).ends_with("--client and --service fewer.\n"));
+        let few = &all[..SESSIONS_SHOWN];
+        assert_eq!(first_sessions(few, Some(SESSIONS_SHOWN), 80).lines().count(), 1 + SESSIONS_SHOWN);
+    }
 }

@@ -1,36 +1,137 @@
-//! The views as metrics, in the OpenMetrics text that Prometheus and its kin read.
+//! The views as metrics, in the text that Prometheus and its kin read: its own format, or OpenMetrics for who asks for it.
 
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::process::Process;
 use super::views::{Host, Server, Service, Status};
 
-/// What [`text`] is written in.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' text, version 0.0.4: what everything reads.
+    Text,
+    /// OpenMetrics 1.0, for who says that it reads that.
+    OpenMetrics,
+}
 
-/// All metrics. They are made of the views anew for each scrape, so a server that is gone leaves none behind.
-pub fn text(status: Status, services: Vec<Service>, servers: Vec<Server>, hosts: Vec<Host>) -> String {
-    let mut registry = Registry::with_prefix("evener");
-    registry.register_collector(Box::new(Farm { status, services, servers, hosts }));
-    let mut text = String::new();
-    match encode(&mut text, &registry) {
-        Ok(()) => text,
-        // Writing to a String does not fail.
-        Err(fmt::Error) => String::new(),
+impl Format {
+    /// By what a client accepts (RFC 9110, section 12.5.1): OpenMetrics if it is named, and not less liked than plain text.
+    pub fn accepted(accept: &str) -> Format {
+        let liked = |names: &[&str]| {
+            let entries = accept.split(',').filter_map(|entry| {
+                let mut parts = entry.split(';').map(str::trim);
+                let named =
+                    parts.next().is_some_and(|name| names.iter().any(|n| name.eq_ignore_ascii_case(n)));
+                let quality = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
+                named.then(|| quality.map_or(Some(1.0), |text| text.trim().parse::<f64>().ok())).flatten()
+            });
+            entries.fold(None, |most: Option<f64>, one| Some(most.map_or(one, |most| most.max(one))))
+        };
+        let plain = liked(&["text/plain"]).or(liked(&["text/*"])).or(liked(&["*/*"])).unwrap_or(0.0);
+        match liked(&["application/openmetrics-text"]) {
+            Some(open) if open > 0.0 && open >= plain => Format::OpenMetrics,
+            _ => Format::Text,
+        }
+    }
+
+    /// What it is called in HTTP.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
     }
 }
 
+/// What metrics are made of.
 #[derive(Debug)]
-struct Farm {
-    status: Status,
-    services: Vec<Service>,
-    servers: Vec<Server>,
-    hosts: Vec<Host>,
+pub struct Farm {
+    /// The daemon as a whole.
+    pub status: Status,
+    /// All services.
+    pub services: Vec<Service>,
+    /// All servers.
+    pub servers: Vec<Server>,
+    /// All hosts, where every one decides.
+    pub hosts: Vec<Host>,
+    /// What the daemon takes.
+    pub process: Process,
+}
+
+/// All metrics. They are made of the views anew for each scrape, so a server that is gone leaves none behind.
+pub fn text(farm: Farm, format: Format) -> String {
+    let mut usual = Registry::default();
+    usual.register_collector(Box::new(farm.process));
+    let mut registry = Registry::with_prefix("evener");
+    registry.register_collector(Box::new(farm));
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = encode_registry(&mut text, &registry);
+    let _ = encode(&mut text, &usual);
+    match format {
+        Format::Text => plain(&text),
+        Format::OpenMetrics => text,
+    }
+}
+
+/// OpenMetrics in the older format, which calls a family of counters as its samples are called, and knows neither units
+/// nor infos (Prometheus, "Exposition formats").
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut help = None;
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("HELP"), Some(name), about) => help = Some((name, about.unwrap_or_default())),
+            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
+                let (suffix, kind) = match kind {
+                    "counter" => ("_total", "counter"),
+                    "info" => ("_info", "gauge"),
+                    "unknown" => ("", "untyped"),
+                    other => ("", other),
+                };
+                if let Some((_, about)) = help.take().filter(|(of, _)| *of == name) {
+                    out += &format!("# HELP {name}{suffix} {about}\n");
+                }
+                out += &format!("# TYPE {name}{suffix} {kind}\n");
+            }
+            (Some("#"), ..) => {}
+            _ => {
+                out += line;
+                out.push('\n');
+            }
+        }
+    }
+    out
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut process =
+            Group { encoder: &mut encoder, things: std::slice::from_ref(self), labels: |_| Vec::new() };
+        let cpu = "Processor time that the daemon has used, user's and system's.";
+        let metric = process.encoder.encode_descriptor(
+            "process_cpu",
+            cpu,
+            Some(&Unit::Seconds),
+            MetricType::Counter,
+        )?;
+        each(metric, process.things, process.labels, |metric, process| {
+            metric.encode_counter::<NoLabelSet, _, f64>(&process.cpu_seconds, None)
+        })?;
+        process.gauge("process_open_fds", "File descriptors in use.", |process| process.open_fds)?;
+        process.gauge("process_max_fds", "The most file descriptors that it may have.", |p| p.max_fds)?;
+        process.gauge("process_threads", "Threads.", |process| process.threads)?;
+        process.gauge("process_virtual_memory_bytes", "Address space.", |process| process.virtual_bytes)?;
+        process.gauge("process_resident_memory_bytes", "Memory in use.", |process| process.resident_bytes)?;
+        process.seconds("process_start_time", "When it started, since 1970.", |p| Some(p.start_seconds))
+    }
 }
 
 impl Collector for Farm {
@@ -152,6 +253,11 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     daemon.counter("reloads_refused", "Configurations that changed nothing, for an error.", |s| {
         s.reloads_refused
     })?;
+    daemon.seconds(
+        "config_loaded_timestamp",
+        "When the configuration in force was read, by the start or a reload, since 1970.",
+        |status| Some(status.config_loaded_seconds),
+    )?;
     daemon.gauge("reload_failed", "Whether the last reload changed nothing, for an error.", |status| {
         status.reload_error.is_some().into()
     })
@@ -222,5 +328,9 @@ fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[Server]) -> fm
     group.counter("server_connections", "Times that it was chosen.", |server| server.connections)?;
     group.counter("server_packets", "Frames sent to it.", |server| server.packets)?;
     group.counter("server_bytes", "Bytes of the frames sent to it.", |server| server.bytes)?;
+    group.counter("server_probe_failures", "Probes that failed.", |server| server.probe_failures)?;
+    group.counter("server_state_changes", "Times that probes found it up, or down.", |server| {
+        server.state_changes
+    })?;
     group.seconds("server_probe", "How long the last good probe took.", |server| server.probe_seconds)
 }

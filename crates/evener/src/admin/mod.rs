@@ -3,12 +3,15 @@
 //!
 //! [`views`] holds the stable names; everything else here carries them about.
 
+mod access;
 mod api;
 mod client;
 pub mod command;
 pub mod metrics;
+pub mod process;
 pub mod server;
 mod table;
+pub mod token;
 mod trace;
 pub mod views;
 

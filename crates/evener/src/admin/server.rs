@@ -19,8 +19,11 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::access::{Access, Reached};
 use super::api;
+use super::token::TokenError;
 use super::trace::Lasting;
+use crate::config;
 use crate::control::request::Handle;
 
 /// Connections at once, for each of the two sockets; further ones wait in the kernel.
@@ -56,12 +59,18 @@ pub enum ServerError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The tokens can't be had.
+    #[error(transparent)]
+    Token(#[from] TokenError),
 }
 
 impl From<ServerError> for io::Error {
     fn from(error: ServerError) -> io::Error {
-        let (ServerError::Socket { source, .. } | ServerError::Address { source, .. }) = &error;
-        io::Error::new(source.kind(), error)
+        let kind = match &error {
+            ServerError::Socket { source, .. } | ServerError::Address { source, .. } => source.kind(),
+            ServerError::Token(_) => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, error)
     }
 }
 
@@ -69,8 +78,8 @@ impl From<ServerError> for io::Error {
 ///
 /// # Errors
 /// As for [`Server::bind`].
-pub async fn start(control: Handle, path: &Path, listen: Option<SocketAddr>) -> io::Result<()> {
-    let server = Server::bind(path, listen)?;
+pub async fn start(control: Handle, path: &Path, admin: &config::Admin) -> io::Result<()> {
+    let server = Server::bind(path, admin)?;
     tokio::spawn(server.run(control));
     Ok(())
 }
@@ -79,39 +88,46 @@ pub async fn start(control: Handle, path: &Path, listen: Option<SocketAddr>) -> 
 #[derive(Debug)]
 pub struct Server {
     unix: UnixListener,
-    tcp: Option<TcpListener>,
+    tcp: Option<(TcpListener, Access)>,
     path: SocketPath,
 }
 
 impl Server {
-    /// Makes the admin socket at `path`, for this user only, and listens on the TCP address `listen` if there
+    /// Makes the admin socket at `path`, for this user only, and listens on the TCP address of `admin` if there
     /// is one. A socket that is already at `path` is replaced: the caller holds the lock, so nobody answers
     /// there. Needs a tokio runtime.
     ///
     /// # Errors
     /// When either can't be had.
-    pub fn bind(path: &Path, listen: Option<SocketAddr>) -> Result<Server, ServerError> {
+    pub fn bind(path: &Path, admin: &config::Admin) -> Result<Server, ServerError> {
         let unix = bind_unix(path)
             .map_err(|source| ServerError::Socket { path: path.display().to_string(), source })?;
         let path = SocketPath(path.to_owned());
-        let tcp = listen
-            .map(|address| bind_tcp(address).map_err(|source| ServerError::Address { address, source }));
-        Ok(Server { unix, tcp: tcp.transpose()?, path })
+        let tcp = admin.listen.map(|address| {
+            let tcp = bind_tcp(address).map_err(|source| ServerError::Address { address, source })?;
+            Ok((tcp, Access::new(admin, address)?))
+        });
+        Ok(Server { unix, tcp: tcp.transpose().map_err(|error: ServerError| error)?, path })
     }
 
     /// The TCP address listened on, its port known even where port 0 was asked for.
     pub fn address(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
+        self.tcp.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok())
     }
 
     /// Answers, forever. Dropping the future closes every connection and removes the socket.
     pub async fn run(self, control: Handle) {
         let Server { unix, tcp, path: _path } = self;
         let everything = api::everything(control.clone());
-        let unix = accept(|| async { Ok(unix.accept().await?.0) }, everything);
+        let unix = accept(|| async { Ok((unix.accept().await?.0, everything.clone())) });
         match tcp {
-            Some(tcp) => {
-                let tcp = accept(|| async { Ok(tcp.accept().await?.0) }, api::read_only(control));
+            Some((tcp, access)) => {
+                let read_only = api::read_only(control, access);
+                let tcp = accept(|| async {
+                    let (stream, _) = tcp.accept().await?;
+                    let reached = Reached(stream.local_addr()?.ip());
+                    Ok((stream, read_only.clone().layer(Extension(reached))))
+                });
                 tokio::join!(unix, tcp);
             }
             None => unix.await,
@@ -160,11 +176,11 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves whoever comes, each for a bounded time.
-async fn accept<S, F>(mut next: impl FnMut() -> F, routes: Router)
+/// Serves whoever comes, each for a bounded time, by the routes that are for him.
+async fn accept<S, F>(mut next: impl FnMut() -> F)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    F: Future<Output = io::Result<S>>,
+    F: Future<Output = io::Result<(S, Router)>>,
 {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     // Dropped with this future, and with it whatever is still served.
@@ -173,8 +189,7 @@ where
         // The semaphore is never closed.
         let Ok(place) = places.clone().acquire_owned().await else { return };
         match next().await {
-            Ok(stream) => {
-                let routes = routes.clone();
+            Ok((stream, routes)) => {
                 served.spawn(async move {
                     serve(stream, routes).await;
                     drop(place);

@@ -1,81 +1,111 @@
 //! The views for people: columns as wide as they must be, numbers to the right and in units that are read at
-//! a glance.
+//! a glance. What is too wide loses the columns that matter least; programs get all by `--json`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::views::{Dispatcher, Explanation, Host, Server, Service, Session, Status};
+use crate::terminal;
 
 /// Between two columns.
 const GAP: &str = "  ";
+/// Before what is said of a row.
+const NOTE: &str = "    ";
 
-/// A column: its heading, which side its cells stand on, and what is in them.
+/// A column: its heading, which side its cells stand on, and what is in them; several lines, if they are several things.
 struct Column<T> {
     heading: &'static str,
     right: bool,
+    /// Where there is too little room, the column with the highest goes first; 0 stays.
+    spare: u8,
     cell: fn(&T) -> String,
 }
 
+/// A column that goes where there is too little room.
+fn spare<T>(spare: u8, column: Column<T>) -> Column<T> {
+    Column { spare, ..column }
+}
+
 fn words<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
-    Column { heading, right: false, cell }
+    Column { heading, right: false, spare: 0, cell }
 }
 
 fn figures<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
-    Column { heading, right: true, cell }
+    Column { heading, right: true, spare: 0, cell }
 }
 
-/// Services, one line each.
-pub(super) fn services(services: &[Service]) -> String {
-    table(
-        services,
-        "There are no services.",
-        &[
-            words("SERVICE", |service| service.name.clone()),
-            words("ADDRESS", |service| format!("{} {}", service.protocol, service.addresses.join(","))),
-            words("METHOD", |service| service.method.clone()),
-            words("POLICY", |service| service.policy.clone()),
-            figures("UP", |service| format!("{}/{}", service.servers_up, service.servers)),
-            figures("SESSIONS", |service| count(service.sessions)),
-            figures("CONNECTIONS", |service| count(service.connections)),
-            figures("PACKETS", |service| count(service.packets)),
-            figures("BYTES", |service| bytes(service.bytes)),
-            words("NOTE", |service| match service.degraded {
-                true => "all servers fail; the last that were up are kept".to_owned(),
-                false => String::new(),
-            }),
-        ],
-    )
+/// Services.
+pub(super) fn services(services: &[Service], width: usize) -> String {
+    let address = |service: &Service, address: &String| match service.protocol.as_str() {
+        "tcp" => address.clone(),
+        other => format!("{address}/{other}"),
+    };
+    let shown: Vec<_> = services
+        .iter()
+        .map(|service| {
+            let addresses: Vec<_> = service.addresses.iter().map(|one| address(service, one)).collect();
+            (service, addresses.join("\n"))
+        })
+        .collect();
+    let columns = vec![
+        words("SERVICE", |(service, _): &(&Service, String)| service.name.clone()),
+        words("ADDRESS", |(_, addresses)| addresses.clone()),
+        spare(3, words("METHOD", |(service, _)| service.method.clone())),
+        spare(4, words("POLICY", |(service, _)| service.policy.clone())),
+        figures("UP", |(service, _)| format!("{}/{}", service.servers_up, service.servers)),
+        figures("SESSIONS", |(service, _)| count(service.sessions)),
+        spare(1, figures("CONNS", |(service, _)| count(service.connections))),
+        spare(5, figures("PACKETS", |(service, _)| count(service.packets))),
+        spare(2, figures("BYTES", |(service, _)| bytes(service.bytes))),
+    ];
+    let note = |(service, _): &(&Service, String)| match (service.degraded, service.servers_up) {
+        (true, _) => "all servers fail; the last that were up are kept".to_owned(),
+        (false, 0) => "no server takes new sessions".to_owned(),
+        _ => String::new(),
+    };
+    table(&shown, "There are no services.", columns, note, width)
 }
 
-/// Servers, one line each.
-pub(super) fn servers(servers: &[Server]) -> String {
+/// Servers.
+pub(super) fn servers(servers: &[Server], width: usize) -> String {
     let chosen = |server: &Server| -> u64 {
         servers.iter().filter(|other| other.service == server.service).map(|other| other.connections).sum()
     };
     let shared: Vec<_> = servers.iter().map(|server| (server, chosen(server))).collect();
-    table(
-        &shared,
-        "There are no servers.",
-        &[
-            words("SERVICE", |(server, _)| server.service.clone()),
-            words("SERVER", |(server, _)| server.name.clone()),
-            words("ADDRESS", |(server, _)| server.address.clone()),
+    let columns = vec![
+        words("SERVICE", |(server, _): &(&Server, u64)| server.service.clone()),
+        words("SERVER", |(server, _)| server.name.clone()),
+        // One that was discovered may be known by its MAC address only, which is its name.
+        spare(
+            1,
+            words("ADDRESS", |(server, _)| {
+                match server.address == server.name && server.source == "discovered" {
+                    true => "-".to_owned(),
+                    false => server.address.clone(),
+                }
+            }),
+        ),
+        spare(
+            5,
             words("VIA", |(server, _)| match (&server.interface, server.local) {
                 (_, true) => "this host".to_owned(),
                 (Some(interface), _) => interface.clone(),
                 (None, _) => "-".to_owned(),
             }),
-            words("STATE", |(server, _)| server.state.clone()),
-            figures("WEIGHT", |(server, _)| server.weight.to_string()),
-            figures("SESSIONS", |(server, _)| count(server.sessions)),
-            figures("CONNECTIONS", |(server, _)| count(server.connections)),
-            figures("SHARE", |(server, chosen)| share(server.connections, *chosen)),
-            figures("PACKETS", |(server, _)| count(server.packets)),
-            figures("BYTES", |(server, _)| bytes(server.bytes)),
+        ),
+        words("STATE", |(server, _)| server.state.clone()),
+        figures("WEIGHT", |(server, _)| server.weight.to_string()),
+        figures("SESSIONS", |(server, _)| count(server.sessions)),
+        figures("CONNS", |(server, _)| count(server.connections)),
+        figures("SHARE", |(server, chosen)| share(server.connections, *chosen)),
+        spare(6, figures("PACKETS", |(server, _)| count(server.packets))),
+        spare(4, figures("BYTES", |(server, _)| bytes(server.bytes))),
+        spare(
+            2,
             figures("PROBE", |(server, _)| server.probe_seconds.map_or_else(|| "-".to_owned(), seconds)),
-            words("NOTE", |(server, _)| note(server)),
-        ],
-    )
+        ),
+    ];
+    table(&shared, "There are no servers.", columns, |(server, _)| note(server), width)
 }
 
 fn note(server: &Server) -> String {
@@ -85,47 +115,47 @@ fn note(server: &Server) -> String {
     said.join("; ")
 }
 
-/// Hosts, one line each.
-pub(super) fn hosts(hosts: &[Host]) -> String {
-    table(
-        hosts,
-        "No service has placement \"every-host\": there is no talk between hosts.",
-        &[
-            words("HOST", |host| host.name.clone()),
-            words("ADDRESS", |host| host.address.clone()),
-            words(
-                "STATE",
-                |host| if host.own { format!("{} (this host)", host.state) } else { host.state.clone() },
-            ),
-            figures("LOAD", |host| count(host.load)),
-            figures("HEARD", |host| host.heard_seconds.map_or_else(|| "-".to_owned(), seconds)),
-            words("UP", |host| host.up.join(",")),
-            words("DRAINING", |host| host.draining.join(",")),
-            words("OWNS", |host| host.owns.join(",")),
-            words("OWNED ELSEWHERE", |host| host.put_off.join(",")),
-        ],
-    )
+/// Hosts.
+pub(super) fn hosts(hosts: &[Host], width: usize) -> String {
+    let columns = vec![
+        words("HOST", |host: &Host| host.name.clone()),
+        words("ADDRESS", |host| host.address.clone()),
+        words(
+            "STATE",
+            |host| if host.own { format!("{} (this host)", host.state) } else { host.state.clone() },
+        ),
+        figures("LOAD", |host| count(host.load)),
+        spare(2, figures("HEARD", |host| host.heard_seconds.map_or_else(|| "-".to_owned(), seconds))),
+        spare(1, words("UP", |host| host.up.join("\n"))),
+        words("OWNS", |host| host.owns.join("\n")),
+    ];
+    let note = |host: &Host| {
+        let drains = host.draining.join(", ");
+        let elsewhere = host.put_off.join(", ");
+        let drains = (!drains.is_empty()).then(|| format!("drained for {drains}"));
+        let elsewhere = (!elsewhere.is_empty()).then(|| format!("somebody else answers for {elsewhere}"));
+        drains.into_iter().chain(elsewhere).collect::<Vec<_>>().join("; ")
+    };
+    let empty = "No service has placement \"every-host\": there is no talk between hosts.";
+    table(hosts, empty, columns, note, width)
 }
 
 /// Sessions, one line each.
-pub(super) fn sessions(sessions: &[Session]) -> String {
-    table(
-        sessions,
-        "There are no sessions.",
-        &[
-            words("SERVICE", |session| session.service.clone()),
-            words("CLIENT", |session| session.client.clone()),
-            words("ADDRESS", |session| session.address.clone()),
-            words("SERVER", |session| session.server.clone()),
-            words("STATE", |session| session.state.clone()),
-            figures("IDLE", |session| duration(session.idle_seconds)),
-            figures("EXPIRES", |session| duration(session.expires_seconds)),
-        ],
-    )
+pub(super) fn sessions(sessions: &[Session], width: usize) -> String {
+    let columns = vec![
+        words("SERVICE", |session: &Session| session.service.clone()),
+        words("CLIENT", |session| session.client.clone()),
+        spare(1, words("ADDRESS", |session| session.address.clone())),
+        words("SERVER", |session| session.server.clone()),
+        words("STATE", |session| session.state.clone()),
+        figures("IDLE", |session| duration(session.idle_seconds)),
+        spare(2, figures("EXPIRES", |session| duration(session.expires_seconds))),
+    ];
+    table(sessions, "There are no sessions.", columns, |_| String::new(), width)
 }
 
 /// The daemon as a whole, one fact a line.
-pub(super) fn status(status: &Status) -> String {
+pub(super) fn status(status: &Status, page: usize) -> String {
     let percent = share(status.sessions, status.sessions_max);
     let mut facts = vec![
         ("version", status.version.clone()),
@@ -169,10 +199,11 @@ pub(super) fn status(status: &Status) -> String {
         facts.push(("datagrams", counts(&status.peers)));
     }
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
-    let indent = " ".repeat(width + 1 + GAP.len());
     let line = |(name, value): &(&str, String)| {
-        let (label, value) = (format!("{name}:"), message(value).replace('\n', &format!("\n{indent}")));
-        let text = format!("{label:<0$}{GAP}{value}", width + 1);
+        let text = format!("{:<1$}{GAP}{value}", format!("{name}:"), width + 1, value = message(value));
+        // What the file is like is shown as it is; the rest is sentences and lists.
+        let page = if value.contains('\n') { usize::MAX } else { page };
+        let text = terminal::wrap(&text, page, width + 1 + GAP.len());
         text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>()
     };
     facts.iter().map(line).collect()
@@ -194,8 +225,10 @@ fn counts(counts: &BTreeMap<String, u64>) -> String {
 }
 
 /// An explanation: its sentences, then what comes of them.
-pub(super) fn explanation(explanation: &Explanation) -> String {
-    let mut text: String = explanation.because.iter().map(|why| sentence(why) + "\n").collect();
+pub(super) fn explanation(explanation: &Explanation, width: usize) -> String {
+    let because =
+        explanation.because.iter().map(|why| terminal::wrap(&sentence(why), width, GAP.len()) + "\n");
+    let mut text: String = because.collect();
     match (&explanation.service, &explanation.server) {
         (Some(service), Some(server)) => text += &format!("=> {}/{}\n", clean(service), clean(server)),
         (Some(_), None) if explanation.waits && explanation.request.is_some() => {
@@ -218,28 +251,71 @@ fn sentence(text: &str) -> String {
     if text.ends_with(['.', '!', '?']) { text } else { format!("{text}.") }
 }
 
-/// Rows under their headings; `empty` if there is none. Columns that no row has anything in are left out.
-fn table<T>(rows: &[T], empty: &str, columns: &[Column<T>]) -> String {
+/// A column with the lines of its cells.
+struct Filled {
+    heading: &'static str,
+    right: bool,
+    spare: u8,
+    width: usize,
+    cells: Vec<Vec<String>>,
+}
+
+impl Filled {
+    fn new<T>(column: &Column<T>, rows: &[T]) -> Filled {
+        let lines = |row| (column.cell)(row).lines().map(clean).collect::<Vec<_>>();
+        let cells: Vec<Vec<String>> = rows.iter().map(lines).collect();
+        let widths = cells.iter().flatten().map(|line| line.chars().count());
+        let width = widths.chain([column.heading.len()]).max().unwrap_or_default();
+        Filled { heading: column.heading, right: column.right, spare: column.spare, width, cells }
+    }
+
+    fn pad(&self, text: &str) -> String {
+        match self.right {
+            true => format!("{text:>0$}", self.width),
+            false => format!("{text:<0$}", self.width),
+        }
+    }
+}
+
+/// Rows under their headings, and under each what there is to note of it; `empty` if there is no row. Columns that no row has
+/// anything in are left out, and so are those that `width` has no room for, if they can be spared.
+fn table<T>(
+    rows: &[T],
+    empty: &str,
+    columns: Vec<Column<T>>,
+    note: impl Fn(&T) -> String,
+    width: usize,
+) -> String {
     if rows.is_empty() {
         return format!("{empty}\n");
     }
-    let mut lines: Vec<String> = vec![String::new(); rows.len() + 1];
-    for column in columns {
-        let cells: Vec<String> = rows.iter().map(|row| clean(&(column.cell)(row))).collect();
-        if cells.iter().all(String::is_empty) {
-            continue;
+    let mut columns: Vec<Filled> = columns.iter().map(|column| Filled::new(column, rows)).collect();
+    columns.retain(|column| column.cells.iter().any(|cell| !cell.is_empty()));
+    while columns.iter().map(|column| column.width + GAP.len()).sum::<usize>() > width + GAP.len() {
+        let most = columns.iter().map(|column| column.spare).max().unwrap_or_default();
+        if most == 0 {
+            break;
         }
-        let cells = std::iter::once(column.heading).chain(cells.iter().map(String::as_str));
-        let width = cells.clone().map(|cell| cell.chars().count()).max().unwrap_or_default();
-        for (line, cell) in lines.iter_mut().zip(cells) {
-            let gap = if line.is_empty() { "" } else { GAP };
-            *line += &match column.right {
-                true => format!("{gap}{cell:>width$}"),
-                false => format!("{gap}{cell:<width$}"),
-            };
+        columns.retain(|column| column.spare < most);
+    }
+    let line = |cell: &dyn Fn(&Filled) -> String| {
+        let cells: Vec<String> = columns.iter().map(|column| column.pad(&cell(column))).collect();
+        format!("{}\n", cells.join(GAP).trim_end())
+    };
+    let mut text = line(&|column| column.heading.to_owned());
+    for (row, of) in rows.iter().enumerate() {
+        let cell =
+            |column: &Filled, number: usize| column.cells.get(row).and_then(|cell| cell.get(number).cloned());
+        let lines = columns.iter().filter_map(|column| column.cells.get(row)).map(Vec::len).max();
+        for number in 0..lines.unwrap_or_default() {
+            text += &line(&|column| cell(column, number).unwrap_or_default());
+        }
+        let note = clean(&note(of));
+        if !note.is_empty() {
+            text += &format!("{}\n", terminal::wrap(&format!("{NOTE}{note}"), width, NOTE.len()));
         }
     }
-    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+    text
 }
 
 /// Names and reasons may come from elsewhere: what could steer a terminal is shown as `?`.

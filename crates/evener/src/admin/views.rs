@@ -33,6 +33,9 @@ pub struct Status {
     /// The keys of the file in force that a running daemon can't follow, if there are any.
     #[serde(default)]
     pub restart_for: Option<String>,
+    /// When the configuration in force was read, by the start or by a reload, in seconds since 1970.
+    #[serde(default)]
+    pub config_loaded_seconds: f64,
     /// Active sessions: neither closing nor idle for too long.
     pub sessions: u64,
     /// Sessions that the table is sized for.
@@ -176,6 +179,12 @@ pub struct Server {
     pub probe_seconds: Option<f64>,
     /// Why the last probe failed, while the server is not up.
     pub probe_error: Option<String>,
+    /// Probes that failed since the daemon started.
+    #[serde(default)]
+    pub probe_failures: u64,
+    /// How often probes found it up or down since the daemon started, when it was not so before.
+    #[serde(default)]
+    pub state_changes: u64,
 }
 
 /// A session.

@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn connections_are_taken_by_every_link_and_by_loopback() {
-        let farm = "[farm]\nsecret_file = \"key\"\n";
+        let farm = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
         let text = format!("{farm}{}", service("method = \"handoff\"", "10.0.0.11"));
         let duties = asked(&text, &Identity::default()).unwrap();
         let (tables, places) = duties.programs.unwrap();
@@ -522,7 +522,7 @@ mod tests {
 
     #[test]
     fn where_every_host_decides_it_accepts_and_is_asked() {
-        let secret = "[farm]\nsecret_file = \"key\"\n";
+        let secret = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
         let text = |keys: &str, server: &str| {
             format!("{secret}{}", service(&format!("method = \"handoff\"\n{keys}"), server))
         };

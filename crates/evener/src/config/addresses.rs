@@ -121,6 +121,27 @@ fn unicast(address: IpAddr, help: &str) -> Result<IpAddr, Complaint> {
     Complaint::new(format!("is {wrong}: {address}"), help)
 }
 
+/// Tells apart what is written in the place of an address.
 fn not_an_address<T>(text: &str, help: &str) -> Result<T, Complaint> {
+    if let Some((_, rest)) = text.split_once("://") {
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let help = if host.parse::<IpAddr>().is_ok() || host.parse::<SocketAddr>().is_ok() {
+            format!("leave out what stands around {host}; {help}")
+        } else {
+            help.to_owned()
+        };
+        return Complaint::new(format!("is a URL: {text:?}"), help);
+    }
+    let is_host = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if let Some((_, port)) = text.rsplit_once(':').filter(|(host, _)| is_host(host)) {
+        return Complaint::new(format!("has no good port: {port:?}"), "write a port from 1 to 65535");
+    }
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte);
+    if text.bytes().all(is_name)
+        && text.bytes().any(|byte| byte.is_ascii_alphabetic())
+        && !text.contains("::")
+    {
+        return Complaint::new(format!("is a name, not an IP address: {text:?}"), help);
+    }
     Complaint::new(format!("is not an IP address: {text:?}"), help)
 }

@@ -2,9 +2,10 @@
 
 use evener_core::farm::{Health, HealthKind, Protocol};
 use toml::Spanned;
+use toml::de::DeValue;
 
 use super::problems::Problem;
-use super::section::Section;
+use super::section::{Complaint, Section};
 use super::{defaults, values};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,7 +22,7 @@ const KINDS: [(&str, Kind); 4] =
 /// Reads how the servers of a service over `protocol` are probed; `routed` says why they aren't asked on the link,
 /// if they aren't.
 pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option<&str>) -> Health {
-    let written = section.get("kind", values::choice(&KINDS, &[]));
+    let written = section.get("kind", kind);
     if let Some(kind) = &written {
         impossible_kind(section, kind, protocol, routed);
     }
@@ -50,6 +51,14 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option
         ),
         port: section.get("port", values::count(defaults::PORTS)).map(Spanned::into_inner),
     }
+}
+
+fn kind(value: &DeValue<'_>) -> Result<Kind, Complaint> {
+    if matches!(value, DeValue::String(word) if word == "https") {
+        let help = "write kind = \"tcp\" to see that the port opens, or kind = \"http\" with a `port` that answers without TLS";
+        return Complaint::new("is \"https\", but probes don't speak TLS", help);
+    }
+    values::choice(&KINDS, &[])(value)
 }
 
 /// Complains of a kind of probe that this service's servers can't answer.
@@ -108,7 +117,7 @@ fn http(section: &mut Section<'_>) -> HealthKind {
     }
     HealthKind::Http {
         path: section.or("path", values::request_target, defaults::HEALTH_PATH.to_owned()),
-        host: section.get("host", values::word).map(Spanned::into_inner),
+        host: section.get("host", values::host_field).map(Spanned::into_inner),
         status: if status.is_empty() { vec![defaults::HEALTH_STATUS] } else { status },
         body: section.get("body", values::text).map(Spanned::into_inner),
     }

@@ -11,10 +11,12 @@ mod method;
 mod once;
 mod placement;
 mod problems;
+mod references;
 mod route;
 mod section;
 mod server;
 mod service;
+mod syntax;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +31,9 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use once::Once;
-use problems::{Cause, Problem, Sink, Span};
+use problems::{Problem, Sink, Span};
 pub use problems::{Problems, Report};
+use references::References;
 use section::Section;
 use service::Placed;
 
@@ -118,6 +121,10 @@ pub enum XdpMode {
 pub struct Admin {
     /// Where metrics and health are served over HTTP; `None`: nowhere.
     pub listen: Option<SocketAddr>,
+    /// The tokens of which requests must have one, if the address is not loopback or this is given.
+    pub token_file: Option<PathBuf>,
+    /// Names by which requests may call this host, in lower case.
+    pub hosts: Vec<String>,
 }
 
 /// What is written down.
@@ -183,6 +190,21 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
+    parse(&read_text(path)?, &path.display().to_string())
+}
+
+/// The same, and looks whether what the file names is there on this host: keys, tokens, interfaces, folders.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn check(path: &Path) -> Result<Config, Problems> {
+    let (text, name) = (read_text(path)?, path.display().to_string());
+    let (config, references, sink) = read(&text, &name)?;
+    references.check(&sink);
+    sink.finish(config, &name, &text)
+}
+
+fn read_text(path: &Path) -> Result<String, Problems> {
     let name = path.display().to_string();
     let bytes = read_bytes(path).map_err(|error| {
         let help = match error.kind() {
@@ -200,12 +222,11 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
             "name a TOML file; this is most likely another file",
         ));
     }
-    let text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let message = format!("{name} is not UTF-8 text: byte {at} is not");
         Problems::unreadable(&name, message, "save it as UTF-8")
-    })?;
-    parse(&text, &name)
+    })
 }
 
 /// At most one byte more than is allowed, so that an endless file ends.
@@ -220,39 +241,31 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
-    let sink = Sink::default();
-    let (document, errors) = DeTable::parse_recoverable(text);
-    for error in errors {
-        let span = error.span().unwrap_or(text.len()..text.len());
-        let help = syntax_help(error.message(), problems::line_at(text, span.start));
-        let message = format!("this is not TOML: {}", error.message());
-        sink.push(Problem { cause: Cause::Syntax, ..Problem::new(span, message, help) });
-    }
-    let config = Section::root(document.get_ref(), &sink, config);
+    let (config, _, sink) = read(text, origin)?;
     sink.finish(config, origin, text)
 }
 
-/// What to do about a syntax error, told by the parser's message and the line that it is on.
-fn syntax_help(message: &str, line: &str) -> &'static str {
-    if message.contains("duplicate key") {
-        "a key can stand only once in a table: remove one, or write [[...]] before each of several tables"
-    } else if line.trim_start().starts_with('[') {
-        "write [name] or [[name]] on a line of its own, with as many brackets after it as before it"
-    } else if message.contains("string") {
-        "close the quotes on the same line"
-    } else {
-        "write KEY = VALUE, with quotes around words, addresses and times"
-    }
+/// What `text` says, and in the sink what is wrong with it; or the one problem that it is no TOML at all.
+fn read(text: &str, origin: &str) -> Result<(Config, References, Sink), Problems> {
+    let sink = Sink::default();
+    let (document, errors) = DeTable::parse_recoverable(text);
+    syntax::note(text, &errors, &sink).map_err(|problem| Problems::new(origin, text, vec![problem]))?;
+    let (config, references) = Section::root(document.get_ref(), &sink, config);
+    Ok((config, references, sink))
 }
 
-fn config(root: &mut Section<'_>) -> Config {
-    let engine = root.section("engine", engine);
-    let (mut farm, dispatcher) = root.section("farm", |section| (farm(section), dispatcher::read(section)));
+fn config(root: &mut Section<'_>) -> (Config, References) {
+    let mut refers = References::default();
+    let engine = root.section("engine", |section| engine(section, &mut refers));
+    let (mut farm, dispatcher) =
+        root.section("farm", |section| (farm(section, &mut refers), dispatcher::read(section)));
     let admin = root.section("admin", |section| Admin {
         listen: section.or("listen", values::listen, Some(defaults::ADMIN_LISTEN)),
+        token_file: kept(section.get("token_file", values::path), &mut refers.token_file),
+        hosts: section.list("hosts", values::host_name).into_iter().map(Spanned::into_inner).collect(),
     });
     let log = root.section("log", |section| Log {
-        access: section.get("access", values::log_target).map(Spanned::into_inner),
+        access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });
     root.later("dns", "remove it: this version of Evener does not answer DNS");
     let placed = root.sections("service", service::read);
@@ -267,10 +280,17 @@ fn config(root: &mut Section<'_>) -> Config {
     placement::check(root, &farm, &placed);
     farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
     route::check_room(root, &placed);
-    Config { engine, admin, log, farm, services: placed.into_iter().map(|placed| placed.service).collect() }
+    let services = placed.into_iter().map(|placed| placed.service).collect();
+    (Config { engine, admin, log, farm, services }, refers)
 }
 
-fn engine(section: &mut Section<'_>) -> Engine {
+/// The value, whose place is kept for who looks whether what it names is there.
+fn kept<T: Clone>(read: Option<Spanned<T>>, place: &mut Option<Spanned<T>>) -> Option<T> {
+    place.clone_from(&read);
+    read.map(Spanned::into_inner)
+}
+
+fn engine(section: &mut Section<'_>, refers: &mut References) -> Engine {
     let interfaces = section.list("interfaces", values::interface);
     let mut once = Once::new();
     for interface in &interfaces {
@@ -278,6 +298,7 @@ fn engine(section: &mut Section<'_>) -> Engine {
         let message = format!("interface {name:?} is listed twice");
         once.first(section, name, interface.span(), message, "list it once");
     }
+    refers.interfaces.clone_from(&interfaces);
     let sessions_max = section.or("sessions_max", values::count(defaults::SESSIONS), defaults::SESSIONS_MAX);
     Engine {
         kind: section.or("kind", values::choice(&ENGINE_KINDS, &[]), defaults::ENGINE_KIND),
@@ -293,7 +314,7 @@ fn engine(section: &mut Section<'_>) -> Engine {
     }
 }
 
-fn farm(section: &mut Section<'_>) -> Farm {
+fn farm(section: &mut Section<'_>, refers: &mut References) -> Farm {
     let directors = section.list("directors", addresses::director_address);
     let mut once = Once::new();
     for director in &directors {
@@ -301,7 +322,7 @@ fn farm(section: &mut Section<'_>) -> Farm {
         once.first(section, *director.get_ref(), director.span(), message, "list it once");
     }
     Farm {
-        secret_file: section.get("secret_file", values::path).map(Spanned::into_inner),
+        secret_file: kept(section.get("secret_file", values::path), &mut refers.secret_file),
         directors: directors.into_iter().map(Spanned::into_inner).collect(),
         dispatcher: None,
         peers: peers(section),
@@ -341,12 +362,36 @@ fn check_between_services(root: &Section<'_>, placed: &[Placed]) {
         }
     }
     check_announcers(root, placed);
+    check_servers(root, placed);
     let count = placed.iter().map(|placed| placed.addresses.len()).sum::<usize>();
     let last = placed.iter().flat_map(|placed| &placed.addresses).nth(defaults::VIPS);
     if let Some(one_too_many) = last {
         let message = format!("the services have {count} addresses with port together");
         let help = format!("this is the first too many: a farm can have {}", defaults::VIPS);
         root.problem(Problem::new(one_too_many.span(), message, help));
+    }
+}
+
+/// What goes to a service address is taken by the data plane, and never gets to a server of that address.
+fn check_servers(root: &Section<'_>, placed: &[Placed]) {
+    let servers: BTreeMap<IpAddr, (&Placed, &str)> = placed
+        .iter()
+        .flat_map(|of| {
+            of.service.servers.iter().map(move |server| (server.address, (of, server.name.as_str())))
+        })
+        .collect();
+    for Placed { service, addresses, .. } in placed {
+        for address in addresses {
+            let ip = address.get_ref().ip();
+            if let Some((of, server)) = servers.get(&ip).filter(|(of, _)| of.service.name != service.name) {
+                let message =
+                    format!("{ip} is the address of {server} too, a server of {:?}", of.service.name);
+                let help =
+                    "give the service an address of its own: what goes to this one is taken for the service";
+                let problem = Problem::new(address.span(), message, help);
+                root.problem(problem.also(of.name.clone(), "whose server it is"));
+            }
+        }
     }
 }
 

@@ -41,6 +41,17 @@ pub(super) fn stateless(section: &mut Section<'_>, placement: Placement, policy:
     stateless.into_inner()
 }
 
+/// Complains of a policy that needs to know how loaded the host is that a connection came to.
+pub(super) fn by_others_load(section: &Section<'_>, placement: Placement, policy: &str) {
+    let overflow = policy == "overflow" && placement == Placement::Director;
+    if let Some(span) = section.key_span("policy").filter(|_| overflow) {
+        let message =
+            "policy \"overflow\" is for hosts that serve what they get, and a director serves nothing";
+        let help = "write policy = \"least-connections\", or placement = \"every-host\"";
+        section.problem(Problem::new(span, message, help));
+    }
+}
+
 /// Reads `publish` of a server: one address or several.
 pub(super) fn publish(section: &mut Section<'_>, placement: Placement) -> Vec<Spanned<IpAddr>> {
     let published = section.one_or_list("publish", addresses::published);
@@ -73,6 +84,9 @@ pub(super) fn check(root: &Section<'_>, farm: &Farm, placed: &[Placed]) {
     if farm.secret_file.is_none() {
         check_secret(root, placed);
     }
+    if farm.directors.is_empty() {
+        check_directors(root, placed);
+    }
     let every_host = || placed.iter().filter(|placed| placed.service.is_on_every_host());
     check_names(root, every_host());
     check_owners(root, every_host());
@@ -92,6 +106,22 @@ fn check_secret(root: &Section<'_>, placed: &[Placed]) {
     if let Some((placed, needs)) = needs {
         let message = format!("{needs} a secret, and [farm] names none");
         let help = "run `evener keygen FILE` once, copy FILE to every host, and add secret_file = \"FILE\" to [farm]";
+        root.problem(Problem::new(placed.name.clone(), message, help));
+    }
+}
+
+/// Complains of the first service whose servers would listen to nobody.
+fn check_directors(root: &Section<'_>, placed: &[Placed]) {
+    let needs = placed.iter().filter(|placed| !placed.service.is_on_every_host()).find_map(|placed| {
+        match placed.service.method {
+            Method::Tunnel => Some((placed, "servers take tunnels of method \"tunnel\"")),
+            Method::Handoff => Some((placed, "servers acknowledge connections of method \"handoff\"")),
+            Method::L2 | Method::Nat => None,
+        }
+    });
+    if let Some((placed, needs)) = needs {
+        let message = format!("{needs} from listed directors only, and [farm] lists none");
+        let help = "add directors = [\"192.0.2.2\"] to [farm], with the own address of each host that runs `evener run`";
         root.problem(Problem::new(placed.name.clone(), message, help));
     }
 }

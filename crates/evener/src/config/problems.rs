@@ -92,7 +92,7 @@ pub struct Report<'p> {
 }
 
 impl Problems {
-    fn new(file: &str, text: &str, mut list: Vec<Problem>) -> Self {
+    pub(super) fn new(file: &str, text: &str, mut list: Vec<Problem>) -> Self {
         drop_echoes(text, &mut list);
         list.sort_by_key(|problem| problem.span.as_ref().map(|span| span.start));
         let omitted = list.len().saturating_sub(defaults::PROBLEMS);
@@ -190,7 +190,7 @@ pub(super) fn line_at(text: &str, at: usize) -> &str {
 }
 
 /// Where the line around `at` begins.
-fn line_start(text: &str, at: usize) -> usize {
+pub(super) fn line_start(text: &str, at: usize) -> usize {
     text.get(..floor(text, at)).unwrap_or_default().rfind('\n').map_or(0, |newline| newline + 1)
 }
 

@@ -91,6 +91,9 @@ fn once(section: &Section<'_>, entries: &[Spanned<String>], what: &str) {
 }
 
 fn host(value: &DeValue<'_>) -> Result<HostPattern, Complaint> {
+    if values::text(value)?.contains("://") {
+        values::host_field(value)?;
+    }
     pattern(value, "host", HostPattern::parse)
 }
 

@@ -26,6 +26,31 @@ impl Complaint {
     }
 }
 
+/// Where keys belong that are easily written at the top of the file.
+const HOMES: [(&str, &[&str]); 8] = [
+    ("[[service.server]]", &["server", "servers"]),
+    ("[[service.route]]", &["route", "routes"]),
+    ("[service.health]", &["health"]),
+    ("[service.timeouts]", &["timeouts"]),
+    (
+        "[[service]]",
+        &[
+            "name",
+            "address",
+            "addresses",
+            "protocol",
+            "method",
+            "placement",
+            "policy",
+            "discover",
+            "announce",
+        ],
+    ),
+    ("[engine]", &["kind", "xdp_mode", "interfaces", "sessions_max", "threads"]),
+    ("[farm]", &["secret_file", "directors", "dispatcher"]),
+    ("[admin]", &["listen", "token_file", "hosts"]),
+];
+
 static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
 
 /// A table of the file while it is read.
@@ -187,7 +212,9 @@ impl<'d> Section<'d> {
     /// Notes that `key` is not there, unless it is but misspelt, which is complained of already.
     pub(super) fn missing(&self, key: &str, message: &str, help: &str) {
         let misspelt = |name: &Spanned<DeString<'_>>| {
-            !self.known.contains(&name.get_ref().as_ref()) && is_like(name.get_ref(), key)
+            let name: &str = name.get_ref();
+            let at_home = HOMES.iter().any(|(_, keys)| self.title.is_empty() && keys.contains(&name));
+            !self.known.contains(&name) && !at_home && is_like(name, key)
         };
         if !self.table.keys().any(misspelt) {
             self.problem(Problem::missing(self.span(), message, help));
@@ -237,7 +264,15 @@ impl<'d> Section<'d> {
                 title => format!("in {title}"),
             };
             let message = format!("unknown key {key:?} {place}");
-            self.problem(Problem::new(name.span(), message, nearest_or_all(key, &self.known)));
+            let home = HOMES.iter().find(|(_, keys)| self.title.is_empty() && keys.contains(&key));
+            let help = match home {
+                Some((home, _)) if home.starts_with("[[service.") || home.starts_with("[service.") => {
+                    format!("write {home}, behind the [[service]] that it belongs to")
+                }
+                Some((home, _)) => format!("it belongs below {home}"),
+                None => nearest_or_all(key, &self.known),
+            };
+            self.problem(Problem::new(name.span(), message, help));
         }
     }
 

@@ -34,6 +34,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let placement = placement::read(section);
     let reach = Reach::read(section, &addresses, protocol, placement);
     let policy = section.or("policy", values::policy_name, defaults::POLICY);
+    placement::by_others_load(section, placement, policy);
     let stateless = placement::stateless(section, placement, policy);
     let discovery = Discovery::read(section, &reach);
     let listed = Servers::new(&addresses, &reach, placement).read(section, discovery.wanted);

@@ -1,6 +1,6 @@
 //! Readers of single values: each takes a TOML value and returns what it means, or what to write instead.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -172,6 +172,36 @@ pub(super) fn listen(value: &DeValue<'_>) -> Result<Option<SocketAddr>, Complain
         Err(_) => Complaint::new(
             format!("is not an address with port: {text:?}"),
             "write for example \"127.0.0.1:9180\", or \"none\" for no admin address",
+        ),
+    }
+}
+
+/// A name by which clients call this host, in lower case.
+pub(super) fn host_name(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let name = word(value)?;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    if name.bytes().all(allowed) || name.parse::<IpAddr>().is_ok() {
+        return Ok(name.trim_end_matches('.').to_ascii_lowercase());
+    }
+    Complaint::new(
+        format!("is not a host's name: {name:?}"),
+        "write it as clients do, without scheme and port, such as \"lb1.example.com\"",
+    )
+}
+
+/// What an HTTP request has for a host: a name or an address, perhaps with a port.
+pub(super) fn host_field(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let text = word(value)?;
+    let bare = text.split_once("://").map_or(text.as_str(), |(_, rest)| rest);
+    let bare = bare.split(['/', '?', '#']).next().unwrap_or_default();
+    match bare == text {
+        true => Ok(text),
+        false => Complaint::new(
+            format!("is a URL or has a path: {text:?}"),
+            format!(
+                "write the host only, such as {:?}",
+                if bare.is_empty() { "www.example.com" } else { bare }
+            ),
         ),
     }
 }

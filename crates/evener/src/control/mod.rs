@@ -37,6 +37,7 @@ use crate::handoff::{Held, Question};
 use crate::network::Network;
 use crate::network::path_mtu::PathMtu;
 use crate::probe::probe;
+use crate::spelling::meant;
 use director::{DirectError, Director};
 use every_host::Errands;
 use hosts::Heard;
@@ -349,11 +350,12 @@ impl Daemon {
     }
 
     fn drain(&mut self, name: ServerName, drain: bool) -> Result<String, String> {
-        if !self.director.config.services.iter().any(|service| service.name == name.service) {
-            return Err(format!("there is no service {}", name.service));
-        }
-        if !self.director.membership.members(&name.service).iter().any(|member| member.name == name.server) {
-            return Err(format!("service {} has no server {}", name.service, name.server));
+        self.director.has_service(&name.service)?;
+        let members = self.director.membership.members(&name.service);
+        let names = members.iter().map(|member| member.name.as_str());
+        if !names.clone().any(|known| known == name.server) {
+            let meant = meant(&name.server, names);
+            return Err(format!("service {} has no server {}; {meant}", name.service, name.server));
         }
         if let Some(host) = self.director.other_host(&name) {
             return Err(format!(

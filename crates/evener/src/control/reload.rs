@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::IsTerminal;
+use std::time::SystemTime;
 
 use evener_core::wire::Mac;
 use tokio::time::timeout_at;
@@ -23,6 +24,7 @@ impl Daemon {
             Ok(_) => {
                 self.about.reloads += 1;
                 self.about.reload_error = None;
+                self.about.config_loaded = SystemTime::now();
             }
             Err(error) => {
                 self.about.reloads_refused += 1;

@@ -19,8 +19,8 @@ pub enum Request {
     Servers(oneshot::Sender<Vec<views::Server>>),
     /// All hosts, where every one decides.
     Hosts(oneshot::Sender<Vec<views::Host>>),
-    /// Sessions that match.
-    Sessions(SessionFilter, oneshot::Sender<Vec<views::Session>>),
+    /// Sessions that match, or in a sentence why none can.
+    Sessions(SessionFilter, oneshot::Sender<Result<Vec<views::Session>, String>>),
     /// Which server a flow or a request gets.
     Explain(Subject, oneshot::Sender<views::Explanation>),
     /// Give a server no new sessions, or give it some again.

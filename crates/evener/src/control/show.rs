@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use evener_core::decide::Reason;
 use evener_core::farm::{Method, Service};
-use evener_core::health;
-use evener_core::membership::Source;
+use evener_core::health::{self, Health};
+use evener_core::membership::{Member, Source};
 use evener_core::peers::{HostState, Refusal};
 use evener_core::plan::{MemberState, ServerName};
 use evener_core::sessions::{Session, ms};
@@ -21,6 +22,7 @@ use crate::admin::views;
 use crate::agent::resident::Resident;
 use crate::handoff::Outcomes;
 use crate::lccp::Speaker;
+use crate::spelling::meant;
 
 /// What a daemon is, besides its farm.
 #[derive(Clone, Debug)]
@@ -41,6 +43,8 @@ pub(super) struct About {
     pub(super) reload_error: Option<String>,
     /// What of the file in force takes a restart.
     pub(super) restart_for: Option<String>,
+    /// When the configuration in force was read.
+    pub(super) config_loaded: SystemTime,
 }
 
 impl Director {
@@ -73,6 +77,7 @@ impl Director {
             reloads_refused: about.reloads_refused,
             reload_error: about.reload_error.clone(),
             restart_for: about.restart_for.clone(),
+            config_loaded_seconds: unix_seconds(about.config_loaded),
             sessions: memory.counts.active.iter().map(|count| count.load(Relaxed)).sum(),
             sessions_max: memory.sessions.sized_for() as u64,
             session_slots: memory.sessions.capacity() as u64,
@@ -230,6 +235,7 @@ impl Director {
             name: name.server.clone(),
             address: member
                 .address
+                .or_else(|| self.known_address(member))
                 .map(|address| address.to_string())
                 .or_else(|| mac.clone())
                 .unwrap_or_default(),
@@ -253,10 +259,24 @@ impl Director {
                 .filter(|_| state.health.state != health::State::Up)
                 .and_then(|health| health.last_failure())
                 .map(|(_, failure)| failure.to_string()),
+            probe_failures: health.map_or(0, Health::failures),
+            state_changes: health.map_or(0, Health::changes),
         }
     }
 
-    fn state_of(
+    /// The own address of a server that was discovered by its MAC address, if the host's neighbour table has it.
+    fn known_address(&self, member: &Member) -> Option<IpAddr> {
+        let (mac, ifindex) = (member.mac?, member.ifindex?);
+        let is_service = |address: &IpAddr| {
+            self.config.services.iter().flat_map(|service| &service.addresses).any(|vip| vip.ip() == *address)
+        };
+        let mut there = self.network.neighbours.iter().filter(|(_, known)| **known == mac);
+        there
+            .find(|((link, address), _)| *link == ifindex && !is_service(address))
+            .map(|((_, address), _)| *address)
+    }
+
+    pub(super) fn state_of(
         &self,
         name: &ServerName,
         method: Method,
@@ -327,16 +347,32 @@ impl Director {
     }
 
     /// Sessions that match.
-    pub(super) fn show_sessions(&self, filter: &SessionFilter) -> Vec<views::Session> {
+    ///
+    /// # Errors
+    /// A sentence, if there is no such service.
+    pub(super) fn show_sessions(&self, filter: &SessionFilter) -> Result<Vec<views::Session>, String> {
+        filter.service.as_ref().map_or(Ok(()), |service| self.has_service(service))?;
         let now = self.engine.now();
         let vips: BTreeMap<u16, &VipKey> =
             self.plan.tables.vips.iter().map(|(key, vip)| (vip.id, key)).collect();
         let sessions = self.engine.memory().sessions.list(now).filter(|session| filter.admits(session));
-        sessions
+        let shown = sessions
             .filter_map(|session| self.show_session(&session, &vips, now))
             .filter(|session| filter.service.as_ref().is_none_or(|service| *service == session.service))
-            .take(filter.limit.unwrap_or(usize::MAX))
-            .collect()
+            .take(filter.limit.unwrap_or(usize::MAX));
+        Ok(shown.collect())
+    }
+
+    /// Whether there is a service of this name.
+    ///
+    /// # Errors
+    /// A sentence, with the name that may have been meant.
+    pub(super) fn has_service(&self, name: &str) -> Result<(), String> {
+        let names = self.config.services.iter().map(|service| service.name.as_str());
+        match names.clone().any(|known| known == name) {
+            true => Ok(()),
+            false => Err(format!("there is no service {name}; {}", meant(name, names))),
+        }
     }
 
     fn show_session(
@@ -373,6 +409,10 @@ impl SessionFilter {
         self.client.is_none_or(|client| client == session.key.client)
             && self.client_port.is_none_or(|port| port == session.key.port)
     }
+}
+
+fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 fn dispatcher((address, decides): (IpAddr, bool)) -> views::Dispatcher {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use evener_core::farm::Method;
 use evener_core::peers::Secret;
@@ -184,6 +185,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
             reloads_refused: 0,
             reload_error: None,
             restart_for: None,
+            config_loaded: SystemTime::now(),
         },
         network_changes,
         fixed: Fixed::of(&director.config),
@@ -322,7 +324,7 @@ async fn open(
     tracing::info!(engine = director.engine.describe(), adopted, "attached");
     director.warn_of_host();
     neighbours.announce(&director.announced());
-    admin::server::start(requests, &directory.join("admin.sock"), director.config.admin.listen)
+    admin::server::start(requests, &directory.join("admin.sock"), &director.config.admin)
         .await
         .map_err(StartError::io("the admin interface can't be opened"))
 }

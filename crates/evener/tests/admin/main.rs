@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![allow(unreachable_pub)]
 
+mod access;
 mod views;
 
 use std::collections::BTreeMap;
@@ -16,8 +17,11 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use evener::admin::metrics::{Farm, Format};
+use evener::admin::process::Process;
 use evener::admin::views::Traced;
 use evener::admin::{self, metrics};
+use evener::config::Admin;
 use evener::control::request::{Handle, Request};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -39,7 +43,11 @@ async fn control(mut requests: mpsc::Receiver<Request>) {
                 if filter.limit != Some(1) {
                     found[0].service = format!("{filter:?}");
                 }
-                drop(answer.send(if filter.limit == Some(0) { Vec::new() } else { found }));
+                drop(answer.send(match (filter.limit, filter.service.as_deref()) {
+                    (_, Some("nope")) => Err("there is no service nope; there are: web".into()),
+                    (Some(0), _) => Ok(Vec::new()),
+                    _ => Ok(found),
+                }));
             }
             Request::Explain(subject, answer) => drop(answer.send(explanation(&subject))),
             Request::Drain { service, server, drain, answer } => drop(answer.send(match server.as_str() {
@@ -72,10 +80,15 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Daemon {
-        Daemon::with(|requests| drop(tokio::spawn(control(requests))))
+        Daemon::open(&admin("127.0.0.1:0"))
     }
 
-    fn with(answer: impl FnOnce(mpsc::Receiver<Request>)) -> Daemon {
+    /// Where, and to whom, it is open.
+    fn open(admin: &Admin) -> Daemon {
+        Daemon::with(admin, |requests| drop(tokio::spawn(control(requests))))
+    }
+
+    fn with(admin: &Admin, answer: impl FnOnce(mpsc::Receiver<Request>)) -> Daemon {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("evener-admin-{}-{number}", std::process::id()));
@@ -84,8 +97,7 @@ impl Daemon {
         let (handle, requests): (Handle, _) = mpsc::channel(8);
         let guard = runtime.enter();
         answer(requests);
-        let listen = Some("127.0.0.1:0".parse().unwrap());
-        let server = admin::Server::bind(&folder.join("admin.sock"), listen).unwrap();
+        let server = admin::Server::bind(&folder.join("admin.sock"), admin).unwrap();
         let tcp = server.address().unwrap();
         runtime.spawn(server.run(handle));
         drop(guard);
@@ -124,17 +136,44 @@ impl Drop for Daemon {
     }
 }
 
+fn admin(listen: &str) -> Admin {
+    Admin { listen: Some(listen.parse().unwrap()), token_file: None, hosts: Vec::new() }
+}
+
 fn command(args: &[&str], socket: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_evener")).args(args).arg("--socket").arg(socket).output().unwrap()
 }
 
 /// One request, as plainly as can be; status and body.
-fn exchange(mut stream: impl Read + Write, method: &str, path: &str) -> (u16, String) {
-    write!(stream, "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").unwrap();
+fn exchange(stream: impl Read + Write, method: &str, path: &str) -> (u16, String) {
+    let (head, body) =
+        say(stream, &format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"));
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
+}
+
+/// Head and body of the answer to this head, whose end is added.
+fn say(mut stream: impl Read + Write, head: &str) -> (String, String) {
+    write!(stream, "{head}\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").expect(&answer);
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    (head.to_owned(), body.to_owned())
+}
+
+/// All metrics but those of the process, which change.
+fn farm_metrics(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.contains("process_"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+fn farm() -> Farm {
+    Farm {
+        status: status(),
+        services: services(),
+        servers: servers(),
+        hosts: hosts(),
+        process: Process { open_fds: 12, start_seconds: 1_700_000_000.25, ..Process::default() },
+    }
 }
 
 fn parsed((status, body): (u16, String)) -> Value {
@@ -161,8 +200,9 @@ fn views_are_the_same_on_both_sockets() {
         assert_eq!(parsed(daemon.tcp("GET", path)), expected, "{path}");
     }
     assert_eq!(daemon.tcp("GET", "/healthz"), (200, "ok\n".into()));
-    let expected = metrics::text(status(), services(), servers(), hosts());
-    assert_eq!(daemon.tcp("GET", "/metrics"), (200, expected));
+    let (status, text) = daemon.tcp("GET", "/metrics");
+    let expected = metrics::text(farm(), Format::Text);
+    assert_eq!((status, farm_metrics(&text)), (200, farm_metrics(&expected)));
 }
 
 #[test]
@@ -252,12 +292,14 @@ fn the_socket_is_for_its_user_only() {
     let left = daemon.folder.join("left.sock");
     drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
     let guard = daemon.runtime.as_ref().unwrap().enter();
-    drop(admin::Server::bind(&left, None).unwrap());
+    let nowhere = Admin { listen: None, ..admin("127.0.0.1:0") };
+    drop(admin::Server::bind(&left, &nowhere).unwrap());
     let file = daemon.folder.join("file");
     fs::write(&file, "mine").unwrap();
-    let message = admin::Server::bind(&file, None).unwrap_err().to_string();
+    let message = admin::Server::bind(&file, &nowhere).unwrap_err().to_string();
     assert!(message.contains("can't be made: Address already in use"), "{message}");
-    let message = admin::Server::bind(&left, Some(daemon.tcp)).unwrap_err().to_string();
+    let taken = admin(&daemon.tcp.to_string());
+    let message = admin::Server::bind(&left, &taken).unwrap_err().to_string();
     assert!(message.contains(&format!("{} can't be listened on", daemon.tcp)), "{message}");
     drop(guard);
     assert!(!left.exists());
@@ -267,7 +309,7 @@ fn the_socket_is_for_its_user_only() {
 #[test]
 fn a_stuck_control_loop_is_unhealthy() {
     let mut kept = None;
-    let daemon = Daemon::with(|requests| kept = Some(requests));
+    let daemon = Daemon::with(&admin("127.0.0.1:0"), |requests| kept = Some(requests));
     let (status, message) = error(daemon.tcp("GET", "/healthz"));
     assert!(status == 503 && message.contains("not answered within 1 s"), "{status} {message}");
     drop(kept);
@@ -289,7 +331,7 @@ fn idle_and_oversized_connections_do_not_stay() {
     assert_eq!(daemon.tcp("GET", "/healthz").0, 200);
     let long = format!("/{}", "x".repeat(100_000));
     let mut stream = TcpStream::connect(daemon.tcp).unwrap();
-    let _ = write!(stream, "GET {long} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let _ = write!(stream, "GET {long} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let mut answer = Vec::new();
     // It may be reset while it still sends.
     let _ = stream.read_to_end(&mut answer);
@@ -299,12 +341,11 @@ fn idle_and_oversized_connections_do_not_stay() {
 
 /// Samples by name with labels, as a scraper reads them.
 fn samples(text: &str) -> BTreeMap<String, f64> {
-    assert!(text.ends_with("# EOF\n"));
     let mut found = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap();
         let bare = name.split('{').next().unwrap();
-        assert!(bare.starts_with("evener_"), "{line}");
+        assert!(bare.starts_with("evener_") || bare.starts_with("process_"), "{line}");
         assert!(bare.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{line}");
         assert!(name == bare || name.ends_with("\"}"), "{line}");
         let before = found.insert(name.to_owned(), value.parse().unwrap());
@@ -315,7 +356,8 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
 
 #[test]
 fn metrics_are_the_views() {
-    let text = metrics::text(status(), services(), servers(), hosts());
+    let text = metrics::text(farm(), Format::OpenMetrics);
+    assert!(text.ends_with("# EOF\n"));
     let expected = [
         ("evener_build_info{version=\"0.1.0\"}", 1.0),
         ("evener_engine_info{engine=\"xdp\"}", 1.0),
@@ -330,6 +372,12 @@ fn metrics_are_the_views() {
         ("evener_host_load{host=\"web2\"}", 17.0),
         ("evener_host_addresses{host=\"web2\"}", 1.0),
         ("evener_reloads_total", 3.0),
+        ("evener_config_loaded_timestamp_seconds", 1_700_000_060.5),
+        ("process_open_fds", 12.0),
+        ("process_start_time_seconds", 1_700_000_000.25),
+        ("process_cpu_seconds_total", 0.0),
+        ("evener_server_probe_failures_total{service=\"web\",server=\"web2\"}", 9.0),
+        ("evener_server_state_changes_total{service=\"web\",server=\"web2\"}", 3.0),
         ("evener_access_log_written_total", 12.0),
         ("evener_access_log_lost_total", 1.0),
         ("evener_decide_seconds_count{mechanism=\"kernel\"}", 5.0),
@@ -362,18 +410,104 @@ fn metrics_are_the_views() {
     assert_eq!(samples.keys().filter(|name| name.starts_with("evener_server_probe_seconds")).count(), 1);
 }
 
+/// Head fields and text of a scrape that accepts this.
+fn scrape(daemon: &Daemon, accept: &str) -> (String, String) {
+    let accept = if accept.is_empty() { String::new() } else { format!("Accept: {accept}\r\n") };
+    say(
+        TcpStream::connect(daemon.tcp).unwrap(),
+        &format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{accept}"),
+    )
+}
+
+#[test]
+fn metrics_are_what_was_asked_for() {
+    let daemon = Daemon::start();
+    let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                      application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+    for (accept, open) in [
+        ("", false),
+        ("*/*", false),
+        ("text/plain", false),
+        ("text/html, */*;q=0.1", false),
+        (prometheus, true),
+        ("application/openmetrics-text", true),
+        ("Application/OpenMetrics-Text; version=1.0.0", true),
+        ("application/openmetrics-text;q=0", false),
+        ("application/openmetrics-text;q=0.2, text/plain;q=0.9", false),
+        ("application/openmetrics-text;q=much", false),
+    ] {
+        let (head, text) = scrape(&daemon, accept);
+        let kind =
+            if open { "application/openmetrics-text; version=1.0.0" } else { "text/plain; version=0.0.4" };
+        assert!(head.contains(&format!("content-type: {kind}; charset=utf-8")), "{accept}: {head}");
+        assert!(head.contains("vary: accept"), "{accept}: {head}");
+        assert_eq!(text.ends_with("# EOF\n"), open, "{accept}");
+    }
+}
+
+/// Samples and their types are the same in both formats, and every sample stands behind the type of its own family.
+#[test]
+fn both_formats_say_the_same() {
+    let [open, plain] = [Format::OpenMetrics, Format::Text].map(|format| metrics::text(farm(), format));
+    assert_eq!(samples(&open), samples(&plain));
+    let (mut family, mut kind, mut told) = ("", "", Vec::new());
+    for line in plain.lines() {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        match words[..] {
+            ["#", "HELP", name, about] => {
+                assert!(!about.is_empty(), "{line}");
+                family = name;
+            }
+            ["#", "TYPE", name, of] => {
+                assert_eq!(name, family, "{line}");
+                assert!(["counter", "gauge", "histogram"].contains(&of), "{line}");
+                assert!(!told.contains(&name), "{line} comes twice");
+                kind = of;
+                told.push(name);
+            }
+            ["#", ..] => panic!("{line} is nothing that this format has"),
+            _ => {
+                let name = line.split(['{', ' ']).next().unwrap();
+                let suffixes: &[&str] =
+                    if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+                assert!(
+                    suffixes.iter().any(|suffix| name == format!("{family}{suffix}")),
+                    "{line} in {family}"
+                );
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line} is a {kind}");
+            }
+        }
+    }
+}
+
+#[test]
+fn views_fit_a_page() {
+    let daemon = Daemon::start();
+    for view in ["services", "servers", "hosts", "sessions", "status", "doctor"] {
+        // Sessions of the test's daemon tell how they were asked for, but one.
+        let args = if view == "sessions" { &[view, "--limit", "1"][..] } else { &[view] };
+        let output = daemon.command(args);
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in text.lines() {
+            // A word that is longer than a line stays whole.
+            assert!(line.chars().count() <= 80 || !line.trim().contains(' '), "{view}: {line}");
+        }
+    }
+}
+
 #[test]
 fn people_see_tables() {
     let daemon = Daemon::start();
     insta::assert_snapshot!(daemon.shown(&["services"]), @r#"
-    SERVICE  ADDRESS             METHOD  POLICY        UP  SESSIONS  CONNECTIONS  PACKETS      BYTES
-    web      tcp 192.0.2.100:80  l2      round-robin  1/3        42          400     1.2M  941.9 MiB
+    SERVICE  ADDRESS         METHOD  POLICY        UP  SESSIONS  CONNS      BYTES
+    web      192.0.2.100:80  l2      round-robin  1/3        42    400  941.9 MiB
     "#);
     insta::assert_snapshot!(daemon.shown(&["servers"]), @r#"
-    SERVICE  SERVER             ADDRESS            VIA        STATE     WEIGHT  SESSIONS  CONNECTIONS  SHARE  PACKETS    BYTES   PROBE  NOTE
-    web      02:00:00:00:00:0a  02:00:00:00:00:0a  eth0       up             1        21          300    75%     1000  2.4 MiB  420 us
-    web      web2               192.0.2.12         eth0       down           1        21          100    25%     1000  2.4 MiB       -  probes fail; no answer?[2J
-    web      café "1"           café "1"           this host  draining       0        21            0     0%     1000  2.4 MiB       -
+    SERVICE  SERVER             ADDRESS     STATE     WEIGHT  SESSIONS  CONNS  SHARE
+    web      02:00:00:00:00:0a  -           up             1        21    300    75%
+    web      web2               192.0.2.12  down           1        21    100    25%
+        probes fail; no answer?[2J
+    web      café "1"           -           draining       0        21      0     0%
     "#);
     insta::assert_snapshot!(daemon.shown(&["hosts"]), @r#"
     HOST  ADDRESS     STATE  LOAD     HEARD  UP   OWNS
@@ -424,6 +558,10 @@ fn people_see_tables() {
     "#);
     let filtered = daemon.shown(&["sessions", "--service", "w/b", "--client", "198.51.100.7"]);
     assert!(filtered.contains("service: Some(\"w/b\"), client: Some(198.51.100.7)"), "{filtered}");
+    let refused = daemon.command(&["sessions", "--service", "nope"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.stderr, b"evener: there is no service nope; there are: web\n");
+    assert_eq!(error(daemon.unix("GET", "/v1/sessions?service=nope")).0, 404);
     let filtered = daemon.shown(&["sessions", "--client", "[2001:db8::7]:40000"]);
     assert!(filtered.contains("client: Some(2001:db8::7), client_port: Some(40000)"), "{filtered}");
     let explained =
@@ -457,6 +595,17 @@ fn orders_say_what_was_done() {
     let refused = daemon.command(&["reload"]);
     assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(1), &b""[..]));
     assert_eq!(refused.stderr, b"evener: evener.toml: 1 error\n  | here\n");
+    // Programs get that as the API says it.
+    for (args, said) in [
+        (&["reload", "--json"][..], "evener.toml: 1 error\n  | here"),
+        (&["drain", "web/nobody", "--json"], "Service web has no server nobody."),
+        (&["sessions", "--service", "nope", "--json"], "there is no service nope; there are: web"),
+    ] {
+        let refused = daemon.command(args);
+        assert_eq!(refused.status.code(), Some(1), "{args:?}");
+        let answer: Value = serde_json::from_slice(&refused.stdout).unwrap();
+        assert_eq!(answer, json!({ "error": said }), "{args:?}");
+    }
 }
 
 #[test]

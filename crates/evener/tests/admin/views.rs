@@ -23,6 +23,7 @@ pub fn status() -> Status {
         reloads_refused: 2,
         reload_error: Some("evener.toml: 2 errors\nsecond line".into()),
         restart_for: Some("[engine] sessions_max".into()),
+        config_loaded_seconds: 1_700_000_060.5,
         sessions: 12_345,
         sessions_max: 1_000_000,
         session_slots: 2_097_152,
@@ -83,6 +84,8 @@ fn server(name: &str, state: &str, connections: u64) -> Server {
         way: "link".into(),
         probe_seconds: None,
         probe_error: None,
+        probe_failures: 0,
+        state_changes: 1,
     }
 }
 
@@ -93,6 +96,9 @@ pub fn servers() -> Vec<Server> {
             address: "192.0.2.12".into(),
             reason: Some("probes fail".into()),
             probe_error: Some("no answer\x1b[2J".into()),
+            source: "listed".into(),
+            probe_failures: 9,
+            state_changes: 3,
             ..server("web2", "down", 100)
         },
         Server { weight: 0, local: true, ..server("caf\u{e9} \"1\"", "draining", 0) },

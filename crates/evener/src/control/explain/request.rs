@@ -244,7 +244,7 @@ mod tests {
     use crate::config::{self, Config};
 
     const FILE: &str = r#"
-        farm.secret_file = "key"
+        farm = { secret_file = "key", directors = ["192.0.2.2"] }
         [[service]]
         name = "web"
         addresses = ["192.0.2.100:80", "192.0.2.100:443"]

@@ -1,0 +1,80 @@
+//! What a file names on the host that it is for: held against this one by `evener check`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+
+use super::LogTarget;
+use super::problems::{Problem, Sink, Span};
+use crate::admin::token;
+use crate::secret;
+use crate::spelling::meant;
+
+/// The network interfaces of this process's network namespace (proc_net(5)).
+const INTERFACES: &str = "/proc/thread-self/net/dev";
+
+/// Files and interfaces that stand in the file.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    pub(super) secret_file: Option<Spanned<PathBuf>>,
+    pub(super) token_file: Option<Spanned<PathBuf>>,
+    pub(super) access_log: Option<Spanned<LogTarget>>,
+    pub(super) interfaces: Vec<Spanned<String>>,
+}
+
+impl References {
+    /// Notes what is not there, or not as it must be.
+    pub(super) fn check(&self, sink: &Sink) {
+        let problem = |span: Span, message: String, help: &str| sink.push(Problem::new(span, message, help));
+        if let Some(file) = &self.secret_file
+            && let Err(error) = secret::read(file.get_ref())
+        {
+            let help = "run `evener keygen FILE` once for the farm and copy FILE here";
+            problem(file.span(), error.to_string(), help);
+        }
+        if let Some(file) = &self.token_file
+            && let Err(error) = token::check(file.get_ref())
+        {
+            let help =
+                "make it with `(umask 077; openssl rand -hex 32 > FILE)`, and give the token to who scrapes";
+            problem(file.span(), error.to_string(), help);
+        }
+        if let Some(log) = &self.access_log
+            && let LogTarget::File(path) = log.get_ref()
+            && let Some(folder) = missing_folder(path)
+        {
+            let message = format!("there is no folder {} for the access log", folder.display());
+            problem(log.span(), message, "make it, writable for the daemon, or name another file");
+        }
+        let there = interfaces(&fs::read_to_string(INTERFACES).unwrap_or_default());
+        for interface in self.interfaces.iter().filter(|name| !there.contains(name.get_ref())) {
+            let message = format!("this host has no interface {:?}", interface.get_ref());
+            let help = meant(interface.get_ref(), there.iter().map(String::as_str));
+            problem(interface.span(), message, &help);
+        }
+    }
+}
+
+fn missing_folder(path: &Path) -> Option<&Path> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    (!folder.is_dir()).then_some(folder)
+}
+
+/// The names in the kernel's table: two lines of headings, then `NAME: ...`.
+fn interfaces(table: &str) -> Vec<String> {
+    let names = table.lines().skip(2).filter_map(|line| line.split_once(':'));
+    names.map(|(name, _)| name.trim().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::interfaces;
+
+    #[test]
+    fn interfaces_are_read() {
+        let table = "Inter-|  Receive\n face |bytes\n    lo:  1 2 3\n  eth0: 4 5 6\nveth-a:7 8\n";
+        assert_eq!(interfaces(table), ["lo", "eth0", "veth-a"]);
+        assert!(interfaces("").is_empty());
+    }
+}

@@ -1,0 +1,47 @@
+//! How wide what people read may be.
+
+use std::borrow::Cow;
+
+use textwrap::{Options, WordSplitter};
+
+/// Where nobody knows better: the width of a terminal as it comes, and of a page.
+pub(crate) const WIDTH: usize = 80;
+/// Narrower than this, nothing could be read.
+const LEAST: usize = 40;
+
+/// The width of the terminal that standard output is; else that of a page.
+pub(crate) fn width() -> usize {
+    let terminal = terminal_size::terminal_size_of(std::io::stdout());
+    terminal.map_or(WIDTH, |(width, _)| usize::from(width.0)).max(LEAST)
+}
+
+/// Text in lines of at most so many characters, all but the first behind `indent` spaces. Its own line breaks stay; a word that
+/// is longer than a line stays whole.
+pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
+    let indent = " ".repeat(indent);
+    let options = |first| {
+        Options::new(width)
+            .initial_indent(first)
+            .subsequent_indent(&indent)
+            .break_words(false)
+            .word_splitter(WordSplitter::NoHyphenation)
+    };
+    let wrapped = text
+        .lines()
+        .enumerate()
+        .flat_map(|(number, line)| textwrap::wrap(line, options(if number == 0 { "" } else { &indent })));
+    wrapped.map(Cow::into_owned).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrap;
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        assert_eq!(wrap("one two three four", 10, 2), "one two\n  three\n  four");
+        assert_eq!(wrap("a\nb c", 80, 4), "a\n    b c");
+        assert_eq!(wrap("/a/path/that/is/longer than it", 10, 0), "/a/path/that/is/longer\nthan it");
+        assert_eq!(wrap("", 10, 2), "");
+    }
+}
