@@ -8,7 +8,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 LAB := $(SUDO) target/release/evener-lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test demo bench fmt lint fuzz clean
+.PHONY: help setup build test proof demo bench fmt lint fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ build: setup ## Build the release programs
 
 test: setup ## Check formatting and lints, and run every test; farm tests need root
 	@scripts/test
+
+proof: setup ## The suite ten times with busy processors, and long fuzzing; `make proof ARGS="2 60"` is shorter
+	@scripts/proof $(ARGS)
 
 demo: build ## Show a whole farm at work, in about half a minute
 	@$(LAB) demo

@@ -68,7 +68,7 @@ impl Effort {
 /// What was measured, and on what.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The machine and the programs.
+    /// The machine, the programs and the day.
     pub environment: Environment,
     packet_cost: Option<packet_cost::Outcome>,
     session_table: Option<session_table::Outcome>,
@@ -78,9 +78,11 @@ pub struct Report {
     handoff_scaling: Option<handoff::Scaling>,
 }
 
-/// The machine and the programs.
+/// The machine, the programs and the day.
 #[derive(Debug, Serialize)]
 pub struct Environment {
+    /// When it was begun, in UTC: `2026-01-31 12:00`.
+    pub begun: String,
     /// The kernel's release.
     pub kernel: String,
     /// Processors that this program may use.
@@ -128,8 +130,8 @@ impl Report {
 
     /// The tables.
     pub fn print(&self) {
-        let Environment { kernel, cores, programs } = &self.environment;
-        println!("Measured on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));
+        let Environment { begun, kernel, cores, programs } = &self.environment;
+        println!("Measured on {begun} UTC on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));
         println!();
         if let Some(outcome) = &self.packet_cost {
             outcome.print();
@@ -155,8 +157,14 @@ impl Environment {
         let asked =
             [("nginx", "-v"), ("haproxy", "-v"), (evener.as_deref().unwrap_or("evener"), "--version")];
         let programs = asked.into_iter().filter_map(|(program, option)| version(program, option)).collect();
-        Ok(Environment { kernel, cores, programs })
+        Ok(Environment { begun: now()?, kernel, cores, programs })
     }
+}
+
+/// The time of day in UTC, as date(1) says it.
+fn now() -> Result<String> {
+    let output = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M"]).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// The first line that a program says of its version, wherever it says it.

@@ -76,12 +76,13 @@ fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
 
 fn idle_sessions_are_forgotten(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    let keys = "timeouts = { tcp = \"1s\" }\n";
+    let keys = "timeouts = { tcp = \"5s\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
     let mut visit = Visit::open(farm.client(0), farm.service())?;
     let server = visit.who()?;
-    for _ in 0..8 {
+    // for longer than the time-out, with rests of a twentieth of it
+    for _ in 0..24 {
         std::thread::sleep(std::time::Duration::from_millis(250));
         assert_eq!(visit.who()?, server, "who talks is not idle");
     }

@@ -258,7 +258,7 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
     // just before the change
     let period = Duration::from_secs(EPOCH_S);
     let next = period * u32::try_from(epoch()? + 1)?;
-    std::thread::sleep(next.saturating_sub(now()? + Duration::from_secs(2)));
+    std::thread::sleep(next.saturating_sub(now()? + Duration::from_secs(8)));
     let before = epoch()?;
     let mut calls = Vec::new();
     for family in Family::BOTH {

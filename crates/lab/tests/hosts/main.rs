@@ -72,18 +72,24 @@ struct Download {
 /// Slow downloads by each address, one from whichever host it is, and one from another than its owner; they last long
 /// enough for a change of the farm.
 fn downloads(team: &Team) -> Result<Vec<Download>> {
-    let start = |(by, passed): (usize, bool)| -> Result<Download> {
-        for _ in 0..100 {
-            let mut visit = Visit::open(team.farm.client(0), service(team, by))?;
-            let server = visit.who()?;
-            if !passed || server != team.farm.server(by).name() {
-                let thread = thread::spawn(move || visit.download(4_000_000, LONG));
-                return Ok(Download { by, server, thread });
-            }
-        }
-        bail!("web{} passes nothing on", by + 1)
+    let by_address = |by: usize| {
+        let owner = team.farm.server(by).name();
+        [download(team, by, |_| true), download(team, by, |server| server != owner)]
     };
-    (0..team.hosts.len()).flat_map(|by| [(by, false), (by, true)]).map(start).collect()
+    (0..team.hosts.len()).flat_map(by_address).collect()
+}
+
+/// A slow download by the address of a host, from a server that is wanted.
+fn download(team: &Team, by: usize, wanted: impl Fn(&str) -> bool) -> Result<Download> {
+    for _ in 0..100 {
+        let mut visit = Visit::open(team.farm.client(0), service(team, by))?;
+        let server = visit.who()?;
+        if wanted(&server) {
+            let thread = thread::spawn(move || visit.download(4_000_000, LONG));
+            return Ok(Download { by, server, thread });
+        }
+    }
+    bail!("by the address of web{} none of 100 connections came to a server that is wanted", by + 1)
 }
 
 impl Download {

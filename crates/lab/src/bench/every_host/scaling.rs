@@ -32,12 +32,9 @@ pub(super) struct Outcome {
 pub(super) fn run(effort: Effort) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let single = outcome.measure("one host".to_owned(), &System::straight(1)?, 1, effort)?;
-    let line = |name: &str, peak: f64| Line { name: name.to_owned(), points: vec![(1.0, peak)] };
-    let mut ideal = line("ideal", single);
-    let mut every_host = line("every host", single);
-    let mut centralised = line("centralised", single);
-    // a farm of one host is that host; what passing on costs shows in the others
-    for servers in 2..=SERVERS_MAX {
+    let line = |name: &str| Line { name: name.to_owned(), points: Vec::new() };
+    let [mut ideal, mut every_host, mut centralised] = ["ideal", "every host", "centralised"].map(line);
+    for servers in 1..=SERVERS_MAX {
         let count = f64::from(servers);
         ideal.points.push((count, count * single));
         let system = System::every_host(servers, STATEFUL, true)?;
