@@ -94,6 +94,8 @@ pub(super) struct Owner {
     owned: BTreeSet<IpAddr>,
     /// To be claimed, but for who else answers.
     put_off: BTreeSet<IpAddr>,
+    /// The other hosts that were there the last time.
+    present: BTreeSet<String>,
 }
 
 impl Owner {
@@ -161,14 +163,16 @@ impl Owner {
         silence_ms: u64,
     ) -> Vec<(IpAddr, String)> {
         let mut released = Vec::new();
+        let returned = self.returned(hosts);
         for one in addresses {
             let Some(Stage::Owned(owned)) = self.stages.get_mut(&one.address) else { continue };
             // Two that claim an address see each other: all but the best of them let go, at once.
             let claimants = hosts.iter().filter(|host| host.own || host.claims(one.address));
             let best = best(one, claimants);
             let contested = hosts.iter().any(|host| !host.own && host.claims(one.address));
-            // When the other has let go, its announcements are what the link knows.
-            owned.announce |= owned.rival && !contested;
+            // When the other has let go, its announcements are what the link knows. Who was away may have owned the
+            // address meanwhile, and have let go before this host heard of it.
+            owned.announce |= (owned.rival || returned) && !contested;
             owned.rival = contested;
             let heir = match best.filter(|host| !host.own) {
                 Some(host) => Some(host),
@@ -184,6 +188,14 @@ impl Owner {
             }
         }
         released
+    }
+
+    /// Whether another host is there that was not the last time.
+    fn returned(&mut self, hosts: &[Candidate<'_>]) -> bool {
+        let others = hosts.iter().filter(|host| !host.own && host.present_since_ms.is_some());
+        let present: BTreeSet<String> = others.map(|host| host.name.into()).collect();
+        let before = core::mem::replace(&mut self.present, present);
+        !self.present.is_subset(&before)
     }
 
     /// Goes on with claims: of what is this host's by right, claimed by nobody and answered for by nobody.
@@ -360,6 +372,22 @@ mod tests {
             }
             assert_eq!(kept, 1, "{publisher:?}");
         }
+    }
+
+    #[test]
+    fn what_a_returned_host_may_have_owned_is_announced_again() {
+        let one = address(Some("a"));
+        let list = core::slice::from_ref(&one);
+        let mut owner = Owner::default();
+        owner.resume(one.address);
+        let (here, away) = (host("b", false), Candidate { present_since_ms: None, ..host("b", false) });
+        let mut announced = |now_ms, b| {
+            let hosts = [host("a", true), b];
+            owner.release(now_ms, list, &hosts, SILENCE_MS);
+            owner.advance(now_ms, list, &hosts).claimed.len()
+        };
+        let seen = [here, here, away, away, here, here].map(|b| announced(0, b));
+        assert_eq!(seen, [1, 0, 0, 0, 1, 0]);
     }
 
     #[test]
