@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod again;
+mod agreed;
 mod answers;
 mod call;
 mod early;

@@ -10,6 +10,7 @@ mod asked;
 mod cluster;
 mod hostile;
 mod lccp;
+mod limits;
 mod others;
 mod rehandoff;
 mod routes;

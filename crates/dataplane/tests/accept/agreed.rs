@@ -1,0 +1,60 @@
+//! What the kernel's sockets have agreed on is what `evener_core::server` says that they have.
+
+use std::net::SocketAddr;
+
+use evener_core::cookie::Ends;
+use evener_core::server::{Arrived, Expectation, Fate, Host, Socket, Terms};
+use evener_core::wire::Mac;
+use evener_dataplane::server::Look;
+
+use crate::call::{Call, Offered};
+use crate::talk::{ANSWER, GET, Seen, Talk, where_turns_are_followed};
+use crate::world::{FAMILIES, PORT, listen};
+
+/// A host on which there is a listener and nothing else.
+struct Listening;
+
+impl Host for Listening {
+    fn socket(&self, _client: SocketAddr, _own: SocketAddr) -> Socket {
+        Socket::Listener
+    }
+
+    fn expected(&self, _ends: &Ends) -> Option<Expectation> {
+        None
+    }
+}
+
+#[test]
+fn sockets_have_the_terms_that_were_agreed_on() {
+    where_turns_are_followed(|world| {
+        let tables = world.tables(Some(PORT));
+        let mut port = 40_000;
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            for mss in [400, 536, 1_219, 1_220, 1_300, 1_420, 1_440, 1_460, 9_000] {
+                for scale in [None, Some(0), Some(7), Some(14), Some(200)] {
+                    for timestamps in [None, Some((5_000, 7))] {
+                        port += 1;
+                        let call = world.call_with(v6, port, 1_000, Offered { mss, scale });
+                        let call = Call { timestamps, ..call };
+                        let any = Mac([2, 0, 0, 0, 0, 1]);
+                        let frame = call.frame(any, any, &call.first(GET));
+                        let fate = Arrived::read(&tables, &frame).unwrap().fate(&world.keys, &Listening);
+                        let Fate::Connection(terms, PORT) = fate else { panic!("{fate:?}") };
+                        let mut talk = Talk::begin(world, &listener, call, GET);
+                        talk.say(ANSWER);
+                        talk.comes_to(Seen::Idle);
+                        let Look::Idle(idle) = talk.look() else { panic!("it rests") };
+                        let has = Terms {
+                            mss: idle.mss,
+                            window_scales: idle.window_scales,
+                            sack: idle.sack,
+                            timestamps: idle.timestamps,
+                        };
+                        assert_eq!(has, terms, "{mss} {scale:?} {timestamps:?}");
+                    }
+                }
+            }
+        }
+    });
+}

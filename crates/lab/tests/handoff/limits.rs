@@ -1,0 +1,49 @@
+//! As many routes as a service may have, and one more.
+
+use anyhow::{Context, Result};
+use evener_lab::evener::{Handoff, route};
+use evener_lab::family::Family;
+
+use crate::farm;
+use crate::talk::{Talk, get};
+
+on_both_engines! {
+    ten_thousand_routes_and_not_one_more,
+}
+
+const MOST: usize = 10_000;
+
+/// Each of a host of its own, whose requests every other one of two servers has.
+fn routes(count: usize, first: usize) -> Vec<String> {
+    let server = |number| if (number + first) % 2 == 0 { "web1" } else { "web2" };
+    (0..count).map(|number| route(&format!("host = \"h{number}.example.com\""), &[server(number)])).collect()
+}
+
+fn go_by(handoff: &Handoff, first: usize) -> Result<()> {
+    for family in Family::BOTH {
+        for number in [0, 1, MOST / 2, MOST - 2, MOST - 1] {
+            let expected = if (number + first) % 2 == 0 { "web1" } else { "web2" };
+            let host = format!("h{number}.example.com");
+            let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+            let reply = talk.ask(&get(&host, "/who")).with_context(|| format!("{family}: {host}"))?;
+            assert_eq!(reply.server, expected, "{family}: {host}");
+        }
+    }
+    let status = handoff.evener.status()?;
+    assert!(status.asked.values().all(|count| *count == 0), "the data plane decides all of it: {status:?}");
+    Ok(())
+}
+
+fn ten_thousand_routes_and_not_one_more(engine: &str) -> Result<()> {
+    let mut handoff = farm(engine, 2, &routes(MOST, 0))?;
+    go_by(&handoff, 0)?;
+    handoff.offer.routes = routes(MOST + 1, 1).concat();
+    let refused = format!("{:#}", handoff.reload().unwrap_err());
+    assert!(refused.contains("10001 routes"), "{refused}");
+    assert!(handoff.evener.status()?.reload_error.is_some_and(|error| error.contains("10001 routes")));
+    go_by(&handoff, 0)?;
+    // As many others take their place.
+    handoff.offer.routes = routes(MOST, 1).concat();
+    handoff.reload()?;
+    go_by(&handoff, 1)
+}
