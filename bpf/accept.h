@@ -89,6 +89,8 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
+	__u32 sk_ack_backlog;
+	__u32 sk_max_ack_backlog;
 };
 
 struct inet_timewait_sock {
@@ -268,7 +270,7 @@ static __always_inline void name_connection(const struct segment *segment, struc
 }
 
 /* What was announced of just this segment. It stays where it is for a while, as a cookie stays good: the stack may have no
- * room for the connection yet. */
+ * room for the connection yet, and once it had, that is to be known. */
 static __always_inline struct expectation *expectation_of(const struct segment *segment)
 {
 	struct expectation *found;
@@ -288,8 +290,11 @@ static __noinline bool agreed(struct segment *segment, struct bpf_tcp_req_attrs 
 {
 	__u8 terms = segment->acknowledgment - 1;
 	bool scaled = cookie_scale(terms) != COOKIE_NO_SCALE;
-	struct expectation *expectation;
+	struct expectation *expectation = expectation_of(segment);
 
+	/* The server may have answered and ended it already: what it was told runs once. */
+	if (expectation && expectation->made)
+		return false;
 	if (has_good_cookie(segment)) {
 		attrs->mss = cookie_mss(terms, segment->v6);
 		attrs->wscale_ok = scaled;
@@ -299,7 +304,6 @@ static __noinline bool agreed(struct segment *segment, struct bpf_tcp_req_attrs 
 		attrs->tstamp_ok = true;
 		return true;
 	}
-	expectation = expectation_of(segment);
 	if (!expectation)
 		return false;
 	attrs->mss = expectation->mss;
@@ -316,7 +320,9 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 {
 	struct bpf_tcp_req_attrs attrs = {};
 	struct timestamps timestamps = {};
+	struct expectation *expectation;
 	struct sock *sk;
+	bool has_room;
 
 	if (!agreed(segment, &attrs))
 		return SERVER_BAD_COOKIE;
@@ -329,7 +335,14 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 	/* Looking at one of its fields has the compiler describe the type whole, as the kernel wants it. */
 	if (!sk || !sk->__sk_common.skc_family)
 		return SERVER_REFUSED;
-	return bpf_sk_assign_tcp_reqsk(skb, sk, &attrs, sizeof(attrs)) ? SERVER_REFUSED : SERVER_ACCEPTED;
+	/* Without room the stack makes nothing of it, and it may come again (sk_acceptq_is_full of Linux). */
+	has_room = sk->sk_ack_backlog <= sk->sk_max_ack_backlog;
+	if (bpf_sk_assign_tcp_reqsk(skb, sk, &attrs, sizeof(attrs)))
+		return SERVER_REFUSED;
+	expectation = expectation_of(segment);
+	if (expectation && has_room)
+		expectation->made = true;
+	return SERVER_ACCEPTED;
 }
 
 /* A socket that works on a connection between the same ends. Only a segment that acknowledges nothing of its can

@@ -91,7 +91,7 @@ struct expectation {
 	__u8 scaled;
 	__u8 sack;
 	__u8 timestamps;
-	__u8 pad;
+	__u8 made; /* whether a socket was made of it: what is said to a server a second time never becomes one again */
 };
 
 /*

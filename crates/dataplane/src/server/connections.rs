@@ -17,8 +17,12 @@ use crate::test_run;
 
 /// `struct connection` of `bpf/server.h`: both addresses, both ports, the client's first.
 pub(super) const CONNECTION_LEN: usize = 36;
-/// `struct expectation`: time, both numbers, the largest segment, both scales, what else was agreed on, padding.
+/// `struct expectation`: time, both numbers, the largest segment, both scales, what else was agreed on, whether a socket was
+/// made of it.
 pub(super) const EXPECTATION_LEN: usize = 24;
+/// Where it has both numbers, and where whether a socket was made.
+const NUMBERS: std::ops::Range<usize> = 8..16;
+const MADE: usize = 23;
 /// For how long an announced segment is believed: a client whose server has no room for its connection sends it a few times
 /// more.
 const EXPECTED_FOR: Duration = Duration::from_secs(60);
@@ -96,7 +100,8 @@ impl Connections {
     }
 
     /// From now on, and for a while, has a segment of this connection's next unread bytes become a socket here, as a good
-    /// cookie would: its first is at `receive_next - unread.len()`, its acknowledgment `send_next - unacked.len()`.
+    /// cookie would: its first is at `receive_next - unread.len()`, its acknowledgment `send_next - unacked.len()`. Once: what
+    /// [became one](Connections::was_made) becomes none again, however often it is announced.
     ///
     /// # Errors
     /// When the kernel refuses, or would make no connection on such terms: with segments smaller than any host has to
@@ -105,9 +110,23 @@ impl Connections {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         let value = expectation(saved, Duration::from(now) + EXPECTED_FOR)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no connection has such terms"))?;
+        if self.was_made(saved)? {
+            return Ok(());
+        }
         self.expected
             .update(&connection_key(saved.client, saved.service), &value, MapFlags::ANY)
             .map_err(io::Error::other)
+    }
+
+    /// Whether a socket was made of what was announced of this connection, be it there or gone since.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn was_made(&self, saved: &Saved) -> io::Result<bool> {
+        let key = connection_key(saved.client, saved.service);
+        let known = self.expected.lookup(&key, MapFlags::ANY).map_err(io::Error::other)?;
+        let is_same = |known: &Vec<u8>| known.get(NUMBERS) == Some(numbers(saved).as_slice());
+        Ok(known.filter(is_same).is_some_and(|known| known.get(MADE).is_some_and(|made| *made != 0)))
     }
 
     fn see(&self, client: SocketAddr, service: SocketAddr) -> io::Result<Looked> {
@@ -140,20 +159,27 @@ fn expectation(saved: &Saved, until: Duration) -> Option<Vec<u8>> {
         return None;
     }
     let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-    let sequence = saved.receive_next.wrapping_sub(saved.unread.len() as u32);
-    let acknowledgment = saved.send_next.wrapping_sub(saved.unacked.len() as u32);
     let flags = [terms.window_scales.is_some(), terms.sack, terms.timestamp.is_some(), false];
     Some(
         [
             until.to_ne_bytes().as_slice(),
-            &sequence.to_ne_bytes(),
-            &acknowledgment.to_ne_bytes(),
+            &numbers(saved),
             &terms.mss.to_ne_bytes(),
             &[send, receive],
             &flags.map(u8::from),
         ]
         .concat(),
     )
+}
+
+/// Sequence number and acknowledgment of the connection's next segment.
+fn numbers(saved: &Saved) -> [u8; 8] {
+    let sequence = saved.receive_next.wrapping_sub(saved.unread.len() as u32);
+    let acknowledgment = saved.send_next.wrapping_sub(saved.unacked.len() as u32);
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&sequence.to_ne_bytes());
+    bytes[4..].copy_from_slice(&acknowledgment.to_ne_bytes());
+    bytes
 }
 
 #[cfg(test)]

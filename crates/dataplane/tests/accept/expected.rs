@@ -1,14 +1,18 @@
 //! Connections that come in the middle of their life, announced by whoever knows them.
 
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
 use evener_core::wire::TCP_RST;
 use evener_dataplane::repair::{Saved, Terms, Window};
 use evener_dataplane::server::{Connections, Reason};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::again::later;
 use crate::call::Call;
 use crate::skipped;
 use crate::talk::{ANSWER, Seen, Talk, where_turns_are_followed};
-use crate::world::{FAMILIES, PORT, REQUEST, World, knowledge, listen, on_a_server, wait_for};
+use crate::world::{FAMILIES, PORT, REQUEST, World, knowledge, listen, on_a_server, until, vip, wait_for};
 
 const REQUEST_LEN: u32 = REQUEST.len() as u32;
 pub const TERMS: Terms = Terms { mss: 1400, window_scales: Some((9, 7)), sack: true, timestamp: None };
@@ -43,6 +47,14 @@ fn where_they_are_announced(work: impl FnOnce(&mut World, &Connections) + Send) 
         let connections = world.server.connections().unwrap();
         work(world, &connections);
     });
+}
+
+/// A listener with a backlog of one.
+fn listen_for_few(port: u16) -> TcpListener {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::new(vip(false), port).into()).unwrap();
+    socket.listen(1).unwrap();
+    socket.into()
 }
 
 #[test]
@@ -118,6 +130,57 @@ fn the_last_that_is_said_of_a_connection_counts() {
         connections.clone().expect(&saved(&second, TERMS)).unwrap();
         world.is_reset(&first, &first.first(REQUEST), &listener);
         world.open(&second, &listener);
+    });
+}
+
+/// A server that answers and resets at once leaves nothing by which its connection could be known.
+#[test]
+fn what_was_a_connection_never_becomes_one_again() {
+    where_they_are_announced(|world, connections| {
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            // One that no cookie vouches for, and one that has a good one.
+            for call in [stranger(world, v6, 40_000), world.call(v6, 40_001)] {
+                let announced = saved(&call, TERMS);
+                connections.expect(&announced).unwrap();
+                assert!(!connections.was_made(&announced).unwrap());
+                let stream = world.open(&call, &listener);
+                SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+                drop(stream);
+                world.hear_flags(&call, TCP_RST);
+                wait_for("established", 0);
+                assert!(connections.was_made(&announced).unwrap());
+                // Nor if it is announced once more.
+                connections.expect(&announced).unwrap();
+                world.is_reset(&call, &call.first(REQUEST), &listener);
+                // The next connection between the same ends is another one.
+                let next =
+                    Call { isn: call.isn + 500, cookie: call.cookie.wrapping_add(500) ^ 1 << 31, ..call };
+                assert!(!connections.was_made(&saved(&next, TERMS)).unwrap());
+            }
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 4), (Reason::BadCookie, 4)]);
+    });
+}
+
+/// Of what the stack drops nothing was made.
+#[test]
+fn a_segment_that_finds_no_room_may_come_again() {
+    where_they_are_announced(|world, connections| {
+        let listener = listen_for_few(PORT);
+        let calls: Vec<Call> = (40_000..40_004).map(|port| stranger(world, false, port)).collect();
+        let send = |call: &Call, count: u64| {
+            world.send(call, &call.first(REQUEST));
+            until(|| world.count(Reason::Accepted) == count);
+            connections.was_made(&saved(call, TERMS)).unwrap()
+        };
+        for call in &calls {
+            connections.expect(&saved(call, TERMS)).unwrap();
+        }
+        let made: Vec<bool> = calls.iter().zip(1..).map(|(call, count)| send(call, count)).collect();
+        assert_eq!(made, [true, true, false, false], "a backlog of one has room for two");
+        let _taken: Vec<_> = (0..2).map(|_| listener.accept().unwrap()).collect();
+        assert!(calls[2..].iter().zip(5..).all(|(call, count)| send(call, count)));
     });
 }
 

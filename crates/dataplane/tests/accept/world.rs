@@ -229,9 +229,15 @@ pub fn sockets(state: &str) -> usize {
 
 /// Waits until there are as many.
 pub fn wait_for(state: &str, count: usize) {
+    until(|| sockets(state) == count);
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub fn until(holds: impl Fn() -> bool) {
     let end = Instant::now() + SOON;
-    while sockets(state) != count {
-        assert!(Instant::now() < end, "{} sockets in {state}", sockets(state));
+    while !holds() {
+        assert!(Instant::now() < end, "it never is so");
         thread::sleep(Duration::from_millis(5));
     }
 }

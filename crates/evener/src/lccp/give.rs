@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use evener_core::lccp::{Body, Receptor};
+use evener_core::lccp::{Body, ErrorCode, Receptor};
 use evener_dataplane::repair::Saved;
 use tokio::time::{Instant, timeout_at};
 
@@ -37,7 +37,7 @@ impl Speaker {
         }
         let Some((socket, transfer)) = transfer(saved) else { return Given::Unspoken };
         let mut wait = self.0.wait(server, socket);
-        let mut missing = 0;
+        let (mut missing, mut is_full) = (0, false);
         for pause_ms in REPEATS_MS {
             for piece in transfer.pieces(missing) {
                 self.0.say(server, Receptor::Distributor, Body::Handoff { socket, piece });
@@ -51,7 +51,11 @@ impl Speaker {
                         counts.given.fetch_add(1, Relaxed);
                         return Given::Taken;
                     }
-                    Body::HandoffAck { missing: first, .. } => missing = missing.max(first),
+                    Body::HandoffAck { missing: first, .. } => {
+                        (missing, is_full) = (missing.max(first), false);
+                    }
+                    // It has nothing of it, and may have room in a moment.
+                    Body::Error { code: ErrorCode::NoRoom, .. } => is_full = true,
                     Body::Error { code, .. } => {
                         counts.not_restored.fetch_add(1, Relaxed);
                         tracing::debug!(%server, ?code, "a connection was not taken");
@@ -60,6 +64,11 @@ impl Speaker {
                     _ => {}
                 }
             }
+        }
+        if is_full {
+            counts.not_restored.fetch_add(1, Relaxed);
+            tracing::debug!(%server, "a connection was not taken: there is no room");
+            return Given::Refused;
         }
         counts.unanswered.fetch_add(1, Relaxed);
         tracing::debug!(%server, "nothing was said of a connection");

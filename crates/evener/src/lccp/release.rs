@@ -26,8 +26,9 @@ const LOOKS_MS: [u64; 8] = [0, 1, 2, 5, 10, 20, 40, 80];
 /// How often a connection may be at work at the same place. The client's segment comes again after a fifth of a second, and each
 /// time after twice as long.
 const BUSY_MAX: u32 = 5;
-/// Connections that were let go a moment ago.
-const RELEASES_MAX: usize = 4_096;
+/// Connections that are being let go, or were a moment ago, some 150 bytes each. They are remembered for ten seconds, so this
+/// bounds how many move in that time.
+const RELEASES_MAX: usize = 65_536;
 
 /// What a server says of a connection.
 #[derive(Debug)]
