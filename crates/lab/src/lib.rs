@@ -37,6 +37,7 @@ pub mod skip;
 pub mod table;
 pub mod transfer;
 pub mod udp;
+pub mod unit;
 pub mod visit;
 pub mod wait;
 pub mod web;

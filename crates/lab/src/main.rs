@@ -10,6 +10,7 @@ use clap::Parser;
 use evener_lab::bench::{self, Effort, What};
 use evener_lab::demo;
 use evener_lab::load::Load;
+use evener_lab::unit::{self, Unit};
 
 /// Evener's testbed: farms of network namespaces with real servers and real clients.
 #[derive(Parser)]
@@ -44,6 +45,17 @@ enum Command {
     },
     /// Ask web servers for as long or as often as wanted, and print what they did as JSON
     Load(LoadOptions),
+    /// Run a program inside what a unit file says, without a service manager; needs root
+    Unit {
+        /// A folder that stays in its view, whatever the unit hides
+        #[arg(long, value_name = "DIR")]
+        show: Vec<PathBuf>,
+        /// The unit
+        file: PathBuf,
+        /// The program and its arguments
+        #[arg(required = true, last = true)]
+        words: Vec<String>,
+    },
 }
 
 #[derive(clap::Args)]
@@ -88,6 +100,9 @@ fn main() -> ExitCode {
             measure(effort, plots.as_deref(), json)
         }
         Command::Load(options) => load(options),
+        Command::Unit { show, file, words } => Unit::read(&file)
+            .and_then(|unit| unit::become_it(&unit, &show, &words))
+            .map(|()| ExitCode::SUCCESS),
     };
     match done {
         Ok(code) => code,

@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use super::{LIMIT, program};
 use crate::host::Host;
 use crate::proc::Proc;
+use crate::unit;
 
 /// The agent on a server. Dropping it stops it.
 #[derive(Debug)]
@@ -26,6 +27,14 @@ impl Agent {
         let path = host.write("agent.toml", config)?.to_string_lossy().into_owned();
         let words = [&[program.as_str(), "agent", "--config", &path], options].concat();
         let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let agent = run(host, &words)?;
+        Ok(Agent { host: host.clone(), words, agent })
+    }
+
+    /// The same inside what the shipped unit says.
+    pub fn start_in_unit(host: &Host, config: &str) -> Result<Agent> {
+        let path = host.write("agent.toml", config)?;
+        let words = unit::words("evener-agent.service", &program()?.to_string_lossy(), &path)?;
         let agent = run(host, &words)?;
         Ok(Agent { host: host.clone(), words, agent })
     }

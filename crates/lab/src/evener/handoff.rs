@@ -31,6 +31,8 @@ pub struct Offer {
     pub port: u16,
     /// Room for sessions.
     pub sessions_max: usize,
+    /// Whether director and servers run inside what the shipped units say.
+    pub in_units: bool,
 }
 
 impl Offer {
@@ -47,6 +49,7 @@ impl Offer {
             routes: routes.concat(),
             port: WEB_PORT,
             sessions_max: 65_536,
+            in_units: false,
         }
     }
 
@@ -106,8 +109,15 @@ impl Handoff {
         let words = [program()?.to_string_lossy().into_owned(), "keygen".to_owned()];
         farm.server(0).run(&[&words[..], &[secret.to_string_lossy().into_owned()]].concat())?;
         let file = offer.file(&farm, &secret);
-        let agents = Agent::start_all(&farm.servers()[..offer.weights.len()], &file)?;
-        let evener = Evener::start(farm.director(), &file)?;
+        let servers = &farm.servers()[..offer.weights.len()];
+        let (agents, evener) = match offer.in_units {
+            false => (Agent::start_all(servers, &file)?, Evener::start(farm.director(), &file)?),
+            true => {
+                let agents =
+                    servers.iter().map(|host| Agent::start_in_unit(host, &file)).collect::<Result<_>>()?;
+                (agents, Evener::start_in_unit(farm.director(), &file)?)
+            }
+        };
         evener.wait_for_servers(offer.up(), LONG)?;
         Ok(Handoff { evener, agents, offer, secret, farm })
     }

@@ -7,7 +7,7 @@ mod team;
 mod views;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::farm::{Arp, Farm, WEB_PORT};
 use crate::host::Host;
 use crate::proc::Proc;
-use crate::wait;
+use crate::{unit, wait};
 
 pub use agent::Agent;
 pub use handoff::{Handoff, Offer, route};
@@ -30,14 +30,19 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Where the program is: as `EVENER` says, else beside this one (or above it, for tests), else
 /// among the release builds.
 pub fn program() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("EVENER") {
-        return Ok(path.into());
+    match std::env::var_os("EVENER") {
+        Some(path) => Ok(path.into()),
+        None => beside("evener"),
     }
+}
+
+/// A program that is built together with this one.
+pub(crate) fn beside(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("This program does not know where it is")?;
-    let beside = own.ancestors().skip(1).take(2).map(|directory| directory.join("evener"));
-    let released = PathBuf::from("target/release/evener");
+    let beside = own.ancestors().skip(1).take(2).map(|directory| directory.join(name));
+    let released = Path::new("target/release").join(name);
     beside.chain([released]).find(|path| path.is_file()).with_context(|| {
-        format!("There is no program evener beside {}; `cargo build --release` makes it", own.display())
+        format!("There is no program {name} beside {}; `cargo build --release` makes it", own.display())
     })
 }
 
@@ -95,6 +100,15 @@ impl Evener {
         let path = config.to_string_lossy();
         let words = [before, &[&program, "run", "--config", &path], options].concat();
         let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let daemon = run(host, &words)?;
+        Ok(Evener { host: host.clone(), program, config, words, daemon })
+    }
+
+    /// The same inside what the shipped unit says.
+    pub fn start_in_unit(host: &Host, config: &str) -> Result<Evener> {
+        let program = program()?.to_string_lossy().into_owned();
+        let config = host.write("evener.toml", config)?;
+        let words = unit::words("evener.service", &program, &config)?;
         let daemon = run(host, &words)?;
         Ok(Evener { host: host.clone(), program, config, words, daemon })
     }

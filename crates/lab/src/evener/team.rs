@@ -31,6 +31,10 @@ pub struct Plan {
     pub udp: Option<u16>,
     /// The web's routes, as the file has them.
     pub routes: String,
+    /// More lines of `[farm]`.
+    pub farm: String,
+    /// Whether hosts run inside what the shipped unit says.
+    pub in_unit: bool,
 }
 
 impl Plan {
@@ -44,15 +48,18 @@ impl Plan {
             family: Family::V4,
             udp: None,
             routes: String::new(),
+            farm: String::new(),
+            in_unit: false,
         }
     }
 
     /// The file, for hosts that share a secret.
     pub fn file(&self, farm: &Farm, secret: &Path) -> String {
         let mut text = format!(
-            "[engine]\nkind = \"{}\"\nsessions_max = 65536\n\n[farm]\nsecret_file = \"{}\"\n\n",
+            "[engine]\nkind = \"{}\"\nsessions_max = 65536\n\n[farm]\nsecret_file = \"{}\"\n{}\n",
             self.engine,
-            secret.display()
+            secret.display(),
+            self.farm
         );
         text += &self.service(farm, "web", WEB_PORT, "");
         text += &self.routes;
@@ -60,6 +67,14 @@ impl Plan {
             text += &self.service(farm, "udp", port, "protocol = \"udp\"\n");
         }
         text
+    }
+
+    fn start_one(&self, host: &Host, file: &str, options: &[&str]) -> Result<Evener> {
+        let started = match self.in_unit {
+            false => Evener::start_by(host, file, &[], options),
+            true => Evener::start_in_unit(host, file),
+        };
+        started.with_context(|| format!("{} did not start", host.name()))
     }
 
     fn service(&self, farm: &Farm, name: &str, port: u16, more: &str) -> String {
@@ -115,8 +130,8 @@ impl Team {
         let file = plan.file(&farm, &secret);
         let hosts = &farm.servers()[..plan.weights.len()];
         let hosts = thread::scope(|scope| {
-            let file = file.as_str();
-            let start = |host| scope.spawn(move || start_one(host, file, options));
+            let (plan, file) = (&plan, file.as_str());
+            let start = |host| scope.spawn(move || plan.start_one(host, file, options));
             let starting: Vec<_> = hosts.iter().map(start).collect();
             let started =
                 starting.into_iter().map(|one| one.join().map_err(|_| anyhow!("A start panicked"))?);
@@ -183,7 +198,7 @@ impl Team {
             evener.reload(&file)?;
         }
         for host in &self.farm.servers()[self.hosts.len()..self.plan.weights.len()] {
-            self.hosts.push(start_one(host, &file, &[])?);
+            self.hosts.push(self.plan.start_one(host, &file, &[])?);
         }
         self.together()
     }
@@ -192,8 +207,4 @@ impl Team {
     pub fn counted(&self, host: usize, reason: &str) -> Result<u64> {
         Ok(self.hosts[host].status()?.packets.get(reason).copied().unwrap_or_default())
     }
-}
-
-fn start_one(host: &Host, file: &str, options: &[&str]) -> Result<Evener> {
-    Evener::start_by(host, file, &[], options).with_context(|| format!("{} did not start", host.name()))
 }

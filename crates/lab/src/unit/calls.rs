@@ -1,0 +1,116 @@
+//! System calls that a unit denies, as a service manager would filter them (systemd.exec(5)).
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use nix::libc::{self, c_long};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
+
+use super::{Restriction, Unit};
+
+/// A call, and the cases in which it is denied: all if there is none. Each is of conditions that hold together.
+type Denied = (c_long, Vec<Vec<SeccompCondition>>);
+
+/// Which flags of clone(2) make a namespace.
+const NAMESPACES: [i32; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
+/// personality(2) without changing anything.
+const ASK: u64 = 0xffff_ffff;
+
+/// The number of an address family.
+pub(super) fn family(name: &str) -> Result<i32> {
+    let known = [
+        ("AF_UNIX", libc::AF_UNIX),
+        ("AF_INET", libc::AF_INET),
+        ("AF_INET6", libc::AF_INET6),
+        ("AF_NETLINK", libc::AF_NETLINK),
+        ("AF_PACKET", libc::AF_PACKET),
+    ];
+    let found = known.iter().find(|(known, _)| *known == name);
+    found.map(|(_, number)| *number).with_context(|| format!("nothing is known here of the family {name}"))
+}
+
+/// The filters of a unit, by the error that a denied call gets.
+pub(super) fn filters(unit: &Unit) -> Result<Vec<BpfProgram>> {
+    let mut filters = Vec::new();
+    if let Some(families) = &unit.families {
+        let other = families.iter().map(|family| is(0, SeccompCmpOp::Ne, *family as u64));
+        let other = other.collect::<Result<Vec<_>>>()?;
+        filters.push(filter(vec![(libc::SYS_socket, vec![other])], libc::EAFNOSUPPORT)?);
+    }
+    let mut denied = Vec::new();
+    for restriction in &unit.restrictions {
+        denied.extend(calls(*restriction)?);
+    }
+    filters.push(filter(denied, libc::EPERM)?);
+    if unit.denies(Restriction::Namespaces) {
+        // Its flags are in memory, where no filter can read them; who calls it goes on with clone(2).
+        filters.push(filter(vec![(libc::SYS_clone3, Vec::new())], libc::ENOSYS)?);
+    }
+    Ok(filters)
+}
+
+fn calls(restriction: Restriction) -> Result<Vec<Denied>> {
+    use SeccompCmpOp::{Eq, MaskedEq, Ne};
+    let always = |numbers: &[c_long]| numbers.iter().map(|number| (*number, Vec::new())).collect::<Vec<_>>();
+    let has = |argument, bits: i32| is(argument, MaskedEq(bits as u64), bits as u64);
+    Ok(match restriction {
+        // What these two are about is seen to elsewhere: there is no new privilege, and every filter is for native calls alone.
+        Restriction::NewPrivileges | Restriction::ForeignCalls => Vec::new(),
+        Restriction::Clock => always(&[
+            libc::SYS_adjtimex,
+            libc::SYS_clock_adjtime,
+            libc::SYS_clock_settime,
+            libc::SYS_settimeofday,
+        ]),
+        Restriction::Hostname => always(&[libc::SYS_sethostname, libc::SYS_setdomainname]),
+        Restriction::KernelLogs => always(&[libc::SYS_syslog]),
+        Restriction::KernelModules => {
+            always(&[libc::SYS_init_module, libc::SYS_finit_module, libc::SYS_delete_module])
+        }
+        Restriction::Namespaces => {
+            let any = NAMESPACES.iter().map(|flag| Ok(vec![has(0, *flag)?])).collect::<Result<Vec<_>>>()?;
+            vec![(libc::SYS_clone, any.clone()), (libc::SYS_unshare, any), (libc::SYS_setns, Vec::new())]
+        }
+        Restriction::Realtime => {
+            let policies = [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE];
+            let any = policies.iter().map(|policy| Ok(vec![is(1, Eq, *policy as u64)?]));
+            vec![(libc::SYS_sched_setscheduler, any.collect::<Result<_>>()?)]
+        }
+        Restriction::Personality => {
+            vec![(libc::SYS_personality, vec![vec![is(0, Ne, 0)?, is(0, Ne, ASK)?]])]
+        }
+        Restriction::WriteExecute => vec![
+            (libc::SYS_mmap, vec![vec![has(2, libc::PROT_WRITE | libc::PROT_EXEC)?]]),
+            (libc::SYS_mprotect, vec![vec![has(2, libc::PROT_EXEC)?]]),
+            (libc::SYS_pkey_mprotect, vec![vec![has(2, libc::PROT_EXEC)?]]),
+            (libc::SYS_shmat, vec![vec![has(2, libc::SHM_EXEC)?]]),
+        ],
+    })
+}
+
+fn is(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition> {
+    Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?)
+}
+
+/// Denies calls by an error, and lets all others be. A call by another architecture's numbers ends the process.
+fn filter(denied: Vec<Denied>, error: i32) -> Result<BpfProgram> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for (number, cases) in denied {
+        let cases = cases.into_iter().map(SeccompRule::new).collect::<Result<Vec<_>, _>>()?;
+        rules.insert(number, cases);
+    }
+    let native = TargetArch::try_from(std::env::consts::ARCH)?;
+    let error = SeccompAction::Errno(error as u32);
+    Ok(SeccompFilter::new(rules, SeccompAction::Allow, error, native)?.try_into()?)
+}

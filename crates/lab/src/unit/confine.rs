@@ -1,0 +1,169 @@
+//! What a service manager does to a process before it becomes the program.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::setrlimit;
+
+use super::{Restriction, Unit, calls};
+
+/// Where programs are looked for by those that a service manager starts (systemd.exec(5)).
+const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The kernel's own file systems, which `ProtectSystem` leaves alone.
+const OF_THE_KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
+const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+/// What flags take capabilities away, however many the unit has.
+const TAKEN: [(Restriction, &[&str]); 3] = [
+    (Restriction::Clock, &["sys_time", "wake_alarm"]),
+    (Restriction::KernelLogs, &["syslog"]),
+    (Restriction::KernelModules, &["sys_module"]),
+];
+
+/// Has this process become a program inside what a unit says. The folders `shown` stay where they are, whatever is hidden:
+/// that of the program, and those of its files.
+///
+/// # Errors
+/// When something can't be carried out; else there is no return.
+pub fn become_it(unit: &Unit, shown: &[PathBuf], words: &[String]) -> Result<()> {
+    let filters = calls::filters(unit)?;
+    see_files(unit, shown).context("The unit's view of files can't be made")?;
+    for limit in &unit.limits {
+        setrlimit(limit.resource, limit.soft, limit.hard)
+            .with_context(|| format!("{limit:?} can't be set"))?;
+    }
+    std::env::set_current_dir("/")?;
+    let mut command = Command::new("setpriv");
+    command.args(privileges(unit)).arg("--").args(words).env_clear().env("PATH", SEARCH);
+    for filter in &filters {
+        seccompiler::apply_filter(filter).context("A filter of system calls is refused")?;
+    }
+    Err(command.exec()).context("The program setpriv does not run")
+}
+
+/// Options of setpriv(1).
+fn privileges(unit: &Unit) -> Vec<String> {
+    let mut options = Vec::new();
+    if unit.denies(Restriction::NewPrivileges) {
+        options.push("--no-new-privs".to_owned());
+    }
+    let taken: Vec<&str> = TAKEN
+        .iter()
+        .filter(|(restriction, _)| unit.denies(*restriction))
+        .flat_map(|(_, names)| names.iter().copied())
+        .collect();
+    let bounding = match &unit.capabilities {
+        Some(names) => {
+            let left = names.iter().filter(|name| !taken.contains(&name.as_str()));
+            left.fold("-all".to_owned(), |set, name| set + ",+" + name)
+        }
+        None => taken.iter().map(|name| format!("-{name}")).collect::<Vec<_>>().join(","),
+    };
+    if !bounding.is_empty() {
+        options.push(format!("--bounding-set={bounding}"));
+    }
+    options.push("--inh-caps=-all".to_owned());
+    options
+}
+
+/// Makes a view of the file system of its own.
+fn see_files(unit: &Unit, shown: &[PathBuf]) -> Result<()> {
+    let names =
+        if unit.denies(Restriction::Hostname) { CloneFlags::CLONE_NEWUTS } else { CloneFlags::empty() };
+    unshare(CloneFlags::CLONE_NEWNS | names)?;
+    set("/", MsFlags::MS_SLAVE | MsFlags::MS_REC)?;
+    // Held by their descriptors, they are found again when they are hidden.
+    let held = shown.iter().map(|path| Ok((path, File::open(path)?))).collect::<Result<Vec<_>>>()?;
+    make(&unit.runtime)?;
+    let exists = |path: &&PathBuf| path.exists();
+    let writable: Vec<&PathBuf> = unit.runtime.iter().chain(unit.writable.iter().filter(exists)).collect();
+    if unit.strict {
+        for path in &writable {
+            bind(path, path)?;
+        }
+        read_only(&writable)?;
+    }
+    if unit.private_tmp {
+        ["/tmp", "/var/tmp"].into_iter().try_for_each(|path| empty(path, "mode=1777"))?;
+    }
+    if !unit.kept.is_empty() {
+        // Nothing of a test stays on the machine.
+        ["/var/log", "/var/lib"].into_iter().try_for_each(|path| empty(path, "mode=0755"))?;
+        make(&unit.kept)?;
+    }
+    if unit.no_home {
+        HOMES.into_iter().try_for_each(|path| empty(path, "mode=0755"))?;
+    }
+    if unit.denies(Restriction::KernelModules) {
+        empty("/usr/lib/modules", "mode=0000")?;
+    }
+    if unit.denies(Restriction::KernelLogs) {
+        deny(&["/dev/kmsg", "/proc/kmsg"])?;
+    }
+    for (path, folder) in held {
+        if !path.exists() {
+            DirBuilder::new().recursive(true).create(path)?;
+            bind(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())), path)?;
+        }
+    }
+    Ok(())
+}
+
+fn make(folders: &[PathBuf]) -> Result<()> {
+    for folder in folders {
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
+        made.with_context(|| format!("Making {} failed", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes everything read-only but what is the kernel's, and what is below these.
+fn read_only(writable: &[&PathBuf]) -> Result<()> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    // The fifth field (proc_pid_mountinfo(5)); a blank is written as an octal number there.
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(|at| at.replace("\\040", " "));
+    let is_left = |point: &str| {
+        let below = |folder: &Path| Path::new(point).starts_with(folder);
+        OF_THE_KERNEL.iter().any(|folder| below(Path::new(folder)))
+            || writable.iter().any(|folder| below(folder))
+    };
+    for point in points.filter(|point| !is_left(point)) {
+        // What another mount hides can't be reached.
+        let _ = set(&point, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY);
+    }
+    Ok(())
+}
+
+fn set(at: &str, flags: MsFlags) -> Result<()> {
+    mount(None::<&str>, at, None::<&str>, flags, None::<&str>).with_context(|| format!("{at}: {flags:?}"))
+}
+
+fn bind(what: &Path, at: &Path) -> Result<()> {
+    mount(Some(what), at, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+        .with_context(|| format!("{} can't be had at {}", what.display(), at.display()))
+}
+
+/// Has nothing in a folder, if there is one.
+fn empty(folder: &str, options: &str) -> Result<()> {
+    if !Path::new(folder).is_dir() {
+        return Ok(());
+    }
+    mount(Some("tmpfs"), folder, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options))
+        .with_context(|| format!("{folder} can't be hidden"))
+}
+
+/// Puts a file that nobody may open over these.
+fn deny(files: &[&str]) -> Result<()> {
+    let nothing = Path::new("/dev/shm").join(format!("evener-lab-{}", std::process::id()));
+    File::create(&nothing)?.set_permissions(Permissions::from_mode(0))?;
+    let denied = files.iter().filter(|file| Path::new(file).exists());
+    let done = denied.map(|file| bind(&nothing, Path::new(file))).collect();
+    fs::remove_file(&nothing)?;
+    done
+}

@@ -1,0 +1,267 @@
+//! The product inside what its unit files say: with the capabilities, system calls, files and limits that a service manager would
+//! leave it. The files are read, not copied, and what they say that isn't known here is an error: nothing is passed over.
+//!
+//! No service manager runs. `evener-lab unit` does to itself what one would do, and becomes the program.
+
+mod calls;
+mod confine;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::resource::{RLIM_INFINITY, Resource};
+
+use crate::{evener, owner};
+
+pub use confine::become_it;
+
+/// Where the product's program and file are when it is installed.
+const PROGRAM: &str = "/usr/bin/evener";
+const CONFIG: &str = "/etc/evener/evener.toml";
+/// What a service manager gives to units that say nothing (systemd-system.conf(5), `DefaultLimitNOFILE`).
+const DESCRIPTORS: Limit = Limit { resource: Resource::RLIMIT_NOFILE, soft: 1_024, hard: 524_288 };
+
+/// What a service may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unit {
+    command: Vec<String>,
+    /// As setpriv(1) calls them; all, if the file doesn't bound them.
+    capabilities: Option<Vec<String>>,
+    limits: Vec<Limit>,
+    /// Of sockets; any, if the file doesn't say.
+    families: Option<Vec<i32>>,
+    /// Folders to be made, below `/run`, and where logs are and state is.
+    runtime: Vec<PathBuf>,
+    kept: Vec<PathBuf>,
+    writable: Vec<PathBuf>,
+    strict: bool,
+    no_home: bool,
+    private_tmp: bool,
+    restrictions: Vec<Restriction>,
+}
+
+/// A limit of resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit {
+    resource: Resource,
+    soft: u64,
+    hard: u64,
+}
+
+/// What a flag of the file denies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Restriction {
+    NewPrivileges,
+    Clock,
+    Hostname,
+    KernelLogs,
+    KernelModules,
+    Namespaces,
+    Realtime,
+    Personality,
+    WriteExecute,
+    ForeignCalls,
+}
+
+/// Flags, which are either `yes` or not there.
+const FLAGS: [(&str, Restriction); 9] = [
+    ("NoNewPrivileges", Restriction::NewPrivileges),
+    ("ProtectClock", Restriction::Clock),
+    ("ProtectHostname", Restriction::Hostname),
+    ("ProtectKernelLogs", Restriction::KernelLogs),
+    ("ProtectKernelModules", Restriction::KernelModules),
+    ("RestrictNamespaces", Restriction::Namespaces),
+    ("RestrictRealtime", Restriction::Realtime),
+    ("LockPersonality", Restriction::Personality),
+    ("MemoryDenyWriteExecute", Restriction::WriteExecute),
+];
+/// What bears on when a service runs and how it is shown, not on what it may do.
+const OF_NO_MATTER: [&str; 20] = [
+    "Description",
+    "Documentation",
+    "Wants",
+    "After",
+    "Before",
+    "WantedBy",
+    "Type",
+    "ExecReload",
+    "ExecStop",
+    "Restart",
+    "RestartSec",
+    "RestartPreventExitStatus",
+    "TimeoutStartSec",
+    "TimeoutStopSec",
+    "RuntimeDirectoryPreserve",
+    "LogsDirectoryMode",
+    "StateDirectoryMode",
+    "SyslogIdentifier",
+    "SyslogLevelPrefix",
+    "StandardError",
+];
+
+impl Unit {
+    /// Reads a file of the `packaging` folder, such as `evener.service`.
+    pub fn shipped(name: &str) -> Result<Unit> {
+        Unit::read(&shipped(name))
+    }
+
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Unit> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("Reading {} failed", path.display()))?;
+        text.parse().with_context(|| format!("{} can't be carried out", path.display()))
+    }
+
+    /// The words of its command, for another program and file than the installed ones.
+    fn command(&self, program: &str, config: &str) -> Vec<String> {
+        let other = |word: &String| match word.as_str() {
+            PROGRAM => program.to_owned(),
+            CONFIG => config.to_owned(),
+            _ => word.clone(),
+        };
+        self.command.iter().map(other).collect()
+    }
+
+    fn say(&mut self, key: &str, value: &str) -> Result<()> {
+        let words = || value.split_whitespace();
+        let below = |folder: &str| words().map(|name| Path::new(folder).join(name)).collect::<Vec<_>>();
+        if let Some((_, restriction)) = FLAGS.iter().find(|(flag, _)| *flag == key) {
+            if value != "yes" {
+                bail!("{key} is known here as `yes` only");
+            }
+            self.restrictions.push(*restriction);
+            return Ok(());
+        }
+        match (key, value) {
+            ("ExecStart", _) => self.command = words().map(str::to_owned).collect(),
+            ("CapabilityBoundingSet", _) => {
+                let name = |word: &str| Some(word.strip_prefix("CAP_")?.to_ascii_lowercase());
+                let names: Option<Vec<_>> = words().map(name).collect();
+                self.capabilities = Some(names.context("a capability has another name than CAP_...")?);
+            }
+            ("RestrictAddressFamilies", _) => {
+                self.families = Some(words().map(calls::family).collect::<Result<_>>()?);
+            }
+            ("SystemCallArchitectures", "native") => self.restrictions.push(Restriction::ForeignCalls),
+            ("ProtectSystem", "strict") => self.strict = true,
+            ("ProtectHome", "yes") => self.no_home = true,
+            ("PrivateTmp", "yes") => self.private_tmp = true,
+            ("ReadWritePaths", _) => {
+                self.writable.extend(words().map(|path| path.trim_start_matches('-').into()));
+            }
+            ("RuntimeDirectory", _) => self.runtime.extend(below("/run")),
+            ("LogsDirectory", _) => self.kept.extend(below("/var/log")),
+            ("StateDirectory", _) => self.kept.extend(below("/var/lib")),
+            ("LimitNOFILE", _) => self.limits.push(Limit::of(Resource::RLIMIT_NOFILE, value)?),
+            ("LimitMEMLOCK", _) => self.limits.push(Limit::of(Resource::RLIMIT_MEMLOCK, value)?),
+            _ if OF_NO_MATTER.contains(&key) => {}
+            _ => bail!("nothing is known here of {key}={value}"),
+        }
+        Ok(())
+    }
+
+    fn denies(&self, restriction: Restriction) -> bool {
+        self.restrictions.contains(&restriction)
+    }
+}
+
+impl FromStr for Unit {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Unit> {
+        let mut unit = Unit::default();
+        for line in text.lines().map(str::trim) {
+            if line.is_empty() || line.starts_with(['#', ';', '[']) {
+                continue;
+            }
+            let (key, value) = line.split_once('=').with_context(|| format!("what is {line:?}?"))?;
+            unit.say(key.trim(), value.trim())?;
+        }
+        if unit.command.is_empty() {
+            bail!("there is no ExecStart");
+        }
+        if !unit.limits.iter().any(|limit| limit.resource == DESCRIPTORS.resource) {
+            unit.limits.push(DESCRIPTORS);
+        }
+        Ok(unit)
+    }
+}
+
+impl Limit {
+    /// Of `infinity`, a number, or two with a colon.
+    fn of(resource: Resource, value: &str) -> Result<Limit> {
+        let number = |text: &str| match text {
+            "infinity" => Ok(RLIM_INFINITY),
+            text => text.parse().with_context(|| format!("{text:?} is no limit")),
+        };
+        let (soft, hard) = value.split_once(':').unwrap_or((value, value));
+        Ok(Limit { resource, soft: number(soft)?, hard: number(hard)? })
+    }
+}
+
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name)
+}
+
+/// Words that run the command of a shipped unit inside what it says, with a configuration of its own.
+pub(crate) fn words(name: &str, program: &str, config: &Path) -> Result<Vec<String>> {
+    words_for(name, &Unit::shipped(name)?.command(program, &config.to_string_lossy()))
+}
+
+/// Words that run another command inside what a shipped unit says.
+pub fn words_for(name: &str, command: &[String]) -> Result<Vec<String>> {
+    let program = command.first().map(Path::new).and_then(Path::parent);
+    let files = owner::directory();
+    let shown = program.into_iter().chain([files.as_path()]).filter(|path| path.is_absolute());
+    let mut words = vec![evener::beside("evener-lab")?.display().to_string(), "unit".to_owned()];
+    words.extend(shown.flat_map(|path| ["--show".to_owned(), path.display().to_string()]));
+    words.extend([shipped(name).display().to_string(), "--".to_owned()]);
+    words.extend(command.iter().cloned());
+    Ok(words)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_files_can_be_carried_out() {
+        for name in ["evener.service", "evener-agent.service"] {
+            let unit = Unit::shipped(name).unwrap();
+            let command = unit.command("/opt/evener", "/tmp/x.toml");
+            assert_eq!(command[0], "/opt/evener", "{name}");
+            assert!(command.windows(2).any(|words| words == ["--config", "/tmp/x.toml"]), "{command:?}");
+            assert!(unit.capabilities.as_ref().unwrap().contains(&"net_admin".to_owned()));
+            assert!(unit.strict && unit.no_home && unit.private_tmp && unit.families.is_some());
+            assert!(unit.denies(Restriction::NewPrivileges), "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_passed_over_in_silence() {
+        let parsed = |line: &str| format!("[Service]\nExecStart=/usr/bin/evener\n{line}\n").parse::<Unit>();
+        for line in [
+            "ProtectEverything=yes",
+            "NoNewPrivileges=no",
+            "ProtectHome=read-only",
+            "ProtectSystem=full",
+            "SystemCallFilter=@system-service",
+            "RestrictAddressFamilies=AF_PHONET",
+            "RestrictAddressFamilies=~AF_INET",
+            "CapabilityBoundingSet=~CAP_SYS_ADMIN",
+            "LimitNOFILE=many",
+            "User=www-data",
+            "rubbish",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        assert!("[Service]\n".parse::<Unit>().is_err(), "no command");
+        let limits = |line: &str| parsed(line).unwrap().limits;
+        assert_eq!(limits("# nothing"), [DESCRIPTORS]);
+        let both = Limit { resource: Resource::RLIMIT_NOFILE, soft: 100, hard: RLIM_INFINITY };
+        assert_eq!(limits("LimitNOFILE=100:infinity"), [both]);
+        assert_eq!(limits("LimitNOFILE=100"), [Limit { hard: 100, ..both }]);
+    }
+}
