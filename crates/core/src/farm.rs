@@ -142,6 +142,9 @@ pub struct Service {
     pub clamp_mss: bool,
     /// With [`Method::Handoff`]: what becomes of later requests on a connection.
     pub later_requests: Later,
+    /// With [`Method::Handoff`]: the servers' port that takes the PROXY protocol, for connections that can't be handed over
+    /// and are carried; `None` carries them to the service's own, without a word about the client.
+    pub proxy_protocol_port: Option<u16>,
     /// Where the decision is made.
     pub placement: Placement,
     /// [`Placement::EveryHost`]: what a host passes on is not remembered there, and every packet of it goes by

@@ -8,6 +8,7 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod control;
+mod descriptors;
 pub mod doctor;
 mod handoff;
 mod lccp;

@@ -68,6 +68,7 @@ fn the_example_shows_the_defaults() {
         name = "pages"
         address = "192.0.2.130:80"
         method = "handoff"
+        proxy_protocol_port = 8081
         mtu = 1400
         server = [{ name = "page1", address = "192.0.2.41" }, { name = "image1", address = "198.51.100.42" }]
         route = [

@@ -52,6 +52,7 @@ fn service() -> Service {
         tunnel_mtu: None,
         clamp_mss: true,
         later_requests: Default::default(),
+        proxy_protocol_port: None,
         placement: Placement::Director,
         stateless: false,
         policy: "round-robin",

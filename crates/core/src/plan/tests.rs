@@ -24,6 +24,7 @@ fn service(name: &str, port: u16) -> farm::Service {
         tunnel_mtu: None,
         clamp_mss: true,
         later_requests: Default::default(),
+        proxy_protocol_port: None,
         placement: Placement::Director,
         stateless: false,
         policy: "round-robin",

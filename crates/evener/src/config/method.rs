@@ -27,6 +27,7 @@ pub(super) struct Reach {
     pub(super) tunnel_mtu: Option<u16>,
     pub(super) clamp_mss: bool,
     pub(super) later_requests: Later,
+    pub(super) proxy_protocol_port: Option<u16>,
 }
 
 impl Reach {
@@ -50,9 +51,12 @@ impl Reach {
             tunnel_mtu: section.get("mtu", values::count(defaults::TUNNEL_MTU)).map(Spanned::into_inner),
             clamp_mss: section.or("clamp_mss", values::flag, true),
             later_requests: section.or("later_requests", values::choice(&LATER_REQUESTS, &[]), Later::Stay),
+            proxy_protocol_port: section
+                .get("proxy_protocol_port", values::count(defaults::PORTS))
+                .map(Spanned::into_inner),
         };
         reach.only_with(section, &[Method::Nat], &["source_nat"]);
-        reach.only_with(section, &[Method::Handoff], &["later_requests"]);
+        reach.only_with(section, &[Method::Handoff], &["later_requests", "proxy_protocol_port"]);
         // Hosts that aren't on the link are reached by a tunnel, whatever the method.
         if placement == Placement::Director {
             reach.only_with(section, &[Method::Tunnel, Method::Handoff], &["encapsulation", "mtu"]);

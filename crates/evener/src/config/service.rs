@@ -59,6 +59,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             tunnel_mtu: reach.tunnel_mtu,
             clamp_mss: reach.clamp_mss,
             later_requests: reach.later_requests,
+            proxy_protocol_port: reach.proxy_protocol_port,
             placement,
             stateless,
             policy,

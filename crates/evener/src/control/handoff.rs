@@ -1,8 +1,8 @@
 //! The director's part where connections are handed over: the keys of cookies, and the questions of those who read
 //! what the data plane didn't decide.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -14,16 +14,19 @@ use evener_core::packet::{HEADROOM, Packet};
 use evener_core::peers::Secret;
 use evener_core::select::select;
 use evener_core::sessions::{SessionKey, State, Value};
-use evener_core::tables::{NO_SERVER, Vip, VipKey};
+use evener_core::tables::{NO_SERVER, Pick, Vip, VipKey};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::server::SENT_ON;
 
 use super::RESTART;
 use super::director::Director;
 use crate::config::Config;
-use crate::handoff::{Chosen, Ends, FROM_HERE, LOOPBACK, Question, Wanted, framed};
+use crate::handoff::{Answer, Chosen, Ends, FROM_HERE, LOOPBACK, Matched, Question, framed};
 use crate::secret;
 
+/// Connections that a dispatcher decided of which it is to be told when they end, and how many of them are looked at in a second.
+const DISPATCHED_MAX: usize = 65_536;
+const LOOKED_AT_MAX: usize = 8_192;
 /// Attempts to change a session that packets change at the same time.
 const ATTEMPTS: usize = 8;
 
@@ -38,6 +41,8 @@ pub(super) struct Handing {
     chosen: BTreeMap<u16, u64>,
     /// Since when connections are kept back that somebody here has, in milliseconds of the monotonic clock.
     pub(super) kept_back: BTreeMap<SessionKey, u64>,
+    /// Connections that the dispatcher has decided, and counts until it is told that they are over.
+    dispatched: VecDeque<Ends>,
 }
 
 impl Director {
@@ -92,10 +97,22 @@ impl Director {
     /// Answers who reads for the data plane. Who asked may have gone; that is no matter.
     pub(super) fn answer_question(&mut self, question: Question) {
         match question {
-            Question::Choose { ends, wanted, advice, answer } => {
-                let _ = answer.send(self.choose(&ends, &wanted, advice));
+            Question::Choose { ends, matched, advice, answer } => {
+                let chosen = match self.ring_of(&ends, &matched) {
+                    Some(Answer::Is(ring)) => Answer::Is(self.choose(&ends, ring, advice)),
+                    Some(Answer::Changed) => Answer::Changed,
+                    None => Answer::Is(None),
+                };
+                let _ = answer.send(chosen);
             }
-            Question::Decide { ends, wanted, answer } => drop(answer.send(self.decide_for(&ends, &wanted))),
+            Question::Decide { ends, matched, answer } => {
+                let server = match self.ring_of(&ends, &matched) {
+                    Some(Answer::Is(ring)) => Answer::Is(self.decide_for(&ends, ring)),
+                    Some(Answer::Changed) => Answer::Changed,
+                    None => Answer::Is(None),
+                };
+                let _ = answer.send(server);
+            }
             Question::Forward { ends, server, answer } => drop(answer.send(self.forward(&ends, server))),
             Question::Close { ends } => self.close(&ends),
             Question::Give { ends, server, packets, answer } => {
@@ -120,22 +137,26 @@ impl Director {
 
     /// The server for what a client wants: that of the dispatcher, if it is one of those that may have it. The client's
     /// packets are dropped from now on, until it is somewhere.
-    fn choose(&mut self, ends: &Ends, wanted: &Wanted, advice: Option<SocketAddr>) -> Option<Chosen> {
+    fn choose(&mut self, ends: &Ends, ring: u16, advice: Option<SocketAddr>) -> Option<Chosen> {
         let vip = self.vip_of(ends)?;
-        let (_, ring) = self.plan.tables.routes.get(&vip.service)?.find_all(&wanted.asked());
         let is_up =
             |server: &u16| self.plan.tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(server));
         let advised = advice.and_then(|advice| self.slot_of(&vip, advice)).filter(is_up);
         let server = advised.or_else(|| self.select(ends, &vip, ring))?;
         let own = self.address_of(server)?;
         let handoff = vip.handoff?;
+        let proxy_port = self.service_of(&vip).and_then(|service| service.proxy_protocol_port);
         if !self.note(ends, &vip, handoff.held) {
             return None;
         }
         self.keep_back(ends, &vip);
+        if advised.is_some() && self.handing.dispatched.len() < DISPATCHED_MAX {
+            self.handing.dispatched.push_back(*ends);
+        }
         Some(Chosen {
             server,
-            own: SocketAddr::new(own, ends.service.port()),
+            own: SocketAddr::new(own, proxy_port.unwrap_or(ends.service.port())),
+            proxied: proxy_port.is_some(),
             mss: handoff.mss,
             // On a director nobody makes sockets of what is for itself; it reads.
             takes: !self.plan.tables.servers.get(&server)?.local || vip.own != NO_SERVER,
@@ -143,12 +164,51 @@ impl Director {
         })
     }
 
-    /// The same for another node, which has the client: the route, if one takes it, and the server.
-    fn decide_for(&self, ends: &Ends, wanted: &Wanted) -> Option<(u16, SocketAddr)> {
+    /// The same for another node, which has the client. A session counts it, until that node says that it is over; asked again, the
+    /// answer is the same.
+    fn decide_for(&mut self, ends: &Ends, ring: u16) -> Option<SocketAddr> {
         let vip = self.vip_of(ends)?;
-        let (route, ring) = self.plan.tables.routes.get(&vip.service)?.find_all(&wanted.asked());
-        let own = self.address_of(self.select(ends, &vip, ring)?)?;
-        Some((route.unwrap_or(u16::MAX), SocketAddr::new(own, ends.service.port())))
+        let tables = &self.plan.tables;
+        let is_one = |slot: &u16| tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(slot));
+        let known = self.active_session(ends, &vip).filter(is_one);
+        let server = known.or_else(|| self.select(ends, &vip, ring))?;
+        let own = self.address_of(server)?;
+        if vip.pick == Pick::Least {
+            self.note(ends, &vip, server);
+        }
+        Some(SocketAddr::new(own, ends.service.port()))
+    }
+
+    /// The server of a connection's session, if there is one that counts.
+    fn active_session(&self, ends: &Ends, vip: &Vip) -> Option<u16> {
+        let (memory, key) = (self.engine.memory(), session_key(ends, vip));
+        let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.now())?;
+        found.value.state().is_active().then(|| found.value.server())
+    }
+
+    /// Connections that the dispatcher has decided and that are over since. Each is named once.
+    pub(super) fn dispatched_and_over(&mut self) -> Vec<Ends> {
+        let mut over = Vec::new();
+        for _ in 0..self.handing.dispatched.len().min(LOOKED_AT_MAX) {
+            let Some(ends) = self.handing.dispatched.pop_front() else { break };
+            match self.vip_of(&ends).and_then(|vip| self.active_session(&ends, &vip)) {
+                Some(_) => self.handing.dispatched.push_back(ends),
+                None => over.push(ends),
+            }
+        }
+        over
+    }
+
+    /// The ring of the servers for what was looked up, if there are such routes still. They are those in force.
+    fn ring_of(&self, ends: &Ends, matched: &Matched) -> Option<Answer<u16>> {
+        let vip = self.vip_of(ends)?;
+        self.applied.routes.get(&vip.service).map(|routes| matched.ring(routes))
+    }
+
+    /// The service of an address, as the file has it.
+    fn service_of(&self, vip: &Vip) -> Option<&Service> {
+        let planned = self.plan.services.get(&vip.service)?;
+        self.config.services.iter().find(|service| service.name == planned.name)
     }
 
     fn select(&self, ends: &Ends, vip: &Vip, ring: u16) -> Option<u16> {
@@ -167,7 +227,7 @@ impl Director {
 
     /// The server of a service that is at this address, which serves on the service's port.
     fn slot_of(&self, vip: &Vip, server: SocketAddr) -> Option<u16> {
-        let service = self.plan.services.get(&vip.service)?;
+        let service = self.service_of(vip)?;
         let mut slots = self.plan.servers.iter().filter(|(_, name)| name.service == service.name);
         slots.find(|(slot, _)| self.address_of(**slot) == Some(server.ip())).map(|(slot, _)| *slot)
     }

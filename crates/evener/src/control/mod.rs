@@ -207,8 +207,12 @@ impl Daemon {
                     // Traces may have ended.
                     log_failure(self.director.watch().map_err(DirectError::from));
                     self.director.renew_cookies();
+                    let over = self.director.dispatched_and_over();
                     if let Some(resident) = &mut self.resident {
                         resident.renew_cookies();
+                        if let Some(speaker) = resident.speaker() {
+                            speaker.tell_over(&over);
+                        }
                     }
                 }
                 () = sleep_until(wake) => self.tick(),

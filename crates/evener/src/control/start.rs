@@ -36,7 +36,8 @@ use crate::agent::resident::Resident;
 use crate::agent::{self, AgentError};
 use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
-use crate::handoff::{Question, Reader};
+use crate::descriptors::Room;
+use crate::handoff::{Asking, Question, Reader};
 use crate::lccp::{Part, Speaker};
 use crate::network::{Network, NetworkError, path_mtu};
 use crate::record::Recorder;
@@ -259,8 +260,9 @@ fn reader(
     part: Part,
     network: &Network,
 ) -> io::Result<(Reader, Secret)> {
-    let speaker = Speaker::start(secret.clone(), part, network, Some(asked.clone()))?;
-    Ok((Reader::new(asked, Arc::clone(recorder), speaker), secret))
+    let asking = Asking::new(asked, Arc::clone(recorder));
+    let speaker = Speaker::start(secret.clone(), part, network, Some(asking.clone()))?;
+    Ok((Reader::new(asking, Arc::clone(recorder), speaker, Room::make()), secret))
 }
 
 /// Opens the ears for other hosts.

@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::head::{HEAD_MAX, Judged, Refusal, Wanted, judge};
-use super::{Chosen, Ends, PATIENCE, Question, Reader, reset, restore};
+use super::seats::Seat;
+use super::{Chosen, Ends, PATIENCE, Question, Reader, proxy, reset, restore};
 use crate::lccp::Given;
 use crate::record::{Decided, Mechanism};
 
@@ -53,38 +54,37 @@ impl Talk<'_> {
         let (ends, at, took) = (self.ends, SystemTime::now(), self.began.elapsed());
         self.reader.recorder.decided(&Decided { ends, mechanism, head, route, server, status, at, took });
     }
-}
 
-/// Resets a client that there is no room for.
-pub(super) fn turn_away(stream: &TcpStream, ends: Ends, reader: &Reader) {
-    reset(stream);
-    Talk { ends, vouched: true, began: Instant::now(), reader }.settle(
-        &[],
-        Mechanism::Crowded,
-        &Fate::default(),
-    );
+    /// Ends the connection: somebody else needs its place more.
+    fn turn_away(&self, stream: &TcpStream, head: &[u8]) {
+        reset(stream);
+        self.settle(head, Mechanism::Crowded, &Fate::default());
+    }
 }
 
 /// Talks with a client until it is somebody else's. A cookie has `vouched` for its first segments, or this is the middle of its
-/// connection.
-pub(super) async fn hold(mut stream: TcpStream, ends: Ends, vouched: bool, reader: &Reader) {
+/// connection. It has this place meanwhile, unless somebody else needs it more.
+pub(super) async fn hold(mut stream: TcpStream, ends: Ends, vouched: bool, mut seat: Seat, reader: &Reader) {
     let mut bytes = Vec::new();
     let talk = Talk { ends, vouched, began: Instant::now(), reader };
-    let read = timeout(PATIENCE, read(&mut stream, &mut bytes)).await.unwrap_or(Read::Late);
-    match read {
-        Read::Wanted(wanted) => pass_on(stream, &talk, bytes, wanted).await,
+    let reading = timeout(PATIENCE, read(&mut stream, &mut bytes));
+    let Some(read) = seat.unless_needed(reading).await else {
+        return talk.turn_away(&stream, &bytes);
+    };
+    match read.unwrap_or(Read::Late) {
+        Read::Wanted(wanted) => pass_on(stream, &talk, bytes, wanted, seat).await,
         Read::Refused(refusal) => {
             let status = refusal.answer().map(|(status, _)| status);
             talk.settle(&bytes, Mechanism::Refused, &Fate { status, ..Fate::default() });
             tracing::debug!(client = %ends.client, ?refusal, "refused");
-            refuse(&mut stream, refusal).await;
+            seat.unless_needed(refuse(&mut stream, refusal)).await;
         }
         Read::Late => {
             // Who has not said a whole request is told so (RFC 9110, section 15.5.9); of TLS nothing can be told.
             let told = bytes.first().is_some_and(u8::is_ascii_alphabetic);
             talk.settle(&bytes, Mechanism::Late, &Fate { status: told.then_some(408), ..Fate::default() });
             if told {
-                answer(&mut stream, 408, "Request Timeout").await;
+                seat.unless_needed(answer(&mut stream, 408, "Request Timeout")).await;
             } else {
                 reset(&stream);
             }
@@ -110,14 +110,17 @@ async fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Read {
     Read::Refused(Refusal::HeadTooLarge)
 }
 
-async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wanted) {
+async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wanted, mut seat: Seat) {
     let Talk { ends, reader, .. } = *talk;
     let (text, is_hello) = (wanted.text(), wanted.is_hello());
-    let route = reader.recorder.route(ends.service, &wanted.asked());
-    let (answer_to, chosen) = oneshot::channel();
     let advice = reader.speaker.dispatch(&ends, &wanted).await;
-    let asked = reader.questions.send(Question::Choose { ends, wanted, advice, answer: answer_to }).await;
-    let chosen = if asked.is_ok() { chosen.await.ok().flatten() } else { None };
+    let choosing = timeout(PATIENCE, reader.asking.choose(ends, &wanted, advice));
+    let Some(found) = seat.unless_needed(choosing).await else {
+        return talk.turn_away(&stream, &bytes);
+    };
+    let (route, chosen) = found.unwrap_or_default();
+    let route = route.map(|route| u64::from(route) + 1);
+    seat.keep();
     if advice.is_some() && !chosen.is_some_and(|chosen| chosen.advised) {
         reader.speaker.disbelieve();
     }
@@ -129,7 +132,9 @@ async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wan
         if is_hello {
             return reset(&stream);
         }
-        return answer(&mut stream, 503, "Service Unavailable").await;
+        seat.offer();
+        seat.unless_needed(answer(&mut stream, 503, "Service Unavailable")).await;
+        return;
     };
     let fate = Fate { route, server: Some(chosen.server), status: None };
     match give(stream, talk, &bytes, chosen).await {
@@ -137,16 +142,20 @@ async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wan
             talk.settle(&bytes, Mechanism::Asked, &fate);
             tracing::debug!(client = %ends.client, text, server = chosen.server, "given");
         }
-        Err(stream) => splice(stream, talk, &bytes, chosen, fate).await,
+        Err(stream) => {
+            // From here on it has another place: it may last.
+            drop(seat);
+            splice(stream, talk, &bytes, chosen, fate).await;
+        }
     }
 }
 
 /// Gives the open connection to the server; or gives it back, as it was.
 async fn give(stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen) -> Result<(), TcpStream> {
     let Talk { ends, vouched, reader, .. } = *talk;
-    let keep = || reader.questions.send(Question::Keep { ends });
+    let keep = || reader.asking.ask(Question::Keep { ends });
     if !chosen.takes {
-        let _ = keep().await;
+        keep().await;
         return Err(stream);
     }
     let Ok(socket) = stream.into_std() else { return Ok(()) };
@@ -154,7 +163,7 @@ async fn give(stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen) 
         Ok(saved) => saved,
         Err(not_saved) => {
             tracing::debug!(client = %ends.client, error = %not_saved.error, "not given");
-            let _ = keep().await;
+            keep().await;
             return match TcpStream::from_std(not_saved.socket) {
                 Ok(stream) => Err(stream),
                 Err(_) => Ok(()),
@@ -169,13 +178,13 @@ async fn give(stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen) 
         let packets = if is_there { Vec::new() } else { repair::replay(&saved, chosen.mss) };
         let (answer, given) = oneshot::channel();
         let question = Question::Give { ends, server: chosen.server, packets, answer };
-        let given = reader.questions.send(question).await.is_ok() && given.await.unwrap_or_default();
+        let given = reader.asking.ask(question).await && given.await.unwrap_or_default();
         // What may be there must not be here, too.
         if given || matches!(told, Given::Taken | Given::Unanswered) {
             return Ok(());
         }
     }
-    let _ = keep().await;
+    keep().await;
     match restore(&saved) {
         Ok(stream) => Err(stream),
         Err(error) => {
@@ -187,13 +196,25 @@ async fn give(stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen) 
 
 /// Carries the bytes both ways, where the connection can't be given: it is served all the same.
 async fn splice(mut stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen, fate: Fate) {
-    let reached = timeout(PATIENCE, TcpStream::connect(chosen.own)).await;
+    let mut seat = talk.reader.carried.take(talk.ends.client.ip()).await;
+    let reaching = timeout(PATIENCE, TcpStream::connect(chosen.own));
+    let Some(reached) = seat.unless_needed(reaching).await else { return talk.turn_away(&stream, bytes) };
     let reached = reached.ok().and_then(Result::ok);
     let status = reached.is_none().then_some(502);
     talk.settle(bytes, Mechanism::Spliced, &Fate { status, ..fate });
-    let Some(mut server) = reached else { return answer(&mut stream, 502, "Bad Gateway").await };
-    if server.write_all(bytes).await.is_ok() {
-        let _ = copy_bidirectional(&mut stream, &mut server).await;
+    let Some(mut server) = reached else {
+        seat.unless_needed(answer(&mut stream, 502, "Bad Gateway")).await;
+        return;
+    };
+    let first = if chosen.proxied { [&proxy::header(&talk.ends), bytes].concat() } else { bytes.to_vec() };
+    let carrying = async {
+        if server.write_all(&first).await.is_ok() {
+            let _ = copy_bidirectional(&mut stream, &mut server).await;
+        }
+    };
+    if seat.unless_needed(carrying).await.is_none() {
+        talk.turn_away(&stream, &[]);
+        reset(&server);
     }
 }
 

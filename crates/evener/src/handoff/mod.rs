@@ -1,11 +1,14 @@
 //! Connections whose server the data plane couldn't choose: half a request, an unusual one, or a route that it can't
 //! look up. The data plane gives them to this process, which reads as much as it needs, and gives them on.
 //!
-//! Memory and time for each client are bounded, and so is the number of clients.
+//! Memory and time for each client are bounded, and so is the number of clients ([`seats`]).
 
+mod asking;
 mod conversation;
 mod head;
+mod proxy;
 mod rehandoff;
+mod seats;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,18 +20,19 @@ use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Mac};
 use evener_dataplane::repair::{self, Saved};
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use zerocopy::IntoBytes;
 
+use crate::descriptors::Room;
 use crate::lccp::Speaker;
+pub(crate) use asking::{Answer, Asking, Matched};
 pub(crate) use head::{Judged, Refusal, Wanted, judge};
 pub(crate) use rehandoff::{Held, Move, rehandoff};
+use seats::Seats;
 
 use crate::record::{Mechanism, Recorder};
 
-/// Clients that are read at a time. More are reset at once.
-const CLIENTS_MAX: usize = 4_096;
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
 /// Who sends what a client has sent already: a station's address on no link at all.
@@ -42,9 +46,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) enum Question {
     /// Who is to serve this? Until it is [given](Question::Give), what the client sends is dropped, and comes again.
     /// The dispatcher may have said who.
-    Choose { ends: Ends, wanted: Wanted, advice: Option<SocketAddr>, answer: oneshot::Sender<Option<Chosen>> },
-    /// Another node asks who is to serve this: the route and the server.
-    Decide { ends: Ends, wanted: Wanted, answer: oneshot::Sender<Option<(u16, SocketAddr)>> },
+    Choose {
+        ends: Ends,
+        matched: Matched,
+        advice: Option<SocketAddr>,
+        answer: oneshot::Sender<Answer<Option<Chosen>>>,
+    },
+    /// Another node asks who is to serve this.
+    Decide { ends: Ends, matched: Matched, answer: oneshot::Sender<Answer<Option<SocketAddr>>> },
     /// Another node has given this connection to a server.
     Forward { ends: Ends, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
     /// It is over.
@@ -73,6 +82,8 @@ pub(crate) struct Chosen {
     pub(crate) server: u16,
     /// Where it listens itself, for want of a better way.
     pub(crate) own: SocketAddr,
+    /// Whether it wants to be told there who the client is.
+    pub(crate) proxied: bool,
     /// The largest segment on the way to it, in bytes.
     pub(crate) mss: u16,
     /// Whether it makes sockets of what it is given.
@@ -96,7 +107,7 @@ pub(crate) struct Outcomes {
     pub(crate) late: AtomicU64,
     /// Ended by the client before it had said anything whole.
     pub(crate) left: AtomicU64,
-    /// Reset, since there were too many.
+    /// Reset, since there were too many, and most of them from there.
     pub(crate) crowded: AtomicU64,
     /// Reset, since they could not be taken from the server that had them.
     pub(crate) unmoved: AtomicU64,
@@ -137,9 +148,11 @@ impl Outcomes {
 /// What all conversations share.
 #[derive(Clone)]
 pub(crate) struct Reader {
-    questions: mpsc::Sender<Question>,
+    asking: Asking,
     pub(crate) outcomes: Arc<Outcomes>,
-    room: Arc<Semaphore>,
+    /// For clients that are read, and those whose bytes are carried.
+    seats: Seats,
+    carried: Seats,
     recorder: Arc<Recorder>,
     /// By whom other nodes are spoken with.
     pub(crate) speaker: Speaker,
@@ -147,13 +160,9 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Whatever is read is told to the recorder.
-    pub(crate) fn new(
-        questions: mpsc::Sender<Question>,
-        recorder: Arc<Recorder>,
-        speaker: Speaker,
-    ) -> Reader {
-        let room = Arc::new(Semaphore::new(CLIENTS_MAX));
-        Reader { questions, outcomes: Arc::default(), room, recorder, speaker }
+    pub(crate) fn new(asking: Asking, recorder: Arc<Recorder>, speaker: Speaker, room: Room) -> Reader {
+        let (seats, carried) = (Seats::new(room.read), Seats::new(room.carried));
+        Reader { asking, outcomes: Arc::default(), seats, carried, recorder, speaker }
     }
 }
 
@@ -203,15 +212,9 @@ async fn listen(listener: TcpListener, reader: Reader) {
         // The port is the service's own, not the listener's, as the connection was made for that.
         let Ok(service) = stream.local_addr() else { continue };
         let ends = Ends { client: canonical(client), service: canonical(service) };
-        let Ok(room) = Arc::clone(&reader.room).try_acquire_owned() else {
-            conversation::turn_away(&stream, ends, &reader);
-            continue;
-        };
+        let seat = reader.seats.take(ends.client.ip()).await;
         let reader = reader.clone();
-        tokio::spawn(async move {
-            conversation::hold(stream, ends, true, &reader).await;
-            drop(room);
-        });
+        tokio::spawn(async move { conversation::hold(stream, ends, true, seat, &reader).await });
     }
 }
 

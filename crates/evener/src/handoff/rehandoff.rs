@@ -2,7 +2,6 @@
 //! read here like those that the data plane asks about.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::parse::TcpHeader;
@@ -39,15 +38,14 @@ pub(crate) struct Move {
 pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
     let (ends, TcpHeader { sequence, acknowledgment, .. }) = (moving.ends, moving.header);
     let client = ends.client;
-    // What ends here is begun anew by the client.
-    let Ok(room) = Arc::clone(&reader.room).try_acquire_owned() else {
-        return end(moving, &reader).await;
-    };
+    let mut seat = reader.seats.take(client.ip()).await;
+    seat.keep();
     match reader.speaker.release(moving.at, &ends, sequence, acknowledgment).await {
         Release::Released(at_rest) => match restore(&taken_up(&moving, at_rest)) {
             Ok(stream) => {
-                let _ = reader.questions.send(Question::Keep { ends }).await;
-                conversation::hold(stream, ends, false, &reader).await;
+                reader.asking.ask(Question::Keep { ends }).await;
+                seat.offer();
+                conversation::hold(stream, ends, false, seat, &reader).await;
             }
             Err(error) => {
                 tracing::debug!(%client, error, "a connection that was let go can't be had here");
@@ -56,17 +54,16 @@ pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
         },
         // The segment comes again.
         Release::Busy => {
-            let _ = reader.questions.send(Question::Return { ends, server: moving.held.server }).await;
+            reader.asking.ask(Question::Return { ends, server: moving.held.server }).await;
         }
         Release::Refused | Release::Unanswered => end(moving, &reader).await,
     }
-    drop(room);
 }
 
 async fn end(moving: Move, reader: &Reader) {
     reader.outcomes.unmoved.fetch_add(1, Relaxed);
     let Move { ends, held, .. } = moving;
-    let _ = reader.questions.send(Question::End { ends, held }).await;
+    reader.asking.ask(Question::End { ends, held }).await;
 }
 
 /// The connection, at rest where its server has left it, with the client's next segment taken in.

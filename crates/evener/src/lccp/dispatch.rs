@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::lccp::wire::Message;
 use evener_core::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{Shared, Speaker, Way};
-use crate::handoff::{Ends, Question, Wanted};
+use crate::handoff::{Asking, Ends, Question, Wanted};
 
 /// A question is asked again after the first of these times, and given up after the second, in milliseconds.
 const REPEATS_MS: [u64; 2] = [40, 60];
@@ -48,6 +48,14 @@ impl Speaker {
     /// Notes that an answer named a server that is none for this connection by this node's own tables.
     pub(crate) fn disbelieve(&self) {
         self.0.counts.unbelieved.fetch_add(1, Relaxed);
+    }
+
+    /// Tells the dispatcher which connections of those that it has decided are over. What gets lost it forgets by itself, later.
+    pub(crate) fn tell_over(&self, over: &[Ends]) {
+        let Some(dispatcher) = self.0.talk().dispatcher.at else { return };
+        for socket in over.iter().filter_map(|ends| SocketId::new(ends.client, ends.service)) {
+            self.0.say(dispatcher, Receptor::Forwarder, Body::Close { socket });
+        }
     }
 
     /// The dispatcher, and whether it decides; nothing without one.
@@ -92,50 +100,46 @@ impl Speaker {
 }
 
 impl Shared {
-    /// Has the control loop say what a node asks; `answer` makes a body of it. Where nobody listens nothing is said.
-    fn consult<T: Send + 'static>(
-        self: &Arc<Self>,
-        way: Way,
-        heard: Message,
-        question: impl FnOnce(oneshot::Sender<Option<T>>) -> Question,
-        answer: impl FnOnce(T) -> Body + Send + 'static,
-    ) {
-        let socket = heard.body.socket();
-        let (sender, said) = oneshot::channel();
-        let asks = |questions: &mpsc::Sender<Question>| questions.try_send(question(sender)).is_ok();
-        if !self.questions.as_ref().is_some_and(asks) {
-            return;
-        }
+    /// Has the control loop say what a node asks; without an answer there is no server. Where nobody listens, or there is too much to
+    /// be asked, nothing is said.
+    fn consult<F>(self: &Arc<Self>, way: Way, heard: Message, ask: impl FnOnce(Asking) -> F)
+    where
+        F: Future<Output = Option<Body>> + Send + 'static,
+    {
+        let Some(asking) = self.asking.clone() else { return };
+        let Ok(turn) = Arc::clone(&self.consulted).try_acquire_owned() else { return };
+        let (socket, said) = (heard.body.socket(), ask(asking));
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let Ok(said) = said.await else { return };
-            let body = said.map_or(Body::Error { socket, code: ErrorCode::NoServer }, answer);
+            let body = said.await.unwrap_or(Body::Error { socket, code: ErrorCode::NoServer });
             shared.counts.decided.fetch_add(1, Relaxed);
             shared.answer(way, &heard, Receptor::Distributor, body);
+            drop(turn);
         });
     }
 
     /// Decides for another node.
     pub(super) fn decide(self: &Arc<Self>, way: Way, heard: Message, socket: SocketId, content: &Content) {
         let wanted = Wanted::told(content);
-        let question = |answer| Question::Decide { ends: ends(socket), wanted, answer };
-        self.consult(way, heard, question, move |(route, server)| Body::DispatchReply {
-            socket,
-            route,
-            server,
+        self.consult(way, heard, |asking| async move {
+            let (route, server) = asking.decide(ends(socket), &wanted).await?;
+            Some(Body::DispatchReply { socket, route: route.unwrap_or(u16::MAX), server })
         });
     }
 
     /// Sends on to a server what comes here for a connection that another node has given to it.
     pub(super) fn forward(self: &Arc<Self>, way: Way, heard: Message, socket: SocketId, server: SocketAddr) {
-        let question = |answer| Question::Forward { ends: ends(socket), server, answer };
-        self.consult(way, heard, question, move |()| Body::ForwardAck { socket });
+        self.consult(way, heard, |asking| async move {
+            let (answer, said) = oneshot::channel();
+            asking.ask(Question::Forward { ends: ends(socket), server, answer }).await;
+            said.await.ok().flatten().map(|()| Body::ForwardAck { socket })
+        });
     }
 
     /// Notes that a connection is over.
     pub(super) fn close(&self, socket: SocketId) {
-        if let Some(questions) = &self.questions {
-            let _ = questions.try_send(Question::Close { ends: ends(socket) });
+        if let Some(asking) = &self.asking {
+            asking.tell(Question::Close { ends: ends(socket) });
         }
     }
 }

@@ -24,7 +24,7 @@ use evener_core::lccp::wire::Message;
 use evener_core::lccp::{Body, Components, Keys, Notice, Own, Receptor, Refusal, Session, SocketId};
 use evener_core::peers::Secret;
 use evener_dataplane::server::Connections;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use dispatch::Dispatcher;
@@ -36,7 +36,7 @@ use socket::Ear;
 use take::Taker;
 
 use crate::config::Config;
-use crate::handoff::Question;
+use crate::handoff::Asking;
 use crate::network::Network;
 
 /// Nodes greet each other so often: who restarts is known again within it, and who is gone is noticed soon.
@@ -45,6 +45,8 @@ const GREETING: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(3);
 /// Answers that wait for who asked.
 const ANSWERS: usize = 64;
+/// Questions of other nodes that the control loop is asked at a time; further ones come again.
+const CONSULTED_MAX: usize = 1_024;
 
 /// This node. Clones are the same one.
 #[derive(Clone)]
@@ -58,8 +60,10 @@ struct Shared {
     components: Components,
     talk: Mutex<Talk>,
     taker: Option<Taker>,
-    /// To the control loop, which has the tables; none on servers.
-    questions: Option<mpsc::Sender<Question>>,
+    /// The way to the control loop, which has the tables; none on servers.
+    asking: Option<Asking>,
+    /// Bounds what other nodes ask for at a time.
+    consulted: Arc<Semaphore>,
     counts: Counts,
 }
 
@@ -148,7 +152,7 @@ impl Speaker {
         secret: Secret,
         part: Part,
         network: &Network,
-        questions: Option<mpsc::Sender<Question>>,
+        asking: Option<Asking>,
     ) -> io::Result<Speaker> {
         let mut incarnation = [0; 8];
         crate::secret::random(&mut incarnation)?;
@@ -180,7 +184,8 @@ impl Speaker {
             components,
             talk: Mutex::new(talk),
             taker,
-            questions,
+            asking,
+            consulted: Arc::new(Semaphore::new(CONSULTED_MAX)),
             counts: Counts::default(),
         });
         tokio::spawn(greet(Arc::downgrade(&shared)));

@@ -150,6 +150,7 @@ mod tests {
             tunnel_mtu: None,
             clamp_mss: true,
             later_requests: Default::default(),
+            proxy_protocol_port: None,
             placement: Placement::Director,
             stateless: false,
             policy: "hash",

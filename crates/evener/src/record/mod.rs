@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use evener_core::content::Asked;
+use evener_core::content::Routes;
 use evener_core::decide::Reason;
 use evener_core::tables::NO_SERVER;
 use evener_dataplane::events::{ConnectionEvent, PacketEvent, Told, Watch};
@@ -160,9 +160,9 @@ impl Recorder {
         Watch { connections: self.target().is_some() || !clients.is_empty(), clients }
     }
 
-    /// The route of a service that takes a request, counted from 1.
-    pub(crate) fn route(&self, service: SocketAddr, asked: &Asked<'_>) -> Option<u64> {
-        self.names().route(service, asked)
+    /// The routes of a service that are in force.
+    pub(crate) fn routes(&self, service: SocketAddr) -> Option<Arc<Routes>> {
+        self.names().routes(service)
     }
 
     /// Notes what became of a connection.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evener_core::content::{Asked, Routes};
+use evener_core::content::Routes;
 use evener_core::farm::Protocol;
 use evener_core::plan::Plan;
 use evener_core::tables::{Tables, VipKey};
@@ -35,14 +35,9 @@ impl Names {
         self.servers.get(&slot).map(String::as_str)
     }
 
-    /// The route of a service that takes what is asked for, counted from 1.
-    pub(super) fn route(&self, at: SocketAddr, asked: &Asked<'_>) -> Option<u64> {
-        let (route, _) = self.routes(at)?.find_all(asked);
-        route.map(|route| u64::from(route) + 1)
-    }
-
-    fn routes(&self, at: SocketAddr) -> Option<&Routes> {
-        self.tables.routes.get(&self.number(at)?).map(|routes| &**routes)
+    /// The routes of a service.
+    pub(super) fn routes(&self, at: SocketAddr) -> Option<Arc<Routes>> {
+        self.tables.routes.get(&self.number(at)?).cloned()
     }
 
     fn number(&self, at: SocketAddr) -> Option<u16> {

@@ -22,6 +22,7 @@ on_both_engines! {
     bodies_go_on_to_all_hosts_alike,
     hosts_behind_a_router_take_their_part,
     one_host_takes_all_arrivals,
+    one_host_decides_for_all,
     a_host_without_a_web_server_is_given_nothing,
     a_host_dies,
     all_daemons_restart_in_turn,
@@ -104,6 +105,39 @@ fn each_host_gives_what_its_routes_say(engine: &str) -> Result<()> {
         }
         given(&team, 0)?;
     }
+    Ok(())
+}
+
+/// What is asked about on any host, one of them decides, and so servers take turns over all of it.
+fn one_host_decides_for_all(engine: &str) -> Result<()> {
+    let farm = Farm::builder().every_host(3).build()?;
+    let dispatcher = farm.server(0).address();
+    let plan = plan(engine, 3, &[route("path = \"/*?*\"", &["web1", "web2", "web3"])]);
+    let mut team = Team::start(farm, Plan { farm: format!("dispatcher = \"{dispatcher}\"\n"), ..plan })?;
+    let lccp = |team: &Team, host: usize, outcome: &str| -> Result<u64> {
+        Ok(team.hosts[host].status()?.lccp.get(outcome).copied().unwrap_or_default())
+    };
+    for host in [1, 2] {
+        wait::until("the dispatcher is known", || {
+            Ok(team.hosts[host].status()?.dispatcher.is_some_and(|dispatcher| dispatcher.decides))
+        })?;
+    }
+    let mut servers = Vec::new();
+    for number in 0..12 {
+        servers.push(ask(&team, 1 + number % 2, &get("x", "/who"))?.server);
+    }
+    for server in ["web1", "web2", "web3"] {
+        assert_eq!(servers.iter().filter(|name| *name == server).count(), 4, "{servers:?}");
+    }
+    assert_eq!((lccp(&team, 1, "dispatch_answered")?, lccp(&team, 2, "dispatch_answered")?), (6, 6));
+    assert_eq!(lccp(&team, 0, "dispatch_decided")?, 12);
+    given(&team, 12)?;
+    // without it each decides for itself
+    team.hosts[0].daemon().kill9()?;
+    wait::until("the others serve without it", || {
+        Ok(ask(&team, 1, &get("x", "/who")).is_ok_and(|reply| reply.status == 200))
+    })?;
+    ensure!(lccp(&team, 1, "dispatch_alone")? > 0);
     Ok(())
 }
 

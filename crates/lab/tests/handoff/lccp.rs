@@ -31,6 +31,7 @@ on_both_engines! {
     agents_that_are_gone_are_given_to_without_a_word,
     what_is_forged_or_played_back_does_nothing,
     one_node_decides_for_all,
+    who_decides_counts_what_it_has_decided,
     forwarders_do_as_they_are_told,
 }
 
@@ -276,6 +277,40 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
         Ok(handoff.lccp("dispatch_answered")? > 16 && !alone(&handoff)?)
     })?;
     Ok(())
+}
+
+/// Who has the fewest connections gets the next one, also where another node has the clients.
+fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(2).directors(2).answering().build()?;
+    let chief = farm.directors()[1].clone();
+    let offer = Offer {
+        farm: format!("dispatcher = \"{}\"\n", chief.address()),
+        keys: "announce = false\npolicy = \"least-connections\"\n".to_owned(),
+        ..Offer::new(engine, 2, &all_asked())
+    };
+    let handoff = Handoff::start(farm, offer)?;
+    let dispatcher = Evener::start(&chief, &handoff.file())?;
+    dispatcher.wait_for_servers(2, LONG)?;
+    wait::until("it is asked", || {
+        Ok(handoff.evener.status()?.dispatcher.is_some_and(|dispatcher| dispatcher.decides))
+    })?;
+    let open = || -> Result<(String, Talk)> {
+        let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
+        Ok((talk.ask(&get("x", "/who"))?.server, talk))
+    };
+    let counted = |name: &str| -> Result<u64> { Ok(dispatcher.server(name)?.sessions) };
+    let talks: Vec<(String, Talk)> = (0..8).map(|_| open()).collect::<Result<_>>()?;
+    assert_eq!((counted("web1")?, counted("web2")?), (4, 4));
+    // the first server's connections end, and so the next ones are for it
+    let (ended, kept): (Vec<_>, Vec<_>) = talks.into_iter().partition(|(server, _)| server == "web1");
+    assert_eq!((ended.len(), kept.len()), (4, 4));
+    drop(ended);
+    wait::until("their end is told", || Ok(counted("web1")? == 0))?;
+    assert_eq!(counted("web2")?, 4);
+    let next: Vec<(String, Talk)> = (0..4).map(|_| open()).collect::<Result<_>>()?;
+    assert!(next.iter().all(|(server, _)| server == "web1"), "{:?}", dispatcher.servers()?);
+    drop((kept, next));
+    wait::until("nothing is left", || Ok(counted("web1")? + counted("web2")? == 0))
 }
 
 /// Speaks in the place of a server's agent with the director.

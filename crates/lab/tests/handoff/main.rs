@@ -20,6 +20,7 @@ mod survival;
 mod talk;
 mod tls;
 mod trouble;
+mod units;
 mod websocket;
 
 use anyhow::{Result, ensure};

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use evener_lab::family::Family;
 use evener_lab::host::Host;
 use evener_lab::wait;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// Longer than the director waits for a request.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -77,6 +77,14 @@ impl Talk {
     /// Says something, in one segment if it is short.
     pub(crate) fn say(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
         Ok(self.stream.get_mut().write_all(bytes.as_ref())?)
+    }
+
+    /// Says something and that it is all, in one segment.
+    pub(crate) fn say_and_end(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
+        let socket = SockRef::from(self.stream.get_ref());
+        socket.set_tcp_cork(true)?;
+        (&*socket).write_all(bytes.as_ref())?;
+        Ok(socket.shutdown(Shutdown::Write)?)
     }
 
     /// Says something in pieces of so many bytes.

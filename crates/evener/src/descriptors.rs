@@ -1,0 +1,70 @@
+//! How many descriptors this process may have, and whose they are. Clients get no more than half of them: probes, neighbours, the
+//! admin socket and the engine have theirs, whatever strangers do.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// As many as the units ask for (`LimitNOFILE`).
+const WANTED: u64 = 16_384;
+/// Clients that are read at a time, with a descriptor each; and those whose bytes are carried, with two.
+const READ_MAX: u64 = 4_096;
+const CARRIED_MAX: u64 = 2_048;
+
+/// Room for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Those that are read.
+    pub(crate) read: usize,
+    /// Those whose bytes are carried.
+    pub(crate) carried: usize,
+}
+
+impl Room {
+    /// Room by this process's limit, which is raised first as far as that goes.
+    pub(crate) fn make() -> Room {
+        let limit = raise();
+        let room = Room::within(limit);
+        if room != Room::within(WANTED) {
+            tracing::warn!(
+                "this process may have {limit} descriptors, so that {} clients are read at a time and {} carried: raise \
+                 its limit to {WANTED} (`LimitNOFILE`, `ulimit -n`)",
+                room.read,
+                room.carried
+            );
+        }
+        room
+    }
+
+    /// Half of the limit, by halves.
+    fn within(limit: u64) -> Room {
+        let clients = limit / 2;
+        let bounded = |count: u64, max: u64| usize::try_from(count.clamp(1, max)).unwrap_or(1);
+        Room { read: bounded(clients / 2, READ_MAX), carried: bounded(clients / 2 / 2, CARRIED_MAX) }
+    }
+}
+
+/// The limit as it is from now on.
+fn raise() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    let wanted = soft.max(WANTED.min(hard));
+    match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) {
+        Ok(()) => wanted,
+        Err(_) => soft,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_is_for_everything_else() {
+        assert_eq!(Room::within(1_024), Room { read: 256, carried: 128 });
+        assert_eq!(Room::within(WANTED), Room { read: 4_096, carried: 2_048 });
+        assert_eq!(Room::within(u64::MAX), Room { read: 4_096, carried: 2_048 });
+        assert_eq!(Room::within(0), Room { read: 1, carried: 1 });
+        for limit in [1_024, 4_096, WANTED, 100_000] {
+            let room = Room::within(limit);
+            assert!((room.read + 2 * room.carried) as u64 <= limit / 2);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Asking the control loop who serves a client. Which route takes a request is found before that, and elsewhere: with many complex
+//! routes it takes a while, for which the loop has no time, nor has a thread that others wait for.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evener_core::content::{NO_ROUTE, Routes};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::{Chosen, Ends, Question, Wanted};
+use crate::record::Recorder;
+
+/// Threads that look through complex routes at a time; the processor's others are for everything else.
+const LOOKING_MAX: usize = 1;
+/// How often a request is looked up anew because routes have changed meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// The way to the control loop. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Asking {
+    questions: mpsc::Sender<Question>,
+    /// Has the routes in force.
+    recorder: Arc<Recorder>,
+    looking: Arc<Semaphore>,
+}
+
+/// Which route takes a request, by the routes of one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Matched {
+    routes: Arc<Routes>,
+    /// Counted from 0; none takes what all servers may have.
+    pub(crate) route: Option<u16>,
+    ring: u16,
+}
+
+/// What the control loop says to that.
+#[derive(Debug)]
+pub(crate) enum Answer<T> {
+    Is(T),
+    /// There are other routes by now.
+    Changed,
+}
+
+impl Matched {
+    fn by(routes: Arc<Routes>, wanted: &Wanted) -> Matched {
+        let (route, ring) = routes.find_all(&wanted.asked());
+        Matched { routes, route, ring }
+    }
+
+    /// The ring of the servers for it, if these are the routes still.
+    pub(crate) fn ring(&self, routes: &Arc<Routes>) -> Answer<u16> {
+        if Arc::ptr_eq(&self.routes, routes) { Answer::Is(self.ring) } else { Answer::Changed }
+    }
+}
+
+impl Asking {
+    pub(crate) fn new(questions: mpsc::Sender<Question>, recorder: Arc<Recorder>) -> Asking {
+        Asking { questions, recorder, looking: Arc::new(Semaphore::new(LOOKING_MAX)) }
+    }
+
+    /// Asks; whether anybody listens.
+    pub(crate) async fn ask(&self, question: Question) -> bool {
+        self.questions.send(question).await.is_ok()
+    }
+
+    /// Says something that may be lost.
+    pub(crate) fn tell(&self, question: Question) {
+        let _ = self.questions.try_send(question);
+    }
+
+    /// Who is to serve this? The route, and the server. The dispatcher may have said who.
+    pub(crate) async fn choose(
+        &self,
+        ends: Ends,
+        wanted: &Wanted,
+        advice: Option<SocketAddr>,
+    ) -> (Option<u16>, Option<Chosen>) {
+        let question = |matched, answer| Question::Choose { ends, matched, advice, answer };
+        let (route, chosen) = self.matched(ends.service, wanted, question).await;
+        (route, chosen.flatten())
+    }
+
+    /// Who would serve this that another node asks about? The route, and where the server is.
+    pub(crate) async fn decide(&self, ends: Ends, wanted: &Wanted) -> Option<(Option<u16>, SocketAddr)> {
+        let question = |matched, answer| Question::Decide { ends, matched, answer };
+        let (route, server) = self.matched(ends.service, wanted, question).await;
+        Some((route, server.flatten()?))
+    }
+
+    /// Finds the route of a request, and asks something about it.
+    async fn matched<T>(
+        &self,
+        service: SocketAddr,
+        wanted: &Wanted,
+        question: impl Fn(Matched, oneshot::Sender<Answer<T>>) -> Question,
+    ) -> (Option<u16>, Option<T>) {
+        let mut route = None;
+        for _ in 0..ATTEMPTS {
+            let Some(matched) = self.find(service, wanted).await else { break };
+            route = matched.route;
+            let (sender, answer) = oneshot::channel();
+            if !self.ask(question(matched, sender)).await {
+                break;
+            }
+            match answer.await {
+                Ok(Answer::Is(answer)) => return (route, Some(answer)),
+                Ok(Answer::Changed) => {}
+                Err(_) => break,
+            }
+        }
+        (route, None)
+    }
+
+    async fn find(&self, service: SocketAddr, wanted: &Wanted) -> Option<Matched> {
+        let routes = self.recorder.routes(service)?;
+        if routes.complex_from == NO_ROUTE {
+            return Some(Matched::by(routes, wanted));
+        }
+        let (turn, wanted) = (Arc::clone(&self.looking).acquire_owned().await.ok()?, wanted.clone());
+        let look = tokio::task::spawn_blocking(move || {
+            let matched = Matched::by(routes, &wanted);
+            drop(turn);
+            matched
+        });
+        look.await.ok()
+    }
+}

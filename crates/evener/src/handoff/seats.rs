@@ -1,0 +1,332 @@
+//! Places for clients: so many, and when all are taken, who has most of them gives one up.
+//!
+//! A stranger can open any number of connections and say next to nothing on them. So places are counted by source, and whoever
+//! comes when there is none gets that of the source that holds most, its oldest first: who takes all there are takes them
+//! from himself. Among sources that hold as many, the one whose oldest came first is the slowest.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// What a network gives to one customer at least (RFC 6177, section 2), in bits.
+const PREFIX6_LEN: u32 = 64;
+
+/// So many places. Clones are the same ones.
+#[derive(Clone)]
+pub(crate) struct Seats(Arc<Shared>);
+
+struct Shared {
+    places: Arc<Semaphore>,
+    table: Mutex<Table>,
+}
+
+/// Whose a connection is: an IPv4 address, or an IPv6 /64.
+type Source = IpAddr;
+
+/// In which order sources give up places: the last one first.
+type Rank = (usize, Reverse<u64>, Source);
+
+/// Who may be asked to go.
+#[derive(Default)]
+struct Table {
+    tickets: u64,
+    /// By source and ticket, and so the oldest first.
+    seated: BTreeMap<Source, BTreeMap<u64, oneshot::Sender<()>>>,
+    order: BTreeSet<Rank>,
+    /// Those who wait for a place.
+    waiting: usize,
+    /// For how many of them nobody has been asked to go yet.
+    owed: usize,
+}
+
+/// A place, until it is dropped.
+pub(crate) struct Seat {
+    shared: Arc<Shared>,
+    source: Source,
+    ticket: u64,
+    /// Says that somebody else needs it more; nothing while it is kept.
+    needed: Option<oneshot::Receiver<()>>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// Somebody who waits.
+struct Waiting<'s>(&'s Shared);
+
+impl Seats {
+    /// So many.
+    pub(crate) fn new(room: usize) -> Seats {
+        Seats(Arc::new(Shared { places: Arc::new(Semaphore::new(room)), table: Mutex::default() }))
+    }
+
+    /// A place for a client: a free one, or somebody else's, who is told to go. There are never more than there is room for, so
+    /// this waits until he is gone.
+    pub(crate) async fn take(&self, client: IpAddr) -> Seat {
+        let places = || Arc::clone(&self.0.places);
+        let place = match places().try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(_) => {
+                let _waiting = Waiting::begin(&self.0);
+                // It is never closed.
+                places().acquire_owned().await.ok()
+            }
+        };
+        let ticket = {
+            let mut table = self.0.table();
+            table.tickets += 1;
+            table.tickets
+        };
+        let shared = Arc::clone(&self.0);
+        let mut seat = Seat { shared, source: source(client), ticket, needed: None, _place: place };
+        seat.offer();
+        seat
+    }
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing is half done in there that another could not go on with.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting<'_> {
+    fn begin(shared: &Shared) -> Waiting<'_> {
+        let mut table = shared.table();
+        table.waiting += 1;
+        table.owed += 1;
+        table.settle();
+        drop(table);
+        Waiting(shared)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut table = self.0.table();
+        table.waiting -= 1;
+        // Places become free without anybody being asked, too.
+        table.owed = table.owed.min(table.waiting);
+    }
+}
+
+impl Seat {
+    /// Does something; `None` as soon as somebody else needs the place more.
+    pub(crate) async fn unless_needed<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let Some(needed) = &mut self.needed else { return Some(work.await) };
+        let done = tokio::select! {
+            biased;
+            done = work => return Some(done),
+            _ = needed => None,
+        };
+        self.needed = None;
+        done
+    }
+
+    /// Has the place for oneself, for a while that is bounded. If it was to be given up just now, somebody else gives up his.
+    pub(crate) fn keep(&mut self) {
+        let mut table = self.shared.table();
+        if table.remove(self.source, self.ticket).is_none() && self.needed.is_some() {
+            table.owed = (table.owed + 1).min(table.waiting);
+            table.settle();
+        }
+        drop(table);
+        self.needed = None;
+    }
+
+    /// Has it again as at first.
+    pub(crate) fn offer(&mut self) {
+        let (gone, needed) = oneshot::channel();
+        self.needed = Some(needed);
+        let mut table = self.shared.table();
+        table.change(self.source, |seats| seats.insert(self.ticket, gone));
+        table.settle();
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shared.table().remove(self.source, self.ticket);
+    }
+}
+
+impl Table {
+    fn rank(&self, source: Source) -> Option<Rank> {
+        let seats = self.seated.get(&source)?;
+        let (oldest, _) = seats.first_key_value()?;
+        Some((seats.len(), Reverse(*oldest), source))
+    }
+
+    fn change<T>(
+        &mut self,
+        source: Source,
+        change: impl FnOnce(&mut BTreeMap<u64, oneshot::Sender<()>>) -> T,
+    ) -> T {
+        if let Some(rank) = self.rank(source) {
+            self.order.remove(&rank);
+        }
+        let seats = self.seated.entry(source).or_default();
+        let changed = change(seats);
+        if seats.is_empty() {
+            self.seated.remove(&source);
+        }
+        self.order.extend(self.rank(source));
+        changed
+    }
+
+    fn remove(&mut self, source: Source, ticket: u64) -> Option<oneshot::Sender<()>> {
+        self.change(source, |seats| seats.remove(&ticket))
+    }
+
+    /// Asks as many to go as are owed, or as there are.
+    fn settle(&mut self) {
+        while self.owed > 0 {
+            let Some(&(.., source)) = self.order.last() else { return };
+            if let Some((_, gone)) = self.change(source, BTreeMap::pop_first) {
+                // Who doesn't listen is going already.
+                let _ = gone.send(());
+            }
+            self.owed -= 1;
+        }
+    }
+}
+
+fn source(client: IpAddr) -> Source {
+    match client.to_canonical() {
+        IpAddr::V6(client) => IpAddr::V6((client.to_bits() >> PREFIX6_LEN << PREFIX6_LEN).into()),
+        client => client,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    fn client(address: &str) -> IpAddr {
+        address.parse().unwrap()
+    }
+
+    /// Whether somebody was asked to go, without waiting.
+    fn is_needed(seat: &mut Seat) -> bool {
+        seat.needed.as_mut().is_some_and(|needed| needed.try_recv().is_ok())
+    }
+
+    /// Sits until the place is needed.
+    fn sit(mut seat: Seat) -> JoinHandle<()> {
+        tokio::spawn(async move { seat.unless_needed(pending::<()>()).await.unwrap_or_default() })
+    }
+
+    #[tokio::test]
+    async fn who_holds_most_gives_up_his_oldest() {
+        let seats = Seats::new(5);
+        let mut greedy = Vec::new();
+        for _ in 0..3 {
+            greedy.push(sit(seats.take(client("203.0.113.7")).await));
+        }
+        let first = sit(seats.take(client("203.0.113.8")).await);
+        let second = sit(seats.take(client("203.0.113.9")).await);
+        // whoever comes: others, or the same again
+        let mut late = vec![seats.take(client("203.0.113.8")).await];
+        assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, false, false]);
+        late.push(seats.take(client("203.0.113.10")).await);
+        assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, true, false]);
+        // .8 holds two by now, and its older one goes
+        late.push(seats.take(client("203.0.113.7")).await);
+        assert!(first.is_finished() && !second.is_finished() && !greedy[2].is_finished());
+        assert!(!late.iter_mut().any(is_needed));
+        assert_eq!(seats.0.places.available_permits(), 0);
+    }
+
+    #[tokio::test]
+    async fn among_equals_the_slowest_goes() {
+        let seats = Seats::new(3);
+        let mut sitting = Vec::new();
+        for last in [3, 1, 2] {
+            sitting.push(sit(seats.take(IpAddr::from([203, 0, 113, last])).await));
+        }
+        let mut late = Vec::new();
+        for turn in 0..3 {
+            late.push(sit(seats.take(IpAddr::from([203, 0, 113, 10 + turn])).await));
+            let gone: Vec<bool> = sitting.iter().map(JoinHandle::is_finished).collect();
+            assert_eq!(gone, [0, 1, 2].map(|at| at <= turn), "in the order in which they came");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_network_of_ipv6_is_one_source() {
+        let seats = Seats::new(3);
+        let same = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2"].map(client);
+        let other = sit(seats.take(client("2001:db8:0:2::1")).await);
+        let (first, second) = (sit(seats.take(same[0]).await), sit(seats.take(same[1]).await));
+        let _late = seats.take(client("::ffff:203.0.113.7")).await;
+        assert!(first.is_finished() && !second.is_finished() && !other.is_finished());
+        assert_eq!(source(client("::ffff:203.0.113.7")), client("203.0.113.7"));
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_not_asked_for_until_it_is_offered_again() {
+        let seats = Seats::new(2);
+        let address = client("203.0.113.7");
+        let (mut kept, mut offered) = (seats.take(address).await, seats.take(address).await);
+        kept.keep();
+        let late = tokio::spawn({
+            let seats = seats.clone();
+            async move { seats.take(client("203.0.113.8")).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(offered.unless_needed(pending::<()>()).await.is_none());
+        // he is slow to go, and all others are busy
+        let later = tokio::spawn({
+            let seats = seats.clone();
+            async move { seats.take(client("203.0.113.9")).await }
+        });
+        tokio::task::yield_now().await;
+        kept.offer();
+        assert!(is_needed(&mut kept), "somebody waits for it");
+        drop((kept, offered));
+        let (late, later) = (late.await.unwrap(), later.await.unwrap());
+        drop((late, later));
+        let table = seats.0.table();
+        assert!(table.seated.is_empty() && table.order.is_empty());
+        assert_eq!((table.waiting, table.owed, seats.0.places.available_permits()), (0, 0, 2));
+    }
+
+    #[tokio::test]
+    async fn who_was_asked_to_go_and_stays_has_another_one_asked() {
+        let seats = Seats::new(2);
+        let (mut first, mut second) =
+            (seats.take(client("203.0.113.7")).await, seats.take(client("203.0.113.8")).await);
+        let late = tokio::spawn({
+            let seats = seats.clone();
+            async move { seats.take(client("203.0.113.9")).await }
+        });
+        tokio::task::yield_now().await;
+        first.keep();
+        assert!(is_needed(&mut second));
+        drop(second);
+        late.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_waiting_costs_nobody_his_place() {
+        let seats = Seats::new(1);
+        let mut kept = seats.take(client("203.0.113.7")).await;
+        kept.keep();
+        let late = tokio::spawn({
+            let seats = seats.clone();
+            async move { seats.take(client("203.0.113.8")).await }
+        });
+        tokio::task::yield_now().await;
+        late.abort();
+        assert!(late.await.is_err());
+        kept.offer();
+        assert!(!is_needed(&mut kept));
+    }
+}

@@ -1,0 +1,222 @@
+//! Connections that are handed over inside what the shipped unit files say, and strangers who hold as many as they can there.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use evener_lab::evener::{Evener, Handoff, Offer, route};
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::transfer::there_and_back;
+use evener_lab::wait;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::talk::{Talk, get};
+
+on_both_engines! {
+    connections_are_given_and_acknowledged,
+    open_connections_move,
+    who_opens_many_takes_no_place_from_others,
+}
+
+mod in_user_space {
+    use super::{
+        carried_clients_are_told_of, few_descriptors_are_enough, so_it_is_with_many_more,
+        what_is_carried_is_bounded_too,
+    };
+
+    on_engine!(xdp: so_it_is_with_many_more, what_is_carried_is_bounded_too, few_descriptors_are_enough,
+        carried_clients_are_told_of);
+}
+
+fn shipped(engine: &str, clients: u8, keys: &str) -> Result<Handoff> {
+    let farm = Farm::builder().bare().servers(2).clients(clients).build()?;
+    let routes = [route("path = \"/img/*\"", &["web2"]), route("path = \"/*\"", &["web1"])];
+    let offer = Offer { in_units: true, keys: keys.to_owned(), ..Offer::new(engine, 2, &routes) };
+    let handoff = Handoff::start(farm, offer)?;
+    handoff.wait_for_nodes()?;
+    Ok(handoff)
+}
+
+fn connections_are_given_and_acknowledged(engine: &str) -> Result<()> {
+    let handoff = shipped(engine, 1, "")?;
+    for family in Family::BOTH {
+        for (path, server) in [("/a", "web1"), ("/img/a", "web2"), ("/%69mg/a", "web2"), ("/x/../a", "web1")]
+        {
+            let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+            assert_eq!(
+                talk.ask(&get("x", path)).with_context(|| format!("{family}: {path}"))?.server,
+                server
+            );
+        }
+        for len in [10, 100_000] {
+            there_and_back(&handoff.farm, handoff.client(), handoff.service(family), len)
+                .with_context(|| format!("{family}: {len} bytes"))?;
+        }
+    }
+    let status = handoff.evener.status()?;
+    assert_eq!((status.asked["given"], status.lccp["given"]), (4, 4), "{:?} {:?}", status.asked, status.lccp);
+    Ok(())
+}
+
+fn open_connections_move(engine: &str) -> Result<()> {
+    let handoff = shipped(engine, 1, "later_requests = \"rehandoff\"\n")?;
+    for family in Family::BOTH {
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        for turn in 0..5 {
+            for (path, server) in [("/a", "web1"), ("/img/a", "web2")] {
+                let reply = talk.ask(&get("x", path)).with_context(|| format!("{family}: {turn}: {path}"))?;
+                assert_eq!(reply.server, server, "{family}: {turn}");
+            }
+        }
+    }
+    let status = handoff.evener.status()?;
+    assert_eq!((status.asked["unmoved"], status.lccp["released"]), (0, 18), "{:?}", status.asked);
+    Ok(())
+}
+
+/// Connections of one host, on which half a request was said. This process needs a descriptor for each; the daemon has its unit's.
+fn half_requests(handoff: &Handoff, host: &Host, count: usize) -> Result<Vec<TcpStream>> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let wanted = count as u64 + 4_096;
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(wanted), hard.max(wanted))?;
+    let service = handoff.service(Family::V4);
+    host.enter(|| {
+        let open = |_| -> Result<TcpStream> {
+            let mut stream = TcpStream::connect(service)?;
+            stream.write_all(b"GET /img/a HTTP/1.1\r\nHo")?;
+            Ok(stream)
+        };
+        (0..count).map(open).collect()
+    })?
+}
+
+/// Somebody else's requests in two segments, each by a connection of its own.
+fn others_are_served(handoff: &Handoff, host: &Host) -> Result<()> {
+    for _ in 0..20 {
+        for family in Family::BOTH {
+            let mut talk = Talk::open(host, handoff.service(family))?;
+            let request = get("x", "/img/a");
+            talk.say_slowly(&request, request.len() - 4)?;
+            assert_eq!(talk.reply().with_context(|| format!("{family}"))?.server, "web2");
+        }
+    }
+    Ok(())
+}
+
+fn with_half_requests(engine: &str, count: usize) -> Result<()> {
+    let handoff = shipped(engine, 2, "")?;
+    let other = handoff.farm.client(1);
+    others_are_served(&handoff, other)?;
+    let greedy = half_requests(&handoff, handoff.client(), count)?;
+    wait::until("all places are taken", || Ok(handoff.asked("crowded")? > 0))?;
+    others_are_served(&handoff, other)?;
+    // probes, the admin socket and the control protocol have what they need
+    let servers = handoff.evener.servers()?;
+    ensure!(servers.iter().all(|server| server.state == "up"), "{servers:?}");
+    let status = handoff.evener.status()?;
+    assert_eq!(
+        (status.asked["given"], status.lccp["given"]),
+        (80, 80),
+        "{:?} {:?}",
+        status.asked,
+        status.lccp
+    );
+    ensure!(handoff.evener.command(&["servers"])?.contains("web2"));
+    drop(greedy);
+    others_are_served(&handoff, other)
+}
+
+/// More than there are places: 4,096 within the unit's limit.
+fn who_opens_many_takes_no_place_from_others(engine: &str) -> Result<()> {
+    with_half_requests(engine, 4_200)
+}
+
+fn so_it_is_with_many_more(engine: &str) -> Result<()> {
+    with_half_requests(engine, 20_000)
+}
+
+/// A client that says all at once, its end too: such a connection can't be handed over, and is carried. Its answer is for later.
+fn say_and_end(host: &Host, service: SocketAddr, path: &str) -> Result<Talk> {
+    let mut talk = Talk::open_narrow(host, service)?;
+    talk.say_and_end(get("x", path))?;
+    Ok(talk)
+}
+
+/// Whose daemon may have as many descriptors as a process usually has.
+fn with_few_descriptors(engine: &str) -> Result<Handoff> {
+    let mut handoff = shipped(engine, 2, "")?;
+    handoff.evener.stop()?;
+    let few = ["prlimit", "--nofile=1024:1024"];
+    handoff.evener = Evener::start_by(handoff.farm.director(), &handoff.file(), &few, &[])?;
+    handoff.evener.wait_for_servers(2, wait::LONG)?;
+    handoff.wait_for_nodes()?;
+    Ok(handoff)
+}
+
+fn what_is_carried_is_bounded_too(engine: &str) -> Result<()> {
+    let handoff = with_few_descriptors(engine)?;
+    let (client, other) = (handoff.client(), handoff.farm.client(1));
+    let service = handoff.service(Family::V4);
+    // nobody reads any of these answers
+    let greedy: Vec<Talk> =
+        (0..200).map(|_| say_and_end(client, service, "/%3108k")).collect::<Result<_>>()?;
+    wait::until("all places are taken", || Ok(handoff.asked("crowded")? > 0))?;
+    for _ in 0..20 {
+        assert_eq!(say_and_end(other, service, "/%69mg/a")?.reply()?.server, "web2");
+    }
+    let status = handoff.evener.status()?;
+    ensure!(status.asked["spliced"] >= 200, "{:?}", status.asked);
+    let servers = handoff.evener.servers()?;
+    ensure!(servers.iter().all(|server| server.state == "up"), "{servers:?}");
+    drop(greedy);
+    Ok(())
+}
+
+/// Whatever its limit, a daemon keeps descriptors for its probes.
+fn few_descriptors_are_enough(engine: &str) -> Result<()> {
+    let handoff = with_few_descriptors(engine)?;
+    let other = handoff.farm.client(1);
+    let greedy = half_requests(&handoff, handoff.client(), 1_100)?;
+    wait::until("all places are taken", || Ok(handoff.asked("crowded")? > 0))?;
+    others_are_served(&handoff, other)?;
+    // a server that fails and comes back is seen to do so
+    handoff.farm.set_healthy(1, false)?;
+    handoff.evener.wait_for_servers(1, wait::LONG)?;
+    handoff.farm.set_healthy(1, true)?;
+    handoff.evener.wait_for_servers(2, wait::LONG)?;
+    drop(greedy);
+    Ok(())
+}
+
+/// What is carried comes from the director; the server is told who the client is, where it takes that.
+fn carried_clients_are_told_of(engine: &str) -> Result<()> {
+    const PORT: u16 = 8_081;
+    let handoff = shipped(engine, 1, &format!("proxy_protocol_port = {PORT}\n"))?;
+    let server = handoff.farm.server(1);
+    let listener = server.enter(|| TcpListener::bind((server.address(), PORT)))??;
+    let taking = thread::spawn(move || -> Result<(IpAddr, Vec<u8>)> {
+        let (mut stream, from) = listener.accept()?;
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said)?;
+        stream.write_all(b"HTTP/1.1 204 No Content\r\nX-Server: web2\r\n\r\n")?;
+        Ok((from.ip(), said))
+    });
+    let mut talk = Talk::open_from(handoff.client(), 40_000, handoff.service(Family::V4))?;
+    talk.say_and_end(get("x", "/%69mg/a"))?;
+    assert_eq!(talk.reply()?.server, "web2");
+    let (from, said) = taking.join().map_err(|_| anyhow!("the server's thread panicked"))??;
+    assert_eq!(from, IpAddr::from(handoff.farm.director().address()));
+    let (client, vip) = (handoff.client().address().octets(), handoff.farm.vip(0).octets());
+    let header = [
+        &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..],
+        &client,
+        &vip,
+        &40_000u16.to_be_bytes(),
+        &80u16.to_be_bytes(),
+    ];
+    assert_eq!(said, [&header.concat(), get("x", "/%69mg/a").as_bytes()].concat());
+    Ok(())
+}
