@@ -98,21 +98,16 @@ impl Director {
     pub(super) fn answer_question(&mut self, question: Question) {
         match question {
             Question::Choose { ends, matched, advice, answer } => {
-                let chosen = match self.ring_of(&ends, &matched) {
-                    Some(Answer::Is(ring)) => Answer::Is(self.choose(&ends, ring, advice)),
-                    Some(Answer::Changed) => Answer::Changed,
-                    None => Answer::Is(None),
-                };
+                let chosen = self.by_ring(&ends, &matched, |this, ring| this.choose(&ends, ring, advice));
                 let _ = answer.send(chosen);
             }
             Question::Decide { ends, matched, answer } => {
-                let server = match self.ring_of(&ends, &matched) {
-                    Some(Answer::Is(ring)) => Answer::Is(self.decide_for(&ends, ring)),
-                    Some(Answer::Changed) => Answer::Changed,
-                    None => Answer::Is(None),
-                };
-                let _ = answer.send(server);
+                let _ = answer.send(self.by_ring(&ends, &matched, |this, ring| this.decide_for(&ends, ring)));
             }
+            Question::Stays { ends, matched, server, answer } => {
+                let _ = answer.send(self.by_ring(&ends, &matched, |this, ring| this.answers(server, ring)));
+            }
+            Question::Pass { ends, held } => self.pass(&ends, held),
             Question::Forward { ends, server, answer } => drop(answer.send(self.forward(&ends, server))),
             Question::Close { ends } => self.close(&ends),
             Question::Give { ends, server, packets, answer } => {
@@ -199,10 +194,19 @@ impl Director {
         over
     }
 
-    /// The ring of the servers for what was looked up, if there are such routes still. They are those in force.
-    fn ring_of(&self, ends: &Ends, matched: &Matched) -> Option<Answer<u16>> {
-        let vip = self.vip_of(ends)?;
-        self.applied.routes.get(&vip.service).map(|routes| matched.ring(routes))
+    /// Does something with the ring of the servers for what was looked up, if the routes are the same still: those in force.
+    fn by_ring<T: Default>(
+        &mut self,
+        ends: &Ends,
+        matched: &Matched,
+        then: impl FnOnce(&mut Self, u16) -> T,
+    ) -> Answer<T> {
+        let routes = self.vip_of(ends).and_then(|vip| self.applied.routes.get(&vip.service));
+        match routes.map(|routes| matched.ring(routes)) {
+            Some(Answer::Is(ring)) => Answer::Is(then(self, ring)),
+            Some(Answer::Changed) => Answer::Changed,
+            None => Answer::Is(T::default()),
+        }
     }
 
     /// The service of an address, as the file has it.

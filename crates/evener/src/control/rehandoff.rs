@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::director::Director;
 use super::handoff::session_key;
 use super::now_ms;
-use crate::handoff::{Ends, Held, Judged, Move, judge};
+use crate::handoff::{Ends, Held, Move};
 
 /// Segments that wait for the loop.
 const HELD: usize = 4_096;
@@ -34,7 +34,8 @@ impl Director {
         held
     }
 
-    /// Looks at a later request that the data plane has held. `None`: nothing is to be moved, and what could be done is done.
+    /// Looks at a segment that the data plane has held: it may begin a later request that other servers are for. `None`: it doesn't, and
+    /// what could be done is done.
     pub(super) fn take_up(&mut self, held: Held) -> Option<Move> {
         let own = self.interfaces.get(&held.ifindex).copied();
         let Parsed::Segment(segment) = parse(&held.frame, own) else { return None };
@@ -49,15 +50,16 @@ impl Director {
             self.note(&ends, &vip, server);
             return None;
         }
-        if self.answers(server, vip.service, &payload) {
-            self.note(&ends, &vip, server);
-            self.let_pass(held);
-            return None;
-        }
         match self.address_of(server) {
             Some(at) => {
                 self.keep_back(&ends, &vip);
                 Some(Move { ends, at, header, payload, held })
+            }
+            // What this host carries stays here.
+            None if self.plan.tables.pools.get(&server) == Some(&u64::MAX) => {
+                self.note(&ends, &vip, server);
+                self.let_pass(held);
+                None
             }
             None => {
                 self.end(&ends, held);
@@ -66,13 +68,16 @@ impl Director {
         }
     }
 
-    /// Whether a server answers what the client wants after all: here complex routes are looked up, too.
-    fn answers(&self, server: u16, service: u16, wants: &[u8]) -> bool {
-        let Judged::Wanted(wanted) = judge(wants) else { return false };
-        let Some(routes) = self.plan.tables.routes.get(&service) else { return false };
-        let (_, ring) = routes.find_all(&wanted.asked());
+    /// Whether a server answers what this ring is for.
+    pub(super) fn answers(&self, server: u16, ring: u16) -> bool {
         let rings = self.plan.tables.pools.get(&server).copied().unwrap_or_default();
         rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1
+    }
+
+    /// Has a connection stay with the server that it has, which gets what was held.
+    pub(super) fn pass(&mut self, ends: &Ends, held: Held) {
+        self.give_back(ends, held.server);
+        self.let_pass(held);
     }
 
     /// Sends on what was held, to the server that the connection has.

@@ -80,6 +80,12 @@ impl Asking {
         (route, chosen.flatten())
     }
 
+    /// Whether the server that has a connection answers this later request on it.
+    pub(crate) async fn stays(&self, ends: Ends, wanted: &Wanted, server: u16) -> bool {
+        let question = |matched, answer| Question::Stays { ends, matched, server, answer };
+        self.matched(ends.service, wanted, question).await.1.unwrap_or_default()
+    }
+
     /// Who would serve this that another node asks about? The route, and where the server is.
     pub(crate) async fn decide(&self, ends: Ends, wanted: &Wanted) -> Option<(Option<u16>, SocketAddr)> {
         let question = |matched, answer| Question::Decide { ends, matched, answer };

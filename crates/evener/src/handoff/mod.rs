@@ -54,6 +54,10 @@ pub(crate) enum Question {
     },
     /// Another node asks who is to serve this.
     Decide { ends: Ends, matched: Matched, answer: oneshot::Sender<Answer<Option<SocketAddr>>> },
+    /// Does the server that has the connection answer this?
+    Stays { ends: Ends, matched: Matched, server: u16, answer: oneshot::Sender<Answer<bool>> },
+    /// Then the segment goes there.
+    Pass { ends: Ends, held: Held },
     /// Another node has given this connection to a server.
     Forward { ends: Ends, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
     /// It is over.

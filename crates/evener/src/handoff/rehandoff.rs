@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use evener_core::parse::TcpHeader;
 use evener_dataplane::repair::{Saved, Terms, Window};
 
-use super::{Ends, Question, Reader, conversation, restore};
+use super::{Ends, Judged, Question, Reader, conversation, judge, restore};
 use crate::lccp::Release;
 
 /// A client's segment that the data plane held, as it came in.
@@ -36,6 +36,13 @@ pub(crate) struct Move {
 
 /// Moves a connection, or has it stay, or end.
 pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
+    // Here complex routes are looked up, too.
+    if let Judged::Wanted(wanted) = judge(&moving.payload)
+        && reader.asking.stays(moving.ends, &wanted, moving.held.server).await
+    {
+        reader.asking.ask(Question::Pass { ends: moving.ends, held: moving.held }).await;
+        return;
+    }
     let (ends, TcpHeader { sequence, acknowledgment, .. }) = (moving.ends, moving.header);
     let client = ends.client;
     let mut seat = reader.seats.take(client.ip()).await;

@@ -10,9 +10,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::resource::setrlimit;
+use nix::sys::resource::{getrlimit, setrlimit};
 
-use super::{Restriction, Unit, calls};
+use super::{Limit, Restriction, Unit, calls};
 
 /// Where programs are looked for by those that a service manager starts (systemd.exec(5)).
 const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -34,9 +34,12 @@ const TAKEN: [(Restriction, &[&str]); 3] = [
 pub fn become_it(unit: &Unit, shown: &[PathBuf], words: &[String]) -> Result<()> {
     let filters = calls::filters(unit)?;
     see_files(unit, shown).context("The unit's view of files can't be made")?;
-    for limit in &unit.limits {
-        setrlimit(limit.resource, limit.soft, limit.hard)
-            .with_context(|| format!("{limit:?} can't be set"))?;
+    for Limit { resource, soft, hard } in unit.limits.iter().copied() {
+        // Or as near to it as this process may come, which is what a service manager in a container does.
+        let (_, most) = getrlimit(resource)?;
+        setrlimit(resource, soft, hard)
+            .or_else(|_| setrlimit(resource, soft.min(most), hard.min(most)))
+            .with_context(|| format!("{resource:?} can't be limited"))?;
     }
     std::env::set_current_dir("/")?;
     let mut command = Command::new("setpriv");

@@ -1,17 +1,18 @@
 //! Connections that are handed over inside what the shipped unit files say, and strangers who hold as many as they can there.
 
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use evener_lab::evener::{Evener, Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
+use evener_lab::proc::Proc;
 use evener_lab::transfer::there_and_back;
 use evener_lab::wait;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::talk::{Talk, get};
 
@@ -77,20 +78,23 @@ fn open_connections_move(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Connections of one host, on which half a request was said. This process needs a descriptor for each; the daemon has its unit's.
-fn half_requests(handoff: &Handoff, host: &Host, count: usize) -> Result<Vec<TcpStream>> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let wanted = count as u64 + 4_096;
-    setrlimit(Resource::RLIMIT_NOFILE, soft.max(wanted), hard.max(wanted))?;
+/// Connections of one host, on which half a request was said, by processes of their own: none needs more descriptors than it may have.
+fn half_requests(handoff: &Handoff, host: &Host, count: usize) -> Result<Vec<Proc>> {
+    const EACH: usize = 5_000;
     let service = handoff.service(Family::V4);
-    host.enter(|| {
-        let open = |_| -> Result<TcpStream> {
-            let mut stream = TcpStream::connect(service)?;
-            stream.write_all(b"GET /img/a HTTP/1.1\r\nHo")?;
-            Ok(stream)
-        };
-        (0..count).map(open).collect()
-    })?
+    let (to, port) = (service.ip(), service.port());
+    let start = |from: usize| -> Result<Proc> {
+        let script = format!(
+            "ulimit -n $(ulimit -Hn); for ((i = 0; i < {}; i++)); do exec {{fd}}<>/dev/tcp/{to}/{port}; \
+             printf 'GET /img/a HTTP/1.1\\r\\nHo' >&$fd; done; echo all were said; exec sleep 600",
+            EACH.min(count - from)
+        );
+        host.spawn(&format!("half{from}"), &["bash", "-c", &script])
+    };
+    let mut started = (0..count).step_by(EACH).map(start).collect::<Result<Vec<_>>>()?;
+    let all = Duration::from_secs(120);
+    started.iter_mut().try_for_each(|process| process.wait_for("all were said", all))?;
+    Ok(started)
 }
 
 /// Somebody else's requests in two segments, each by a connection of its own.

@@ -112,8 +112,7 @@ fn the_units_are_carried_out() -> Result<()> {
             "cat /root/* /home/*/*",
             "test -e /tmp/evener-lab-seen",
             "chrt -f 1 true",
-            "setpriv --bounding-set=+sys_admin true",
-            "kill -0 1 && chown nobody /run/evener",
+            "chown nobody /run/evener",
         ] {
             ensure!(!is(name, denied), "{name}: {denied}");
         }
