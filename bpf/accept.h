@@ -493,6 +493,14 @@ static __always_inline void follow(struct __sk_buff *skb, const struct segment *
 		follow_request(skb, &connection, &said);
 }
 
+/* Whether a connection may begin with this segment. */
+static __always_inline bool may_begin(struct segment *segment)
+{
+	struct expectation *expectation = expectation_of(segment);
+
+	return expectation ? !expectation->made : has_good_cookie(segment);
+}
+
 static __always_inline int answer(struct __sk_buff *skb, struct segment *segment)
 {
 	struct bpf_sock *found = look_up(skb, segment);
@@ -506,7 +514,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct segment *segment
 	if (reason == SERVER_NO_LISTENER && segment->listener != segment->port)
 		reason = give_to_other(skb, segment);
 	if (reason == SERVER_TIME_WAIT_CLEARED || reason == SERVER_STALE_CLEARED) {
-		if ((has_good_cookie(segment) || expectation_of(segment)) && is_newer(skb, segment, &old))
+		if (may_begin(segment) && is_newer(skb, segment, &old))
 			return clear(skb, segment, &old, reason);
 		return TC_ACT_UNSPEC;
 	}

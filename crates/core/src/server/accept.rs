@@ -63,6 +63,8 @@ pub struct Expectation {
     pub acknowledgment: u32,
     /// What was agreed on.
     pub terms: Terms,
+    /// Whether a socket was made of it: the server may have answered and ended that, and what it was told runs once.
+    pub made: bool,
 }
 
 /// What the kernel is told of a connection that it is to make.
@@ -175,6 +177,10 @@ impl<'a> Arrived<'a> {
     fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
         let has_timestamps = self.timestamps.is_some();
         let Said { sequence, acknowledgment, .. } = self.said;
+        let expectation = self.expectation(host);
+        if expectation.is_some_and(|expectation| expectation.made) {
+            return None;
+        }
         if let Some(cookie) = keys.check(&self.ends, sequence, acknowledgment) {
             return Some(Terms {
                 mss: cookie.mss(self.ends.service.is_ipv6()),
@@ -183,7 +189,7 @@ impl<'a> Arrived<'a> {
                 timestamps: has_timestamps,
             });
         }
-        let Expectation { terms, .. } = self.expectation(host)?;
+        let Expectation { terms, .. } = expectation?;
         Some(Terms { timestamps: terms.timestamps && has_timestamps, ..terms })
     }
 

@@ -32,7 +32,7 @@ impl Host for World {
     fn expected(&self, ends: &Ends) -> Option<Expectation> {
         let terms = Terms { mss: 1_400, window_scales: Some((7, 7)), sack: true, timestamps: true };
         let is_one = ends.client.port() > 50_000;
-        is_one.then_some(Expectation { sequence: 6_000, acknowledgment: 7_000, terms })
+        is_one.then_some(Expectation { sequence: 6_000, acknowledgment: 7_000, terms, made: false })
     }
 }
 

@@ -32,6 +32,7 @@ mod in_user_space {
         carried_clients_are_told_of);
 }
 
+/// One server has images, the other all else.
 fn shipped(engine: &str, clients: u8, keys: &str) -> Result<Handoff> {
     let farm = Farm::builder().bare().servers(2).clients(clients).build()?;
     let routes = [route("path = \"/img/*\"", &["web2"]), route("path = \"/*\"", &["web1"])];
@@ -63,12 +64,17 @@ fn connections_are_given_and_acknowledged(engine: &str) -> Result<()> {
 }
 
 fn open_connections_move(engine: &str) -> Result<()> {
-    let handoff = shipped(engine, 1, "later_requests = \"rehandoff\"\n")?;
+    let farm = Farm::builder().bare().servers(2).build()?;
+    let routes = [route("host = \"img.example.com\"", &["web2"]), route("", &["web1"])];
+    let keys = "later_requests = \"rehandoff\"\n".to_owned();
+    let handoff = Handoff::start(farm, Offer { in_units: true, keys, ..Offer::new(engine, 2, &routes) })?;
+    handoff.wait_for_nodes()?;
     for family in Family::BOTH {
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
         for turn in 0..5 {
-            for (path, server) in [("/a", "web1"), ("/img/a", "web2")] {
-                let reply = talk.ask(&get("x", path)).with_context(|| format!("{family}: {turn}: {path}"))?;
+            for (host, server) in [("www.example.com", "web1"), ("img.example.com", "web2")] {
+                let reply =
+                    talk.ask(&get(host, "/who")).with_context(|| format!("{family}: {turn}: {host}"))?;
                 assert_eq!(reply.server, server, "{family}: {turn}");
             }
         }

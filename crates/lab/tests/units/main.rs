@@ -42,7 +42,7 @@ fn servers_are_found_and_served_by_link(engine: &str) -> Result<()> {
     let mut evener = Evener::start_in_unit(farm.director(), &web_service(&farm, 0, engine))?;
     evener.wait_for_servers(2, LONG)?;
     both(&farm)?;
-    assert!(evener.reload(&web_service(&farm, 0, engine))?.contains("eload"));
+    evener.reload(&web_service(&farm, 0, engine))?;
     assert_eq!(evener.stop()?, 0);
     Ok(())
 }

@@ -195,7 +195,7 @@ impl Sockets {
         let Saved { receive_next: sequence, send_next: acknowledgment, .. } =
             saved(ends.client, ends.service, 0);
         let terms = Terms { mss: 1400, window_scales: Some((7, 7)), sack: true, timestamps: false };
-        self.expected.push((ends, Expectation { sequence, acknowledgment, terms }));
+        self.expected.push((ends, Expectation { sequence, acknowledgment, terms, made: false }));
     }
 
     /// Announces to the programs what the core is told of.
