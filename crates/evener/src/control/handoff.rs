@@ -201,7 +201,7 @@ impl Director {
         matched: &Matched,
         then: impl FnOnce(&mut Self, u16) -> T,
     ) -> Answer<T> {
-        let routes = self.vip_of(ends).and_then(|vip| self.applied.routes.get(&vip.service));
+        let routes = self.vip_of(ends).and_then(|vip| self.plan.tables.routes.get(&vip.service));
         match routes.map(|routes| matched.ring(routes)) {
             Some(Answer::Is(ring)) => Answer::Is(then(self, ring)),
             Some(Answer::Changed) => Answer::Changed,
