@@ -164,9 +164,9 @@ fn empty(folder: &str, options: &str) -> Result<()> {
 /// Puts a file that nobody may open over these.
 fn deny(files: &[&str]) -> Result<()> {
     let nothing = Path::new("/dev/shm").join(format!("evener-lab-{}", std::process::id()));
-    File::create(&nothing)?.set_permissions(Permissions::from_mode(0))?;
-    let denied = files.iter().filter(|file| Path::new(file).exists());
-    let done = denied.map(|file| bind(&nothing, Path::new(file))).collect();
+    File::create(&nothing)?.set_permissions(Permissions::from_mode(0o0))?;
+    let done =
+        files.iter().map(Path::new).filter(|file| file.exists()).try_for_each(|file| bind(&nothing, file));
     fs::remove_file(&nothing)?;
     done
 }
