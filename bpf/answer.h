@@ -191,6 +191,13 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 		}
 		return true;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
+		/* The look-up has put the gateway in the destination's place, if there is one. */
+		hop->next_ifindex = route.ifindex;
+		hop->next.nh_family = route.family;
+		if (route.family == AF_INET6)
+			*(struct ip *)hop->next.ipv6_nh = *(struct ip *)route.ipv6_dst;
+		else
+			hop->next.ipv4_nh = route.ipv4_dst;
 		return true;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
 		hop->mtu = route.mtu_result;
@@ -198,6 +205,46 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 	default:
 		return false;
 	}
+}
+
+/*
+ * Gives the packet, as it came, to application space, which has the host's stack find the neighbour; whether it could.
+ * The stack itself drops what comes in from an address that is this host's own, as a service's may be; for another's it
+ * finds the neighbour without anybody's help, and application space may be gone.
+ */
+__attribute__((noinline)) int hold_for_neighbour(context *ctx, struct scratch *at)
+{
+	struct bpf_fib_lookup route = {};
+	const struct ip *own;
+
+	if (!at || FRAME_FINDS_NEIGHBOURS)
+		return false;
+	own = &at->owner.service;
+	route.ifindex = frame_ingress(ctx);
+	if (at->journey.v6) {
+		route.family = AF_INET6;
+		*(struct ip *)route.ipv6_src = at->owner.client;
+		*(struct ip *)route.ipv6_dst = *own;
+	} else {
+		route.family = AF_INET;
+		route.ipv4_src = at->owner.client.word[0];
+		route.ipv4_dst = own->word[0];
+	}
+	if (bpf_fib_lookup(ctx, &route, sizeof(route), 0) != BPF_FIB_LKUP_RET_NOT_FWDED)
+		return false;
+	at->told.is_held = give(ctx, REASON_BY_HOST, at->journey.server);
+	return at->told.is_held;
+}
+
+/* Has the host's stack find the neighbour and send a packet on that is ready but for that. */
+static __always_inline int send_by_host(context *ctx, struct scratch *at)
+{
+	count_reason(REASON_BY_HOST);
+	/* Of a frame with two tags the kernel would not find the packet. */
+	if (!FRAME_FINDS_NEIGHBOURS || at->journey.l3 != ETH_HLEN)
+		return VERDICT_PASS;
+	frame_leave(ctx);
+	return frame_to_neighbour(ctx, at->hop.next_ifindex, &at->hop.next);
 }
 
 /* The same as too_big(), to the client where the host's routes say: who passed the packet on has no use for it. */
@@ -244,11 +291,13 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 		at->from = at->owner.own;
 		return STEP_TOO_BIG;
 	}
+	if (!hop->ifindex && hold_for_neighbour(ctx, at))
+		return count_and(VERDICT_DROP, REASON_BY_HOST);
 	ends_back(&at->owner, &at->ends);
 	if (!translate(ctx, journey, &at->ends, hop->ifindex != 0))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	if (!hop->ifindex)
-		return count_and(VERDICT_PASS, REASON_BY_HOST);
+		return send_by_host(ctx, at);
 	if (!relink(ctx, journey->l3, hop->ifindex, journey->v6, hop->src, hop->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	return count_and(frame_send(ctx, hop->ifindex), REASON_ANSWERED);

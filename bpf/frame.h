@@ -140,6 +140,14 @@ static __always_inline int frame_back(context *ctx)
 	return bpf_redirect(ctx->ifindex, 0);
 }
 
+/* Whether the kernel can find a frame's neighbour and send it on, whatever address it is from. */
+#define FRAME_FINDS_NEIGHBOURS true
+
+static __always_inline int frame_to_neighbour(context *ctx, __u32 ifindex, struct bpf_redir_neigh *next)
+{
+	return bpf_redirect_neigh(ifindex, next, sizeof(*next), 0);
+}
+
 static __always_inline __u32 frame_ingress(context *ctx)
 {
 	return ctx->ifindex;
@@ -226,6 +234,13 @@ static __always_inline void frame_fix(context *ctx, __u32 at, const struct chang
 static __always_inline int frame_back(context *ctx)
 {
 	return XDP_TX;
+}
+
+#define FRAME_FINDS_NEIGHBOURS false
+
+static __always_inline int frame_to_neighbour(context *ctx, __u32 ifindex, struct bpf_redir_neigh *next)
+{
+	return XDP_PASS;
 }
 
 static __always_inline __u32 frame_ingress(context *ctx)

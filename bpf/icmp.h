@@ -330,10 +330,12 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 		at->from = owner->own;
 		return STEP_TOO_BIG;
 	}
+	if (!hop->ifindex && hold_for_neighbour(ctx, at))
+		return count_and(VERDICT_DROP, REASON_BY_HOST);
 	if (!translate_error(ctx, at))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	if (!hop->ifindex)
-		return count_and(VERDICT_PASS, REASON_BY_HOST);
+		return send_by_host(ctx, at);
 	if (!decrement_ttl(ctx, journey->l3, journey->v6) ||
 	    !relink(ctx, journey->l3, hop->ifindex, journey->v6, hop->src, hop->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);

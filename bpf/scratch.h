@@ -142,10 +142,12 @@ struct way_back {
 
 /* Where a packet goes by the host's routes. */
 struct hop {
-	__u32 ifindex; /* 0: the host's own stack must find the neighbour first */
+	__u32 ifindex; /* 0: the neighbour's MAC isn't known yet */
 	__u32 mtu; /* not 0: the packet is longer than this */
 	__u8 src[8];
 	__u8 dst[8];
+	__u32 next_ifindex; /* where the neighbour is to be found */
+	struct bpf_redir_neigh next;
 };
 
 /* What an ICMP error quotes. */

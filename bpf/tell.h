@@ -217,6 +217,8 @@ static __always_inline void put_outcome(const struct told *told, int verdict, st
 {
 	if (told->is_held)
 		event->verdict = TOLD_HOLD;
+	else if (told->reason == REASON_BY_HOST)
+		event->verdict = TOLD_PASS;
 	else
 		event->verdict = verdict == VERDICT_PASS ? TOLD_PASS : verdict == VERDICT_DROP ? TOLD_DROP : TOLD_FORWARD;
 	event->reason = told->reason;

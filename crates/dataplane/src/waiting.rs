@@ -35,6 +35,42 @@ struct Waiting {
     until: u32,
 }
 
+impl Waiting {
+    fn new(frame: &[u8], ingress: u32, now: u32) -> Waiting {
+        let mut buffer = vec![0; RESERVE + frame.len()];
+        buffer[RESERVE..].copy_from_slice(frame);
+        Waiting { buffer, ingress, until: now.wrapping_add(ticks(PATIENCE_MS)) }
+    }
+
+    /// The decision on the frame at tick `now`; [`None`] if it is to wait.
+    fn decide(&mut self, tables: &Tables, memory: &Memory<'_>, now: u32) -> Option<Outcome<'_>> {
+        let len = self.buffer.len() - RESERVE;
+        let mut packet = Packet::new(&mut self.buffer, RESERVE, self.ingress);
+        let decision = decide(tables, memory, &mut packet, now);
+        if decision.verdict == Verdict::Hold {
+            return None;
+        }
+        let start = packet.start() - VIRTIO_LEN.min(packet.start());
+        let end = packet.start() + packet.frame().len();
+        let packet = &mut self.buffer[start..end];
+        packet[..VIRTIO_LEN].fill(0);
+        Some(Outcome::Decided { decision, len, packet })
+    }
+}
+
+/// Decides a frame that waits for nothing; `each` is called where it needn't wait now either.
+pub(crate) fn decide_at_once(
+    (frame, ingress): (&[u8], u32),
+    tables: &Tables,
+    memory: &Memory<'_>,
+    now: u32,
+    each: impl FnOnce(Outcome<'_>),
+) {
+    if let Some(outcome) = Waiting::new(frame, ingress, now).decide(tables, memory, now) {
+        each(outcome);
+    }
+}
+
 /// What became of a frame that waited.
 pub(crate) enum Outcome<'f> {
     /// It was decided.
@@ -56,9 +92,7 @@ impl Room {
         if self.waiting.len() >= WAITING_MAX {
             return false;
         }
-        let mut buffer = vec![0; RESERVE + frame.len()];
-        buffer[RESERVE..].copy_from_slice(frame);
-        self.waiting.push_back(Waiting { buffer, ingress, until: now.wrapping_add(ticks(PATIENCE_MS)) });
+        self.waiting.push_back(Waiting::new(frame, ingress, now));
         true
     }
 
@@ -78,15 +112,8 @@ impl Room {
     ) {
         for _ in 0..self.waiting.len() {
             let Some(mut waiting) = self.waiting.pop_front() else { return };
-            let len = waiting.buffer.len() - RESERVE;
-            let mut packet = Packet::new(&mut waiting.buffer, RESERVE, waiting.ingress);
-            let decision = decide(tables, memory, &mut packet, now);
-            if decision.verdict != Verdict::Hold {
-                let start = packet.start() - VIRTIO_LEN.min(packet.start());
-                let end = packet.start() + packet.frame().len();
-                let packet = &mut waiting.buffer[start..end];
-                packet[..VIRTIO_LEN].fill(0);
-                each(Outcome::Decided { decision, len, packet });
+            if let Some(outcome) = waiting.decide(tables, memory, now) {
+                each(outcome);
             } else if (waiting.until.wrapping_sub(now) as i32) > 0 {
                 self.waiting.push_back(waiting);
             } else {

@@ -56,8 +56,10 @@ impl Tools {
             self.tally.reason(reason);
             return around.moves.give(around.ingress, server, frame);
         }
-        let held = self.room.hold(frame, around.ingress, around.now);
-        self.tally.reason(if held { reason } else { Reason::FragmentLost });
+        self.tally.reason(reason);
+        if !self.room.hold(frame, around.ingress, around.now) {
+            self.tally.reason(Reason::FragmentLost);
+        }
     }
 
     /// Decides again the frames that wait for their first fragment.

@@ -1,6 +1,6 @@
 //! Frames that the kernel's side holds. A thread keeps fragments until their packet's first one was there, decides
-//! them again by the same memory, and sends them on; later requests that other servers are for it gives to who moves
-//! their connections.
+//! them again by the same memory, and sends them on; answers whose neighbour isn't known yet it has the host's stack send;
+//! later requests that other servers are for it gives to who moves their connections.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, PipeReader, PipeWriter};
@@ -21,7 +21,7 @@ use super::memory::KernelMemory;
 use super::program::{Program, refused};
 use crate::moves::Moves;
 use crate::packet::outbox::{Exits, Outbox};
-use crate::waiting::{Outcome, ROUND, Room};
+use crate::waiting::{Outcome, ROUND, Room, decide_at_once};
 use crate::{Counters, EngineError};
 
 /// The thread; it ends when this is dropped, and what waits is lost.
@@ -136,9 +136,10 @@ struct Worker {
 impl Worker {
     fn run(self) {
         let (room, begun) = (RefCell::new(Room::default()), Cell::new(false));
+        let outbox = RefCell::new(Outbox::new());
         let take = |record: &[u8]| {
             if begun.get() {
-                self.take(record, &mut room.borrow_mut());
+                self.take(record, &mut room.borrow_mut(), &mut outbox.borrow_mut());
             }
             0
         };
@@ -149,7 +150,7 @@ impl Worker {
                 // What an earlier daemon left is too old: its packets' numbers may be used again by now.
                 let _ = ring.consume();
                 begun.set(true);
-                self.serve(&ring, &room);
+                self.serve(&ring, &room, &outbox);
             }
             Err(error) => {
                 tracing::error!(%error, "what is held is lost: later fragments that come first, requests that move")
@@ -157,8 +158,7 @@ impl Worker {
         }
     }
 
-    fn serve(&self, ring: &RingBuffer<'_>, room: &RefCell<Room>) {
-        let mut outbox = Outbox::new();
+    fn serve(&self, ring: &RingBuffer<'_>, room: &RefCell<Room>, outbox: &RefCell<Outbox>) {
         // SAFETY: the descriptor is the ring's own, which lives as long as this call.
         let frames = unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) };
         while !self.common.stop.load(Relaxed) {
@@ -173,18 +173,31 @@ impl Worker {
             if let Err(error) = ring.consume() {
                 tracing::debug!(%error, "reading held frames");
             }
-            self.look_into(&mut room.borrow_mut(), &mut outbox);
+            self.look_into(&mut room.borrow_mut(), &mut outbox.borrow_mut());
         }
     }
 
     /// A frame from the kernel; it has counted it as held.
-    fn take(&self, record: &[u8], room: &mut Room) {
+    fn take(&self, record: &[u8], room: &mut Room, outbox: &mut Outbox) {
         let Some(Held { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
-        if reason == Reason::Moves {
-            self.common.moves.give(ifindex, server, frame);
-        } else if !room.hold(frame, ifindex, self.common.memory.now()) {
-            self.common.count(Reason::FragmentLost);
+        match reason {
+            Reason::Moves => self.common.moves.give(ifindex, server, frame),
+            Reason::ByHost => self.send_by_host(frame, ifindex, outbox),
+            _ if !room.hold(frame, ifindex, self.common.memory.now()) => {
+                self.common.count(Reason::FragmentLost);
+            }
+            _ => {}
         }
+    }
+
+    /// Sends an answer whose neighbour the kernel's side didn't know.
+    fn send_by_host(&self, frame: &[u8], ifindex: u32, outbox: &mut Outbox) {
+        let (tables, memory) = (self.common.tables.load(), self.common.memory.memory());
+        decide_at_once((frame, ifindex), &tables, &memory, self.common.memory.now(), |outcome| {
+            if let Outcome::Decided { decision, packet, .. } = outcome {
+                outbox.carry_out(&decision, packet, self.loopback, &self.exits);
+            }
+        });
     }
 
     fn look_into(&self, room: &mut Room, outbox: &mut Outbox) {

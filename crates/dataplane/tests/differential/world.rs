@@ -95,6 +95,9 @@ pub fn set_up() {
         "addr add 2001:db8:9::1/64 dev out0 nodad",
         &format!("neigh add 10.9.9.9 lladdr {ROUTER} dev out0"),
         &format!("neigh add 2001:db8:9::9 lladdr {ROUTER} dev out0"),
+        // Services are none of this host's own addresses.
+        "route add 192.0.2.0/24 via 10.9.9.9",
+        "route add 2001:db8::/64 via 2001:db8:9::9",
         "route add 203.0.111.0/24 via 10.9.9.9",
         "route add 203.0.112.0/24 via 10.9.9.8",
         "route add 203.0.113.0/24 via 10.9.9.9 mtu lock 1300",

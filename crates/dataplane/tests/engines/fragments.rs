@@ -78,6 +78,7 @@ fn play(bench: &Bench, engine: &dyn Engine) {
         }
     }
     are_lost(engine, 301);
+    assert_eq!(count(engine, Reason::FragmentHeld), 302, "each was to wait, whether there was room or not");
 }
 
 #[test]

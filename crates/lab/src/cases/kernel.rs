@@ -1,7 +1,8 @@
 //! Cases on the C, frame by frame through the kernel's test runs: nothing is attached anywhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -31,6 +32,10 @@ const JIFFY_MS: u64 = 11;
 /// Without root, or when the kernel refuses the programs.
 pub fn play(file: &CaseFile, hook: Hook) -> Result<Tally> {
     let ground = Ground::lay(file, true)?;
+    // A service's address is none of the host's own, and the look-up that tells wants a route.
+    let vips: BTreeSet<IpAddr> =
+        file.cases.iter().flat_map(|case| case.tables.vips.keys()).map(|vip| vip.address).collect();
+    ground.netns.ip(&vips.iter().map(|vip| format!("route replace {vip} dev in1")).collect::<Vec<_>>())?;
     ground.netns.enter(|| -> Result<Tally> {
         let engine = start(2)?;
         let tables = Arc::<Tables>::default();
@@ -88,6 +93,8 @@ impl Kernel {
         let reasons = counted(&before, &self.engine.counters()?.reasons);
         let exit = match verdict {
             Verdict::Forward { ifindex: LOOPBACK } => Exit::Interface(self.ingress),
+            // TC has the host's stack find the neighbour, and no more than that.
+            Verdict::Forward { .. } if reasons.contains_key(&Reason::ByHost) => Exit::Host,
             // A test run doesn't tell where else a frame is sent, but who it says it is from.
             Verdict::Forward { .. } => {
                 Exit::Interface(self.sender(&frame).context("The frame was sent by none of our interfaces")?)

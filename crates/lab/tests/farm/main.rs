@@ -39,6 +39,7 @@ mod hostile;
 mod icmp;
 mod listed;
 mod local;
+mod own_address;
 mod path_mtu;
 mod policies;
 mod reload;
