@@ -344,8 +344,11 @@ fn turns_are_followed_alike() {
     assert!(wanted.iter().all(|what| met.get(*what).is_some_and(|count| *count > 50)), "{met:?}");
 }
 
+/// Whether over IPv6, the port, flags, options, damage, and where the frame is cut off.
+type Left = (bool, u16, u8, Vec<u8>, Option<(usize, u8)>, usize);
+
 /// A segment that leaves, in the midst of its options what servers offer.
-fn leaving() -> impl Strategy<Value = (bool, u16, u8, Vec<u8>, Option<(usize, u8)>, usize)> {
+fn leaving() -> impl Strategy<Value = Left> {
     let option = prop_oneof![
         4 => any::<u16>().prop_map(|mss| [&[2, 4][..], &mss.to_be_bytes()].concat()),
         4 => (1_300u16..1_500).prop_map(|mss| [&[2, 4][..], &mss.to_be_bytes()].concat()),
