@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
 use super::network::{
-    DEAD, ELSEWHERE, NOT_HANDED, PLAIN, Sockets, Tcp, WITH_EAR, WRITTEN, client, keys_of, service, set_up,
-    tables,
+    DEAD, ELSEWHERE, NOT_HANDED, PLAIN, Sockets, Tcp, WITH_EAR, WRITTEN, client, keys_of, listen, service,
+    set_up, tables,
 };
 use super::{Counts, Programs};
 
@@ -225,6 +225,7 @@ fn segments_become_connections_alike() {
     let Some(c) = Programs::start(&tables) else { return };
     let keys = keys_of(0);
     c.server.set_cookie_keys(&keys.keys).unwrap();
+    let _listeners = listen();
     let met = RefCell::new(BTreeMap::new());
     for round in 0..8 {
         // What waits for its end does so for a minute, and none of these rounds is as long.

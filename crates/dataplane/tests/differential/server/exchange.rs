@@ -11,7 +11,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
-use super::network::{PLAIN, Sockets, Tcp, client, keys_of, service, set_up, tables};
+use super::network::{PLAIN, Sockets, Tcp, client, keys_of, listen, service, set_up, tables};
 use super::{Counts, Programs};
 
 /// What the client's numbers and the server's begin at.
@@ -313,6 +313,7 @@ fn turns_are_followed_alike() {
         set_up();
     }
     let Some(c) = Programs::start(&tables) else { return };
+    let _listeners = listen();
     let (turns, sockets) = (Turns::of(&c), Sockets::open(20_000));
     let met = RefCell::new(BTreeMap::new());
     let first = prop_oneof![3 => Just(PLAIN_REQUEST.to_vec()), 1 => damaged(request())];

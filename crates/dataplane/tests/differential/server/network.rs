@@ -96,11 +96,16 @@ pub fn set_up() {
     }
 }
 
+/// Listeners that stay: a process that another thread begins may hold on to one that is closed, and its port, for a moment.
+pub fn listen() -> Vec<TcpListener> {
+    let both = [false, true].into_iter();
+    both.flat_map(|v6| LISTENERS.map(|port| TcpListener::bind(service(v6, port)).unwrap())).collect()
+}
+
 /// The sockets of a host, each with what the core is told of it.
 pub struct Sockets {
     known: Vec<(Ends, Socket)>,
     pub expected: Vec<(Ends, Expectation)>,
-    _listeners: Vec<TcpListener>,
     _connections: Vec<TcpStream>,
 }
 
@@ -126,17 +131,11 @@ fn saved(client: SocketAddr, service: SocketAddr, unacked: usize) -> Saved {
 }
 
 impl Sockets {
-    /// Listeners, and of each family one connection: at work, opening, and waiting for its stragglers. The ports of the
-    /// clients begin at `first_port`.
+    /// Of each family one connection: at work, opening, and waiting for its stragglers. The ports of the clients begin at
+    /// `first_port`. Whoever calls keeps what [`listen`] gave.
     pub fn open(first_port: u16) -> Sockets {
         let both = [false, true];
-        let listeners = both.into_iter().flat_map(|v6| LISTENERS.map(|port| service(v6, port)));
-        let mut sockets = Sockets {
-            known: vec![],
-            expected: vec![],
-            _listeners: listeners.map(|at| TcpListener::bind(at).unwrap()).collect(),
-            _connections: vec![],
-        };
+        let mut sockets = Sockets { known: vec![], expected: vec![], _connections: vec![] };
         for v6 in both {
             sockets.connect(v6, first_port);
             sockets.begin(v6, first_port + 1);
