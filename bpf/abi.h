@@ -133,16 +133,22 @@ enum session_state {
 	STATE_ESTABLISHED = 3,
 	STATE_CLOSING = 4,
 	STATE_UDP = 5,
+	STATE_UDP_NEW = 6,
+	STATE_HALF_CLOSED = 7,
+	STATE_ANSWERED = 10,
+	STATE_SERVER_CLOSED = 15,
 };
-/* Room for states: a power of two, so that a mask bounds an index. */
+/* Idle times: a state's lower three bits name its own. */
 #define STATES 8
+/* The furthest that an expiry is ahead, in ticks. */
+#define LIFE_MAX (1 << 30)
 
 /* Set before loading; a program's constants to the verifier and the JIT. */
 struct settings {
 	__u32 abi_version;
 	__u32 buckets;
 	__u64 seed[2];
-	__u64 jiffy_ns;
+	__u64 jiffy_ns; /* 0: what `given_now` says is the time, for tests */
 	__u32 buckets6;
 	__u32 pad;
 	__u64 ring_seed[2];
@@ -181,7 +187,7 @@ struct vip {
 	__u8 pick;
 	__u8 flags;
 	__u16 own; /* this host's own server slot where every host decides, else NO_SERVER */
-	__u32 idle[STATES]; /* in ticks of 2^20 ns, by session state */
+	__u32 idle[STATES]; /* in ticks of 2^20 ns, by the lower bits of the session's state */
 	struct ip address6; /* zeros for IPv4 */
 };
 
@@ -296,6 +302,12 @@ struct interface {
 	__u16 pad;
 	__u32 ifindex;
 	__u32 pad2;
+};
+
+/* Value of `shares`, by VIP id: of the session table, the assured sessions that are the VIP's own, and that it has. */
+struct share {
+	__u64 own;
+	__u64 assured;
 };
 
 /* One session: key is client address, client port, VIP id; value from the top is

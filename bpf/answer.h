@@ -151,8 +151,9 @@ __attribute__((noinline)) int find_owner(struct scratch *at, __u32 flags)
 		.now = back->now,
 		.udp = back->from.protocol == IPPROTO_UDP,
 		.flags = flags,
+		.numbers = at->journey.sequence,
 	};
-	value = follow(&flow, &owned.session);
+	value = follow(&flow, OF_SERVER, &owned.session);
 	if (owner->port && owned.port.place && is_stale(vip, owned.port.value, value))
 		__sync_val_compare_and_swap(owned.port.place, owned.port.value, value);
 	return true;

@@ -4,21 +4,10 @@
 #define EVENER_CHOOSE_H
 
 #include "arrival.h"
+#include "follow.h"
 #include "parse.h"
 #include "select.h"
 #include "sessions.h"
-
-struct flow {
-	const struct vip *vip;
-	__u64 key; /* of an IPv4 session */
-	struct key6 *key6; /* of an IPv6 session */
-	__u64 hash;
-	__u32 now;
-	__u16 arrival;
-	bool v6;
-	bool udp;
-	__u8 flags;
-};
 
 struct choice {
 	__u64 session; /* as it now is; 0 if there is none */
@@ -26,51 +15,6 @@ struct choice {
 	bool new_session;
 	__u8 beside; /* a reason counted beside the verdict, or 0 */
 };
-
-static __always_inline bool opens(const struct flow *flow)
-{
-	return flow->udp || (flow->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-}
-
-/* `state` is below the mask in any case; the verifier wants to see it. */
-static __always_inline __u32 idle_of(const struct vip *vip, __u8 state)
-{
-	return vip->idle[state & (STATES - 1)];
-}
-
-static __always_inline __u64 value_in(const struct flow *flow, __u16 server, __u8 state)
-{
-	return value_of(server, state, flow->now + idle_of(flow->vip, state));
-}
-
-/* Whether a noted value is worth writing anew: every few seconds is enough. */
-static __always_inline bool is_stale(const struct vip *vip, __u64 old, __u64 new)
-{
-	__u32 step = idle_of(vip, value_state(new)) >> 6;
-
-	if (step > 1 << 12)
-		step = 1 << 12;
-	return (__u32)old != (__u32)new || (__s32)(value_expires(new) - value_expires(old)) > (__s32)step;
-}
-
-static __always_inline bool find_flow(const struct flow *flow, struct found *found)
-{
-	if (flow->v6)
-		return find6(TABLE_SESSIONS6, 0, flow->key6, flow->hash, flow->now, found) != NOT_FOUND;
-	return find_session(flow->key, flow->hash, flow->now, found);
-}
-
-static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
-{
-	if (flow->v6)
-		return insert_session6(flow->key6, flow->hash, value, flow->now);
-	return insert_session(flow->key, flow->hash, value, flow->now);
-}
-
-static __always_inline __u64 ring_hash_of(const struct flow *flow)
-{
-	return flow->v6 ? ring_hash6(flow->key6) : ring_hash(flow->key);
-}
 
 /*
  * The server of a packet that no session is known of and that begins none, and from bit 16 on what to count beside.
@@ -104,29 +48,32 @@ static __always_inline bool heeds(__u16 arrival, const struct vip *vip, __u64 va
 
 static __always_inline bool chooses_anew(const struct flow *flow, __u64 value, const struct server *server)
 {
-	__u8 state = value_state(value);
-
 	if (!server)
 		return true;
 	if (!opens(flow))
 		return false;
-	return state == STATE_CLOSING || ((state == STATE_NEW || state == STATE_UDP) && !(server->flags & SERVER_UP));
+	if (has_ended(value))
+		return true;
+	switch (value_state(value)) {
+	case STATE_NEW:
+	case STATE_ANSWERED:
+	case STATE_UDP_NEW:
+	case STATE_UDP:
+		return !(server->flags & SERVER_UP);
+	case STATE_HALF_CLOSED:
+	case STATE_SERVER_CLOSED:
+		return flow->vip->flags & VIP_STATELESS || !(server->flags & SERVER_UP) || !server->weight;
+	default:
+		return false;
+	}
 }
 
-/* Keeps a session alive and moves its state on, whichever side the packet is from. */
-static __always_inline __u64 follow(const struct flow *flow, struct found *found)
+/* Whether a session stands against a SYN that another host seems to have passed on for this one. */
+static __always_inline bool stands(const struct flow *flow, __u64 value)
 {
-	__u8 was = value_state(found->value), state = was;
-	__u64 value;
+	bool is_open = is_assured(value) || (is_ending(value) && !has_ended(value));
 
-	if ((was == STATE_NEW || was == STATE_ESTABLISHED) && flow->flags & (TCP_FIN | TCP_RST))
-		state = STATE_CLOSING;
-	else if (was == STATE_NEW && !(flow->flags & TCP_SYN))
-		state = STATE_ESTABLISHED;
-	value = with_mark(value_in(flow, value_server(found->value), state), value_mark(found->value));
-	if (is_stale(flow->vip, found->value, value))
-		change_session(found, value);
-	return value;
+	return is_open && !heeds(flow->arrival, flow->vip, value) && present_server(value_server(value));
 }
 
 static __always_inline void open_session(const struct flow *flow, struct found *found, bool known,
@@ -140,13 +87,13 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 		server = select_server(vip->service, vip->flags, vip->pick, ring_hash);
 
 	choice->server = server;
-	if (server == NO_SERVER)
+	if (server == NO_SERVER || (known && stands(flow, found->value)))
 		return;
 	choice->new_session = true;
 	/* Only an old session must not stand against what goes by the hash, packet by packet: it is changed. */
 	if (vip->flags & VIP_STATELESS && server != vip->own && !known)
 		return;
-	value = value_in(flow, server, flow->udp ? STATE_UDP : STATE_NEW);
+	value = with_mark(value_in(flow, server, flow->udp ? STATE_UDP_NEW : STATE_NEW), first_mark(flow));
 	if (known ? change_session(found, value) : insert_flow(flow, value)) {
 		choice->session = value;
 		return;
@@ -172,9 +119,9 @@ __attribute__((noinline)) __u64 follow_handed(__u64 key, __u64 hash, __u32 vip, 
 		return 0;
 	/* Of what was passed on, only what is surely no other connection's. */
 	if (arrival != ARRIVED_DIRECT &&
-	    (value_server(found.value) != flow.vip->own || value_state(found.value) == STATE_CLOSING))
+	    (value_server(found.value) != flow.vip->own || is_ending(found.value)))
 		return 0;
-	return follow(&flow, &found);
+	return follow(&flow, 0, &found);
 }
 
 /* Returns the server's entry, or NULL where there is none. */
@@ -190,7 +137,7 @@ static __always_inline struct server *choose(const struct packet *packet, struct
 		struct server *server = present_server(value_server(found.value));
 
 		if (heeds(flow->arrival, vip, found.value) && !chooses_anew(flow, found.value, server)) {
-			choice->session = follow(flow, &found);
+			choice->session = follow(flow, server->flags & SERVER_NAT ? SEES_ANSWERS : 0, &found);
 			choice->server = value_server(found.value);
 			return server;
 		}

@@ -194,6 +194,7 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 		.v6 = packet->v6,
 		.udp = packet->protocol == IPPROTO_UDP,
 		.flags = packet->flags,
+		.numbers = packet->numbers,
 	};
 
 	if (packet->flags & TCP_SYN && packet->flags & (TCP_FIN | TCP_RST))
@@ -285,9 +286,10 @@ __attribute__((noinline)) int decide_any(context *ctx)
 
 /*
  * The same steps for what is most, untagged IPv4 without a fault, in few instructions: the way of every packet is
- * the shorter for what it needs not ask. Nothing is changed before it is known that this will do.
+ * the shorter for what it needs not ask. Nothing is changed before it is known that this will do. Not inlined: what it
+ * has on the stack would else be there beside that of decide_any().
  */
-static __always_inline int decide_most(context *ctx)
+__attribute__((noinline)) int decide_most(context *ctx)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
 	struct packet packet = { .l3 = ETH_HLEN, .l4 = ETH_HLEN + sizeof(struct iphdr) };

@@ -20,7 +20,7 @@ static __always_inline struct track *find_track(const struct fragment_key *key, 
 {
 	struct track *track = bpf_map_lookup_elem(&fragments, key);
 
-	if (track && (__s32)(track->expires - now) <= 0)
+	if (track && track->expires - now - 1 >= (FRAGMENT_LIFETIME_MS * 1000000ULL >> 20))
 		track = 0;
 	return track;
 }

@@ -71,7 +71,7 @@ static __always_inline __u64 keep(const struct flow *flow, struct found *found)
 	__u64 value;
 
 	if (value_state(found->value) != STATE_NEW)
-		return follow(flow, found);
+		return follow(flow, 0, found);
 	value = moved_to(found->value, STATE_NEW, flow->now + idle_of(flow->vip, STATE_ESTABLISHED));
 	if (is_stale(flow->vip, found->value, value))
 		change_session(found, value);
@@ -125,7 +125,7 @@ static __always_inline int take_over(struct scratch *at, const struct flow *flow
 
 	journey->server = flow->vip->own;
 	/* What closes may be an old connection of the same port: no SYN would tell. */
-	if ((!noted || value_state(found->value) == STATE_CLOSING) && payload_len(at) && is_answer(at)) {
+	if ((!noted || is_ending(found->value)) && payload_len(at) && is_answer(at)) {
 		value = value_in(flow, flow->vip->own, STATE_ESTABLISHED);
 		journey->new_session = true;
 		if (known && !change_session(found, value))
@@ -133,7 +133,7 @@ static __always_inline int take_over(struct scratch *at, const struct flow *flow
 		else if (!known && !insert_flow(flow, value))
 			journey->beside = REASON_TABLE_FULL;
 	} else if (noted) {
-		journey->session = follow(flow, found);
+		journey->session = follow(flow, 0, found);
 	}
 	return STEP_SEND_FAR;
 }

@@ -75,6 +75,12 @@ __u64 pools[SERVER_SLOTS] TABLE(pools);
 /* Active sessions by server slot. */
 __u64 active[SERVER_SLOTS] TABLE(active);
 
+/* The time, where it is given. */
+__u64 given_now TABLE(given_now);
+
+/* What of the session table is whose. */
+struct share shares[VIP_IDS] TABLE(shares);
+
 /* Where each service's ring stands. */
 __u64 cursors[SERVICES_MAX] TABLE(cursors);
 
@@ -265,12 +271,23 @@ static __always_inline struct handoff *find_handoff(__u16 id)
 	return handoff;
 }
 
-/* Whether addresses may still be answered for. */
+/* The longest lease, in ticks. */
+#define LEASE_LONGEST (1u << 22)
+#define LEASE_ENDED (2ULL << 32)
+
+/* Whether addresses may still be answered for. One that has ended is noted to have, since ticks wrap. */
 static __always_inline bool lease_holds(__u32 now)
 {
 	__u64 word = *(volatile __u64 *)&lease;
 
-	return !(word >> 32) || (__s32)((__u32)word - now) > 0;
+	if (!(word >> 32))
+		return true;
+	if (word >> 32 != 1)
+		return false;
+	if ((__u32)word - now - 1 < LEASE_LONGEST)
+		return true;
+	__sync_val_compare_and_swap(&lease, word, LEASE_ENDED);
+	return false;
 }
 
 static __always_inline __u32 address_flags(const struct ip *ip, bool v6)

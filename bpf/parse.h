@@ -61,6 +61,7 @@ struct packet {
 	struct arp *arp;
 	struct scratch *at; /* of IPv6 packets and fragments */
 	__be32 src4, dst4; /* of IPv4; of IPv6 they stand in at->src and at->dst */
+	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
 	__be16 port;
 	__be16 client_port;
 	__u16 l3, l4; /* where headers begin */
@@ -175,6 +176,7 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 		packet->client_port = tcp->source;
 		packet->port = tcp->dest;
 		packet->flags = ((__u8 *)tcp)[13];
+		packet->numbers = (__u64)bpf_ntohl(tcp->ack_seq) << 32 | bpf_ntohl(tcp->seq);
 	} else {
 		struct udphdr *udp = take(cursor, sizeof(*udp));
 		__u32 udp_len;

@@ -41,6 +41,7 @@ static __always_inline struct scratch *scratch_for(const struct packet *packet)
 	journey->is_fragment = packet->is_fragment;
 	journey->src_port = packet->client_port;
 	journey->dst_port = packet->port;
+	journey->sequence = packet->numbers;
 	return at;
 }
 

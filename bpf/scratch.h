@@ -108,6 +108,17 @@ struct journey {
 	__u8 is_fragment;
 	struct fragment fragment;
 	__be16 src_port, dst_port;
+	__u32 sequence; /* of TCP; a number */
+};
+
+/* The session that goes first where room is short, as far as the search has come. */
+struct weighed {
+	__u64 rank;
+	__u64 value;
+	__u32 place; /* of the first bucket's, then of the second's */
+	__u32 now;
+	__u16 vip;
+	__u8 takes; /* whether assured ones may go */
 };
 
 /* What becomes of a packet's two ends; a port of 0 stays as it is. */
@@ -259,6 +270,7 @@ struct scratch {
 	struct tcp_answer answer;
 	struct reading reading;
 	struct told told;
+	struct weighed weighed;
 };
 
 struct {

@@ -18,6 +18,8 @@
 /* Jiffies are one load; any of the clocks is a call and a loop. */
 static __always_inline __u32 ticks_now(void)
 {
+	if (!settings.jiffy_ns)
+		return READ_ONCE(given_now);
 	return (bpf_jiffies64() * settings.jiffy_ns) >> 20;
 }
 
@@ -74,8 +76,9 @@ static __always_inline __u64 is_below(__u32 x, __u32 bound)
 
 static __always_inline __u64 is_live(__u64 value, __u32 now)
 {
-	__u64 is_session = is_below(value_state(value) - STATE_NEW, STATE_UDP - STATE_NEW + 1);
-	__u64 is_left = is_below(value_expires(value) - now - 1, 0x7fffffff);
+	/* The two states below have no bit but the lowest. */
+	__u64 is_session = is_below(0, value_state(value) >> 1);
+	__u64 is_left = is_below(value_expires(value) - now - 1, LIFE_MAX);
 
 	return is_session & is_left;
 }
@@ -87,11 +90,24 @@ static __always_inline __u64 is_vacant(__u64 value, __u32 now)
 	return (is_live(value, now) | is_claimed) ^ 1;
 }
 
-static __always_inline bool is_active(__u64 value)
-{
-	__u8 state = value_state(value);
+/* Bits of states. */
+#define EMBRYONIC (1u << STATE_NEW | 1u << STATE_ANSWERED | 1u << STATE_UDP_NEW)
+#define ENDING (1u << STATE_HALF_CLOSED | 1u << STATE_SERVER_CLOSED | 1u << STATE_CLOSING)
+#define ASSURED (1u << STATE_ESTABLISHED | 1u << STATE_UDP)
 
-	return state == STATE_NEW || state == STATE_ESTABLISHED || state == STATE_UDP;
+static __always_inline __u32 is_active(__u64 value)
+{
+	return (EMBRYONIC | ASSURED) >> value_state(value) & 1;
+}
+
+static __always_inline __u32 is_assured(__u64 value)
+{
+	return ASSURED >> value_state(value) & 1;
+}
+
+static __always_inline __u32 is_ending(__u64 value)
+{
+	return ENDING >> value_state(value) & 1;
 }
 
 /* Two rounds of multiply and fold, with secret odd multipliers: core/src/sessions.rs, FlowHash. */
@@ -176,9 +192,23 @@ static __always_inline void count_active(__u64 value, __s64 by)
 		__sync_fetch_and_add(&active[value_server(value) % SERVER_SLOTS], by);
 }
 
+static __always_inline void count_assured(__u16 vip, __u64 value, __s64 by)
+{
+	if (is_assured(value))
+		__sync_fetch_and_add(&shares[vip % VIP_IDS].assured, by);
+}
+
+/* A session that comes or goes. */
+static __always_inline void count_session(__u16 vip, __u64 value, __s64 by)
+{
+	count_active(value, by);
+	count_assured(vip, value, by);
+}
+
 struct found {
 	__u64 *place;
 	__u64 value;
+	__u16 vip;
 };
 
 static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 now, struct found *found)
@@ -198,6 +228,7 @@ static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 now,
 match:
 	slot = &bucket->slot[(place - now) % BUCKET_SESSIONS];
 	found->place = &slot->value;
+	found->vip = key;
 	found->value = READ_ONCE(slot->value);
 	return READ_ONCE(slot->key) == key && is_live(found->value, now);
 }
@@ -220,6 +251,10 @@ static __always_inline bool change_session(struct found *found, __u64 to)
 		count_active(found->value, -1);
 		count_active(to, 1);
 	}
+	if (is_assured(found->value) != is_assured(to)) {
+		count_assured(found->vip, found->value, -1);
+		count_assured(found->vip, to, 1);
+	}
 	return true;
 }
 
@@ -234,12 +269,19 @@ static __always_inline __u32 room(struct bucket *bucket, __u32 now)
 
 static __always_inline bool claim(struct session *slot, __u32 now)
 {
-	__u64 value = READ_ONCE(slot->value);
+	__u64 key = READ_ONCE(slot->key), value = READ_ONCE(slot->value);
 
 	if (!is_vacant(value, now) || __sync_val_compare_and_swap(&slot->value, value, VALUE_CLAIMED) != value)
 		return false;
-	count_active(value, -1);
+	count_session(key, value, -1);
 	return true;
+}
+
+static __always_inline void fill(struct session *slot, __u64 key, __u64 value)
+{
+	WRITE_ONCE(slot->key, key);
+	WRITE_ONCE(slot->value, value);
+	count_session(key, value, 1);
 }
 
 static __always_inline bool insert_in(struct bucket *bucket, __u64 key, __u64 value, __u32 now)
@@ -248,16 +290,111 @@ static __always_inline bool insert_in(struct bucket *bucket, __u64 key, __u64 va
 		struct session *slot = &bucket->slot[i];
 
 		if (claim(slot, now)) {
-			WRITE_ONCE(slot->key, key);
-			WRITE_ONCE(slot->value, value);
-			count_active(value, 1);
+			fill(slot, key, value);
 			return true;
 		}
 	}
 	return false;
 }
 
-/* Not inlined: a new session is the rarer case, and the verifier checks it once. */
+/* Whose turn it is to go where room is short: the least goes first. */
+#define STAYS (~0ULL)
+
+static __always_inline bool is_short(__u16 vip)
+{
+	const struct share *share = &shares[vip % VIP_IDS];
+
+	return READ_ONCE(share->assured) < READ_ONCE(share->own);
+}
+
+/* By class, and then by what is left of its time. `takes`: whether assured ones of who has more than its share may go. */
+static __always_inline __u64 rank(__u64 value, __u16 vip, bool takes, __u32 now)
+{
+	const struct share *share = &shares[vip % VIP_IDS];
+	__u64 left = value_expires(value) - now, bit = 1u << value_state(value);
+
+	if (bit & EMBRYONIC)
+		return left;
+	if (bit & ENDING)
+		return 1ULL << 32 | left;
+	if (bit & ASSURED && takes && READ_ONCE(share->assured) > READ_ONCE(share->own))
+		return 2ULL << 32 | left;
+	return STAYS;
+}
+
+/* The search for the session that goes first, in two full buckets. */
+struct going {
+	void *one, *other;
+	struct weighed *first;
+};
+
+/* Begins the search in two buckets, for a session of `vip`; whether it can. */
+static __always_inline bool begin_going(struct going *going, __u16 vip, bool has_shares, __u32 now)
+{
+	struct scratch *at = scratch_here();
+
+	if (!going->one || !going->other || !at)
+		return false;
+	going->first = &at->weighed;
+	*going->first = (struct weighed){ .rank = STAYS, .now = now, .takes = has_shares && is_short(vip) };
+	return true;
+}
+
+/* A slot that changed hands meanwhile is nobody's to take. */
+static __always_inline void weigh(struct weighed *first, __u32 place, __u64 value, __u16 vip, bool is_whole)
+{
+	__u64 its = is_whole ? rank(value, vip, first->takes, first->now) : STAYS;
+
+	if (its >= first->rank)
+		return;
+	first->rank = its;
+	first->value = value;
+	first->place = place;
+	first->vip = vip;
+}
+
+static __always_inline struct session *slot_of(const struct going *going, __u32 place)
+{
+	struct bucket *bucket = place < BUCKET_SESSIONS ? going->one : going->other;
+
+	return &bucket->slot[place % BUCKET_SESSIONS];
+}
+
+static long weigh_slot(__u32 place, void *arg)
+{
+	struct going *going = arg;
+	struct session *slot = slot_of(going, place);
+	__u64 key = READ_ONCE(slot->key), value = READ_ONCE(slot->value);
+
+	weigh(going->first, place, value, key, READ_ONCE(slot->key) == key);
+	return 0;
+}
+
+/* Claims the place that was found; false where all stay, or another CPU was faster. */
+static __always_inline bool displace(const struct weighed *first, __u64 *place)
+{
+	return first->rank != STAYS &&
+	       __sync_val_compare_and_swap(place, first->value, VALUE_CLAIMED) == first->value;
+}
+
+/* Notes a session in the place of another one. Not inlined: only where there is no room. */
+__attribute__((noinline)) int replace_session(__u64 key, __u64 hash, __u64 value, __u32 now)
+{
+	struct going going = { .one = first_bucket(hash), .other = second_bucket(hash) };
+	struct session *slot;
+
+	if (!begin_going(&going, key, true, now))
+		return false;
+	bpf_loop(2 * BUCKET_SESSIONS, weigh_slot, &going, 0);
+	slot = slot_of(&going, going.first->place);
+	if (!displace(going.first, &slot->value))
+		return false;
+	count_session(going.first->vip, going.first->value, -1);
+	fill(slot, key, value);
+	return true;
+}
+
+/* Notes a session where there is room. Not inlined: a new session is the rarer case, and the verifier checks it once. */
 __attribute__((noinline)) int insert_session(__u64 key, __u64 hash, __u64 value, __u32 now)
 {
 	struct bucket *first = first_bucket(hash);
@@ -275,159 +412,6 @@ __attribute__((noinline)) int insert_session(__u64 key, __u64 hash, __u64 value,
 		second = fuller;
 	}
 	return insert_in(first, key, value, now) || insert_in(second, key, value, now);
-}
-
-/*
- * The same for keys of three words, in `sessions6` or in one pool of `ports`.
- */
-enum table6 {
-	TABLE_SESSIONS6,
-	TABLE_PORTS,
-};
-
-static __always_inline struct bucket6 *bucket6_at(enum table6 table, __u32 pool, __u32 hash, __u32 *index)
-{
-	if (table == TABLE_SESSIONS6) {
-		*index = scale(hash, settings.buckets6);
-		return bpf_map_lookup_elem(&sessions6, index);
-	}
-	*index = pool * POOL_BUCKETS + scale(hash, POOL_BUCKETS);
-	return bpf_map_lookup_elem(&ports, index);
-}
-
-static __always_inline bool has_key6(const struct session6 *slot, const struct key6 *key)
-{
-	__u64 differs = (READ_ONCE(slot->key[2]) ^ key->word[2]) | (READ_ONCE(slot->key[1]) ^ key->word[1]) |
-			(READ_ONCE(slot->key[0]) ^ key->word[0]);
-
-	return !differs;
-}
-
-/* The place in the bucket, or BUCKET_SESSIONS. */
-static __always_inline __u32 find_in6(struct bucket6 *bucket, const struct key6 *key, __u32 now, struct found *found)
-{
-	__u32 unknown = now, place;
-	struct session6 *slot;
-
-	hide(unknown);
-	for (int i = 0; i < BUCKET_SESSIONS; i++) {
-		place = unknown + i;
-		if (has_key6(&bucket->slot[i], key))
-			goto match;
-	}
-	return BUCKET_SESSIONS;
-match:
-	place = (place - now) % BUCKET_SESSIONS;
-	slot = &bucket->slot[place];
-	found->place = &slot->value;
-	found->value = READ_ONCE(slot->value);
-	return has_key6(slot, key) && is_live(found->value, now) ? place : BUCKET_SESSIONS;
-}
-
-#define NOT_FOUND (~0u)
-
-/* The number of the slot in its map, or NOT_FOUND. */
-static __always_inline __u32 find6(enum table6 table, __u32 pool, const struct key6 *key, __u64 hash, __u32 now,
-				   struct found *found)
-{
-	__u32 index, place;
-	struct bucket6 *bucket = bucket6_at(table, pool, hash, &index);
-
-	if (!bucket)
-		return NOT_FOUND;
-	place = find_in6(bucket, key, now, found);
-	if (place < BUCKET_SESSIONS)
-		return index * BUCKET_SESSIONS + place;
-	bucket = bucket6_at(table, pool, hash >> 32, &index);
-	if (!bucket)
-		return NOT_FOUND;
-	place = find_in6(bucket, key, now, found);
-	return place < BUCKET_SESSIONS ? index * BUCKET_SESSIONS + place : NOT_FOUND;
-}
-
-static __always_inline __u32 room6(struct bucket6 *bucket, __u32 now)
-{
-	__u32 vacant = 0;
-
-	for (int i = 0; i < BUCKET_SESSIONS; i++)
-		vacant += is_vacant(READ_ONCE(bucket->slot[i].value), now);
-	return vacant;
-}
-
-/* Ports don't count: the session that they belong to does. */
-static __always_inline bool claim6(struct session6 *slot, __u32 now, bool counts)
-{
-	__u64 value = READ_ONCE(slot->value);
-
-	if (!is_vacant(value, now) || __sync_val_compare_and_swap(&slot->value, value, VALUE_CLAIMED) != value)
-		return false;
-	if (counts)
-		count_active(value, -1);
-	return true;
-}
-
-static __always_inline __u32 insert_in6(struct bucket6 *bucket, const struct key6 *key, __u64 value, __u32 now,
-					bool counts)
-{
-	for (int i = 0; i < BUCKET_SESSIONS; i++) {
-		struct session6 *slot = &bucket->slot[i];
-
-		if (claim6(slot, now, counts)) {
-			WRITE_ONCE(slot->key[0], key->word[0]);
-			WRITE_ONCE(slot->key[1], key->word[1]);
-			WRITE_ONCE(slot->key[2], key->word[2]);
-			WRITE_ONCE(slot->value, value);
-			if (counts)
-				count_active(value, 1);
-			return i;
-		}
-	}
-	return BUCKET_SESSIONS;
-}
-
-static __always_inline __u32 insert6(enum table6 table, __u32 pool, const struct key6 *key, __u64 hash, __u64 value,
-				     __u32 now)
-{
-	bool counts = table == TABLE_SESSIONS6;
-	__u32 index1, index2, place;
-	struct bucket6 *first = bucket6_at(table, pool, hash, &index1);
-	struct bucket6 *second = bucket6_at(table, pool, hash >> 32, &index2);
-	__u32 room1, room2;
-
-	if (!first || !second)
-		return NOT_FOUND;
-	room1 = room6(first, now);
-	room2 = room6(second, now);
-	if (room1 < BUCKET_SESSIONS / 2 && room2 > room1) {
-		struct bucket6 *fuller = first;
-		__u32 index = index1;
-
-		first = second;
-		second = fuller;
-		index1 = index2;
-		index2 = index;
-	}
-	place = insert_in6(first, key, value, now, counts);
-	if (place < BUCKET_SESSIONS)
-		return index1 * BUCKET_SESSIONS + place;
-	place = insert_in6(second, key, value, now, counts);
-	return place < BUCKET_SESSIONS ? index2 * BUCKET_SESSIONS + place : NOT_FOUND;
-}
-
-__attribute__((noinline)) int insert_session6(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
-{
-	return key && insert6(TABLE_SESSIONS6, 0, key, hash, value, now) != NOT_FOUND;
-}
-
-/* The port's number, or 0. */
-__attribute__((noinline)) int take_port(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
-{
-	__u32 pool = value_server(value) % PORT_POOLS, number;
-
-	if (!key)
-		return 0;
-	number = insert6(TABLE_PORTS, pool, key, hash, value, now);
-	return number == NOT_FOUND ? 0 : FIRST_PORT + number - pool * PORTS;
 }
 
 #endif

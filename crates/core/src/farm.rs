@@ -271,7 +271,9 @@ pub struct Timeouts {
     pub syn_ms: u64,
     /// An open TCP connection.
     pub tcp_ms: u64,
-    /// After FIN or RST.
+    /// After FIN or RST of one side, or where the other isn't seen.
+    pub half_closed_ms: u64,
+    /// After those of both.
     pub closing_ms: u64,
     /// A UDP session.
     pub udp_ms: u64,
@@ -279,6 +281,12 @@ pub struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Timeouts { syn_ms: 30_000, tcp_ms: 900_000, closing_ms: 10_000, udp_ms: 60_000 }
+        Timeouts {
+            syn_ms: 30_000,
+            tcp_ms: 900_000,
+            half_closed_ms: 120_000,
+            closing_ms: 10_000,
+            udp_ms: 60_000,
+        }
     }
 }

@@ -14,20 +14,35 @@ pub static ENDLESS: AtomicU64 = AtomicU64::new(0);
 
 /// Marks a word that has a tick in its lower half.
 const LIMITED: u64 = 1 << 32;
+/// The word of a lease that was seen to have ended.
+const ENDED: u64 = 2 << 32;
+/// The longest lease, in ticks: an hour. What ends later than that has ended long ago, since ticks wrap.
+const LONGEST: u32 = 1 << 22;
 
 impl Lease<'_> {
     /// Whether addresses may be answered for at tick `now`.
+    ///
+    /// Who finds that it has ended notes so: ticks wrap after 52 days, and it must not hold again. Only who asks for
+    /// nothing in all that time could meet it once more.
     pub fn holds(&self, now: u32) -> bool {
-        match self.until() {
-            Some(until) => until.wrapping_sub(now) as i32 > 0,
-            None => true,
+        let word = self.0.load(Relaxed);
+        let left = (word as u32).wrapping_sub(now).wrapping_sub(1);
+        match word >> 32 {
+            0 => true,
+            1 if left < LONGEST => true,
+            1 => {
+                // Unless it was made longer meanwhile.
+                let _ = self.0.compare_exchange(word, ENDED, Relaxed, Relaxed);
+                false
+            }
+            _ => false,
         }
     }
 
-    /// The tick it ends with; `None` if never.
+    /// The tick it ends with, or ended; `None` if never.
     pub fn until(&self) -> Option<u32> {
         let word = self.0.load(Relaxed);
-        (word & LIMITED != 0).then_some(word as u32)
+        (word != 0).then_some(word as u32)
     }
 
     /// Has it end with this tick, or never.
@@ -46,10 +61,23 @@ mod tests {
         let lease = Lease(&word);
         assert!(lease.holds(0) && lease.holds(u32::MAX));
         lease.set(Some(5));
-        assert!(lease.holds(4) && !lease.holds(5) && !lease.holds(1 << 30));
+        assert!(lease.holds(4) && !lease.holds(5));
         lease.set(Some(2));
         assert!(lease.holds(u32::MAX - 3), "ticks wrap");
         lease.set(None);
         assert_eq!(lease.until(), None);
+    }
+
+    /// Half the range of ticks would be 26 days.
+    #[test]
+    fn a_lease_that_has_ended_never_holds_again() {
+        let word = AtomicU64::new(0);
+        let lease = Lease(&word);
+        lease.set(Some(5));
+        for later in [1 << 30, 5 + (1 << 31), 6 + (1 << 31), u32::MAX - 1_000, u32::MAX, 4] {
+            assert!(!lease.holds(later), "{later}");
+        }
+        lease.set(Some(9));
+        assert!(lease.holds(4), "it begins anew");
     }
 }

@@ -6,9 +6,15 @@
 //! two sessions can have it, an answer finds its client by its number alone, and nothing can leak. A client's
 //! keyed hash says which sixteen ports its session may have, which also makes ports hard to guess (RFC 6056).
 //!
+//! A port's slot has its session's state, so ports that only first packets have asked for are given to others first, as
+//! sessions are ([`crate::sessions`]). A spoofed SYN holds its port for no longer than it takes to ask for sixteen others
+//! in the same buckets. The server may still know the port's old connection: where that was half open, it answers the new
+//! SYN with an acknowledgment that the new client resets (RFC 9293, section 3.5.2), and the SYN that comes again is
+//! taken; where it is in TIME_WAIT, a new SYN may open it again (section 3.6.1).
+//!
 //! A port need only be unique towards one server, so servers have pools of their own, by their slot's number.
 
-use crate::sessions::{Bucket6, FlowHash, Found, SessionKey, Table, Value};
+use crate::sessions::{Bucket6, Counted, FlowHash, Found, SessionKey, Table, Value};
 
 /// The first port that is given out: below the range that Linux uses for its own connections.
 pub const FIRST_PORT: u16 = 4_096;
@@ -19,7 +25,7 @@ pub const POOLS: usize = 16;
 /// Buckets of one pool.
 pub const POOL_BUCKETS: usize = PORTS / crate::sessions::BUCKET_SESSIONS;
 /// Servers may hold on to a closed connection for this long (TIME_WAIT), in milliseconds; no port is given
-/// out again before.
+/// out again before, while there are others.
 pub const HOLD_MS: u64 = 60_000;
 
 /// All pools.
@@ -32,7 +38,7 @@ impl<'a> Ports<'a> {
     /// A view over [`POOLS`] times [`POOL_BUCKETS`] buckets.
     pub const fn new(buckets: &'a [Bucket6]) -> Self {
         // Sessions are counted where they are noted as such.
-        Ports { table: Table::new(buckets, &[]) }
+        Ports { table: Table::new(buckets, Counted::NOTHING) }
     }
 
     fn pool(&self, server: u16) -> Table<'a, 3> {
@@ -46,7 +52,7 @@ impl<'a> Ports<'a> {
         Some((FIRST_PORT + number as u16, found))
     }
 
-    /// A free port for a session; `None` if all that it may have are taken.
+    /// A port for a session; `None` if all that it may have are taken by sessions that stay.
     pub fn take(&self, server: u16, key: SessionKey, hash: FlowHash, value: Value, now: u32) -> Option<u16> {
         let number = self.pool(server).insert(&key.words(), hash, value, now).ok()?;
         Some(FIRST_PORT + number as u16)

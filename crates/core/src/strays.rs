@@ -23,7 +23,8 @@ pub struct Strays<'a>(pub &'a [AtomicU64]);
 
 impl Strays<'_> {
     /// Whether a flow was met before, long enough ago; it is forgotten then. Flows that share a place may make each other
-    /// wait.
+    /// wait. Ticks wrap after 52 days: what was met then is taken for met just now, so it is answered, if at all, a little later or
+    /// sooner than it should be.
     pub fn meet(&self, flow: FlowHash, now: u32) -> bool {
         let Some(place) = self.0.get(flow.0 as usize % PLACES) else { return false };
         let (name, was) = (flow.0 >> 32 << 32, place.load(Relaxed));

@@ -56,14 +56,18 @@ pub enum Pick {
 /// Idle times after which a session is gone, in ticks (see [`crate::sessions::ticks`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleTicks {
-    /// Only a SYN was seen.
+    /// Of a TCP connection only first packets were seen.
     pub syn: u32,
     /// An open TCP connection.
     pub tcp: u32,
-    /// After FIN or RST.
+    /// After FIN or RST of one side.
+    pub half_closed: u32,
+    /// After those of both.
     pub closing: u32,
     /// UDP.
     pub udp: u32,
+    /// Of a UDP flow only first packets were seen.
+    pub udp_new: u32,
 }
 
 /// One address of a service, as a packet meets it.
@@ -172,7 +176,7 @@ pub struct ServerEntry {
     pub mac: Mac,
     /// The interface it is reached by.
     pub ifindex: u32,
-    /// Its share; at least 1 while it takes new sessions.
+    /// Its share; at least 1 while it takes new sessions, else 0.
     pub weight: u16,
     /// Whether its health is good. Its open sessions stay with it either way; one that has only begun is
     /// chosen anew. A draining server is up: it is in no ring, and that is all.

@@ -1,8 +1,9 @@
 //! What servers answer through the director (RFC 2391; LSNAT, section 3.2): its source becomes the service
 //! again, and it goes where the host's routes say.
 
-use super::choose::{Flow, follow};
+use super::choose::Flow;
 use super::deliver::{fit, untag};
+use super::follow::{Side, follow};
 use super::{Decision, Knowledge, Reason, Verdict, fragment, has_bad_flags};
 use crate::packet::Packet;
 use crate::parse::{Layers, Segment};
@@ -82,7 +83,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &S
         return Decision::drop(Reason::BadFlags);
     }
     let flow = Flow::of(owner.key, known, segment, owner.vip);
-    let value = follow(known.memory, &flow, owner.session);
+    let value = follow(known.memory, &flow, Side::Server, owner.session);
     if let Some((_, found)) = owner.port.filter(|(_, found)| flow.is_stale(found.value, value)) {
         known.memory.ports.keep(found, value);
     }

@@ -1,13 +1,14 @@
 //! Which server a client's packet goes to: its session's, a new one's, or the hash's (LSMAC, section 3.1).
 
+use super::follow::{Side, first_mark, follow, has_ended, has_moved_on};
 use super::{Knowledge, Memory, Reason};
 use crate::arrival::Arrival;
 use crate::farm::Protocol;
 use crate::parse::Segment;
 use crate::select::{by_hash, by_previous, select};
 use crate::sessions::{FlowHash, Found, SessionKey, State, Value};
-use crate::tables::{NO_SERVER, Tables, Vip};
-use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
+use crate::tables::{NO_SERVER, ServerEntry, Tables, Vip, Way};
+use crate::wire::{TCP_ACK, TCP_SYN};
 
 /// A packet of a session, on its way to the server or back.
 pub(super) struct Flow<'a> {
@@ -15,8 +16,10 @@ pub(super) struct Flow<'a> {
     pub(super) key: SessionKey,
     pub(super) hash: FlowHash,
     pub(super) arrival: Arrival,
-    udp: bool,
+    pub(super) udp: bool,
     pub(super) flags: u8,
+    pub(super) sequence: u32,
+    pub(super) acknowledgment: u32,
     pub(super) now: u32,
 }
 
@@ -29,7 +32,13 @@ impl<'a> Flow<'a> {
     pub(super) fn of(key: SessionKey, known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
         let (hash, arrival) = (key.hash(known.memory.seed), known.arrival(vip));
         let udp = segment.protocol == Protocol::Udp;
-        Flow { vip, key, hash, arrival, udp, flags: segment.flags, now: known.now }
+        let &Segment { flags, sequence, acknowledgment, .. } = segment;
+        Flow { vip, key, hash, arrival, udp, flags, sequence, acknowledgment, now: known.now }
+    }
+
+    /// Whether its session's mark is not for who follows it: it is from the connection's cookie.
+    pub(super) fn keeps_mark(&self) -> bool {
+        self.vip.handoff.is_some()
     }
 
     /// Whether this packet may begin a session: any of UDP's, a SYN without ACK of TCP's.
@@ -46,7 +55,11 @@ impl<'a> Flow<'a> {
     pub(super) fn is_stale(&self, old: Value, new: Value) -> bool {
         let gained = new.expires().wrapping_sub(old.expires()) as i32;
         let step = (new.state().idle(&self.vip.idle) >> 6).min(1 << 12) as i32;
-        (old.state(), old.server(), old.mark()) != (new.state(), new.server(), new.mark()) || gained > step
+        let is_marked_anew = match new.state() {
+            State::Established => has_moved_on(old.mark(), new.mark()),
+            _ => old.mark() != new.mark(),
+        };
+        is_marked_anew || (old.state(), old.server()) != (new.state(), new.server()) || gained > step
     }
 }
 
@@ -71,7 +84,8 @@ pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> C
         Some(found)
             if heeds(flow.arrival, flow.vip, found.value) && !chooses_anew(tables, flow, found.value) =>
         {
-            let session = Some(follow(memory, flow, found));
+            let server = tables.servers.get(&found.value.server());
+            let session = Some(follow(memory, flow, client_side(server), found));
             Choice { server: found.value.server(), new_session: false, beside: None, session }
         }
         _ if !flow.opens() => {
@@ -120,33 +134,34 @@ pub(super) fn unknown(
     (vip.own, Some(Reason::NoSession))
 }
 
-/// Whether a packet gets a new choice although its session is known: the server is gone; a client's
-/// port is used again while the old connection closes; or a first try meets a server that has failed.
+/// A client's packet, and whether its server's answers come by here.
+pub(super) fn client_side(server: Option<&ServerEntry>) -> Side {
+    Side::Client { sees_answers: server.is_some_and(|server| matches!(server.way, Way::Nat { .. })) }
+}
+
+/// Whether a packet gets a new choice although its session is known: the server is gone; a client's port is used again
+/// after the old connection; or a first try meets a server that has failed.
+///
+/// Where it isn't plausible that the client has closed, its port stays with the server while that takes new sessions: a
+/// stranger's RST and SYN would else move a connection that is open. What is stateless goes by the hash.
 fn chooses_anew(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
     let Some(server) = tables.servers.get(&value.server()) else {
         return true;
     };
     flow.opens()
         && match value.state() {
-            State::Closing => true,
-            State::New | State::Udp => !server.up,
-            State::Free | State::Claimed | State::Established => false,
+            _ if has_ended(value) => true,
+            State::New | State::Answered | State::UdpNew | State::Udp => !server.up,
+            State::HalfClosed | State::ServerClosed => flow.vip.stateless || !server.up || server.weight == 0,
+            State::Free | State::Claimed | State::Established | State::Closing => false,
         }
 }
 
-/// Keeps a session alive and moves its state on, whichever side the packet is from.
-pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, found: Found<'_>) -> Value {
-    let was = found.value.state();
-    let state = match was {
-        State::New | State::Established if flow.flags & (TCP_FIN | TCP_RST) != 0 => State::Closing,
-        State::New if flow.flags & TCP_SYN == 0 => State::Established,
-        same => same,
-    };
-    let value = flow.value(found.value.server(), state).with_mark(found.value.mark());
-    if flow.is_stale(found.value, value) {
-        memory.sessions.change(found, value);
-    }
-    value
+/// Whether a session stands against a SYN that another host seems to have passed on for this one. Anybody on the link can
+/// write such a frame; a connection that is open goes on as before.
+fn stands(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
+    let is_open = value.state().is_assured() || value.state().is_ending() && !has_ended(value);
+    is_open && !heeds(flow.arrival, flow.vip, value) && tables.servers.contains_key(&value.server())
 }
 
 /// Begins a session, in the place of `found` if there was one.
@@ -159,7 +174,11 @@ fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Fou
     if server == NO_SERVER {
         return Choice::unnoted(server, false, None);
     }
-    let value = flow.value(server, if flow.udp { State::Udp } else { State::New });
+    if found.is_some_and(|found| stands(tables, flow, found.value)) {
+        return Choice::unnoted(server, false, None);
+    }
+    let state = if flow.udp { State::UdpNew } else { State::New };
+    let value = flow.value(server, state).with_mark(first_mark(flow));
     let unnoted = match found {
         // Changed by another CPU meanwhile: that one's choice is the session's.
         Some(found) => (!memory.sessions.change(found, value)).then_some(Reason::NoSession),

@@ -43,7 +43,10 @@ fn key(at: &Layers, id: u32) -> FragmentKey {
 
 fn find(known: &Knowledge<'_>, key: &FragmentKey) -> Option<Track> {
     let track = known.memory.fragments.find(key)?;
-    (track.expires.wrapping_sub(known.now) as i32 > 0).then_some(track)
+    // What nobody put out may be met again for five seconds each 52 days, when ticks have wrapped: of that one fragment is
+    // lost, as networks lose them.
+    let left = track.expires.wrapping_sub(known.now).wrapping_sub(1);
+    (left < ticks(LIFETIME_MS)).then_some(track)
 }
 
 /// A fragment other than the first.

@@ -2,7 +2,8 @@
 //! what it wants: the first segment with data goes on unchanged, and the server makes a socket of it
 //! (LCCP, section 3.1; here without a word to the server).
 
-use super::choose::{Choice, Flow, follow};
+use super::choose::{Choice, Flow};
+use super::follow::{Side, follow};
 use super::{Begun, Decision, Knowledge, Memory, Reason, Verdict, carry};
 use crate::arrival::Arrival;
 use crate::content::{Found, NO_ROUTE, Reading, begins_request, read};
@@ -14,6 +15,9 @@ use crate::select::select;
 use crate::sessions::{self, State, Value};
 use crate::tables::{Handoff, Later, NO_SERVER, Tables, VipKey};
 use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
+
+/// A client's packet, whose server answers it without this host.
+const UNANSWERED: Side = Side::Client { sees_answers: false };
 
 /// A TCP packet for a service whose connections are handed over.
 pub(super) fn decide(
@@ -192,7 +196,7 @@ fn take(
     let mut choice = Choice { server: own, new_session: false, beside: None, session: None };
     let noted = found.filter(|found| found.value.server() == own);
     // What closes may be an old connection of the same port: no SYN would tell.
-    let is_open = noted.is_some_and(|noted| noted.value.state() != State::Closing);
+    let is_open = noted.is_some_and(|noted| !noted.value.state().is_ending());
     let is_first = !is_open
         && !TcpHeader::payload(packet.frame(), &segment.at).is_empty()
         && is_answer(known, packet, segment);
@@ -204,7 +208,7 @@ fn take(
             None => sessions.insert(flow.key, flow.hash, value, flow.now).err().map(|_| Reason::TableFull),
         };
     } else if let Some(noted) = noted {
-        choice.session = Some(follow(known.memory, flow, noted));
+        choice.session = Some(follow(known.memory, flow, UNANSWERED, noted));
     }
     carry(known, packet, segment, flow, &choice)
 }
@@ -212,7 +216,7 @@ fn take(
 /// Keeps a session alive; one that a SYN has called in question stays so.
 fn keep(memory: &Memory<'_>, flow: &Flow<'_>, found: sessions::Found<'_>) -> Value {
     if found.value.state() != State::New {
-        return follow(memory, flow, found);
+        return follow(memory, flow, UNANSWERED, found);
     }
     let value = found.value.moved_to(State::New, flow.now.wrapping_add(flow.vip.idle.tcp));
     if flow.is_stale(found.value, value) {

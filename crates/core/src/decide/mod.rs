@@ -8,6 +8,7 @@ mod answer;
 mod choose;
 mod deliver;
 mod error;
+mod follow;
 mod fragment;
 mod handoff;
 

@@ -78,6 +78,10 @@ pub struct Segment {
     pub dst_port: u16,
     /// TCP control bits; 0 for UDP.
     pub flags: u8,
+    /// TCP's sequence number; 0 for UDP.
+    pub sequence: u32,
+    /// TCP's acknowledgment number; 0 for UDP.
+    pub acknowledgment: u32,
 }
 
 /// An ICMP error: about which packet.
@@ -213,19 +217,14 @@ fn parse_transport(frame: &[u8], at: Layers, protocol: Protocol) -> Parsed {
         return odd(Reason::BadLength);
     };
     let cut = if at.fragment.is_some() { Reason::TinyFragment } else { Reason::Truncated };
-    let ports = match protocol {
-        Protocol::Tcp => parse_tcp(transport, at.fragment.is_some(), cut),
-        Protocol::Udp => parse_udp(transport, at.fragment.is_some(), cut),
+    let segment = match protocol {
+        Protocol::Tcp => parse_tcp(transport, at, cut),
+        Protocol::Udp => parse_udp(transport, at, cut),
     };
-    match ports {
-        Ok((src_port, dst_port, flags)) => {
-            Parsed::Segment(Segment { at, protocol, src_port, dst_port, flags })
-        }
-        Err(reason) => odd(reason),
-    }
+    segment.map_or_else(odd, Parsed::Segment)
 }
 
-fn parse_tcp(transport: &[u8], fragment: bool, cut: Reason) -> Result<(u16, u16, u8), Reason> {
+fn parse_tcp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reason> {
     let Ok((tcp, _)) = Tcp::ref_from_prefix(transport) else {
         return Err(cut);
     };
@@ -234,21 +233,37 @@ fn parse_tcp(transport: &[u8], fragment: bool, cut: Reason) -> Result<(u16, u16,
         return Err(Reason::BadLength);
     }
     if header_len > transport.len() {
-        return Err(if fragment { Reason::TinyFragment } else { Reason::BadLength });
+        return Err(if at.fragment.is_some() { Reason::TinyFragment } else { Reason::BadLength });
     }
-    Ok((tcp.src_port.get(), tcp.dst_port.get(), tcp.flags))
+    Ok(Segment {
+        at,
+        protocol: Protocol::Tcp,
+        src_port: tcp.src_port.get(),
+        dst_port: tcp.dst_port.get(),
+        flags: tcp.flags,
+        sequence: tcp.seq.get(),
+        acknowledgment: tcp.ack.get(),
+    })
 }
 
-fn parse_udp(transport: &[u8], fragment: bool, cut: Reason) -> Result<(u16, u16, u8), Reason> {
+fn parse_udp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reason> {
     let Ok((udp, _)) = Udp::ref_from_prefix(transport) else {
         return Err(cut);
     };
     let len = usize::from(udp.len.get());
     // A first fragment says how long the whole is.
-    if len < UDP_LEN || (len > transport.len() && !fragment) {
+    if len < UDP_LEN || (len > transport.len() && at.fragment.is_none()) {
         return Err(Reason::BadLength);
     }
-    Ok((udp.src_port.get(), udp.dst_port.get(), 0))
+    Ok(Segment {
+        at,
+        protocol: Protocol::Udp,
+        src_port: udp.src_port.get(),
+        dst_port: udp.dst_port.get(),
+        flags: 0,
+        sequence: 0,
+        acknowledgment: 0,
+    })
 }
 
 /// What becomes of an [`Parsed::Odd`] frame: dropped if it is for a service address, else none of ours.

@@ -362,7 +362,8 @@ impl Planner<'_> {
                 continue;
             };
             let up = !member.has_failed();
-            let entry = ServerEntry { identity, mac, ifindex, weight: *weight, up, local: *local, way };
+            let takes = if member.is_wanted() { *weight } else { 0 };
+            let entry = ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, way };
             self.plan.tables.servers.insert(slot, entry);
             self.plan.servers.insert(slot, name);
             seated.push(Seated { state: member, seat: Weighted { slot, weight: *weight, seed: identity } });
@@ -473,11 +474,13 @@ fn idle_ticks(service: &farm::Service) -> IdleTicks {
     let timeouts = &service.timeouts;
     // A session goes with its port, and takes it along no sooner than the server lets go of the connection.
     let borrows_ports = service.method == Method::Nat && service.source_nat;
-    let closing_ms = timeouts.closing_ms.max(if borrows_ports { HOLD_MS } else { 0 });
+    let least_ms = if borrows_ports { HOLD_MS } else { 0 };
     IdleTicks {
         syn: ticks(timeouts.syn_ms),
         tcp: ticks(timeouts.tcp_ms),
-        closing: ticks(closing_ms),
+        half_closed: ticks(timeouts.half_closed_ms.max(least_ms)),
+        closing: ticks(timeouts.closing_ms.max(least_ms)),
         udp: ticks(timeouts.udp_ms),
+        udp_new: ticks(timeouts.udp_ms.min(timeouts.syn_ms)),
     }
 }

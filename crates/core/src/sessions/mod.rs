@@ -11,16 +11,26 @@
 //! Any number of threads and CPUs may use one table, in the kernel and outside at once. A slot is
 //! claimed by compare-and-exchange of its value to [`State::Claimed`]; then the key is written, then
 //! the value. A reader reads the key, the value and the key again. Every change of a live session is
-//! a compare-and-exchange too, so a server's count of active sessions changes exactly once with it.
+//! a compare-and-exchange too, so its server's count of active sessions and its VIP's count of assured ones change
+//! exactly once with it.
+//!
+//! # Room
+//! A new session whose two buckets are full of live ones takes the place of another ([`Class`]): of an embryonic one, the
+//! soonest to expire; else of one that is over, or half; else of an assured one whose VIP has more than its share,
+//! if its own has less. An assured session within its VIP's share is never put out.
 
+mod shares;
 mod table;
+mod value;
 
+pub use shares::{SHARE_WORDS, Shares};
 pub use table::{Bucket, Found, Table, Words};
+pub use value::{Class, LIFE_MAX, State, Value};
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::tables::{HASH_SLOTS, IdleTicks};
+use crate::tables::{HASH_SLOTS, Tables};
 
 /// Sessions in a bucket.
 pub const BUCKET_SESSIONS: usize = 8;
@@ -147,117 +157,6 @@ const fn scale(x: u32, n: u32) -> u32 {
     ((x as u64 * n as u64) >> 32) as u32
 }
 
-/// Where a session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum State {
-    /// No session here.
-    Free = 0,
-    /// Being written; no reader may use it.
-    Claimed = 1,
-    /// A SYN was seen, and nothing else.
-    New = 2,
-    /// More than a SYN was seen.
-    Established = 3,
-    /// FIN or RST was seen.
-    Closing = 4,
-    /// A UDP flow.
-    Udp = 5,
-}
-
-impl State {
-    /// Whether a session in this state counts as one of its server's active ones.
-    pub const fn is_active(self) -> bool {
-        matches!(self, State::New | State::Established | State::Udp)
-    }
-
-    /// How long a session in this state lives without a packet.
-    pub const fn idle(self, idle: &IdleTicks) -> u32 {
-        match self {
-            State::Free | State::Claimed => 0,
-            State::New => idle.syn,
-            State::Established => idle.tcp,
-            State::Closing => idle.closing,
-            State::Udp => idle.udp,
-        }
-    }
-
-    /// The name shown to people.
-    pub const fn name(self) -> &'static str {
-        match self {
-            State::Free => "free",
-            State::Claimed => "claimed",
-            State::New => "new",
-            State::Established => "established",
-            State::Closing => "closing",
-            State::Udp => "udp",
-        }
-    }
-
-    const fn from_bits(bits: u8) -> State {
-        match bits {
-            1 => State::Claimed,
-            2 => State::New,
-            3 => State::Established,
-            4 => State::Closing,
-            5 => State::Udp,
-            _ => State::Free,
-        }
-    }
-}
-
-/// A session's second word: from the top the tick at which it expires (32 bits), a mark (12), its state (4) and its server
-/// (16).
-///
-/// What the mark says belongs to the state, as who wrote it says there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Value(pub u64);
-
-impl Value {
-    const CLAIMED: Value = Value((State::Claimed as u64) << 16);
-    const FREE: Value = Value(0);
-    const MARK: u64 = (1 << Self::MARK_BITS) - 1;
-    /// Bits of a mark.
-    pub const MARK_BITS: u32 = 12;
-
-    /// Packs server slot, state and expiry.
-    pub const fn new(server: u16, state: State, expires: u32) -> Self {
-        Value((expires as u64) << 32 | (state as u64) << 16 | server as u64)
-    }
-    /// The same with a mark, of which the lower [`Value::MARK_BITS`] are kept.
-    pub const fn with_mark(self, mark: u16) -> Self {
-        Value(self.0 & !(Self::MARK << 20) | (mark as u64 & Self::MARK) << 20)
-    }
-    /// The same in another state, until another time.
-    pub const fn moved_to(self, state: State, expires: u32) -> Self {
-        Value::new(self.server(), state, expires).with_mark(self.mark())
-    }
-    /// The server's slot.
-    pub const fn server(self) -> u16 {
-        self.0 as u16
-    }
-    /// Where the session stands.
-    pub const fn state(self) -> State {
-        State::from_bits((self.0 >> 16) as u8 & 0xf)
-    }
-    /// What is kept beside the state; 0 where nothing is.
-    pub const fn mark(self) -> u16 {
-        (self.0 >> 20 & Self::MARK) as u16
-    }
-    /// The tick at which it is gone unless a packet comes.
-    pub const fn expires(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-    /// Whether it is a session, and not yet expired.
-    pub const fn is_live(self, now: u32) -> bool {
-        self.state() as u8 >= State::New as u8 && (self.expires().wrapping_sub(now) as i32) > 0
-    }
-    /// Whether a new session may take the slot.
-    const fn is_vacant(self, now: u32) -> bool {
-        self.state() as u8 != State::Claimed as u8 && !self.is_live(now)
-    }
-}
-
 /// Eight IPv4 sessions.
 pub type Bucket4 = Bucket<1>;
 /// Eight IPv6 sessions, or ports.
@@ -272,17 +171,64 @@ pub struct Session {
     pub value: Value,
 }
 
-/// No vacant slot in either bucket.
+/// No slot in either bucket that a new session may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("both buckets are full of live sessions")]
+#[error("both buckets are full of sessions that stay")]
 pub struct Full;
 
-/// A view of the tables of both IP versions, and of the servers' counts of active sessions.
+/// A view of the tables of both IP versions, and of what is counted of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sessions<'a> {
     four: Table<'a, 1>,
     six: Table<'a, 3>,
-    active: &'a [AtomicU64],
+    counted: Counted<'a>,
+}
+
+/// What is counted of sessions.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted<'a> {
+    /// Active sessions, by server slot.
+    pub active: &'a [AtomicU64],
+    /// Assured sessions, by VIP.
+    pub shares: Shares<'a>,
+}
+
+impl Counted<'_> {
+    /// Of tables whose sessions are counted elsewhere.
+    pub const NOTHING: Counted<'static> = Counted { active: &[], shares: Shares(&[]) };
+
+    fn active(&self, value: Value, by: i64) {
+        if value.state().is_active()
+            && let Some(count) = self.active.get(usize::from(value.server()))
+        {
+            count.fetch_add(by as u64, Relaxed);
+        }
+    }
+
+    fn assured(&self, vip: u16, value: Value, by: i64) {
+        if value.state().is_assured() {
+            self.shares.count(vip, by);
+        }
+    }
+
+    /// A session that comes or goes.
+    fn count(&self, vip: u16, value: Value, by: i64) {
+        self.active(value, by);
+        self.assured(vip, value, by);
+    }
+
+    /// A session that changes.
+    fn change(&self, vip: u16, from: Value, to: Value) {
+        let (was, is) = (from.state(), to.state());
+        if (was.is_active(), from.server()) != (is.is_active(), to.server()) {
+            self.active(from, -1);
+            self.active(to, 1);
+        }
+        if was.is_assured() != is.is_assured() {
+            self.assured(vip, from, -1);
+            self.assured(vip, to, 1);
+        }
+    }
 }
 
 /// Buckets of a table that is sized for `sessions_max`.
@@ -292,9 +238,19 @@ pub const fn buckets_for(sessions_max: usize) -> usize {
 }
 
 impl<'a> Sessions<'a> {
-    /// A view over buckets for each IP version; `active` is indexed by server slot.
-    pub const fn new(four: &'a [Bucket4], six: &'a [Bucket6], active: &'a [AtomicU64]) -> Self {
-        Sessions { four: Table::new(four, active), six: Table::new(six, active), active }
+    /// A view over buckets for each IP version.
+    pub const fn new(four: &'a [Bucket4], six: &'a [Bucket6], counted: Counted<'a>) -> Self {
+        Sessions { four: Table::new(four, counted), six: Table::new(six, counted), counted }
+    }
+
+    /// Gives each service of `tables` its share.
+    pub fn share(&self, tables: &Tables) {
+        self.counted.shares.share(tables, self.four.sized_for(), self.six.sized_for());
+    }
+
+    /// Shares, and what is taken of them.
+    pub const fn shares(&self) -> Shares<'a> {
+        self.counted.shares
     }
 
     /// Sessions the tables can hold when every slot is taken.
@@ -321,10 +277,10 @@ impl<'a> Sessions<'a> {
         found.map(|(_, found)| found)
     }
 
-    /// Notes a new session.
+    /// Notes a new session, in the place of one that must go if there is no other.
     ///
     /// # Errors
-    /// [`Full`] when there is no room; no live session is ever put out.
+    /// [`Full`] where all must stay.
     pub fn insert(&self, key: SessionKey, hash: FlowHash, value: Value, now: u32) -> Result<(), Full> {
         let inserted = match key.client {
             IpAddr::V4(client) => {
@@ -350,7 +306,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// Frees what has expired and what `keep` doesn't want, in the buckets of `range`, so that the
-    /// counts of active sessions stay true. Returns how many slots it freed.
+    /// counts stay true. Returns how many slots it freed.
     pub fn sweep(
         &self,
         range: core::ops::Range<usize>,
@@ -364,33 +320,13 @@ impl<'a> Sessions<'a> {
     }
 
     /// Frees slots that a writer claimed and never finished (it was killed in between). Only for
-    /// tables that nobody else uses yet. Makes the counts of active sessions anew.
+    /// tables that nobody else uses yet. Makes all counts anew.
     pub fn recover(&self, now: u32) {
-        for count in self.active {
+        for count in self.counted.active {
             count.store(0, Relaxed);
         }
+        self.counted.shares.clear_counts();
         self.four.recover(now);
         self.six.recover(now);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_word_keeps_its_parts_apart() {
-        let all = Value::new(0xffff, State::Udp, u32::MAX).with_mark(0xffff);
-        assert_eq!(
-            (all.server(), all.state(), all.expires(), all.mark()),
-            (0xffff, State::Udp, u32::MAX, 0xfff)
-        );
-        let none = all.with_mark(0);
-        assert_eq!(none, Value::new(0xffff, State::Udp, u32::MAX));
-        let moved = all.moved_to(State::New, 7);
-        assert_eq!(
-            (moved.server(), moved.state(), moved.expires(), moved.mark()),
-            (0xffff, State::New, 7, 0xfff)
-        );
     }
 }

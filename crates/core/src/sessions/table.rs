@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use super::{BUCKET_FILL, BUCKET_SESSIONS, FlowHash, Full, State, Value};
+use super::{BUCKET_FILL, BUCKET_SESSIONS, Class, Counted, FlowHash, Full, State, Value};
 
 /// A key's words; what they mean is for who made them.
 pub type Words<const N: usize> = [u64; N];
@@ -31,21 +31,27 @@ impl<const N: usize> Default for Bucket<N> {
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
     place: &'a AtomicU64,
+    vip: u16,
     /// What was found.
     pub value: Value,
 }
 
-/// A view of buckets, and of the servers' counts of active sessions.
+/// The VIP that a key names in its last word.
+fn vip_of<const N: usize>(key: &Words<N>) -> u16 {
+    key.last().map_or(0, |word| *word as u16)
+}
+
+/// A view of buckets, and of what is counted of sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a, const N: usize> {
     buckets: &'a [Bucket<N>],
-    active: &'a [AtomicU64],
+    counted: Counted<'a>,
 }
 
 impl<'a, const N: usize> Table<'a, N> {
-    /// A view over `buckets`; `active` is indexed by server slot.
-    pub const fn new(buckets: &'a [Bucket<N>], active: &'a [AtomicU64]) -> Self {
-        Table { buckets, active }
+    /// A view over `buckets`.
+    pub const fn new(buckets: &'a [Bucket<N>], counted: Counted<'a>) -> Self {
+        Table { buckets, counted }
     }
 
     /// Number of buckets.
@@ -56,7 +62,7 @@ impl<'a, const N: usize> Table<'a, N> {
     /// The part of the table that is these buckets.
     pub(crate) fn part(&self, range: core::ops::Range<usize>) -> Table<'a, N> {
         let end = range.end.min(self.buckets.len());
-        Table { buckets: self.buckets.get(range.start..end).unwrap_or_default(), active: self.active }
+        Table { buckets: self.buckets.get(range.start..end).unwrap_or_default(), counted: self.counted }
     }
 
     /// Sessions that the table is sized for.
@@ -77,8 +83,9 @@ impl<'a, const N: usize> Table<'a, N> {
             let bucket = &self.buckets[number];
             let (at, slot) = bucket.0.iter().enumerate().find(|(_, slot)| slot.has(key))?;
             let (found, value) = slot.read();
-            let found = (found == *key && value.is_live(now)).then_some(Found { place: &slot.value, value });
-            found.map(|found| (number * BUCKET_SESSIONS + at, found))
+            let is_it = found == *key && value.is_live(now);
+            let found = Found { place: &slot.value, vip: vip_of(key), value };
+            is_it.then_some((number * BUCKET_SESSIONS + at, found))
         })
     }
 
@@ -86,14 +93,15 @@ impl<'a, const N: usize> Table<'a, N> {
     pub fn at(&self, number: usize, now: u32) -> Option<(Words<N>, Found<'a>)> {
         let slot = self.buckets.get(number / BUCKET_SESSIONS)?.0.get(number % BUCKET_SESSIONS)?;
         let (key, value) = slot.read();
-        value.is_live(now).then_some((key, Found { place: &slot.value, value }))
+        value.is_live(now).then_some((key, Found { place: &slot.value, vip: vip_of(&key), value }))
     }
 
     /// Notes a new session: in its first bucket, which look-ups read first, until that is half full; then in
-    /// the emptier one, since two choices keep buckets level (Mitzenmacher 2001). Gives its slot's number.
+    /// the emptier one, since two choices keep buckets level (Mitzenmacher 2001). Where both are full, another one goes.
+    /// Gives its slot's number.
     ///
     /// # Errors
-    /// [`Full`] when both buckets hold live sessions only; no live session is ever put out.
+    /// [`Full`] when both buckets hold only sessions that stay.
     pub fn insert(&self, key: &Words<N>, hash: FlowHash, value: Value, now: u32) -> Result<usize, Full> {
         let [first, second] = self.pair(hash).ok_or(Full)?;
         let (room1, room2) = (self.buckets[first].room(now), self.buckets[second].room(now));
@@ -101,28 +109,58 @@ impl<'a, const N: usize> Table<'a, N> {
         let order = if crowded { [second, first] } else { [first, second] };
         for number in order {
             for (at, slot) in self.buckets[number].0.iter().enumerate() {
-                if slot.claim(now, self.active) {
-                    for (place, word) in slot.key.iter().zip(key) {
-                        place.store(*word, Release);
-                    }
-                    slot.value.store(value.0, Release);
-                    count(self.active, value, 1);
+                if slot.claim(now, self.counted) {
+                    self.fill(slot, key, value);
                     return Ok(number * BUCKET_SESSIONS + at);
                 }
             }
         }
-        Err(Full)
+        let (number, slot) = self.displace([first, second], vip_of(key), now).ok_or(Full)?;
+        self.fill(slot, key, value);
+        Ok(number)
+    }
+
+    /// Writes a session to a slot that was claimed for it.
+    fn fill(&self, slot: &Slot<N>, key: &Words<N>, value: Value) {
+        for (place, word) in slot.key.iter().zip(key) {
+            place.store(*word, Release);
+        }
+        slot.value.store(value.0, Release);
+        self.counted.count(vip_of(key), value, 1);
+    }
+
+    /// Claims the slot of the session that goes first, of those in two full buckets, for one of `vip`. Where another CPU is
+    /// faster, nobody goes.
+    fn displace(&self, numbers: [usize; 2], vip: u16, now: u32) -> Option<(usize, &'a Slot<N>)> {
+        let shares = self.counted.shares;
+        let may_go = |key: &Words<N>, value: Value| match value.state().class()? {
+            Class::Assured => {
+                (shares.is_short(vip) && shares.is_beyond(vip_of(key))).then_some(Class::Assured)
+            }
+            other => Some(other),
+        };
+        let buckets = self.buckets;
+        let slots = numbers.into_iter().flat_map(move |number| {
+            let slots = (number * BUCKET_SESSIONS..).zip(&buckets[number].0);
+            slots.map(|(at, slot)| (at, slot, slot.read()))
+        });
+        let ranked = slots.filter_map(|(at, slot, (key, value))| {
+            let left = value.expires().wrapping_sub(now);
+            may_go(&key, value).map(|class| ((class, left), at, slot, key, value))
+        });
+        let (_, at, slot, key, value) = ranked.min_by_key(|(rank, ..)| *rank)?;
+        let won = slot.value.compare_exchange(value.0, Value::CLAIMED.0, Acquire, Relaxed).is_ok();
+        if won {
+            self.counted.count(vip_of(&key), value, -1);
+        }
+        won.then_some((at, slot))
     }
 
     /// Changes a session found, unless another CPU was faster; then its change stands.
     pub fn change(&self, found: Found<'a>, to: Value) -> bool {
         let changed = found.place.compare_exchange(found.value.0, to.0, Release, Relaxed).is_ok();
-        if changed
-            && (found.value.state().is_active(), found.value.server())
-                != (to.state().is_active(), to.server())
-        {
-            count(self.active, found.value, -1);
-            count(self.active, to, 1);
+        if changed {
+            self.counted.change(found.vip, found.value, to);
         }
         changed
     }
@@ -135,7 +173,7 @@ impl<'a, const N: usize> Table<'a, N> {
         })
     }
 
-    /// Frees what has expired and what `keep` doesn't want, so that the counts of active sessions stay
+    /// Frees what has expired and what `keep` doesn't want, so that the counts stay
     /// true. Returns how many slots it freed.
     pub fn sweep(&self, now: u32, mut keep: impl FnMut(Words<N>, Value) -> bool) -> usize {
         let mut freed = 0;
@@ -147,7 +185,7 @@ impl<'a, const N: usize> Table<'a, N> {
                 continue;
             }
             if slot.value.compare_exchange(value.0, Value::FREE.0, Release, Relaxed).is_ok() {
-                count(self.active, value, -1);
+                self.counted.count(vip_of(&key), value, -1);
                 freed += 1;
             }
         }
@@ -160,19 +198,11 @@ impl<'a, const N: usize> Table<'a, N> {
         for slot in self.buckets.iter().flat_map(|bucket| &bucket.0) {
             let value = Value(slot.value.load(Acquire));
             if value.is_live(now) {
-                count(self.active, value, 1);
+                self.counted.count(vip_of(&slot.key()), value, 1);
             } else {
                 slot.value.store(Value::FREE.0, Release);
             }
         }
-    }
-}
-
-fn count(active: &[AtomicU64], value: Value, by: i64) {
-    if value.state().is_active()
-        && let Some(count) = active.get(usize::from(value.server()))
-    {
-        count.fetch_add(by as u64, Relaxed);
     }
 }
 
@@ -198,13 +228,14 @@ impl<const N: usize> Slot<N> {
         if self.has(&key) { (key, Value(value)) } else { (key, Value::CLAIMED) }
     }
 
-    /// Takes a vacant slot; an expired session in it ends here and leaves its server's count.
-    fn claim(&self, now: u32, active: &[AtomicU64]) -> bool {
+    /// Takes a vacant slot; an expired session in it ends here and leaves the counts.
+    fn claim(&self, now: u32, counted: Counted<'_>) -> bool {
+        let key = self.key();
         let value = Value(self.value.load(Acquire));
         let won = value.is_vacant(now)
             && self.value.compare_exchange(value.0, Value::CLAIMED.0, Acquire, Relaxed).is_ok();
         if won {
-            count(active, value, -1);
+            counted.count(vip_of(&key), value, -1);
         }
         won
     }

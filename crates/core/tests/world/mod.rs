@@ -15,7 +15,7 @@ use evener_core::packet::{Checksum, HEADROOM, Packet};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
 use evener_core::select::Counts;
-use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, buckets_for};
+use evener_core::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for};
 use evener_core::strays::Strays;
 use evener_core::tables::{
     Behind, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey, Way,
@@ -56,6 +56,7 @@ pub(crate) struct World {
     six: Vec<Bucket6>,
     ports: Vec<Bucket6>,
     active: Vec<AtomicU64>,
+    shares: Vec<AtomicU64>,
 }
 
 impl World {
@@ -66,7 +67,7 @@ impl World {
         let server =
             ServerEntry { identity: 1, mac: SERVER, ifindex: 1, weight: 1, up: true, local: false, way };
         tables.servers.insert(1, server);
-        let idle = IdleTicks { syn: 100, tcp: 100, closing: 100, udp: 100 };
+        let idle = IdleTicks { syn: 100, tcp: 100, half_closed: 100, closing: 100, udp: 100, udp_new: 100 };
         for (id, protocol) in [(1, Protocol::Tcp), (2, Protocol::Udp)] {
             let key = VipKey { address: vip.ip(), port: vip.port(), protocol };
             tables.vips.insert(
@@ -128,13 +129,15 @@ impl World {
             six: (0..buckets_for(64)).map(|_| Bucket6::default()).collect(),
             ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
             active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            shares: (0..SHARE_WORDS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
     /// What packets meet besides the tables.
     pub(crate) fn memory(&self) -> Memory<'_> {
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
-            sessions: Sessions::new(&self.four, &self.six, &self.active),
+            sessions: Sessions::new(&self.four, &self.six, counted),
             counts: Counts { cursors: &self.active[..64], active: &self.active },
             ports: Ports::new(&self.ports),
             fragments: &self.around,

@@ -17,7 +17,9 @@ use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::Routes;
 use evener_core::select::Counts;
-use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, Table, buckets_for};
+use evener_core::sessions::{
+    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, Table, buckets_for,
+};
 use evener_core::strays::{self, Strays};
 use evener_core::tables::{SERVER_SLOTS, Tables};
 use evener_core::wire::Mac;
@@ -34,7 +36,8 @@ mod layout {
 
     pub(super) const HEADER: Range<usize> = 0..512;
     pub(super) const ACTIVE: Range<usize> = after(HEADER, SERVER_SLOTS);
-    pub(super) const CURSORS: Range<usize> = after(ACTIVE, SERVICES_MAX);
+    pub(super) const SHARES: Range<usize> = after(ACTIVE, super::SHARE_WORDS);
+    pub(super) const CURSORS: Range<usize> = after(SHARES, SERVICES_MAX);
     pub(super) const REASONS: Range<usize> = after(CURSORS, 64);
     /// Packets, bytes, connections and a spare word for each server.
     pub(super) const SERVERS: Range<usize> = after(REASONS, 4 * SERVER_SLOTS);
@@ -106,7 +109,7 @@ impl Store {
         let (sessions, ports) = (self.sessions(), Ports::new(&self.ports));
         sessions.recover(now);
         sessions.sweep(0..sessions.buckets(), now, |_, value| known(value.server()));
-        Table::new(&self.ports, &[]).recover(now);
+        Table::new(&self.ports, Counted::NOTHING).recover(now);
         ports.sweep(now, |_, value| known(value.server()));
     }
 
@@ -165,7 +168,8 @@ impl Store {
     }
 
     fn sessions(&self) -> Sessions<'_> {
-        Sessions::new(&self.four, &self.six, &self.words[layout::ACTIVE])
+        let shares = Shares(&self.words[layout::SHARES]);
+        Sessions::new(&self.four, &self.six, Counted { active: &self.words[layout::ACTIVE], shares })
     }
 
     /// What packets meet, with what is not in the file.
@@ -209,8 +213,10 @@ impl Store {
         Counters { reasons, servers }
     }
 
-    /// Notes what the numbers in sessions mean. To be called before packets meet the tables.
+    /// Notes what the numbers in sessions mean, and whose share of them is what. To be called before packets meet the
+    /// tables.
     pub(super) fn record(&self, tables: &Tables) {
+        self.sessions().share(tables);
         for (slot, place) in (0..).zip(self.words[layout::ENTRIES].chunks_exact(abi::SERVER_WORDS)) {
             let entry = tables.servers.get(&slot).map(|server| abi::server(server, Mac::default()));
             put(place, &entry.unwrap_or_default(), abi::SERVER_FLAGS_WORD);

@@ -39,6 +39,8 @@ pub(super) use handoff::{
 
 /// `ABI_VERSION` of `bpf/abi.h`, as the object was built with it (checked when it is loaded).
 pub(super) const ABI_VERSION: u32 = 7;
+/// `STATES` of `bpf/abi.h`: idle times of a VIP.
+const STATES: usize = 8;
 /// `SERVICES_MAX`: rings there are room for.
 pub(super) const SERVICES_MAX: usize = 64;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
@@ -97,6 +99,10 @@ const _: () = {
     assert!(c::session_state::STATE_ESTABLISHED.0 == State::Established as u32);
     assert!(c::session_state::STATE_CLOSING.0 == State::Closing as u32);
     assert!(c::session_state::STATE_UDP.0 == State::Udp as u32);
+    assert!(c::session_state::STATE_UDP_NEW.0 == State::UdpNew as u32);
+    assert!(c::session_state::STATE_HALF_CLOSED.0 == State::HalfClosed as u32);
+    assert!(c::session_state::STATE_ANSWERED.0 == State::Answered as u32);
+    assert!(c::session_state::STATE_SERVER_CLOSED.0 == State::ServerClosed as u32);
     assert!(c::reason::REASON_NO_ROOM.0 == Reason::NoRoom as u32);
     assert!(c::reason::REASON_FRAGMENT_HELD.0 == Reason::FragmentHeld as u32);
     assert!(c::reason::REASON_MOVES.0 == Reason::Moves as u32);
@@ -246,9 +252,9 @@ pub(super) fn vip_places(by_id: &[u16; VIP_IDS]) -> [u64; VIP_PLACE_WORDS] {
 }
 
 pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
-    let mut idle = [0; 8];
-    for state in [State::New, State::Established, State::Closing, State::Udp] {
-        idle[state as usize] = state.idle(&vip.idle);
+    let mut idle = [0; STATES];
+    for state in State::ALL {
+        idle[state as usize % STATES] = state.idle(&vip.idle);
     }
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
     words(&c::vip {
@@ -277,7 +283,7 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
         _ => ip_of(place.address6, true),
     };
     let key = VipKey { address, port: u16::from_be(place.key.port), protocol };
-    let idle = |state: State| place.idle[state as usize];
+    let idle = |state: State| place.idle[state as usize % STATES];
     let vip = Vip {
         id: place.id,
         service: place.service,
@@ -286,8 +292,10 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
         idle: IdleTicks {
             syn: idle(State::New),
             tcp: idle(State::Established),
+            half_closed: idle(State::HalfClosed),
             closing: idle(State::Closing),
             udp: idle(State::Udp),
+            udp_new: idle(State::UdpNew),
         },
         own: place.own,
         stateless: place.flags & VIP_STATELESS != 0,

@@ -213,6 +213,7 @@ impl Program {
                 self.is_fresh = true;
             }
         }
+        self.memory().sessions.share(tables);
         // Where the count says that there are none, none is looked for.
         self.answering[0].store(tables.endpoints.len() as u64, Release);
         self.halves = staged.halves;

@@ -73,8 +73,9 @@ impl Bench {
     /// As [`super::XdpEngine::start`].
     pub fn new(sessions_max: usize, tables: &Arc<Tables>, vip: Ipv4Addr) -> Result<Self, EngineError> {
         super::lift_memlock();
-        let mut program =
-            Program::load(Size { sessions_max, sessions6_max: 2, seed: SEED, ring_seed: None }, None)?;
+        let (seed, clock_is_given) = (SEED, false);
+        let size = Size { sessions_max, sessions6_max: 2, seed, ring_seed: None, clock_is_given };
+        let mut program = Program::load(size, None)?;
         program.apply(tables)?;
         let wrappers = wrappers(&program, vip).map_err(|error| {
             EngineError::system(

@@ -9,7 +9,7 @@ use evener_core::fragments::{FragmentKey, Fragments, Track};
 use evener_core::lease::Lease;
 use evener_core::ports::Ports;
 use evener_core::select::Counts;
-use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions};
+use evener_core::sessions::{Bucket4, Bucket6, Counted, Seed, Sessions, Shares};
 use evener_core::strays::Strays;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -25,6 +25,7 @@ pub(super) struct KernelMemory {
     pub(super) sessions6: Shared<Bucket6>,
     pub(super) ports: Shared<Bucket6>,
     pub(super) active: Shared<AtomicU64>,
+    pub(super) shares: Shared<AtomicU64>,
     pub(super) cursors: Shared<AtomicU64>,
     /// One word.
     pub(super) lease: Shared<AtomicU64>,
@@ -39,8 +40,9 @@ pub(super) struct KernelMemory {
 
 impl KernelMemory {
     pub(super) fn memory(&self) -> Memory<'_> {
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
-            sessions: Sessions::new(&self.sessions, &self.sessions6, &self.active),
+            sessions: Sessions::new(&self.sessions, &self.sessions6, counted),
             counts: Counts { cursors: &self.cursors, active: &self.active },
             ports: Ports::new(&self.ports),
             fragments: &self.fragments,

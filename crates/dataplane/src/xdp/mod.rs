@@ -22,6 +22,7 @@ mod test_run;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::decide::{Memory, Verdict};
 use evener_core::sessions::Seed;
@@ -77,13 +78,33 @@ impl XdpEngine {
     /// # Errors
     /// Missing privileges, a kernel too old, or no memory for the session table.
     pub fn start(options: Options) -> Result<Self, EngineError> {
+        Self::start_by(options, false)
+    }
+
+    /// The same with a clock that stands until [`XdpEngine::set_clock`] moves it. For tests.
+    ///
+    /// # Errors
+    /// As [`XdpEngine::start`].
+    pub fn start_at(options: Options, now: u32) -> Result<Self, EngineError> {
+        let engine = Self::start_by(options, true)?;
+        engine.set_clock(now);
+        Ok(engine)
+    }
+
+    /// Says what time it is, in ticks, to an engine of [`XdpEngine::start_at`].
+    pub fn set_clock(&self, now: u32) {
+        self.program.given_now[0].store(now.into(), Relaxed);
+    }
+
+    fn start_by(options: Options, clock_is_given: bool) -> Result<Self, EngineError> {
         lift_memlock();
         if let Some(dir) = &options.pins {
             pins::clear_stale(dir);
         }
         let adopt = options.pins.as_deref().filter(|dir| is_adoptable(dir));
         let Options { sessions_max, sessions6_max, seed, ring_seed, .. } = options;
-        let mut program = Program::load(Size { sessions_max, sessions6_max, seed, ring_seed }, adopt)?;
+        let size = Size { sessions_max, sessions6_max, seed, ring_seed, clock_is_given };
+        let mut program = Program::load(size, adopt)?;
         let mut links = BTreeMap::new();
         let mut running = None;
         if let Some(dir) = adopt {
@@ -226,7 +247,8 @@ impl XdpEngine {
 /// As for attaching the engine.
 pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
     lift_memlock();
-    let size = Size { sessions_max: 2, sessions6_max: 2, seed: Seed(0, 0), ring_seed: None };
+    let (seed, clock_is_given) = (Seed(0, 0), false);
+    let size = Size { sessions_max: 2, sessions6_max: 2, seed, ring_seed: None, clock_is_given };
     let program = Program::load(size, None)?;
     Link::create(program.fd("pass_all")?, ifindex, Mode::Native)
         .map_err(|error| attach_error(&name_of(ifindex), error))

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use evener_core::cookie;
 use evener_core::decide::{Memory, Reason};
 use evener_core::ports::{POOL_BUCKETS, POOLS};
-use evener_core::sessions::{Seed, buckets_for};
+use evener_core::sessions::{SHARE_WORDS, Seed, buckets_for};
 use evener_core::strays;
 use evener_core::tables::{SERVER_SLOTS, Tables};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
@@ -32,7 +32,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 30] = [
+pub(super) const PINNED: [&str; 32] = [
     "about",
     "commit",
     "vips",
@@ -60,6 +60,8 @@ pub(super) const PINNED: [&str; 30] = [
     "events",
     "watch",
     "active",
+    "given_now",
+    "shares",
     "cursors",
     "server_stats",
     "reasons",
@@ -73,6 +75,8 @@ pub(super) struct Size {
     pub(super) seed: Seed,
     /// Of an adopted one too; `None` is `seed`, or the one in force.
     pub(super) ring_seed: Option<Seed>,
+    /// Whether time is what a test says.
+    pub(super) clock_is_given: bool,
 }
 
 /// The loaded programs and their maps.
@@ -93,6 +97,7 @@ pub(super) struct Program {
     /// By server slot.
     pub(super) pools: Shared<AtomicU64>,
     pub(super) commit: Shared<AtomicU64>,
+    pub(super) given_now: Shared<AtomicU64>,
     pub(super) interfaces: Shared<AtomicU64>,
     pub(super) peers: Shared<AtomicU64>,
     pub(super) peers_in: Shared<AtomicU64>,
@@ -136,7 +141,7 @@ impl Program {
                 abi_version: abi::ABI_VERSION,
                 buckets: buckets(size.sessions_max)?,
                 seed: size.seed,
-                jiffy_ns: abi::jiffy_ns(),
+                jiffy_ns: if size.clock_is_given { 0 } else { abi::jiffy_ns() },
                 buckets6: buckets(size.sessions6_max)?,
                 ring_seed: size.seed,
             },
@@ -168,6 +173,7 @@ impl Program {
             seed: settings.seed,
             ring_seed: settings.ring_seed,
             sessions: shared(&maps, "sessions", settings.buckets as usize)?,
+            shares: words("shares", SHARE_WORDS)?,
             sessions6: shared(&maps, "sessions6", settings.buckets6 as usize)?,
             ports: shared(&maps, "ports", POOLS * POOL_BUCKETS)?,
             active: words("active", SERVER_SLOTS)?,
@@ -194,6 +200,7 @@ impl Program {
             answering: words("answering", 1)?,
             pools: words("pools", SERVER_SLOTS)?,
             commit: words("commit", 1)?,
+            given_now: words("given_now", 1)?,
             interfaces: words("interfaces", abi::INTERFACE_PLACES * abi::INTERFACE_WORDS)?,
             halves: BTreeMap::new(),
             generations: Generations::default(),

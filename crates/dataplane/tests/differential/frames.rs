@@ -73,6 +73,8 @@ enum Kind {
 struct Body {
     udp: bool,
     flags: u8,
+    sequence: u32,
+    acknowledgment: u32,
     payload: usize,
     /// No checksum (RFC 768).
     unsummed: bool,
@@ -93,8 +95,9 @@ enum Damage {
 }
 
 fn body() -> impl Strategy<Value = Body> {
-    let flags =
-        prop_oneof![4 => Just(0x02), 4 => Just(0x10), 1 => Just(0x11), 1 => Just(0x04), 1 => any::<u8>()];
+    let flags = prop_oneof![4 => Just(0x02), 4 => Just(0x10), 2 => Just(0x12), 2 => Just(0x11), 1 => Just(0x04), 1 => any::<u8>()];
+    // Mostly numbers that fit each other, and some on either side of what is still near.
+    let number = || prop_oneof![8 => 1u32..4, 1 => Just(65_000), 1 => Just(67_000), 1 => Just(0xffff_0001), 1 => any::<u32>()];
     let payload = prop_oneof![8 => 0usize..80, 2 => 1200usize..1500];
     let offset =
         prop_oneof![3 => Just(0u16), 3 => Just(4), 2 => 0u16..12, 1 => any::<u16>().prop_map(|n| n & 0x1fff)];
@@ -104,12 +107,12 @@ fn body() -> impl Strategy<Value = Body> {
     ];
     let extension = prop_oneof![3 => Just(60u8), 1 => Just(43), 1 => Just(0), 1 => Just(51)];
     let extensions = prop_oneof![6 => Just(Vec::new()), 1 => prop::collection::vec(extension, 1..3), 1 => Just(vec![60; 7])];
-    (prop::bool::weighted(0.35), flags, payload, prop::bool::weighted(0.1), fragment, extensions).prop_map(
-        |(udp, flags, payload, unsummed, fragment, extensions)| {
+    let numbers = (number(), number());
+    (prop::bool::weighted(0.35), flags, numbers, payload, prop::bool::weighted(0.1), fragment, extensions)
+        .prop_map(|(udp, flags, (sequence, acknowledgment), payload, unsummed, fragment, extensions)| {
             let payload = if fragment.is_some() { payload & !7 } else { payload };
-            Body { udp, flags, payload, unsummed, fragment, extensions }
-        },
-    )
+            Body { udp, flags, sequence, acknowledgment, payload, unsummed, fragment, extensions }
+        })
 }
 
 fn hops() -> impl Strategy<Value = u8> {
@@ -265,8 +268,16 @@ impl Plan {
 
 /// A TCP segment from one of many clients to the service with this last byte.
 pub fn segment(v6: bool, service: u8, client: u8, port: u16, flags: u8) -> Vec<u8> {
-    let body =
-        Body { udp: false, flags, payload: 0, unsummed: false, fragment: None, extensions: Vec::new() };
+    let body = Body {
+        udp: false,
+        flags,
+        sequence: 1,
+        acknowledgment: 2,
+        payload: 0,
+        unsummed: false,
+        fragment: None,
+        extensions: Vec::new(),
+    };
     link(ip(numbered(v6, client), vip(v6, service), &body, (port, 80), 64))
 }
 
@@ -274,7 +285,16 @@ pub fn segment(v6: bool, service: u8, client: u8, port: u16, flags: u8) -> Vec<u
 pub fn fragment(v6: bool, service: u8, client: u8, first: bool) -> Vec<u8> {
     // Each has 64 bytes of payload; the first one has the UDP header too, in units of eight bytes.
     let fragment = Some((if first { 0 } else { 9 }, first, 1));
-    let body = Body { udp: true, flags: 0, payload: 64, unsummed: false, fragment, extensions: Vec::new() };
+    let body = Body {
+        udp: true,
+        flags: 0,
+        sequence: 1,
+        acknowledgment: 2,
+        payload: 64,
+        unsummed: false,
+        fragment,
+        extensions: Vec::new(),
+    };
     link(ip(numbered(v6, client), vip(v6, service), &body, (1000, 80), 64))
 }
 
@@ -284,6 +304,8 @@ pub fn later(v6: bool, service: u8, len: usize) -> Vec<u8> {
     let body = Body {
         udp: true,
         flags: 0,
+        sequence: 1,
+        acknowledgment: 2,
         payload,
         unsummed: false,
         fragment: Some((9, false, 1)),
@@ -434,7 +456,9 @@ fn transport(src: IpAddr, dst: IpAddr, body: &Body, ports: (u16, u16)) -> Vec<u8
         bytes.extend((8 + body.payload as u16).to_be_bytes());
         bytes.extend([0, 0]);
     } else {
-        bytes.extend([0, 0, 0, 1, 0, 0, 0, 2, 0x50, body.flags, 4, 0, 0, 0, 0, 0]);
+        bytes.extend(body.sequence.to_be_bytes());
+        bytes.extend(body.acknowledgment.to_be_bytes());
+        bytes.extend([0x50, body.flags, 4, 0, 0, 0, 0, 0]);
     }
     bytes.extend((0..body.payload).map(|n| n as u8));
     if !(body.udp && body.unsummed) {

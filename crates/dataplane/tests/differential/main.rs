@@ -13,6 +13,7 @@ mod world;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -21,7 +22,9 @@ use evener_core::arrival::PASSED;
 use evener_core::cookie::Keys;
 use evener_core::decide::{Decision, HELD_FRAME_MAX, Memory, Reason, Verdict};
 use evener_core::fragments::Track;
-use evener_core::sessions::{Seed, Session};
+use evener_core::plan::VIP_IDS;
+use evener_core::ports::POOLS;
+use evener_core::sessions::{Seed, Session, SessionKey, State, Value};
 use evener_core::tables::Tables;
 use evener_dataplane::events::Events;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine, pins};
@@ -57,7 +60,7 @@ impl Kernel {
             mode: None,
             pins: None,
         };
-        match XdpEngine::start(options) {
+        match XdpEngine::start_at(options, NOW) {
             Ok(mut engine) => {
                 world::load(&mut engine);
                 let (reasons, servers) = Default::default();
@@ -73,6 +76,12 @@ impl Kernel {
         }
     }
 
+    /// Time passes, for both.
+    fn pass(&self, core: &mut Core, ticks: u32) {
+        core.now = core.now.wrapping_add(ticks);
+        self.engine.set_clock(core.now);
+    }
+
     /// Forgets the round of `core`.
     fn clear(&mut self, core: &Core) {
         let (memory, now) = (self.engine.memory(), self.engine.now());
@@ -80,6 +89,8 @@ impl Kernel {
         memory.ports.sweep(now, |_, _| false);
         memory.counts.cursors.iter().chain(memory.strays.0).for_each(|word| word.store(0, Relaxed));
         assert!(memory.counts.active.iter().all(|count| count.load(Relaxed) == 0));
+        assert_eq!(memory.sessions.shares().all_assured(), 0);
+        self.engine.set_clock(NOW);
         for (key, track) in core.fragments.0.borrow().iter() {
             memory.fragments.note(key, Track { expires: now.wrapping_sub(1), ..*track });
         }
@@ -107,6 +118,9 @@ impl Kernel {
     }
 }
 
+/// Between packets, in ticks. No round lasts as long as a session.
+const PAUSES: [u32; 5] = [0, 3, 900, 0, 2_500];
+
 fn same_verdict(hook: Hook, decision: &Decision, c: Verdict) -> bool {
     match (decision.verdict, c) {
         // TC has the host's stack send a frame by sending it to a neighbour that is yet to be found.
@@ -122,9 +136,9 @@ fn same_verdict(hook: Hook, decision: &Decision, c: Verdict) -> bool {
     }
 }
 
-/// Sessions without their expiry: the core's clock stands still, the kernel's doesn't.
+/// All sessions, to the last bit.
 fn sessions(memory: &Memory<'_>, now: u32) -> Vec<String> {
-    let of = |s: Session| format!("{:?} {} {}", s.key, s.value.server(), s.value.state().name());
+    let of = |s: Session| format!("{:?} {:?} {:x}", s.key, s.value.state(), s.value.0);
     let mut sessions: Vec<_> = memory.sessions.list(now).map(of).collect();
     sessions.sort_unstable();
     sessions
@@ -172,7 +186,8 @@ fn difference(before: &[u8], core: &[u8], c: &[u8]) -> String {
 
 fn round(plans: &[Plan], c: &Kernel, core: &mut Core) -> TestCaseResult {
     let mut seen = Vec::new();
-    for plan in plans {
+    for (number, plan) in plans.iter().enumerate() {
+        c.pass(core, PAUSES[number % PAUSES.len()]);
         let Some(before) = plan.frame(&seen) else { continue };
         let Some((decision, after)) = meet(core, c, &before)? else { continue };
         if matches!(decision.reason, Reason::Forwarded | Reason::Answered | Reason::Local) {
@@ -183,10 +198,13 @@ fn round(plans: &[Plan], c: &Kernel, core: &mut Core) -> TestCaseResult {
     prop_assert_eq!(&core.reasons, &reasons);
     prop_assert_eq!(&core.servers, &servers);
     let memory = c.engine.memory();
-    prop_assert_eq!(sessions(&core.memory(), NOW), sessions(&memory, c.engine.now()));
-    prop_assert_eq!(core.memory().ports.taken(NOW), memory.ports.taken(c.engine.now()));
+    prop_assert_eq!(sessions(&core.memory(), core.now), sessions(&memory, c.engine.now()));
+    prop_assert_eq!(core.memory().ports.taken(core.now), memory.ports.taken(c.engine.now()));
     let active = |m: &Memory<'_>| -> Vec<u64> { m.counts.active.iter().map(|n| n.load(Relaxed)).collect() };
     prop_assert_eq!(active(&core.memory()), active(&memory));
+    let shares =
+        |m: &Memory<'_>| -> Vec<u64> { m.sessions.shares().0.iter().map(|n| n.load(Relaxed)).collect() };
+    prop_assert_eq!(shares(&core.memory()), shares(&memory));
     Ok(())
 }
 
@@ -247,22 +265,68 @@ fn core_and_c_agree_on_random_and_damaged_packets() {
     }
 }
 
+/// What is embryonic goes first, then what is ending, then what is another service's beyond its share; the rest stays.
 #[test]
-fn a_full_table_goes_by_the_hash_alike() {
+fn a_full_table_gives_places_and_then_goes_by_the_hash_alike() {
+    const SYN: u8 = 0x02;
+    const ACK: u8 = 0x10;
+    const FIN: u8 = 0x11;
     for hook in HOOKS {
         let Some(c) = Kernel::start(hook) else { return };
         let mut core = Core::new();
-        for flow in 0..4000u32 {
-            for v6 in [false, true] {
-                let (client, port) = ((flow % 250) as u8, (1000 + flow / 250) as u16);
-                let before = frames::segment(v6, world::L2[1], client, port, 2);
-                meet(&mut core, &c, &before).unwrap();
+        for (flow, v6) in (0..4000u32).flat_map(|flow| [(flow, false), (flow, true)]) {
+            let (client, port) = ((flow % 250) as u8, (1000 + flow / 250) as u16);
+            let service = world::L2[if flow < 1500 { 1 } else { 2 }];
+            let flags: &[u8] = match flow % 7 {
+                0 => &[SYN],
+                1 => &[SYN, ACK, FIN],
+                _ => &[SYN, ACK],
+            };
+            c.pass(&mut core, flow % 3);
+            for flags in flags {
+                meet(&mut core, &c, &frames::segment(v6, service, client, port, *flags)).unwrap();
             }
         }
         let (reasons, _) = c.counted();
         assert_eq!(core.reasons, reasons);
-        assert!(reasons[&Reason::TableFull] > 1000, "{reasons:?}");
-        assert_eq!(sessions(&core.memory(), NOW), sessions(&c.engine.memory(), c.engine.now()));
+        assert!(reasons[&Reason::TableFull] > 1000 && reasons[&Reason::TableFull] < 6000, "{reasons:?}");
+        let (ours, theirs) = (core.memory(), c.engine.memory());
+        assert_eq!(sessions(&ours, core.now), sessions(&theirs, c.engine.now()));
+        for vip in 0..VIP_IDS as u16 {
+            let shares = [ours, theirs].map(|memory| memory.sessions.shares());
+            assert_eq!(shares[0].assured(vip), shares[1].assured(vip));
+        }
+        let of = |memory: &Memory<'_>| {
+            let shares = memory.sessions.shares();
+            (0..VIP_IDS as u16)
+                .filter(|vip| shares.own(*vip) > 0 && shares.assured(*vip) >= shares.own(*vip))
+                .count()
+        };
+        assert!(of(&ours) >= 4, "in both versions both services have their share");
+    }
+}
+
+/// Every port stands for a connection that is open.
+#[test]
+fn no_port_is_left_alike() {
+    for hook in HOOKS {
+        let Some(c) = Kernel::start(hook) else { return };
+        let mut core = Core::new();
+        for memory in [core.memory(), c.engine.memory()] {
+            for (server, number) in
+                (0..POOLS as u16).flat_map(|server| (0..120_000u32).map(move |n| (server, n)))
+            {
+                let client = Ipv4Addr::from_bits(number).into();
+                let key = SessionKey { client, port: 1, vip: 1 };
+                let value = Value::new(server, State::Established, NOW + 100_000);
+                let _ = memory.ports.take(server, key, key.hash(SEED), value, NOW);
+            }
+        }
+        for (v6, client) in [false, true].into_iter().flat_map(|v6| (0..40).map(move |client| (v6, client))) {
+            meet(&mut core, &c, &frames::segment(v6, world::SOURCE_NAT, client, 1000, 0x02)).unwrap();
+        }
+        assert_eq!(core.reasons, c.counted().0);
+        assert_eq!(core.reasons[&Reason::NoPort], 80, "{:?}", core.reasons);
     }
 }
 
@@ -282,7 +346,7 @@ fn a_session_that_was_passed_on_to_us_gives_way_to_the_hash_alike() {
             }
         }
         assert_eq!(core.reasons, c.counted().0);
-        let noted = sessions(&core.memory(), NOW);
+        let noted = sessions(&core.memory(), core.now);
         assert_eq!(noted, sessions(&c.engine.memory(), c.engine.now()));
         assert_eq!(noted.len(), 80, "what is noted already is noted anew");
     }
@@ -348,7 +412,7 @@ fn a_later_request_that_moves_is_held_unless_it_is_too_long_alike() {
             }
         }
         assert_eq!(core.reasons, c.counted().0);
-        assert_eq!(sessions(&core.memory(), NOW), sessions(&c.engine.memory(), c.engine.now()));
+        assert_eq!(sessions(&core.memory(), core.now), sessions(&c.engine.memory(), c.engine.now()));
     }
 }
 
@@ -373,7 +437,7 @@ fn handed_off(
     prop_assert_eq!(&core.reasons, &reasons);
     prop_assert_eq!(&core.servers, &servers);
     let memory = c.engine.memory();
-    prop_assert_eq!(sessions(&core.memory(), NOW), sessions(&memory, c.engine.now()));
+    prop_assert_eq!(sessions(&core.memory(), core.now), sessions(&memory, c.engine.now()));
     let active = |m: &Memory<'_>| -> Vec<u64> { m.counts.active.iter().map(|n| n.load(Relaxed)).collect() };
     prop_assert_eq!(active(&core.memory()), active(&memory));
     Ok(reasons)
@@ -436,7 +500,7 @@ fn what_finds_no_room_is_reset_alike() {
         assert!(reasons[&Reason::TableFull] > 1000 && reasons[&Reason::Forwarded] > 500, "{reasons:?}");
         assert_eq!(reasons[&Reason::Reset], reasons[&Reason::TableFull]);
         assert!(*c.told.borrow() > 8000, "each of these is told");
-        assert_eq!(sessions(&core.memory(), NOW), sessions(&c.engine.memory(), c.engine.now()));
+        assert_eq!(sessions(&core.memory(), core.now), sessions(&c.engine.memory(), c.engine.now()));
     }
 }
 

@@ -16,7 +16,9 @@ use evener_core::packet::{HEADROOM, Packet};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
 use evener_core::select::Counts;
-use evener_core::sessions::{Bucket4, Bucket6, Seed, Sessions, buckets_for, ticks};
+use evener_core::sessions::{
+    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for, ticks,
+};
 use evener_core::strays::{self, Strays};
 use evener_core::tables::{
     Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey, Way,
@@ -36,9 +38,15 @@ const OUT: Mac = Mac([2, 0, 0, 0, 0, 3]);
 const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 4]);
 pub const SESSIONS: usize = 512;
 pub const NOW: u32 = 5_000_000;
-/// Long enough that both sides' clocks never disagree on who is alive.
-const IDLE: IdleTicks =
-    IdleTicks { syn: ticks(600_000), tcp: ticks(900_000), closing: ticks(700_000), udp: ticks(800_000) };
+/// Longer than a round: nobody goes for his age.
+const IDLE: IdleTicks = IdleTicks {
+    syn: ticks(600_000),
+    tcp: ticks(900_000),
+    half_closed: ticks(650_000),
+    closing: ticks(700_000),
+    udp: ticks(800_000),
+    udp_new: ticks(620_000),
+};
 
 /// What random packets needn't meet; the last five take a cookie, or a segment that is empty.
 pub const RARE: [Reason; 10] = [
@@ -267,6 +275,7 @@ pub struct Core {
     six: Vec<Bucket6>,
     ports: Vec<Bucket6>,
     active: Vec<AtomicU64>,
+    shares: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
     lease: AtomicU64,
     cookies: [AtomicU64; cookie::WORDS],
@@ -274,6 +283,8 @@ pub struct Core {
     pub fragments: TestFragments,
     pub reasons: BTreeMap<Reason, u64>,
     pub servers: BTreeMap<u16, ServerCounters>,
+    /// What time it is.
+    pub now: u32,
 }
 
 fn many<T: Default>(count: usize) -> Vec<T> {
@@ -288,12 +299,13 @@ impl Core {
     pub fn with(tables: Tables, keys: &Keys) -> Self {
         let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
         SharedKeys(&cookies).set(keys);
-        Core {
+        let core = Core {
             tables,
             four: many(buckets_for(SESSIONS)),
             six: many(buckets_for(SESSIONS)),
             ports: many(POOLS * POOL_BUCKETS),
             active: many(SERVER_SLOTS),
+            shares: many(SHARE_WORDS),
             cursors: many(64),
             lease: AtomicU64::new(0),
             cookies,
@@ -301,12 +313,16 @@ impl Core {
             fragments: TestFragments::default(),
             reasons: BTreeMap::new(),
             servers: BTreeMap::new(),
-        }
+            now: NOW,
+        };
+        core.memory().sessions.share(&core.tables);
+        core
     }
 
     pub fn memory(&self) -> Memory<'_> {
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
-            sessions: Sessions::new(&self.four, &self.six, &self.active),
+            sessions: Sessions::new(&self.four, &self.six, counted),
             counts: Counts { cursors: &self.cursors, active: &self.active },
             ports: Ports::new(&self.ports),
             fragments: &self.fragments,
@@ -322,6 +338,7 @@ impl Core {
     /// From now on these are the tables.
     pub fn change(&mut self, tables: Tables) {
         self.tables = tables;
+        self.memory().sessions.share(&self.tables);
     }
 
     /// The decision on a frame, and the frame after it.
@@ -329,7 +346,7 @@ impl Core {
         let mut buffer = vec![0; HEADROOM];
         buffer.extend_from_slice(before);
         let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
-        let decision = decide(&self.tables, &self.memory(), &mut packet, NOW);
+        let decision = decide(&self.tables, &self.memory(), &mut packet, self.now);
         let after = packet.frame().to_vec();
         for reason in [Some(decision.reason), decision.beside].into_iter().flatten() {
             *self.reasons.entry(reason).or_default() += 1;

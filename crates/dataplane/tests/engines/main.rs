@@ -65,8 +65,14 @@ fn server(mac: Mac, ifindex: u32) -> ServerEntry {
 
 /// One service in front of `servers`, in slots from 1 on, chosen in turn.
 fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) -> Tables {
-    let idle =
-        IdleTicks { syn: ticks(30_000), tcp: ticks(900_000), closing: ticks(10_000), udp: ticks(60_000) };
+    let idle = IdleTicks {
+        syn: ticks(30_000),
+        tcp: ticks(900_000),
+        half_closed: ticks(120_000),
+        closing: ticks(10_000),
+        udp: ticks(60_000),
+        udp_new: ticks(30_000),
+    };
     let order: Vec<u16> = (1..).take(servers.len()).collect();
     let hash = order.iter().copied().cycle().take(HASH_SLOTS).collect();
     Tables {

@@ -83,8 +83,14 @@ impl Row {
     }
 
     fn tables(&self, way: Way) -> Tables {
-        let idle =
-            IdleTicks { syn: ticks(30_000), tcp: ticks(900_000), closing: ticks(10_000), udp: ticks(60_000) };
+        let idle = IdleTicks {
+            syn: ticks(30_000),
+            tcp: ticks(900_000),
+            half_closed: ticks(120_000),
+            closing: ticks(10_000),
+            udp: ticks(60_000),
+            udp_new: ticks(30_000),
+        };
         let mac = self.server.enter(|| mac_of("eth0"));
         let mut tables = Tables::default();
         self.director.enter(|| {

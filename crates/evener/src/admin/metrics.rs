@@ -247,6 +247,13 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     daemon.gauge("sessions", "Active sessions: neither closing nor idle for too long.", |status| {
         status.sessions
     })?;
+    daemon
+        .gauge("sessions_assured", "Active sessions whose clients have answered.", |s| s.sessions_assured)?;
+    daemon.gauge(
+        "sessions_embryonic",
+        "Active sessions of which only first packets were seen.",
+        |status| status.sessions_embryonic,
+    )?;
     daemon.gauge("sessions_max", "Sessions that the table is sized for.", |status| status.sessions_max)?;
     daemon.gauge("session_slots", "Slots of the session table.", |status| status.session_slots)?;
     daemon.counter("reloads", "Configurations taken up since the daemon started.", |s| s.reloads)?;

@@ -164,6 +164,10 @@ pub(super) fn status(status: &Status, page: usize) -> String {
         ("config", status.config.clone()),
         ("reloads", status.reloads.to_string()),
         ("sessions", format!("{} of {} ({percent})", count(status.sessions), count(status.sessions_max))),
+        (
+            "assured",
+            format!("{}; {} embryonic", count(status.sessions_assured), count(status.sessions_embryonic)),
+        ),
     ];
     if status.adopted {
         facts.push(("adopted", "yes: it carries on with what an earlier daemon left running".to_owned()));

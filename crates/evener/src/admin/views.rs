@@ -38,6 +38,12 @@ pub struct Status {
     pub config_loaded_seconds: f64,
     /// Active sessions: neither closing nor idle for too long.
     pub sessions: u64,
+    /// Those of them whose clients have answered: nobody can forge them blindly.
+    #[serde(default)]
+    pub sessions_assured: u64,
+    /// Those of which only first packets were seen.
+    #[serde(default)]
+    pub sessions_embryonic: u64,
     /// Sessions that the table is sized for.
     pub sessions_max: u64,
     /// Slots of the table.
@@ -198,7 +204,7 @@ pub struct Session {
     pub client: String,
     /// The server's name.
     pub server: String,
-    /// `new`, `established`, `closing` or `udp`.
+    /// `new`, `established`, `half-closed`, `closing` or `udp`.
     pub state: String,
     /// Seconds since its last packet, to within a 64th of the idle time and at most four seconds.
     pub idle_seconds: u64,

@@ -185,6 +185,7 @@ fn timeouts(section: &mut Section<'_>) -> Timeouts {
     Timeouts {
         syn_ms: section.or("syn", idle(), default.syn_ms),
         tcp_ms: section.or("tcp", idle(), default.tcp_ms),
+        half_closed_ms: section.or("half_closed", idle(), default.half_closed_ms),
         closing_ms: section.or("closing", idle(), default.closing_ms),
         udp_ms: section.or("udp", idle(), default.udp_ms),
     }

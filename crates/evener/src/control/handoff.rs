@@ -277,8 +277,9 @@ impl Director {
         let value = |state, idle| Value::new(server, state, now.wrapping_add(idle));
         let open = value(State::Established, vip.idle.tcp);
         (0..ATTEMPTS).any(|_| match memory.sessions.find(key, hash, now) {
-            Some(found) if found.value.state() == State::Closing => {
-                memory.sessions.change(found, value(State::Closing, vip.idle.closing))
+            Some(found) if found.value.state().is_ending() => {
+                let (state, until) = (found.value.state(), found.value.expires());
+                memory.sessions.change(found, Value::new(server, state, until).with_mark(found.value.mark()))
             }
             Some(found) => memory.sessions.change(found, open),
             None => memory.sessions.insert(key, hash, open, now).is_ok(),

@@ -11,7 +11,7 @@ use evener_core::health::{self, Health};
 use evener_core::membership::{Member, Source};
 use evener_core::peers::{HostState, Refusal};
 use evener_core::plan::{MemberState, ServerName};
-use evener_core::sessions::{Session, ms};
+use evener_core::sessions::{Session, State, ms};
 use evener_core::tables::{ServerEntry, VipKey, Way};
 use evener_dataplane::{Counters, EngineError, ServerCounters};
 
@@ -65,6 +65,8 @@ impl Director {
         if let Some(note) = &about.engine_note {
             detail = format!("{detail}; {note}");
         }
+        let sessions = memory.counts.active.iter().map(|count| count.load(Relaxed)).sum::<u64>();
+        let assured = memory.sessions.shares().all_assured();
         views::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -78,7 +80,9 @@ impl Director {
             reload_error: about.reload_error.clone(),
             restart_for: about.restart_for.clone(),
             config_loaded_seconds: unix_seconds(about.config_loaded),
-            sessions: memory.counts.active.iter().map(|count| count.load(Relaxed)).sum(),
+            sessions,
+            sessions_assured: assured,
+            sessions_embryonic: sessions.saturating_sub(assured),
             sessions_max: memory.sessions.sized_for() as u64,
             session_slots: memory.sessions.capacity() as u64,
             packets: packets.collect(),
@@ -397,7 +401,7 @@ impl Director {
             client: SocketAddr::new(session.key.client, session.key.port).to_string(),
             // Without a server yet: it is read here, or moves.
             server: server.map_or_else(|| "-".to_owned(), |name| name.server.clone()),
-            state: state.name().to_owned(),
+            state: shown(state).to_owned(),
             idle_seconds: ms(state.idle(&vip.idle).saturating_sub(left)) / 1000,
             expires_seconds: ms(left) / 1000,
         })
@@ -413,6 +417,16 @@ impl SessionFilter {
 
 fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// A session's state in a word: what only this host's own bookkeeping tells apart is one.
+fn shown(state: State) -> &'static str {
+    match state {
+        State::Answered => State::New.name(),
+        State::UdpNew => State::Udp.name(),
+        State::ServerClosed => State::HalfClosed.name(),
+        other => other.name(),
+    }
 }
 
 fn dispatcher((address, decides): (IpAddr, bool)) -> views::Dispatcher {

@@ -364,6 +364,8 @@ fn metrics_are_the_views() {
         ("evener_uptime_seconds", 93_784.0),
         ("evener_adopted", 1.0),
         ("evener_sessions", 12_345.0),
+        ("evener_sessions_assured", 12_300.0),
+        ("evener_sessions_embryonic", 45.0),
         ("evener_sessions_max", 1_000_000.0),
         ("evener_session_slots", 2_097_152.0),
         ("evener_peer_datagrams_total{outcome=\"accepted\"}", 77.0),

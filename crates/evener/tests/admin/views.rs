@@ -25,6 +25,8 @@ pub fn status() -> Status {
         restart_for: Some("[engine] sessions_max".into()),
         config_loaded_seconds: 1_700_000_060.5,
         sessions: 12_345,
+        sessions_assured: 12_300,
+        sessions_embryonic: 45,
         sessions_max: 1_000_000,
         session_slots: 2_097_152,
         packets: counts(&[("forwarded", 1_234_567), ("fragment", 0), ("no_server", 7)]),

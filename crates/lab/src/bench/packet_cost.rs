@@ -219,8 +219,14 @@ fn tables(kind: Kind) -> Tables {
     };
     let members: Vec<_> =
         (1..=count).map(|slot| Weighted { slot, weight: 1, seed: u64::from(slot) << 32 | 7 }).collect();
-    let idle =
-        IdleTicks { syn: ticks(900_000), tcp: ticks(900_000), closing: ticks(10_000), udp: ticks(60_000) };
+    let idle = IdleTicks {
+        syn: ticks(900_000),
+        tcp: ticks(900_000),
+        half_closed: ticks(120_000),
+        closing: ticks(10_000),
+        udp: ticks(60_000),
+        udp_new: ticks(30_000),
+    };
     let stateless = kind == Kind::Stateless;
     let pick = if stateless { Pick::Hash } else { Pick::Cursor };
     let vip = Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless, handoff: None };

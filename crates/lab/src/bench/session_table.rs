@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::AtomicU64;
 
 use evener_core::sessions::{
-    BUCKET_SESSIONS, Bucket4, Bucket6, Seed, SessionKey, Sessions, State, Value, buckets_for,
+    BUCKET_SESSIONS, Bucket4, Bucket6, Counted, Seed, SessionKey, Sessions, Shares, State, Value, buckets_for,
 };
 use serde::Serialize;
 
@@ -55,7 +55,8 @@ pub(super) fn run() -> Outcome {
 
 fn fill(family: Family, (four, six): (&[Bucket4], &[Bucket6]), bucket_bytes: usize) -> Filled {
     let active: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
-    let sessions = Sessions::new(four, six, &active);
+    // None has a share, and all are assured: none takes another's place.
+    let sessions = Sessions::new(four, six, Counted { active: &active, shares: Shares(&[]) });
     let buckets = four.len().max(six.len());
     let slots = buckets * BUCKET_SESSIONS;
     let seed = Seed(0x5eed_0000_dead_beef, 0x0123_4567_89ab_cdef);
@@ -68,7 +69,7 @@ fn fill(family: Family, (four, six): (&[Bucket4], &[Bucket6]), bucket_bytes: usi
                 SessionKey { client: client(family, next / 50), port: 32_768 + (next % 50) as u16, vip: 1 };
             next += 1;
             tried += 1;
-            let value = Value::new(1, State::New, 1_000_000);
+            let value = Value::new(1, State::Established, 1_000_000);
             match sessions.insert(key, key.hash(seed), value, 1) {
                 Ok(()) => held += 1,
                 Err(_) => refused += 1,

@@ -13,7 +13,9 @@ use evener_core::lease;
 use evener_core::packet::{HEADROOM, Packet as CorePacket};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::select::Counts;
-use evener_core::sessions::{Bucket4, Bucket6, Sessions, State, buckets_for, ticks};
+use evener_core::sessions::{
+    Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, State, buckets_for, ticks,
+};
 use evener_core::strays::{self, Strays};
 use evener_core::tables::{SERVER_SLOTS, Tables};
 
@@ -30,6 +32,7 @@ pub struct Spec {
     ports: Vec<Bucket6>,
     fragments: FirstFragments,
     active: Vec<AtomicU64>,
+    shares: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
     held: Vec<Held>,
     lease: AtomicU64,
@@ -82,7 +85,8 @@ impl Spec {
     }
 
     fn sessions_table(&self) -> Sessions<'_> {
-        Sessions::new(&self.four, &self.six, &self.active)
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        Sessions::new(&self.four, &self.six, counted)
     }
 
     /// What was held and may go on now; what still may not waits on.
@@ -136,17 +140,20 @@ impl Subject for Spec {
             six: (0..buckets).map(|_| Bucket6::default()).collect(),
             ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
             active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            shares: (0..SHARE_WORDS).map(|_| AtomicU64::new(0)).collect(),
             strays: (0..strays::PLACES).map(|_| AtomicU64::new(0)).collect(),
             cursors: case.tables.rings.keys().map(|_| AtomicU64::new(0)).collect(),
             // The clock may stand anywhere: shortly before it wraps is the likeliest place for a mistake.
             now: u32::MAX - 50,
             ..Spec::default()
         };
+        self.sessions_table().share(&self.tables);
         self.keys(&keys(FIRST_EPOCH))
     }
 
     fn change(&mut self, tables: &Arc<Tables>) -> Result<()> {
         self.tables = Arc::clone(tables);
+        self.sessions_table().share(tables);
         Ok(())
     }
 

@@ -14,8 +14,6 @@ use super::words::{Words, Wrong};
 use super::world::World;
 use super::{Action, Case, CaseFile, Exit, Lease, Packet, Seen, Step, keys};
 
-const STATES: [State; 4] = [State::New, State::Established, State::Closing, State::Udp];
-
 /// Reads the text of the file `path`.
 ///
 /// # Errors
@@ -233,7 +231,7 @@ fn sessions(words: &mut Words<'_>) -> Result<Action, Wrong> {
     let count = words.parse("a number of sessions")?;
     let mut states = Vec::new();
     while let Ok(name) = words.next("a state") {
-        let state = STATES.into_iter().find(|state| state.name() == name);
+        let state = State::ALL.into_iter().find(|state| state.name() == name);
         states.push(state.ok_or_else(|| format!("`{name}` is no state of a session"))?);
     }
     if !states.is_empty() && states.len() != count {

@@ -269,11 +269,12 @@ impl World {
     }
 
     fn set_timeouts(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
-        let fields = Fields::of(words, &["syn", "tcp", "closing", "udp"])?;
-        let Timeouts { syn_ms, tcp_ms, closing_ms, udp_ms } = self.timeouts;
+        let fields = Fields::of(words, &["syn", "tcp", "half-closed", "closing", "udp"])?;
+        let Timeouts { syn_ms, tcp_ms, half_closed_ms, closing_ms, udp_ms } = self.timeouts;
         self.timeouts = Timeouts {
             syn_ms: fields.number("syn", syn_ms)?,
             tcp_ms: fields.number("tcp", tcp_ms)?,
+            half_closed_ms: fields.number("half-closed", half_closed_ms)?,
             closing_ms: fields.number("closing", closing_ms)?,
             udp_ms: fields.number("udp", udp_ms)?,
         };
@@ -342,23 +343,18 @@ impl World {
         let mut tables = Tables { interfaces, peers, ..Tables::default() };
         for (slot, server) in (1u16..).zip(&self.servers).filter(|(_, server)| !server.gone) {
             let &Server { mac, interface, weight, up, local, way, .. } = server;
-            let entry = ServerEntry {
-                identity: slot.into(),
-                mac,
-                ifindex: interface,
-                weight: weight.max(1),
-                up,
-                local,
-                way,
-            };
+            let entry =
+                ServerEntry { identity: slot.into(), mac, ifindex: interface, weight, up, local, way };
             tables.servers.insert(slot, entry);
         }
-        let Timeouts { syn_ms, tcp_ms, closing_ms, udp_ms } = self.timeouts;
+        let Timeouts { syn_ms, tcp_ms, half_closed_ms, closing_ms, udp_ms } = self.timeouts;
         let idle = IdleTicks {
             syn: ticks(syn_ms),
             tcp: ticks(tcp_ms),
+            half_closed: ticks(half_closed_ms),
             closing: ticks(closing_ms),
             udp: ticks(udp_ms),
+            udp_new: ticks(udp_ms.min(syn_ms)),
         };
         let mut ids = 1u16..;
         for (number, service) in (0u16..).zip(&self.services) {

@@ -23,6 +23,10 @@ pub struct Status {
     pub restart_for: Option<String>,
     /// Sessions in the table.
     pub sessions: u64,
+    /// Those of them whose clients have answered.
+    pub sessions_assured: u64,
+    /// Those of which only first packets were seen.
+    pub sessions_embryonic: u64,
     /// Packets by reason.
     pub packets: BTreeMap<String, u64>,
     /// ARP answers that were not believed, by reason.
@@ -134,10 +138,17 @@ pub struct Session {
     pub client: String,
     /// Its server's name.
     pub server: String,
-    /// `new`, `established`, `closing` or `udp`.
+    /// `new`, `established`, `half-closed`, `closing` or `udp`.
     pub state: String,
     /// Seconds since its last packet.
     pub idle_seconds: u64,
+}
+
+impl Session {
+    /// Whether it is over, or half of it.
+    pub fn is_ending(&self) -> bool {
+        ["half-closed", "closing"].contains(&self.state.as_str())
+    }
 }
 
 /// `evener explain --json`

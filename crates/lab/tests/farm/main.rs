@@ -33,6 +33,7 @@ mod datagrams;
 mod discovery;
 mod errors;
 mod file;
+mod floods;
 mod forgeries;
 mod health;
 mod hostile;

@@ -57,7 +57,7 @@ fn what_did_not_change_goes_on(engine: &str) -> Result<()> {
         let server = evener.server("web3")?;
         let sessions = evener.sessions()?;
         let left = sessions.iter().filter(|session| session.service == "web" && session.server == "web3");
-        Ok(server.state == "draining" && left.filter(|session| session.state != "closing").count() == 0)
+        Ok(server.state == "draining" && left.filter(|session| !session.is_ending()).count() == 0)
     })?;
     // the other way of asking for it
     evener.write(&web)?;

@@ -23,8 +23,10 @@ fn session_of(evener: &Evener, visit: &Visit) -> Result<Option<Session>> {
 
 fn a_connection_stays_where_it_began(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    let evener =
-        Evener::start(farm.director(), &file::listed(engine, &farm, "timeouts = { closing = \"2s\" }\n"))?;
+    let evener = Evener::start(
+        farm.director(),
+        &file::listed(engine, &farm, "timeouts = { half_closed = \"2s\" }\n"),
+    )?;
     evener.wait_for_servers(2, LONG)?;
     let mut visits: Vec<_> =
         (0..4).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
@@ -36,16 +38,16 @@ fn a_connection_stays_where_it_began(engine: &str) -> Result<()> {
         assert_eq!((session.server.as_str(), session.state.as_str()), (server, "established"));
     }
     let clients: Vec<_> = visits.iter().map(|visit| visit.client().to_string()).collect();
-    let state = |client: &String| -> Result<Option<String>> {
+    let session = |client: &String| -> Result<Option<Session>> {
         let sessions = evener.sessions()?;
-        Ok(sessions.into_iter().find(|session| session.client == *client).map(|session| session.state))
+        Ok(sessions.into_iter().find(|session| session.client == *client))
     };
     let (mut reset, mut kept) = (visits.split_off(2), visits);
     drop(kept.remove(0));
     reset.remove(0).reset()?;
     for gone in [&clients[0], &clients[2]] {
-        wait::until("FIN and RST close", || Ok(state(gone)?.is_none_or(|state| state == "closing")))?;
-        wait::until("what has closed is forgotten", || Ok(state(gone)?.is_none()))?;
+        wait::until("FIN and RST close", || Ok(session(gone)?.is_none_or(|session| session.is_ending())))?;
+        wait::until("what has closed is forgotten", || Ok(session(gone)?.is_none()))?;
     }
     assert_eq!((kept[0].who()?, reset[0].who()?), ("web2".to_owned(), "web2".to_owned()));
     wait::until("only the open ones count", || {
@@ -56,8 +58,8 @@ fn a_connection_stays_where_it_began(engine: &str) -> Result<()> {
 
 fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    // closing lasts longer than the test, so that a port is used again within it
-    let keys = "timeouts = { closing = \"1m\" }\n";
+    // half a close lasts longer than the test, so that a port is used again within it
+    let keys = "timeouts = { half_closed = \"2m\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
     for server in ["web1", "web2", "web1", "web2"] {
@@ -67,7 +69,7 @@ fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
         visit.reset()?;
         wait::until("it closes", || {
             let sessions = evener.sessions()?;
-            Ok(sessions.iter().any(|session| session.client == client && session.state == "closing"))
+            Ok(sessions.iter().any(|session| session.client == client && session.is_ending()))
         })?;
     }
     assert_eq!(evener.sessions()?.len(), 1);

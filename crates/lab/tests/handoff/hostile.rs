@@ -80,7 +80,7 @@ fn handshakes_that_end_leave_nothing(engine: &str) -> Result<()> {
     }
     let open = || -> Result<Vec<Session>> {
         let sessions = handoff.evener.sessions()?;
-        Ok(sessions.into_iter().filter(|session| session.state != "closing").collect())
+        Ok(sessions.into_iter().filter(|session| !session.is_ending()).collect())
     };
     let left = wait::for_value(LONG, open, Vec::is_empty)?;
     ensure!(left.is_ok(), "sessions stay open: {left:?}");

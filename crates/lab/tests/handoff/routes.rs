@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::evener::{Handoff, Offer, route};
+use evener_lab::evener::{Handoff, Offer, Session, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::load::Load;
@@ -146,7 +146,7 @@ fn much_goes_there_and_back(engine: &str) -> Result<()> {
     unbroken(load.run_on(handoff.client())?)?;
     wait::until("sessions end with their connections", || {
         let sessions = handoff.evener.sessions()?;
-        Ok(sessions.iter().all(|session| session.state == "closing"))
+        Ok(sessions.iter().all(Session::is_ending))
     })
 }
 

@@ -201,7 +201,7 @@ fn come_and_leave(call: &mut Call, moment: Moment, end: End, request: &str) -> R
 /// By FIN or RST; neither a socket nor a session stays of them.
 fn clients_leave_at_any_moment(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).build()?;
-    let keys = "timeouts = { closing = \"1s\" }\n".to_owned();
+    let keys = "timeouts = { half_closed = \"1s\", closing = \"1s\" }\n".to_owned();
     let handoff = Handoff::start(farm, Offer { keys, ..Offer::new(engine, 2, &routes()) })?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
     let mut calls = Vec::new();

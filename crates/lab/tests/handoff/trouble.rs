@@ -212,7 +212,7 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     drop(talks);
     let open = || -> Result<Vec<Session>> {
         let sessions = handoff.evener.sessions()?;
-        Ok(sessions.into_iter().filter(|session| session.state != "closing").collect())
+        Ok(sessions.into_iter().filter(|session| !session.is_ending()).collect())
     };
     // an end that gets lost among so many isn't always said again; its session waits for its idle time
     if let Err(left) = wait::for_value(2 * LONG, open, |open| open.len() <= COUNT / 1_000)? {

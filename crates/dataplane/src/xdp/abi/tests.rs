@@ -49,7 +49,7 @@ fn servers_are_read_back_as_they_were_written() {
 
 #[test]
 fn vips_and_endpoints_are_read_back_as_they_were_written() {
-    let idle = IdleTicks { syn: 1, tcp: 2, closing: 3, udp: 4 };
+    let idle = IdleTicks { syn: 1, tcp: 2, half_closed: 5, closing: 3, udp: 4, udp_new: 6 };
     for address in ["192.0.2.100", "2001:db8::100"] {
         let key = VipKey { address: address.parse().unwrap(), port: 80, protocol: Protocol::Udp };
         let entry = Vip {
