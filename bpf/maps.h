@@ -178,6 +178,13 @@ struct {
 	__type(value, struct server_stats);
 } server_stats SEC(".maps");
 
+/*
+ * The same by user space, which decides held frames and punted connections: the counts above are each CPU's alone to
+ * write. By server slot; at that of no server, the counts of all servers that are gone. And by reason.
+ */
+struct server_stats user_stats[SERVER_SLOTS] TABLE(user_stats);
+__u64 user_count[REASON_MAX] TABLE(user_count);
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, REASON_MAX);

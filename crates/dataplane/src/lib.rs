@@ -59,11 +59,17 @@ pub trait Engine: Send {
     /// When the kernel refuses.
     fn counters(&self) -> Result<Counters, EngineError>;
 
-    /// Forgets a removed server's counters, so that the slot's next owner starts from nothing.
+    /// Adds a removed server's counters to [`Counters::gone`], so that the slot's next owner starts from nothing.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
+
+    /// Counts a connection for a server that the data plane didn't choose: whoever read what the client wants did.
+    fn count_choice(&self, slot: u16);
+
+    /// Buckets of the session tables in force, for IPv4 and for IPv6. What an earlier daemon left keeps its tables.
+    fn buckets(&self) -> [usize; 2];
 
     /// From now on tells this, and nothing else. Until then a data plane that outlived its daemon goes on with what that one
     /// had asked for; what found room since is there to be read.
@@ -116,6 +122,8 @@ pub struct Counters {
     pub reasons: BTreeMap<Reason, u64>,
     /// By server slot; servers that never had a packet may be missing.
     pub servers: BTreeMap<u16, ServerCounters>,
+    /// Of all servers that are gone, together.
+    pub gone: ServerCounters,
 }
 
 /// What one server was given.
@@ -127,6 +135,18 @@ pub struct ServerCounters {
     pub bytes: u64,
     /// How often it was chosen for a new session.
     pub connections: u64,
+}
+
+impl std::ops::Add for ServerCounters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        ServerCounters {
+            packets: self.packets + other.packets,
+            bytes: self.bytes + other.bytes,
+            connections: self.connections + other.connections,
+        }
+    }
 }
 
 /// Why an engine could not do what it was asked.

@@ -181,9 +181,20 @@ impl Engine for PacketEngine {
 
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
         if usize::from(slot) < SERVER_SLOTS {
-            self.common.store.server(slot).iter().for_each(|count| count.store(0, Relaxed));
+            self.common.store.reset_server(slot);
         }
         Ok(())
+    }
+
+    fn count_choice(&self, slot: u16) {
+        if usize::from(slot) < SERVER_SLOTS {
+            let [_, _, connections] = self.common.store.server(slot);
+            connections.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn buckets(&self) -> [usize; 2] {
+        self.common.store.buckets()
     }
 
     fn moves(&mut self, mover: Mover) {

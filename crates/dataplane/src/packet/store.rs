@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
@@ -21,7 +21,7 @@ use evener_core::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, Table, buckets_for,
 };
 use evener_core::strays::{self, Strays};
-use evener_core::tables::{SERVER_SLOTS, Tables};
+use evener_core::tables::{NO_SERVER, SERVER_SLOTS, Tables};
 use evener_core::wire::Mac;
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 
@@ -57,6 +57,9 @@ const PAGE_LEN: u64 = 65_536;
 /// Header words: what a file must have in common with this program to be adopted.
 const HEADER_WORDS: usize = 7;
 const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
+/// Which of them are the buckets of the session tables.
+const FOUR: usize = 4;
+const SIX: usize = 5;
 /// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
 const VERSION: u64 = 5;
 /// Where the hash key stands, behind the header words.
@@ -82,15 +85,15 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the session file and adopts what is in it, or makes it anew. A file of another boot, version or
-    /// size is not adopted.
+    /// Opens the session file and adopts what is in it, or makes it anew. A file of another boot or version is not
+    /// adopted.
     pub(super) fn open(options: &Options) -> Result<(Store, Option<Tables>), EngineError> {
         let path = &options.session_file;
         let sizes = Sizes::of(options);
         let failed =
             |error| EngineError::system(format!("the session file {}", path.display()), "access", error);
         let header = header(sizes).map_err(failed)?;
-        if let Some(mut store) = Self::adopt(path, sizes, &header).map_err(failed)? {
+        if let Some(mut store) = Self::adopt(path, &header).map_err(failed)? {
             store.ring_seed = options.ring_seed.unwrap_or(store.seed);
             let running = store.recorded();
             store.recover(&running);
@@ -111,9 +114,12 @@ impl Store {
         sessions.sweep(0..sessions.buckets(), now, |_, value| known(value.server()));
         Table::new(&self.ports, Counted::NOTHING).recover(now);
         ports.sweep(now, |_, value| known(value.server()));
+        let others = (NO_SERVER + 1..SERVER_SLOTS as u16).filter(|slot| !known(*slot));
+        others.for_each(|slot| self.reset_server(slot));
     }
 
-    fn adopt(path: &Path, sizes: Sizes, header: &[u64; HEADER_WORDS]) -> io::Result<Option<Store>> {
+    /// A file of other sizes is adopted with those: its sessions are worth more than the room that is asked for.
+    fn adopt(path: &Path, header: &[u64; HEADER_WORDS]) -> io::Result<Option<Store>> {
         let file = match open_options().open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -123,12 +129,17 @@ impl Store {
         let ours =
             about.is_file() && about.uid() == nix::unistd::geteuid().as_raw() && about.mode() & 0o077 == 0;
         let file = lock(file)?;
-        if !ours || about.len() != sizes.end() {
+        let mut theirs = [0; 8 * HEADER_WORDS];
+        if !ours || file.read_exact_at(&mut theirs, 0).is_err() {
             return Ok(None);
         }
-        let store = Self::map(path, file, sizes)?;
-        let same = header.iter().zip(&*store.words).all(|(ours, theirs)| *ours == theirs.load(Relaxed));
-        Ok(same.then_some(store))
+        let mut theirs =
+            theirs.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+        let theirs: [u64; HEADER_WORDS] = std::array::from_fn(|_| theirs.next().unwrap_or_default());
+        let sizes = Sizes { four: theirs[FOUR] as usize, six: theirs[SIX] as usize };
+        let same = (0..HEADER_WORDS).all(|at| at == FOUR || at == SIX || theirs[at] == header[at]);
+        let is_whole = sizes.fits().is_some_and(|end| end == about.len());
+        (same && is_whole).then(|| Self::map(path, file, sizes)).transpose()
     }
 
     /// Makes the file under another name first: under its own it is whole or not there at all.
@@ -203,14 +214,29 @@ impl Store {
     pub(super) fn counters(&self) -> Counters {
         let reasons =
             Reason::ALL.iter().zip(self.reasons()).map(|(r, count)| (*r, count.load(Relaxed))).collect();
-        let servers = (0..SERVER_SLOTS as u16)
-            .map(|slot| {
-                let [packets, bytes, connections] = self.server(slot).map(|count| count.load(Relaxed));
-                (slot, ServerCounters { packets, bytes, connections })
-            })
+        let servers = (NO_SERVER + 1..SERVER_SLOTS as u16)
+            .map(|slot| (slot, self.server_counters(slot)))
             .filter(|(_, counters)| *counters != ServerCounters::default())
             .collect();
-        Counters { reasons, servers }
+        Counters { reasons, servers, gone: self.server_counters(NO_SERVER) }
+    }
+
+    fn server_counters(&self, slot: u16) -> ServerCounters {
+        let [packets, bytes, connections] = self.server(slot).map(|count| count.load(Relaxed));
+        ServerCounters { packets, bytes, connections }
+    }
+
+    /// Adds a server's totals to those of servers that are gone, which stand at the slot that is nobody's. `slot` is
+    /// below [`SERVER_SLOTS`].
+    pub(super) fn reset_server(&self, slot: u16) {
+        for (gone, count) in self.server(NO_SERVER).into_iter().zip(self.server(slot)) {
+            gone.fetch_add(count.swap(0, Relaxed), Relaxed);
+        }
+    }
+
+    /// Buckets of the session tables.
+    pub(super) fn buckets(&self) -> [usize; 2] {
+        [self.four.len(), self.six.len()]
     }
 
     /// Notes what the numbers in sessions mean, and whose share of them is what. To be called before packets meet the
@@ -284,6 +310,12 @@ impl Sizes {
 
     fn ports_at(self) -> u64 {
         (self.six_at() + (self.six * size_of::<Bucket6>()) as u64).next_multiple_of(PAGE_LEN)
+    }
+
+    /// Length of a file that says these sizes of itself, if they can be.
+    fn fits(self) -> Option<u64> {
+        let can_be = |buckets: usize| (2..=u32::MAX as usize).contains(&buckets);
+        (can_be(self.four) && can_be(self.six)).then(|| self.end())
     }
 
     /// Length of the file, in bytes.

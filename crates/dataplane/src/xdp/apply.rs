@@ -219,6 +219,7 @@ impl Program {
         self.halves = staged.halves;
         self.generations.switch(staged.routes);
         self.tables = tables.clone();
+        self.departed.retain(|slot| !tables.servers.contains_key(slot));
         staged.gone
     }
 
@@ -226,6 +227,7 @@ impl Program {
     fn tidy(&mut self, delta: &Delta, gone: &[(&'static str, Vec<u8>)]) {
         for slot in &delta.servers_removed {
             self.clear_server(*slot);
+            self.departed.insert(*slot);
         }
         for ifindex in &delta.interfaces_removed {
             self.clear_interface(*ifindex);

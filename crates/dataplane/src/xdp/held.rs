@@ -5,8 +5,8 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use arc_swap::ArcSwap;
@@ -22,7 +22,7 @@ use super::program::{Program, refused};
 use crate::moves::Moves;
 use crate::packet::outbox::{Exits, Outbox};
 use crate::waiting::{Outcome, ROUND, Room, decide_at_once};
-use crate::{Counters, EngineError};
+use crate::{EngineError, ServerCounters};
 
 /// The thread; it ends when this is dropped, and what waits is lost.
 pub(super) struct HeldFrames {
@@ -36,8 +36,6 @@ struct Common {
     memory: Arc<KernelMemory>,
     tables: ArcSwap<Tables>,
     moves: Arc<Moves>,
-    /// What this thread decided; the kernel's own counts are each CPU's alone to write.
-    counted: Mutex<Counters>,
     stop: AtomicBool,
 }
 
@@ -54,7 +52,6 @@ impl HeldFrames {
             memory: program.shared_memory(),
             tables: ArcSwap::new(Arc::clone(tables)),
             moves: Arc::clone(moves),
-            counted: Mutex::default(),
             stop: AtomicBool::new(false),
         });
         let (woken, wake) = io::pipe().map_err(failed)?;
@@ -74,24 +71,6 @@ impl HeldFrames {
     pub(super) fn apply(&self, tables: &Arc<Tables>) {
         self.common.tables.store(Arc::clone(tables));
     }
-
-    /// Adds what was counted here.
-    pub(super) fn add_to(&self, counters: &mut Counters) {
-        let counted = self.common.counted();
-        for (reason, count) in &counted.reasons {
-            *counters.reasons.entry(*reason).or_default() += count;
-        }
-        for (slot, own) in &counted.servers {
-            let server = counters.servers.entry(*slot).or_default();
-            server.packets += own.packets;
-            server.bytes += own.bytes;
-        }
-    }
-
-    /// Forgets a server's counts.
-    pub(super) fn reset_server(&self, slot: u16) {
-        self.common.counted().servers.remove(&slot);
-    }
 }
 
 impl Drop for HeldFrames {
@@ -105,22 +84,14 @@ impl Drop for HeldFrames {
 }
 
 impl Common {
-    fn counted(&self) -> MutexGuard<'_, Counters> {
-        // Numbers are whole at any moment.
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn count(&self, reason: Reason) {
-        *self.counted().reasons.entry(reason).or_default() += 1;
-    }
-
+    /// As the kernel's side counts: the sum of the servers' counts is that of forwarded packets.
     fn count_decision(&self, decision: &Decision, len: usize) {
-        self.count(decision.reason);
+        if decision.reason != Reason::Forwarded {
+            self.memory.count_reason(decision.reason);
+        }
         if decision.server != NO_SERVER {
-            let mut counted = self.counted();
-            let server = counted.servers.entry(decision.server).or_default();
-            server.packets += 1;
-            server.bytes += len as u64;
+            let given = ServerCounters { packets: 1, bytes: len as u64, connections: 0 };
+            self.memory.count(decision.server, given);
         }
     }
 }
@@ -184,7 +155,7 @@ impl Worker {
             Reason::Moves => self.common.moves.give(ifindex, server, frame),
             Reason::ByHost => self.send_by_host(frame, ifindex, outbox),
             _ if !room.hold(frame, ifindex, self.common.memory.now()) => {
-                self.common.count(Reason::FragmentLost);
+                self.common.memory.count_reason(Reason::FragmentLost);
             }
             _ => {}
         }
@@ -206,7 +177,7 @@ impl Worker {
         }
         let (tables, memory) = (self.common.tables.load(), self.common.memory.memory());
         room.decide(&tables, &memory, self.common.memory.now(), |outcome| match outcome {
-            Outcome::Lost => self.common.count(Reason::FragmentLost),
+            Outcome::Lost => self.common.memory.count_reason(Reason::FragmentLost),
             Outcome::Decided { decision, len, packet } => {
                 self.common.count_decision(&decision, len);
                 outbox.carry_out(&decision, packet, self.loopback, &self.exits);

@@ -1,10 +1,10 @@
 //! What packets meet in the kernel, seen from here: the same sessions, ports and first fragments.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evener_core::cookie::{self, NO_KEYS, SharedKeys};
-use evener_core::decide::Memory;
+use evener_core::decide::{Memory, Reason};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
 use evener_core::lease::Lease;
 use evener_core::ports::Ports;
@@ -14,8 +14,12 @@ use evener_core::strays::Strays;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::abi;
+use crate::ServerCounters;
 use crate::routes::HostRoutes;
 use crate::shared::Shared;
+
+/// Words of `struct server_stats`.
+pub(super) const STAT_WORDS: usize = 4;
 
 /// Maps that hold what outlives a packet.
 pub(super) struct KernelMemory {
@@ -32,6 +36,10 @@ pub(super) struct KernelMemory {
     /// [`cookie::WORDS`] words.
     pub(super) cookies: Shared<AtomicU64>,
     pub(super) strays: Shared<AtomicU64>,
+    /// [`STAT_WORDS`] words for each server slot: what user space counted; at [`NO_SERVER`] all of servers that are gone.
+    pub(super) stats: Shared<AtomicU64>,
+    /// What user space counted, by reason.
+    pub(super) reasons: Shared<AtomicU64>,
     pub(super) fragments: FragmentMap,
     pub(super) routes: HostRoutes,
     /// The program that reads the kernel's clock.
@@ -52,6 +60,37 @@ impl KernelMemory {
             lease: Lease(&self.lease[0]),
             cookies: SharedKeys(self.cookies.first_chunk::<{ cookie::WORDS }>().unwrap_or(&NO_KEYS)),
             strays: Strays(&self.strays),
+        }
+    }
+
+    fn stats_of(&self, slot: u16) -> &[AtomicU64] {
+        let at = usize::from(slot) * STAT_WORDS;
+        self.stats.get(at..at + STAT_WORDS).unwrap_or_default()
+    }
+
+    /// What user space counted for a server.
+    pub(super) fn counted(&self, slot: u16) -> ServerCounters {
+        let word = |at: usize| self.stats_of(slot).get(at).map_or(0, |word| word.load(Relaxed));
+        ServerCounters { packets: word(0), bytes: word(1), connections: word(2) }
+    }
+
+    /// Counts for a server.
+    pub(super) fn count(&self, slot: u16, more: ServerCounters) {
+        let more = [more.packets, more.bytes, more.connections];
+        for (word, more) in self.stats_of(slot).iter().zip(more) {
+            word.fetch_add(more, Relaxed);
+        }
+    }
+
+    /// Forgets what user space counted for a server.
+    pub(super) fn clear(&self, slot: u16) {
+        self.stats_of(slot).iter().for_each(|word| word.store(0, Relaxed));
+    }
+
+    /// Counts a reason.
+    pub(super) fn count_reason(&self, reason: Reason) {
+        if let Some(word) = self.reasons.get(reason as usize) {
+            word.fetch_add(1, Relaxed);
         }
     }
 

@@ -371,18 +371,19 @@ impl Engine for XdpEngine {
     }
 
     fn counters(&self) -> Result<Counters, EngineError> {
-        let mut counters = self.program.counters()?;
-        if let Some(held) = &self.held {
-            held.add_to(&mut counters);
-        }
-        Ok(counters)
+        self.program.counters()
     }
 
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
-        if let Some(held) = &self.held {
-            held.reset_server(slot);
-        }
         self.program.reset_server(slot)
+    }
+
+    fn count_choice(&self, slot: u16) {
+        self.program.count_choice(slot);
+    }
+
+    fn buckets(&self) -> [usize; 2] {
+        self.program.buckets()
     }
 
     fn moves(&mut self, mover: Mover) {

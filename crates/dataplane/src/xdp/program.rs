@@ -1,24 +1,24 @@
 //! The kernel's side, loaded: its programs and its maps.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evener_core::cookie;
 use evener_core::decide::{Memory, Reason};
 use evener_core::ports::{POOL_BUCKETS, POOLS};
 use evener_core::sessions::{SHARE_WORDS, Seed, buckets_for};
 use evener_core::strays;
-use evener_core::tables::{SERVER_SLOTS, Tables};
+use evener_core::tables::{NO_SERVER, SERVER_SLOTS, Tables};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use super::abi::{self, Settings};
 use super::grace::Grace;
-use super::memory::{FragmentMap, KernelMemory};
+use super::memory::{FragmentMap, KernelMemory, STAT_WORDS};
 use super::routes::Generations;
 use crate::routes::HostRoutes;
 use crate::shared::Shared;
@@ -64,6 +64,8 @@ pub(super) const PINNED: [&str; 32] = [
     "shares",
     "cursors",
     "server_stats",
+    "user_stats",
+    "user_count",
     "reasons",
 ];
 
@@ -105,6 +107,8 @@ pub(super) struct Program {
     /// Which half of each service's rings is in force.
     pub(super) halves: BTreeMap<u16, u8>,
     pub(super) generations: Generations,
+    /// Slots of servers that are gone and whose counts stand there yet.
+    pub(super) departed: BTreeSet<u16>,
     pub(super) grace: Grace,
     /// Whether packets may still be on their way by what was in force before.
     pub(super) is_fresh: bool,
@@ -181,6 +185,8 @@ impl Program {
             lease: words("lease", 1)?,
             cookies: words("cookies", cookie::WORDS)?,
             strays: words("strays", strays::PLACES)?,
+            stats: words("user_stats", SERVER_SLOTS * STAT_WORDS)?,
+            reasons: words("user_count", Reason::ALL.len())?,
             fragments: FragmentMap(second(&maps["fragments"])?),
             routes: HostRoutes::open(ROUTES_MAX).map_err(failed("asking for routes"))?,
             clock: clock.map_err(failed("keeping the clock"))?,
@@ -204,6 +210,7 @@ impl Program {
             interfaces: words("interfaces", abi::INTERFACE_PLACES * abi::INTERFACE_WORDS)?,
             halves: BTreeMap::new(),
             generations: Generations::default(),
+            departed: BTreeSet::new(),
             grace: Grace::new()?,
             // An earlier daemon may have ended a moment ago.
             is_fresh: true,
@@ -303,41 +310,75 @@ impl Program {
         Arc::clone(&self.memory)
     }
 
+    fn per_cpu(&self, map: &'static str, key: u32) -> Result<Vec<Vec<u8>>, EngineError> {
+        let values = self.maps[map].lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY);
+        values.map(Option::unwrap_or_default).map_err(|error| refused(format!("reading map {map}"), error))
+    }
+
+    /// A server's counts, by the kernel and by user space.
+    fn server_counters(&self, slot: u16) -> Result<ServerCounters, EngineError> {
+        let values = self.per_cpu("server_stats", u32::from(slot))?;
+        let sum = |at| values.iter().map(|value| word(value, at)).sum();
+        let kernel = ServerCounters { packets: sum(0), bytes: sum(1), connections: sum(2) };
+        Ok(kernel + self.memory.counted(slot))
+    }
+
     pub(super) fn counters(&self) -> Result<Counters, EngineError> {
-        let per_cpu = |map: &'static str, key: u32| {
-            self.maps[map]
-                .lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)
-                .map_err(|error| refused(format!("reading map {map}"), error))
-                .map(Option::unwrap_or_default)
-        };
-        let word = |value: &[u8], at: usize| {
-            value.get(at * 8..at * 8 + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-        };
-        let mut counters = Counters::default();
-        for reason in Reason::ALL {
-            let values = per_cpu("reasons", *reason as u32)?;
-            counters.reasons.insert(*reason, values.iter().map(|value| word(value, 0)).sum());
+        let mut counters = Counters { gone: self.memory.counted(NO_SERVER), ..Counters::default() };
+        for (reason, apart) in Reason::ALL.iter().zip(self.memory.reasons.iter()) {
+            let values = self.per_cpu("reasons", *reason as u32)?;
+            let kernel: u64 = values.iter().map(|value| word(value, 0)).sum();
+            counters.reasons.insert(*reason, kernel + apart.load(Relaxed));
         }
-        for slot in self.tables.servers.keys() {
-            let values = per_cpu("server_stats", u32::from(*slot))?;
-            let sum = |at| values.iter().map(|value| word(value, at)).sum();
-            let server = ServerCounters { packets: sum(0), bytes: sum(1), connections: sum(2) };
-            counters.servers.insert(*slot, server);
+        for slot in self.tables.servers.keys().chain(&self.departed) {
+            counters.servers.insert(*slot, self.server_counters(*slot)?);
         }
         // The program spares a second counter for what every packet given to a server counts already.
         let given: u64 = counters.servers.values().map(|server| server.packets).sum();
         let local = counters.reasons.get(&Reason::Local).copied().unwrap_or_default();
-        counters.reasons.insert(Reason::Forwarded, given.saturating_sub(local));
+        counters.reasons.insert(Reason::Forwarded, (given + counters.gone.packets).saturating_sub(local));
         Ok(counters)
     }
 
-    pub(super) fn reset_server(&self, slot: u16) -> Result<(), EngineError> {
+    /// Adds a server's counts to those of servers that are gone, and clears them.
+    pub(super) fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
+        let had = self.server_counters(slot)?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;
-        let zeros = vec![vec![0u8; size_of::<[u64; 4]>()]; cpus];
+        let zeros = vec![vec![0u8; STAT_WORDS * size_of::<u64>()]; cpus];
         self.maps["server_stats"]
             .update_percpu(&u32::from(slot).to_ne_bytes(), &zeros, MapFlags::ANY)
-            .map_err(|error| refused("writing map server_stats", error))
+            .map_err(|error| refused("writing map server_stats", error))?;
+        self.memory.clear(slot);
+        self.memory.count(NO_SERVER, had);
+        self.departed.remove(&slot);
+        Ok(())
     }
+
+    /// Counts a connection that user space chose this server for.
+    pub(super) fn count_choice(&self, slot: u16) {
+        self.memory.count(slot, ServerCounters { connections: 1, ..ServerCounters::default() });
+    }
+
+    /// Buckets of the session tables in force.
+    pub(super) fn buckets(&self) -> [usize; 2] {
+        [self.memory.sessions.len(), self.memory.sessions6.len()]
+    }
+
+    /// The counts of slots that an earlier daemon had taken from servers, and not cleared, are no other server's.
+    pub(super) fn reset_others(&mut self) {
+        for slot in NO_SERVER + 1..SERVER_SLOTS as u16 {
+            let is_others = !self.tables.servers.contains_key(&slot)
+                && self.server_counters(slot).is_ok_and(|counted| counted != ServerCounters::default());
+            if is_others && let Err(error) = self.reset_server(slot) {
+                tracing::warn!(%error, "the counters of a server that is gone can't be cleared");
+            }
+        }
+    }
+}
+
+/// A word of a value.
+fn word(value: &[u8], at: usize) -> u64 {
+    value.get(at * 8..at * 8 + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
 fn buckets(sessions_max: usize) -> Result<u32, EngineError> {

@@ -21,6 +21,7 @@ use super::handoff::Handing;
 use super::hosts::Hosts;
 use super::settings::is_reverse_path_strict;
 use super::telling::Telling;
+use super::totals::Totals;
 use super::ways::Ways;
 use crate::config::Config;
 use crate::network::Network;
@@ -65,6 +66,7 @@ pub(super) struct Director {
     pub(super) hosts: Option<Hosts>,
     pub(super) handing: Handing,
     pub(super) telling: Telling,
+    pub(super) totals: Totals,
     pub(super) plan: Plan,
     slots: Slots,
     swept: usize,
@@ -121,6 +123,7 @@ impl Director {
             hosts,
             handing: Handing::default(),
             telling: Telling::default(),
+            totals: Totals::default(),
             // Rings that run are what the next ones are held against.
             plan: Plan { tables: running.clone(), ..Plan::default() },
             slots,
@@ -182,17 +185,21 @@ impl Director {
         if before.servers.keys().all(|slot| now.servers.contains_key(slot))
             && before.vips.keys().all(|key| now.vips.contains_key(key))
         {
+            self.totals.note(&self.plan, false);
             return;
         }
         let buckets = self.engine.memory().sessions.buckets();
         self.sweep(0..buckets);
         self.engine.memory().ports.sweep(self.engine.now(), self.is_known());
-        for slot in self.slots.retired().collect::<Vec<_>>() {
+        let retired: Vec<u16> = self.slots.retired().collect();
+        let counters = self.counters();
+        for (slot, server) in retired.iter().filter_map(|slot| Some((slot, before.servers.get(slot)?))) {
+            self.totals.add(server.identity, counters.servers.get(slot).copied().unwrap_or_default());
+        }
+        self.totals.note(&self.plan, !retired.is_empty());
+        for slot in retired {
             match self.engine.reset_server(slot) {
-                Ok(()) => {
-                    self.forget_chosen(slot);
-                    self.slots.released(slot);
-                }
+                Ok(()) => self.slots.released(slot),
                 // Its number stays taken until the next server goes.
                 Err(error) => {
                     tracing::warn!(%error, "the counters of a server that is gone can't be cleared")

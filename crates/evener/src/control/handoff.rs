@@ -37,8 +37,6 @@ pub(super) struct Handing {
     secret: Option<Secret>,
     /// Ways out, by interface.
     exits: BTreeMap<u32, LinkSocket>,
-    /// Connections that were chosen here, by server slot.
-    chosen: BTreeMap<u16, u64>,
     /// Since when connections are kept back that somebody here has, in milliseconds of the monotonic clock.
     pub(super) kept_back: BTreeMap<SessionKey, u64>,
     /// Connections that the dispatcher has decided, and counts until it is told that they are over.
@@ -82,16 +80,6 @@ impl Director {
                 cookies.set(&keys);
             }
         }
-    }
-
-    /// How often a server was chosen here, beside the data plane's choices.
-    pub(super) fn chosen_here(&self, slot: u16) -> u64 {
-        self.handing.chosen.get(&slot).copied().unwrap_or_default()
-    }
-
-    /// Forgets that of a server that is gone.
-    pub(super) fn forget_chosen(&mut self, slot: u16) {
-        self.handing.chosen.remove(&slot);
     }
 
     /// Answers who reads for the data plane. Who asked may have gone; that is no matter.
@@ -261,7 +249,7 @@ impl Director {
         if !self.plan.tables.servers.contains_key(&server) || !self.note(ends, &vip, server) {
             return false;
         }
-        *self.handing.chosen.entry(server).or_default() += 1;
+        self.engine.count_choice(server);
         for packet in packets {
             self.send_on(packet);
         }

@@ -16,6 +16,7 @@ pub(crate) mod settings;
 mod show;
 mod start;
 mod telling;
+mod totals;
 pub(crate) mod ways;
 
 use std::future::pending;
@@ -86,8 +87,8 @@ pub fn run(args: &cli::Run) -> Exit {
     };
     let done = runtime.block_on(async {
         let mut daemon = start::start(&args.config).await?;
-        daemon.serve().await;
-        daemon.leave(args.keep).await
+        let end = daemon.serve().await;
+        daemon.leave(args.keep && end == End::Stopped).await
     });
     match done {
         Ok(()) => Exit::Ok,
@@ -137,10 +138,20 @@ struct Probed {
     result: Result<u64, Failure>,
 }
 
+/// How the daemon was told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// As its command line says.
+    Stopped,
+    /// With all that it has set up, whatever the command line says.
+    Dismantled,
+}
+
 /// Signals that the daemon answers to.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
     hangup: Signal,
 }
 
@@ -149,19 +160,20 @@ impl Signals {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
             hangup: signal(SignalKind::hangup())?,
         })
     }
 }
 
 impl Daemon {
-    /// The loop. Ends with SIGTERM or SIGINT.
-    async fn serve(&mut self) {
+    /// The loop. Ends with SIGTERM or SIGINT, or with SIGQUIT.
+    async fn serve(&mut self) -> End {
         let mut signals = match Signals::new() {
             Ok(signals) => signals,
             Err(error) => {
                 tracing::error!(%error, "signals can't be heard");
-                return;
+                return End::Stopped;
             }
         };
         let mut sweep = tokio::time::interval(SWEEP);
@@ -170,8 +182,9 @@ impl Daemon {
             self.say_ready();
             let wake = self.next_wake();
             tokio::select! {
-                _ = signals.terminate.recv() => return,
-                _ = signals.interrupt.recv() => return,
+                _ = signals.terminate.recv() => return End::Stopped,
+                _ = signals.interrupt.recv() => return End::Stopped,
+                _ = signals.quit.recv() => return End::Dismantled,
                 _ = signals.hangup.recv() => {
                     if let Err(error) = self.reload().await {
                         tracing::error!("{error}");
@@ -387,6 +400,7 @@ impl Daemon {
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             let _ = std::fs::remove_file(start::drained_path(&self.directory));
+            let _ = std::fs::remove_file(totals::path(&self.directory));
         }
         if !keep && self.director.leave_hosts(now_ms()) {
             tokio::time::sleep(HANDOVER).await;

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::IsTerminal;
 use std::time::SystemTime;
 
+use evener_core::sessions::buckets_for;
 use evener_core::wire::Mac;
 use tokio::time::timeout_at;
 
@@ -73,9 +74,10 @@ impl Daemon {
             .map_err(|error| format!("{path} is in force, but for its log: {error}"))?;
         tracing::info!(file = path, "reloaded");
         let said = match &later {
-            Some(later) => {
-                tracing::warn!(file = path, "all of it is in force but {later}: {RESTART}");
-                format!("{path} is in force, but for {later}: {RESTART}")
+            Some(keys) => {
+                let remedy = remedy(keys);
+                tracing::warn!(file = path, "all of it is in force but {keys}: {remedy}");
+                format!("{path} is in force, but for {keys}: {remedy}")
             }
             None => format!("{path} is in force"),
         };
@@ -110,6 +112,16 @@ impl Daemon {
     }
 }
 
+/// What to do about keys that a running daemon, or a running data plane, can't follow.
+pub(super) fn remedy(keys: &str) -> String {
+    match keys.contains("sessions") {
+        true => "stop the daemon without --keep (SIGQUIT does that always) and start it: a session table has the size it was \
+                 made with, and ends with its sessions"
+            .to_owned(),
+        false => RESTART.to_owned(),
+    }
+}
+
 /// What of a file a daemon reads when it starts, and never again.
 #[derive(Debug)]
 pub(super) struct Fixed {
@@ -118,12 +130,24 @@ pub(super) struct Fixed {
 }
 
 impl Fixed {
-    pub(super) fn of(config: &Config) -> Fixed {
-        Fixed { engine: config.engine.clone(), admin: config.admin.clone() }
+    /// As a daemon has it that starts with this file, where the engine didn't find it otherwise: sessions stay in the tables
+    /// that an earlier daemon made.
+    pub(super) fn of(config: &Config, engine: &dyn evener_dataplane::Engine) -> Fixed {
+        let mut fixed = Fixed { engine: config.engine.clone(), admin: config.admin.clone() };
+        let sessions = engine.memory().sessions;
+        let sized_for = |buckets: usize| buckets * sessions.sized_for() / sessions.buckets().max(1);
+        let [four, six] = engine.buckets();
+        for (max, buckets) in [(&mut fixed.engine.sessions_max, four), (&mut fixed.engine.sessions6_max, six)]
+        {
+            if buckets_for(*max) != buckets {
+                *max = sized_for(buckets);
+            }
+        }
+        fixed
     }
 
     /// What of it is otherwise in another file, by its keys.
-    fn differences(&self, config: &Config) -> Option<String> {
+    pub(super) fn differences(&self, config: &Config) -> Option<String> {
         let (old, new) = (&self.engine, &config.engine);
         let keys = [
             ("[engine] kind", old.kind != new.kind),

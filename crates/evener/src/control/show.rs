@@ -168,7 +168,7 @@ impl Director {
         refused
     }
 
-    fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> Counters {
         self.engine.counters().unwrap_or_else(|error: EngineError| {
             tracing::warn!(%error, "the counters can't be read");
             Counters::default()
@@ -183,7 +183,8 @@ impl Director {
 
     fn show_service(&self, service: &Service, servers: &[views::Server]) -> views::Service {
         let own: Vec<_> = servers.iter().filter(|server| server.service == service.name).collect();
-        let sum = |of: fn(&views::Server) -> u64| own.iter().map(|server| of(server)).sum();
+        let sum = |of: fn(&views::Server) -> u64| own.iter().map(|server| of(server)).sum::<u64>();
+        let gone = self.totals.of(&service.name);
         let planned = self.plan.services.values().find(|planned| planned.name == service.name);
         views::Service {
             name: service.name.clone(),
@@ -196,9 +197,9 @@ impl Director {
             servers_up: own.iter().filter(|server| server.state == "up").count() as u64,
             degraded: planned.is_some_and(|planned| planned.degraded),
             sessions: sum(|server| server.sessions),
-            connections: sum(|server| server.connections),
-            packets: sum(|server| server.packets),
-            bytes: sum(|server| server.bytes),
+            connections: gone.connections + sum(|server| server.connections),
+            packets: gone.packets + sum(|server| server.packets),
+            bytes: gone.bytes + sum(|server| server.bytes),
         }
     }
 
@@ -247,7 +248,7 @@ impl Director {
             reason,
             weight: member.weight,
             sessions: active.map_or(0, |active| active.load(Relaxed)),
-            connections: connections + slot.map_or(0, |slot| self.chosen_here(slot)),
+            connections,
             packets,
             bytes,
             mac,

@@ -24,11 +24,12 @@ use super::director::{DirectError, Director, has_ipv6};
 use super::hosts::{self, Heard, Hosts, Identity};
 use super::lock::{Lock, LockError};
 use super::neighbours::{Frame, Neighbours};
-use super::reload::Fixed;
+use super::reload::{self, Fixed};
 use super::request::Request;
 use super::settings::Settings;
 use super::show::About;
 use super::telling::open_log;
+use super::totals::Totals;
 use super::ways::{source_towards, tunnel_source};
 use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms, paths};
 use crate::admin;
@@ -159,6 +160,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         }
     };
     let mut director = Director::new(config, engine, network, interfaces, drained, hosts, started_ms);
+    director.totals = Totals::open(&directory, adopted);
     director.hand_over_by(secret);
     director.tell_by(recorder);
     let (handle, requests) = mpsc::channel(REQUESTS);
@@ -176,6 +178,14 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     }
     let (probe_results, probed) = mpsc::channel(256);
     let held = director.held();
+    let fixed = Fixed::of(&director.config, &*director.engine);
+    let restart_for = fixed.differences(&director.config);
+    if let Some(keys) = &restart_for {
+        tracing::warn!(
+            "what runs was adopted, and is not as the file says in {keys}: {}",
+            reload::remedy(keys)
+        );
+    }
     let mut daemon = Daemon {
         about: About {
             started_ms,
@@ -185,11 +195,11 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
             reloads: 0,
             reloads_refused: 0,
             reload_error: None,
-            restart_for: None,
+            restart_for,
             config_loaded: SystemTime::now(),
         },
         network_changes,
-        fixed: Fixed::of(&director.config),
+        fixed,
         director,
         config_path: config_path.to_owned(),
         settings: Settings::new(&directory),

@@ -13,8 +13,9 @@ use evener_lab::host::Host;
 use evener_lab::load::{Load, Running};
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
+use nix::sys::signal::Signal;
 
-use crate::{file, shares, shares_of, split};
+use crate::{file, shares, shares_of, slow_downloads, split, unbroken};
 
 on_both_engines! {
     killed_under_load_nothing_breaks,
@@ -25,12 +26,17 @@ on_both_engines! {
     daemons_in_two_namespaces_never_meet,
     a_daemon_with_mounts_of_its_own_survives,
     another_engine_finds_nothing_in_its_way,
+    as_the_unit_says_a_restart_breaks_nothing,
+    sums_never_fall,
+    sessions_stay_where_another_size_is_asked_for,
 }
 
 mod kernel {
-    on_engine!(xdp: vanished_namespaces_are_cleared_up_after);
+    on_engine!(xdp: vanished_namespaces_are_cleared_up_after, an_adopted_data_plane_follows_xdp_mode);
 
-    pub(super) use super::vanished_namespaces_are_cleared_up_after;
+    pub(super) use super::{
+        an_adopted_data_plane_follows_xdp_mode, vanished_namespaces_are_cleared_up_after,
+    };
 }
 
 /// Clients of every kind. They wait as long as a TCP does that sends again.
@@ -255,4 +261,136 @@ fn vanished_namespaces_are_cleared_up_after(engine: &str) -> Result<()> {
         evener.stop()?;
         Ok(!pins.exists())
     })
+}
+
+/// What the unit gives the daemon beside its file.
+fn options_of_the_unit() -> Vec<&'static str> {
+    let unit = include_str!("../../../../packaging/evener.service");
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let words: Vec<_> = start.split_whitespace().collect();
+    assert_eq!(words[..4], ["/usr/bin/evener", "run", "--config", "/etc/evener/evener.toml"]);
+    words[4..].to_vec()
+}
+
+fn as_the_unit_says_a_restart_breaks_nothing(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let file = file::listed(engine, &farm, "");
+    let mut evener = Evener::start_by(farm.director(), &file, &[], &options_of_the_unit())?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut kept = kept(&farm, 4)?;
+    let downloads = slow_downloads(&farm);
+    wait::until("downloads run", || Ok(evener.sessions()?.len() == 6))?;
+    // as systemctl restart does
+    assert_eq!(evener.stop()?, 0);
+    evener.start_again()?;
+    assert!(evener.status()?.adopted);
+    go_on(&mut kept)?;
+    assert_eq!(unbroken(downloads.join()?)?.requests, 2);
+    // and this is how it is stopped for good
+    evener.daemon().signal(Signal::SIGQUIT)?;
+    assert!(evener.daemon().wait(LONG)?.success());
+    assert_eq!(left_on(farm.director())?, [""; 0]);
+    Ok(())
+}
+
+fn sums_never_fall(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(3).build()?;
+    let some = |servers: &[Host]| {
+        file::engine(engine)
+            + &file::service("web", farm.service(), "")
+            + file::ALWAYS_UP
+            + &file::servers(servers)
+    };
+    let mut evener = Evener::start(farm.director(), &some(farm.servers()))?;
+    evener.wait_for_servers(3, LONG)?;
+    let mut last = (0, 0, 0, 0);
+    let mut look = |evener: &Evener| -> Result<u64> {
+        let services: serde_json::Value = evener.json(&["services"])?;
+        let of = |key: &str| services[0][key].as_u64().unwrap_or_default();
+        let forwarded = evener.status()?.packets["forwarded"];
+        let now = (of("connections"), of("packets"), of("bytes"), forwarded);
+        ensure!(
+            now.0 >= last.0 && now.1 >= last.1 && now.2 >= last.2 && now.3 >= last.3,
+            "{last:?}, {now:?}"
+        );
+        last = now;
+        Ok(now.0)
+    };
+    assert_eq!(shares(&farm, 12)?, split([4, 4, 4]));
+    assert_eq!(look(&evener)?, 12);
+    // one server goes by a reload, one while there is no daemon
+    evener.reload(&some(&farm.servers()[..2]))?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(look(&evener)?, 12);
+    evener.daemon().kill9()?;
+    evener.write(&some(&farm.servers()[..1]))?;
+    evener.start_again()?;
+    evener.wait_for_servers(1, LONG)?;
+    assert_eq!(look(&evener)?, 12);
+    // a slot's next owner begins with nothing, and one that comes back goes on where its service is
+    evener.reload(&some(farm.servers()))?;
+    evener.wait_for_servers(3, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([2, 2, 2]));
+    assert_eq!(look(&evener)?, 18);
+    let own: Vec<u64> = evener.servers()?.iter().map(|server| server.connections).collect();
+    assert_eq!(own, [6, 2, 2]);
+    evener.daemon().kill9()?;
+    evener.start_again()?;
+    assert_eq!(look(&evener)?, 18);
+    Ok(())
+}
+
+fn sessions_stay_where_another_size_is_asked_for(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let file = file::listed(engine, &farm, "");
+    let mut evener = Evener::start(farm.director(), &file)?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut kept = kept(&farm, 4)?;
+    let said = evener.reload(&file.replacen("65536", "131072", 1))?;
+    assert!(said.contains("sessions_max") && said.contains("SIGQUIT"), "{said}");
+    evener.daemon().kill9()?;
+    evener.start_again()?;
+    let status = evener.status()?;
+    let keys = status.restart_for.unwrap_or_default();
+    assert!(status.adopted && keys.contains("sessions_max"), "{keys}");
+    assert!(evener.daemon().log().contains("sessions_max"));
+    go_on(&mut kept)?;
+    // as it says
+    evener.daemon().signal(Signal::SIGQUIT)?;
+    assert!(evener.daemon().wait(LONG)?.success());
+    evener.start_again()?;
+    assert_eq!(evener.status()?.restart_for, None);
+    Ok(())
+}
+
+fn an_adopted_data_plane_follows_xdp_mode(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let file = |mode: &str| {
+        let keys = format!("xdp_mode = \"{mode}\"\n");
+        file::engine(engine)
+            + &keys
+            + &file::service("web", farm.service(), "")
+            + file::ALWAYS_UP
+            + &file::servers(farm.servers())
+    };
+    let mut evener = Evener::start(farm.director(), &file("auto"))?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut kept = kept(&farm, 4)?;
+    for (mode, word) in
+        [("generic", "xdpgeneric"), ("native", "prog/xdp"), ("generic", "xdpgeneric"), ("tc", "")]
+    {
+        evener.reload(&file(mode))?;
+        evener.daemon().kill9()?;
+        evener.start_again()?;
+        // what the kernel says, and what the daemon says
+        let link = farm.director().run(&["ip", "-details", "link", "show", "dev", "eth0"])?;
+        let is_xdp = link.contains("prog/xdp") || link.contains("xdpgeneric");
+        assert!(if word.is_empty() { !is_xdp } else { link.contains(word) }, "{mode}: {link}");
+        assert!(evener.command(&["status"])?.contains(&format!("{mode} on eth0")), "{mode}");
+        if mode != "native" {
+            // a veth's other end would need a program for that
+            go_on(&mut kept)?;
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,102 @@
+//! What servers that are gone had been given, by service: a service's sums never fall. They outlive the daemon as sessions
+//! do, in a file beside its lock.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use evener_core::plan::{Plan, ServerName, identity};
+use evener_dataplane::ServerCounters;
+
+/// Sums by service, and whose server is whose.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    /// `None` in a test that has no folder.
+    path: Option<PathBuf>,
+    gone: BTreeMap<String, ServerCounters>,
+    /// The services of the servers in force, by identity: a daemon that finds one in the data plane, and not in its file,
+    /// knows it by that alone.
+    services: BTreeMap<u64, String>,
+}
+
+impl Totals {
+    /// Goes on from what an earlier daemon noted in this folder, if the data plane is adopted that it is about.
+    pub(super) fn open(directory: &Path, adopted: bool) -> Totals {
+        let path = path(directory);
+        let mut totals = Totals { path: Some(path.clone()), ..Totals::default() };
+        if !adopted {
+            // That of a data plane that is gone.
+            let _ = fs::remove_file(path);
+            return totals;
+        }
+        for line in fs::read_to_string(path).unwrap_or_default().lines() {
+            totals.take(line);
+        }
+        totals
+    }
+
+    /// Lines are `gone PACKETS BYTES CONNECTIONS SERVICE` and `server IDENTITY SERVICE`.
+    fn take(&mut self, line: &str) -> Option<()> {
+        let (kind, rest) = line.split_once(' ')?;
+        match kind {
+            "gone" => {
+                let mut words = rest.splitn(4, ' ');
+                let mut number = || words.next()?.parse().ok();
+                let counted = ServerCounters { packets: number()?, bytes: number()?, connections: number()? };
+                self.gone.insert(words.next()?.to_owned(), counted);
+            }
+            "server" => {
+                let (identity, service) = rest.split_once(' ')?;
+                self.services.insert(identity.parse().ok()?, service.to_owned());
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// A server is gone that had been given this.
+    pub(super) fn add(&mut self, identity: u64, counted: ServerCounters) {
+        if let Some(service) = self.services.get(&identity) {
+            let gone = self.gone.entry(service.clone()).or_default();
+            *gone = *gone + counted;
+        }
+    }
+
+    /// What a service's servers that are gone had been given.
+    pub(super) fn of(&self, service: &str) -> ServerCounters {
+        self.gone.get(service).copied().unwrap_or_default()
+    }
+
+    /// Notes whose the servers of a plan are, and the sums, if any of that has changed.
+    pub(super) fn note(&mut self, plan: &Plan, has_gone: bool) {
+        let identified =
+            |ServerName { service, server }: &ServerName| (identity(service, server), service.clone());
+        let services: BTreeMap<u64, String> = plan.servers.values().map(identified).collect();
+        if services == self.services && !has_gone {
+            return;
+        }
+        self.services = services;
+        if let Err(error) = self.write() {
+            tracing::warn!(%error, "the sums of servers that are gone will be forgotten at a restart");
+        }
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let gone = self.gone.iter().map(|(service, counted)| {
+            let ServerCounters { packets, bytes, connections } = counted;
+            format!("gone {packets} {bytes} {connections} {service}\n")
+        });
+        let servers =
+            self.services.iter().map(|(identity, service)| format!("server {identity} {service}\n"));
+        let new = path.with_extension("new");
+        fs::write(&new, gone.chain(servers).collect::<String>())?;
+        fs::rename(new, path)
+    }
+}
+
+/// Where they are noted.
+pub(super) fn path(directory: &Path) -> PathBuf {
+    directory.join("totals")
+}
