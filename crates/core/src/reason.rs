@@ -1,11 +1,11 @@
 //! Why a packet met its verdict: the names that counters, cases and people see.
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal;)*) => {
         /// Why a packet met its verdict; every one is counted. `abi.h` has the same numbers.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum Reason { $($(#[$doc])* $name = $number,)* }
+        pub enum Reason { $($(#[doc = $doc])+ $name = $number,)* }
 
         impl Reason {
             /// Every reason, in the order of their numbers.
@@ -14,6 +14,11 @@ macro_rules! reasons {
             /// The stable name in metrics, JSON and cases.
             pub const fn name(self) -> &'static str {
                 match self { $(Reason::$name => $text,)* }
+            }
+
+            /// What it means, in a sentence or two.
+            pub const fn about(self) -> &'static str {
+                match self { $(Reason::$name => concat!($($doc),+).trim_ascii_start(),)* }
             }
         }
     };

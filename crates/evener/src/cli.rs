@@ -96,7 +96,7 @@ pub enum Command {
     /// Print shell completions
     #[command(hide = true)]
     Completions(Completions),
-    /// Print the manual page, or write one for each command
+    /// Print a manual page, or write all of them
     #[command(hide = true)]
     Man(Man),
 }
@@ -320,7 +320,10 @@ pub struct Completions {
 /// `evener man`
 #[derive(Debug, Args)]
 pub struct Man {
-    /// Write a page for each command into this directory
+    /// Which: evener unless named, evener.toml for the file, evener-packets for what is counted
+    #[arg(value_name = "PAGE", conflicts_with = "dir")]
+    pub page: Option<String>,
+    /// Write all pages, one for each command too, into this directory
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }

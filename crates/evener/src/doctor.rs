@@ -1,18 +1,21 @@
 //! `evener doctor`: looks for what is wrong with the host, the network and the farm, with or without a
-//! running daemon. It only looks: nothing is changed, mounted, attached or sent to servers.
+//! running daemon. It only looks: nothing is changed, mounted, attached or sent to servers; neighbours are asked by ARP who
+//! has the addresses that this host is to answer for.
 
+mod admin;
 mod daemon;
 mod farm;
 mod host;
 mod hosts;
 mod links;
+mod owners;
 mod ways;
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::admin::{self, Client};
+use crate::admin::{Client, message, print};
 use crate::agent;
 use crate::cli::{CONFIG_FILE, Doctor, Exit};
 use crate::control::paths;
@@ -70,7 +73,7 @@ pub fn run(Doctor { config, view }: &Doctor) -> Exit {
         true => serde_json::to_string_pretty(&findings).map(|text| text + "\n").map_err(Into::into),
         false => Ok(render(&findings, terminal::width())),
     };
-    if let Err(error) = text.and_then(|text| admin::print(&text)) {
+    if let Err(error) = text.and_then(|text| print(&text)) {
         eprintln!("evener: what was found can't be written: {error}");
         return Exit::Failed;
     }
@@ -116,7 +119,9 @@ async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     let config = farm::load(&path.unwrap_or_else(|| PathBuf::from(CONFIG_FILE)), &mut findings);
     let serves = config.as_ref().map(|config| agent::doctor::findings(config, &network)).unwrap_or_default();
     match config {
-        Some(config) if directs || serves.is_empty() => farm::look(&config, &network, &links, &mut findings),
+        Some(config) if directs || serves.is_empty() => {
+            farm::look(&config, &network, &links, &mut findings).await;
+        }
         _ => links.look(links.ethernet(), &mut findings),
     }
     findings.extend(serves);
@@ -133,7 +138,7 @@ fn render(findings: &[Finding], page: usize) -> String {
             State::Warn => "warn",
             State::Fail => "FAIL",
         };
-        let line = format!("{state:<4}  {:<width$}  {}", finding.check, admin::message(&finding.message));
+        let line = format!("{state:<4}  {:<width$}  {}", finding.check, message(&finding.message));
         text += &format!("{}\n", terminal::wrap(&line, page, width + 8));
     }
     let count = |state| findings.iter().filter(|finding| finding.state == state).count();

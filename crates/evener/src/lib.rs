@@ -12,6 +12,8 @@ mod descriptors;
 pub mod doctor;
 mod handoff;
 mod lccp;
+mod log;
+pub mod manual;
 pub mod network;
 pub mod probe;
 mod record;

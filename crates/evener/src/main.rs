@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::{CommandFactory, Parser};
 use evener::cli::{Check, Cli, Command, Exit, Keygen, Man};
 use evener::config::{self, Config, Problems};
-use evener::{admin, agent, control, doctor, secret};
+use evener::{admin, agent, control, doctor, manual, secret};
 
 fn main() -> Exit {
     match Cli::parse().command {
@@ -15,7 +15,7 @@ fn main() -> Exit {
             clap_complete::generate(args.shell, &mut Cli::command(), "evener", &mut io::stdout());
             Exit::Ok
         }
-        Command::Man(args) => done("the manual could not be written", man(&args)),
+        Command::Man(args) => done("the manual can't be written", man(&args)),
         Command::Keygen(args) => keygen(&args),
         Command::Run(args) => control::run(&args),
         Command::Agent(args) => agent::run(&args),
@@ -69,11 +69,8 @@ fn colour() -> bool {
 
 fn man(args: &Man) -> io::Result<()> {
     match &args.dir {
-        Some(dir) => {
-            std::fs::create_dir_all(dir)?;
-            clap_mangen::generate_to(Cli::command(), dir)
-        }
-        None => clap_mangen::Man::new(Cli::command()).render(&mut io::stdout()),
+        Some(dir) => manual::write_all(dir),
+        None => manual::print(args.page.as_deref(), &mut io::stdout()),
     }
 }
 

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use evener_core::decide::Reason;
 
 const COMMANDS: [&str; 11] = [
     "run", "check", "status", "services", "servers", "sessions", "explain", "doctor", "drain", "undrain",
@@ -30,6 +33,70 @@ fn every_command_has_a_manual_page() {
     }
     let main = evener(&["man"]);
     assert!(String::from_utf8(main.stdout).unwrap().contains("Exit status:"));
+}
+
+#[test]
+fn the_manual_has_every_key_every_reason_and_every_variable() {
+    let page = |args: &[&str]| {
+        let output = evener(&[&["man"], args].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().replace("\\-", "-").replace("\\(aq", "'")
+    };
+    let main = page(&[]);
+    for name in
+        ["EVENER_LOG", "EVENER_RUN_DIR", "JOURNAL_STREAM", "/run/evener/net-N/admin.sock", "evener.toml(5)"]
+    {
+        assert!(main.contains(name), "{name}");
+    }
+    let file = page(&["evener.toml"]);
+    let example =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../evener.example.toml")).unwrap();
+    let keys =
+        example.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
+    for (key, _) in keys {
+        assert!(file.contains(&format!("fB{key} =")), "{key} in {file}");
+    }
+    for section in example.lines().filter(|line| line.starts_with('[')) {
+        assert!(file.contains(section), "{section}");
+    }
+    let packets = page(&["evener-packets"]);
+    for reason in Reason::ALL {
+        assert!(packets.contains(&format!("fB{}", reason.name())), "{}", reason.name());
+        assert!(reason.about().ends_with('.') && !reason.about().starts_with(' '), "{}", reason.about());
+    }
+    let unknown = evener(&["man", "evener.tml"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(String::from_utf8(unknown.stderr).unwrap().contains("did you mean evener.toml?"));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("all-pages");
+    assert!(evener(&["man", "--dir", dir.to_str().unwrap()]).status.success());
+    for page in ["evener.1", "evener-run.1", "evener.toml.5", "evener-packets.7"] {
+        assert!(dir.join(page).is_file(), "{page}");
+    }
+}
+
+/// What a command that fails says on a standard error that the journal reads, or another one.
+fn said_to(journal: impl Fn(&fs::Metadata) -> String, name: &str) -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let file = fs::File::create(&path).unwrap();
+    let stream = journal(&file.metadata().unwrap());
+    let status = Command::new(env!("CARGO_BIN_EXE_evener"))
+        .args(["run", "--config", "tests/check/empty.toml"])
+        .env("JOURNAL_STREAM", stream)
+        .stderr(file)
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(1));
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn the_journal_is_told_priorities_and_nobody_else() {
+    let said = said_to(|file| format!("{}:{}", file.dev(), file.ino()), "journal");
+    assert!(said.lines().count() > 1 && said.lines().all(|line| line.starts_with("<3>")), "{said}");
+    for other in ["", "1:2", "x:y"] {
+        let said = said_to(|_| other.to_owned(), "no-journal");
+        assert!(said.starts_with("evener: ") && !said.contains("<3>"), "{other}: {said}");
+    }
 }
 
 #[test]

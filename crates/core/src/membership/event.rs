@@ -1,6 +1,7 @@
 //! What happens to a membership, in words for the log.
 
-use alloc::string::String;
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::fmt;
 
 use super::holder::Place;
@@ -153,36 +154,62 @@ impl Event {
     }
 }
 
+impl Notice {
+    /// In words, where interfaces have the names that they have on this host.
+    pub fn told(&self, interface: impl Fn(u32) -> Option<String>) -> String {
+        let at = |place: &Place| match interface(place.ifindex) {
+            Some(name) => format!("{} on {name}", place.mac),
+            None => place.to_string(),
+        };
+        let event = Told { event: &self.event, at: &at };
+        match &self.service {
+            Some(service) => format!("service {service}: {event}"),
+            None => event.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.service {
-            Some(service) => write!(f, "service {service}: {}", self.event),
-            None => self.event.fmt(f),
-        }
+        f.write_str(&self.told(|_| None))
     }
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Event::Joined { server, place } => write!(f, "server {server} joined at {place}"),
+        Told { event: self, at: &Place::to_string }.fmt(f)
+    }
+}
+
+/// An event, and how places are written.
+struct Told<'a> {
+    event: &'a Event,
+    at: &'a dyn Fn(&Place) -> String,
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at;
+        match self.event {
+            Event::Joined { server, place } => write!(f, "server {server} joined at {}", at(place)),
             Event::Silent { server } => {
                 write!(f, "server {server} does not answer any more; it gets no new sessions")
             }
             Event::Returned { server } => write!(f, "server {server} answers again"),
             Event::Removed { server, why } => write!(f, "server {server} removed: {why}"),
             Event::Moved { server, from, to } => {
-                write!(f, "{to} answers for server {server}, which is at {from}; not followed")
+                write!(f, "{} answers for server {server}, which is at {}; not followed", at(to), at(from))
             }
             Event::Followed { server, from, to } => {
-                write!(f, "server {server} moved from {from}, where it is silent, to {to}")
+                write!(f, "server {server} moved from {}, where it is silent, to {}", at(from), at(to))
             }
             Event::Rerouted { server, from, to } => {
+                let (from, to) = (at(from), at(to));
                 write!(f, "the way to server {server} leads over {to} now, and no longer over {from}")
             }
             Event::Refused { reply, refusal } => {
                 let asked = if reply.address.is_ipv4() { "ARP" } else { "neighbour discovery" };
-                write!(f, "{} answered {asked} for {}: refused, {refusal}", reply.place, reply.address)
+                write!(f, "{} answered {asked} for {}: refused, {refusal}", at(&reply.place), reply.address)
             }
         }
     }

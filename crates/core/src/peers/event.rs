@@ -22,6 +22,11 @@ pub enum Notice {
         /// Its name.
         host: String,
     },
+    /// A host that took no part takes part again.
+    Returned {
+        /// Its name.
+        host: String,
+    },
     /// A host has been running another configuration for a while.
     Differs {
         /// Its name.
@@ -155,6 +160,7 @@ impl fmt::Display for Notice {
             Notice::Heard { host } => write!(f, "host {host} is heard"),
             Notice::Silent { host } => write!(f, "host {host} is not heard any more; it counts as down"),
             Notice::Left { host } => write!(f, "host {host} takes no part now; it gets no new sessions"),
+            Notice::Returned { host } => write!(f, "host {host} takes part again"),
             Notice::Rejoins => {
                 f.write_str("this host was alone, and finds others that are together; it takes part once it has heard them")
             }

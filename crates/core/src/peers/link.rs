@@ -81,6 +81,8 @@ pub(super) struct Link {
     /// Since when that is another than this host's.
     pub(super) differs_since_ms: Option<u64>,
     pub(super) told_differs: bool,
+    /// Whether it took part no longer, by its own word.
+    pub(super) left: bool,
     /// Reasons that were told already.
     pub(super) told: BTreeSet<Refusal>,
 }
@@ -105,6 +107,7 @@ impl Link {
             generation: None,
             differs_since_ms: None,
             told_differs: false,
+            left: false,
             told: BTreeSet::new(),
         }
     }

@@ -384,12 +384,15 @@ impl Peers {
                         received.notices.push(Notice::Agrees { host: host.clone() });
                     }
                     let left = link.is_ready() && !report.ready;
+                    link.left |= left;
+                    let returned = report.ready && core::mem::take(&mut link.left);
                     if !self.ready && link.content.is_none() {
                         // Whom it is waited for: with one that agrees now, others may do so soon.
                         self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
                     }
                     link.content = Some(content(report, publishable(&self.settings)));
-                    received.notices.extend(left.then_some(Notice::Left { host }));
+                    let back = returned.then(|| Notice::Returned { host: host.clone() });
+                    received.notices.extend(left.then_some(Notice::Left { host }).or(back));
                 } else {
                     self.counters.refuse(Refusal::Generation);
                     let since_ms = *link.differs_since_ms.get_or_insert(now_ms);

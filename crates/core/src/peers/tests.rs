@@ -295,6 +295,33 @@ fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
 }
 
 #[test]
+fn who_left_and_comes_back_is_told_of() {
+    let (mut a, mut b) = acquainted(0);
+    a.receive(500, &tick(&mut b, 500));
+    let (_, end) = b.leave(600).remove(0);
+    assert_eq!(a.receive(600, &end).notices, [Notice::Left { host: "web2".to_string() }]);
+    // It starts anew before anybody has missed it.
+    let mut b = host("web2", 33, 700);
+    let mut notices = Vec::new();
+    for now_ms in (700..SILENCE_MS + 5_000).step_by(100) {
+        for (_, datagram) in a.tick(now_ms).datagrams {
+            if let Some((_, answer)) = b.receive(now_ms, &datagram).answer {
+                notices.extend(a.receive(now_ms, &answer).notices);
+            }
+        }
+        for (_, datagram) in b.tick(now_ms).datagrams {
+            let received = a.receive(now_ms, &datagram);
+            notices.extend(received.notices);
+            if let Some((_, answer)) = received.answer {
+                b.receive(now_ms, &answer);
+            }
+        }
+    }
+    let back = |notice: &&Notice| matches!(notice, Notice::Returned { host } if host == "web2");
+    assert_eq!(notices.iter().filter(back).count(), 1, "{notices:?}");
+}
+
+#[test]
 fn who_leaves_is_followed_at_once() {
     let (mut a, mut b) = acquainted(0);
     a.receive(500, &tick(&mut b, 500));

@@ -32,6 +32,17 @@ pub fn directory() -> Result<PathBuf, EngineError> {
     Ok(bpffs().map_err(failed)?.join("evener").join(format!("net-{namespace}")))
 }
 
+/// The folder where an engine of this network namespace has pinned something, if one has; nothing is mounted to look.
+pub fn existing_directory() -> Option<PathBuf> {
+    let name = format!("evener/net-{}", network_namespace().ok()?);
+    roots().into_iter().filter(|root| is_bpffs(root)).map(|root| root.join(&name)).find(|dir| dir.is_dir())
+}
+
+/// Where a BPF file system may be mounted that an engine here would use.
+pub fn roots() -> [PathBuf; 2] {
+    [first_bpffs(), PathBuf::from(BPFFS)]
+}
+
 /// The BPF file system that lives longest. `ip netns exec` gives each command a mount namespace of its own:
 /// what is pinned there is gone with the command, so the mounts of [`first_process`] are used where they differ.
 fn bpffs() -> io::Result<PathBuf> {

@@ -5,13 +5,16 @@ use std::fs;
 use std::net::SocketAddr;
 use std::process::Command;
 
+use evener_core::lccp::PROTOCOL;
 use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use evener_dataplane::server::{self, Hook, Reason};
 
 use super::doctor::finding;
 use super::duties::Role;
 use super::place::{dotted, read_setting};
+use super::state::Lock;
 use crate::config::Config;
+use crate::control::paths;
 use crate::doctor::{Finding, State};
 use crate::secret;
 
@@ -35,6 +38,7 @@ pub(super) fn findings(roles: &[Role<'_>], config: &Config) -> Vec<Finding> {
     findings.extend(tracking(check));
     findings.extend(known_secret(check, config));
     findings.push(running(first));
+    findings.extend(hearing(&handed_over));
     findings.extend(sharers(check));
     findings.extend(refusals(check));
     findings.extend(handed_over.iter().flat_map(|role| multipath(role)));
@@ -90,6 +94,32 @@ fn running(role: &Role<'_>) -> Finding {
             finding(check, State::Fail, message)
         }
     }
+}
+
+/// Whether directors can be heard: the agent has a raw socket for LCCP on each address that it is known by.
+fn hearing(roles: &[&Role<'_>]) -> Option<Finding> {
+    let role = roles.iter().find(|role| !role.service.is_on_every_host())?;
+    // Nobody is expected to hear where no agent runs, which is said already.
+    if !paths::directory().is_ok_and(|directory| Lock::is_held(&directory)) {
+        return None;
+    }
+    let tables = ["raw", "raw6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")));
+    let heard = tables.iter().flatten().any(|table| hears(table, PROTOCOL));
+    (!heard).then(|| {
+        let message = "The agent can't hear directors (LCCP, IP protocol 253), so connections that the data plane can't \
+                       decide don't come here: it needs CAP_NET_RAW; see its log."
+            .to_owned();
+        finding(&role.service.name, State::Fail, message)
+    })
+}
+
+/// Whether a table of raw sockets (/proc/net/raw) has one for this protocol, which stands where ports do elsewhere.
+fn hears(table: &str, protocol: u8) -> bool {
+    let bound = |line: &str| {
+        let (_, port) = line.split_whitespace().nth(1)?.split_once(':')?;
+        u16::from_str_radix(port, 16).ok()
+    };
+    table.lines().skip(1).filter_map(bound).any(|port| port == u16::from(protocol))
 }
 
 /// Packet sockets that share IP frames with the host's stack: a shared frame loses the socket that was made for it.
@@ -152,4 +182,16 @@ fn multipath(role: &Role<'_>) -> Vec<Finding> {
             finding(&role.service.name, State::Fail, message)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hears;
+
+    #[test]
+    fn raw_sockets_are_known_by_their_protocol() {
+        let table = "  sl  local_address rem_address   st\n  1: 00000000:0001 00000000:0000 07 0\n 253: 0B0200C0:00FD 00000000:0000 07\n";
+        assert!(hears(table, 253) && hears(table, 1));
+        assert!(!hears(table, 254) && !hears("head\nrubbish\n", 253));
+    }
 }

@@ -28,6 +28,7 @@ use crate::cli::{self, Exit};
 use crate::config::{self, Config, Problems};
 use crate::control::paths;
 use crate::lccp::{Part, Speaker};
+use crate::log;
 use crate::network::{self, Network, NetworkError};
 use crate::secret;
 use duties::{Duties, Identity};
@@ -93,18 +94,11 @@ pub fn run(args: &cli::Agent) -> Exit {
     if args.status {
         return show::run(args.json);
     }
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("EVENER_LOG").unwrap_or_else(|_| "info".into()),
-        )
-        .with_target(false)
-        .init();
+    log::start();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("evener: the agent can't be started: {error}");
+            log::error(format_args!("the agent can't be started: {error}"));
             return Exit::Failed;
         }
     };
@@ -117,7 +111,7 @@ pub fn run(args: &cli::Agent) -> Exit {
     match done {
         Ok(()) => Exit::Ok,
         Err(error) => {
-            eprintln!("evener: {error}");
+            log::error(&error);
             error.exit()
         }
     }

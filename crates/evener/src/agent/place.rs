@@ -16,7 +16,7 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo};
 
 use super::duties::{Duties, Host, Placed};
 use super::state::{Changed, State};
-use crate::network::Network;
+use crate::network::{Network, interface_name};
 use crate::secret;
 
 const SETTINGS: &str = "/proc/sys/net";
@@ -128,7 +128,7 @@ impl Site {
             server.set_cookie_keys(&secret::cookie_keys(secret).keys)?;
         }
         for (ifindex, hook) in server.attached().filter(|place| !before.contains(place)) {
-            tracing::info!(ifindex, hook = hook.name(), "a program runs");
+            tracing::info!(interface = interface_name(ifindex), hook = hook.name(), "a program runs");
         }
         Ok(())
     }

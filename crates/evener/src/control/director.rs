@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use evener_core::farm::{HealthKind, Method, Service};
 use evener_core::health::{Failure, Health, State};
-use evener_core::membership::{Event, Member, Membership, Notice};
+use evener_core::membership::{Member, Membership, Notice};
 use evener_core::peers::Peers;
 use evener_core::plan::{self, MemberState, Plan, PlanError, ServerName, ServiceState, Slots, identity};
 use evener_core::sessions::{SessionKey, Value};
@@ -22,6 +22,7 @@ use super::hosts::Hosts;
 use super::settings::is_reverse_path_strict;
 use super::telling::Telling;
 use super::totals::Totals;
+use super::watch::Told;
 use super::ways::Ways;
 use crate::config::Config;
 use crate::network::Network;
@@ -67,6 +68,7 @@ pub(super) struct Director {
     pub(super) handing: Handing,
     pub(super) telling: Telling,
     pub(super) totals: Totals,
+    pub(super) told: Told,
     pub(super) plan: Plan,
     slots: Slots,
     swept: usize,
@@ -124,6 +126,7 @@ impl Director {
             handing: Handing::default(),
             telling: Telling::default(),
             totals: Totals::default(),
+            told: Told::default(),
             // Rings that run are what the next ones are held against.
             plan: Plan { tables: running.clone(), ..Plan::default() },
             slots,
@@ -151,32 +154,11 @@ impl Director {
             return Err(error.into());
         }
         self.slots = slots;
-        self.warn_of_changes(&plan);
+        self.tell_changes(&plan);
         self.plan = plan;
         self.tell_names(Names::of(&self.plan, tables));
         self.forget_removed(&before);
         Ok(())
-    }
-
-    fn warn_of_changes(&self, plan: &Plan) {
-        for (number, service) in &plan.services {
-            let was = self.plan.services.get(number).filter(|was| was.name == service.name);
-            match (was.is_some_and(|was| was.degraded), service.degraded) {
-                (false, true) => tracing::warn!(
-                    service = service.name,
-                    "every server fails: those that worked last are kept, since an empty farm helps nobody"
-                ),
-                (true, false) => tracing::info!(service = service.name, "servers work again"),
-                _ => {}
-            }
-        }
-        for name in plan.left_out.iter().filter(|name| !self.plan.left_out.contains(name)) {
-            tracing::warn!(
-                service = name.service,
-                server = name.server,
-                "no room for this server: the farm is full"
-            );
-        }
     }
 
     /// Sessions of servers and VIPs that were there before and are gone go too; then their numbers are free again.
@@ -284,7 +266,7 @@ impl Director {
     /// # Errors
     /// As [`Director::replan`].
     pub(super) fn notice(&mut self, notices: &[Notice]) -> Result<(), DirectError> {
-        log(notices);
+        self.log(notices);
         if notices.iter().any(|notice| notice.event.changes_servers()) {
             self.match_healths();
             self.replan()?;
@@ -323,7 +305,7 @@ impl Director {
             return Err(error);
         }
         every_host::log(&host_notices);
-        log(&notices);
+        self.log(&notices);
         Ok(())
     }
 
@@ -350,11 +332,7 @@ impl Director {
     /// # Errors
     /// As [`Director::replan`].
     pub(super) fn surroundings(&mut self, network: Network, now_ms: u64) -> Result<(), DirectError> {
-        for (ifindex, interface) in &self.network.interfaces {
-            if self.interfaces.contains_key(ifindex) && !network.interfaces.contains_key(ifindex) {
-                tracing::warn!(interface = interface.name, "the interface is gone");
-            }
-        }
+        self.tell_links(&network);
         // One that is down for a while keeps its place; one that came back may have another number or MAC.
         let mut interfaces = network
             .pick_interfaces(&self.config.engine.interfaces, &self.config.services)
@@ -375,7 +353,7 @@ impl Director {
     pub(super) fn look_around(&mut self, now_ms: u64) -> Result<(), DirectError> {
         let surroundings = self.ways.surroundings(&self.config, &self.network, &self.interfaces);
         let notices = self.membership.surroundings(surroundings, now_ms);
-        log(&notices);
+        self.log(&notices);
         self.match_healths();
         self.replan()
     }
@@ -606,14 +584,5 @@ fn not_found(service: Option<&Service>) -> Failure {
         Some(service) if service.method != Method::L2 => Failure::NoWay,
         Some(service) if !ipv4(service) => Failure::NoNeighbour,
         _ => Failure::NoArp,
-    }
-}
-
-fn log(notices: &[Notice]) {
-    for notice in notices {
-        match notice.event {
-            Event::Refused { .. } | Event::Moved { .. } | Event::Silent { .. } => tracing::warn!("{notice}"),
-            _ => tracing::info!("{notice}"),
-        }
     }
 }

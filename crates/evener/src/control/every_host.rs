@@ -383,6 +383,7 @@ pub(super) fn log(notices: &[Notice]) {
     for notice in notices {
         match notice {
             Notice::Heard { .. }
+            | Notice::Returned { .. }
             | Notice::Agrees { .. }
             | Notice::Claimed { .. }
             | Notice::Released { .. } => {

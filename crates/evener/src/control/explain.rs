@@ -37,6 +37,7 @@ impl Director {
             vec![format!("{} {} is service {}", flow.protocol, flow.vip, service.map_or("?", |s| &s.name))];
         let slot = self.explain_choice(flow, vip, &mut because);
         let server = slot.and_then(|slot| self.server_name(slot));
+        because.extend(slot.and_then(|slot| self.explain_state(slot)));
         if let Some(entry) = slot.and_then(|slot| self.plan.tables.servers.get(&slot)) {
             because.extend(self.explain_way(entry));
         }
@@ -47,6 +48,17 @@ impl Director {
             waits: slot.is_none(),
             request: None,
         }
+    }
+
+    /// What is wrong with a server that gets a flow all the same, if it isn't up.
+    fn explain_state(&self, slot: u16) -> Option<String> {
+        let name = self.plan.servers.get(&slot)?;
+        let service = self.config.services.iter().find(|service| service.name == name.service)?;
+        let mut states = self.member_states(service).into_iter();
+        let state = states.find(|state| state.member.name == name.server)?;
+        let (word, reason) = self.state_of(name, service.method, &state);
+        let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+        (word != "up").then(|| format!("but {} is {word}{reason}", name.server))
     }
 
     fn explain_way(&self, entry: &ServerEntry) -> Vec<String> {

@@ -7,7 +7,7 @@ mod explain;
 mod handoff;
 pub(crate) mod hosts;
 mod lock;
-mod neighbours;
+pub(crate) mod neighbours;
 pub mod paths;
 mod rehandoff;
 mod reload;
@@ -17,10 +17,10 @@ mod show;
 mod start;
 mod telling;
 mod totals;
+mod watch;
 pub(crate) mod ways;
 
 use std::future::pending;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ use crate::agent::resident::Resident;
 use crate::cli;
 use crate::cli::Exit;
 use crate::handoff::{Held, Question};
+use crate::log;
 use crate::network::Network;
 use crate::network::path_mtu::PathMtu;
 use crate::probe::probe;
@@ -70,18 +71,11 @@ const REQUESTS: usize = 64;
 
 /// Runs the daemon until it is told to stop.
 pub fn run(args: &cli::Run) -> Exit {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("EVENER_LOG").unwrap_or_else(|_| "info".into()),
-        )
-        .with_target(false)
-        .init();
+    log::start();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("evener: the control plane's threads can't be started: {error}");
+            log::error(format_args!("the control plane's threads can't be started: {error}"));
             return Exit::Failed;
         }
     };
@@ -93,7 +87,7 @@ pub fn run(args: &cli::Run) -> Exit {
     match done {
         Ok(()) => Exit::Ok,
         Err(error) => {
-            eprintln!("evener: {error}");
+            log::error(&error);
             error.exit()
         }
     }
@@ -217,6 +211,7 @@ impl Daemon {
                 }
                 _ = sweep.tick() => {
                     self.director.sweep_some();
+                    self.director.tell_missing();
                     // Traces may have ended.
                     log_failure(self.director.watch().map_err(DirectError::from));
                     self.director.renew_cookies();
@@ -380,14 +375,29 @@ impl Daemon {
             ));
         }
         let full = format!("{}/{}", name.service, name.server);
+        let (service, server) = (name.service.clone(), name.server.clone());
         let changed =
             if drain { self.director.drained.insert(name) } else { self.director.drained.remove(&name) };
+        if changed {
+            let to = if drain {
+                "drained: it keeps its sessions and takes no new ones"
+            } else {
+                "takes new sessions again"
+            };
+            tracing::info!(service, server, "the operator's order: {to}");
+        }
         self.director.say_own();
         self.director.replan().map_err(|error| error.to_string())?;
         start::write_drained(&self.directory, &self.director.drained)
             .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
         Ok(match (drain, changed) {
-            (true, true) => format!("{full} drains: it keeps its sessions and takes no new ones"),
+            (true, true) => {
+                let left = self.director.without_servers(&service).map(|what| format!("; {what}"));
+                format!(
+                    "{full} drains: it keeps its sessions and takes no new ones{}",
+                    left.unwrap_or_default()
+                )
+            }
             (true, false) => format!("{full} was draining already"),
             (false, true) => format!("{full} takes new sessions again"),
             (false, false) => format!("{full} was not drained"),

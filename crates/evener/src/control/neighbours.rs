@@ -15,6 +15,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::network::interface_name;
+
 /// The longest part of a frame that is looked at: more than any advertisement with the options there are.
 const FRAME_MAX: usize = 256;
 /// Frames waiting for the control loop; more than that are dropped, as on any busy link.
@@ -22,15 +24,15 @@ const QUEUE: usize = 1024;
 
 /// A frame as it came in.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(crate) struct Frame {
     /// The interface.
-    pub(super) ifindex: u32,
+    pub(crate) ifindex: u32,
     /// From the Ethernet header on.
-    pub(super) bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// Speaks ARP, and neighbour discovery where it is wanted, on several interfaces.
-pub(super) struct Neighbours {
+pub(crate) struct Neighbours {
     links: BTreeMap<u32, Link>,
     frames: mpsc::Sender<Frame>,
 }
@@ -64,7 +66,7 @@ impl Drop for Ear {
 
 impl Neighbours {
     /// On no interface yet; frames come by the receiver.
-    pub(super) fn new() -> (Self, mpsc::Receiver<Frame>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Frame>) {
         let (frames, receiver) = mpsc::channel(QUEUE);
         (Neighbours { links: BTreeMap::new(), frames }, receiver)
     }
@@ -73,7 +75,7 @@ impl Neighbours {
     ///
     /// # Errors
     /// Without CAP_NET_RAW, or when an interface is gone or down; the others are listened on.
-    pub(super) fn listen(
+    pub(crate) fn listen(
         &mut self,
         interfaces: &BTreeMap<u32, Mac>,
         ipv6: bool,
@@ -111,7 +113,7 @@ impl Neighbours {
 
     /// Asks everyone on an interface who has `target`, for `sender`, or as who is about to take the address
     /// (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
-    pub(super) fn ask(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
+    pub(crate) fn ask(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
         let Some(link) = self.links.get(&ifindex) else { return };
         match (sender, target) {
             (Some(IpAddr::V4(sender)), IpAddr::V4(target)) => {
@@ -161,7 +163,8 @@ impl Neighbours {
                 // With the socket before it, its groups are left.
                 Ok(socket) => link.groups = Some((groups.clone(), socket)),
                 Err(error) => {
-                    tracing::warn!(ifindex, %error, "solicitations for announced IPv6 addresses may not come here");
+                    let interface = interface_name(ifindex);
+                    tracing::warn!(interface, %error, "solicitations for announced IPv6 addresses may not come here");
                 }
             }
         }

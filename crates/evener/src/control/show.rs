@@ -334,7 +334,7 @@ impl Director {
         }
     }
 
-    fn why_not_found(&self, method: Method, address: Option<IpAddr>) -> String {
+    pub(super) fn why_not_found(&self, method: Method, address: Option<IpAddr>) -> String {
         let Some(address) = address else {
             return "no answer".to_owned();
         };

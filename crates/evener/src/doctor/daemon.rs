@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use evener_dataplane::xdp::pins;
+
 use super::Finding;
 use crate::admin::{Client, ClientError, views};
 
@@ -41,12 +43,13 @@ pub(super) async fn look(client: &Client, findings: &mut Vec<Finding>) -> Option
 
 fn silent(socket: &Path, error: &ClientError) -> Finding {
     match error {
-        ClientError::NoDaemon { .. } => match (pins(socket), socket.exists()) {
+        ClientError::NoDaemon { .. } => match (pins::existing_directory(), socket.exists()) {
             (Some(pins), _) => Finding::warn(
                 CHECK,
                 format!(
-                    "None answers, but the data plane of an earlier one is still at work (pinned in {pins}); \
-                     `evener run` takes it over, and removes it when stopped."
+                    "None answers, but the data plane of an earlier one is still at work (pinned in {}); \
+                     `evener run` takes it over, and removes it when stopped.",
+                    pins.display()
                 ),
             ),
             (None, true) => Finding::warn(
@@ -57,16 +60,6 @@ fn silent(socket: &Path, error: &ClientError) -> Finding {
         },
         other => Finding::fail(CHECK, format!("{other}.")),
     }
-}
-
-/// Where the kernel engine's maps and links for this namespace are pinned, if they are.
-fn pins(socket: &Path) -> Option<String> {
-    let namespace = socket.parent()?.file_name()?;
-    ["/sys/fs/bpf/evener", "/proc/1/root/sys/fs/bpf/evener"]
-        .into_iter()
-        .map(|root| Path::new(root).join(namespace))
-        .find(|folder| folder.is_dir())
-        .map(|folder| folder.display().to_string())
 }
 
 /// What is odd about the daemon as a whole.

@@ -1,6 +1,6 @@
 //! The configuration, held against the network around this host.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 use evener_core::farm::{Method, Service};
 
 use super::links::Links;
-use super::{Finding, host, hosts, ways};
+use super::{Finding, admin, host, hosts, owners, ways};
 use crate::cli::CONFIG_FILE;
 use crate::config::{self, Config, EngineKind};
 use crate::network::Network;
@@ -39,14 +39,13 @@ pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
 }
 
 /// Judges the network for this farm.
-pub(super) fn look(config: &Config, network: &Network, links: &Links, findings: &mut Vec<Finding>) {
-    let interfaces = match network.pick_interfaces(&config.engine.interfaces, &config.services) {
-        Ok(picked) => picked.into_keys().collect(),
-        Err(error) => {
+pub(super) async fn look(config: &Config, network: &Network, links: &Links, findings: &mut Vec<Finding>) {
+    let picked =
+        network.pick_interfaces(&config.engine.interfaces, &config.services).unwrap_or_else(|error| {
             findings.push(Finding::fail("interfaces", format!("{error}.")));
-            Vec::new()
-        }
-    };
+            BTreeMap::new()
+        });
+    let interfaces: Vec<u32> = picked.keys().copied().collect();
     if !interfaces.is_empty() {
         links.look(interfaces.iter().copied(), findings);
     }
@@ -60,7 +59,9 @@ pub(super) fn look(config: &Config, network: &Network, links: &Links, findings: 
             _ => findings.extend(ways::look(config, service, network, links)),
         }
     }
+    findings.extend(owners::look(config, network, &picked).await);
     findings.extend(hosts::look(config, network));
+    findings.extend(admin::look(&config.admin));
     let local = config.services.iter().any(|service| has_local_server(service, network));
     let strict = links.strict_reverse_path(interfaces);
     findings.extend(reverse_path(&strict, local, nat));
@@ -119,13 +120,21 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
     let serves = has_local_server(service, network);
     let mut findings = Vec::new();
     for address in &own {
-        findings.push(match serves {
-            true => Finding::ok(&service.name, format!("{address} is this host's own, which serves it too.")),
-            false => Finding::warn(
+        findings.push(match (serves, service.method) {
+            (true, _) => {
+                Finding::ok(&service.name, format!("{address} is this host's own, which serves it too."))
+            }
+            // What is read in application space goes up this host's own stack.
+            (false, Method::Handoff) => Finding::ok(
+                &service.name,
+                format!("{address} is this host's own: `evener run` puts it here, to read what clients ask for."),
+            ),
+            (false, _) => Finding::warn(
                 &service.name,
                 format!(
-                    "{address} is this host's own, but none of the listed servers is this host: list it, or take \
-                     the address away with `ip address del`."
+                    "{address} is this host's own, and none of the listed servers is this host: ports without a service \
+                     are answered here. If that isn't meant so, list this host as a server, or take the address away \
+                     with `ip address del`."
                 ),
             ),
         });

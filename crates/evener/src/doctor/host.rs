@@ -2,8 +2,9 @@
 
 use std::env;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use evener_dataplane::xdp::pins;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use nix::sys::utsname::uname;
@@ -123,11 +124,11 @@ fn jit(setting: Option<&str>) -> Finding {
 
 fn bpf_file_system(may_mount: bool) -> Finding {
     const CHECK: &str = "BPF file system";
-    let mounted = |path: &str| statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
+    let mounted = |path: &PathBuf| statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
     // `ip netns exec` gives each command mounts of its own; the engine then pins in those of the first process.
     let known = fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\tbpf"));
-    match ["/sys/fs/bpf", "/proc/1/root/sys/fs/bpf"].into_iter().find(|path| mounted(path)) {
-        Some(path) => Finding::ok(CHECK, format!("Mounted at {path}.")),
+    match pins::roots().into_iter().find(|path| mounted(path)) {
+        Some(path) => Finding::ok(CHECK, format!("Mounted at {}.", path.display())),
         None if known && may_mount => Finding::ok(CHECK, "Not mounted yet; `evener run` mounts it."),
         None if known => Finding::warn(
             CHECK,

@@ -1,4 +1,4 @@
-//! This host among others, where every host decides.
+//! This host among others: who it is, where every host decides, and whether others can know it.
 
 use super::Finding;
 use crate::config::Config;
@@ -11,17 +11,19 @@ const CHECK: &str = "hosts";
 /// Whether the file names this host, and whether others can know it by the secret.
 pub(super) fn look(config: &Config, network: &Network) -> Vec<Finding> {
     let known = match Identity::find(config, network) {
-        Ok(None) => return Vec::new(),
+        Ok(None) => None,
         Ok(Some(identity)) => {
-            Finding::ok(CHECK, format!("This host is {} ({}).", identity.name, identity.address))
+            Some(Finding::ok(CHECK, format!("This host is {} ({}).", identity.name, identity.address)))
         }
-        Err(error) => Finding::fail(CHECK, format!("{error}.")),
+        Err(error) => Some(Finding::fail(CHECK, format!("{error}."))),
     };
-    let secret = config.farm.secret_file.as_deref().map(|path| match secret::read(path) {
-        Ok(_) => {
-            Finding::ok(CHECK, format!("{} is a secret that hosts can know each other by.", path.display()))
-        }
-        Err(error) => Finding::fail(CHECK, format!("{error}.")),
+    let needed = known.is_some() || config.hands_over();
+    let secret = config.farm.secret_file.as_deref().filter(|_| needed).map(|path| match secret::read(path) {
+        Ok(_) => Finding::ok(
+            "secret",
+            format!("{} is a secret that the hosts of a farm can know each other by.", path.display()),
+        ),
+        Err(error) => Finding::fail("secret", format!("{error}.")),
     });
-    [known].into_iter().chain(secret).collect()
+    known.into_iter().chain(secret).collect()
 }

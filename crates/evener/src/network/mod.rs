@@ -12,6 +12,7 @@ use std::net::IpAddr;
 
 use evener_core::membership::{Router, Surroundings};
 use evener_core::wire::Mac;
+use nix::net::if_::if_indextoname;
 
 pub use resolve::resolve;
 pub use watch::watch;
@@ -48,6 +49,11 @@ pub struct Interface {
     pub loopback: bool,
     /// Whether it speaks Ethernet, which rewriting MAC addresses needs.
     pub ethernet: bool,
+}
+
+/// What an interface is called now, for who knows but its number; `?` if it is gone.
+pub(crate) fn interface_name(ifindex: u32) -> String {
+    if_indextoname(ifindex).map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 /// A route.

@@ -114,3 +114,32 @@ fn a_nat_server_must_answer_by_a_director() -> Result<()> {
     assert!(said.iter().all(|one| !one.contains("source_nat")), "{said:?}");
     Ok(())
 }
+
+#[test]
+fn an_agent_that_cannot_hear_is_told_of() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let secret = server.file("farm.key");
+    server.run(&[&program()?.to_string_lossy(), "keygen", &secret.to_string_lossy()])?;
+    let head = format!(
+        "[farm]\nsecret_file = \"{}\"\ndirectors = [\"{}\"]\n\n",
+        secret.display(),
+        farm.director().address()
+    );
+    let config =
+        head + &service("web", &vips(&farm, 80), "method = \"handoff\"", &server.address().to_string());
+    let deaf =
+        |said: &[String]| said.iter().any(|one| one.starts_with("fail web") && one.contains("can't hear"));
+    let mut agent = Agent::start(server, &config, &[])?;
+    let said = wrong(server)?;
+    assert!(!deaf(&said), "{said:?}");
+    agent.stop()?;
+    let before = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"];
+    let _agent = Agent::start_by(server, &config, &before, &[])?;
+    let said = wrong(server)?;
+    assert!(deaf(&said), "{said:?}");
+    Ok(())
+}

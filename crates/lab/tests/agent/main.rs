@@ -47,9 +47,14 @@ struct Program {
 
 impl Agent {
     fn start(host: &Host, config: &str, options: &[&str]) -> Result<Agent> {
+        Agent::start_by(host, config, &[], options)
+    }
+
+    /// The same with words in front of its command, such as those of setpriv(1).
+    fn start_by(host: &Host, config: &str, before: &[&str], options: &[&str]) -> Result<Agent> {
         let program = program()?.to_string_lossy().into_owned();
         let config = host.write("agent.toml", config)?.to_string_lossy().into_owned();
-        let words = [&[program.as_str(), "agent", "--config", &config], options].concat();
+        let words = [before, &[program.as_str(), "agent", "--config", &config], options].concat();
         let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
         let process = start(host, &words)?;
         Ok(Agent { host: host.clone(), words, process })

@@ -47,6 +47,7 @@ mod reload;
 mod sessions;
 mod stage;
 mod survival;
+mod told;
 mod udp;
 mod ways;
 

@@ -80,6 +80,7 @@ impl Director {
         }
         if let Some(slot) = flow.and_then(|flow| self.explain_session(flow, vip, &mut because)) {
             because.push("the connection stays there, whatever else it asks for".to_owned());
+            because.extend(self.explain_state(slot));
             explanation.server = self.server_name(slot);
             explanation.waits = explanation.server.is_none();
             return Explanation { because, ..explanation };
@@ -105,6 +106,7 @@ impl Director {
         };
         because.push(why);
         explanation.server = self.server_name(slot);
+        because.extend(self.explain_state(slot));
         match self.plan.tables.servers.get(&slot) {
             Some(entry) => because.extend(self.explain_way(entry)),
             None => because.push("the client is answered 503".to_owned()),

@@ -1,0 +1,24 @@
+//! The admin address: whether anybody can look there, and nobody else.
+
+use super::Finding;
+use crate::admin::token;
+use crate::config::Admin;
+
+const CHECK: &str = "admin";
+
+pub(super) fn look(admin: &Admin) -> Option<Finding> {
+    let listen = admin.listen?;
+    Some(match (&admin.token_file, listen.ip().is_loopback()) {
+        (Some(file), _) => match token::check(file) {
+            Ok(()) => Finding::ok(CHECK, format!("{listen} is for who has a token.")),
+            Err(error) => Finding::fail(CHECK, format!("{error}.")),
+        },
+        (None, true) => Finding::ok(CHECK, format!("{listen} is for this host's own users.")),
+        (None, false) => Finding::warn(
+            CHECK,
+            format!(
+                "{listen} is not a loopback address: without `token_file` in [admin] only /healthz is answered there."
+            ),
+        ),
+    })
+}

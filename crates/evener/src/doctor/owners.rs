@@ -1,0 +1,59 @@
+//! Whether somebody else answers for the addresses that this host is to answer for: `evener run` would refuse.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use evener_core::membership::Answer;
+use evener_core::wire::Mac;
+use tokio::time::{Instant, timeout_at};
+
+use super::Finding;
+use crate::config::Config;
+use crate::control::neighbours::Neighbours;
+use crate::network::Network;
+
+/// How long another owner has to answer.
+const WAIT: Duration = Duration::from_millis(300);
+
+/// Asks on these interfaces, as the daemon does before it answers itself (RFC 5227, section 2.1; RFC 4862, section 5.4).
+pub(super) async fn look(
+    config: &Config,
+    network: &Network,
+    interfaces: &BTreeMap<u32, Mac>,
+) -> Vec<Finding> {
+    let services = config.services.iter().filter(|service| service.announce && !service.is_on_every_host());
+    let announced: BTreeMap<IpAddr, &str> = services
+        .flat_map(|service| service.addresses.iter().map(|address| (address.ip(), service.name.as_str())))
+        .collect();
+    let (mut neighbours, mut frames) = Neighbours::new();
+    let ipv6 = announced.keys().any(IpAddr::is_ipv6);
+    // Without the right to ask there is nothing to say; that it is missing has been said.
+    if announced.is_empty() || neighbours.listen(interfaces, ipv6).is_err() {
+        return Vec::new();
+    }
+    for ifindex in interfaces.keys() {
+        announced.keys().for_each(|address| neighbours.ask(*ifindex, None, *address));
+    }
+    let mut told = BTreeSet::new();
+    let mut findings = Vec::new();
+    let end = Instant::now() + WAIT;
+    while let Ok(Some(frame)) = timeout_at(end, frames.recv()).await {
+        let Ok(Some(Answer { place, address })) = Answer::read(frame.ifindex, &frame.bytes) else { continue };
+        let own = network.interfaces.values().any(|interface| interface.mac == place.mac);
+        let Some(service) = announced.get(&address).filter(|_| !own && told.insert((address, place.mac)))
+        else {
+            continue;
+        };
+        let name = network.interfaces.get(&frame.ifindex).map_or("?", |interface| &interface.name);
+        findings.push(Finding::fail(
+            *service,
+            format!(
+                "{address} is owned elsewhere: {} answers for it on {name}, so `evener run` refuses. A server must be silent \
+                 for the address; a second director needs addresses of its own, or to be behind a router.",
+                place.mac
+            ),
+        ));
+    }
+    findings
+}

@@ -1,0 +1,101 @@
+//! What the daemon and the agent say while they run: lines for people, or for the journal with their priorities.
+
+use std::env;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+use nix::sys::stat::fstat;
+use tracing::{Level, Metadata};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Names the levels that are told, as in `debug` or `evener=debug`; evener(1) documents it.
+const FILTER: &str = "EVENER_LOG";
+/// syslog(3), as sd-daemon(3) has it at the beginning of a line.
+const ERROR: u8 = 3;
+const WARNING: u8 = 4;
+const INFO: u8 = 6;
+const DEBUG: u8 = 7;
+
+/// Begins to tell, on standard error.
+pub(crate) fn start() {
+    let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| "info".into());
+    let told = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    match is_journal() {
+        // It notes the time itself, and the level as the line's priority.
+        true => told.with_ansi(false).with_level(false).without_time().with_writer(Journal).init(),
+        false => told.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
+    }
+}
+
+/// Says why the program ends.
+pub(crate) fn error(why: impl Display) {
+    let text = format!("evener: {why}\n");
+    let written = match is_journal() {
+        true => Lines { priority: ERROR }.write_all(text.as_bytes()),
+        false => io::stderr().write_all(text.as_bytes()),
+    };
+    // Who can't hear it can't be told that either.
+    drop(written);
+}
+
+/// Whether standard error goes to the journal: JOURNAL_STREAM has the device and inode of the stream that does (systemd.exec(5)).
+fn is_journal() -> bool {
+    let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
+    let Some((device, inode)) = stream.split_once(':') else { return false };
+    let named = device.parse().ok().zip(inode.parse().ok());
+    fstat(io::stderr()).is_ok_and(|stat| named == Some((stat.st_dev, stat.st_ino)))
+}
+
+/// Writes for the journal.
+struct Journal;
+
+impl<'a> MakeWriter<'a> for Journal {
+    type Writer = Lines;
+
+    fn make_writer(&'a self) -> Lines {
+        Lines { priority: INFO }
+    }
+
+    fn make_writer_for(&'a self, about: &Metadata<'_>) -> Lines {
+        let priority = match *about.level() {
+            Level::ERROR => ERROR,
+            Level::WARN => WARNING,
+            Level::INFO => INFO,
+            _ => DEBUG,
+        };
+        Lines { priority }
+    }
+}
+
+/// Lines of one priority, each of which says so.
+struct Lines {
+    priority: u8,
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stderr().write_all(&with_priority(self.priority, bytes))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+fn with_priority(priority: u8, bytes: &[u8]) -> Vec<u8> {
+    let line = |line: &[u8]| [format!("<{priority}>").as_bytes(), line].concat();
+    bytes.split_inclusive(|byte| *byte == b'\n').flat_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_priority;
+
+    #[test]
+    fn every_line_has_its_priority() {
+        assert_eq!(with_priority(3, b"one\n  two\n"), b"<3>one\n<3>  two\n");
+        assert_eq!(with_priority(4, b"one"), b"<4>one");
+    }
+}

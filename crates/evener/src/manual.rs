@@ -1,0 +1,199 @@
+//! Manual pages: the program's from its command line, the file's from the example that explains every key, and the packets'
+//! from the reasons that are counted. So each says what is so.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::CommandFactory;
+use evener_core::decide::Reason;
+use roff::{Roff, bold, italic, roman};
+
+use crate::cli::{CONFIG_FILE, Cli};
+use crate::spelling::meant;
+
+/// The file that explains every key; a test holds it against the defaults.
+const EXAMPLE: &str = include_str!("../../../evener.example.toml");
+/// The pages besides those of the commands.
+const PAGES: [&str; 3] = ["evener", "evener.toml", "evener-packets"];
+
+const ENVIRONMENT: [(&str, &str); 5] = [
+    (
+        "EVENER_LOG",
+        "How much `evener run` and `evener agent` tell on standard error: error, warn, info (the default), debug or trace, \
+         or several such as evener=debug,evener_dataplane=trace.",
+    ),
+    (
+        "EVENER_RUN_DIR",
+        "The folder to use instead of /run/evener, for who may not write there; for the daemon and for its commands.",
+    ),
+    ("NO_COLOR", "Not empty: errors in a file are shown without colours."),
+    (
+        "JOURNAL_STREAM",
+        "Set by systemd: where standard error goes to the journal, lines begin with their priority (sd-daemon(3)), and \
+         have no time.",
+    ),
+    (
+        "NOTIFY_SOCKET",
+        "Set by systemd: it is told when the daemon is ready, reloads and stops (sd_notify(3)).",
+    ),
+];
+
+const FILES: [(&str, &str); 9] = [
+    (CONFIG_FILE, "The configuration, evener.toml(5)."),
+    ("/etc/evener/farm.key", "Usual for the farm's secret, which `evener keygen` writes."),
+    ("/etc/evener/admin.token", "Usual for the tokens of the admin address."),
+    (
+        "/run/evener/net-N/admin.sock",
+        "The socket that commands talk to; N is the number of the network namespace (ls -i /proc/self/ns/net).",
+    ),
+    ("/run/evener/net-N/drained", "What the operator drained, for the next daemon."),
+    ("/run/evener/net-N/settings", "Settings of the kernel as they were found, to be put back."),
+    ("/run/evener/net-N/sessions", "Sessions of the packet engine."),
+    (
+        "/sys/fs/bpf/evener/net-N, server-N",
+        "Programs and maps of the kernel engine, and of the agent: they outlive the daemon.",
+    ),
+    ("/var/log/evener/access.log", "Usual for the access log."),
+];
+
+/// Prints a page; the program's unless another is named.
+///
+/// # Errors
+/// When there is no such page, or it can't be written.
+pub fn print(name: Option<&str>, out: &mut impl Write) -> io::Result<()> {
+    out.write_all(&page(name.unwrap_or(PAGES[0]))?)
+}
+
+/// Writes all pages into a folder, one for each command too.
+///
+/// # Errors
+/// When they can't be written.
+pub fn write_all(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    clap_mangen::generate_to(Cli::command(), dir)?;
+    PAGES
+        .iter()
+        .zip(["evener.1", "evener.toml.5", "evener-packets.7"])
+        .try_for_each(|(name, file)| fs::write(dir.join(file), page(name)?))
+}
+
+fn page(name: &str) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    match name {
+        "evener" => program(&mut page)?,
+        "evener.toml" => page = configuration(EXAMPLE).render().into_bytes(),
+        "evener-packets" => page = packets().render().into_bytes(),
+        other => {
+            let why = format!("there is no page {other}; {}", meant(other, PAGES.into_iter()));
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+    }
+    Ok(page)
+}
+
+/// What the command line says of itself, and around it what it doesn't.
+fn program(out: &mut Vec<u8>) -> io::Result<()> {
+    clap_mangen::Man::new(Cli::command()).render(out)?;
+    let mut more = Roff::new();
+    list(&mut more, "ENVIRONMENT", &ENVIRONMENT);
+    list(&mut more, "FILES", &FILES);
+    more.control("SH", ["SEE ALSO"]);
+    more.text([roman("evener.toml(5), evener-packets(7), ip(8), systemd.exec(5)")]);
+    more.to_writer(out)
+}
+
+fn list(page: &mut Roff, title: &str, entries: &[(&str, &str)]) {
+    page.control("SH", [title]);
+    for (name, about) in entries {
+        page.control("TP", []);
+        page.text([bold(*name)]);
+        page.text([roman(*about)]);
+    }
+}
+
+fn begin(name: &str, section: &str, about: &str) -> Roff {
+    let mut page = Roff::new();
+    page.control("TH", [name, section, "", concat!("evener ", env!("CARGO_PKG_VERSION"))]);
+    page.control("SH", ["NAME"]);
+    page.text([roman(format!("{name} - {about}"))]);
+    page
+}
+
+/// The page of the file: comments of the example with the keys that they are about.
+fn configuration(example: &str) -> Roff {
+    let mut page = begin("evener.toml", "5", "the configuration of evener");
+    page.control("SH", ["DESCRIPTION"]);
+    let mut comment: Vec<&str> = Vec::new();
+    // Written with the first thing that there is to say below it.
+    let mut heading = None;
+    let mut keys: Vec<&str> = Vec::new();
+    for line in example.lines().chain([""]) {
+        let is_key = !line.starts_with('#') && !line.starts_with('[') && line.contains('=');
+        if !is_key && !keys.is_empty() {
+            entry(&mut page, &std::mem::take(&mut keys), &std::mem::take(&mut comment), &mut heading);
+        }
+        if let Some(text) = line.strip_prefix('#') {
+            comment.push(text.strip_prefix(' ').unwrap_or(text));
+        } else if line.starts_with('[') {
+            heading = Some(line);
+            if !comment.is_empty() {
+                entry(&mut page, &[], &std::mem::take(&mut comment), &mut heading);
+            }
+        } else if is_key {
+            keys.push(line);
+        } else if !comment.is_empty() {
+            entry(&mut page, &[], &std::mem::take(&mut comment), &mut heading);
+        }
+    }
+    page.control("SH", ["FILES"]);
+    page.text([italic(CONFIG_FILE)]);
+    page.control("SH", ["SEE ALSO"]);
+    page.text([roman("evener(1), evener-check(1)")]);
+    page
+}
+
+/// Keys, and what is said of them; those that nothing is said of are shown elsewhere.
+fn entry(page: &mut Roff, keys: &[&str], comment: &[&str], heading: &mut Option<&str>) {
+    if comment.is_empty() {
+        return;
+    }
+    if let Some(heading) = heading.take() {
+        page.control("SS", [heading]);
+    }
+    for (number, key) in keys.iter().enumerate() {
+        page.control(if number == 0 { "TP" } else { "TQ" }, []);
+        page.text([bold(*key)]);
+    }
+    for line in comment {
+        match line.strip_prefix("    ") {
+            Some(code) => {
+                page.control("br", []);
+                page.text([bold(code)]);
+            }
+            None if line.is_empty() => drop(page.control("PP", [])),
+            None => drop(page.text([roman(*line)])),
+        }
+    }
+    if keys.is_empty() {
+        page.control("PP", []);
+    }
+}
+
+fn packets() -> Roff {
+    let mut page =
+        begin("evener-packets", "7", "what becomes of packets, by the names that evener counts them by");
+    page.control("SH", ["DESCRIPTION"]);
+    page.text([roman(
+        "Each packet that the director sees is counted under one reason; a few are counted beside it. `evener status` shows \
+         them, `evener trace` says each packet's, and the metric is evener_packets_total with the label reason.",
+    )]);
+    for reason in Reason::ALL {
+        page.control("TP", []);
+        page.text([bold(reason.name())]);
+        page.text([roman(reason.about())]);
+    }
+    page.control("SH", ["SEE ALSO"]);
+    page.text([roman("evener(1), evener-trace(1)")]);
+    page
+}
