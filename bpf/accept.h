@@ -240,10 +240,11 @@ __noinline int find_timestamps(struct __sk_buff *skb, __u32 at, __u32 end, struc
 
 static __always_inline bool has_good_cookie(struct segment *segment)
 {
-	__u32 epoch = cookie_epoch(segment->acknowledgment - 1);
-	struct sip_key *key = bpf_map_lookup_elem(&cookie_keys, &epoch);
+	__u32 first = 0, now = bpf_ktime_get_ns() >> 20;
+	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &first);
 
-	return key && cookie_is_good(key, &segment->message, segment->sequence, segment->acknowledgment, segment->v6);
+	return keys && cookie_is_good(keys, now, &segment->message, segment->sequence, segment->acknowledgment,
+				      segment->v6);
 }
 
 static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, struct segment *segment)

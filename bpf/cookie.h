@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include "siphash.h"
 
-/* Keys that are told apart, by epoch modulo as many. A zero key is none. */
-#define COOKIE_KEYS 4
+/* Of a cookie, the bits that say of which epoch it is. */
+#define COOKIE_EPOCH_BITS 3
 /* The window scale that is offered to clients. */
 #define COOKIE_RCV_WSCALE 7
 /* The largest there is (RFC 7323, section 2.3). */
@@ -27,9 +27,20 @@ struct cookie_message {
 	__be32 word[COOKIE_ENDS6 + 2];
 };
 
-static __always_inline __u8 cookie_epoch(__u8 terms)
+/* A farm's key, and what the epoch is: core/src/cookie.rs, Schedule. A zero key is none. */
+struct cookie_keys {
+	struct sip_key key;
+	__u64 epoch_ns; /* length of an epoch */
+	__u64 since; /* one that is over, and below it the tick at which it began */
+};
+
+/* The epoch at this tick, less than 2^32 ticks after the keys were written. */
+static __always_inline __u32 cookie_epoch(const struct cookie_keys *keys, __u32 now)
 {
-	return terms & (COOKIE_KEYS - 1);
+	__u64 since = keys->since, epoch_ns = keys->epoch_ns;
+	__u64 age_ns = (__u64)(__u32)(now - (__u32)since) << 20;
+
+	return (since >> 32) + (epoch_ns ? age_ns / epoch_ns : 0);
 }
 
 static __always_inline __u8 cookie_scale(__u8 terms)
@@ -54,42 +65,50 @@ static __always_inline __u16 cookie_mss(__u8 terms, bool v6)
 
 /* Terms of what a client's SYN offers: the largest segment that it takes, and its window scale if it knows
  * selective acknowledgments too, or COOKIE_NO_SCALE. */
-static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u8 epoch, bool v6)
+static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, bool v6)
 {
 	__u8 index = 0;
 
 	#pragma unroll
 	for (__u8 i = 1; i < 4; i++)
 		index += cookie_mss(i << 2, v6) <= mss;
-	return scale << 4 | index << 2 | epoch;
+	return scale << 4 | index << 2 | (epoch & COOKIE_EPOCH_BITS);
+}
+
+/* Terms and the epoch in one word, as they are hashed. */
+static __always_inline __u32 cookie_sealed(__u8 terms, __u32 epoch)
+{
+	return (__u32)terms << 24 | (epoch & 0xffffff);
 }
 
 /* Apart from its callers, whose stack and instructions are few; the key is in a map. */
 static __noinline __u32 cookie_of(const struct sip_key *key, struct cookie_message *message, __u32 client_isn,
-				  __u32 terms, bool v6)
+				  __u32 sealed, bool v6)
 {
 	__u64 hash;
 
 	if (v6) {
 		message->word[COOKIE_ENDS6] = bpf_htonl(client_isn);
-		message->word[COOKIE_ENDS6 + 1] = bpf_htonl(terms << 24);
+		message->word[COOKIE_ENDS6 + 1] = bpf_htonl(sealed);
 		hash = siphash(key, message->word, COOKIE_ENDS6 + 2);
 	} else {
 		message->word[COOKIE_ENDS4] = bpf_htonl(client_isn);
-		message->word[COOKIE_ENDS4 + 1] = bpf_htonl(terms << 24);
+		message->word[COOKIE_ENDS4 + 1] = bpf_htonl(sealed);
 		hash = siphash(key, message->word, COOKIE_ENDS4 + 2);
 	}
-	return (__u32)hash << 8 | terms;
+	return (__u32)hash << 8 | sealed >> 24;
 }
 
-/* Whether a segment with these numbers is the first one after an answer with a cookie by this key, that of the
- * cookie's epoch. */
-static __always_inline bool cookie_is_good(const struct sip_key *key, struct cookie_message *message, __u32 sequence,
-					   __u32 acknowledgment, bool v6)
+/* Whether a segment with these numbers is the first one after an answer with a cookie, of the epoch before, of this one or
+ * of the next. */
+static __always_inline bool cookie_is_good(const struct cookie_keys *keys, __u32 now, struct cookie_message *message,
+					   __u32 sequence, __u32 acknowledgment, bool v6)
 {
-	__u32 cookie = acknowledgment - 1;
+	__u32 cookie = acknowledgment - 1, next = cookie_epoch(keys, now) + 1;
+	__u32 age = (next - cookie) & COOKIE_EPOCH_BITS;
 
-	return (key->word[0] | key->word[1]) && cookie_of(key, message, sequence - 1, cookie & 0xff, v6) == cookie;
+	return (keys->key.word[0] | keys->key.word[1]) && age != COOKIE_EPOCH_BITS &&
+	       cookie_of(&keys->key, message, sequence - 1, cookie_sealed(cookie, next - age), v6) == cookie;
 }
 
 #endif

@@ -29,12 +29,6 @@ static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
 	return true;
 }
 
-/* The key of an epoch. */
-static __always_inline const struct sip_key *key_of(__u32 epoch)
-{
-	return (const struct sip_key *)&cookies[2 * (epoch % COOKIE_KEYS)];
-}
-
 /* Puts the connection's ends where a cookie's hash is made of them. */
 static __always_inline void put_ends(struct scratch *at)
 {
@@ -61,8 +55,7 @@ static __always_inline bool is_answer(struct scratch *at)
 	if ((at->journey.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK || at->journey.is_fragment)
 		return false;
 	put_ends(at);
-	return cookie_is_good(key_of(cookie_epoch(acknowledgment - 1)), &at->message, sequence, acknowledgment,
-			      at->journey.v6);
+	return cookie_is_good(&cookies, ticks_now(), &at->message, sequence, acknowledgment, at->journey.v6);
 }
 
 /* Keeps a session alive; one that a SYN has called in question stays so. */
@@ -248,8 +241,8 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 /* Answers a SYN. Nothing is remembered but what the client will send back. */
 __attribute__((noinline)) int greet(context *ctx, struct scratch *at)
 {
-	__u32 epoch = cookies[2 * COOKIE_KEYS], terms;
-	const struct sip_key *key = key_of(epoch);
+	const struct sip_key *key = &cookies.key;
+	__u32 now = ticks_now(), epoch, terms;
 	struct handoff *handoff;
 	__u8 scale = COOKIE_NO_SCALE;
 	bool scaling;
@@ -265,13 +258,14 @@ __attribute__((noinline)) int greet(context *ctx, struct scratch *at)
 	/* RFC 7323, section 2.3: more is taken for the most. */
 	if (scaling)
 		scale = at->offered.window_scale > COOKIE_WSCALE_MAX ? COOKIE_WSCALE_MAX : at->offered.window_scale;
-	terms = cookie_terms(at->offered.mss, scale, epoch % COOKIE_KEYS, at->journey.v6);
+	epoch = cookie_epoch(&cookies, now);
+	terms = cookie_sealed(cookie_terms(at->offered.mss, scale, epoch, at->journey.v6), epoch);
 	put_ends(at);
 	at->answer = (struct tcp_answer){ .flags = TCP_SYN | TCP_ACK, .window = GREETING_WINDOW };
 	at->answer.sequence =
 		bpf_htonl(cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->journey.v6));
 	at->answer.acknowledgment = bpf_htonl(bpf_ntohl(at->tcp.sequence) + 1);
-	put_options(at, handoff->mss, ticks_now(), scaling);
+	put_options(at, handoff->mss, now, scaling);
 	return answer_tcp(ctx, at, REASON_COOKIE_SENT);
 }
 

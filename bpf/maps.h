@@ -56,8 +56,8 @@ __u64 peers_in TABLE(peers_in);
 /* How long addresses may be answered for: core/src/lease.rs. */
 __u64 lease TABLE(lease);
 
-/* core/src/cookie.rs, SharedKeys: the keys by epoch modulo their number, and the epoch. */
-__u64 cookies[2 * COOKIE_KEYS + 1] TABLE(cookies);
+/* core/src/cookie.rs, SharedKeys */
+struct cookie_keys cookies TABLE(cookies);
 
 /* core/src/strays.rs: part of a flow's hash, above the tick it was first met at. */
 __u64 strays[STRAY_PLACES] TABLE(strays);

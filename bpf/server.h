@@ -13,7 +13,7 @@
 #include "cursor.h"
 
 /* Maps that were pinned with another number are not adopted. */
-#define SERVER_ABI_VERSION 5
+#define SERVER_ABI_VERSION 6
 
 /* dataplane/src/server/mod.rs: the mark of what a director that is this host sends by itself. */
 #define SENT_ON 0xe7e3
@@ -197,12 +197,11 @@ struct {
 	__type(value, struct turn);
 } turns SEC(".maps");
 
-/* By epoch modulo COOKIE_KEYS. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, COOKIE_KEYS);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct sip_key);
+	__type(value, struct cookie_keys);
 } cookie_keys SEC(".maps");
 
 struct {

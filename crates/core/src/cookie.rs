@@ -7,17 +7,15 @@
 
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher24;
 
 use crate::parse::{Segment, TcpOptions};
-use crate::sessions::Seed;
+use crate::sessions::{Seed, ticks};
 
-/// Time for which one key makes cookies, in seconds. They are believed for one to two times that.
-pub const EPOCH_S: u64 = 64;
-/// Keys that are told apart.
-pub const KEYS: usize = 4;
+/// How long an epoch is where the file says nothing else, in milliseconds. A cookie is believed for one to two epochs.
+pub const EPOCH_MS: u64 = 64_000;
 /// The window scale that is offered to clients.
 pub const RCV_WSCALE: u8 = 7;
 /// Segment sizes that a cookie can hold, for IPv4 and IPv6, in bytes: the least that a handed-off socket may have, and
@@ -26,62 +24,102 @@ const MSS4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS6: [u16; 4] = [1220, 1300, 1420, 1440];
 /// Of [`Terms::window_scale`]: neither window scaling nor selective acknowledgments.
 const NO_SCALE: u8 = 15;
+/// Of a cookie, the bits that say of which epoch it is.
+const EPOCH_BITS: u8 = 3;
 /// The largest window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
 
-/// The keys of the epochs around now, by epoch modulo [`KEYS`]. A zero key is none.
+/// What makes and believes cookies at one time: the farm's key, and the number of the epoch, which is hashed with the
+/// rest. So one key is enough for ever, and who has it needs no more than a clock. A zero key is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Whose keys make cookies now.
-    pub epoch: u64,
-    /// All that are believed.
-    pub keys: [Seed; KEYS],
+    /// Of all hosts of a farm.
+    pub key: Seed,
+    /// Epochs since 1970, in which hosts may differ by one.
+    pub epoch: u32,
 }
 
 impl Keys {
-    /// No keys: no cookie is made or believed.
-    pub const NONE: Keys = Keys { epoch: 0, keys: [Seed(0, 0); KEYS] };
-
-    /// The keys at a time of day, as `key` derives them: those of the epoch before, of now and of the next one, so that
-    /// clocks may differ by an epoch.
-    pub fn at(unix_s: u64, key: impl Fn(u64) -> Seed) -> Keys {
-        let epoch = unix_s / EPOCH_S;
-        let mut keys = Keys { epoch, ..Keys::NONE };
-        for epoch in epoch.saturating_sub(1)..=epoch.saturating_add(1) {
-            if let Some(place) = keys.keys.get_mut((epoch % KEYS as u64) as usize) {
-                *place = key(epoch);
-            }
-        }
-        keys
-    }
-
-    fn key(&self, epoch: u8) -> Option<Seed> {
-        let key = self.keys.get(usize::from(epoch)).copied();
-        key.filter(|key| *key != Seed(0, 0))
-    }
+    /// No key: no cookie is made or believed.
+    pub const NONE: Keys = Keys { key: Seed(0, 0), epoch: 0 };
 
     /// The number by which a client's SYN is answered, if there is a key.
     pub fn make(&self, ends: &Ends, client_isn: u32, terms: Terms) -> Option<u32> {
-        let epoch = (self.epoch % KEYS as u64) as u8;
-        let terms = terms.bits() | epoch;
-        Some(mac(self.key(epoch)?, ends, client_isn, terms) << 8 | u32::from(terms))
+        let terms = terms.bits() | (self.epoch as u8 & EPOCH_BITS);
+        let mac = || mac(self.key, ends, client_isn, terms, self.epoch);
+        (self.key != Seed(0, 0)).then(|| mac() << 8 | u32::from(terms))
     }
 
     /// What was agreed on, if a segment with this sequence and acknowledgment number is the first one after such
-    /// an answer.
+    /// an answer, of the epoch before, of this one or of the next.
     pub fn check(&self, ends: &Ends, sequence: u32, acknowledgment: u32) -> Option<Terms> {
         let cookie = acknowledgment.wrapping_sub(1);
         let terms = cookie as u8;
-        let key = self.key(terms & 3)?;
-        let good = mac(key, ends, sequence.wrapping_sub(1), terms) == cookie >> 8;
+        let next = self.epoch.wrapping_add(1);
+        let age = (next as u8).wrapping_sub(terms) & EPOCH_BITS;
+        if age == EPOCH_BITS || self.key == Seed(0, 0) {
+            return None;
+        }
+        let made = next.wrapping_sub(age.into());
+        let good = mac(self.key, ends, sequence.wrapping_sub(1), terms, made) == cookie >> 8;
         good.then(|| Terms::of_bits(terms))
     }
 }
 
-/// Words that hold keys.
-pub const WORDS: usize = 2 * KEYS + 1;
+/// The keys from now on: what the data plane goes by, alone and for weeks, since its clock says the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    key: Seed,
+    /// Length of an epoch, in nanoseconds.
+    epoch_ns: u64,
+    /// An epoch that is over.
+    epoch: u32,
+    /// The tick at which that one began.
+    began: u32,
+}
 
-/// Keys in words that control plane and engine share: two words each, and then the epoch.
+impl Schedule {
+    /// No keys, ever.
+    pub const NONE: Schedule = Schedule { key: Seed(0, 0), epoch_ns: 0, epoch: 0, began: 0 };
+
+    /// By this key, in epochs of so many milliseconds, where at tick `now` it is `unix_ms` milliseconds after 1970.
+    pub fn new(key: Seed, epoch_ms: u64, unix_ms: u64, now: u32) -> Schedule {
+        // The last one, not this: a clock that is a little behind must not be before its beginning.
+        let epoch = (unix_ms / epoch_ms.max(1)).saturating_sub(1);
+        let age_ms = unix_ms.saturating_sub(epoch * epoch_ms);
+        Schedule {
+            key,
+            epoch_ns: epoch_ms * 1_000_000,
+            epoch: epoch as u32,
+            // Ticks are rounded down.
+            began: now.wrapping_sub(ticks(age_ms) + 1),
+        }
+    }
+
+    /// These keys at tick `now`, and for half a day before and behind it: for who needs to know them beforehand.
+    pub fn fixed(keys: &Keys, now: u32) -> Schedule {
+        const DAY_MS: u64 = 24 * 3_600 * 1_000;
+        Schedule::new(keys.key, DAY_MS, u64::from(keys.epoch) * DAY_MS + DAY_MS / 2, now)
+    }
+
+    /// The keys at tick `now`, less than 2^32 ticks (52 days) after the schedule was made.
+    pub fn at(&self, now: u32) -> Keys {
+        let age_ns = u64::from(now.wrapping_sub(self.began)) << 20;
+        let epochs = age_ns.checked_div(self.epoch_ns).unwrap_or_default();
+        Keys { key: self.key, epoch: self.epoch.wrapping_add(epochs as u32) }
+    }
+
+    /// As words that control plane and engine share.
+    pub fn words(&self) -> [u64; WORDS] {
+        let Schedule { key, epoch_ns, epoch, began } = *self;
+        [key.0, key.1, epoch_ns, u64::from(epoch) << 32 | u64::from(began)]
+    }
+}
+
+/// Words of a [`Schedule`].
+pub const WORDS: usize = 4;
+
+/// A [`Schedule`] in words that control plane and engine share.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedKeys<'a>(pub &'a [AtomicU64; WORDS]);
 
@@ -89,24 +127,18 @@ pub struct SharedKeys<'a>(pub &'a [AtomicU64; WORDS]);
 pub static NO_KEYS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
 impl SharedKeys<'_> {
-    /// The keys now. One that is being written may be read half; a cookie made then is refused later.
-    pub fn get(&self) -> Keys {
-        let [keys @ .., epoch] = self.0.each_ref().map(|word| word.load(Relaxed));
-        let mut found = Keys { epoch, ..Keys::NONE };
-        for (key, words) in found.keys.iter_mut().zip(keys.as_chunks::<2>().0) {
-            *key = Seed(words[0], words[1]);
-        }
-        found
+    /// The keys at tick `now`. Of a schedule that is being written half may be read; a cookie made then is refused later.
+    pub fn at(&self, now: u32) -> Keys {
+        let [first, second, epoch_ns, since] = self.0.each_ref().map(|word| word.load(Relaxed));
+        let (epoch, began) = ((since >> 32) as u32, since as u32);
+        Schedule { key: Seed(first, second), epoch_ns, epoch, began }.at(now)
     }
 
-    /// Has cookies made by these keys from now on.
-    pub fn set(&self, keys: &Keys) {
-        let [places @ .., epoch] = self.0;
-        for (place, word) in places.iter().zip(keys.keys.iter().flat_map(|key| [key.0, key.1])) {
+    /// Has cookies made and believed by this schedule from now on.
+    pub fn set(&self, schedule: &Schedule) {
+        for (place, word) in self.0.iter().zip(schedule.words()) {
             place.store(word, Relaxed);
         }
-        // The key is there before cookies are made by it.
-        epoch.store(keys.epoch, Release);
     }
 }
 
@@ -181,7 +213,7 @@ const fn sizes(v6: bool) -> &'static [u16; 4] {
 }
 
 /// The lowest 24 bits of the keyed hash over all that a cookie vouches for.
-fn mac(key: Seed, ends: &Ends, client_isn: u32, terms: u8) -> u32 {
+fn mac(key: Seed, ends: &Ends, client_isn: u32, terms: u8, epoch: u32) -> u32 {
     let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
     let mut write = |address: IpAddr| match address {
         IpAddr::V4(address) => hasher.write(&address.octets()),
@@ -192,7 +224,8 @@ fn mac(key: Seed, ends: &Ends, client_isn: u32, terms: u8) -> u32 {
     hasher.write(&ends.client.port().to_be_bytes());
     hasher.write(&ends.service.port().to_be_bytes());
     hasher.write(&client_isn.to_be_bytes());
-    hasher.write(&[terms, 0, 0, 0]);
+    // All but the highest byte of the epoch: those numbers come again after 34 years.
+    hasher.write(&(u32::from(terms) << 24 | epoch & 0xff_ffff).to_be_bytes());
     hasher.finish() as u32 & 0xff_ffff
 }
 
@@ -206,7 +239,7 @@ mod tests {
     }
 
     fn keys(unix_s: u64) -> Keys {
-        Keys::at(unix_s, |epoch| Seed(epoch, !epoch))
+        Schedule::new(Seed(1, 2), EPOCH_MS, unix_s * 1_000, 7).at(7)
     }
 
     #[test]
@@ -259,18 +292,40 @@ mod tests {
     #[test]
     fn shared_words_hold_keys() {
         let words = [const { AtomicU64::new(0) }; WORDS];
-        assert_eq!(SharedKeys(&words).get(), Keys::NONE);
-        SharedKeys(&words).set(&keys(1_000));
-        assert_eq!(SharedKeys(&words).get(), keys(1_000));
+        assert_eq!(SharedKeys(&words).at(5), Keys::NONE);
+        let schedule = Schedule::new(Seed(1, 2), EPOCH_MS, 1_000_000, 5);
+        SharedKeys(&words).set(&schedule);
+        assert_eq!(SharedKeys(&words).at(5), keys(1_000));
+        SharedKeys(&words).set(&Schedule::NONE);
+        assert_eq!(SharedKeys(&words).at(5), Keys::NONE);
+    }
+
+    #[test]
+    fn epochs_go_by_without_anybody_who_says_so() {
+        let day_ms = 24 * 3_600 * 1_000;
+        // The clock of the host wraps meanwhile, or it was started a moment ago.
+        for now in [0, 1_000, u32::MAX - 10, 1 << 31] {
+            let schedule = Schedule::new(Seed(1, 2), EPOCH_MS, 1_700_000_000_123, now);
+            for later_ms in [0, 1, 63_877, 63_878, 128_000, day_ms, 7 * day_ms, 30 * day_ms, 50 * day_ms] {
+                let real = |off_ms: u64| ((1_700_000_000_120 + later_ms + off_ms) / EPOCH_MS) as u32;
+                let later = (later_ms * 1_000_000 >> 20) as u32;
+                let seen = schedule.at(now.wrapping_add(later)).epoch;
+                // A tick is a millisecond, more or less.
+                assert!((real(0)..=real(6)).contains(&seen), "{later_ms} ms after {now}: {seen}");
+            }
+            let (behind, here) = (schedule.at(now.wrapping_sub(1_000)).epoch, schedule.at(now).epoch);
+            assert!(here - behind <= 1, "a clock that is a second behind");
+        }
     }
 
     #[test]
     fn the_message_is_as_the_documents_say() {
-        let (key, cookie_key) = (Seed(1, 2), Keys { epoch: 0, keys: [Seed(1, 2); KEYS] });
+        let keys = Keys { key: Seed(1, 2), epoch: 0x0112_3454 };
         let terms = Terms::new(false, Some(1460), Some(7));
-        let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
-        hasher.write(&[203, 0, 113, 7, 192, 0, 2, 100, 0x9c, 0x40, 0, 80, 0, 0, 0, 77, 0x7c, 0, 0, 0]);
+        let mut hasher = SipHasher24::new_with_keys(1, 2);
+        hasher
+            .write(&[203, 0, 113, 7, 192, 0, 2, 100, 0x9c, 0x40, 0, 80, 0, 0, 0, 77, 0x7c, 0x12, 0x34, 0x54]);
         let cookie = (hasher.finish() as u32) << 8 | 0x7c;
-        assert_eq!(cookie_key.make(&ends(), 77, terms), Some(cookie));
+        assert_eq!(keys.make(&ends(), 77, terms), Some(cookie));
     }
 }

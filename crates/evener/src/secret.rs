@@ -6,7 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evener_core::cookie::Keys;
+use evener_core::cookie::Schedule;
 use evener_core::peers::{KEY_LEN, Secret, SecretError};
 use evener_core::sessions::Seed;
 
@@ -54,13 +54,14 @@ pub fn read(path: &Path) -> Result<Secret, ReadError> {
         .map_err(|source| ReadError::Text { path: path.to_owned(), source })
 }
 
-/// What the keys of cookies are derived by, with the number of their epoch.
+/// What the key of cookies is derived by.
 const COOKIE_LABEL: &str = "evener cookie";
 
-/// The keys of cookies at this time of day: all hosts that have the secret come to the same ones.
-pub(crate) fn cookie_keys(secret: &Secret) -> Keys {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Keys::at(now.as_secs(), |epoch| Seed::from_bytes(secret.derive_short(&format!("{COOKIE_LABEL} {epoch}"))))
+/// The keys of cookies from tick `now` on: all hosts that have the secret, and whose clocks agree, come to the same ones.
+pub(crate) fn cookie_keys(secret: &Secret, epoch_ms: u64, now: u32) -> Schedule {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let unix_ms = u64::try_from(unix.as_millis()).unwrap_or_default();
+    Schedule::new(Seed::from_bytes(secret.derive_short(COOKIE_LABEL)), epoch_ms, unix_ms, now)
 }
 
 /// Writes a new secret, for its owner alone. A file that is there is never written over: its farm would fall apart.

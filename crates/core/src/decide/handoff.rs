@@ -232,7 +232,8 @@ fn greet(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment, hand
         return Decision::drop(Reason::BadLength);
     };
     let terms = Terms::offered(segment.at.dst.is_ipv6(), &header.options);
-    let Some(isn) = known.memory.cookies.get().make(&Ends::of(segment), header.sequence, terms) else {
+    let Some(isn) = known.memory.cookies.at(known.now).make(&Ends::of(segment), header.sequence, terms)
+    else {
         return Decision::drop(Reason::NoServer);
     };
     let ingress = packet.ingress;
@@ -256,7 +257,7 @@ fn is_plain(segment: &Segment) -> bool {
 fn is_answer(known: &Knowledge<'_>, packet: &Packet<'_>, segment: &Segment) -> bool {
     let header = TcpHeader::read(packet.frame(), &segment.at).filter(|_| segment.at.fragment.is_none());
     header.filter(|_| segment.flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK).is_some_and(|header| {
-        let keys = known.memory.cookies.get();
+        let keys = known.memory.cookies.at(known.now);
         keys.check(&Ends::of(segment), header.sequence, header.acknowledgment).is_some()
     })
 }

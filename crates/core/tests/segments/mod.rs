@@ -59,7 +59,7 @@ pub fn meet_and_check(frame: &[u8]) -> String {
     let Some(arrived) = Arrived::read(&tables(), frame) else { return "none".into() };
     let glance = Glance::of(frame).unwrap();
     assert_eq!((glance.src, glance.dst), (arrived.ends.client, arrived.ends.service));
-    let keys = Keys::at(1_000_000, |epoch| Seed(epoch, !epoch));
+    let keys = Keys { key: Seed(15, 16), epoch: 15_625 };
     let fate = arrived.fate(&keys, &World);
     let Fate::Clears(reason, old) = fate else { return format!("{fate:?}") };
     let mut after = frame.to_vec();

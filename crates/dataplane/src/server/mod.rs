@@ -18,8 +18,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use evener_core::cookie::KEYS;
-use evener_core::sessions::Seed;
+use evener_core::cookie::Schedule;
 
 use crate::EngineError;
 use crate::test_run;
@@ -269,12 +268,12 @@ impl Server {
         done
     }
 
-    /// Has these keys' cookies believed from now on: those of the epochs around now, as in
-    /// [`evener_core::cookie::Keys`].
+    /// Has these keys' cookies believed from now on, also when nobody is there any more who says so. Ticks are those of
+    /// [`crate::now_ticks`].
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn set_cookie_keys(&self, keys: &[Seed; KEYS]) -> Result<(), ServerError> {
+    pub fn set_cookie_keys(&self, keys: &Schedule) -> Result<(), ServerError> {
         self.program.write_keys(keys)
     }
 

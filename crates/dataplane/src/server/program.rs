@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use evener_core::cookie::KEYS;
-use evener_core::sessions::Seed;
+use evener_core::cookie::Schedule;
 use evener_core::tables::VipKey;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
@@ -16,7 +15,7 @@ use super::{Offer, Reason, ServerError, Tables};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 /// `SERVER_ABI_VERSION` of `bpf/server.h`.
-const ABI_VERSION: u32 = 5;
+const ABI_VERSION: u32 = 6;
 /// Maps that outlive the agent, by their pins.
 const PINNED: [&str; 10] = [
     "server_about",
@@ -169,12 +168,8 @@ impl Program {
     }
 
     /// Has these keys' cookies believed, and no others.
-    pub(super) fn write_keys(&self, keys: &[Seed; KEYS]) -> Result<(), ServerError> {
-        for (place, Seed(first, second)) in (0u32..).zip(keys) {
-            let value = [first.to_ne_bytes(), second.to_ne_bytes()].concat();
-            self.write("cookie_keys", &place.to_ne_bytes(), &value)?;
-        }
-        Ok(())
+    pub(super) fn write_keys(&self, keys: &Schedule) -> Result<(), ServerError> {
+        self.write("cookie_keys", &0u32.to_ne_bytes(), &keys.words().map(u64::to_ne_bytes).concat())
     }
 
     fn make(&self, map: &'static str, wanted: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), ServerError> {

@@ -132,12 +132,12 @@ fn a_cookie_is_believed_as_long_as_its_key_is_there() {
     on_a_server(Some(PORT), |world| {
         let listener = listen(false, PORT);
         let call = world.call(false, 40_000);
-        world.server.set_cookie_keys(&Keys::NONE.keys).unwrap();
+        world.believe(&Keys::NONE);
         world.is_reset(&call, &call.first(REQUEST), &listener);
         // A cookie by a key of zeros, which anyone could make.
         world.is_reset(&call, &Call { cookie: 0, ..call }.first(REQUEST), &listener);
         assert_eq!(world.counts(), [(Reason::BadCookie, 2)]);
-        world.server.set_cookie_keys(&world.keys.keys).unwrap();
+        world.believe(&world.keys);
         world.open(&call, &listener);
     });
 }

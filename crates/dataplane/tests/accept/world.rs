@@ -6,12 +6,13 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_core::cookie::{Ends, Keys};
+use evener_core::cookie::{Ends, Keys, Schedule};
 use evener_core::farm::Protocol;
 use evener_core::sessions::Seed;
 use evener_core::tables::VipKey;
 use evener_core::wire::{Mac, TCP_RST};
 use evener_dataplane::link::{EtherType, LinkSocket};
+use evener_dataplane::now_ticks;
 use evener_dataplane::server::{self, Offer, Places, Reason, Server, Tables};
 
 use crate::call::{Call, Heard, Offered};
@@ -63,7 +64,7 @@ impl World {
         run(&format!("ip -6 route add {CLIENT6}/128 dev in0"));
         run(&format!("ip neigh add {CLIENT} lladdr {client_mac} dev in0"));
         run(&format!("ip neigh add {CLIENT6} lladdr {client_mac} dev in0"));
-        let keys = Keys::at(1_000_000, |epoch| Seed(epoch, !epoch));
+        let keys = Keys { key: Seed(15, 16), epoch: 15 };
         let mut world = World {
             server: Server::start(server::directory().unwrap()).unwrap(),
             keys,
@@ -74,7 +75,7 @@ impl World {
             director,
         };
         world.serve(listener);
-        world.server.set_cookie_keys(&keys.keys).unwrap();
+        world.believe(&keys);
         world
     }
 
@@ -82,6 +83,11 @@ impl World {
     pub fn serve(&mut self, listener: Option<u16>) {
         let places = Places { accept: [self.ifindex].into(), ..Places::default() };
         self.server.apply(&self.tables(listener), &places).unwrap();
+    }
+
+    /// Has cookies by these keys believed.
+    pub fn believe(&self, keys: &Keys) {
+        self.server.set_cookie_keys(&Schedule::fixed(keys, now_ticks())).unwrap();
     }
 
     /// Has the programs follow the turns of its connections, too.

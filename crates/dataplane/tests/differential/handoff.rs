@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evener_core::arrival::ASKED;
 use evener_core::content::{HashKey, HostPattern, PathPattern, Route, Routes};
-use evener_core::cookie::{Ends, Keys, Terms};
+use evener_core::cookie::{Ends, Keys, Schedule, Terms};
 use evener_core::decide::Reason;
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::sessions::Seed;
@@ -24,9 +24,32 @@ pub const HANDOFF: [u8; 5] = [140, 141, 142, 143, 144];
 /// Rings that routes name; the last one has no servers, and the one behind it doesn't exist.
 pub const RINGS: [u16; 5] = [58, 59, 60, 61, u16::MAX];
 /// When cookies are made, and by what.
-pub const NOW_S: u64 = 64 * 7 + 5;
-pub const KEYS: Keys =
-    Keys { epoch: 7, keys: [Seed(8, 0x1111), Seed(0, 0), Seed(6, 0x2222), Seed(7, 0x3333)] };
+pub const KEYS: Keys = Keys { key: Seed(8, 0x1111), epoch: 7 };
+
+/// A daemon that has told the data plane the time once, and how long ago that was.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    pub key: Seed,
+    pub epoch_ms: u64,
+    pub epochs: u64,
+}
+
+impl Told {
+    /// What it has told, where it is `now`, which is in the middle of an epoch.
+    pub fn schedule(&self, now: u32) -> Schedule {
+        let age = (self.epochs * self.epoch_ms * 1_000_000) >> 20;
+        let unix_ms = 25_000_000 * self.epoch_ms + self.epoch_ms / 2;
+        Schedule::new(self.key, self.epoch_ms, unix_ms, now.wrapping_sub(age as u32))
+    }
+}
+
+/// Without a key, or up to 50 days ago.
+pub fn told() -> impl Strategy<Value = Told> {
+    let key = prop_oneof![8 => any::<(u64, u64)>().prop_map(|key| Seed(key.0, key.1)), 1 => Just(Seed(0, 0))];
+    let age = prop_oneof![0u64..5, Just(30), Just(60), Just(1_200)];
+    let epoch_ms = prop_oneof![3 => Just(64_000u64), 1 => Just(3_600_000)];
+    (key, epoch_ms, age).prop_map(|(key, epoch_ms, epochs)| Told { key, epoch_ms, epochs })
+}
 
 pub fn add(builder: &mut Builder) {
     let [asker, marked, own] = [1; 3].map(|ifindex| builder.server(Way::Link, ifindex));

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use evener_core::cookie::{self, Keys, SharedKeys};
+use evener_core::cookie::{self, Schedule, SharedKeys};
 use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
@@ -265,7 +265,7 @@ pub fn tables() -> Tables {
 pub fn load(engine: &mut XdpEngine) {
     let tables = Arc::new(tables());
     engine.load_tables(&tables).unwrap();
-    engine.memory().cookies.set(&handoff::KEYS);
+    engine.memory().cookies.set(&Schedule::fixed(&handoff::KEYS, engine.now()));
 }
 
 /// The core with memory of its own.
@@ -293,10 +293,10 @@ fn many<T: Default>(count: usize) -> Vec<T> {
 
 impl Core {
     pub fn new() -> Self {
-        Self::with(tables(), &handoff::KEYS)
+        Self::with(tables(), &Schedule::fixed(&handoff::KEYS, NOW))
     }
 
-    pub fn with(tables: Tables, keys: &Keys) -> Self {
+    pub fn with(tables: Tables, keys: &Schedule) -> Self {
         let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
         SharedKeys(&cookies).set(keys);
         let core = Core {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evener_core::content::{HashKey, Routes};
-use evener_core::cookie::Keys;
+use evener_core::cookie::{Keys, Schedule};
 use evener_core::sessions::Seed;
 use evener_core::tables::{Handoff, Later, NO_SERVER, Tables};
 use evener_core::wire::Mac;
@@ -32,7 +32,8 @@ fn handing_off() -> Tables {
 /// Whether a client's TCP takes the answer to its SYN for good. What it sends has half a checksum, which the director's
 /// link must fill in, and then it looks at it.
 fn connects(engine: &dyn Engine, client: &Host) {
-    engine.memory().cookies.set(&Keys::at(1_000, |epoch| Seed(epoch, !epoch)));
+    let keys = Keys { key: Seed(15, 16), epoch: 15 };
+    engine.memory().cookies.set(&Schedule::fixed(&keys, engine.now()));
     client.enter(|| {
         let to = SocketAddr::new(VIP.into(), key().port);
         TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::checksum;
 use evener_core::content::{HashKey, PathPattern, Route, Routes};
-use evener_core::cookie::Keys;
+use evener_core::cookie::{Keys, Schedule};
 use evener_core::decide::Reason;
 use evener_core::parse::{Parsed, TcpHeader, parse};
 use evener_core::sessions::{Seed, SessionKey, State, Value, ticks};
@@ -60,12 +60,12 @@ fn mover() -> (Mover, Receiver<Given>) {
 /// A client's open connection with the first server. What it says next is no first segment: the cookie is forgotten.
 fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
     let memory = engine.memory();
-    memory.cookies.set(&Keys::at(1_000, |epoch| Seed(epoch, !epoch)));
+    memory.cookies.set(&Schedule::fixed(&Keys { key: Seed(15, 16), epoch: 15 }, engine.now()));
     let stream = client.enter(|| {
         let to = SocketAddr::new(VIP.into(), key().port);
         TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap()
     });
-    memory.cookies.set(&Keys::at(1_000_000, |epoch| Seed(epoch, !epoch)));
+    memory.cookies.set(&Schedule::fixed(&Keys { key: Seed(16, 17), epoch: 15 }, engine.now()));
     let session = SessionKey { client: CLIENT.into(), port: stream.local_addr().unwrap().port(), vip: 1 };
     let value = Value::new(1, State::Established, engine.now().wrapping_add(ticks(900_000)));
     memory.sessions.insert(session, session.hash(memory.seed), value, engine.now()).unwrap();

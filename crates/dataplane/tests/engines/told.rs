@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use evener_core::content::{HashKey, PathPattern, Route, Routes};
-use evener_core::cookie::{Ends, Keys, Terms};
+use evener_core::cookie::{Ends, Keys, Schedule, Terms};
 use evener_core::decide::Reason;
 use evener_core::sessions::Seed;
 use evener_core::tables::{Handoff, Later, NO_SERVER, Tables};
@@ -26,7 +26,7 @@ fn all() -> Watch {
 }
 
 fn keys() -> Keys {
-    Keys::at(1_000, |epoch| Seed(epoch, !epoch))
+    Keys { key: Seed(15, 16), epoch: 15 }
 }
 
 /// Two routes, and nobody to ask.
@@ -82,7 +82,7 @@ fn read(events: &mut dyn Events, many: usize) -> Vec<Event> {
 
 /// A story with all that can happen to a connection, and what is told of it.
 fn story(bench: &Bench, engine: &mut dyn Engine) -> Vec<Event> {
-    engine.memory().cookies.set(&keys());
+    engine.memory().cookies.set(&Schedule::fixed(&keys(), engine.now()));
     engine.watch(&all()).unwrap();
     let mut events = engine.events().unwrap();
     assert!(matches!(engine.events(), Err(EngineError::Host(_))), "there is one reader");

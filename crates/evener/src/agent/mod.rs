@@ -152,6 +152,7 @@ impl Agent {
         let network_changes = network::watch().await?;
         let mut site = Site::open(state)?;
         site.secret = secret_of(&config)?;
+        site.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         if let Err(error) = site.fulfil(&duties, &network).await {
             // What was found at work is left as it was found.
             if let Err(left) = site.leave(adopted, &network_now(network).await).await {
@@ -247,6 +248,7 @@ impl Agent {
             .await
             .map_err(|error| format!("nothing was changed: {error}"))?;
         self.site.secret = secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
+        self.site.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         self.config = config;
         let done = self.site.fulfil(&duties, &network).await;
         self.speak(&network);

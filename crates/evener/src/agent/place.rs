@@ -6,9 +6,10 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use evener_core::cookie::EPOCH_MS;
 use evener_core::peers::Secret;
-use evener_dataplane::EngineError;
 use evener_dataplane::server::{self, Connections, Hook, Server, ServerError};
+use evener_dataplane::{EngineError, now_ticks};
 use futures_util::TryStreamExt;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
@@ -74,6 +75,8 @@ pub(super) struct Site {
     pub(super) server: Option<Server>,
     /// By which cookies of what is handed over are believed.
     pub(super) secret: Option<Secret>,
+    /// How long an epoch of cookies is, in milliseconds.
+    pub(super) cookie_epoch_ms: u64,
 }
 
 impl Site {
@@ -81,7 +84,7 @@ impl Site {
     pub(super) fn open(state: State) -> Result<Site, PlaceError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(PlaceError::Socket)?;
         tokio::spawn(connection);
-        Ok(Site { handle, state, server: None, secret: None })
+        Ok(Site { handle, state, server: None, secret: None, cookie_epoch_ms: EPOCH_MS })
     }
 
     /// Makes the host be as `duties` say. What is refused is left out, and the rest done.
@@ -125,7 +128,7 @@ impl Site {
         let before: Vec<_> = server.attached().collect();
         server.apply(tables, places)?;
         if let Some(secret) = &self.secret {
-            server.set_cookie_keys(&secret::cookie_keys(secret).keys)?;
+            server.set_cookie_keys(&secret::cookie_keys(secret, self.cookie_epoch_ms, now_ticks()))?;
         }
         for (ifindex, hook) in server.attached().filter(|place| !before.contains(place)) {
             tracing::info!(interface = interface_name(ifindex), hook = hook.name(), "a program runs");
@@ -133,11 +136,12 @@ impl Site {
         Ok(())
     }
 
-    /// Has cookies believed by the keys of this time of day.
+    /// Has cookies believed by the keys of this time of day, should the clock have been set.
     pub(super) fn renew_cookies(&mut self) {
         let Some((secret, server)) = self.secret.as_ref().zip(self.server.as_mut()) else { return };
-        if let Err(error) = server.set_cookie_keys(&secret::cookie_keys(secret).keys) {
-            tracing::error!(%error, "the keys of cookies are not renewed: nothing can be handed over");
+        let keys = secret::cookie_keys(secret, self.cookie_epoch_ms, now_ticks());
+        if let Err(error) = server.set_cookie_keys(&keys) {
+            tracing::error!(%error, "the clock of cookies isn't set: what is handed over may be refused");
         }
     }
 

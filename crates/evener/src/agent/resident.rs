@@ -67,6 +67,7 @@ impl Resident {
     /// What was refused first; the rest is done.
     pub(crate) async fn fulfil(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
         self.listen(config)?;
+        self.site.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         if let Some(speaker) = self.speaker() {
             speaker.follow(config, network);
         }
@@ -97,7 +98,7 @@ impl Resident {
         Ok(())
     }
 
-    /// Has cookies believed by the keys of this time of day.
+    /// Has cookies believed by the keys of this time of day, should the clock have been set.
     pub(crate) fn renew_cookies(&mut self) {
         self.site.renew_cookies();
     }

@@ -157,6 +157,8 @@ impl fmt::Display for LogTarget {
 pub struct Farm {
     /// The secret by which hosts of the farm know each other, and connections that are handed over.
     pub secret_file: Option<PathBuf>,
+    /// How long a client of method `handoff` has at least between its handshake and its first data, in milliseconds.
+    pub cookie_epoch_ms: u64,
     /// The addresses that servers accept tunnels from: the directors' own.
     pub directors: Vec<IpAddr>,
     /// The node that decides for the others which server gets a connection that was read; `None`: each for itself.
@@ -323,6 +325,11 @@ fn farm(section: &mut Section<'_>, refers: &mut References) -> Farm {
     }
     Farm {
         secret_file: kept(section.get("secret_file", values::path), &mut refers.secret_file),
+        cookie_epoch_ms: section.or(
+            "cookie_epoch",
+            values::duration_ms(defaults::COOKIE_EPOCH),
+            defaults::COOKIE_EPOCH_MS,
+        ),
         directors: directors.into_iter().map(Spanned::into_inner).collect(),
         dispatcher: None,
         peers: peers(section),

@@ -69,16 +69,14 @@ impl Director {
 
     /// The keys that servers of a service believe, if connections are handed to them.
     pub(super) fn handed_over(&self, service: &Service) -> Option<Keys> {
-        (service.method == Method::Handoff).then(|| self.engine.memory().cookies.get())
+        (service.method == Method::Handoff).then(|| self.engine.memory().cookies.at(self.engine.now()))
     }
 
-    /// Has cookies made by the keys of this time of day.
+    /// Has cookies made by the keys of this time of day, should the clock have been set: else the engine's own says it.
     pub(super) fn renew_cookies(&self) {
         if let Some(secret) = &self.handing.secret {
-            let (cookies, keys) = (self.engine.memory().cookies, secret::cookie_keys(secret));
-            if cookies.get() != keys {
-                cookies.set(&keys);
-            }
+            let keys = secret::cookie_keys(secret, self.config.farm.cookie_epoch_ms, self.engine.now());
+            self.engine.memory().cookies.set(&keys);
         }
     }
 

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use evener_core::cookie::Keys;
+use evener_core::cookie::{Keys, Schedule};
 use evener_core::decide::{HELD_FRAME_MAX, Reason, Verdict};
 use evener_core::parse::{Parsed, parse};
 use evener_core::sessions::State;
@@ -167,7 +167,7 @@ impl Subject for Kernel {
         memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
         memory.ports.sweep(now, |_, _| false);
         memory.lease.set(None);
-        memory.cookies.set(&keys(FIRST_EPOCH));
+        memory.cookies.set(&Schedule::fixed(&keys(FIRST_EPOCH), now));
         let words = memory.counts.cursors.iter().chain(memory.strays.0);
         words.for_each(|word| word.store(0, Ordering::Relaxed));
         self.load()
@@ -184,7 +184,7 @@ impl Subject for Kernel {
     }
 
     fn keys(&mut self, keys: &Keys) -> Result<()> {
-        self.engine.memory().cookies.set(keys);
+        self.engine.memory().cookies.set(&Schedule::fixed(keys, self.engine.now()));
         Ok(())
     }
 

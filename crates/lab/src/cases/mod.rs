@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use evener_core::cookie::{EPOCH_S, Keys};
+use evener_core::cookie::Keys;
 use evener_core::decide::Reason;
 use evener_core::sessions::{Seed, State, ticks};
 use evener_core::tables::Tables;
@@ -43,11 +43,11 @@ pub use text::parse;
 pub const SEED: Seed = Seed(0x6576_656e_6572_2d31, 0x6361_7365_732d_3031);
 
 /// The epoch of cookies' keys in which every case begins.
-pub const FIRST_EPOCH: u64 = 5;
+pub const FIRST_EPOCH: u32 = 5;
 
 /// The keys of cookies in an epoch.
-pub fn keys(epoch: u64) -> Keys {
-    Keys::at(epoch * EPOCH_S, |epoch| Seed(SEED.0 ^ epoch, SEED.1))
+pub fn keys(epoch: u32) -> Keys {
+    Keys { key: SEED, epoch }
 }
 
 /// One file of cases.

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use evener_core::cookie::Keys;
+use evener_core::cookie::{Keys, Schedule};
 use evener_core::decide::Reason;
 use evener_core::sessions::State;
 use evener_core::tables::Tables;
@@ -229,7 +229,8 @@ impl Subject for Bench {
     }
 
     fn keys(&mut self, keys: &Keys) -> Result<()> {
-        self.engine()?.memory().cookies.set(keys);
+        let engine = self.engine()?;
+        engine.memory().cookies.set(&Schedule::fixed(keys, engine.now()));
         Ok(())
     }
 

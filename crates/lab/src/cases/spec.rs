@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use evener_core::cookie::{Keys, SharedKeys, WORDS};
+use evener_core::cookie::{Keys, Schedule, SharedKeys, WORDS};
 use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
 use evener_core::lease;
@@ -163,7 +163,7 @@ impl Subject for Spec {
     }
 
     fn keys(&mut self, keys: &Keys) -> Result<()> {
-        SharedKeys(&self.cookies).set(keys);
+        SharedKeys(&self.cookies).set(&Schedule::fixed(keys, self.now));
         Ok(())
     }
 

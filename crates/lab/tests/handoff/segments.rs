@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use evener_core::cookie::EPOCH_S;
 use evener_lab::by_hand::{ByHand, Call, End, WINDOW};
 use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
@@ -251,12 +250,14 @@ fn nothing_stays_of(handoff: &Handoff, calls: &mut [Call]) -> Result<()> {
 
 /// The SYN is answered by a key, and when the client has asked there is a new one.
 fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
-    let handoff = farm(engine, 2, &routes())?;
+    let farm = Farm::builder().bare().servers(2).build()?;
+    let offer = Offer { farm: "cookie_epoch = \"8s\"".to_owned(), ..Offer::new(engine, 2, &routes()) };
+    let handoff = Handoff::start(farm, offer)?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
     let now = || -> Result<Duration> { Ok(SystemTime::now().duration_since(UNIX_EPOCH)?) };
-    let epoch = || -> Result<u64> { Ok(now()?.as_secs() / EPOCH_S) };
+    let epoch = || -> Result<u64> { Ok(now()?.as_secs() / 8) };
     // just before the change
-    let period = Duration::from_secs(EPOCH_S);
+    let period = Duration::from_secs(8);
     let next = period * u32::try_from(epoch()? + 1)?;
     std::thread::sleep(next.saturating_sub(now()? + Duration::from_secs(8)));
     let before = epoch()?;

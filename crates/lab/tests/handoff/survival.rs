@@ -1,11 +1,12 @@
 //! Whatever happens to daemons, agents and servers, connections go on, and new ones go where somebody serves.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::evener::{Handoff, left_on, program, route};
+use evener_lab::evener::{Handoff, Offer, left_on, program, route};
 use evener_lab::family::Family;
+use evener_lab::farm::Farm;
 use evener_lab::load::{Load, Running};
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
@@ -15,12 +16,19 @@ use crate::{farm, unbroken};
 
 on_both_engines! {
     a_killed_director_breaks_nothing,
+    without_agents_connections_are_accepted_for_ever,
     a_killed_agent_breaks_nothing,
     a_reload_breaks_nothing,
     a_drained_server_keeps_what_it_has,
     other_servers_take_over,
     a_server_without_agent_is_down,
     stopped_they_leave_nothing,
+}
+
+mod alone {
+    on_engine!(xdp: without_a_daemon_clients_are_greeted_for_ever);
+
+    pub(super) use super::without_a_daemon_clients_are_greeted_for_ever;
 }
 
 mod doctor {
@@ -105,6 +113,47 @@ fn a_killed_agent_breaks_nothing(engine: &str) -> Result<()> {
         agent.start_again()?;
     }
     go_on(&loads).context("with the next agents")?;
+    assert!(handoff.evener.servers()?.iter().all(|server| server.state == "up"));
+    all_whole(loads)
+}
+
+/// Cookies of this farm live for three to six seconds: with nobody who knows what comes after them, none would be good any more
+/// after four epochs.
+const EPOCH: Duration = Duration::from_secs(3);
+
+/// A farm with short epochs.
+fn of_short_epochs(engine: &str) -> Result<Handoff> {
+    let farm = Farm::builder().bare().servers(2).build()?;
+    let offer = Offer { farm: "cookie_epoch = \"3s\"".to_owned(), ..Offer::new(engine, 2, &[]) };
+    Handoff::start(farm, offer)
+}
+
+fn epochs_go_by(number: u32) -> Result<()> {
+    let until = Instant::now() + EPOCH * number;
+    wait::until("epochs have gone by", || Ok(Instant::now() > until))
+}
+
+fn without_a_daemon_clients_are_greeted_for_ever(engine: &str) -> Result<()> {
+    let mut handoff = of_short_epochs(engine)?;
+    let loads = audience(&handoff);
+    go_on(&loads)?;
+    handoff.evener.daemon().kill9()?;
+    epochs_go_by(5)?;
+    go_on(&loads).context("without a daemon")?;
+    handoff.evener.start_again()?;
+    go_on(&loads).context("with the next daemon")?;
+    all_whole(loads)
+}
+
+fn without_agents_connections_are_accepted_for_ever(engine: &str) -> Result<()> {
+    let mut handoff = of_short_epochs(engine)?;
+    let loads = audience(&handoff);
+    go_on(&loads)?;
+    for agent in &mut handoff.agents {
+        agent.process().kill9()?;
+    }
+    epochs_go_by(5)?;
+    go_on(&loads).context("without agents")?;
     assert!(handoff.evener.servers()?.iter().all(|server| server.state == "up"));
     all_whole(loads)
 }

@@ -22,7 +22,7 @@ const _: () = {
             && HOST_LABELS_MAX == 8
             && PATH_DEPTH_MAX == 16
     );
-    assert!(NO_ROUTE == 0xffff && cookie::KEYS == 4);
+    assert!(NO_ROUTE == 0xffff && size_of::<c::cookie_keys>() == 8 * cookie::WORDS);
 };
 
 /// What a VIP's connections are handed off by besides [`Handoff`], as long as it is in force.

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::arrival::ASKED;
-use evener_core::cookie::{Ends, Keys, Terms};
+use evener_core::cookie::{Ends, Keys, Schedule, Terms};
 use evener_core::server::{Arrived, Fate, Reason, Tables};
+use evener_dataplane::now_ticks;
 use evener_dataplane::server::{Hook, handoff_support};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
@@ -224,7 +225,7 @@ fn segments_become_connections_alike() {
     }
     let Some(c) = Programs::start(&tables) else { return };
     let keys = keys_of(0);
-    c.server.set_cookie_keys(&keys.keys).unwrap();
+    c.server.set_cookie_keys(&Schedule::fixed(&keys, now_ticks())).unwrap();
     let _listeners = listen();
     let met = RefCell::new(BTreeMap::new());
     for round in 0..8 {

@@ -51,7 +51,7 @@ fn local(v6: bool, port: u16) -> SocketAddr {
 
 /// The keys as they were so many seconds ago.
 pub fn keys_of(ago_s: u64) -> Keys {
-    Keys::at(1_000_000 - ago_s, |epoch| Seed(epoch, !epoch))
+    Keys { key: Seed(15, 16), epoch: 15_625 - (ago_s / 64) as u32 }
 }
 
 pub fn tables(mss: Option<u16>) -> Tables {
