@@ -35,7 +35,7 @@
 #define HOST_LABELS_MAX 8
 #define PATH_DEPTH_MAX 16
 #define METHOD_MAX 16
-#define REQUEST_MIN 14
+#define LATER_LOOKED_MAX 256
 #define CLASSES 8
 #define NO_ROUTE 0xffff
 /* Of all services, while they are changed: those in force and those to come. */
@@ -108,6 +108,7 @@ enum reason {
 	REASON_ASKED = 41,
 	REASON_ELSEWHERE = 42,
 	REASON_MOVES = 43,
+	REASON_BAD_CHECKSUM = 44,
 	REASON_MAX,
 };
 

@@ -112,7 +112,7 @@ __attribute__((noinline)) __u64 follow_handed(__u64 key, __u64 hash, __u32 vip, 
 	struct flow flow = { .hash = hash, .now = ticks_now(), .flags = flags };
 	struct found found = {};
 
-	if (opens(&flow) || !find_session(key, hash, flow.now, &found))
+	if (opens(&flow) || flags & TCP_URG || !find_session(key, hash, flow.now, &found))
 		return 0;
 	flow.vip = find_vip_by_id(vip);
 	if (!flow.vip || value_state(found.value) == STATE_NEW || !present_server(value_server(found.value)))

@@ -80,6 +80,70 @@ __attribute__((noinline)) int read_payload(context *ctx, struct scratch *at, __u
 	return r->is_asked;
 }
 
+/* Where bytes may be that a later request begins with. */
+enum begins {
+	BEGINS_LINE, /* behind empty lines */
+	BEGINS_METHOD,
+	BEGINS_TARGET,
+	BEGINS_REQUEST,
+	BEGINS_NONE,
+};
+
+static __always_inline bool is_method_byte(__u8 byte)
+{
+	return (byte >= 'A' && byte <= 'Z') || byte == '-' || byte == '_';
+}
+
+static long find_request_byte(__u32 at, void *arg)
+{
+	struct reading *r = *(struct reading **)arg;
+	__u8 byte;
+
+	if (at >= READ_MAX)
+		return 1;
+	byte = r->payload[at];
+	if (r->state == BEGINS_LINE && (byte == '\r' || byte == '\n'))
+		return 0;
+	if (r->state == BEGINS_LINE) {
+		r->at = at;
+		r->state = BEGINS_METHOD;
+	}
+	if (r->state == BEGINS_METHOD && is_method_byte(byte) && at - r->at < METHOD_MAX)
+		return 0;
+	if (byte == ' ' && at > r->at) {
+		r->state = BEGINS_TARGET;
+		return 0;
+	}
+	/* RFC 9112, section 3.2: a path, a whole URL, or an asterisk. */
+	if (r->state == BEGINS_TARGET && (byte == '/' || byte == '*' || (byte | 0x20) == 'h'))
+		r->state = BEGINS_REQUEST;
+	else
+		r->state = BEGINS_NONE;
+	return 1;
+}
+
+/* Where in the `len` bytes at `from` a later request begins; -1 if none does: core/src/content/mod.rs. */
+__attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u32 from, __u32 len)
+{
+	bool is_more = len > LATER_LOOKED_MAX;
+	struct reading *r;
+
+	if (!at)
+		return -1;
+	r = &at->reading;
+	if (is_more)
+		len = LATER_LOOKED_MAX;
+	hide(len);
+	if (len < 1 || len > LATER_LOOKED_MAX || from > 0x3fff || frame_load(ctx, from, r->payload, len))
+		return -1;
+	r->at = len;
+	r->state = BEGINS_LINE;
+	bpf_loop(len, find_request_byte, &r, 0);
+	if (r->state == BEGINS_NONE || (r->state == BEGINS_LINE && !is_more))
+		return -1;
+	return r->at;
+}
+
 /* The first route with one host pattern, if it is before the one that was found. */
 __attribute__((noinline)) int of_host(struct scratch *at, __u64 host, __u32 generation)
 {

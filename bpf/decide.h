@@ -170,9 +170,6 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 	return bpf_redirect(server->ifindex, 0);
 }
 
-/* An IPv4 packet with a request. */
-#define LONG_ENOUGH (sizeof(struct iphdr) + sizeof(struct tcphdr) + REQUEST_MIN)
-
 /* For who is told of it; what is most is told to nobody. */
 static __always_inline void note_server(const struct packet *packet, __u16 server)
 {
@@ -211,8 +208,8 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	}
 	if (vip->flags & VIP_HANDOFF) {
 		flow.arrival = arrival_of(vip, packet->ethernet);
-		/* Most segments are acknowledgments, and too short to ask for anything. */
-		if (is_most && !(vip->flags & VIP_LATER && packet->len >= LONG_ENOUGH))
+		/* Most segments are acknowledgments, and ask for nothing. */
+		if (is_most && !(vip->flags & VIP_LATER && packet->has_data))
 			choice.session = follow_handed(flow.key, flow.hash, vip->id, flow.flags, flow.arrival);
 		choice.server = choice.session;
 		/* To nobody yet: to hand_off(). */

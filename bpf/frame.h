@@ -45,6 +45,8 @@ static __always_inline __u16 changed(__u16 checksum, __u64 change)
 
 typedef struct __sk_buff context;
 
+/* Whether checksums may be left to the hardware. */
+#define MAY_BE_PARTIAL true
 /* Whatever program stands behind this one has it next. */
 #define VERDICT_PASS TC_ACT_UNSPEC
 #define VERDICT_DROP TC_ACT_SHOT
@@ -157,6 +159,7 @@ static __always_inline __u32 frame_ingress(context *ctx)
 
 typedef struct xdp_md context;
 
+#define MAY_BE_PARTIAL false
 #define VERDICT_PASS XDP_PASS
 #define VERDICT_DROP XDP_DROP
 #define frame_load bpf_xdp_load_bytes

@@ -90,13 +90,12 @@ static __always_inline __u32 payload_len(const struct scratch *at)
 	return at->journey.l3 + at->journey.len - payload_at(at);
 }
 
-/* Reads what a client wants of a service; whether that leaves no doubt. */
-static __always_inline bool read_for(context *ctx, struct scratch *at, const struct handoff *handoff)
+/* Reads what a client wants of a service, behind so many bytes; whether that leaves no doubt. */
+static __always_inline bool read_for(context *ctx, struct scratch *at, const struct handoff *handoff, __u32 behind)
 {
 	at->reading.multiplier[0] = handoff->multiplier[0];
 	at->reading.multiplier[1] = handoff->multiplier[1];
-	at->reading.paths[1] = 0;
-	return read_payload(ctx, at, payload_at(at), payload_len(at));
+	return read_payload(ctx, at, payload_at(at) + behind, payload_len(at) - behind);
 }
 
 /* A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does.
@@ -142,6 +141,10 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (!at)
 		return VERDICT_DROP;
 	journey = &at->journey;
+	/* Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4): of one request that
+	 * makes two. */
+	if (journey->flags & TCP_URG)
+		return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
 	if (!load_ends(ctx, journey->l3, journey->v6, &at->src, &at->dst) ||
 	    frame_load(ctx, journey->l4, &at->tcp, sizeof(at->tcp)))
 		return count_and(VERDICT_DROP, REASON_BAD_LENGTH);
@@ -165,7 +168,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (!alive)
 		return stray(at, &flow);
 	if (flow.vip->flags & VIP_LATER && !(journey->flags & TCP_RST) && !journey->is_fragment &&
-	    payload_len(at) >= REQUEST_MIN) {
+	    payload_len(at)) {
 		journey->server = value_server(found.value);
 		return STEP_AGAIN;
 	}
@@ -178,15 +181,14 @@ static __always_inline bool answers(context *ctx, struct scratch *at, const stru
 {
 	__u64 rings = pools[at->journey.server % SERVER_SLOTS];
 	__u32 ring = NO_RING;
-	bool is_read;
+	int begins;
 
 	if (rings == ~0ULL)
 		return true;
-	is_read = read_for(ctx, at, handoff);
-	/* Behind a method comes the slash that a path begins with. */
-	if (!at->reading.paths[1])
+	begins = find_request(ctx, at, payload_at(at), payload_len(at));
+	if (begins < 0)
 		return true;
-	if (is_read)
+	if (read_for(ctx, at, handoff, begins))
 		ring = find_ring(at, handoff->generation, handoff->complex_from, handoff->default_ring);
 	return ring < SERVICES_MAX && rings >> ring & 1;
 }
@@ -275,7 +277,7 @@ static __always_inline __u16 choose_by_content(context *ctx, struct scratch *at,
 {
 	__u32 ring;
 
-	if (!read_for(ctx, at, handoff))
+	if (!read_for(ctx, at, handoff, 0))
 		return NO_SERVER;
 	ring = find_ring(at, handoff->generation, handoff->complex_from, handoff->default_ring);
 	if (ring >= SERVICES_MAX)
@@ -299,6 +301,9 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	/* Who closes without having said anything is not waited for. */
 	if (!payload_len(at))
 		return journey->flags & TCP_FIN ? STEP_RESET : count_and(VERDICT_DROP, REASON_COOKIE_ACKED);
+	/* The server's stack would drop it, and what comes in its place might be for another one. */
+	if (!is_sound(ctx, at))
+		return count_and(VERDICT_DROP, REASON_BAD_CHECKSUM);
 	handoff = find_handoff(journey->vip);
 	if (!handoff || !flow_of(at, &flow))
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);

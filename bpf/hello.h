@@ -11,7 +11,8 @@
 #define CLIENT_HELLO 1
 #define VERSION_AND_RANDOM 34
 #define SESSION_ID_MAX 32
-#define EXTENSIONS_IN_HELLO_MAX 64
+/* As many as there is room for. */
+#define EXTENSIONS_IN_HELLO_MAX (READ_MAX / 4)
 #define SERVER_NAME 0
 #define HOST_NAME 0
 
@@ -79,15 +80,16 @@ static long read_extension(__u32 turn, void *arg)
 /* The inside of the message that the record is to hold, the whole of it and nothing else. */
 static __always_inline bool open_hello(struct reading *r)
 {
-	__u32 version, len, high;
+	__u32 len, high;
 
 	r->at = 0;
 	r->end = RECORD_HEADER;
 	if (take_u8(r) != HANDSHAKE || take_u8(r) != 3)
 		return false;
-	version = take_u8(r);
+	/* The other half of the version means nothing here (RFC 8446, section 5.1; RFC 5246, appendix E.1). */
+	take_u8(r);
 	len = take_u16(r);
-	if (version < 1 || version > 4 || len > READ_MAX - RECORD_HEADER)
+	if (len > READ_MAX - RECORD_HEADER)
 		return false;
 	r->end = RECORD_HEADER + len;
 	if (take_u8(r) != CLIENT_HELLO)

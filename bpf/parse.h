@@ -71,6 +71,7 @@ struct packet {
 	__u8 flags;
 	__u8 is_fragment; /* and at->journey.fragment says which */
 	__u8 reason; /* of PARSED_PASS and PARSED_ODD */
+	__u8 has_data; /* behind a TCP header */
 };
 
 static __always_inline bool is_unicast(const __u8 mac[ETH_ALEN])
@@ -177,6 +178,7 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 		packet->port = tcp->dest;
 		packet->flags = ((__u8 *)tcp)[13];
 		packet->numbers = (__u64)bpf_ntohl(tcp->ack_seq) << 32 | bpf_ntohl(tcp->seq);
+		packet->has_data = len > header_len;
 	} else {
 		struct udphdr *udp = take(cursor, sizeof(*udp));
 		__u32 udp_len;

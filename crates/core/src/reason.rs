@@ -55,7 +55,7 @@ reasons! {
     MulticastSource = 13, "multicast_source";
     /// Dropped: a source address that no client has.
     MartianSource = 14, "martian_source";
-    /// Dropped: SYN together with FIN or RST.
+    /// Dropped: SYN together with FIN or RST; or urgent data where a connection is handed over.
     BadFlags = 15, "bad_flags";
     /// Dropped: the service has no server.
     NoServer = 16, "no_server";
@@ -114,4 +114,6 @@ reasons! {
     Elsewhere = 42, "elsewhere";
     /// Held: a later request that other servers are for. Its connection moves.
     Moves = 43, "moves";
+    /// Dropped: the first segment of a connection that is handed over, whose checksum is wrong.
+    BadChecksum = 44, "bad_checksum";
 }

@@ -2,6 +2,9 @@
 //!
 //! With encrypted hellos the name is the outer one, the only one that anybody on the way is to see.
 
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+
 use super::{Asked, Class, HOST_MAX, Why, is_name_byte};
 
 /// A record of the handshake (RFC 8446, section 5.1).
@@ -9,13 +12,17 @@ pub(super) const HANDSHAKE: u8 = 0x16;
 /// Bytes before a record's content.
 const RECORD_HEADER: usize = 5;
 /// Bytes of the longest record that holds a hello: a hello is never encrypted (RFC 8446, section 5.1).
-pub const HELLO_MAX: usize = RECORD_HEADER + 16_384;
+pub const HELLO_MAX: usize = RECORD_HEADER + RECORD_MAX;
+/// Bytes that a record may hold.
+const RECORD_MAX: usize = 1 << 14;
+/// The first half of every version's number since SSL 3.0.
+const MAJOR: u8 = 3;
+/// Bytes before a message's content: its kind and length.
+const MESSAGE_HEADER: usize = 4;
 const CLIENT_HELLO: u8 = 1;
 /// The version that hellos of TLS 1.3 repeat from the past, and the client's random bytes.
 const VERSION_AND_RANDOM: usize = 2 + 32;
 const SESSION_ID_MAX: usize = 32;
-/// More than any client sends: there are fewer kinds.
-const EXTENSIONS_MAX: usize = 64;
 const SERVER_NAME: usize = 0;
 const HOST_NAME: u8 = 0;
 
@@ -39,14 +46,47 @@ pub(super) fn read(payload: &[u8], limit: usize) -> Result<Asked<'_>, Why> {
 fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, Why> {
     let mut cursor = Cursor { payload, at: 0, end: RECORD_HEADER };
     odd_unless(cursor.u8()? == HANDSHAKE)?;
-    odd_unless(cursor.u8()? == 3)?;
-    odd_unless(matches!(cursor.u8()?, 1..=4))?;
-    cursor.end = RECORD_HEADER + cursor.u16()?;
+    odd_unless(cursor.u8()? == MAJOR)?;
+    // The other half of the version means nothing here (RFC 8446, section 5.1; RFC 5246, appendix E.1).
+    cursor.u8()?;
+    let record_len = cursor.u16()?;
+    if (1..MESSAGE_HEADER).contains(&record_len) {
+        return Err(Why::Split);
+    }
+    cursor.end = RECORD_HEADER + record_len;
     odd_unless(cursor.end <= limit.min(HELLO_MAX))?;
     odd_unless(cursor.u8()? == CLIENT_HELLO)?;
     let len = usize::from(cursor.u8()?) << 16 | cursor.u16()?;
-    odd_unless(cursor.at + len == cursor.end)?;
-    Ok(cursor)
+    match (cursor.at + len).cmp(&cursor.end) {
+        Ordering::Greater => Err(Why::Split),
+        Ordering::Less => Err(Why::Odd),
+        Ordering::Equal => Ok(cursor),
+    }
+}
+
+/// A hello that comes in several records (RFC 8446, section 5.1), in one.
+///
+/// # Errors
+/// Why there is none: it isn't whole yet, or odd.
+pub fn joined(payload: &[u8]) -> Result<Vec<u8>, Why> {
+    let (mut message, mut rest) = (Vec::new(), payload);
+    loop {
+        odd_unless(rest.first().is_none_or(|kind| *kind == HANDSHAKE))?;
+        odd_unless(rest.get(1).is_none_or(|major| *major == MAJOR))?;
+        let (header, behind) = rest.split_first_chunk::<RECORD_HEADER>().ok_or(Why::Incomplete)?;
+        let record_len = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        odd_unless((1..=RECORD_MAX).contains(&record_len))?;
+        message.extend_from_slice(behind.get(..record_len).unwrap_or(behind));
+        if let Some(&[kind, high, middle, low]) = message.first_chunk::<MESSAGE_HEADER>() {
+            let len = MESSAGE_HEADER + u32::from_be_bytes([0, high, middle, low]) as usize;
+            odd_unless(kind == CLIENT_HELLO && len <= RECORD_MAX && message.len() <= len)?;
+            if message.len() == len && behind.len() >= record_len {
+                let [high, low] = (len as u16).to_be_bytes();
+                return Ok([&[HANDSHAKE, MAJOR, 1, high, low][..], &message].concat());
+            }
+        }
+        rest = behind.get(record_len..).ok_or(Why::Incomplete)?;
+    }
 }
 
 /// The server's name among all extensions, which fill the rest; empty if it is none of them.
@@ -54,10 +94,7 @@ fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], Why> {
     let len = hello.u16()?;
     odd_unless(hello.at + len == hello.end)?;
     let mut host = None;
-    for _ in 0..EXTENSIONS_MAX {
-        if hello.is_over() {
-            return Ok(host.unwrap_or_default());
-        }
+    while !hello.is_over() {
         let (kind, len) = (hello.u16()?, hello.u16()?);
         if kind == SERVER_NAME {
             odd_unless(host.is_none())?;
@@ -66,7 +103,6 @@ fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], Why> {
             hello.take(len)?;
         }
     }
-    odd_unless(hello.is_over())?;
     Ok(host.unwrap_or_default())
 }
 

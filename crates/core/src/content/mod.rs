@@ -16,7 +16,7 @@ mod routes;
 mod tests;
 
 pub use hash::{ANY, EXACT, HashKey, PART, PRESENT, PRIME, RouteKey};
-pub use hello::HELLO_MAX;
+pub use hello::{HELLO_MAX, joined};
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use routes::{Found, NO_ROUTE, ROUTES_MAX, Route, RouteEntry, Routes};
 
@@ -30,8 +30,8 @@ pub const HOST_LABELS_MAX: usize = 8;
 pub const PATH_DEPTH_MAX: usize = 16;
 /// Bytes of a method.
 pub const METHOD_MAX: usize = 16;
-/// Bytes of the shortest request line: `GET / HTTP/1.0`.
-pub const REQUEST_MIN: usize = 14;
+/// Bytes that are looked at for where a later request begins.
+pub const LATER_MAX: usize = 256;
 /// Places in a [`RouteEntry`]: one for each [`Class`], and one to spare.
 pub const CLASSES: usize = 8;
 
@@ -102,16 +102,29 @@ pub enum Why {
     Incomplete,
     /// Malformed, ambiguous, too long or of no known kind. Whatever follows, it stays so.
     Odd,
+    /// A hello that comes in several records: [`joined`] makes one of them.
+    Split,
 }
 
-/// Whether bytes in the middle of a connection look like a request's first: a method, and a path. What is behind a request may
-/// look like another one, and be part of it.
-pub fn begins_request(payload: &[u8]) -> bool {
-    if payload.len() < REQUEST_MIN {
-        return false;
-    }
-    let method_len = payload.iter().take(METHOD_MAX).take_while(|byte| byte.is_ascii_uppercase()).count();
-    method_len > 0 && payload.get(method_len..).is_some_and(|rest| rest.starts_with(b" /"))
+/// The request that bytes in the middle of a connection look like: a method and a target, or the beginning of these where
+/// no more has come yet, behind the empty lines that servers pass over (RFC 9112, section 2.2). What is behind a request may look
+/// like another one, and be part of it.
+pub fn later_request(payload: &[u8]) -> Option<&[u8]> {
+    let looked = payload.get(..LATER_MAX).unwrap_or(payload);
+    let empty = looked.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let line = looked.get(empty..).unwrap_or_default();
+    let is_method = |byte: &&u8| matches!(byte, b'A'..=b'Z' | b'-' | b'_');
+    let method_len = line.iter().take(METHOD_MAX).take_while(is_method).count();
+    // Servers differ on how many spaces there may be.
+    let behind = line.get(method_len..).unwrap_or_default();
+    let spaces = behind.iter().take_while(|byte| **byte == b' ').count();
+    let is_one = match behind.get(spaces) {
+        // RFC 9112, section 3.2: a path, a whole URL, or an asterisk.
+        Some(byte) => method_len > 0 && spaces > 0 && matches!(byte, b'/' | b'*' | b'h' | b'H'),
+        // As far as it was looked at.
+        None => method_len > 0 || (line.is_empty() && payload.len() > looked.len()),
+    };
+    if is_one { payload.get(empty..) } else { None }
 }
 
 /// Reads the first bytes that a client sends, as the data plane does. What follows the head or the hello doesn't count.

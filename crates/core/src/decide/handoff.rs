@@ -6,15 +6,16 @@ use super::choose::{Choice, Flow};
 use super::follow::{Side, follow};
 use super::{Begun, Decision, Knowledge, Memory, Reason, Verdict, carry};
 use crate::arrival::Arrival;
-use crate::content::{Found, NO_ROUTE, Reading, begins_request, read};
+use crate::checksum;
+use crate::content::{Found, NO_ROUTE, Reading, later_request, read};
 use crate::cookie::{Ends, Terms};
-use crate::packet::Packet;
+use crate::packet::{Checksum, Packet};
 use crate::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::rewrite;
 use crate::select::select;
 use crate::sessions::{self, State, Value};
 use crate::tables::{Handoff, Later, NO_SERVER, Tables, VipKey};
-use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
+use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG, protocol};
 
 /// A client's packet, whose server answers it without this host.
 const UNANSWERED: Side = Side::Client { sees_answers: false };
@@ -27,6 +28,10 @@ pub(super) fn decide(
     flow: &Flow<'_>,
     handoff: &Handoff,
 ) -> Decision {
+    // Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4): of one request that makes two.
+    if segment.flags & TCP_URG != 0 {
+        return Decision::drop(Reason::BadFlags);
+    }
     let found = known.memory.sessions.find(flow.key, flow.hash, flow.now);
     if flow.arrival != Arrival::Direct {
         return take(known, packet, segment, flow, found);
@@ -88,11 +93,11 @@ fn answers(
     server: u16,
 ) -> bool {
     let rings = known.tables.pools.get(&server).copied().unwrap_or_default();
-    let wants = TcpHeader::payload(packet.frame(), &segment.at);
     let is_plain = segment.flags & TCP_RST == 0 && segment.at.fragment.is_none();
-    if rings == u64::MAX || !is_plain || !begins_request(wants) {
+    if rings == u64::MAX || !is_plain {
         return true;
     }
+    let Some(wants) = later_request(TcpHeader::payload(packet.frame(), &segment.at)) else { return true };
     let found = match (read(wants), known.tables.routes.get(&flow.vip.service)) {
         (Reading::Asked(asked), Some(routes)) => routes.find(&asked),
         _ => Found::Ask,
@@ -262,6 +267,14 @@ fn is_answer(known: &Knowledge<'_>, packet: &Packet<'_>, segment: &Segment) -> b
     })
 }
 
+/// Whether a segment's checksum is right, or left to the hardware.
+fn is_sound(packet: &Packet<'_>, segment: &Segment) -> bool {
+    let at = &segment.at;
+    let Some(transport) = packet.frame().get(at.l4..at.l3 + at.len) else { return false };
+    let pseudo = checksum::pseudo_header(at.src, at.dst, protocol::TCP, transport.len());
+    packet.checksum == Checksum::Partial || checksum::finish(checksum::add(pseudo, transport)) == 0
+}
+
 /// Gives a connection whose cookie came back to a server, if the client says what it wants.
 fn begin(
     known: &Knowledge<'_>,
@@ -277,6 +290,10 @@ fn begin(
             0 => Decision::drop(Reason::CookieAcked),
             _ => reset(packet, segment),
         };
+    }
+    // The server's stack would drop it, and what comes in its place might be for another one.
+    if !is_sound(packet, segment) {
+        return Decision::drop(Reason::BadChecksum);
     }
     let (begun, beside) = choose(known, flow, wants);
     let server = begun.server;

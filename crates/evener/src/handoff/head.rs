@@ -1,6 +1,6 @@
 //! What a client wants, where the data plane wasn't sure: read in full, made normal, or refused as the protocol says.
 
-use evener_core::content::{Asked, Class, HELLO_MAX, HOST_MAX, Reading, Why, read_within};
+use evener_core::content::{Asked, Class, HELLO_MAX, HOST_MAX, Reading, Why, joined, read_within};
 use evener_core::lccp::Content;
 use percent_encoding::percent_decode;
 
@@ -92,6 +92,11 @@ pub(crate) fn judge(bytes: &[u8]) -> Judged {
     match read_within(bytes, limit) {
         Reading::Asked(asked) => Judged::Wanted(wanted(&asked)),
         Reading::Ask(Why::Incomplete) => Judged::Incomplete,
+        Reading::Ask(Why::Split) => match joined(bytes) {
+            Ok(hello) => judge(&hello),
+            Err(Why::Incomplete) => Judged::Incomplete,
+            Err(_) => Judged::Refused(Refusal::Unreadable),
+        },
         Reading::Ask(Why::Odd) if is_hello => Judged::Refused(Refusal::Unreadable),
         Reading::Ask(Why::Odd) => odd(bytes),
     }

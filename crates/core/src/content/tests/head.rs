@@ -286,3 +286,48 @@ proptest! {
         reading(&bytes);
     }
 }
+
+#[test]
+fn later_requests_are_known_by_their_beginning() {
+    for (payload, rest) in [
+        ("GET / HTTP/1.1", "GET / HTTP/1.1"),
+        ("G", "G"),
+        ("GET", "GET"),
+        ("GET ", "GET "),
+        ("GET /", "GET /"),
+        ("GET /img", "GET /img"),
+        ("\r\nGET /img", "GET /img"),
+        ("\n\r\r\n\nPOST", "POST"),
+        ("GET  /two/spaces", "GET  /two/spaces"),
+        ("GET http://other/", "GET http://other/"),
+        ("GET HTTP://other/", "GET HTTP://other/"),
+        ("OPTIONS * HTTP/1.1", "OPTIONS * HTTP/1.1"),
+        ("VERSION-CONTROL /", "VERSION-CONTROL /"),
+        ("ABCDEFGHIJKLMNOP /", "ABCDEFGHIJKLMNOP /"),
+    ] {
+        assert_eq!(later_request(payload.as_bytes()), Some(rest.as_bytes()), "{payload:?}");
+    }
+    for payload in [
+        "",
+        "\r\n",
+        "\r\n\r\n",
+        " GET /",
+        "get / HTTP/1.1",
+        "ABCDEFGHIJKLMNOPQ /",
+        "GET\t/",
+        "GET x",
+        "A sentence",
+        "0\r\n\r\n",
+        "\r\n1A\r\n",
+        "\r\nA\r\n",
+        "{}",
+        "\x16\x03\x01",
+    ] {
+        assert_eq!(later_request(payload.as_bytes()), None, "{payload:?}");
+    }
+    let lines = |count| "\n".repeat(count);
+    assert_eq!(later_request(lines(LATER_MAX).as_bytes()), None);
+    assert!(later_request(lines(LATER_MAX + 1).as_bytes()).is_some(), "nobody knows what follows");
+    let spaces = format!("GET {}x", " ".repeat(LATER_MAX));
+    assert!(later_request(spaces.as_bytes()).is_some());
+}

@@ -3,7 +3,7 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::{Asked, Class, HELLO_MAX, READ_MAX, Reading, Why, read, read_within};
+use super::super::{Asked, Class, HELLO_MAX, READ_MAX, Reading, Why, joined, read, read_within};
 use super::{asked, reading};
 
 const ODD: Reading<'_> = Reading::Ask(Why::Odd);
@@ -80,9 +80,11 @@ fn hellos_are_read() {
     assert_eq!(asked(&Hello { extensions: None, ..Hello::new(vec![]) }.bytes()), named(b""));
     let empty = Hello { session_id: vec![], cipher_suites: vec![], compression: vec![], ..Hello::to(b"a") };
     assert_eq!(asked(&empty.bytes()), named(b"a"));
-    for minor in 1..=4 {
+    for minor in [0, 1, 2, 3, 4, 5, 255] {
         assert_eq!(asked(&Hello { version: [3, minor], ..Hello::to(b"a") }.bytes()), named(b"a"));
     }
+    let many = Hello::new((1..=490).map(|kind| (kind, vec![])).collect());
+    assert_eq!(asked(&many.bytes()), named(b""));
     // early data, or the change of ciphers that goes for it
     let more = [Hello::to(b"a").bytes(), vec![20, 3, 3, 0, 1, 1]].concat();
     assert_eq!(asked(&more), named(b"a"));
@@ -92,14 +94,9 @@ fn hellos_are_read() {
 fn odd_hellos_are_asked_about() {
     let good = Hello::to(b"a");
     let extension = |extension| Hello::new(vec![(1, vec![]), extension]);
-    let many = |count: u16| Hello::new((1..=count).map(|kind| (kind, vec![])).collect());
-    assert_eq!(asked(&many(64).bytes()), named(b""));
     let cases = [
-        ("SSL 3.0", Hello { version: [3, 0], ..good.clone() }),
-        ("a version to come", Hello { version: [3, 5], ..good.clone() }),
         ("another major version", Hello { version: [2, 1], ..good.clone() }),
         ("a long session id", Hello { session_id: vec![7; 33], ..good.clone() }),
-        ("too many extensions", many(65)),
         ("two names in two lists", Hello::new(vec![server_name(0, b"a"), server_name(0, b"a")])),
         ("a name of another type", extension(server_name(1, b"a"))),
         ("an empty name", extension(server_name(0, b""))),
@@ -131,7 +128,8 @@ fn lengths_that_disagree_are_odd() {
     let behind = [&message[..], &[0]].concat();
     let (part, rest) = message.split_at(message.len() - 1);
     assert_eq!(reading(&hello.record(&behind)), ODD, "something behind the hello");
-    assert_eq!(reading(&[hello.record(part), hello.record(rest)].concat()), ODD, "a hello in two records");
+    let two = [hello.record(part), hello.record(rest)].concat();
+    assert_eq!(reading(&two), Reading::Ask(Why::Split), "a hello in two records");
     assert_eq!(reading(&hello.record(&[])), ODD, "nothing");
     // The message's kind and length, and the lengths of session id, cipher suites, compression and extensions.
     let bytes = hello.bytes();
@@ -139,8 +137,37 @@ fn lengths_that_disagree_are_odd() {
         for change in [1, 255] {
             let mut bytes = bytes.clone();
             bytes[at] = bytes[at].wrapping_add(change);
-            assert_eq!(reading(&bytes), ODD, "at {at}");
+            let is_longer = (6..9).contains(&at) && reading(&bytes) == Reading::Ask(Why::Split);
+            assert!(is_longer || reading(&bytes) == ODD, "at {at}");
         }
+    }
+}
+
+#[test]
+fn a_hello_in_several_records_is_joined() {
+    let hello = Hello::to(b"www.example.com");
+    let message = hello.message();
+    for len in [1, 2, 3, 4, 5, 50, message.len() - 1] {
+        let split: Vec<u8> = message.chunks(len).flat_map(|part| hello.record(part)).collect();
+        assert_eq!(reading(&split), Reading::Ask(Why::Split), "{len}");
+        assert_eq!(asked(&joined(&split).unwrap()), named(b"www.example.com"), "{len}");
+        for cut in 1..split.len() {
+            assert_eq!(joined(&split[..cut]), Err(Why::Incomplete), "{len}, the first {cut} bytes");
+        }
+        let more = [&split[..], &[23, 3, 3, 0, 1, 0]].concat();
+        assert_eq!(asked(&joined(&more).unwrap()), named(b"www.example.com"), "data behind it");
+    }
+    let (part, rest) = message.split_at(60);
+    let two = |rest: &[u8]| [hello.record(part), rest.to_vec()].concat();
+    for (what, bytes) in [
+        ("an empty record", two(&[&hello.record(&[])[..], &hello.record(rest)].concat())),
+        ("an alert between", two(&[21, 3, 1, 0, 2, 1, 0])),
+        ("another major version", two(&[0x16, 2, 1, 0, 2, 1, 0])),
+        ("more than the hello", two(&hello.record(&[rest, &[0]].concat()))),
+        ("another message", [hello.record(&[2, 0]), hello.record(&[0, 9, 9])].concat()),
+        ("longer than any", hello.record(&[1, 0, 0x40, 0, 1])),
+    ] {
+        assert_eq!(joined(&bytes), Err(Why::Odd), "{what}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what routes are found by.
 
 use evener_core::content::{CLASSES, Class, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX};
-use evener_core::content::{NO_ROUTE, REQUEST_MIN, RouteEntry, RouteKey, Routes};
+use evener_core::content::{LATER_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
 use evener_core::cookie;
 use evener_core::tables::{Handoff, Later};
 
@@ -16,7 +16,7 @@ const _: () = {
     assert!(HANDOFF_WORDS * 8 == size_of::<c::handoff>() && ROUTE_KEY_LEN == 24);
     assert!(ROUTE_ENTRY_LEN == 4 * CLASSES && Class::Hello as usize == 6);
     assert!(
-        REQUEST_MIN == 14
+        LATER_MAX == 256
             && READ_MAX == 2_048
             && HOST_MAX == 255
             && HOST_LABELS_MAX == 8
