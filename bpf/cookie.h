@@ -75,6 +75,20 @@ static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, boo
 	return scale << 4 | index << 2 | (epoch & COOKIE_EPOCH_BITS);
 }
 
+/* What a session's mark has of a cookie, and beside it that a SYN came since: core/src/cookie.rs. */
+#define MARK_DOUBTED 0x800
+
+static __always_inline __u16 cookie_mark(__u32 cookie)
+{
+	return cookie >> 8 & (MARK_DOUBTED - 1);
+}
+
+/* The same terms with shorter segments, if there are. */
+static __always_inline __u8 cookie_shorter(__u8 terms)
+{
+	return terms & 3 << 2 ? terms - (1 << 2) : terms;
+}
+
 /* Terms and the epoch in one word, as they are hashed. */
 static __always_inline __u32 cookie_sealed(__u8 terms, __u32 epoch)
 {

@@ -58,23 +58,16 @@ static __always_inline bool is_answer(struct scratch *at)
 	return cookie_is_good(&cookies, ticks_now(), &at->message, sequence, acknowledgment, at->journey.v6);
 }
 
-/* Keeps a session alive; one that a SYN has called in question stays so. */
-static __always_inline __u64 keep(const struct flow *flow, struct found *found)
+/* The mark of the cookie that a segment is the first after, if it is. */
+static __always_inline __u16 answered_mark(const struct scratch *at)
 {
-	__u64 value;
-
-	if (value_state(found->value) != STATE_NEW)
-		return follow(flow, 0, found);
-	value = moved_to(found->value, STATE_NEW, flow->now + idle_of(flow->vip, STATE_ESTABLISHED));
-	if (is_stale(flow->vip, found->value, value))
-		change_session(found, value);
-	return value;
+	return cookie_mark(bpf_ntohl(at->tcp.acknowledgment) - 1);
 }
 
 /* On the way of a connection that is at work. */
 static __always_inline int keep_on(struct journey *journey, const struct flow *flow, struct found *found)
 {
-	journey->session = keep(flow, found);
+	journey->session = follow(flow, 0, found);
 	journey->server = value_server(found->value);
 	return STEP_SEND_FAR;
 }
@@ -118,7 +111,7 @@ static __always_inline int take_over(struct scratch *at, const struct flow *flow
 	journey->server = flow->vip->own;
 	/* What closes may be an old connection of the same port: no SYN would tell. */
 	if ((!noted || is_ending(found->value)) && payload_len(at) && is_answer(at)) {
-		value = value_in(flow, flow->vip->own, STATE_ESTABLISHED);
+		value = with_mark(value_in(flow, flow->vip->own, STATE_ESTABLISHED), answered_mark(at));
 		journey->new_session = true;
 		if (known && !change_session(found, value))
 			journey->beside = REASON_NO_SESSION;
@@ -154,17 +147,25 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (journey->arrival != ARRIVED_DIRECT)
 		return take_over(at, &flow, &found, known);
 	if (opens(&flow)) {
-		/* It may be forged, in a connection that lives: that one goes on as before, until the cookie comes
-		 * back. */
-		if (known)
-			change_session(&found, moved_to(found.value, STATE_NEW, value_expires(found.value)));
+		/* It may be forged, in a connection that lives: that one goes on as before, until another cookie
+		 * comes back. */
+		if (known) {
+			change_session(&found, with_mark(found.value, value_mark(found.value) | MARK_DOUBTED));
+			journey->session = found.value;
+		}
 		return STEP_GREET;
 	}
 	alive = known && present_server(value_server(found.value));
-	/* Where no SYN came meanwhile, a first segment that comes again is still the connection's, whose server has
-	 * it. */
-	if (!(alive && value_state(found.value) != STATE_NEW) && is_answer(at))
-		return STEP_BEGIN;
+	/* A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile,
+	 * or it has that one's cookie. */
+	if (!alive || (value_mark(found.value) & MARK_DOUBTED &&
+		       (value_mark(found.value) & ~MARK_DOUBTED) != answered_mark(at))) {
+		/* The server's stack would drop one that isn't sound, and what comes in its place might be for another
+		 * server. */
+		if (is_answer(at))
+			return !payload_len(at) || is_sound(ctx, at) ? STEP_BEGIN :
+								       count_and(VERDICT_DROP, REASON_BAD_CHECKSUM);
+	}
 	if (!alive)
 		return stray(at, &flow);
 	if (flow.vip->flags & VIP_LATER && !(journey->flags & TCP_RST) && !journey->is_fragment &&
@@ -197,7 +198,8 @@ static __always_inline bool answers(context *ctx, struct scratch *at, const stru
 static __always_inline int set_aside(context *ctx, struct scratch *at, const struct handoff *handoff,
 				     const struct flow *flow, struct found *found)
 {
-	__u64 before = found->value, held = value_in(flow, handoff->held, STATE_ESTABLISHED);
+	__u64 before = found->value;
+	__u64 held = with_mark(value_in(flow, handoff->held, STATE_ESTABLISHED), value_mark(before));
 	int verdict;
 
 	if (frame_len(ctx) > HELD_FRAME_MAX)
@@ -235,7 +237,7 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 		return keep_on(&at->journey, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)
 		return set_aside(ctx, at, handoff, &flow, &found);
-	change_session(&found, value_in(&flow, at->journey.server, STATE_CLOSING));
+	change_session(&found, with_mark(value_in(&flow, at->journey.server, STATE_CLOSING), value_mark(found.value)));
 	at->journey.beside = REASON_ELSEWHERE;
 	return STEP_RESET;
 }
@@ -244,7 +246,7 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 __attribute__((noinline)) int greet(context *ctx, struct scratch *at)
 {
 	const struct sip_key *key = &cookies.key;
-	__u32 now = ticks_now(), epoch, terms;
+	__u32 now = ticks_now(), epoch, terms, cookie;
 	struct handoff *handoff;
 	__u8 scale = COOKIE_NO_SCALE;
 	bool scaling;
@@ -264,8 +266,13 @@ __attribute__((noinline)) int greet(context *ctx, struct scratch *at)
 	terms = cookie_sealed(cookie_terms(at->offered.mss, scale, epoch, at->journey.v6), epoch);
 	put_ends(at);
 	at->answer = (struct tcp_answer){ .flags = TCP_SYN | TCP_ACK, .window = GREETING_WINDOW };
-	at->answer.sequence =
-		bpf_htonl(cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->journey.v6));
+	cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->journey.v6);
+	/* A connection is told from the one before between the same ends by its cookie's mark. */
+	if (at->journey.session && (value_mark(at->journey.session) & ~MARK_DOUBTED) == cookie_mark(cookie)) {
+		terms = cookie_sealed(cookie_shorter(cookie), epoch);
+		cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->journey.v6);
+	}
+	at->answer.sequence = bpf_htonl(cookie);
 	at->answer.acknowledgment = bpf_htonl(bpf_ntohl(at->tcp.sequence) + 1);
 	put_options(at, handoff->mss, now, scaling);
 	return answer_tcp(ctx, at, REASON_COOKIE_SENT);
@@ -301,9 +308,6 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	/* Who closes without having said anything is not waited for. */
 	if (!payload_len(at))
 		return journey->flags & TCP_FIN ? STEP_RESET : count_and(VERDICT_DROP, REASON_COOKIE_ACKED);
-	/* The server's stack would drop it, and what comes in its place might be for another one. */
-	if (!is_sound(ctx, at))
-		return count_and(VERDICT_DROP, REASON_BAD_CHECKSUM);
 	handoff = find_handoff(journey->vip);
 	if (!handoff || !flow_of(at, &flow))
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
@@ -314,7 +318,7 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	}
 	if (server == NO_SERVER)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
-	value = value_in(&flow, server, STATE_ESTABLISHED);
+	value = with_mark(value_in(&flow, server, STATE_ESTABLISHED), answered_mark(at));
 	if (find_flow(&flow, &found)) {
 		/* Changed by another CPU meanwhile: the client's segment comes again. */
 		if (!change_session(&found, value))

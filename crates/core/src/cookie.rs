@@ -193,6 +193,12 @@ impl Terms {
         sizes(v6).get(usize::from(self.mss_index)).copied().unwrap_or(MSS4[0])
     }
 
+    /// The same with shorter segments, which every client takes; with none of that size, as they are.
+    #[must_use]
+    pub fn shorter(self) -> Terms {
+        Terms { mss_index: self.mss_index.saturating_sub(1), ..self }
+    }
+
     fn bits(self) -> u8 {
         self.window_scale.unwrap_or(NO_SCALE) << 4 | self.mss_index << 2
     }
@@ -201,6 +207,15 @@ impl Terms {
         let scale = bits >> 4;
         Terms { window_scale: (scale != NO_SCALE).then_some(scale), mss_index: bits >> 2 & 3 }
     }
+}
+
+/// In a session's mark: a SYN came since the connection's first segment. It may be forged, or late, or begin another one.
+pub const DOUBTED: u16 = 1 << 11;
+
+/// What a session's mark has of a cookie: bits of its hash, by which the first segment of another connection between the same
+/// ends is told from this one's that comes again.
+pub const fn mark_of(cookie: u32) -> u16 {
+    (cookie >> 8) as u16 & (DOUBTED - 1)
 }
 
 /// The least segment that a socket which is handed over may have, in bytes.

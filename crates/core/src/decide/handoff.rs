@@ -8,12 +8,12 @@ use super::{Begun, Decision, Knowledge, Memory, Reason, Verdict, carry};
 use crate::arrival::Arrival;
 use crate::checksum;
 use crate::content::{Found, NO_ROUTE, Reading, later_request, read};
-use crate::cookie::{Ends, Terms};
+use crate::cookie::{DOUBTED, Ends, Terms, mark_of};
 use crate::packet::{Checksum, Packet};
 use crate::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::rewrite;
 use crate::select::select;
-use crate::sessions::{self, State, Value};
+use crate::sessions::{self, State};
 use crate::tables::{Handoff, Later, NO_SERVER, Tables, VipKey};
 use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG, protocol};
 
@@ -38,25 +38,28 @@ pub(super) fn decide(
     }
     if flow.opens() {
         if let Some(found) = found {
-            // It may be forged, in a connection that lives: that one goes on as before, until the cookie comes back.
-            let doubted = found.value.moved_to(State::New, found.value.expires());
-            known.memory.sessions.change(found, doubted);
+            // It may be forged, in a connection that lives: that one goes on as before, until another cookie comes back.
+            known.memory.sessions.change(found, found.value.with_mark(found.value.mark() | DOUBTED));
         }
-        return greet(known, packet, segment, handoff);
+        return greet(known, packet, segment, handoff, found.map(|found| found.value.mark()));
     }
     let alive = found.filter(|found| known.tables.servers.contains_key(&found.value.server()));
-    // Where no SYN came meanwhile, a first segment that comes again is still the connection's, whose server has it.
-    let is_first = match alive {
-        Some(alive) if alive.value.state() != State::New => false,
-        _ => is_answer(known, packet, segment),
+    // A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile, or it has
+    // that one's cookie.
+    let first = match alive.map(|alive| alive.value.mark()) {
+        Some(mark) if mark & DOUBTED == 0 => None,
+        Some(mark) => answered(known, packet, segment).filter(|of| *of != mark & !DOUBTED),
+        None => answered(known, packet, segment),
     };
+    if let Some(mark) = first {
+        return begin(known, packet, segment, flow, found, mark);
+    }
     match alive {
-        _ if is_first => begin(known, packet, segment, flow, found),
         Some(alive) => {
             // What was asked about is sent once more as the first segment, when the connection moves or by the client.
             let is_elsewhere = handoff.later != Later::Stay
                 && !answers(known, packet, segment, flow, alive.value.server())
-                && !is_answer(known, packet, segment);
+                && answered(known, packet, segment).is_none();
             match handoff.later {
                 Later::Close if is_elsewhere => return close(known, packet, segment, flow, alive),
                 Later::Rehandoff if is_elsewhere => {
@@ -78,7 +81,7 @@ fn go_on(
     flow: &Flow<'_>,
     found: sessions::Found<'_>,
 ) -> Decision {
-    let (server, session) = (found.value.server(), Some(keep(known.memory, flow, found)));
+    let (server, session) = (found.value.server(), Some(follow(known.memory, flow, UNANSWERED, found)));
     let choice = Choice { server, new_session: false, beside: None, session };
     carry(known, packet, segment, flow, &choice)
 }
@@ -121,8 +124,8 @@ fn set_aside(
         return decision;
     }
     // Only one of several CPUs does so.
-    let is_ours =
-        held == NO_SERVER || known.memory.sessions.change(found, flow.value(held, State::Established));
+    let value = flow.value(held, State::Established).with_mark(found.value.mark());
+    let is_ours = held == NO_SERVER || known.memory.sessions.change(found, value);
     match is_ours {
         true => Decision { server: found.value.server(), ..decision },
         false => Decision::drop(Reason::Moves),
@@ -183,7 +186,8 @@ fn close(
     flow: &Flow<'_>,
     found: sessions::Found<'_>,
 ) -> Decision {
-    known.memory.sessions.change(found, flow.value(found.value.server(), State::Closing));
+    let value = flow.value(found.value.server(), State::Closing).with_mark(found.value.mark());
+    known.memory.sessions.change(found, value);
     Decision { beside: Some(Reason::Elsewhere), ..reset(packet, segment) }
 }
 
@@ -202,11 +206,12 @@ fn take(
     let noted = found.filter(|found| found.value.server() == own);
     // What closes may be an old connection of the same port: no SYN would tell.
     let is_open = noted.is_some_and(|noted| !noted.value.state().is_ending());
-    let is_first = !is_open
-        && !TcpHeader::payload(packet.frame(), &segment.at).is_empty()
-        && is_answer(known, packet, segment);
-    if is_first {
-        let value = flow.value(own, State::Established);
+    let first = match is_open || TcpHeader::payload(packet.frame(), &segment.at).is_empty() {
+        true => None,
+        false => answered(known, packet, segment),
+    };
+    if let Some(mark) = first {
+        let value = flow.value(own, State::Established).with_mark(mark);
         choice.new_session = true;
         choice.beside = match found {
             Some(found) => (!sessions.change(found, value)).then_some(Reason::NoSession),
@@ -218,26 +223,25 @@ fn take(
     carry(known, packet, segment, flow, &choice)
 }
 
-/// Keeps a session alive; one that a SYN has called in question stays so.
-fn keep(memory: &Memory<'_>, flow: &Flow<'_>, found: sessions::Found<'_>) -> Value {
-    if found.value.state() != State::New {
-        return follow(memory, flow, UNANSWERED, found);
-    }
-    let value = found.value.moved_to(State::New, flow.now.wrapping_add(flow.vip.idle.tcp));
-    if flow.is_stale(found.value, value) {
-        memory.sessions.change(found, value);
-    }
-    value
-}
-
 /// Answers a SYN. Nothing is remembered but what the client will send back.
-fn greet(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment, handoff: &Handoff) -> Decision {
+fn greet(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    segment: &Segment,
+    handoff: &Handoff,
+    before: Option<u16>,
+) -> Decision {
     let header = TcpHeader::read(packet.frame(), &segment.at);
     let Some(header) = header.filter(|_| is_plain(segment)) else {
         return Decision::drop(Reason::BadLength);
     };
     let terms = Terms::offered(segment.at.dst.is_ipv6(), &header.options);
-    let Some(isn) = known.memory.cookies.at(known.now).make(&Ends::of(segment), header.sequence, terms)
+    let keys = known.memory.cookies.at(known.now);
+    let make = |terms| keys.make(&Ends::of(segment), header.sequence, terms);
+    // A connection is told from the one before between the same ends by its cookie's mark.
+    let is_alike = |isn: &u32| before.is_some_and(|mark| mark & !DOUBTED == mark_of(*isn));
+    let Some(isn) =
+        make(terms).and_then(|isn| if is_alike(&isn) { make(terms.shorter()) } else { Some(isn) })
     else {
         return Decision::drop(Reason::NoServer);
     };
@@ -258,13 +262,13 @@ fn is_plain(segment: &Segment) -> bool {
     at.fragment.is_none() && at.l4 == at.l3 + ip_len
 }
 
-/// Whether a segment is the first after a cookie.
-fn is_answer(known: &Knowledge<'_>, packet: &Packet<'_>, segment: &Segment) -> bool {
+/// The mark of the cookie that a segment is the first after, if it is.
+fn answered(known: &Knowledge<'_>, packet: &Packet<'_>, segment: &Segment) -> Option<u16> {
     let header = TcpHeader::read(packet.frame(), &segment.at).filter(|_| segment.at.fragment.is_none());
-    header.filter(|_| segment.flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK).is_some_and(|header| {
-        let keys = known.memory.cookies.at(known.now);
-        keys.check(&Ends::of(segment), header.sequence, header.acknowledgment).is_some()
-    })
+    let header = header.filter(|_| segment.flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK)?;
+    let keys = known.memory.cookies.at(known.now);
+    keys.check(&Ends::of(segment), header.sequence, header.acknowledgment)?;
+    Some(mark_of(header.acknowledgment.wrapping_sub(1)))
 }
 
 /// Whether a segment's checksum is right, or left to the hardware.
@@ -282,6 +286,7 @@ fn begin(
     segment: &Segment,
     flow: &Flow<'_>,
     found: Option<sessions::Found<'_>>,
+    mark: u16,
 ) -> Decision {
     let wants = TcpHeader::payload(packet.frame(), &segment.at);
     if wants.is_empty() {
@@ -301,7 +306,7 @@ fn begin(
     if server == NO_SERVER {
         return by_nobody(Decision::drop(Reason::NoServer));
     }
-    let value = flow.value(server, State::Established);
+    let value = flow.value(server, State::Established).with_mark(mark);
     let sessions = &known.memory.sessions;
     match found {
         // Changed by another CPU meanwhile: the client's segment comes again.

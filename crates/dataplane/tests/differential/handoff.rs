@@ -262,8 +262,7 @@ pub fn segment() -> impl Strategy<Value = Segment> {
     ];
     let offer = (mss, scale, any::<bool>(), any::<Option<u32>>(), rest)
         .prop_map(|(mss, scale, sack, timestamp, rest)| Offer { mss, scale, sack, timestamp, rest });
-    let flags =
-        prop_oneof![2 => Just(0x04u8), 1 => Just(0x12), 1 => Just(0x01), 1 => Just(0x00), 1 => any::<u8>()];
+    let flags = prop_oneof![2 => Just(0x04u8), 1 => Just(0x12), 1 => Just(0x01), 1 => Just(0x00), 1 => Just(0x38), 1 => any::<u8>()];
     let what = prop_oneof![
         4 => Just(What::Syn),
         2 => Just(What::Ack),
@@ -427,7 +426,8 @@ pub fn without_clock(mut frame: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 /// What the segments must meet between them.
-pub const MET: [Reason; 11] = [
+pub const MET: [Reason; 12] = [
+    Reason::BadChecksum,
     Reason::Elsewhere,
     Reason::Moves,
     Reason::CookieSent,

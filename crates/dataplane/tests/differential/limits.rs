@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use evener_core::content::{HashKey, HostPattern, PathPattern, Route, Routes};
+use evener_core::cookie::Schedule;
 use evener_core::decide::Reason;
 use evener_core::farm::Protocol;
 use evener_core::sessions::Seed;
@@ -10,7 +11,7 @@ use evener_core::tables::{Behind, Tables, VipKey};
 use evener_dataplane::EngineError;
 
 use crate::handoff::{HANDOFF, KEYS, RINGS, Segment};
-use crate::world::{self, Core, vip};
+use crate::world::{self, Core, NOW, vip};
 use crate::{HOOKS, Kernel, meet};
 
 /// `ROUTE_ENTRIES` of `bpf/abi.h`. A route takes one, and each host of any takes another.
@@ -54,7 +55,7 @@ fn entries(tables: &Tables) -> usize {
 
 /// Clients that ask for hosts go alike to where the core says.
 fn ask(c: &mut Kernel, tables: &Tables, (v6, service): (bool, u8), hosts: &[String]) {
-    let mut core = Core::with(tables.clone(), &KEYS);
+    let mut core = Core::with(tables.clone(), &Schedule::fixed(&KEYS, NOW));
     c.clear(&core);
     for (port, host) in (2_000..).zip(hosts) {
         let frame = Segment::first(v6, 1, port, service).of_host(host).frame(&KEYS);

@@ -117,9 +117,32 @@ fn hello() -> impl Strategy<Value = Vec<u8>> {
         1 => odd.prop_map(Some),
         1 => (250usize..260).prop_map(|len| Some("h".repeat(len))),
     ];
-    let others = prop_oneof![6 => 0usize..9, 1 => 60usize..68];
-    (name, others, prop_oneof![5 => Just(32usize), 1 => 0usize..40], 0usize..40)
-        .prop_map(|(name, others, id, suites)| hello_with(name.as_deref(), others, id, suites))
+    let others = prop_oneof![6 => 0usize..9, 1 => 60usize..68, 1 => 200usize..330];
+    let records = prop_oneof![6 => Just(usize::MAX), 1 => 1usize..300];
+    let version = prop_oneof![4 => Just(1u8), 1 => any::<u8>()];
+    let id = prop_oneof![5 => Just(32usize), 1 => 0usize..40];
+    (name, others, id, 0usize..40, records, version).prop_map(
+        |(name, others, id, suites, records, version)| {
+            let hello = hello_with(name.as_deref(), others, id, suites);
+            let record = |part: &[u8]| [&[0x16, 3, version][..], &counted(part)].concat();
+            hello[5..].chunks(records).flat_map(record).collect()
+        },
+    )
+}
+
+/// The beginning of a request, or what looks like one, as later segments may have it.
+fn beginning() -> impl Strategy<Value = Vec<u8>> {
+    let lines = prop_oneof![2 => Just(0usize), 2 => 1usize..5, 1 => 250usize..260];
+    let methods = vec!["", "G", "GET", "POST", "VERSION-CONTROL", "ABCDEFGHIJKLMNOPQ", "get", "1A"];
+    let spaces = prop_oneof![4 => 0usize..3, 1 => 240usize..260];
+    let targets = vec!["", "/", "/img/", "http://x/", "*", "x", "\t/"];
+    (lines, prop::sample::select(methods), spaces, prop::sample::select(targets), any::<bool>()).prop_map(
+        |(lines, method, spaces, target, whole)| {
+            let end = if whole { " HTTP/1.1\r\nHost: x.y\r\n\r\n" } else { "" };
+            let lines: String = "\r\n".chars().cycle().take(lines).collect();
+            format!("{lines}{method}{}{target}{end}", " ".repeat(spaces)).into_bytes()
+        },
+    )
 }
 
 #[derive(Clone, Debug)]
@@ -143,7 +166,12 @@ pub fn payload() -> impl Strategy<Value = Vec<u8>> {
         1 => at().prop_map(|at| Damage::Cut(at.index(500))),
         1 => (at(), byte).prop_map(|(at, byte)| Damage::Insert(at.index(300), byte)),
     ];
-    let kind = prop_oneof![6 => head(), 3 => hello(), 1 => prop::collection::vec(any::<u8>(), 1..40)];
+    let kind = prop_oneof![
+        6 => head(),
+        3 => hello(),
+        2 => beginning().prop_filter("something", |bytes| !bytes.is_empty()),
+        1 => prop::collection::vec(any::<u8>(), 1..40),
+    ];
     (kind, damage).prop_map(|(mut bytes, damage)| {
         let len = bytes.len();
         match damage {

@@ -49,7 +49,8 @@ const IDLE: IdleTicks = IdleTicks {
 };
 
 /// What random packets needn't meet; the last five take a cookie, or a segment that is empty.
-pub const RARE: [Reason; 10] = [
+pub const RARE: [Reason; 11] = [
+    Reason::BadChecksum,
     Reason::TableFull,
     Reason::NoPort,
     Reason::NoRoom,

@@ -237,7 +237,7 @@ impl Director {
         (0..ATTEMPTS).any(|_| {
             let Some(found) = memory.sessions.find(key, key.hash(memory.seed), now) else { return true };
             let until = now.wrapping_add(vip.idle.closing);
-            memory.sessions.change(found, Value::new(found.value.server(), State::Closing, until))
+            memory.sessions.change(found, found.value.moved_to(State::Closing, until))
         });
     }
 
@@ -260,15 +260,16 @@ impl Director {
         self.handing.kept_back.remove(&key);
         let (memory, now) = (self.engine.memory(), self.engine.now());
         let hash = key.hash(memory.seed);
-        let value = |state, idle| Value::new(server, state, now.wrapping_add(idle));
-        let open = value(State::Established, vip.idle.tcp);
+        let value = |state: State, mark| {
+            Value::new(server, state, now.wrapping_add(state.idle(&vip.idle))).with_mark(mark)
+        };
         (0..ATTEMPTS).any(|_| match memory.sessions.find(key, hash, now) {
             Some(found) if found.value.state().is_ending() => {
                 let (state, until) = (found.value.state(), found.value.expires());
                 memory.sessions.change(found, Value::new(server, state, until).with_mark(found.value.mark()))
             }
-            Some(found) => memory.sessions.change(found, open),
-            None => memory.sessions.insert(key, hash, open, now).is_ok(),
+            Some(found) => memory.sessions.change(found, value(State::Established, found.value.mark())),
+            None => memory.sessions.insert(key, hash, value(State::Established, 0), now).is_ok(),
         })
     }
 

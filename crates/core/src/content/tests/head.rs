@@ -4,7 +4,9 @@ use alloc::{format, vec};
 
 use proptest::prelude::*;
 
-use super::super::{HELLO_MAX, METHOD_MAX, READ_MAX, Reading, Why, read, read_within};
+use super::super::{
+    HELLO_MAX, LATER_MAX, METHOD_MAX, READ_MAX, Reading, Why, later_request, read, read_within,
+};
 use super::{asked, reading, request};
 
 const ODD: Reading<'_> = Reading::Ask(Why::Odd);
