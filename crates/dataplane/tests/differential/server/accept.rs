@@ -101,8 +101,10 @@ fn plan() -> impl Strategy<Value = Plan> {
         1 => any::<u32>().prop_map(Acknowledges::Any),
     ];
     let data = prop_oneof![8 => 1usize..60, 1 => Just(0usize), 1 => 1000usize..1400];
+    // The client's port stays: of another round there may still be a connection that is on its way to its end.
+    let places: Vec<usize> = (6..74).filter(|at| ![34, 35, 54, 55].contains(at)).collect();
     let damage = prop_oneof![
-        3 => (6usize..74, any::<u8>()).prop_map(|(at, to)| Damage::SetByte(at, to)),
+        3 => (prop::sample::select(places), any::<u8>()).prop_map(|(at, to)| Damage::SetByte(at, to)),
         1 => (54usize..90).prop_map(Damage::Truncate),
         1 => (1usize..20).prop_map(Damage::Extend),
     ];
