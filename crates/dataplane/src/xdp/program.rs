@@ -32,7 +32,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 32] = [
+pub(super) const PINNED: [&str; 34] = [
     "about",
     "commit",
     "vips",

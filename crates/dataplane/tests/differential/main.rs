@@ -24,7 +24,7 @@ use evener_core::decide::{Decision, HELD_FRAME_MAX, Memory, Reason, Verdict};
 use evener_core::fragments::Track;
 use evener_core::plan::VIP_IDS;
 use evener_core::ports::POOLS;
-use evener_core::sessions::{Seed, Session, SessionKey, State, Value};
+use evener_core::sessions::{Session, SessionKey, State, Value};
 use evener_core::strays;
 use evener_core::tables::Tables;
 use evener_dataplane::events::Events;
