@@ -323,7 +323,7 @@ mod tests {
             let schedule = Schedule::new(Seed(1, 2), EPOCH_MS, 1_700_000_000_123, now);
             for later_ms in [0, 1, 63_877, 63_878, 128_000, day_ms, 7 * day_ms, 30 * day_ms, 50 * day_ms] {
                 let real = |off_ms: u64| ((1_700_000_000_120 + later_ms + off_ms) / EPOCH_MS) as u32;
-                let later = (later_ms * 1_000_000 >> 20) as u32;
+                let later = ((later_ms * 1_000_000) >> 20) as u32;
                 let seen = schedule.at(now.wrapping_add(later)).epoch;
                 // A tick is a millisecond, more or less.
                 assert!((real(0)..=real(6)).contains(&seen), "{later_ms} ms after {now}: {seen}");

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use evener_core::checksum;
 use evener_core::content::{HashKey, PathPattern, Route, Routes};
 use evener_core::cookie::{Ends, Keys, Schedule, Terms};
 use evener_core::decide::Reason;
@@ -55,6 +56,15 @@ fn request(bench: &Bench, port: u16, request: &str) -> Vec<u8> {
     frame.extend(request.bytes());
     let len = frame.len() as u16 - 14;
     frame[16..18].copy_from_slice(&len.to_be_bytes());
+    let sum = |bytes: &[u8]| checksum::finish(checksum::add(0, bytes)).to_be_bytes();
+    frame[24..26].fill(0);
+    let header_sum = sum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&header_sum);
+    frame[50..52].fill(0);
+    // The pseudo-header (RFC 9293, section 3.1): addresses, protocol, length.
+    let pseudo = [&frame[26..34], &[0, 6], &(len - 20).to_be_bytes()].concat();
+    let segment_sum = sum(&[&pseudo, &frame[34..]].concat());
+    frame[50..52].copy_from_slice(&segment_sum);
     frame
 }
 

@@ -522,6 +522,7 @@ fn people_see_tables() {
     config:         /etc/evener/evener.toml
     reloads:        3
     sessions:       12345 of 1.0M (1%)
+    assured:        12300; 45 embryonic
     adopted:        yes: it carries on with what an earlier daemon left running
     reload failed:  evener.toml: 2 errors
                     second line
