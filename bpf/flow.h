@@ -68,13 +68,15 @@ static __always_inline bool find_flow(const struct flow *flow, struct found *fou
 	return find_session(flow->key, flow->hash, flow->now, found);
 }
 
-/* Where there is no vacant place, in that of another one. */
+/* Where there is no vacant place, in that of another one; another CPU may be about to have the same, so twice. */
 static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 {
 	if (flow->v6)
 		return insert_session6(flow->key6, flow->hash, value, flow->now) ||
+		       replace6(TABLE_SESSIONS6, flow->key6, flow->hash, value, flow->now) != NOT_FOUND ||
 		       replace6(TABLE_SESSIONS6, flow->key6, flow->hash, value, flow->now) != NOT_FOUND;
 	return insert_session(flow->key, flow->hash, value, flow->now) ||
+	       replace_session(flow->key, flow->hash, value, flow->now) ||
 	       replace_session(flow->key, flow->hash, value, flow->now);
 }
 

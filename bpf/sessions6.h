@@ -211,7 +211,7 @@ static __always_inline __u16 take_port(const struct key6 *key, __u64 hash, __u64
 {
 	__u32 pool = value_server(value) % PORT_POOLS, number = insert_port(key, hash, value, now);
 
-	if (number == NOT_FOUND)
+	for (int i = 0; i < 2 && number == NOT_FOUND; i++)
 		number = replace6(TABLE_PORTS, key, hash, value, now);
 	return number == NOT_FOUND ? 0 : FIRST_PORT + number - pool * PORTS;
 }

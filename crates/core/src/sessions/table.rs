@@ -36,6 +36,9 @@ pub struct Found<'a> {
     pub value: Value,
 }
 
+/// How often a new session asks for another one's place.
+const ATTEMPTS: usize = 2;
+
 /// The VIP that a key names in its last word.
 fn vip_of<const N: usize>(key: &Words<N>) -> u16 {
     key.last().map_or(0, |word| *word as u16)
@@ -115,7 +118,9 @@ impl<'a, const N: usize> Table<'a, N> {
                 }
             }
         }
-        let (number, slot) = self.displace([first, second], vip_of(key), now).ok_or(Full)?;
+        // Another CPU may be about to have the same place.
+        let displaced = (0..ATTEMPTS).find_map(|_| self.displace([first, second], vip_of(key), now));
+        let (number, slot) = displaced.ok_or(Full)?;
         self.fill(slot, key, value);
         Ok(number)
     }
