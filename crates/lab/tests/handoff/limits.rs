@@ -15,13 +15,13 @@ const MOST: usize = 10_000;
 
 /// Each of a host of its own, whose requests every other one of two servers has.
 fn routes(count: usize, first: usize) -> Vec<String> {
-    let server = |number| if (number + first).is_multiple_of(2) { "web1" } else { "web2" };
+    let server = |number: usize| if (number + first).is_multiple_of(2) { "web1" } else { "web2" };
     (0..count).map(|number| route(&format!("host = \"h{number}.example.com\""), &[server(number)])).collect()
 }
 
 fn go_by(handoff: &Handoff, first: usize) -> Result<()> {
     for family in Family::BOTH {
-        for number in [0, 1, MOST / 2, MOST - 2, MOST - 1] {
+        for number in [0usize, 1, MOST / 2, MOST - 2, MOST - 1] {
             let expected = if (number + first).is_multiple_of(2) { "web1" } else { "web2" };
             let host = format!("h{number}.example.com");
             let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
