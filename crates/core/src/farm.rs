@@ -187,6 +187,19 @@ impl Service {
         self.method == Method::Handoff || self.method == Method::L2 && self.is_on_every_host()
     }
 
+    /// The port that a server of [`Method::Nat`] serves on: its own, or else that of the service's first address.
+    pub fn server_port(&self, server: &str) -> Option<u16> {
+        let listed = self.servers.iter().find(|listed| listed.name == server);
+        let own = listed.and_then(|listed| listed.port);
+        own.or_else(|| self.addresses.first().map(SocketAddr::port))
+    }
+
+    /// Whether a server serves on the service's own ports, so that its packets need no other.
+    pub fn keeps_ports(&self, server: &str) -> bool {
+        let port = self.server_port(server);
+        self.addresses.iter().all(|address| Some(address.port()) == port)
+    }
+
     /// Whether every host decides.
     pub fn is_on_every_host(&self) -> bool {
         self.placement == Placement::EveryHost

@@ -9,8 +9,8 @@ use crate::tables::Way;
 /// How packets get to a server, if its service's method can reach it.
 pub(super) fn way(service: &farm::Service, member: &Member) -> Option<Way> {
     match service.method {
-        // Its answers would leave by this host's own stack, with its own address.
-        Method::Nat if member.local => None,
+        // What this host's own stack answers, nobody translates: it serves as the service itself, or not at all.
+        Method::Nat if member.local && !service.keeps_ports(&member.name) => None,
         _ if member.local => Some(Way::Link),
         // Each host is reached as where it is allows (Distributed Packet Rewriting, section 3).
         _ if service.goes_by_link() && !member.hop?.on_link => {
@@ -39,10 +39,7 @@ fn tunnel(encapsulation: Encapsulation, mtu: Option<u16>, member: &Member, last:
     (from.is_ipv4() == to.is_ipv4()).then_some(Way::Tunnel { encapsulation, from, to, mtu, last })
 }
 
-/// A server's own endpoint. Without a port of its own it has that of the service's first address.
+/// A server's own endpoint.
 pub(super) fn endpoint(service: &farm::Service, server: &str, address: IpAddr) -> Option<SocketAddr> {
-    let listed = service.servers.iter().find(|listed| listed.name == server);
-    let own = listed.and_then(|listed| listed.port);
-    let port = own.or_else(|| service.addresses.first().map(SocketAddr::port))?;
-    Some(SocketAddr::new(address, port))
+    Some(SocketAddr::new(address, service.server_port(server)?))
 }

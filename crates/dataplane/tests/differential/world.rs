@@ -204,13 +204,17 @@ impl Builder {
             if v6 { format!("2001:db8:5::{last}").parse().unwrap() } else { [10, 0, 5, last].into() }
         };
         let first = if source_nat { 20 } else { 10 };
-        let servers: Vec<u16> = [(1, 1, 1500), (2, 77, 1400)]
+        let mut servers: Vec<u16> = [(1, 1, 1500), (2, 77, 1400)]
             .into_iter()
             .map(|(last, ifindex, mtu)| {
                 let to = SocketAddr::new(address(first + last), 8080);
                 self.server(Way::Nat { to, own: address(1), source_nat, mtu }, ifindex)
             })
             .collect();
+        // The director itself is one of them, and needs no translation.
+        let here = self.server(Way::Link, 1);
+        self.tables.servers.entry(here).and_modify(|server| server.local = true);
+        servers.push(here);
         let last = if source_nat { SOURCE_NAT } else { NAT };
         let vip = self.service(vip(v6, last), protocol, Pick::Cursor, &servers);
         for server in servers {

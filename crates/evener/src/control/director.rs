@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use evener_core::farm::{HealthKind, Method, Service};
-use evener_core::health::{Failure, Health, State};
+use evener_core::health::{Failure, Health, State, Status};
 use evener_core::membership::{Member, Membership, Notice};
 use evener_core::peers::Peers;
 use evener_core::plan::{self, MemberState, Plan, PlanError, ServerName, ServiceState, Slots, identity};
@@ -23,7 +23,7 @@ use super::settings::is_reverse_path_strict;
 use super::telling::Telling;
 use super::totals::Totals;
 use super::watch::Told;
-use super::ways::Ways;
+use super::ways::{Ways, why_not_itself};
 use crate::config::Config;
 use crate::network::Network;
 use crate::probe::{Hop, Target, Way};
@@ -230,7 +230,10 @@ impl Director {
                     return self.host_state(hosts, known, service, member);
                 }
                 let name = ServerName { service: service.name.clone(), server: member.name.clone() };
-                let health = self.healths.get(&name).map(Health::status);
+                let health = match self.why_not_here(service, &member) {
+                    Some(_) => Some(Status { state: State::Down, ..Status::UNKNOWN }),
+                    None => self.healths.get(&name).map(Health::status),
+                };
                 MemberState {
                     health: health.unwrap_or_else(|| Health::new(&service.health, 0).status()),
                     admin_draining: self.drained.contains(&name),
@@ -249,7 +252,7 @@ impl Director {
         for service in &self.config.services {
             for member in self.membership.members(&service.name) {
                 let name = ServerName { service: service.name.clone(), server: member.name.clone() };
-                if can_be_probed(service, &member) {
+                if can_be_probed(service, &member) && self.why_not_here(service, &member).is_none() {
                     self.reachable.insert(name.clone());
                 }
                 let seed = identity(&name.service, &name.server);
@@ -373,8 +376,7 @@ impl Director {
         for service in &self.config.services {
             let mut here = service.servers.iter().filter(|server| self.network.is_local(server.address));
             // Where connections are handed over, it is this daemon that put the address here.
-            let serves = service.method == Method::Handoff
-                || service.method != Method::Nat && here.clone().next().is_some();
+            let serves = service.method == Method::Handoff || here.clone().next().is_some();
             for address in service.addresses.iter().filter(|a| !serves && self.network.is_local(a.ip())) {
                 tracing::warn!(
                     service = service.name,
@@ -383,14 +385,11 @@ impl Director {
                     address.ip()
                 );
             }
-            if let (Method::Nat, Some(server)) = (service.method, here.next()) {
-                tracing::warn!(
-                    service = service.name,
-                    server = server.name,
-                    "{} is this host itself, which method nat can't reach: left out. Use l2 or tunnel for a director \
-                     that serves too",
-                    server.address
-                );
+            let unable = here.find_map(|server| {
+                Some((&server.name, why_not_itself(service, &server.name, &self.network)?))
+            });
+            if let Some((server, reason)) = unable {
+                tracing::warn!(service = service.name, server, "no client is sent there: {reason}");
             }
         }
     }
@@ -424,6 +423,11 @@ impl Director {
         self.probed_servers().map(|(_, health)| health.next_probe_at()).min().unwrap_or(u64::MAX)
     }
 
+    /// Why a member that is this host itself can't answer clients.
+    pub(super) fn why_not_here(&self, service: &Service, member: &Member) -> Option<String> {
+        member.local.then(|| why_not_itself(service, &member.name, &self.network))?
+    }
+
     fn probed_servers(&self) -> impl Iterator<Item = (&ServerName, &Health)> {
         self.healths.iter().filter(|(name, _)| self.reachable.contains(name))
     }
@@ -442,11 +446,9 @@ impl Director {
     /// How a probe gets to a server, the way that clients' traffic takes.
     fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<Way> {
         let vip = destination.ip();
-        if service.method == Method::Nat {
-            let listed = service.servers.iter().find(|server| server.name == member.name)?;
-            let own =
-                service.health.port.or(listed.port).or(service.addresses.first().map(SocketAddr::port))?;
-            return Some(Way::Direct { to: SocketAddr::new(listed.address, own) });
+        if service.method == Method::Nat && !member.local {
+            let port = service.health.port.or(service.server_port(&member.name))?;
+            return Some(Way::Direct { to: SocketAddr::new(member.address?, port) });
         }
         if let Some(way) = self.handed_to_itself(service, member, vip) {
             return Some(way);
@@ -571,10 +573,7 @@ pub(super) fn has_ipv6(config: &Config) -> bool {
 /// Whether a probe can be sent: to this host, or to one whose whereabouts are known. Hosts that decide for themselves
 /// ask nobody else.
 fn can_be_probed(service: &Service, member: &Member) -> bool {
-    match member.local {
-        true => service.method != Method::Nat,
-        false => member.mac.is_some() && !service.is_on_every_host(),
-    }
+    member.local || member.mac.is_some() && !service.is_on_every_host()
 }
 
 /// Why a server can't be probed.

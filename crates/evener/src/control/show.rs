@@ -288,8 +288,9 @@ impl Director {
         state: &MemberState,
     ) -> (&'static str, Option<String>) {
         let member = &state.member;
-        if member.local && method == Method::Nat {
-            return ("down", Some("it is this host itself, which method nat can't reach".into()));
+        let service = self.config.services.iter().find(|service| service.name == name.service);
+        if let Some(reason) = service.and_then(|service| self.why_not_here(service, member)) {
+            return ("down", Some(reason));
         }
         if state.admin_draining {
             return ("draining", Some("drained by the operator".into()));

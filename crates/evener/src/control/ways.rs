@@ -2,9 +2,9 @@
 //! be on the way.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::Method;
+use evener_core::farm::{Method, Service};
 use evener_core::membership::{Hop, Place, Surroundings};
 use evener_core::wire::Mac;
 
@@ -82,6 +82,25 @@ pub(crate) fn tunnel_source(config: &Config, network: &Network, own: IpAddr) -> 
     let listed = config.tunnel_sources();
     let mut here = listed.iter().filter(|at| at.is_ipv4() == own.is_ipv4() && network.is_local(**at));
     if listed.contains(&own) { own } else { here.next().copied().unwrap_or(own) }
+}
+
+/// Why this host, as a server by `nat`, can't answer clients. It needs no translation, which its own stack's packets
+/// don't get: it answers as the service itself.
+pub(crate) fn why_not_itself(service: &Service, server: &str, network: &Network) -> Option<String> {
+    if service.method != Method::Nat {
+        return None;
+    }
+    if !service.keeps_ports(server) {
+        return Some(
+            "it is this host itself, whose answers nobody translates: it must serve on the service's port"
+                .into(),
+        );
+    }
+    let missing = service.addresses.iter().map(SocketAddr::ip).find(|address| !network.is_local(*address))?;
+    let bits = if missing.is_ipv4() { 32 } else { 128 };
+    Some(format!(
+        "it is this host itself, which needs the service's address to answer: `ip addr add {missing}/{bits} dev lo`"
+    ))
 }
 
 impl Director {

@@ -109,7 +109,7 @@ fn forwarding(kind: EngineKind, nat: bool) -> Finding {
 }
 
 fn has_local_server(service: &Service, network: &Network) -> bool {
-    service.method != Method::Nat && service.servers.iter().any(|server| network.is_local(server.address))
+    service.servers.iter().any(|server| network.is_local(server.address))
 }
 
 /// An address of the service that is this host's own makes its stack answer clients, unless it serves.

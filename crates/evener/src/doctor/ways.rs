@@ -8,7 +8,7 @@ use evener_core::farm::{Method, Server, Service};
 use super::Finding;
 use super::links::Links;
 use crate::config::Config;
-use crate::control::ways::{source_towards, tunnel_source};
+use crate::control::ways::{source_towards, tunnel_source, why_not_itself};
 use crate::network::Network;
 
 /// Judges the ways to a service's servers, and what can be told of the ways back.
@@ -51,9 +51,11 @@ pub(super) fn loops(service: &Service, network: &Network) -> Option<Finding> {
 fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> Option<Finding> {
     let (check, address) = (format!("{}/{}", service.name, server.name), server.address);
     if network.is_local(address) {
-        let help = "method nat can't reach it; list another address, or use l2 or tunnel";
-        let itself = service.method == Method::Nat;
-        return itself.then(|| Finding::fail(check, format!("{address} is this host itself: {help}.")));
+        // What it lacks of addresses is told of the service.
+        let elsewhere = !service.keeps_ports(&server.name);
+        return why_not_itself(service, &server.name, network)
+            .filter(|_| elsewhere)
+            .map(|reason| Finding::fail(check, format!("{reason}.")));
     }
     let Some(hop) = network.next_hop(address) else {
         let message = format!("No route leads to {address}; `ip route add {address} via GATEWAY`.");

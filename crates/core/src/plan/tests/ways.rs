@@ -113,7 +113,7 @@ fn what_a_method_cannot_reach_is_left_out() {
     let local = || change(far("a"), |m| (m.member.local, m.member.hop) = (true, None));
     let unresolved = || change(far("b"), |m| (m.member.mac, m.member.hop) = (None, None));
     let listed: &[(&str, Option<u16>)] = &[("a", None), ("b", None), ("c", None)];
-    let nat = plan_service(&routed("web", 80, Method::Nat, listed), vec![local(), unresolved(), far("c")]);
+    let nat = plan_service(&routed("web", 80, Method::Nat, listed), vec![unresolved(), far("c")]);
     assert_eq!(nat.servers.values().map(|name| name.server.as_str()).collect::<Vec<_>>(), ["c"]);
     let tunnel = plan_service(&routed("web", 80, Method::Tunnel, listed), vec![local(), unresolved()]);
     assert_eq!(ways(&tunnel), [Way::Link], "this host's own stack has it");
@@ -123,6 +123,24 @@ fn what_a_method_cannot_reach_is_left_out() {
         ..routed("web", 80, Method::Nat, listed)
     };
     assert!(plan_service(&other_family, vec![far("c")]).servers.is_empty());
+}
+
+#[test]
+fn a_director_serves_by_nat_on_the_ports_of_the_service() {
+    let local = || change(far("a"), |m| (m.member.local, m.member.hop) = (true, None));
+    let names = |plan: &Plan| plan.servers.values().map(|name| name.server.clone()).collect::<Vec<_>>();
+    for source_nat in [false, true] {
+        let listed: &[(&str, Option<u16>)] = &[("a", None), ("c", Some(8080))];
+        let mut web = farm::Service { source_nat, ..routed("web", 80, Method::Nat, listed) };
+        let plan = plan_service(&web, vec![local(), far("c")]);
+        assert_eq!((names(&plan), ways(&plan)[0]), (vec!["a".into(), "c".into()], Way::Link));
+        assert!(plan.tables.servers[&1].local && !plan.tables.servers[&2].local);
+        assert_eq!(plan.tables.endpoints.len(), 1, "what it sends itself is nobody's answer");
+        web.addresses.push(SocketAddr::new([192, 0, 2, 101].into(), 81));
+        assert_eq!(names(&plan_service(&web, vec![local(), far("c")])), ["c"], "not on both ports");
+        let other_port = routed("web", 80, Method::Nat, &[("a", Some(8080))]);
+        assert!(plan_service(&other_port, vec![local()]).servers.is_empty());
+    }
 }
 
 #[test]
