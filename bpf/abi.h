@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 7
+#define ABI_VERSION 8
 
 /* core/src/tables.rs */
 #define HASH_SLOTS 65537
@@ -109,6 +109,7 @@ enum reason {
 	REASON_ELSEWHERE = 42,
 	REASON_MOVES = 43,
 	REASON_BAD_CHECKSUM = 44,
+	REASON_KEPT_BACK = 45,
 	REASON_MAX,
 };
 
@@ -276,6 +277,7 @@ struct ring {
 #define SERVER_V6 128 /* of `to` and `own` */
 #define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
 #define SERVER_ASKED 512 /* of SERVER_LOCAL: who reads what is not decided here */
+#define SERVER_NOBODY 1024 /* stands for nobody, while connections move */
 
 /* Value of `previous`; index: service. Who may know a flow that this host doesn't; zeros where nobody. */
 struct previous {

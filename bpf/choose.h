@@ -111,11 +111,13 @@ __attribute__((noinline)) __u64 follow_handed(__u64 key, __u64 hash, __u32 vip, 
 {
 	struct flow flow = { .hash = hash, .now = ticks_now(), .flags = flags };
 	struct found found = {};
+	struct server *server;
 
 	if (opens(&flow) || flags & TCP_URG || !find_session(key, hash, flow.now, &found))
 		return 0;
 	flow.vip = find_vip_by_id(vip);
-	if (!flow.vip || value_mark(found.value) & MARK_DOUBTED || !present_server(value_server(found.value)))
+	server = present_server(value_server(found.value));
+	if (!flow.vip || value_mark(found.value) & MARK_DOUBTED || !server || server->flags & SERVER_NOBODY)
 		return 0;
 	/* Of what was passed on, only what is surely no other connection's. */
 	if (arrival != ARRIVED_DIRECT &&

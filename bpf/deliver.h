@@ -96,6 +96,8 @@ static __always_inline int deliver(context *ctx, struct scratch *at, const struc
 {
 	const struct journey *journey = &at->journey;
 
+	if (server->flags & SERVER_NOBODY)
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	if (server->flags & SERVER_LOCAL || !may_go_to(journey->arrival, server)) {
 		struct ethhdr *ethernet = server->flags & SERVER_ASKED ? bytes_at(ctx, 0, sizeof(*ethernet)) : 0;
 

@@ -129,7 +129,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	struct found found = {};
 	struct flow flow = {};
 	struct journey *journey;
-	bool known, alive;
+	struct server *server;
+	bool known, alive, moves;
 
 	if (!at)
 		return VERDICT_DROP;
@@ -155,7 +156,9 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		}
 		return STEP_GREET;
 	}
-	alive = known && present_server(value_server(found.value));
+	server = known ? present_server(value_server(found.value)) : 0;
+	alive = server;
+	moves = alive && server->flags & SERVER_NOBODY;
 	/* A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile,
 	 * or it has that one's cookie. */
 	if (!alive || (value_mark(found.value) & MARK_DOUBTED &&
@@ -168,6 +171,9 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	}
 	if (!alive)
 		return stray(at, &flow);
+	/* For the server that the connection will have: who moves it decides this again. */
+	if (moves)
+		return hold(ctx, at, REASON_KEPT_BACK);
 	if (flow.vip->flags & VIP_LATER && !(journey->flags & TCP_RST) && !journey->is_fragment &&
 	    payload_len(at)) {
 		journey->server = value_server(found.value);

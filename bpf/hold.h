@@ -29,7 +29,8 @@ static __always_inline bool give(context *ctx, __u32 reason, __u16 server)
 	return true;
 }
 
-/* Holds a frame: a fragment is decided again in application space, and what moves goes to who moves it. */
+/* Holds a frame: a fragment is decided again in application space, and what moves, and what is kept back meanwhile, goes to who
+ * moves it. */
 __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reason)
 {
 	if (!at)

@@ -116,4 +116,7 @@ reasons! {
     Moves = 43, "moves";
     /// Dropped: the first segment of a connection that is handed over, whose checksum is wrong.
     BadChecksum = 44, "bad_checksum";
+    /// Held: a segment of a connection that is on its way to a server. It follows as soon as the connection is there. One that is
+    /// longer than 2048 bytes, a fragment or damaged is dropped.
+    KeptBack = 45, "kept_back";
 }

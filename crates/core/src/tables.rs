@@ -100,7 +100,7 @@ pub struct Handoff {
     /// The slot that stands for this host's own process, which reads what isn't decided here; [`NO_SERVER`] if there
     /// is none.
     pub asker: u16,
-    /// The slot that stands for nobody, where packets are dropped while their connection moves; [`NO_SERVER`] if there is
+    /// The slot that stands for nobody, where packets are kept back while their connection moves; [`NO_SERVER`] if there is
     /// none.
     pub held: u16,
     /// What becomes of later requests on a connection that is kept open.
@@ -174,7 +174,7 @@ pub struct ServerEntry {
     /// Where its frames go. Of who is asked about what isn't decided here, [`ASKED`]: the source by which the host's own
     /// stack tells what is for it.
     pub mac: Mac,
-    /// The interface it is reached by.
+    /// The interface it is reached by; 0 if it stands for nobody.
     pub ifindex: u32,
     /// Its share; at least 1 while it takes new sessions, else 0.
     pub weight: u16,
@@ -191,6 +191,11 @@ impl ServerEntry {
     /// Whether it stands for the process on this host that reads what isn't decided in the data plane.
     pub fn asks(&self) -> bool {
         self.local && self.mac == ASKED
+    }
+
+    /// Whether it stands for nobody: what its connections say is kept back until they have another server.
+    pub fn is_nobody(&self) -> bool {
+        !self.local && self.ifindex == 0
     }
 }
 

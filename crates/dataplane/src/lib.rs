@@ -84,8 +84,8 @@ pub trait Engine: Send {
     /// When there is a reader already, or the kernel refuses.
     fn events(&mut self) -> Result<Box<dyn Events>, EngineError>;
 
-    /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]), as they were on
-    /// the wire. What a sender on this machine left of the checksum is filled in; a frame may still be one that the kernel
+    /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]), and those of
+    /// connections that a session has as nobody's meanwhile, as they were on the wire. What a sender on this machine left of the checksum is filled in; a frame may still be one that the kernel
     /// gathered from several. What is too long to be held comes again; what nobody takes doesn't, and what its client
     /// sends goes nowhere until somebody notes otherwise.
     ///
@@ -99,9 +99,11 @@ pub trait Engine: Send {
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError>;
 }
 
-/// A client's segment whose connection is to move.
+/// A client's segment whose connection is to move, or does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moving<'f> {
+    /// [`Reason::Moves`], or [`Reason::KeptBack`].
+    pub reason: Reason,
     /// The interface that it came in by.
     pub ifindex: u32,
     /// The slot of the server that has the connection.

@@ -1,4 +1,4 @@
-//! Later requests that other servers are for, on their way to who moves their connections.
+//! Later requests that other servers are for, and what is kept back while connections move, on their way to who moves them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use evener_core::checksum;
+use evener_core::decide::Reason;
 use evener_core::parse::{Parsed, parse};
 use evener_core::wire::{Mac, protocol};
 
@@ -25,10 +26,11 @@ impl Moves {
     }
 
     /// Gives a segment away. It is lost if nobody takes it.
-    pub(crate) fn give(&self, ifindex: u32, server: u16, frame: &[u8]) {
+    pub(crate) fn give(&self, reason: Reason, ifindex: u32, server: u16, frame: &[u8]) {
         let Some(mover) = &*self.0.load() else { return };
         let whole = whole(frame);
         mover(Moving {
+            reason,
             ifindex,
             server,
             frame: whole.as_deref().unwrap_or(frame),
@@ -120,20 +122,20 @@ mod tests {
     fn who_takes_them_may_come_late_and_be_another_one_later() {
         let (moves, taken) = (Moves::default(), Arc::new(Mutex::new(Vec::new())));
         let right = frame(false, 20, |right, _| right);
-        moves.give(1, 3, &right);
+        moves.give(Reason::Moves, 1, 3, &right);
         for who in ["first", "second"] {
             let notes = Arc::clone(&taken);
-            moves.set(Arc::new(move |Moving { ifindex, server, frame, is_whole }| {
-                notes.lock().unwrap().push((who, ifindex, server, frame.to_vec(), is_whole));
+            moves.set(Arc::new(move |Moving { reason, ifindex, server, frame, is_whole }| {
+                notes.lock().unwrap().push((who, reason, ifindex, server, frame.to_vec(), is_whole));
             }));
-            moves.give(7, 3, &right);
+            moves.give(Reason::Moves, 7, 3, &right);
         }
         let wrong = frame(false, 20, |right, _| !right);
-        moves.give(8, 3, &wrong);
+        moves.give(Reason::KeptBack, 8, 3, &wrong);
         let expected = [
-            ("first", 7, 3, right.clone(), true),
-            ("second", 7, 3, right, true),
-            ("second", 8, 3, wrong, false),
+            ("first", Reason::Moves, 7, 3, right.clone(), true),
+            ("second", Reason::Moves, 7, 3, right, true),
+            ("second", Reason::KeptBack, 8, 3, wrong, false),
         ];
         assert_eq!(*taken.lock().unwrap(), expected);
     }

@@ -62,6 +62,8 @@ pub struct Call {
     gone: bool,
     /// The room that is told with every segment, in bytes.
     pub window: u16,
+    /// Whether it says again what isn't acknowledged, as it does at first.
+    pub repeats: bool,
 }
 
 /// A segment that counts in sequence numbers.
@@ -121,6 +123,7 @@ impl ByHand {
             end: None,
             gone: false,
             window,
+            repeats: true,
         };
         call.greet()?;
         Ok(call)
@@ -194,7 +197,7 @@ impl Call {
                 let heard = String::from_utf8_lossy(&self.heard);
                 bail!("{:?} behind {} bytes: {:.300?}", self.end, self.heard.len(), heard);
             }
-            if now > again {
+            if self.repeats && now > again {
                 again = now + AGAIN;
                 self.say_again()?;
             }

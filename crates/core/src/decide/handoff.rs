@@ -14,7 +14,7 @@ use crate::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::rewrite;
 use crate::select::select;
 use crate::sessions::{self, State};
-use crate::tables::{Handoff, Later, NO_SERVER, Tables, VipKey};
+use crate::tables::{Handoff, Later, NO_SERVER, ServerEntry, Tables, VipKey};
 use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG, protocol};
 
 /// A client's packet, whose server answers it without this host.
@@ -55,6 +55,12 @@ pub(super) fn decide(
         return begin(known, packet, segment, flow, found, mark);
     }
     match alive {
+        // For the server that the connection will have: whoever moves it decides this again.
+        Some(alive)
+            if known.tables.servers.get(&alive.value.server()).is_some_and(ServerEntry::is_nobody) =>
+        {
+            Decision::hold(packet, Reason::KeptBack, Reason::KeptBack)
+        }
         Some(alive) => {
             // What was asked about is sent once more as the first segment, when the connection moves or by the client.
             let is_elsewhere = handoff.later != Later::Stay

@@ -46,7 +46,8 @@ pub enum Verdict {
     /// It goes nowhere.
     Drop,
     /// Keep it as it is. The reason says what for: [`Reason::FragmentHeld`] to be decided again soon, for
-    /// [`crate::fragments::PATIENCE_MS`] at most; [`Reason::Moves`] to be given to whoever moves connections.
+    /// [`crate::fragments::PATIENCE_MS`] at most; [`Reason::Moves`] and [`Reason::KeptBack`] to be given to whoever moves
+    /// connections.
     Hold,
 }
 

@@ -69,7 +69,7 @@ impl Planner<'_> {
         if !self.hosts.asks {
             return Places { asker: NO_SERVER, held: NO_SERVER };
         }
-        // No interface leads there, so what is sent to it is dropped.
+        // No interface leads there: what is for it is kept back.
         let held = self.place(service, "held", false).unwrap_or(NO_SERVER);
         Places { asker: self.place(service, "asked", true).unwrap_or(NO_SERVER), held }
     }

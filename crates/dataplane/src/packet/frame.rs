@@ -52,11 +52,10 @@ impl Tools {
     /// Holds a frame, as was decided.
     fn hold(&mut self, decision: &Decision, frame: &[u8], around: &Surroundings<'_>) {
         let Decision { reason, server, .. } = *decision;
-        if reason == Reason::Moves {
-            self.tally.reason(reason);
-            return around.moves.give(around.ingress, server, frame);
-        }
         self.tally.reason(reason);
+        if matches!(reason, Reason::Moves | Reason::KeptBack) {
+            return around.moves.give(reason, around.ingress, server, frame);
+        }
         if !self.room.hold(frame, around.ingress, around.now) {
             self.tally.reason(Reason::FragmentLost);
         }

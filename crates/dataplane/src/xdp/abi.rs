@@ -38,7 +38,7 @@ pub(super) use handoff::{
 };
 
 /// `ABI_VERSION` of `bpf/abi.h`, as the object was built with it (checked when it is loaded).
-pub(super) const ABI_VERSION: u32 = 7;
+pub(super) const ABI_VERSION: u32 = 8;
 /// `STATES` of `bpf/abi.h`: idle times of a VIP.
 const STATES: usize = 8;
 /// `SERVICES_MAX`: rings there are room for.
@@ -72,6 +72,7 @@ const SERVER_GUE: u16 = 64;
 const SERVER_V6: u16 = 128;
 const SERVER_LAST: u16 = 256;
 const SERVER_ASKED: u16 = 512;
+const SERVER_NOBODY: u16 = 1024;
 /// The flags that say by which way a server is reached.
 const SERVER_WAY: u16 = SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST;
 
@@ -423,6 +424,9 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     }
     if server.asks() {
         flags |= SERVER_ASKED;
+    }
+    if server.is_nobody() {
+        flags |= SERVER_NOBODY;
     }
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (way, to, own, port, mtu) = match server.way {

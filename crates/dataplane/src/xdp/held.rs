@@ -152,7 +152,7 @@ impl Worker {
     fn take(&self, record: &[u8], room: &mut Room, outbox: &mut Outbox) {
         let Some(Held { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
         match reason {
-            Reason::Moves => self.common.moves.give(ifindex, server, frame),
+            Reason::Moves | Reason::KeptBack => self.common.moves.give(reason, ifindex, server, frame),
             Reason::ByHost => self.send_by_host(frame, ifindex, outbox),
             _ if !room.hold(frame, ifindex, self.common.memory.now()) => {
                 self.common.memory.count_reason(Reason::FragmentLost);

@@ -57,8 +57,7 @@ pub fn add(builder: &mut Builder) {
         builder.tables.servers.entry(slot).and_modify(|server| server.local = true);
     }
     builder.tables.servers.entry(marked).and_modify(|server| server.mac = ASKED);
-    // Here what is kept back goes somewhere, to be seen.
-    let held = builder.server(Way::Link, 1);
+    let held = builder.server(Way::Link, 0);
     let on_link = [1, 77].map(|ifindex| builder.server(Way::Link, ifindex));
     let mut tunnel = |encapsulation, to: [u8; 4], mtu, ifindex| {
         let way = Way::Tunnel { encapsulation, from: [10, 0, 8, 1].into(), to: to.into(), mtu, last: false };
@@ -99,7 +98,7 @@ pub fn add(builder: &mut Builder) {
             builder.tables.routes.insert(vip.service, Arc::new(routes));
         }
     }
-    let members = [&far[..], &on_link[..1], &[on_link[1], far[1]], &[]];
+    let members = [&far[..], &on_link[..1], &[on_link[1], held, far[1]], &[]];
     builder.tables.pools.extend([asker, held].map(|slot| (slot, u64::MAX)));
     for (ring, members) in RINGS.into_iter().zip(members) {
         for slot in members {

@@ -413,6 +413,13 @@ fn a_later_request_that_moves_is_held_unless_it_is_too_long_alike() {
                 assert_eq!((decision.verdict, decision.reason), (verdict, Reason::Moves), "{len} bytes");
             }
         }
+        // Over IPv6 there is a place for connections that move.
+        for (v6, reason) in [(false, Reason::Moves), (true, Reason::KeptBack)] {
+            for (len, verdict) in [(HELD_FRAME_MAX + 1, Verdict::Drop), (HELD_FRAME_MAX, Verdict::Hold)] {
+                let (decision, _) = meet(&mut core, &c, &later(v6, len)).unwrap().unwrap();
+                assert_eq!((decision.verdict, decision.reason), (verdict, reason), "{len} bytes");
+            }
+        }
         assert_eq!(core.reasons, c.counted().0);
         assert_eq!(sessions(&core.memory(), core.now), sessions(&c.engine.memory(), c.engine.now()));
     }
@@ -473,7 +480,7 @@ fn connections_are_handed_off_alike() {
                 return result.map(drop);
             };
             let of = |reason| reasons.get(&reason).copied().unwrap_or_default();
-            *held += of(Reason::FragmentHeld) + of(Reason::Moves);
+            *held += of(Reason::FragmentHeld) + of(Reason::Moves) + of(Reason::KeptBack);
             for (reason, count) in reasons {
                 *coverage.0.entry(reason).or_default() += count;
             }

@@ -48,8 +48,8 @@ const IDLE: IdleTicks = IdleTicks {
     udp_new: ticks(620_000),
 };
 
-/// What random packets needn't meet; the last five take a cookie, or a segment that is empty.
-pub const RARE: [Reason; 11] = [
+/// What random packets needn't meet; the last six take a cookie, or a segment that is empty.
+pub const RARE: [Reason; 12] = [
     Reason::BadChecksum,
     Reason::TableFull,
     Reason::NoPort,
@@ -60,6 +60,7 @@ pub const RARE: [Reason; 11] = [
     Reason::Asked,
     Reason::Elsewhere,
     Reason::Moves,
+    Reason::KeptBack,
     Reason::Reset,
 ];
 

@@ -50,8 +50,9 @@ type Given = (u32, u16, Vec<u8>);
 /// What a mover is given, and the mover.
 fn mover() -> (Mover, Receiver<Given>) {
     let (sender, given) = channel();
-    let mover = move |Moving { ifindex, server, frame, is_whole }: Moving<'_>| {
+    let mover = move |Moving { reason, ifindex, server, frame, is_whole }: Moving<'_>| {
         assert!(is_whole);
+        assert_eq!(reason, Reason::Moves);
         sender.send((ifindex, server, frame.to_vec())).unwrap_or_default();
     };
     (Arc::new(mover), given)

@@ -8,20 +8,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use evener_core::cookie::Keys;
-use evener_core::decide::{Reason, Verdict, stay};
+use evener_core::decide::{Decision, Reason, Verdict, stay};
 use evener_core::farm::{Method, Protocol, Service};
 use evener_core::packet::{HEADROOM, Packet};
+use evener_core::parse::{Parsed, parse};
 use evener_core::peers::Secret;
 use evener_core::select::select;
 use evener_core::sessions::{SessionKey, State, Value};
 use evener_core::tables::{NO_SERVER, Pick, Vip, VipKey};
+use evener_core::wire::{ETHERNET_LEN, Mac};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::server::SENT_ON;
+use tokio::sync::mpsc;
 
 use super::RESTART;
 use super::director::Director;
+use super::rehandoff::KeptBack;
 use crate::config::Config;
-use crate::handoff::{Answer, Chosen, Ends, FROM_HERE, LOOPBACK, Matched, Question, framed};
+use crate::handoff::{Answer, Chosen, Ends, Held, LOOPBACK, Matched, Question, framed};
 use crate::secret;
 
 /// Connections that a dispatcher decided of which it is to be told when they end, and how many of them are looked at in a second.
@@ -37,8 +41,10 @@ pub(super) struct Handing {
     secret: Option<Secret>,
     /// Ways out, by interface.
     exits: BTreeMap<u32, LinkSocket>,
-    /// Since when connections are kept back that somebody here has, in milliseconds of the monotonic clock.
-    pub(super) kept_back: BTreeMap<SessionKey, u64>,
+    /// Connections that are kept back.
+    pub(super) kept_back: BTreeMap<SessionKey, KeptBack>,
+    /// Who reads what the data plane holds, for what is held when it is decided once more.
+    pub(super) again: Option<mpsc::Sender<Held>>,
     /// Connections that the dispatcher has decided, and counts until it is told that they are over.
     dispatched: VecDeque<Ends>,
 }
@@ -103,10 +109,13 @@ impl Director {
             Question::Keep { ends } => {
                 if let Some(vip) = self.vip_of(&ends) {
                     let asker = vip.handoff.map_or(NO_SERVER, |handoff| handoff.asker);
-                    self.note(&ends, &vip, asker);
+                    self.settle(&ends, &vip, asker);
                 }
             }
-            Question::Return { ends, server } => self.give_back(&ends, server),
+            Question::Return { ends, server } => {
+                self.give_back(&ends, server);
+                self.release(&ends);
+            }
             Question::End { ends, held } => self.end(&ends, held),
         }
     }
@@ -117,7 +126,7 @@ impl Director {
     }
 
     /// The server for what a client wants: that of the dispatcher, if it is one of those that may have it. The client's
-    /// packets are dropped from now on, until it is somewhere.
+    /// packets are kept back from now on, until it is somewhere.
     fn choose(&mut self, ends: &Ends, ring: u16, advice: Option<SocketAddr>) -> Option<Chosen> {
         let vip = self.vip_of(ends)?;
         let is_up =
@@ -226,7 +235,7 @@ impl Director {
     fn forward(&mut self, ends: &Ends, server: SocketAddr) -> Option<()> {
         let vip = self.vip_of(ends)?;
         let slot = self.slot_of(&vip, server).filter(|slot| self.plan.tables.servers.contains_key(slot))?;
-        self.note(ends, &vip, slot).then_some(())
+        self.settle(ends, &vip, slot).then_some(())
     }
 
     /// Notes that a connection is over: its session lasts for the last packets.
@@ -251,13 +260,20 @@ impl Director {
         for packet in packets {
             self.send_on(packet);
         }
+        self.release(ends);
         true
+    }
+
+    /// Notes whose a connection is, and sends it what was kept back meanwhile.
+    pub(super) fn settle(&mut self, ends: &Ends, vip: &Vip, server: u16) -> bool {
+        let noted = self.note(ends, vip, server);
+        self.release(ends);
+        noted
     }
 
     /// Notes whose a connection is. One that the client has ended meanwhile is not opened again by that.
     pub(super) fn note(&mut self, ends: &Ends, vip: &Vip, server: u16) -> bool {
         let key = session_key(ends, vip);
-        self.handing.kept_back.remove(&key);
         let (memory, now) = (self.engine.memory(), self.engine.now());
         let hash = key.hash(memory.seed);
         let value = |state: State, mark| {
@@ -280,21 +296,22 @@ impl Director {
         let mut packet = Packet::new(&mut buffer, HEADROOM, ingress);
         let (memory, now) = (self.engine.memory(), self.engine.now());
         let decision = stay(&self.plan.tables, &memory, &mut packet, now);
+        self.send_decided(&decision, &mut packet);
+    }
+
+    /// Sends a client's packet where it was decided that it goes.
+    pub(super) fn send_decided(&mut self, decision: &Decision, packet: &mut Packet<'_>) {
         let loopback = self.network.interfaces.iter().find(|(_, found)| found.loopback);
-        let ifindex = match (decision.verdict, decision.reason) {
-            (Verdict::Forward { ifindex }, _) => Some(ifindex),
+        match (decision.verdict, decision.reason) {
+            (Verdict::Forward { ifindex }, _) => self.send_by(ifindex, packet.frame()),
             // Up this host's own stack, which makes connections of what comes by the loopback interface too.
-            (Verdict::Pass, Reason::Local) => {
-                packet.readdress(FROM_HERE, LOOPBACK);
-                loopback.map(|(ifindex, _)| *ifindex)
+            (Verdict::Pass, Reason::Local) if let Some((&ifindex, _)) = loopback => {
+                let packet = packet.frame().get(layer_three(packet.frame())..).unwrap_or_default();
+                self.send_by(ifindex, &framed(LOOPBACK, packet));
             }
-            _ => None,
-        };
-        match ifindex {
-            Some(ifindex) => self.send_by(ifindex, packet.frame()),
-            None => {
+            _ => {
                 let reason = decision.reason.name();
-                tracing::debug!(reason, "a packet of a connection that was given is lost");
+                tracing::debug!(reason, "a packet of a connection that moves is lost");
             }
         }
     }
@@ -310,6 +327,14 @@ impl Director {
             self.handing.exits.remove(&ifindex);
             tracing::debug!(%error, "a packet of a connection that was given is lost");
         }
+    }
+}
+
+/// Where a frame's IP packet begins, behind its tags.
+fn layer_three(frame: &[u8]) -> usize {
+    match parse(frame, frame.first_chunk().copied().map(Mac)) {
+        Parsed::Segment(segment) => segment.at.l3,
+        _ => ETHERNET_LEN,
     }
 }
 

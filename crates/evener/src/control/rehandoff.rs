@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evener_core::cookie;
-use evener_core::decide::{self, Decision, Memory, Verdict};
+use evener_core::decide::{self, Decision, Memory, Reason, Verdict};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::parse::{Parsed, TcpHeader, parse};
 use evener_core::sessions::{SessionKey, Value};
@@ -20,16 +20,29 @@ use crate::handoff::{Ends, Held, Move};
 
 /// Segments that wait for the loop.
 const HELD: usize = 4_096;
+/// Segments that are kept of a connection while it moves, and of all together: 8 MB at the most.
+const KEPT_MAX: usize = 32;
+const KEPT_OF_ALL_MAX: usize = 4_096;
 /// Longer than anything takes that connections are kept back for, in milliseconds.
 const KEPT_BACK_MS: u64 = 15_000;
+
+/// A connection that somebody here has, and that no server has meanwhile.
+#[derive(Default)]
+pub(super) struct KeptBack {
+    /// Since when, in milliseconds of the monotonic clock.
+    since_ms: u64,
+    /// What its client has said since.
+    frames: Vec<Held>,
+}
 
 impl Director {
     /// Has the data plane give what it holds to whoever reads this.
     pub(super) fn held(&mut self) -> mpsc::Receiver<Held> {
         let (sender, held) = mpsc::channel(HELD);
-        self.engine.moves(Arc::new(move |Moving { ifindex, server, frame, is_whole }| {
+        self.handing.again = Some(sender.clone());
+        self.engine.moves(Arc::new(move |Moving { reason, ifindex, server, frame, is_whole }| {
             // What finds no room is an orphan: see `Director::keeps_back`.
-            let _ = sender.try_send(Held { ifindex, server, frame: frame.to_vec(), is_whole });
+            let _ = sender.try_send(Held { reason, ifindex, server, frame: frame.to_vec(), is_whole });
         }));
         held
     }
@@ -45,9 +58,13 @@ impl Director {
         let header = TcpHeader::read(&held.frame, &segment.at)?;
         let payload = TcpHeader::payload(&held.frame, &segment.at).to_vec();
         let server = held.server;
+        if held.reason == Reason::KeptBack {
+            self.keep(&ends, &vip, held);
+            return None;
+        }
         if !held.is_whole {
             // It comes again, as what its sender has said.
-            self.note(&ends, &vip, server);
+            self.settle(&ends, &vip, server);
             return None;
         }
         match self.address_of(server) {
@@ -59,6 +76,7 @@ impl Director {
             None if self.plan.tables.pools.get(&server) == Some(&u64::MAX) => {
                 self.note(&ends, &vip, server);
                 self.let_pass(held);
+                self.release(&ends);
                 None
             }
             None => {
@@ -78,6 +96,7 @@ impl Director {
     pub(super) fn pass(&mut self, ends: &Ends, held: Held) {
         self.give_back(ends, held.server);
         self.let_pass(held);
+        self.release(ends);
     }
 
     /// Sends on what was held, to the server that the connection has.
@@ -89,6 +108,9 @@ impl Director {
     /// its server: the segment may have been forged, by somebody whom the client doesn't believe either.
     pub(super) fn end(&mut self, ends: &Ends, held: Held) {
         self.give_back(ends, held.server);
+        if let Some(vip) = self.vip_of(ends) {
+            self.handing.kept_back.remove(&session_key(ends, &vip));
+        }
         self.carry_out(held, decide::end);
     }
 
@@ -105,13 +127,49 @@ impl Director {
 
     /// Notes that a connection is kept back until this host has done something about it.
     pub(super) fn keep_back(&mut self, ends: &Ends, vip: &Vip) {
-        self.handing.kept_back.insert(session_key(ends, vip), now_ms());
+        self.handing.kept_back.entry(session_key(ends, vip)).or_default().since_ms = now_ms();
     }
 
     /// Forgets those of which nobody has said what came of them.
     pub(super) fn forget_kept_back(&mut self) {
         let now = now_ms();
-        self.handing.kept_back.retain(|_, since| now < *since + KEPT_BACK_MS);
+        self.handing.kept_back.retain(|_, kept| now < kept.since_ms + KEPT_BACK_MS);
+    }
+
+    /// Keeps a segment until its connection has a server. By now it may have one.
+    fn keep(&mut self, ends: &Ends, vip: &Vip, held: Held) {
+        let of_all = self.handing.kept_back.values().map(|kept| kept.frames.len()).sum::<usize>();
+        match self.handing.kept_back.get_mut(&session_key(ends, vip)) {
+            Some(kept) if kept.frames.len() < KEPT_MAX && of_all < KEPT_OF_ALL_MAX => kept.frames.push(held),
+            // It comes again, as if it were lost.
+            Some(_) => {}
+            None => self.decide_again(held),
+        }
+    }
+
+    /// Sends on what was kept of a connection that has a server now.
+    pub(super) fn release(&mut self, ends: &Ends) {
+        let Some(vip) = self.vip_of(ends) else { return };
+        let kept = self.handing.kept_back.remove(&session_key(ends, &vip)).unwrap_or_default();
+        kept.frames.into_iter().for_each(|held| self.decide_again(held));
+    }
+
+    /// Decides a segment once more, as if it came now.
+    fn decide_again(&mut self, held: Held) {
+        if !held.is_whole {
+            return;
+        }
+        let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
+        let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
+        let decision =
+            decide::decide(&self.plan.tables, &self.engine.memory(), &mut packet, self.engine.now());
+        match (decision.verdict, decision.reason) {
+            (Verdict::Hold, Reason::Moves) => {
+                let moving = Held { reason: Reason::Moves, server: decision.server, ..held };
+                self.handing.again.as_ref().map(|again| again.try_send(moving));
+            }
+            _ => self.send_decided(&decision, &mut packet),
+        }
     }
 
     /// Whether somebody here has a connection that is kept back. Others are orphans: of a daemon that was killed, or of what found
@@ -126,9 +184,6 @@ impl Director {
         let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
         let decision = decide(&self.plan.tables, &self.engine.memory(), &mut packet, self.engine.now());
-        match decision.verdict {
-            Verdict::Forward { ifindex } => self.send_by(ifindex, packet.frame()),
-            _ => tracing::debug!(reason = decision.reason.name(), "a later request is lost"),
-        }
+        self.send_decided(&decision, &mut packet);
     }
 }

@@ -184,8 +184,10 @@ async fn give(stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen) 
             return Ok(());
         }
     }
+    let restored = restore(&saved);
+    // Only now: what the client has said meanwhile finds its socket.
     keep().await;
-    match restore(&saved) {
+    match restored {
         Ok(stream) => Err(stream),
         Err(error) => {
             tracing::debug!(client = %ends.client, error, "a connection that nobody took is lost");

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
+use evener_core::decide::Reason;
 use evener_core::parse::TcpHeader;
 use evener_dataplane::repair::{Saved, Terms, Window};
 
@@ -13,6 +14,8 @@ use crate::lccp::Release;
 /// A client's segment that the data plane held, as it came in.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
+    /// Why: it is to move its connection, or that moves.
+    pub(crate) reason: Reason,
     /// The interface that it came in by.
     pub(crate) ifindex: u32,
     /// The slot of the server that has the connection.
@@ -111,7 +114,7 @@ mod tests {
                 options: TcpOptions { timestamp_echo, ..TcpOptions::default() },
             },
             payload: b"GET /img/ HTTP/1.1\r\n\r\n".to_vec(),
-            held: Held { ifindex: 1, server: 1, frame: Vec::new(), is_whole: true },
+            held: Held { reason: Reason::Moves, ifindex: 1, server: 1, frame: Vec::new(), is_whole: true },
         }
     }
 

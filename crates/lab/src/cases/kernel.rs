@@ -67,7 +67,7 @@ impl Kernel {
         let mut tables = (*self.tables).clone();
         tables.interfaces =
             tables.interfaces.iter().map(|(interface, mac)| (number(*interface), *mac)).collect();
-        for server in tables.servers.values_mut() {
+        for server in tables.servers.values_mut().filter(|server| !server.is_nobody()) {
             server.ifindex = number(server.ifindex);
         }
         Ok(self.engine.load_tables(&Arc::new(tables))?)
@@ -103,7 +103,9 @@ impl Kernel {
             // A test run doesn't tell what is held either.
             Verdict::Drop | Verdict::Hold
                 if may_be_held
-                    && reasons.keys().any(|r| matches!(r, Reason::FragmentHeld | Reason::Moves)) =>
+                    && reasons
+                        .keys()
+                        .any(|r| matches!(r, Reason::FragmentHeld | Reason::Moves | Reason::KeptBack)) =>
             {
                 Exit::Held
             }

@@ -20,6 +20,7 @@ on_both_engines! {
     windows_of_a_few_bytes,
     clients_leave_at_any_moment,
     keys_change_within_a_handshake,
+    what_follows_the_first_answer_at_once,
 }
 
 /// What the data plane decides, and what has to be asked about.
@@ -283,5 +284,30 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
         call.say(0, get("x", DECIDED))?;
         assert_eq!(reply(&mut call)?.server, "web1", "{family}");
     }
+    Ok(())
+}
+
+/// A server answers as soon as it has a connection that was read on the director, which notes so a moment later. What its
+/// client says meanwhile isn't lost: it says it once.
+fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
+    let handoff = farm(engine, 2, &routes())?;
+    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let (first, second) = (get("x", ASKED), get("x", DECIDED));
+    for family in Family::BOTH {
+        for number in 0..40 {
+            let mut call = hand.call(number, handoff.service(family))?;
+            call.acknowledge(0)?;
+            call.say(0, &first)?;
+            assert_eq!(reply(&mut call)?.server, "web1", "{family}");
+            let heard = call.heard().len();
+            call.repeats = false;
+            call.say(first.len(), &second)?;
+            call.listen(|call| call.heard().len() > heard)
+                .with_context(|| format!("{family}: the next request of client {number} is lost"))?;
+            call.reset(first.len() + second.len())?;
+        }
+    }
+    let carried = handoff.evener.server("web1")?;
+    ensure!(handoff.counted("forwarded")? == carried.packets, "{carried:?}");
     Ok(())
 }
