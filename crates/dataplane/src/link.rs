@@ -218,6 +218,29 @@ pub fn filter(fields: &[Field]) -> Vec<Instruction> {
     program
 }
 
+/// A filter for what is sent to this endpoint, on interfaces of any kind: IP packets without options or extension
+/// headers, of this protocol of IP's that has ports, and no later fragments.
+pub fn sent_to(to: SocketAddr, protocol: u8) -> Vec<Instruction> {
+    // Where the packet stands however long the link's header is, and what the kernel knows of it besides (bpf(4)).
+    const NETWORK: u32 = libc::SKF_NET_OFF as u32;
+    const ETHERTYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
+    match to {
+        SocketAddr::V4(to) => filter(&[
+            Field::Half(ETHERTYPE, 0x0800),
+            Field::Byte(NETWORK, 0x45),
+            Field::Byte(NETWORK + 9, protocol),
+            Field::Word(NETWORK + 16, to.ip().to_bits()),
+            Field::Half(NETWORK + 22, to.port()),
+        ]),
+        SocketAddr::V6(to) => {
+            let mut fields = vec![Field::Half(ETHERTYPE, 0x86dd), Field::Byte(NETWORK + 6, protocol)];
+            fields.extend(Field::address_v6(NETWORK + 24, *to.ip()));
+            fields.push(Field::Half(NETWORK + 42, to.port()));
+            filter(&fields)
+        }
+    }
+}
+
 /// A filter that accepts nothing, for a socket that only sends.
 pub fn nothing() -> [Instruction; 1] {
     [drop_all()]

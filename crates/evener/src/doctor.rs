@@ -3,6 +3,7 @@
 //! has the addresses that this host is to answer for.
 
 mod admin;
+mod arrivals;
 mod daemon;
 mod farm;
 mod host;
@@ -114,13 +115,14 @@ async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
         }
     };
     let directs = daemon.is_some();
+    let attached = daemon.as_ref().map(|status| status.interfaces.iter().cloned().collect());
     let running = || daemon.map(|status| PathBuf::from(status.config)).or_else(agent::doctor::config_file);
     let path = config.map(Path::to_owned).or_else(running);
     let config = farm::load(&path.unwrap_or_else(|| PathBuf::from(CONFIG_FILE)), &mut findings);
     let serves = config.as_ref().map(|config| agent::doctor::findings(config, &network)).unwrap_or_default();
     match config {
         Some(config) if directs || serves.is_empty() => {
-            farm::look(&config, &network, &links, &mut findings).await;
+            farm::look(&config, &network, &links, attached, &mut findings).await;
         }
         _ => links.look(links.ethernet(), &mut findings),
     }

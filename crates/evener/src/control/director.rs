@@ -330,25 +330,6 @@ impl Director {
         }
     }
 
-    /// Takes in what is newly known of the network.
-    ///
-    /// # Errors
-    /// As [`Director::replan`].
-    pub(super) fn surroundings(&mut self, network: Network, now_ms: u64) -> Result<(), DirectError> {
-        self.tell_links(&network);
-        // One that is down for a while keeps its place; one that came back may have another number or MAC.
-        let mut interfaces = network
-            .pick_interfaces(&self.config.engine.interfaces, &self.config.services)
-            .unwrap_or_default();
-        for ifindex in self.interfaces.keys() {
-            interfaces.extend(network.interfaces.get(ifindex).map(|interface| (*ifindex, interface.mac)));
-        }
-        self.interfaces = interfaces;
-        self.network = network;
-        self.forget_path_mtus(now_ms);
-        self.look_around(now_ms)
-    }
-
     /// Follows what is known of the network.
     ///
     /// # Errors

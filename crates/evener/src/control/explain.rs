@@ -15,12 +15,16 @@ use crate::admin::views::Explanation;
 impl Director {
     /// Which server a flow or a request gets, and why.
     pub(super) fn explain(&self, subject: &Subject) -> Explanation {
-        match subject {
-            Subject::Flow(flow) => self.explain_flow(flow),
+        let (mut explanation, flow) = match subject {
+            Subject::Flow(flow) => (self.explain_flow(flow), Some(flow)),
             Subject::Request { request, flow, service } => {
-                self.explain_request(request, flow.as_ref(), service.as_deref())
+                (self.explain_request(request, flow.as_ref(), service.as_deref()), flow.as_ref())
             }
+        };
+        if let Some(flow) = flow.filter(|_| explanation.service.is_some()) {
+            explanation.because.extend(self.unseen(flow.client.ip()));
         }
+        explanation
     }
 
     fn explain_flow(&self, flow: &Flow) -> Explanation {

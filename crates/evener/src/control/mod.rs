@@ -6,6 +6,7 @@ mod every_host;
 mod explain;
 mod handoff;
 pub(crate) mod hosts;
+mod interfaces;
 mod lock;
 pub(crate) mod neighbours;
 pub mod paths;

@@ -18,6 +18,8 @@ pub(super) struct Told {
     missing: BTreeMap<ServerName, u32>,
     /// Services that had servers and have none.
     without: BTreeSet<String>,
+    /// Interfaces that no packets can be taken from.
+    pub(super) unattached: BTreeSet<u32>,
 }
 
 impl Director {

@@ -152,15 +152,6 @@ impl Director {
         let servers = routed(&self.config);
         self.ways.path_mtus.retain(|server, (_, until_ms)| *until_ms > now_ms && servers.contains(server));
     }
-
-    /// Interfaces and addresses for whose sake the kernel must let packets through: those of NAT.
-    pub(super) fn forwarded(&self) -> (BTreeSet<&str>, BTreeSet<IpAddr>) {
-        let services = self.config.services.iter().filter(|service| service.method == Method::Nat);
-        let addresses: BTreeSet<IpAddr> =
-            services.flat_map(|service| &service.addresses).map(|address| address.ip()).collect();
-        let interfaces = self.interfaces.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
-        (interfaces.map(|interface| interface.name.as_str()).collect(), addresses)
-    }
 }
 
 #[cfg(test)]

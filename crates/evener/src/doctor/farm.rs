@@ -8,10 +8,10 @@ use std::path::Path;
 use evener_core::farm::{Method, Service};
 
 use super::links::Links;
-use super::{Finding, admin, host, hosts, owners, ways};
+use super::{Finding, admin, arrivals, host, hosts, owners, ways};
 use crate::cli::CONFIG_FILE;
 use crate::config::{self, Config, EngineKind};
-use crate::network::Network;
+use crate::network::{Network, interface_name};
 
 /// Reads the file, if there is one.
 pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
@@ -38,8 +38,14 @@ pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
     }
 }
 
-/// Judges the network for this farm.
-pub(super) async fn look(config: &Config, network: &Network, links: &Links, findings: &mut Vec<Finding>) {
+/// Judges the network for this farm. `attached` names the interfaces that a daemon takes packets from, if one runs.
+pub(super) async fn look(
+    config: &Config,
+    network: &Network,
+    links: &Links,
+    attached: Option<BTreeSet<String>>,
+    findings: &mut Vec<Finding>,
+) {
     let picked =
         network.pick_interfaces(&config.engine.interfaces, &config.services).unwrap_or_else(|error| {
             findings.push(Finding::fail("interfaces", format!("{error}.")));
@@ -59,7 +65,14 @@ pub(super) async fn look(config: &Config, network: &Network, links: &Links, find
             _ => findings.extend(ways::look(config, service, network, links)),
         }
     }
-    findings.extend(owners::look(config, network, &picked).await);
+    let would_be = || picked.keys().map(|ifindex| interface_name(*ifindex)).collect();
+    let attached = attached.unwrap_or_else(would_be);
+    let (owners, arrivals) = tokio::join!(
+        owners::look(config, network, &picked),
+        arrivals::look(&config.services, links, &attached)
+    );
+    findings.extend(owners);
+    findings.extend(arrivals);
     findings.extend(hosts::look(config, network));
     findings.extend(admin::look(&config.admin));
     let local = config.services.iter().any(|service| has_local_server(service, network));

@@ -1,6 +1,6 @@
 //! Interfaces: what they are, how the engines will use them, and the host's settings for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use futures_util::TryStreamExt;
@@ -25,6 +25,11 @@ struct Link {
     /// What a virtual interface is; `None` for hardware.
     kind: Option<String>,
     veth: bool,
+    loopback: bool,
+    /// The interface that takes what comes in here, as a bridge or a bond does.
+    controller: Option<u32>,
+    /// The interface of this namespace that this one lies upon, as a VLAN's does.
+    lower: Option<u32>,
     /// How an XDP program is attached, if one is.
     xdp: Option<&'static str>,
 }
@@ -62,6 +67,20 @@ impl Links {
         self.links.iter().filter(|(_, link)| link.up && link.ethernet).map(|(ifindex, _)| *ifindex)
     }
 
+    /// Interfaces that are up and may bring clients' packets, past those of these names: each by its number, its name, and
+    /// whether it is Ethernet.
+    pub(super) fn besides(&self, names: &BTreeSet<String>) -> Vec<(u32, &str, bool)> {
+        let is_named = |ifindex: &u32| self.links.get(ifindex).is_some_and(|link| names.contains(&link.name));
+        // What comes in by a port of a bridge, or below a VLAN, is seen where it goes from there.
+        let below: BTreeSet<u32> =
+            self.links.iter().filter(|(i, _)| is_named(i)).filter_map(|(_, link)| link.lower).collect();
+        let besides = self.links.iter().filter(|(ifindex, link)| {
+            let seen_above = link.controller.as_ref().is_some_and(is_named) || below.contains(*ifindex);
+            link.up && !link.loopback && !is_named(ifindex) && !seen_above
+        });
+        besides.map(|(ifindex, link)| (*ifindex, link.name.as_str(), link.ethernet)).collect()
+    }
+
     /// Whether this neighbour was asked for, and is silent.
     pub(super) fn is_silent(&self, address: IpAddr) -> bool {
         self.unanswered.contains(&address)
@@ -95,12 +114,17 @@ fn link(message: &rtnetlink::packet_route::link::LinkMessage) -> Link {
         ethernet: message.header.link_layer_type == LinkLayerType::Ether,
         up: flags.contains(LinkFlags::Up),
         carrier: flags.contains(LinkFlags::LowerUp),
+        loopback: flags.contains(LinkFlags::Loopback),
         ..Link::default()
     };
+    // Of another namespace the number says nothing here.
+    let here = !message.attributes.iter().any(|one| matches!(one, LinkAttribute::LinkNetNsId(_)));
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Controller(above) => link.controller = Some(*above).filter(|above| *above != 0),
+            LinkAttribute::Link(lower) => link.lower = Some(*lower).filter(|lower| *lower != 0 && here),
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
                     if let LinkInfo::Kind(kind) = info {
@@ -166,6 +190,35 @@ fn judge(link: &Link) -> Finding {
 mod tests {
     use super::super::State;
     use super::*;
+
+    #[test]
+    fn what_is_seen_above_is_not_besides() {
+        let link = |name: &str, controller, lower| Link {
+            name: name.into(),
+            ethernet: true,
+            up: true,
+            controller,
+            lower,
+            ..Link::default()
+        };
+        let mut links = Links::default();
+        links.links.extend([
+            (1, Link { loopback: true, ..link("lo", None, None) }),
+            (2, link("eth0", None, None)),
+            (3, link("eth1", Some(4), None)),
+            (4, link("br0", None, None)),
+            (5, link("eth2", None, None)),
+            (6, link("eth2.7", None, Some(5))),
+            (7, Link { up: false, ..link("eth3", None, None) }),
+            (8, Link { ethernet: false, ..link("wg0", None, None) }),
+        ]);
+        let besides = |names: &[&str]| {
+            let found = links.besides(&names.iter().map(|name| (*name).to_owned()).collect());
+            found.into_iter().map(|(ifindex, ..)| ifindex).collect::<Vec<_>>()
+        };
+        assert_eq!(besides(&["br0", "eth2.7"]), [2, 8]);
+        assert_eq!(besides(&["eth0"]), [3, 4, 5, 6, 8]);
+    }
 
     #[test]
     fn interfaces_are_judged() {

@@ -116,8 +116,8 @@ pub enum NetworkError {
     },
     /// Nothing to work on.
     #[error(
-        "no route leads to a server or a service address on a link of this host, and no Ethernet interface that is \
-         up has an address: name the interfaces in [engine], as in interfaces = [\"eth0\"]"
+        "no Ethernet interface of this host is up and has an address or a route over it: name the interfaces in [engine], \
+         as in interfaces = [\"eth0\"]"
     )]
     NoInterface,
 }
@@ -201,7 +201,7 @@ impl Network {
 
 /// Whether the address means something on its own link only (RFC 4291, section 2.5.6). Every interface has
 /// one over IPv6; over IPv4 they are addresses like others.
-fn is_link_local(address: IpAddr) -> bool {
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 

@@ -1,20 +1,19 @@
-//! Which interfaces a director works on: those named in the file, else those that lead to its farm.
+//! Which interfaces a director works on: those named in the file, else all that clients' packets may come by.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use evener_core::farm::{Method, Service};
+use evener_core::farm::Service;
 use evener_core::wire::Mac;
 
 use super::{Interface, Network, NetworkError, is_link_local};
 use crate::spelling::nearest;
 
 impl Network {
-    /// The interfaces of these names with their MACs. With no names, those by which listed servers and
-    /// service addresses are reached: on the link, and servers by `nat` and `tunnel` also behind a gateway.
-    /// Servers yet to be discovered may be anywhere, and so may the router that sends the traffic of an
-    /// address on no link of ours: then it is every Ethernet interface that is up and has an address. With
-    /// `nat`, answers leave by any interface that leads to clients: the default routes are added.
+    /// The interfaces of these names with their MACs. With no names, every Ethernet interface that is up and leads
+    /// somewhere, since clients' packets may come by any: it has an address, or a route goes over it. Those by
+    /// which listed servers are reached are among them even while they are down; servers by `nat` and `tunnel` may
+    /// be behind a gateway there.
     ///
     /// # Errors
     /// For names that don't exist, for interfaces that aren't Ethernet, and when nothing is left.
@@ -24,7 +23,7 @@ impl Network {
         services: &[Service],
     ) -> Result<BTreeMap<u32, Mac>, NetworkError> {
         let picked = match configured {
-            [] => self.leading_to(services)?,
+            [] => &self.leading_somewhere() | &self.leading_to_servers(services)?,
             names => names.iter().map(|name| self.named(name)).collect::<Result<_, _>>()?,
         };
         if picked.is_empty() {
@@ -50,7 +49,25 @@ impl Network {
         Ok(ifindex)
     }
 
-    fn leading_to(&self, services: &[Service]) -> Result<BTreeSet<u32>, NetworkError> {
+    /// Interfaces by which answers of these services' servers come in, or what they say by themselves comes back: those
+    /// that lead to servers and service addresses, and the default routes'. Where a service address is on no link,
+    /// it is every one that leads somewhere.
+    pub fn passing_answers<'a>(&self, services: impl IntoIterator<Item = &'a Service>) -> BTreeSet<u32> {
+        let mut passing: BTreeSet<u32> = self.default_routes().collect();
+        for service in services {
+            let servers = service.servers.iter().filter_map(|server| self.interface_towards(server.address));
+            passing.extend(servers.map(|(ifindex, _)| ifindex));
+            for address in &service.addresses {
+                match self.route_to(address.ip()) {
+                    Some(ifindex) => drop(passing.insert(ifindex)),
+                    None => passing.extend(self.leading_somewhere()),
+                }
+            }
+        }
+        passing
+    }
+
+    fn leading_to_servers(&self, services: &[Service]) -> Result<BTreeSet<u32>, NetworkError> {
         let mut picked = BTreeSet::new();
         for service in services {
             for server in &service.servers {
@@ -64,16 +81,6 @@ impl Network {
                     })?;
                     picked.insert(ifindex);
                 }
-            }
-            for address in &service.addresses {
-                // It may well be where no server is, as on an interface of its own.
-                match self.interface_to(address.ip()).filter(|(_, interface)| interface.ethernet) {
-                    Some((ifindex, _)) if service.discover.is_none() => drop(picked.insert(ifindex)),
-                    _ => picked.extend(self.usable()),
-                }
-            }
-            if service.method == Method::Nat {
-                picked.extend(self.default_routes());
             }
         }
         Ok(picked)
@@ -98,11 +105,17 @@ impl Network {
         defaults.filter_map(|route| route.ifindex).filter(ethernet)
     }
 
-    fn usable(&self) -> BTreeSet<u32> {
-        // Link-local addresses come by themselves.
+    /// The Ethernet interfaces that are up and lead somewhere. What is link-local comes by itself, and says nothing.
+    fn leading_somewhere(&self) -> BTreeSet<u32> {
+        let routed = |ifindex| {
+            let mut routes = self.routes.iter().filter(|route| route.ifindex == Some(ifindex));
+            routes.any(|route| !is_link_local(route.destination.0))
+        };
         let has_address = |found: &Interface| found.addresses.iter().any(|(own, _)| !is_link_local(*own));
-        let usable = |found: &Interface| found.up && found.ethernet && has_address(found);
-        self.interfaces.iter().filter(|(_, found)| usable(found)).map(|(ifindex, _)| *ifindex).collect()
+        let leads = self.interfaces.iter().filter(|(ifindex, found)| {
+            found.up && found.ethernet && (has_address(found) || routed(**ifindex))
+        });
+        leads.map(|(ifindex, _)| *ifindex).collect()
     }
 
     fn nearest_or_all(&self, wrong: &str) -> String {
@@ -127,7 +140,7 @@ mod tests {
     use super::super::tests::{director, interface, ip, route, via};
     use super::*;
     use evener_core::farm::{
-        Encapsulation, Health, HealthKind, Placement, Protocol, Server, Service, Timeouts,
+        Encapsulation, Health, HealthKind, Method, Placement, Protocol, Server, Service, Timeouts,
     };
     use std::net::SocketAddr;
 
@@ -194,10 +207,34 @@ mod tests {
     }
 
     #[test]
-    fn routes_lead_to_servers_and_service_addresses() {
-        assert_eq!(picked(&[], &[service("192.0.2.100", &["198.51.100.11"])]), Ok(vec![2, 3]));
-        // On no link of ours: the router that sends its traffic may be on any.
-        assert_eq!(picked(&[], &[service("203.0.113.9", &["198.51.100.11"])]), Ok(vec![2, 3]));
+    fn clients_may_come_by_any_interface_that_leads_somewhere() {
+        let services = [service("198.51.100.100", &["198.51.100.11"])];
+        assert_eq!(picked(&[], &services), Ok(vec![2, 3]), "eth0 leads to neither");
+        let mut network = director();
+        network.routes.push(via("2001:db8:c::", 48, 5, "fe80::9"));
+        let picked = |network: &Network| {
+            network.pick_interfaces(&[], &services).unwrap().into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(picked(&network), [2, 3, 5], "without an address, but a route goes over it");
+        network.interfaces.get_mut(&2).unwrap().up = false;
+        assert_eq!(picked(&network), [3, 5]);
+        network.interfaces.get_mut(&3).unwrap().up = false;
+        assert_eq!(picked(&network), [3, 5], "servers are there");
+    }
+
+    #[test]
+    fn answers_pass_where_servers_addresses_and_default_routes_lead() {
+        let passing = |vip, server| {
+            let passing = director().passing_answers(&[service(vip, &[server])]);
+            passing.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(passing("192.0.2.101", "192.0.2.11"), [2]);
+        assert_eq!(passing("192.0.2.101", "192.0.2.200"), [2, 3], "by the gateway's interface");
+        assert_eq!(passing("203.0.113.9", "192.0.2.11"), [2, 3], "the address is on no link");
+    }
+
+    #[test]
+    fn servers_are_reached_by_ethernet() {
         let tunnel = picked(&[], &[service("192.0.2.100", &["10.9.0.7"])]).unwrap_err();
         assert!(tunnel.contains("server at 10.9.0.7 (10.9.0.7) is reached by it"), "{tunnel}");
     }
@@ -211,24 +248,19 @@ mod tests {
 
     #[test]
     fn routed_servers_may_be_behind_gateways() {
-        let by = |method, vip, server| Service { method, ..service(vip, &[server]) };
-        let tunnel = |vip, server| picked(&[], &[by(Method::Tunnel, vip, server)]);
-        let nat = |vip, server| picked(&[], &[by(Method::Nat, vip, server)]);
-        assert_eq!(
-            picked(&[], &[service("192.0.2.100", &["192.0.2.200"])]),
-            Ok(vec![2]),
-            "l2 can't go there"
-        );
-        assert_eq!(tunnel("192.0.2.101", "192.0.2.200"), Ok(vec![2, 3]), "by the gateway's interface");
-        assert_eq!(tunnel("198.51.100.101", "198.51.100.11"), Ok(vec![3]));
-        assert_eq!(tunnel("2001:db8::100", "2001:db8:9::11"), Ok(vec![2, 3]));
-        assert_eq!(tunnel("2001:db8::100", "203.0.113.9"), Ok(vec![2]));
-        assert_eq!(
-            nat("198.51.100.101", "198.51.100.11"),
-            Ok(vec![2, 3]),
-            "the default route leads to clients"
-        );
-        assert!(tunnel("192.0.2.101", "10.9.0.7").unwrap_err().contains("wg0 is not Ethernet"));
+        let mut network = director();
+        network.interfaces.values_mut().for_each(|interface| interface.up = false);
+        let by = |method, server| {
+            let service = Service { method, ..service("192.0.2.101", &[server]) };
+            let picked = network.pick_interfaces(&[], &[service]);
+            picked.map(|picked| picked.into_keys().collect::<Vec<_>>()).map_err(|error| error.to_string())
+        };
+        assert!(by(Method::L2, "192.0.2.200").is_err(), "l2 can't go there");
+        assert_eq!(by(Method::Tunnel, "192.0.2.200"), Ok(vec![3]), "by the gateway's interface");
+        assert_eq!(by(Method::Tunnel, "198.51.100.11"), Ok(vec![3]));
+        assert_eq!(by(Method::Tunnel, "2001:db8:9::11"), Ok(vec![3]));
+        assert_eq!(by(Method::Nat, "203.0.113.9"), Ok(vec![2]), "by the default route");
+        assert!(by(Method::Tunnel, "10.9.0.7").unwrap_err().contains("wg0 is not Ethernet"));
     }
 
     #[test]

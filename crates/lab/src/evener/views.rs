@@ -21,6 +21,8 @@ pub struct Status {
     /// The keys of the file in force that take a restart.
     #[serde(default)]
     pub restart_for: Option<String>,
+    /// The interfaces that packets are taken from.
+    pub interfaces: Vec<String>,
     /// Sessions in the table.
     pub sessions: u64,
     /// Those of them whose clients have answered.

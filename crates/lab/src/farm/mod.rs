@@ -342,6 +342,11 @@ impl Farm {
         here.map_or("", |interface| &interface.mac)
     }
 
+    /// The clients' network, in the notation of routes.
+    pub fn client_prefix(&self, family: Family) -> String {
+        Lan::Clients.prefix(family)
+    }
+
     /// Where directors and servers are.
     pub fn shape(&self) -> Shape {
         self.spec.shape

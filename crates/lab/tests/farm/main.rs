@@ -31,6 +31,7 @@ macro_rules! by_way {
 
 mod datagrams;
 mod discovery;
+mod elsewhere;
 mod errors;
 mod file;
 mod floods;

@@ -15,7 +15,7 @@ on_both_engines! {
 }
 
 /// Waits until the daemon's log has all of these words in one line.
-fn is_told(evener: &mut Evener, words: &[&str]) -> Result<()> {
+pub(crate) fn is_told(evener: &mut Evener, words: &[&str]) -> Result<()> {
     wait::until(&format!("the log says {words:?}"), || {
         let log = evener.daemon().log();
         Ok(log.lines().any(|line| words.iter().all(|word| line.contains(word))))
@@ -60,7 +60,7 @@ fn the_log_tells_what_happens_to_servers_and_links(engine: &str) -> Result<()> {
 }
 
 /// What the doctor says of a file, without line breaks.
-fn doctor(host: &Host, file: &str) -> Result<String> {
+pub(crate) fn doctor(host: &Host, file: &str) -> Result<String> {
     let path = host.write("doctor.toml", file)?;
     let output =
         host.output(&[&program()?.to_string_lossy(), "doctor", "--config", &path.to_string_lossy()])?;

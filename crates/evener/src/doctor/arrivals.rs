@@ -1,0 +1,73 @@
+//! Whether packets for services come in where nobody takes them: the data plane never sees those, so neither counts nor a
+//! trace tell of them.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evener_core::farm::{Protocol, Service};
+use evener_core::wire::protocol;
+use evener_dataplane::link::{EtherType, LinkSocket, sent_to};
+use futures_util::future::join_all;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, timeout_at};
+
+use super::Finding;
+use super::links::Links;
+
+/// How long packets have to come. A client without an answer asks again after one second (RFC 6298, section 2).
+const WAIT: Duration = Duration::from_millis(1_500);
+
+/// One of a service's addresses on one interface that no packets are taken from.
+struct Place<'a> {
+    service: &'a str,
+    address: SocketAddr,
+    interface: &'a str,
+    ethernet: bool,
+    socket: AsyncFd<LinkSocket>,
+}
+
+/// Listens on all interfaces but those of these names, which packets are taken from.
+pub(super) async fn look(services: &[Service], links: &Links, taken: &BTreeSet<String>) -> Vec<Finding> {
+    let besides = links.besides(taken);
+    let places = services.iter().flat_map(|service| {
+        let protocol = match service.protocol {
+            Protocol::Tcp => protocol::TCP,
+            Protocol::Udp => protocol::UDP,
+        };
+        let everywhere =
+            service.addresses.iter().flat_map(|address| besides.iter().map(move |on| (address, on)));
+        everywhere.filter_map(move |(&address, &(ifindex, interface, ethernet))| {
+            let socket = LinkSocket::open_filtered(ifindex, EtherType::All, &sent_to(address, protocol));
+            // Without the right to listen there is nothing to say; that it is missing has been said.
+            let socket = AsyncFd::new(socket.ok()?).ok()?;
+            Some(Place { service: &service.name, address, interface, ethernet, socket })
+        })
+    });
+    let places: Vec<Place<'_>> = places.collect();
+    let until = Instant::now() + WAIT;
+    let heard = join_all(places.iter().map(|place| place.hears(until))).await;
+    places.iter().zip(heard).filter(|(_, heard)| *heard).map(|(place, _)| place.finding()).collect()
+}
+
+impl Place<'_> {
+    /// Whether a packet comes in until then.
+    async fn hears(&self, until: Instant) -> bool {
+        let readable = timeout_at(until, self.socket.readable()).await;
+        readable.is_ok_and(|ready| ready.is_ok()) && self.socket.get_ref().recv(&mut [0; 64]).is_ok()
+    }
+
+    fn finding(&self) -> Finding {
+        let Place { service, address, interface, .. } = self;
+        let help = match self.ethernet {
+            true => {
+                "name it among `interfaces` in [engine], or name none there: then every interface that is up and has an \
+                 address is looked at"
+            }
+            false => "it is not Ethernet, which the director needs: let them come by another",
+        };
+        let message =
+            format!("Packets for {address} come in by {interface}, where nobody takes them: {help}.");
+        Finding::fail(*service, message)
+    }
+}
