@@ -26,6 +26,7 @@ pub mod faults;
 pub mod host;
 pub mod icmp;
 mod lan;
+pub mod late;
 pub mod load;
 pub mod netns;
 pub mod owner;

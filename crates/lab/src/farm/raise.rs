@@ -185,6 +185,24 @@ impl Farm {
         self.real_packets_unless(host, &host.interfaces, &[Offload::All])
     }
 
+    /// Makes every cable of the farm take IP packets of so many bytes, as jumbo frames are, or fewer.
+    pub fn widen(&self, mtu: u16) -> Result<()> {
+        let hosts = self.servers.iter().chain(&self.directors).chain(&self.clients).chain([&self.router]);
+        let mut ports = Vec::new();
+        for host in hosts {
+            let interfaces = host.interfaces.iter();
+            ports
+                .extend(interfaces.clone().map(|interface| format!("link set {} mtu {mtu}", interface.port)));
+            host.ip(&interfaces
+                .map(|interface| format!("link set {} mtu {mtu}", interface.name))
+                .collect::<Vec<_>>())?;
+        }
+        let bridges =
+            self.spec.lans().chain([Lan::Clients]).map(|lan| format!("link set {} mtu {mtu}", lan.bridge()));
+        ports.extend(bridges);
+        self.switch.ip(&ports)
+    }
+
     /// Has directors forward what is for no service, as the routers that they are for servers behind them.
     pub fn forward_on_directors(&self) -> Result<()> {
         self.directors.iter().try_for_each(|host| host.netns.sysctl(&FORWARDING))

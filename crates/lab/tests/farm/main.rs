@@ -39,6 +39,7 @@ mod forgeries;
 mod health;
 mod hostile;
 mod icmp;
+mod jumbo;
 mod listed;
 mod local;
 mod own_address;

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::evener::{Handoff, route};
+use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::late::{Asked, Late, silent};
 use evener_lab::load::Load;
 use evener_lab::transfer::there_and_back;
 use evener_lab::wait;
@@ -17,6 +19,7 @@ on_both_engines! {
     odd_requests_are_made_normal,
     complex_routes,
     half_closed_clients_are_served,
+    who_has_said_all_is_answered_late,
     bodies_go_on,
     bad_requests_are_told_off,
     the_silent_are_not_waited_for,
@@ -123,6 +126,29 @@ fn half_closed_clients_are_served(engine: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// However long that takes, whether the data plane has decided or the daemon.
+fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
+    const PORT: u16 = 7_000;
+    let farm = Farm::builder().servers(2).bare().build()?;
+    let late = Late::start(farm.servers(), PORT)?;
+    let keys = "timeouts = { closing = \"1s\" }\n".to_owned();
+    let health = "[service.health]\nkind = \"none\"\n".to_owned();
+    let handoff =
+        Handoff::start(farm, Offer { port: PORT, keys, health, ..Offer::new(engine, 2, &images()) })?;
+    let kinds =
+        Family::BOTH.into_iter().flat_map(|family| ["/img/a", "/%69mg/a"].map(|target| (family, target)));
+    let ask = |(family, target)| {
+        let asked = Asked::by(handoff.client(), handoff.service(family), 6, &get("www.example.com", target))?;
+        Ok((format!("{family}: {target}"), asked))
+    };
+    let asked = kinds.map(ask).collect::<Result<Vec<_>>>()?;
+    wait::until("all are half closed, and have been for long", || {
+        Ok(silent(&handoff.evener.sessions()?) == 24)
+    })?;
+    late.answer();
+    asked.into_iter().try_for_each(|(kind, asked)| asked.hear().context(kind))
 }
 
 /// Uploads whose head had to be asked about: bytes of the body are with the head, and more come meanwhile.

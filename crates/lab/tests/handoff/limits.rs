@@ -1,14 +1,17 @@
-//! As many routes as a service may have, and one more.
+//! As many routes as a service may have, and one more; frames that are six times as long as usual.
 
-use anyhow::{Context, Result};
-use evener_lab::evener::{Handoff, route};
+use anyhow::{Context, Result, ensure};
+use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::transfer::there_and_back;
 
 use crate::farm;
 use crate::talk::{Talk, get};
 
 on_both_engines! {
     ten_thousand_routes_and_not_one_more,
+    jumbo_frames,
 }
 
 const MOST: usize = 10_000;
@@ -46,4 +49,26 @@ fn ten_thousand_routes_and_not_one_more(engine: &str) -> Result<()> {
     handoff.offer.routes = routes(MOST, 1).concat();
     handoff.reload()?;
     go_by(&handoff, 1)
+}
+
+/// Uploads whose route the data plane finds, and others that are read in application space. A cookie has no room for longer
+/// segments than usual, so that is what connections use; the paths are longer all the same.
+fn jumbo_frames(engine: &str) -> Result<()> {
+    const LEN: usize = 3_000_000;
+    let farm = Farm::builder().bare().servers(2).build()?;
+    farm.widen(9_000)?;
+    let routes = |path: &str| [route(path, &["web2"]), route("path = \"/*\"", &["web1"])];
+    let mut handoff = Handoff::start(farm, Offer::new(engine, 2, &routes("path = \"/upload/*\"")))?;
+    for kind in ["decided", "read"] {
+        for family in Family::BOTH {
+            there_and_back(&handoff.farm, handoff.client(), handoff.service(family), LEN)
+                .with_context(|| format!("{family}, {kind}"))?;
+        }
+        ensure!((handoff.asked("given")? > 0) == (kind == "read"));
+        handoff.offer.routes = routes("path = \"/*load/*\"").concat();
+        handoff.reload()?;
+    }
+    let server = handoff.evener.server("web2")?;
+    ensure!(server.bytes > 4 * LEN as u64, "{server:?}");
+    Ok(())
 }

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::evener::{PEERS_PORT, Team};
+use evener_lab::evener::{PEERS_PORT, Plan, Team};
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::load::Load;
 use evener_lab::wait::{self, LONG};
@@ -13,6 +15,8 @@ use crate::{HASH, IN_TURN, all_whole, download, downloads, service, shares, unbr
 
 on_both_engines! {
     a_dead_hosts_address_is_answered_and_given_back,
+    a_dead_hosts_address_is_answered_and_given_back_over_ipv6,
+    two_of_six_hosts_may_die,
     a_dead_daemons_address_is_answered_and_given_back,
     a_split_network_has_one_owner_on_each_side,
     hosts_that_hear_nothing_claim_nothing_that_is_answered,
@@ -54,23 +58,35 @@ fn answered(team: &Team, service: SocketAddr) -> Result<()> {
 }
 
 fn a_dead_hosts_address_is_answered_and_given_back(engine: &str) -> Result<()> {
-    let team = crate::team(engine, HASH, 4)?;
+    a_host_dies(engine, Family::V4)
+}
+
+fn a_dead_hosts_address_is_answered_and_given_back_over_ipv6(engine: &str) -> Result<()> {
+    a_host_dies(engine, Family::V6)
+}
+
+fn a_host_dies(engine: &str, family: Family) -> Result<()> {
+    let plan = Plan { family, ..Plan::new(engine, HASH, 4) };
+    let team = Team::start(Farm::builder().every_host(4).build()?, plan)?;
     let (router, dead) = (team.farm.router(), team.farm.server(1));
     let vip = team.farm.own_vip(team.plan.family, 1);
     let slow = downloads(&team)?;
     ensure!(neighbour(router, vip)?.as_deref() == Some(dead.mac()), "it answers for its own address");
 
-    let arp = router.capture(1, &format!("arp and host {vip}"))?;
+    // who takes an address over tells everybody: by ARP (RFC 5227, section 3), or an advertisement (RFC 4861, section 7.2.6)
+    let (told, told_to) = match family {
+        Family::V4 => (format!("arp and host {vip}"), "ff:ff:ff:ff:ff:ff"),
+        Family::V6 => ("icmp6 and ip6[40] == 136".to_owned(), "ff02::1:"),
+    };
+    let told = router.capture(1, &told)?;
     dead.unplug()?;
     wait::until("a peer answers for the address", || {
         Ok(neighbour(router, vip)?.is_some_and(|mac| mac != dead.mac()))
     })?;
     answered(&team, service(&team, 1))?;
-    let announced = arp.stop()?;
-    ensure!(
-        announced.iter().any(|line| line.contains("ff:ff:ff:ff:ff:ff") && line.contains("192.0.2.101")),
-        "{announced:?}"
-    );
+    let announced = told.stop()?;
+    let is_it = |line: &String| line.contains(told_to) && line.contains(&vip.to_string());
+    ensure!(announced.iter().any(is_it), "{announced:?}");
     ensure!(!shares(&team, service(&team, 0), 30)?.contains_key("web2"), "who is dead serves nothing");
     // connections to any address survive unless the dead host served them
     all_whole(slow.into_iter().filter(|download| download.server != "web2").collect())
@@ -84,6 +100,30 @@ fn a_dead_hosts_address_is_answered_and_given_back(engine: &str) -> Result<()> {
     })?;
     ensure!(shares(&team, service(&team, 1), 40)?.contains_key("web2"), "it serves again");
     all_whole(slow).context("when it came back")
+}
+
+/// Each of their addresses has one new owner, and all that live serve.
+fn two_of_six_hosts_may_die(engine: &str) -> Result<()> {
+    let team = crate::team(engine, HASH, 6)?;
+    let (dead, alive) = ([1, 4], [0, 2, 3, 5]);
+    let slow = downloads(&team)?;
+    dead.iter().try_for_each(|host| team.farm.server(*host).unplug())?;
+    wait::until("each address has one owner of those that live", || {
+        let owners = (0..6).map(|address| team.owners(address, &alive)).collect::<Result<Vec<_>>>()?;
+        Ok(owners.iter().all(|owners| owners.len() == 1))
+    })?;
+    let names = dead.map(|host| team.farm.server(host).name().to_owned());
+    for address in 0..6 {
+        answered(&team, service(&team, address))?;
+        let shares = shares(&team, service(&team, address), 40)?;
+        ensure!(
+            shares.len() == alive.len() && names.iter().all(|name| !shares.contains_key(name)),
+            "{shares:?}"
+        );
+    }
+    all_whole(slow.into_iter().filter(|download| !names.contains(&download.server)).collect())?;
+    dead.iter().try_for_each(|host| team.farm.server(*host).plug())?;
+    team.together()
 }
 
 fn a_dead_daemons_address_is_answered_and_given_back(engine: &str) -> Result<()> {

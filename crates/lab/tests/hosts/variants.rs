@@ -7,8 +7,10 @@ use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Plan, Team};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
+use evener_lab::late::{Asked, Late, silent};
 use evener_lab::transfer;
 use evener_lab::visit::Visit;
+use evener_lab::wait;
 
 use crate::{HASH, IN_TURN, STATELESS, service, shares};
 
@@ -24,6 +26,8 @@ on_both_engines! {
     by_a_rewriter_that_serves_nothing,
     over_ipv6,
     in_ip_packets_over_ipv6,
+    on_six_hosts,
+    who_has_said_all_is_answered_late,
 }
 
 /// Connections to each address.
@@ -147,6 +151,28 @@ fn in_ip_packets_over_ipv6(engine: &str) -> Result<()> {
     let keys = "method = \"tunnel\"\npolicy = \"round-robin\"\n";
     let plan = Plan { family: Family::V6, ..Plan::new(engine, keys, 3) };
     serves(&Team::start(Farm::builder().every_host(3).build()?, plan)?, Spread::Even)
+}
+
+fn on_six_hosts(engine: &str) -> Result<()> {
+    serves(&crate::team(engine, IN_TURN, 6)?, Spread::Even)
+}
+
+/// A client's FIN is half a close here too, whether the first host serves or another one.
+fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
+    const PORT: u16 = 7_000;
+    let plan = Plan { udp: Some(PORT), ..Plan::new(engine, IN_TURN, 3) };
+    let team = Team::start(Farm::builder().every_host(3).build()?, plan)?;
+    let late = Late::start(team.farm.servers(), PORT)?;
+    let file = team.file().replace("protocol = \"udp\"\n", "timeouts = { closing = \"1s\" }\n");
+    team.hosts.iter().try_for_each(|evener| evener.reload(&file).map(drop))?;
+    team.together()?;
+    let service = (team.farm.own_vip(team.plan.family, 0), PORT).into();
+    let asked = Asked::by(team.farm.client(0), service, 12, "all that there is to say")?;
+    wait::until("all are half closed, and have been for long", || {
+        Ok(silent(&team.hosts[0].sessions()?) == 12)
+    })?;
+    late.answer();
+    asked.hear()
 }
 
 /// Connections to the address of a host that are kept open, and their servers; they come at intervals.
