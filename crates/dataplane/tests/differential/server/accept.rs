@@ -9,13 +9,13 @@ use evener_core::arrival::ASKED;
 use evener_core::cookie::{Ends, Keys, Schedule, Terms};
 use evener_core::server::{Arrived, Fate, Reason, Tables};
 use evener_dataplane::now_ticks;
-use evener_dataplane::server::{Hook, handoff_support};
+use evener_dataplane::server::Hook;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
 use super::network::{
     DEAD, ELSEWHERE, NOT_HANDED, PLAIN, Sockets, Tcp, WITH_EAR, WRITTEN, client, keys_of, listen, service,
-    set_up, tables,
+    tables,
 };
 use super::{Counts, Programs};
 
@@ -218,14 +218,7 @@ fn meet(
 #[test]
 fn segments_become_connections_alike() {
     let tables = tables(None);
-    if let Err(missing) = handoff_support() {
-        println!("skipped: {missing}");
-        return;
-    }
-    if nix::unistd::geteuid().is_root() {
-        set_up();
-    }
-    let Some(c) = Programs::start(&tables) else { return };
+    let Some(c) = Programs::start_handing_over(&tables) else { return };
     let keys = keys_of(0);
     c.server.set_cookie_keys(&Schedule::fixed(&keys, now_ticks())).unwrap();
     let _listeners = listen();

@@ -6,12 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use evener_core::cookie::Ends;
 use evener_core::server::{Arrived, Exchange, Fate, Leaving, Reason, Said, Tables, Turn};
-use evener_dataplane::server::{Hook, handoff_support};
+use evener_dataplane::server::Hook;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
-use super::network::{PLAIN, Sockets, Tcp, client, keys_of, listen, service, set_up, tables};
+use super::network::{PLAIN, Sockets, Tcp, client, keys_of, listen, service, tables};
 use super::{Counts, Programs};
 
 /// What the client's numbers and the server's begin at.
@@ -305,14 +305,7 @@ impl Story<'_> {
 #[test]
 fn turns_are_followed_alike() {
     let tables = tables(None);
-    if let Err(missing) = handoff_support() {
-        println!("skipped: {missing}");
-        return;
-    }
-    if nix::unistd::geteuid().is_root() {
-        set_up();
-    }
-    let Some(c) = Programs::start(&tables) else { return };
+    let Some(c) = Programs::start_handing_over(&tables) else { return };
     let _listeners = listen();
     let (turns, sockets) = (Turns::of(&c), Sockets::open(20_000));
     let met = RefCell::new(BTreeMap::new());

@@ -48,6 +48,18 @@ impl Programs {
         Some(Programs { server, dir, counted })
     }
 
+    /// The same for connections that are handed over, with a network around it.
+    pub fn start_handing_over(tables: &Tables) -> Option<Programs> {
+        if let Err(missing) = server::handoff_support() {
+            println!("skipped: {missing}");
+            return None;
+        }
+        if nix::unistd::geteuid().is_root() {
+            network::set_up();
+        }
+        Programs::start(tables)
+    }
+
     /// `None` where the kernel makes no packet of a frame for TC: it ends before the header that its type promises.
     pub fn run(&self, hook: Hook, frame: &[u8]) -> Result<Option<Ran>, TestCaseError> {
         let is_tc = !matches!(hook, Hook::Native | Hook::Generic);
