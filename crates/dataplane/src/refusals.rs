@@ -1,13 +1,16 @@
-//! System calls that the kernel refuses on purpose: how tests show that whatever is refused leaves the engines, and the
-//! daemon, with what was in force. The product never uses it.
+//! System calls that the kernel refuses on purpose, or by which a process dies: how tests show that whatever is refused, and
+//! wherever a daemon is killed, leaves the engines with what was in force. The product never uses it.
 //!
 //! A seccomp filter (seccomp(2), seccomp_unotify(2), Linux 5.5) asks a thread of this process about each call.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::thread;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// The calls of one thread and of all that it begins: threads and programs.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ struct Shared {
     /// Which call is refused, from 1 on; 0 is none.
     refused: AtomicU64,
     errno: AtomicI32,
+    /// Instead of an error: the process is killed before the call.
+    kills: AtomicBool,
 }
 
 impl Refusals {
@@ -50,6 +55,12 @@ impl Refusals {
         self.shared.refused.store(number, SeqCst);
     }
 
+    /// Has the process killed (SIGKILL) by the `number`th call from now on, counted from 1, which it never makes.
+    pub fn kill_at(&self, number: u64) {
+        self.shared.kills.store(true, SeqCst);
+        self.refuse(number, libc::EPERM);
+    }
+
     /// Refuses none; whether the one that was to be refused had come.
     pub fn relent(&self) -> bool {
         let refused = self.shared.refused.swap(0, SeqCst);
@@ -73,6 +84,10 @@ impl Shared {
                 }
             }
             let number = self.seen.fetch_add(1, SeqCst) + 1;
+            if number == self.refused.load(SeqCst) && self.kills.load(SeqCst) {
+                // A process may always signal itself.
+                let _ = kill(Pid::this(), Signal::SIGKILL);
+            }
             // SAFETY: as above.
             let mut answer: libc::seccomp_notif_resp = unsafe { std::mem::zeroed() };
             answer.id = call.id;

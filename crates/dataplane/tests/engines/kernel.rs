@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evener_core::decide::Reason;
@@ -22,11 +22,20 @@ use crate::hosts::{Host, NEVER, SOON, VIP, receive, run, segment};
 use crate::{count, key, server, skipped, tables};
 
 pub fn kernel_engine(mode: Option<Mode>, pins: Option<PathBuf>, tables: Tables) -> XdpEngine {
-    let seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
-    let options = Options { sessions_max: 4096, sessions6_max: 1024, seed, ring_seed: None, mode, pins };
-    let mut engine = XdpEngine::start(options).unwrap();
+    let mut engine = start(mode, pins);
     engine.apply(&Arc::new(tables)).unwrap();
     engine
+}
+
+/// One that goes on from what is pinned, and has changed nothing yet.
+pub fn restart(pins: &Path) -> XdpEngine {
+    start(None, Some(pins.to_owned()))
+}
+
+fn start(mode: Option<Mode>, pins: Option<PathBuf>) -> XdpEngine {
+    let seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
+    let options = Options { sessions_max: 4096, sessions6_max: 1024, seed, ring_seed: None, mode, pins };
+    XdpEngine::start(options).unwrap()
 }
 
 #[test]

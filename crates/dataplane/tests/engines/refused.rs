@@ -1,6 +1,8 @@
-//! Whatever of a change the system refuses, what was in force is in force, and what is told is what is in force.
+//! Whatever of a change the system refuses, and wherever a daemon is killed in the middle of one, what was in force is in
+//! force or what was to be, and what is told is what is in force.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 
 use evener_core::farm::Protocol;
@@ -13,7 +15,7 @@ use evener_dataplane::xdp::pins;
 
 use crate::frames::{Bench, SERVER, two_servers};
 use crate::hosts::{Host, index_of, mac_of, run, up};
-use crate::kernel::kernel_engine;
+use crate::kernel::{kernel_engine, restart};
 use crate::{key, options, server, session_file, skipped};
 
 /// More than any change takes: a test that gets there would go on for ever.
@@ -144,5 +146,81 @@ fn whatever_the_packet_engine_is_refused_is_told_as_it_is() {
         });
         Box::new(engine).leave(false).unwrap();
         assert!(!run("nft list tables").contains("evener"));
+    });
+}
+
+/// Whether what is in force, as clients find it, is the file after the change: then all new ones go to one server.
+fn is_changed(bench: &Bench, new: u16) -> bool {
+    let servers = [new, new + 1].map(|port| bench.reaches(port, TCP_SYN));
+    assert_eq!(
+        servers[0] == servers[1],
+        servers[0] == Mac([2, 0, 0, 0, 0, 3]),
+        "half of a change: {servers:?}"
+    );
+    servers[0] == servers[1]
+}
+
+/// In the test's own process, begun once more for this: a daemon that goes on from what another one left, and dies by the
+/// `number`th call of a change.
+fn die_at(number: u64) {
+    let bench = Bench::over_cables();
+    let dir = pins::directory().unwrap();
+    let mut engine = kernel_engine(None, Some(dir), two_servers(&bench));
+    let refusals = Refusals::of(&[libc::SYS_bpf]).unwrap();
+    refusals.kill_at(number);
+    engine.apply(&Arc::new(changed(&bench))).unwrap();
+    // It was the change's last.
+    std::process::exit(0);
+}
+
+#[test]
+fn a_daemon_that_is_killed_in_the_middle_of_a_change_leaves_no_half_of_it() {
+    const NAME: &str = "refused::a_daemon_that_is_killed_in_the_middle_of_a_change_leaves_no_half_of_it";
+    const AT: &str = "EVENER_TEST_DIES_AT";
+    if let Ok(number) = std::env::var(AT) {
+        return die_at(number.parse().unwrap());
+    }
+    if skipped() {
+        return;
+    }
+    Host::new("director").enter(|| {
+        let bench = farm();
+        let dir = pins::directory().unwrap();
+        let (before, after) = (Arc::new(two_servers(&bench)), Arc::new(changed(&bench)));
+        let start = || kernel_engine(None, Some(dir.clone()), two_servers(&bench));
+        let (mut engine, mut seen) = (start(), [0, 0]);
+        let theirs = servers(&bench, TCP_SYN);
+        for number in 1..CALLS_MAX {
+            drop(engine);
+            let daemon = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", NAME])
+                .env(AT, number.to_string())
+                .output()
+                .unwrap();
+            let killed = daemon.status.signal() == Some(libc::SIGKILL);
+            assert!(killed || daemon.status.success(), "{number}: {daemon:?}");
+            // While nobody is there, all is as before the change, or as after it.
+            let is_after = is_changed(&bench, 2000 + 4 * number as u16);
+            seen[usize::from(is_after)] += 1;
+            let in_force = if is_after { &after } else { &before };
+            let mine: Vec<Mac> = servers(&bench, TCP_ACK);
+            let alive = |mac: &Mac| !is_after || *mac == SERVER;
+            assert!(theirs.iter().zip(&mine).all(|(was, is)| was == is || !alive(was)), "{number}: {mine:?}");
+            // The next daemon says so, and puts right what is neither.
+            engine = restart(&dir);
+            let running = engine.running().unwrap();
+            assert_eq!((&running.vips, &running.rings), (&in_force.vips, &in_force.rings), "{number}");
+            assert!(in_force.servers.iter().all(|(slot, server)| running.servers.get(slot) == Some(server)));
+            for wanted in [&after, &before] {
+                engine.apply(wanted).unwrap();
+                assert_eq!((engine.tables(), &engine.read_back()), (wanted, &**wanted), "{number}");
+            }
+            assert!(!is_changed(&bench, 2002 + 4 * number as u16), "{number}");
+            if !killed {
+                break;
+            }
+        }
+        assert!(seen[0] > 3 && seen[1] > 0, "it died before the change, and after it at last: {seen:?}");
+        Box::new(engine).leave(false).unwrap();
     });
 }

@@ -1,6 +1,7 @@
 //! The director's part where connections are handed over: the keys of cookies, and the questions of those who read
 //! what the data plane didn't decide.
 
+use std::cell::RefCell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -23,7 +24,7 @@ use tokio::sync::mpsc;
 
 use super::RESTART;
 use super::director::Director;
-use super::rehandoff::KeptBack;
+use super::rehandoff::{KeptBack, Orphans};
 use crate::config::Config;
 use crate::handoff::{Answer, Chosen, Ends, Held, LOOPBACK, Matched, Question, framed};
 use crate::secret;
@@ -43,6 +44,8 @@ pub(super) struct Handing {
     exits: BTreeMap<u32, LinkSocket>,
     /// Connections that are kept back.
     pub(super) kept_back: BTreeMap<SessionKey, KeptBack>,
+    /// Those that the sweep has met with nobody.
+    pub(super) orphans: RefCell<Orphans>,
     /// Who reads what the data plane holds, for what is held when it is decided once more.
     pub(super) again: Option<mpsc::Sender<Held>>,
     /// Connections that the dispatcher has decided, and counts until it is told that they are over.

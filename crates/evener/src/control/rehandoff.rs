@@ -1,7 +1,7 @@
 //! The director's part where later requests are for other servers: what the data plane holds is looked at once more, and
 //! then its connection is to leave its server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use evener_core::cookie;
@@ -25,6 +25,39 @@ const KEPT_MAX: usize = 32;
 const KEPT_OF_ALL_MAX: usize = 4_096;
 /// Longer than anything takes that connections are kept back for, in milliseconds.
 const KEPT_BACK_MS: u64 = 15_000;
+
+/// Longer than a segment waits for the loop that is to move its connection, and shorter than a pass of the sweep takes.
+const ORPHANED_MS: u64 = 5_000;
+/// By then the sweep has come by again, or the session is gone.
+const UNSEEN_MS: u64 = 60_000;
+
+/// Connections that the sweep has met with nobody. One of them may be somebody's yet: the segment that says so waits still.
+#[derive(Default)]
+pub(super) struct Orphans {
+    /// Since when, in milliseconds of the monotonic clock.
+    since_ms: BTreeMap<SessionKey, u64>,
+}
+
+impl Orphans {
+    /// Whether a connection that has nobody now had nobody either when the sweep came by before.
+    fn is_one(&mut self, key: SessionKey, now_ms: u64) -> bool {
+        let is_one = now_ms >= *self.since_ms.entry(key).or_insert(now_ms) + ORPHANED_MS;
+        if is_one {
+            self.since_ms.remove(&key);
+        }
+        is_one
+    }
+
+    /// Somebody has it after all.
+    fn is_somebodys(&mut self, key: &SessionKey) {
+        self.since_ms.remove(key);
+    }
+
+    /// Forgets those that the sweep meets no more.
+    fn forget(&mut self, now_ms: u64) {
+        self.since_ms.retain(|_, since| now_ms < *since + UNSEEN_MS);
+    }
+}
 
 /// A connection that somebody here has, and that no server has meanwhile.
 #[derive(Default)]
@@ -127,13 +160,16 @@ impl Director {
 
     /// Notes that a connection is kept back until this host has done something about it.
     pub(super) fn keep_back(&mut self, ends: &Ends, vip: &Vip) {
-        self.handing.kept_back.entry(session_key(ends, vip)).or_default().since_ms = now_ms();
+        let key = session_key(ends, vip);
+        self.handing.orphans.borrow_mut().is_somebodys(&key);
+        self.handing.kept_back.entry(key).or_default().since_ms = now_ms();
     }
 
     /// Forgets those of which nobody has said what came of them.
     pub(super) fn forget_kept_back(&mut self) {
         let now = now_ms();
         self.handing.kept_back.retain(|_, kept| now < kept.since_ms + KEPT_BACK_MS);
+        self.handing.orphans.borrow_mut().forget(now);
     }
 
     /// Keeps a segment until its connection has a server. By now it may have one.
@@ -172,12 +208,17 @@ impl Director {
         }
     }
 
-    /// Whether somebody here has a connection that is kept back. Others are orphans: of a daemon that was killed, or of what found
-    /// no room.
+    /// Whether somebody here has a connection that is kept back, or may be about to. Others are orphans: of a daemon that was
+    /// killed, or of what found no room.
     pub(super) fn keeps_back(&self) -> impl Fn(SessionKey, Value) -> bool {
         let handoffs = self.engine.tables().vips.values().filter_map(|vip| vip.handoff);
         let nobodies: BTreeSet<u16> = handoffs.map(|handoff| handoff.held).collect();
-        move |key, value| !nobodies.contains(&value.server()) || self.handing.kept_back.contains_key(&key)
+        let now = now_ms();
+        move |key, value| {
+            !nobodies.contains(&value.server())
+                || self.handing.kept_back.contains_key(&key)
+                || !self.handing.orphans.borrow_mut().is_one(key, now)
+        }
     }
 
     fn carry_out(&mut self, held: Held, decide: fn(&Tables, &Memory<'_>, &mut Packet<'_>, u32) -> Decision) {
@@ -185,5 +226,27 @@ impl Director {
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
         let decision = decide(&self.plan.tables, &self.engine.memory(), &mut packet, self.engine.now());
         self.send_decided(&decision, &mut packet);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_orphan_was_met_by_two_passes_of_the_sweep() {
+        let key = |port| SessionKey { client: [203, 0, 113, 7].into(), port, vip: 1 };
+        let mut orphans = Orphans::default();
+        assert!(!orphans.is_one(key(1), 1_000), "its segment may wait still");
+        assert!(!orphans.is_one(key(1), 1_010), "a reload sweeps too, at any time");
+        assert!(!orphans.is_one(key(2), 6_000));
+        assert!(orphans.is_one(key(1), 11_000));
+        // Taken up meanwhile, and with nobody once more.
+        orphans.is_somebodys(&key(2));
+        assert!(!orphans.is_one(key(2), 16_000));
+        assert!(orphans.is_one(key(2), 26_000));
+        // One that was seen long ago is another connection's by now.
+        orphans.forget(100_000);
+        assert!(!orphans.is_one(key(2), 100_000));
     }
 }
