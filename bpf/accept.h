@@ -285,6 +285,28 @@ static __always_inline struct expectation *expectation_of(const struct segment *
 	return found;
 }
 
+/* Whether a socket was made of just this segment already: the server may have answered and ended that, and what it was told
+ * runs once. */
+static __always_inline bool was_made(const struct segment *segment)
+{
+	struct connection connection;
+	struct made *found;
+
+	name_connection(segment, &connection);
+	found = bpf_map_lookup_elem(&made, &connection);
+	return found && found->sequence == segment->sequence && found->acknowledgment == segment->acknowledgment &&
+	       found->listener == segment->listener;
+}
+
+static __always_inline void note_made(const struct segment *segment)
+{
+	struct made made_of = { segment->sequence, segment->acknowledgment, segment->listener };
+	struct connection connection;
+
+	name_connection(segment, &connection);
+	bpf_map_update_elem(&made, &connection, &made_of, BPF_ANY);
+}
+
 /* What was agreed on: it is in the cookie, or was announced. Of timestamps a cookie says nothing: they were agreed on if
  * the segment has them (RFC 7323, section 3.2). */
 static __noinline bool agreed(struct segment *segment, struct bpf_tcp_req_attrs *attrs)
@@ -293,8 +315,7 @@ static __noinline bool agreed(struct segment *segment, struct bpf_tcp_req_attrs 
 	bool scaled = cookie_scale(terms) != COOKIE_NO_SCALE;
 	struct expectation *expectation = expectation_of(segment);
 
-	/* The server may have answered and ended it already: what it was told runs once. */
-	if (expectation && expectation->made)
+	if (was_made(segment) || (expectation && expectation->made))
 		return false;
 	if (has_good_cookie(segment)) {
 		attrs->mss = cookie_mss(terms, segment->v6);
@@ -340,8 +361,11 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 	has_room = sk->sk_ack_backlog <= sk->sk_max_ack_backlog;
 	if (bpf_sk_assign_tcp_reqsk(skb, sk, &attrs, sizeof(attrs)))
 		return SERVER_REFUSED;
+	if (!has_room)
+		return SERVER_ACCEPTED;
+	note_made(segment);
 	expectation = expectation_of(segment);
-	if (expectation && has_room)
+	if (expectation)
 		expectation->made = true;
 	return SERVER_ACCEPTED;
 }
@@ -499,6 +523,8 @@ static __always_inline bool may_begin(struct segment *segment)
 {
 	struct expectation *expectation = expectation_of(segment);
 
+	if (was_made(segment))
+		return false;
 	return expectation ? !expectation->made : has_good_cookie(segment);
 }
 

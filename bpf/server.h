@@ -13,7 +13,7 @@
 #include "cursor.h"
 
 /* Maps that were pinned with another number are not adopted. */
-#define SERVER_ABI_VERSION 6
+#define SERVER_ABI_VERSION 7
 
 /* dataplane/src/server/mod.rs: the mark of what a director that is this host sends by itself. */
 #define SENT_ON 0xe7e3
@@ -25,6 +25,7 @@
 /* The oldest make way. */
 #define EXPECTED_MAX 8192
 #define TURNS_MAX 65536
+#define MADE_MAX 32768
 
 /* dataplane/src/server/reason.rs. Packets that are no tunnel packets to this host are not counted, nor are
  * segments of connections that are at work. */
@@ -72,12 +73,20 @@ struct offer {
 	__u32 turns; /* whether those of its connections are followed: turns.h */
 };
 
-/* Key of `expected` and `turns`. */
+/* Key of `made`, `expected` and `turns`. */
 struct connection {
 	struct ip_address client;
 	struct ip_address service;
 	__be16 client_port;
 	__be16 service_port;
+};
+
+/* Value of `made`: the segment's numbers, and whose socket it is. */
+struct made {
+	__u32 sequence;
+	__u32 acknowledgment;
+	__be16 listener;
+	__u16 pad;
 };
 
 /* Value of `expected`: a segment that a connection is made of, and what was agreed on long before it. */
@@ -181,6 +190,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } follows SEC(".maps");
+
+/* By which segment a socket was made of a connection last. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MADE_MAX);
+	__type(key, struct connection);
+	__type(value, struct made);
+} made SEC(".maps");
 
 /* Connections that are to come in the middle of their life, for which no cookie vouches. */
 struct {

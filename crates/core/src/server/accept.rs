@@ -21,6 +21,8 @@ pub trait Host {
     fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket;
     /// What was announced of a connection, and is still to be believed.
     fn expected(&self, ends: &Ends) -> Option<Expectation>;
+    /// The segment that a socket was made of last between two ends.
+    fn made(&self, ends: &Ends) -> Option<Made>;
 }
 
 /// What there is between two ends.
@@ -52,6 +54,17 @@ pub struct Old {
     pub next: u32,
     /// The client's last timestamp; 0 where it has none.
     pub timestamp: u32,
+}
+
+/// A segment that a socket was made of. The server may have answered and ended that, and what it was told runs once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// The segment's sequence number.
+    pub sequence: u32,
+    /// Its acknowledgment.
+    pub acknowledgment: u32,
+    /// The port of the listener whose socket it is.
+    pub listener: u16,
 }
 
 /// A segment in the middle of a connection's life, for which no cookie vouches, and what was agreed on long before it.
@@ -178,7 +191,8 @@ impl<'a> Arrived<'a> {
         let has_timestamps = self.timestamps.is_some();
         let Said { sequence, acknowledgment, .. } = self.said;
         let expectation = self.expectation(host);
-        if expectation.is_some_and(|expectation| expectation.made) {
+        let was_made = host.made(&self.ends) == Some(self.made());
+        if was_made || expectation.is_some_and(|expectation| expectation.made) {
             return None;
         }
         if let Some(cookie) = keys.check(&self.ends, sequence, acknowledgment) {
@@ -191,6 +205,12 @@ impl<'a> Arrived<'a> {
         }
         let Expectation { terms, .. } = expectation?;
         Some(Terms { timestamps: terms.timestamps && has_timestamps, ..terms })
+    }
+
+    /// What is noted once the kernel has made a socket of it.
+    pub fn made(&self) -> Made {
+        let Said { sequence, acknowledgment, .. } = self.said;
+        Made { sequence, acknowledgment, listener: self.listener }
     }
 
     /// What was announced of just this segment.

@@ -11,7 +11,7 @@ mod open;
 mod reason;
 mod segment;
 
-pub use accept::{Arrived, Expectation, Fate, Host, Old, Socket, Terms};
+pub use accept::{Arrived, Expectation, Fate, Host, Made, Old, Socket, Terms};
 pub use exchange::{Exchange, Said, Turn};
 pub use leave::Leaving;
 pub use message::Head;

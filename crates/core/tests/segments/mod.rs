@@ -7,7 +7,9 @@ use evener_core::checksum;
 use evener_core::cookie::{Ends, Keys};
 use evener_core::farm::Protocol;
 use evener_core::parse::Glance;
-use evener_core::server::{Arrived, Expectation, Fate, Host, Leaving, Offer, Old, Socket, Tables, Terms};
+use evener_core::server::{
+    Arrived, Expectation, Fate, Host, Leaving, Made, Offer, Old, Socket, Tables, Terms,
+};
 use evener_core::sessions::Seed;
 use evener_core::tables::VipKey;
 use evener_core::wire::TCP_RST;
@@ -33,6 +35,10 @@ impl Host for World {
         let terms = Terms { mss: 1_400, window_scales: Some((7, 7)), sack: true, timestamps: true };
         let is_one = ends.client.port() > 50_000;
         is_one.then_some(Expectation { sequence: 6_000, acknowledgment: 7_000, terms, made: false })
+    }
+
+    fn made(&self, _ends: &Ends) -> Option<Made> {
+        None
     }
 }
 

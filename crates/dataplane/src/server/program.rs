@@ -15,15 +15,16 @@ use super::{Offer, Reason, ServerError, Tables};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 /// `SERVER_ABI_VERSION` of `bpf/server.h`.
-const ABI_VERSION: u32 = 6;
+const ABI_VERSION: u32 = 7;
 /// Maps that outlive the agent, by their pins.
-const PINNED: [&str; 10] = [
+const PINNED: [&str; 11] = [
     "server_about",
     "marks",
     "own_addresses",
     "directors",
     "own_services",
     "follows",
+    "made",
     EXPECTED,
     "turns",
     "cookie_keys",

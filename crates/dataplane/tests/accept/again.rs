@@ -2,9 +2,11 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 use evener_core::wire::{TCP_ACK, TCP_FIN, TCP_RST};
 use evener_dataplane::server::Reason;
+use socket2::SockRef;
 
 use crate::call::Call;
 use crate::hosts::NEVER;
@@ -171,5 +173,34 @@ fn a_first_segment_that_comes_again_does_no_harm() {
             assert!(accept(&listener, NEVER).is_none());
         }
         assert_eq!(world.counts(), [(Reason::Accepted, 2)]);
+    });
+}
+
+/// As a server does that refuses what it was asked: the first segment may have been sent again meanwhile.
+#[test]
+fn a_first_segment_that_comes_again_after_a_reset_runs_nothing_twice() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        for v6 in FAMILIES {
+            for (port, timestamps) in [(40_000, None), (40_001, Some((5_000, 7)))] {
+                let listener = listen(v6, PORT);
+                let call = Call { timestamps, ..world.call(v6, port) };
+                let mut stream = world.open(&call, &listener);
+                world.reply(&call, &mut stream, b"no");
+                SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+                drop(stream);
+                world.hear_flags(&call, TCP_RST);
+                wait_for("established", 0);
+                world.is_reset(&call, &call.first(REQUEST), &listener);
+                // The client's next connection is another one.
+                let next = later(world, &call, 1_000_000);
+                world.open(&next, &listener);
+                world.send(&next, &next.segment((1 + REQUEST_LEN, 1), TCP_RST, &[]));
+                wait_for("established", 0);
+            }
+        }
+        assert_eq!(world.counts(), [(Reason::Accepted, 8), (Reason::BadCookie, 4)]);
     });
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use evener_core::cookie::Ends;
-use evener_core::server::{Arrived, Expectation, Fate, Host, Socket, Terms};
+use evener_core::server::{Arrived, Expectation, Fate, Host, Made, Socket, Terms};
 use evener_core::wire::Mac;
 use evener_dataplane::server::Look;
 
@@ -20,6 +20,10 @@ impl Host for Listening {
     }
 
     fn expected(&self, _ends: &Ends) -> Option<Expectation> {
+        None
+    }
+
+    fn made(&self, _ends: &Ends) -> Option<Made> {
         None
     }
 }

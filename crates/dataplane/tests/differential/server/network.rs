@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use evener_core::checksum;
 use evener_core::cookie::{Ends, Keys};
 use evener_core::farm::Protocol;
-use evener_core::server::{Expectation, Host, Offer, Old, Socket, Tables, Terms};
+use evener_core::server::{Expectation, Host, Made, Offer, Old, Socket, Tables, Terms};
 use evener_core::sessions::Seed;
 use evener_core::tables::VipKey;
 use evener_core::wire::protocol;
@@ -229,6 +229,10 @@ impl Host for Sockets {
 
     fn expected(&self, ends: &Ends) -> Option<Expectation> {
         self.expected.iter().find(|(known, _)| known == ends).map(|(_, expected)| *expected)
+    }
+
+    fn made(&self, _ends: &Ends) -> Option<Made> {
+        None
     }
 }
 
