@@ -8,6 +8,7 @@ extern crate evener_lab;
 
 mod asked;
 mod cluster;
+mod front;
 mod hostile;
 mod lccp;
 mod limits;

@@ -1,0 +1,192 @@
+//! Several directors that hand connections over, behind one front: a router that shares clients among them, or a director by
+//! layer two.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::by_hand::ByHand;
+use evener_lab::evener::{Agent, Evener, Offer, program, route};
+use evener_lab::family::Family;
+use evener_lab::farm::{Farm, WEB_PORT};
+use evener_lab::host::Host;
+use evener_lab::load::Load;
+use evener_lab::wait::{self, LONG};
+
+use crate::talk::{Talk, get};
+use crate::unbroken;
+
+on_both_engines! {
+    a_router_shares_clients_among_directors,
+    a_handshake_is_finished_by_another_director,
+    what_a_dead_director_leaves,
+    a_director_by_layer_two_in_front,
+}
+
+/// Directors that announce nothing, with one file and one secret, and servers with agents.
+struct Fronted {
+    directors: Vec<Evener>,
+    _agents: Vec<Agent>,
+    farm: Farm,
+}
+
+impl Fronted {
+    /// The farm's directors from this number on; those before it are the front.
+    fn start(engine: &str, farm: Farm, first: usize) -> Result<Fronted> {
+        let secret = farm.server(0).file("farm.key");
+        let program = program()?.to_string_lossy().into_owned();
+        farm.server(0).run(&[&program, "keygen", &secret.to_string_lossy()])?;
+        let routes = [route("path = \"/who\"", &["web2"]), route("path = \"/*\"", &["web1"])];
+        let offer = Offer { keys: "announce = false\n".to_owned(), ..Offer::new(engine, 2, &routes) };
+        let file = offer.file(&farm, &secret);
+        let agents = Agent::start_all(farm.servers(), &file)?;
+        let directors = farm.directors()[first..].iter().map(|host| Evener::start(host, &file));
+        let directors = directors.collect::<Result<Vec<_>>>()?;
+        directors.iter().try_for_each(|evener| evener.wait_for_servers(2, LONG).map(drop))?;
+        Ok(Fronted { directors, _agents: agents, farm })
+    }
+
+    fn behind_a_router(engine: &str) -> Result<Fronted> {
+        let farm = Farm::builder().bare().servers(2).directors(2).build()?;
+        let policy = ["ipv4", "ipv6"].map(|family| format!("{family}/fib_multipath_hash_policy"));
+        farm.router().netns().sysctl(&[(&policy[0], "1"), (&policy[1], "1")])?;
+        let fronted = Fronted::start(engine, farm, 0)?;
+        fronted.route_by(&[0, 1])?;
+        Ok(fronted)
+    }
+
+    /// Has the router send the service's packets by these directors, each flow by one of them.
+    fn route_by(&self, directors: &[usize]) -> Result<()> {
+        for family in Family::BOTH {
+            let address = format!("{}/{}", self.farm.vip_in(family, 0), family.bits());
+            let by = |number: &usize| {
+                format!(" nexthop via {}", self.farm.directors()[*number].address_in(family))
+            };
+            let ways: String = directors.iter().map(by).collect();
+            self.farm.router().ip(&[format!("route replace {address}{ways}")])?;
+        }
+        Ok(())
+    }
+
+    fn client(&self) -> &Host {
+        self.farm.client(0)
+    }
+
+    fn service(&self, family: Family) -> SocketAddr {
+        (self.farm.vip_in(family, 0), WEB_PORT).into()
+    }
+
+    /// How often a director counted packets for a reason.
+    fn counted(&self, director: usize, reason: &str) -> Result<u64> {
+        Ok(self.directors[director].status()?.packets.get(reason).copied().unwrap_or_default())
+    }
+
+    /// Many clients, each of which is served by whom the routes say.
+    fn serves_all(&self, path: &str, server: &str) -> Result<()> {
+        for family in Family::BOTH {
+            let service = self.service(family);
+            let load = Load {
+                connections: 8,
+                requests: Some(10),
+                path: path.to_owned(),
+                timeout: LONG,
+                ..Load::to(service)
+            };
+            let report =
+                unbroken(load.run_on(self.client())?).with_context(|| format!("{family}: {path}"))?;
+            ensure!(report.servers.keys().eq([server]), "{family}: {path} by {:?}", report.servers);
+        }
+        Ok(())
+    }
+}
+
+fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
+    let fronted = Fronted::behind_a_router(engine)?;
+    // What the data plane decides, and what each director's daemon reads.
+    for (path, server) in [("/who", "web2"), ("/2k", "web1"), ("/./who", "web2"), ("/./2k", "web1")] {
+        fronted.serves_all(path, server)?;
+    }
+    for director in [0, 1] {
+        let greeted = fronted.counted(director, "cookie_sent")?;
+        ensure!(greeted > 0, "director {director} has a part of them");
+        let asked = &fronted.directors[director].status()?.asked;
+        ensure!(asked["given"] > 0 && asked["spliced"] == 0, "{asked:?}");
+    }
+    Ok(())
+}
+
+/// The router changes its mind between the SYN and the request: the cookie is the farm's, not the director's.
+fn a_handshake_is_finished_by_another_director(engine: &str) -> Result<()> {
+    let fronted = Fronted::behind_a_router(engine)?;
+    let hand = ByHand::on(&fronted.farm, fronted.client())?;
+    for (port, family) in (0..).zip(Family::BOTH) {
+        for (number, path) in (0..).zip(["/who", "/./who"]) {
+            fronted.route_by(&[0])?;
+            let mut call = hand.call(10 * port + number, fronted.service(family))?;
+            fronted.route_by(&[1])?;
+            call.acknowledge(0)?;
+            call.say(0, get("x", path))?;
+            call.listen(|call| call.heard().ends_with(b"web2\n"))
+                .with_context(|| format!("{family}: {path}"))?;
+            call.reset(get("x", path).len())?;
+        }
+    }
+    ensure!(fronted.counted(0, "forwarded")? == 0 && fronted.counted(1, "forwarded")? > 0);
+    Ok(())
+}
+
+/// New clients are served by the others. Open connections of its own are told that they are over, and no others.
+fn what_a_dead_director_leaves(engine: &str) -> Result<()> {
+    let fronted = Fronted::behind_a_router(engine)?;
+    let mut talks = Vec::new();
+    for (family, director) in Family::BOTH.into_iter().flat_map(|family| [(family, 0), (family, 1)]) {
+        fronted.route_by(&[director])?;
+        let mut talk = Talk::open(fronted.client(), fronted.service(family))?;
+        assert_eq!(talk.ask(&get("x", "/who"))?.server, "web2");
+        talks.push((family, director, talk));
+    }
+    fronted.farm.directors()[1].unplug()?;
+    fronted.route_by(&[0])?;
+    fronted.serves_all("/who", "web2")?;
+    for (family, director, mut talk) in talks {
+        let reply = talk.ask(&get("x", "/who"));
+        match director {
+            0 => assert_eq!(reply?.server, "web2", "{family}"),
+            _ => assert!(reply.is_err(), "{family}: {reply:?}"),
+        }
+    }
+    Ok(())
+}
+
+/// It shares clients by layer two, and sends on what directors answer by it.
+fn a_director_by_layer_two_in_front(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(2).directors(3).build()?;
+    farm.forward_on_directors()?;
+    let fronted = Fronted::start(engine, farm, 1)?;
+    let addresses = Family::BOTH.map(|family| fronted.service(family).to_string());
+    let servers = fronted.farm.directors()[1..].iter().map(|host| {
+        format!("[[service.server]]\nname = \"{}\"\naddress = \"{}\"\n", host.name(), host.address())
+    });
+    let file = format!(
+        "[engine]\nkind = \"{engine}\"\n[[service]]\nname = \"front\"\naddresses = {addresses:?}\nmethod = \"l2\"\n\
+         announce = true\npolicy = \"round-robin\"\n[service.health]\nkind = \"tcp\"\ninterval = \"500ms\"\n\
+         timeout = \"400ms\"\n{}",
+        servers.collect::<String>()
+    );
+    let front = Evener::start(fronted.farm.director(), &file)?;
+    front.wait_for_servers(2, LONG)?;
+    for (path, server) in [("/who", "web2"), ("/2k", "web1"), ("/./who", "web2"), ("/./2k", "web1")] {
+        fronted.serves_all(path, server)?;
+    }
+    for director in [0, 1] {
+        ensure!(fronted.counted(director, "forwarded")? > 0, "director {director} has a part of them");
+    }
+    // A director whose host is gone gets no clients any more.
+    fronted.farm.directors()[2].unplug()?;
+    front.wait_for_servers(1, LONG)?;
+    wait::until("new clients are served", || {
+        Ok(Talk::open(fronted.client(), fronted.service(Family::V4))
+            .and_then(|mut talk| talk.ask(&get("x", "/who")))
+            .is_ok_and(|reply| reply.server == "web2"))
+    })?;
+    fronted.serves_all("/who", "web2")
+}
