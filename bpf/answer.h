@@ -209,35 +209,9 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 }
 
 /*
- * Gives the packet, as it came, to application space, which has the host's stack find the neighbour; whether it could.
- * The stack itself drops what comes in from an address that is this host's own, as a service's may be; for another's it
- * finds the neighbour without anybody's help, and application space may be gone.
+ * Has the host's stack find the neighbour and send a packet on that is ready but for that. Where the service's address is
+ * the host's own, the daemon has told the stack to take it (accept_local of ip-sysctl).
  */
-__attribute__((noinline)) int hold_for_neighbour(context *ctx, struct scratch *at)
-{
-	struct bpf_fib_lookup route = {};
-	const struct ip *own;
-
-	if (!at || FRAME_FINDS_NEIGHBOURS)
-		return false;
-	own = &at->owner.service;
-	route.ifindex = frame_ingress(ctx);
-	if (at->journey.v6) {
-		route.family = AF_INET6;
-		*(struct ip *)route.ipv6_src = at->owner.client;
-		*(struct ip *)route.ipv6_dst = *own;
-	} else {
-		route.family = AF_INET;
-		route.ipv4_src = at->owner.client.word[0];
-		route.ipv4_dst = own->word[0];
-	}
-	if (bpf_fib_lookup(ctx, &route, sizeof(route), 0) != BPF_FIB_LKUP_RET_NOT_FWDED)
-		return false;
-	at->told.is_held = give(ctx, REASON_BY_HOST, at->journey.server);
-	return at->told.is_held;
-}
-
-/* Has the host's stack find the neighbour and send a packet on that is ready but for that. */
 static __always_inline int send_by_host(context *ctx, struct scratch *at)
 {
 	count_reason(REASON_BY_HOST);
@@ -292,8 +266,6 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 		at->from = at->owner.own;
 		return STEP_TOO_BIG;
 	}
-	if (!hop->ifindex && hold_for_neighbour(ctx, at))
-		return count_and(VERDICT_DROP, REASON_BY_HOST);
 	ends_back(&at->owner, &at->ends);
 	if (!translate(ctx, journey, &at->ends, hop->ifindex != 0))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);

@@ -330,8 +330,6 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 		at->from = owner->own;
 		return STEP_TOO_BIG;
 	}
-	if (!hop->ifindex && hold_for_neighbour(ctx, at))
-		return count_and(VERDICT_DROP, REASON_BY_HOST);
 	if (!translate_error(ctx, at))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	if (!hop->ifindex)

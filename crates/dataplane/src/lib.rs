@@ -68,6 +68,13 @@ pub trait Engine: Send {
     /// Counts a connection for a server that the data plane didn't choose: whoever read what the client wants did.
     fn count_choice(&self, slot: u16);
 
+    /// Interfaces where the host's own stack sends on the answers whose next hop it has yet to find
+    /// ([`Reason::ByHost`](evener_core::decide::Reason::ByHost)): there it must take packets from a service address that is
+    /// one of its own.
+    fn sends_by_stack(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// Buckets of the session tables in force, for IPv4 and for IPv6. What an earlier daemon left keeps its tables.
     fn buckets(&self) -> [usize; 2];
 

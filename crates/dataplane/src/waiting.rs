@@ -58,19 +58,6 @@ impl Waiting {
     }
 }
 
-/// Decides a frame that waits for nothing; `each` is called where it needn't wait now either.
-pub(crate) fn decide_at_once(
-    (frame, ingress): (&[u8], u32),
-    tables: &Tables,
-    memory: &Memory<'_>,
-    now: u32,
-    each: impl FnOnce(Outcome<'_>),
-) {
-    if let Some(outcome) = Waiting::new(frame, ingress, now).decide(tables, memory, now) {
-        each(outcome);
-    }
-}
-
 /// What became of a frame that waited.
 pub(crate) enum Outcome<'f> {
     /// It was decided.

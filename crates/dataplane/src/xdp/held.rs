@@ -21,7 +21,7 @@ use super::memory::KernelMemory;
 use super::program::{Program, refused};
 use crate::moves::Moves;
 use crate::packet::outbox::{Exits, Outbox};
-use crate::waiting::{Outcome, ROUND, Room, decide_at_once};
+use crate::waiting::{Outcome, ROUND, Room};
 use crate::{EngineError, ServerCounters};
 
 /// The thread; it ends when this is dropped, and what waits is lost.
@@ -110,7 +110,7 @@ impl Worker {
         let outbox = RefCell::new(Outbox::new());
         let take = |record: &[u8]| {
             if begun.get() {
-                self.take(record, &mut room.borrow_mut(), &mut outbox.borrow_mut());
+                self.take(record, &mut room.borrow_mut());
             }
             0
         };
@@ -149,26 +149,15 @@ impl Worker {
     }
 
     /// A frame from the kernel; it has counted it as held.
-    fn take(&self, record: &[u8], room: &mut Room, outbox: &mut Outbox) {
+    fn take(&self, record: &[u8], room: &mut Room) {
         let Some(Held { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
         match reason {
             Reason::Moves | Reason::KeptBack => self.common.moves.give(reason, ifindex, server, frame),
-            Reason::ByHost => self.send_by_host(frame, ifindex, outbox),
             _ if !room.hold(frame, ifindex, self.common.memory.now()) => {
                 self.common.memory.count_reason(Reason::FragmentLost);
             }
             _ => {}
         }
-    }
-
-    /// Sends an answer whose neighbour the kernel's side didn't know.
-    fn send_by_host(&self, frame: &[u8], ifindex: u32, outbox: &mut Outbox) {
-        let (tables, memory) = (self.common.tables.load(), self.common.memory.memory());
-        decide_at_once((frame, ifindex), &tables, &memory, self.common.memory.now(), |outcome| {
-            if let Outcome::Decided { decision, packet, .. } = outcome {
-                outbox.carry_out(&decision, packet, self.loopback, &self.exits);
-            }
-        });
     }
 
     fn look_into(&self, room: &mut Room, outbox: &mut Outbox) {

@@ -323,6 +323,12 @@ impl Engine for XdpEngine {
         "xdp"
     }
 
+    fn sends_by_stack(&self) -> Vec<u32> {
+        // Traffic control asks the kernel for the next hop.
+        let links = self.links.iter().filter(|(_, (_, mode))| mode.hook() == Hook::Xdp);
+        links.map(|(ifindex, _)| *ifindex).collect()
+    }
+
     fn describe(&self) -> String {
         let interfaces: Vec<_> = self
             .links

@@ -356,16 +356,6 @@ impl Director {
         }
         for service in &self.config.services {
             let mut here = service.servers.iter().filter(|server| self.network.is_local(server.address));
-            // Where connections are handed over, it is this daemon that put the address here.
-            let serves = service.method == Method::Handoff || here.clone().next().is_some();
-            for address in service.addresses.iter().filter(|a| !serves && self.network.is_local(a.ip())) {
-                tracing::warn!(
-                    service = service.name,
-                    "this host has the service address {} itself, and is not one of the servers: what the service \
-                     doesn't take, it will answer. Remove the address, or list this host as a server",
-                    address.ip()
-                );
-            }
             let unable = here.find_map(|server| {
                 Some((&server.name, why_not_itself(service, &server.name, &self.network)?))
             });

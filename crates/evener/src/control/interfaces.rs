@@ -7,6 +7,7 @@ use evener_core::farm::Method;
 use evener_core::wire::Mac;
 
 use super::director::{DirectError, Director};
+use super::settings::Forwarded;
 use crate::network::{Network, is_link_local};
 
 impl Director {
@@ -86,15 +87,23 @@ impl Director {
         })
     }
 
-    /// Interfaces and addresses for whose sake the kernel must let packets through: those of NAT. Of interfaces that
-    /// the file doesn't name, only those that answers need.
-    pub(super) fn forwarded(&self) -> (BTreeSet<&str>, BTreeSet<IpAddr>) {
+    /// What the kernel must let through for the sake of NAT. Of interfaces that the file doesn't name, only those that
+    /// answers need.
+    pub(super) fn forwarded(&self) -> Forwarded<'_> {
         let nat = || self.config.services.iter().filter(|service| service.method == Method::Nat);
         let addresses: BTreeSet<IpAddr> =
             nat().flat_map(|service| &service.addresses).map(|address| address.ip()).collect();
         let passing = self.network.passing_answers(nat());
         let named = !self.config.engine.interfaces.is_empty();
-        let interfaces = self.interfaces.keys().filter(|ifindex| named || passing.contains(ifindex));
-        (self.interface_names(interfaces).into_iter().collect(), addresses)
+        let interfaces: Vec<u32> =
+            self.interfaces.keys().filter(|ifindex| named || passing.contains(ifindex)).copied().collect();
+        let is_own = addresses.iter().any(|address| address.is_ipv4() && self.network.is_local(*address));
+        let by_stack = if is_own { self.engine.sends_by_stack() } else { Vec::new() };
+        let own = interfaces.iter().filter(|ifindex| by_stack.contains(ifindex));
+        Forwarded {
+            own: self.interface_names(own).into_iter().collect(),
+            interfaces: self.interface_names(&interfaces).into_iter().collect(),
+            addresses,
+        }
     }
 }

@@ -337,8 +337,7 @@ impl Daemon {
         self.director.resolve_next_hops(now_ms());
         // The packet engine finds its own way.
         if self.director.engine.kind() == KERNEL_ENGINE {
-            let (interfaces, addresses) = self.director.forwarded();
-            self.settings.forward(&interfaces, &addresses);
+            self.settings.forward(&self.director.forwarded());
         }
     }
 

@@ -21,6 +21,17 @@ pub(crate) fn is_reverse_path_strict(interface: &str) -> bool {
 /// A setting as sysctl(8) names it, with slashes.
 type Name = String;
 
+/// What the kernel must let through.
+#[derive(Debug, Default)]
+pub(super) struct Forwarded<'a> {
+    /// Between these interfaces,
+    pub(super) interfaces: BTreeSet<&'a str>,
+    /// for the families of these addresses;
+    pub(super) addresses: BTreeSet<IpAddr>,
+    /// and from these of the interfaces also what is from an IPv4 address of this host's own.
+    pub(super) own: BTreeSet<&'a str>,
+}
+
 /// Settings that are not as they were found.
 pub(super) struct Settings {
     root: PathBuf,
@@ -45,14 +56,14 @@ impl Settings {
         Settings { root: root.to_owned(), note, were, refused: BTreeSet::new() }
     }
 
-    /// Lets packets through between these interfaces, for the families of these addresses, and puts back what
-    /// is needed no longer.
+    /// Lets packets through, and puts back what is needed no longer.
     ///
     /// The kernel's route look-up wants forwarding on the interface that a packet comes from. An IPv6 interface
     /// that forwards forgets the routes that routers advertise, unless it is told to keep them (`accept_ra`
     /// 2, ip-sysctl).
-    pub(super) fn forward(&mut self, interfaces: &BTreeSet<&str>, addresses: &BTreeSet<IpAddr>) {
-        let mut wanted = Vec::new();
+    pub(super) fn forward(&mut self, Forwarded { interfaces, addresses, own }: &Forwarded<'_>) {
+        let mut wanted: Vec<(Name, &str)> =
+            own.iter().flat_map(|interface| self.from_own(interface)).collect();
         for interface in interfaces {
             if addresses.iter().any(IpAddr::is_ipv4) {
                 wanted.push((format!("net/ipv4/conf/{interface}/forwarding"), "1"));
@@ -85,6 +96,19 @@ impl Settings {
         }
         let names: BTreeSet<Name> = wanted.into_iter().map(|(name, _)| name).collect();
         self.put_back(|name| !names.contains(name));
+    }
+
+    /// What has the stack take packets from its own addresses: as RFC 1812 (section 5.3.8) has it, it believes none of them, and
+    /// a strict reverse path filter asks for the very interface besides.
+    fn from_own(&self, interface: &str) -> Vec<(Name, &'static str)> {
+        let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
+        let value = |of: &str| self.read(&filter(of)).ok().and_then(|value| value.parse::<u8>().ok());
+        let is_strict = value("all").max(value(interface)) == Some(1);
+        let mut wanted = vec![(format!("net/ipv4/conf/{interface}/accept_local"), "1")];
+        if is_strict || self.were.contains_key(&filter(interface)) {
+            wanted.push((filter(interface), "2"));
+        }
+        wanted
     }
 
     /// Puts everything back.
@@ -180,20 +204,47 @@ mod tests {
         }
     }
 
-    fn addresses(texts: &[&str]) -> BTreeSet<IpAddr> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
+    fn forwarded<'a>(interfaces: &[&'a str], addresses: &[&str]) -> Forwarded<'a> {
+        Forwarded {
+            interfaces: interfaces.iter().copied().collect(),
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            own: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_from_own_addresses_is_let_through_by_a_loose_filter() {
+        let host = Host::new("settings-own");
+        let file = |name: &str| host.0.join(format!("net/ipv4/conf/{name}"));
+        fs::create_dir_all(file("all")).unwrap();
+        fs::write(file("eth0/accept_local"), "0\n").unwrap();
+        let is = |values: [&str; 2]| {
+            let names = ["eth0/accept_local", "eth0/rp_filter"];
+            names.map(|name| fs::read_to_string(file(name)).unwrap().trim().to_owned()) == values
+        };
+        let own = Forwarded { own: ["eth0"].into(), ..forwarded(&["eth0"], &["192.0.2.1"]) };
+        for (all, found, during) in [("0", "0", "0"), ("0", "1", "2"), ("1", "0", "2"), ("2", "1", "1")] {
+            fs::write(file("all/rp_filter"), all).unwrap();
+            fs::write(file("eth0/rp_filter"), found).unwrap();
+            host.settings().forward(&own);
+            let mut next = host.settings();
+            next.forward(&own);
+            assert!(is(["1", during]), "all {all}, found {found}");
+            next.forward(&forwarded(&["eth0"], &["192.0.2.1"]));
+            assert!(is(["0", found]), "all {all}, found {found}");
+            next.restore();
+        }
     }
 
     #[test]
     fn what_is_needed_no_longer_is_put_back() {
         let host = Host::new("settings-reload");
         let mut settings = host.settings();
-        let eth0 = ["eth0", "gone"].into();
-        settings.forward(&eth0, &addresses(&["192.0.2.1", "2001:db8::1"]));
+        settings.forward(&forwarded(&["eth0", "gone"], &["192.0.2.1", "2001:db8::1"]));
         assert!(host.is(["1", "1", "2"]));
-        settings.forward(&eth0, &addresses(&["192.0.2.1"]));
+        settings.forward(&forwarded(&["eth0", "gone"], &["192.0.2.1"]));
         assert!(host.is(["1", "0", "1"]));
-        settings.forward(&BTreeSet::new(), &addresses(&["192.0.2.1"]));
+        settings.forward(&forwarded(&[], &["192.0.2.1"]));
         assert!(host.is(["0", "0", "1"]));
         assert!(!host.0.join("settings").exists());
     }
@@ -201,10 +252,10 @@ mod tests {
     #[test]
     fn a_daemon_after_a_killed_one_puts_back_what_that_found() {
         let host = Host::new("settings-killed");
-        let all = addresses(&["192.0.2.1", "2001:db8::1"]);
-        host.settings().forward(&["eth0"].into(), &all);
+        let all = forwarded(&["eth0"], &["192.0.2.1", "2001:db8::1"]);
+        host.settings().forward(&all);
         let mut next = host.settings();
-        next.forward(&["eth0"].into(), &all);
+        next.forward(&all);
         assert!(host.is(["1", "1", "2"]));
         next.restore();
         assert!(host.is(["0", "0", "1"]));
@@ -215,7 +266,7 @@ mod tests {
         let host = Host::new("settings-right");
         fs::write(host.0.join("net/ipv4/conf/eth0/forwarding"), "1\n").unwrap();
         let mut settings = host.settings();
-        settings.forward(&["eth0"].into(), &addresses(&["192.0.2.1"]));
+        settings.forward(&forwarded(&["eth0"], &["192.0.2.1"]));
         settings.restore();
         assert!(host.is(["1", "0", "1"]));
     }

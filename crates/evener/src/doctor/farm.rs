@@ -125,7 +125,7 @@ fn has_local_server(service: &Service, network: &Network) -> bool {
     service.servers.iter().any(|server| network.is_local(server.address))
 }
 
-/// An address of the service that is this host's own makes its stack answer clients, unless it serves.
+/// Where the service's addresses are, and whether this host lacks them for being a server.
 fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
     let addresses: BTreeSet<IpAddr> = service.addresses.iter().map(|address| address.ip()).collect();
     let (own, others): (Vec<_>, Vec<_>) =
@@ -140,15 +140,13 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
             // What is read in application space goes up this host's own stack.
             (false, Method::Handoff) => Finding::ok(
                 &service.name,
-                format!("{address} is this host's own: `evener run` puts it here, to read what clients ask for."),
-            ),
-            (false, _) => Finding::warn(
-                &service.name,
                 format!(
-                    "{address} is this host's own, and none of the listed servers is this host: ports without a service \
-                     are answered here. If that isn't meant so, list this host as a server, or take the address away \
-                     with `ip address del`."
+                    "{address} is this host's own: `evener run` puts it here, to read what clients ask for."
                 ),
+            ),
+            (false, _) => Finding::ok(
+                &service.name,
+                format!("{address} is this host's own, whose stack answers on ports without a service."),
             ),
         });
     }

@@ -128,6 +128,11 @@ impl Evener {
         &mut self.daemon
     }
 
+    /// Its configuration's file.
+    pub fn file(&self) -> &Path {
+        &self.config
+    }
+
     /// Starts the daemon again in the same way, once it has ended.
     pub fn start_again(&mut self) -> Result<()> {
         if self.daemon.status()?.is_none() {

@@ -3,38 +3,39 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, ensure};
+use evener_dataplane::xdp::attach_pass;
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::load::Load;
+use evener_lab::skip::on_engine;
 use evener_lab::wait::LONG;
 
 use crate::stage::{Plan, Stage, Way};
+use crate::told::doctor;
 use crate::{file, split, unbroken};
 
 by_every_way! {
     a_service_address_may_be_the_directors_own,
 }
 
-/// Without a program of TC's, which finds neighbours by itself.
-mod generic {
-    use anyhow::Result;
-    use evener_lab::skip::on_engine;
+/// XDP's modes, where the host's stack finds neighbours: a program of TC's has the kernel do so.
+const GENERIC: &str = "xdp\"\nxdp_mode = \"generic";
+const NATIVE: &str = "xdp\"\nxdp_mode = \"native";
 
-    use super::{Way, owned};
-
-    /// An engine, and more of its section.
-    const GENERIC: &str = "xdp\"\nxdp_mode = \"generic";
-
-    #[test]
-    fn nat() -> Result<()> {
-        on_engine(GENERIC, |engine| owned(engine, Way::Nat))
-    }
-
-    #[test]
-    fn source_nat() -> Result<()> {
-        on_engine(GENERIC, |engine| owned(engine, Way::SourceNat))
-    }
+/// Makes tests for one of XDP's modes.
+macro_rules! by_xdp {
+    ($module:ident, $engine:ident: $($name:ident, $way:ident);+) => {
+        mod $module {
+            $(#[test]
+            fn $name() -> anyhow::Result<()> {
+                super::on_engine(super::$engine, |engine| super::owned(engine, super::Way::$way))
+            })+
+        }
+    };
 }
+
+by_xdp!(generic, GENERIC: nat, Nat; source_nat, SourceNat; l2, L2);
+by_xdp!(native, NATIVE: nat, Nat; source_nat, SourceNat; l2, L2; ipip, Ipip);
 
 /// The service's address as one of the director's own, on an interface.
 fn give(farm: &Farm, vip: IpAddr, device: &str) -> Result<()> {
@@ -55,6 +56,7 @@ fn forget_clients(stage: &Stage) -> Result<()> {
 fn served(stage: &Stage, how: &str) -> Result<()> {
     forget_clients(stage)?;
     assert_eq!(stage.shares(4)?, split([2, 2]), "{how}");
+    forget_clients(stage)?;
     // from the next hop itself
     let near = Load { path: "/108k".to_owned(), requests: Some(4), timeout: LONG, ..Load::to(stage.service) };
     let report =
@@ -67,12 +69,35 @@ fn a_service_address_may_be_the_directors_own(engine: &str, way: Way) -> Result<
     owned(engine, way)
 }
 
+/// Gives the far ends of the director's cables a program each, without which veth takes nothing that native XDP sends.
+fn receive_by_xdp(farm: &Farm) -> Result<Vec<impl Send + use<>>> {
+    let ports = farm.director().interfaces().iter().map(|interface| interface.port.as_str());
+    let attach = |port: &str| anyhow::Ok(attach_pass(nix::net::if_::if_nametoindex(port)?)?);
+    farm.switch().enter(|| ports.map(attach).collect())?
+}
+
+/// What the kernel is told of packets from own addresses on the director's last interface, which leads to servers.
+fn believes(farm: &Farm) -> Result<[String; 2]> {
+    let interface = farm.director().interfaces().last().context("a director without interfaces")?;
+    let value = |name: &str| -> Result<String> {
+        let path = format!("/proc/sys/net/ipv4/conf/{}/{name}", interface.name);
+        Ok(farm.director().run(&["cat", &path])?.trim().to_owned())
+    };
+    Ok([value("accept_local")?, value("rp_filter")?])
+}
+
 fn owned(engine: &str, way: Way) -> Result<()> {
     for family in Family::BOTH {
         let farm = way.builder().servers(2).build()?;
+        let _far_ends = if engine == NATIVE { receive_by_xdp(&farm)? } else { Vec::new() };
+        if engine == GENERIC && way == Way::Nat {
+            // As some distributions have it.
+            farm.director().netns().sysctl(&[("ipv4/conf/eth1/rp_filter", "1")])?;
+        }
+        let believed = believes(&farm)?;
         let vip = farm.vip_in(family, 0);
         give(&farm, vip, "eth0")?;
-        let stage = Plan::new(engine, way, family).start(farm, "", file::ALWAYS_UP, &[1; 2])?;
+        let mut stage = Plan::new(engine, way, family).start(farm, "", file::ALWAYS_UP, &[1; 2])?;
         served(&stage, &format!("{family}, on the interface"))?;
         take(&stage.farm, vip, "eth0")?;
         give(&stage.farm, vip, "lo")?;
@@ -80,6 +105,15 @@ fn owned(engine: &str, way: Way) -> Result<()> {
         stage.farm.forward_on_directors()?;
         served(&stage, &format!("{family}, on lo of a router"))?;
         assert_eq!(stage.counted("no_route")?, 0, "{family}");
+        let said = doctor(stage.farm.director(), &std::fs::read_to_string(stage.evener.file())?)?;
+        ensure!(said.contains(&format!("ok web {vip} is this host's own")), "{said}");
+        if engine != "packet" {
+            stage.evener.daemon().kill9()?;
+            served(&stage, &format!("{family}, without a daemon"))?;
+            stage.evener.start_again()?;
+        }
+        assert_eq!(stage.evener.stop()?, 0);
+        assert_eq!(believes(&stage.farm)?, believed, "{family}: it is as it was");
     }
     Ok(())
 }

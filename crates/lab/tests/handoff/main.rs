@@ -13,6 +13,7 @@ mod hostile;
 mod lccp;
 mod limits;
 mod others;
+mod own_address;
 mod rehandoff;
 mod routes;
 mod seen;
