@@ -142,6 +142,16 @@ impl Call {
         self.count(Said { at, bytes: bytes.as_ref().to_vec(), fin: false })
     }
 
+    /// Sends these bytes once more, and that is all.
+    pub fn repeat(&self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
+        self.send(at, |header| header.psh = true, bytes.as_ref())
+    }
+
+    /// Sends the connection's SYN once more, as one that was on its way for long.
+    pub fn greet_late(&self) -> Result<()> {
+        self.send_header(TcpHeader { syn: true, ..self.header(self.isn) }, &[])
+    }
+
     /// Sends these bytes once, in a segment whose checksum is wrong.
     pub fn corrupt(&self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
         let mut frame = self.frame(self.answer(at)?, bytes.as_ref())?;

@@ -21,6 +21,7 @@ on_both_engines! {
     clients_leave_at_any_moment,
     keys_change_within_a_handshake,
     what_follows_the_first_answer_at_once,
+    a_late_syn_has_nothing_chosen_anew,
 }
 
 /// What the data plane decides, and what has to be asked about.
@@ -309,5 +310,32 @@ fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
     }
     let carried = handoff.evener.server("web1")?;
     ensure!(handoff.counted("forwarded")? == carried.packets, "{carried:?}");
+    Ok(())
+}
+
+/// A duplicate of the SYN comes when the first segment was served, and then that comes again, as if its answer were lost.
+fn a_late_syn_has_nothing_chosen_anew(engine: &str) -> Result<()> {
+    let handoff = farm(engine, 2, &[])?;
+    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let (first, second) = (get("x", DECIDED), get("x", DECIDED));
+    let connections = |name: &str| Ok::<_, anyhow::Error>(handoff.evener.server(name)?.connections);
+    for (number, family) in Family::BOTH.into_iter().cycle().take(8).enumerate() {
+        let mut call = hand.call(u16::try_from(number)?, handoff.service(family))?;
+        call.acknowledge(0)?;
+        call.say(0, &first)?;
+        let server = reply(&mut call)?.server;
+        let chosen = [connections("web1")?, connections("web2")?];
+        let greeted = handoff.counted("cookie_sent")?;
+        call.greet_late()?;
+        wait::until("the SYN is answered", || Ok(handoff.counted("cookie_sent")? > greeted))?;
+        call.repeat(0, &first)?;
+        let heard = call.heard().len();
+        call.say(first.len(), &second)?;
+        call.listen(|call| whole(&call.heard()[heard..]).is_some())?;
+        let next = whole(&call.heard()[heard..]).context("no reply")?;
+        assert_eq!(next.server, server, "{family}: the connection goes on where it was");
+        assert_eq!([connections("web1")?, connections("web2")?], chosen, "{family}: nothing was chosen anew");
+        call.reset(first.len() + second.len())?;
+    }
     Ok(())
 }
