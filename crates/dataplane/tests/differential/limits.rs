@@ -29,7 +29,8 @@ fn route(number: usize, round: usize, path: Option<&str>) -> Route {
         host: HostPattern::parse(&host(number, round)).ok(),
         path: path.map(|path| PathPattern::parse(path).unwrap()),
         methods: vec![],
-        ring: RINGS[(number + round) % 3],
+        // The third has a slot that stands for nobody.
+        ring: RINGS[(number + round) % 2],
     }
 }
 
