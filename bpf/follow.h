@@ -75,7 +75,7 @@ static __always_inline __u32 step_of_client(__u32 flags, __u64 was, __u32 sequen
 	case STATE_NEW:
 		if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
 			return step_to(state, near);
-		if (flags & TCP_RST && fits)
+		if (flags & TCP_RST && fits && !(flags & SEES_ANSWERS))
 			return step_to(STATE_HALF_CLOSED, plausible);
 		/* fallthrough */
 	case STATE_ANSWERED:
@@ -125,13 +125,13 @@ static __always_inline __u32 step_of_server(__u32 flags, __u64 was, __u32 sequen
 		return step_to(STATE_UDP, mark);
 	if (state == STATE_CLOSING)
 		return step_to(state, mark);
-	if (flags & TCP_RST)
-		return step_to(STATE_CLOSING, mark);
 	if (state == STATE_NEW || state == STATE_ANSWERED) {
 		if ((flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
 			return step_to(STATE_ANSWERED, sequence & MARK_MASK);
 		return STEP_NONE;
 	}
+	if (flags & TCP_RST)
+		return step_to(STATE_CLOSING, mark);
 	if (state == STATE_HALF_CLOSED)
 		return flags & TCP_FIN ? step_to(STATE_CLOSING, mark) : step_to(state, mark) | STEP_LASTS;
 	if (state == STATE_ESTABLISHED && flags & TCP_FIN)

@@ -10,7 +10,8 @@
 //! sessions are ([`crate::sessions`]). A spoofed SYN holds its port for no longer than it takes to ask for sixteen others
 //! in the same buckets. The server may still know the port's old connection: where that was half open, it answers the new
 //! SYN with an acknowledgment that the new client resets (RFC 9293, section 3.5.2), and the SYN that comes again is
-//! taken; where it is in TIME_WAIT, a new SYN may open it again (section 3.6.1).
+//! taken; where it is in TIME_WAIT, a new SYN may open it again (section 3.6.1). Linux resets a half-open one whose window the SYN
+//! is in, so an RST leaves an embryonic session's port what it was: anybody's.
 //!
 //! A port need only be unique towards one server, so servers have pools of their own, by their slot's number.
 

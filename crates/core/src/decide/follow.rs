@@ -12,6 +12,10 @@
 //! client's numbers is *plausible*, as one forged blindly is once in sixteen times. Any other takes none of the session's time away,
 //! and only behind a plausible one may the port begin a new connection to another server. Where both sides are seen, FINs of both end a connection, and so does an RST of the server, which answers
 //! for itself.
+//!
+//! Where both sides are seen, nothing but the client's answer makes an embryonic session more than that, no end either. Linux
+//! resets a half-open connection that gets another SYN within its window; if that closed a session, strangers' SYNs would come
+//! to hold places and ports for as long as clients do that were served.
 
 use super::Memory;
 use super::choose::Flow;
@@ -113,7 +117,7 @@ fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<Step> {
     };
     match state {
         State::New if flow.opens() => Some(Step { state, mark: near, lasts: false }),
-        State::New if has(TCP_RST) && is_near => ended(true),
+        State::New if has(TCP_RST) && is_near && !sees_answers => ended(true),
         State::New | State::Answered if has(TCP_RST) => None,
         State::New | State::Answered if answers(flow, was, sees_answers) => match has(TCP_FIN) {
             true => ended(true),
@@ -143,11 +147,12 @@ fn of_server(flow: &Flow<'_>, was: Value) -> Option<Step> {
     match state {
         _ if flow.udp => to(State::Udp),
         State::Closing => to(state),
-        _ if has(TCP_RST) => to(State::Closing),
+        // An RST to who has not answered ends nothing that was assured, so its place and port stay anybody's.
         State::New | State::Answered => match flow.flags & (TCP_SYN | TCP_ACK) == TCP_SYN | TCP_ACK {
             true => Some(Step { state: State::Answered, mark: exact_mark(flow.sequence), lasts: false }),
             false => None,
         },
+        _ if has(TCP_RST) => to(State::Closing),
         State::HalfClosed if has(TCP_FIN) => to(State::Closing),
         State::HalfClosed => Some(Step { state, mark, lasts: true }),
         State::Established if has(TCP_FIN) => to(State::ServerClosed),
