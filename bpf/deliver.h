@@ -78,7 +78,7 @@ __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 	if (!fits(ctx, at, most, &verdict))
 		return verdict;
 	if (server->flags & SERVER_TUNNEL) {
-		if (!wrap(ctx, journey->l3, journey->len, journey->v6, journey->hash, server))
+		if (!wrap(ctx, journey->l3, journey->len, journey->v6, journey->hash, server, &at->mark))
 			return count_and(VERDICT_DROP, REASON_NO_ROOM);
 		delivered(journey);
 		return frame_send(ctx, server->ifindex);

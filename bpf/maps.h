@@ -12,6 +12,7 @@
 #include "abi.h"
 #include "cookie.h"
 #include "cursor.h"
+#include "mark.h"
 #include "stray.h"
 
 /* Filled before loading. */
@@ -58,6 +59,9 @@ __u64 lease TABLE(lease);
 
 /* core/src/cookie.rs, SharedKeys */
 struct cookie_keys cookies TABLE(cookies);
+
+/* core/src/mark.rs, SharedMarker */
+struct marker marker TABLE(marker);
 
 /* core/src/strays.rs: part of a flow's hash, above the tick it was first met at. */
 __u64 strays[STRAY_PLACES] TABLE(strays);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * What a frame's source tells the program behind: of what came out of a tunnel that it was passed on, and of what goes
- * up the host's stack that it is to be read there. core/src/arrival.rs
+ * up the host's stack that it is to be read there. core/src/arrival.rs. What comes by a wire has none of them: untunnel.h.
  */
 #ifndef EVENER_PASSED_H
 #define EVENER_PASSED_H
@@ -9,9 +9,6 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
-
-/* In the private flags of a GUE header: who opens the tunnel keeps the packet. */
-#define GUE_LAST 0x0001
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define MAC_WORD(a, b, c, d, e, f) \

@@ -264,6 +264,7 @@ struct scratch {
 	struct solicitation question;
 	struct advertisement advertisement;
 	struct cookie_message message;
+	struct mark_message mark;
 	struct tcp_header tcp;
 	struct tcp_options offered;
 	__u8 options[80]; /* TCP_OPTIONS_MAX, and room for a mask */

@@ -16,6 +16,8 @@
 /* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6 of <linux/bpf.h>, since Linux 6.3: what becomes the frame's protocol. */
 #define DECAP_L3_IPV4 (1ULL << 7)
 #define DECAP_L3_IPV6 (1ULL << 8)
+/* By this a packet that has come out is known again on the interfaces that are made of the one it came by. */
+#define OPENED 0xe7e4
 /* Options of a TCP header (RFC 9293, section 3.2). */
 #define OPTION_MSS_LEN 4
 
@@ -28,14 +30,16 @@ static __always_inline int refused(__u32 reason, int drop)
 	return drop;
 }
 
-/* Makes the link header that of what came out. */
-static __always_inline void finish(struct ethhdr *ethernet, const struct inner *inner)
+/* Makes the link header that of what came out. Of what has no mark nobody knows how often it was passed on: it stays here. */
+static __always_inline bool finish(struct ethhdr *ethernet, const struct inner *inner)
 {
 	__u32 first = 0, *are_on = bpf_map_lookup_elem(&marks, &first);
 
 	ethernet->h_proto = inner->ethertype;
-	if (are_on && *are_on)
-		mark_passed(ethernet->h_source, inner->last);
+	if (!are_on || !*are_on)
+		return false;
+	mark_passed(ethernet->h_source, inner->passed != PASSED_ONCE);
+	return true;
 }
 
 SEC("xdp")
@@ -44,8 +48,11 @@ int untunnel_xdp(struct xdp_md *ctx)
 	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
 	struct inner inner = {};
 	struct ethhdr *old = cursor.at, ethernet, *new;
-	int verdict = untunnel(cursor, cursor.end - cursor.at, &inner);
+	int verdict;
 
+	if (is_forged(cursor))
+		return refused(SERVER_FORGED_MARK, XDP_DROP);
+	verdict = untunnel(cursor, cursor.end - cursor.at, &inner);
 	if (verdict == NOT_OURS)
 		return XDP_PASS;
 	if (verdict != SERVER_DECAPSULATED || (void *)(old + 1) > cursor.end)
@@ -73,6 +80,10 @@ int untunnel_tc(struct __sk_buff *skb)
 	struct cursor cursor;
 	int verdict;
 
+	cursor.at = (void *)(long)skb->data;
+	cursor.end = (void *)(long)skb->data_end;
+	if (skb->tc_index != OPENED && is_forged(cursor))
+		return refused(SERVER_FORGED_MARK, TC_ACT_SHOT);
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return TC_ACT_UNSPEC;
 	cursor = beginning(skb, HEADERS_LEN);
@@ -88,8 +99,8 @@ int untunnel_tc(struct __sk_buff *skb)
 	cursor.at = (void *)(long)skb->data;
 	cursor.end = (void *)(long)skb->data_end;
 	ethernet = take(&cursor, sizeof(*ethernet));
-	if (ethernet)
-		finish(ethernet, &inner);
+	if (ethernet && finish(ethernet, &inner))
+		skb->tc_index = OPENED;
 	count_server(SERVER_DECAPSULATED);
 	return TC_ACT_UNSPEC;
 }

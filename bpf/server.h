@@ -11,6 +11,7 @@
 #include <bpf/bpf_helpers.h>
 #include "cookie.h"
 #include "cursor.h"
+#include "mark.h"
 
 /* Maps that were pinned with another number are not adopted. */
 #define SERVER_ABI_VERSION 7
@@ -49,6 +50,7 @@ enum server_reason {
 	SERVER_STALE_CLEARED = 16,
 	SERVER_NOT_CLEARED = 17,
 	SERVER_RESET_HELD = 18,
+	SERVER_FORGED_MARK = 19,
 	SERVER_REASON_MAX,
 };
 
@@ -70,7 +72,8 @@ struct offer {
 	__u32 mss; /* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
 	__be16 listener; /* the port of the socket that accepts what is handed off; 0: nothing is */
 	__be16 ear; /* that of what is to be read here, by the frame's source; 0: the same */
-	__u32 turns; /* whether those of its connections are followed: turns.h */
+	__u16 turns; /* whether those of its connections are followed: turns.h */
+	__u16 is_marked; /* whether it comes out of tunnels only with a host's mark */
 };
 
 /* Key of `made`, `expected` and `turns`. */
@@ -152,13 +155,21 @@ struct {
 	__type(value, __u32);
 } server_about SEC(".maps");
 
-/* Not 0 where every host decides: what comes out says by its source how often it was passed on. */
+/* Not 0 where every host decides: what comes out says by its source how often it was passed on, and marks are believed by
+ * `mark_key`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);
 } marks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sip_key);
+} mark_key SEC(".maps");
 
 /* This host's addresses that tunnels end at. */
 struct {

@@ -51,7 +51,7 @@ static __always_inline __u64 sip_half(__u32 word)
 #endif
 }
 
-/* Of `words` words of 32 bits, an odd number that the compiler knows. */
+/* Of `words` words of 32 bits, a number that the compiler knows. */
 static __always_inline __u64 siphash(const struct sip_key *key, const __u32 *message, const __u32 words)
 {
 	struct sip_state s = {
@@ -65,7 +65,7 @@ static __always_inline __u64 siphash(const struct sip_key *key, const __u32 *mes
 	for (__u32 i = 0; i + 1 < words; i += 2)
 		sip_word(&s, sip_half(message[i]) | sip_half(message[i + 1]) << 32);
 	/* What is left over, and the length in bytes. */
-	sip_word(&s, sip_half(message[words - 1]) | (__u64)words * 4 << 56);
+	sip_word(&s, (words & 1 ? sip_half(message[words - 1]) : 0) | (__u64)words * 4 << 56);
 	s.v2 ^= 0xff;
 	sip_round(&s);
 	sip_round(&s);

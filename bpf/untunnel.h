@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
 #include "cursor.h"
+#include "mark.h"
 #include "passed.h"
 #include "server.h"
 
@@ -69,7 +70,7 @@ struct inner {
 	struct own_service service;
 	__u32 outer_len; /* of all that stands before it, but for the Ethernet header, in bytes */
 	__be16 ethertype;
-	bool last; /* who opens the tunnel keeps the packet */
+	__u8 passed; /* how often it was passed on; 0 if nobody says */
 };
 
 static __always_inline void mapped(struct ip_address *address, __be32 ipv4)
@@ -152,6 +153,46 @@ static __always_inline void *take_inside(struct cursor *cursor, struct outer *ou
 	return take(cursor, len);
 }
 
+/* Where the inner packet goes from and to; false where it ends before. */
+static __always_inline bool inner_ends(struct cursor cursor, struct outer outer, struct mark_message *message)
+{
+	if (outer.protocol == IPPROTO_IPIP) {
+		struct iphdr *ip = take_inside(&cursor, &outer, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		mark_ipv4(message->inner_from, ip->saddr);
+		mark_ipv4(message->inner_to, ip->daddr);
+	} else {
+		struct ipv6hdr *ip = take_inside(&cursor, &outer, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		mark_ipv6(message->inner_from, &ip->saddr);
+		mark_ipv6(message->inner_to, &ip->daddr);
+	}
+	return true;
+}
+
+/* How often the packet was passed on, if a host of the farm says so; nothing of it is believed before. */
+static __always_inline int open_mark(struct cursor *cursor, bool last, struct outer *outer, struct inner *inner)
+{
+	struct mark *mark = take_inside(cursor, outer, sizeof(*mark));
+	struct mark_message message;
+	__u32 first = 0, *are_on = bpf_map_lookup_elem(&marks, &first);
+	struct sip_key *key = bpf_map_lookup_elem(&mark_key, &first);
+
+	if (!mark || !inner_ends(*cursor, *outer, &message))
+		return SERVER_MALFORMED;
+	inner->passed = last ? PASSED_ON_TWICE : PASSED_ONCE;
+	mark_ipv6(message.outer_from, &outer->from);
+	mark_ipv6(message.outer_to, &outer->to);
+	message.passed = bpf_htonl(inner->passed);
+	if (!are_on || !*are_on || !key || !mark_is_good(key, mark, &message))
+		return SERVER_FORGED_MARK;
+	return SERVER_DECAPSULATED;
+}
+
 /* Takes the UDP and GUE headers away. What carries something else than IP is of no use here. */
 static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *udp, struct outer *outer,
 				    struct inner *inner)
@@ -167,14 +208,16 @@ static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *
 		return SERVER_MALFORMED;
 	words = gue->first & 0x1f;
 	/* Version 0 and no control message; flags announce fields that change what the rest means. */
-	if (gue->first & 0xe0 || gue->flags & ~bpf_htons(GUE_LAST) || words > GUE_WORDS_MAX || !carries(gue->protocol))
+	if (gue->first & 0xe0 || gue->flags & ~bpf_htons(GUE_LAST | GUE_MARKED) || words > GUE_WORDS_MAX || !carries(gue->protocol))
 		return SERVER_GUE_HEADER;
-	if (!take_inside(cursor, outer, words * 4))
-		return SERVER_MALFORMED;
 	outer->protocol = gue->protocol;
 	inner->outer_len += sizeof(*udp) + sizeof(*gue) + words * 4;
-	inner->last = gue->flags;
-	return SERVER_DECAPSULATED;
+	if (gue->flags & bpf_htons(GUE_MARKED) && words == sizeof(struct mark) / 4)
+		return open_mark(cursor, gue->flags & bpf_htons(GUE_LAST), outer, inner);
+	if (!take_inside(cursor, outer, words * 4))
+		return SERVER_MALFORMED;
+	/* That it is the last is worth no more than the mark. */
+	return gue->flags ? SERVER_FORGED_MARK : SERVER_DECAPSULATED;
 }
 
 /* Sources that no client has (RFC 1812, section 5.3.7); a client is never the service itself. */
@@ -198,6 +241,16 @@ static __always_inline bool is_martian_ipv6(const struct ip_address *from, const
 		return true;
 	return from->word[0] == to->word[0] && from->word[1] == to->word[1] && from->word[2] == to->word[2] &&
 	       from->word[3] == to->word[3];
+}
+
+/* Whether the packet may come out for the service that it is for. */
+static __always_inline int for_service(const struct inner *inner)
+{
+	struct offer *offer = bpf_map_lookup_elem(&own_services, &inner->service);
+
+	if (!offer)
+		return SERVER_NOT_OWN_SERVICE;
+	return offer->is_marked && !inner->passed ? SERVER_FORGED_MARK : SERVER_DECAPSULATED;
 }
 
 /* Goes by the port where the packet has one, else by the address alone. */
@@ -262,10 +315,10 @@ static __always_inline int inner_ipv4(struct cursor *cursor, struct outer *outer
 	mapped(&inner->service.address, ip->daddr);
 	verdict = name_service(cursor, outer, ip->protocol,
 			       ip->frag_off & bpf_htons(0x3fff) || ip->protocol == IPPROTO_ICMP, inner);
+	if (verdict == SERVER_DECAPSULATED)
+		verdict = for_service(inner);
 	if (verdict != SERVER_DECAPSULATED)
 		return verdict;
-	if (!bpf_map_lookup_elem(&own_services, &inner->service))
-		return SERVER_NOT_OWN_SERVICE;
 	ecn = merged_ecn(outer->ecn, ip->tos & ECN_MASK);
 	if (ecn < 0)
 		return SERVER_CONGESTION;
@@ -316,10 +369,10 @@ static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer
 	if (protocol < 0)
 		return SERVER_MALFORMED;
 	verdict = name_service(cursor, outer, protocol, fragment || protocol == NEXT_ICMPV6, inner);
+	if (verdict == SERVER_DECAPSULATED)
+		verdict = for_service(inner);
 	if (verdict != SERVER_DECAPSULATED)
 		return verdict;
-	if (!bpf_map_lookup_elem(&own_services, &inner->service))
-		return SERVER_NOT_OWN_SERVICE;
 	was = ip->flow_lbl[0] >> 4 & ECN_MASK;
 	ecn = merged_ecn(outer->ecn, was);
 	if (ecn < 0)
@@ -328,6 +381,23 @@ static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer
 		ip->flow_lbl[0] = (ip->flow_lbl[0] & ~(ECN_MASK << 4)) | ecn << 4;
 	inner->ethertype = bpf_htons(ETH_P_IPV6);
 	return SERVER_DECAPSULATED;
+}
+
+/* Whether a frame's source is one that only this host itself writes, on what has come out of a tunnel: such frames don't come
+ * by a wire. */
+static __always_inline bool is_forged(struct cursor cursor)
+{
+	__u8 *ethernet = take(&cursor, sizeof(struct ethhdr));
+	__u32 first = 0, *are_on;
+	__u64 source;
+
+	if (!ethernet)
+		return false;
+	source = mac_bits(ethernet + ETH_ALEN);
+	if (source != PASSED && source != PASSED_TWICE)
+		return false;
+	are_on = bpf_map_lookup_elem(&marks, &first);
+	return are_on && *are_on;
 }
 
 /*

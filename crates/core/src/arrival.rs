@@ -3,9 +3,11 @@
 //! A packet is passed on once, and a second time only to a host that another ring names: this host's own, or the one
 //! before its last change (Distributed Packet Rewriting has no such rule: its hosts agree on one ring). So it can't go in circles,
 //! whatever hosts know of each other: who gets it has to see how often it was passed on. On the link the frame's source
-//! tells, which is then another host's MAC; out of a tunnel, whoever opened it says so in the source's place. A
-//! stranger who writes such a source gains that the packet is served here.
+//! tells, which is then another host's MAC; out of a tunnel, whoever opened it says so in the source's place, by the tunnel's
+//! mark ([`crate::mark`]). What comes by a wire with such a source is dropped by who opens tunnels. A stranger on the link who writes
+//! another host's MAC gains that the packet is served here, and changes no session of another host's.
 
+use crate::mark::Passed;
 use crate::tables::{NO_SERVER, ServerEntry, Tables, Vip, Way};
 use crate::wire::Mac;
 
@@ -46,7 +48,9 @@ impl Arrival {
     pub fn may_go_to(self, server: &ServerEntry) -> bool {
         match self {
             Arrival::Direct => true,
-            Arrival::Passed => server.local || matches!(server.way, Way::Tunnel { last: true, .. }),
+            Arrival::Passed => {
+                server.local || matches!(server.way, Way::Tunnel { mark: Some(Passed::Twice), .. })
+            }
             Arrival::PassedTwice => server.local,
         }
     }

@@ -5,7 +5,7 @@
 //! of the C in `bpf/`; the same packets go through both and must come out alike.
 //!
 //! * packet side: [`wire`] · [`packet`] · [`parse`] · [`sessions`] · [`select`] · [`rewrite`] · [`decide`] ·
-//!   [`reason`] · [`arrival`] · [`cookie`] · [`content`]; and what they ask of their surroundings: [`routes`] · [`fragments`] · [`ports`] ·
+//!   [`reason`] · [`arrival`] · [`mark`] · [`cookie`] · [`content`]; and what they ask of their surroundings: [`routes`] · [`fragments`] · [`ports`] ·
 //!   [`lease`]
 //! * farm side: [`farm`] · [`health`] · [`membership`] · [`peers`] · [`load`] · [`policy`] · [`plan`]
 //! * on servers: [`server`]
@@ -29,6 +29,7 @@ pub mod health;
 pub mod lccp;
 pub mod lease;
 pub mod load;
+pub mod mark;
 pub mod membership;
 pub mod neighbour;
 pub mod packet;

@@ -12,6 +12,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::arrival::ASKED;
 use crate::content::Routes;
 use crate::farm::{Encapsulation, Protocol};
+use crate::mark::Passed;
 use crate::wire::Mac;
 
 /// Slots of a service's hash table. Prime, as Maglev needs (Eisenbud et al. 2016, section 3.4), and a
@@ -129,8 +130,8 @@ pub struct Ring {
     /// while the service has no server.
     pub hash: Vec<u16>,
     /// Where every host decides: for each slot of the hash table the host that may know a flow that this one doesn't,
-    /// as hosts may have another table, or had. Its entries are ways to other hosts that are a packet's `last`
-    /// ([`Way::Tunnel`]), or none. May be empty.
+    /// as hosts may have another table, or had. Its entries are ways to other hosts that are a packet's last
+    /// ([`Passed::Twice`]), or none. May be empty.
     pub previous: Vec<u16>,
 }
 
@@ -160,9 +161,9 @@ pub enum Way {
         to: IpAddr,
         /// The longest packet that the way takes, outer headers included, in bytes.
         mtu: u16,
-        /// Whether the outer header tells the server to keep the packet: it is passed on for the second time,
-        /// and is not passed on again. Only of [`Encapsulation::Gue`].
-        last: bool,
+        /// Where every host decides, how often the packet will have been passed on, as the outer header says; passed on twice, it
+        /// is not passed on again. Only of [`Encapsulation::Gue`].
+        mark: Option<Passed>,
     },
 }
 

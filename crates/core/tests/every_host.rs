@@ -11,13 +11,15 @@ use etherparse::PacketBuilder;
 use evener_core::arrival::{PASSED, PASSED_TWICE};
 use evener_core::decide::{Reason, Verdict};
 use evener_core::farm::{Encapsulation, Protocol};
-use evener_core::packet::Checksum;
+use evener_core::mark::Passed;
+use evener_core::packet::{Checksum, Packet};
 use evener_core::plan::identity;
 use evener_core::policy::{Weighted, maglev};
+use evener_core::server;
 use evener_core::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_core::wire::Mac;
 use proptest::prelude::*;
-use world::{ROUTER, World};
+use world::{MARK_KEY, ROUTER, World};
 
 const VIP: ([u8; 4], u16) = ([192, 0, 2, 100], 80);
 const HOSTS_MAX: usize = 6;
@@ -50,19 +52,22 @@ fn segment(host: usize, port: u16, flags: u8) -> Vec<u8> {
 /// To whom a frame goes that a host sent, and what that one decides on: what is in a tunnel is taken out of it
 /// first, as `bpf/server.bpf.c` does.
 fn arrives(frame: &[u8]) -> (usize, Vec<u8>) {
-    let protocol = frame[23];
-    let inner_at = match protocol {
-        4 => 34,
-        17 if frame[36..38] == 6080u16.to_be_bytes() => 46,
-        _ => {
-            assert_eq!(frame[..5], mac(0).0[..5], "to one of the hosts");
-            return (usize::from(frame[5]), frame.to_vec());
-        }
-    };
+    if frame[30..33] != [10, 0, 0] {
+        assert_eq!(frame[..5], mac(0).0[..5], "to one of the hosts");
+        return (usize::from(frame[5]), frame.to_vec());
+    }
     let host = usize::from(frame[33]) - 1;
-    let is_last = protocol == 17 && frame[44..46] == [0, 1];
-    let source = if is_last { PASSED_TWICE } else { PASSED };
-    (host, [&mac(host).0, &source.0, &frame[12..14], &frame[inner_at..]].concat())
+    let key = VipKey { address: VIP.0.into(), port: VIP.1, protocol: Protocol::Tcp };
+    let opener = server::Tables {
+        addresses: [address(host)].into(),
+        directors: (0..HOSTS_MAX).map(address).collect(),
+        services: [(key, server::Offer::default())].into(),
+        marks: Some(MARK_KEY),
+    };
+    let mut opened = [&mac(host).0, &frame[6..]].concat();
+    let mut packet = Packet::new(&mut opened, 0, 1);
+    assert_eq!(server::open(&opener, &mut packet), Some(server::Reason::Decapsulated));
+    (host, packet.frame().to_vec())
 }
 
 /// The hosts that a packet comes by, and the one that serves it, if any does.
@@ -87,8 +92,8 @@ fn entry(host: usize, local: bool, way: Way) -> ServerEntry {
     ServerEntry { identity, mac: mac(host), ifindex: 1, weight: 1, up: true, local, way }
 }
 
-fn tunnel(own: usize, to: usize, encapsulation: Encapsulation, last: bool) -> Way {
-    Way::Tunnel { encapsulation, from: address(own), to: address(to), mtu: 1500, last }
+fn tunnel(own: usize, to: usize, encapsulation: Encapsulation, mark: Option<Passed>) -> Way {
+    Way::Tunnel { encapsulation, from: address(own), to: address(to), mtu: 1500, mark }
 }
 
 /// A host's tables but for servers and ring.
@@ -140,9 +145,9 @@ impl Dice {
             let way = match self.below(5) {
                 0 => continue,
                 1 => Way::Link,
-                2 => tunnel(host, peer, Encapsulation::Ipip, false),
-                3 => tunnel(host, peer, Encapsulation::Gue, false),
-                _ => tunnel(host, peer, Encapsulation::Gue, true),
+                2 => tunnel(host, peer, Encapsulation::Ipip, None),
+                3 => tunnel(host, peer, Encapsulation::Gue, Some(Passed::Once)),
+                _ => tunnel(host, peer, Encapsulation::Gue, Some(Passed::Twice)),
             };
             // A host is no peer of its own.
             tables.servers.insert(slot, entry(peer, peer == host, way));
@@ -208,12 +213,12 @@ impl Farm {
         let mut tables = tables(host, self.slot(host, host), Pick::Hash, self.stateless);
         for &peer in alive {
             let way = match self.method {
-                Way::Tunnel { encapsulation, .. } => tunnel(host, peer, encapsulation, false),
+                Way::Tunnel { encapsulation, mark, .. } => tunnel(host, peer, encapsulation, mark),
                 way => way,
             };
             tables.servers.insert(self.slot(host, peer), entry(peer, peer == host, way));
             if peer != host {
-                let way = tunnel(host, peer, Encapsulation::Gue, true);
+                let way = tunnel(host, peer, Encapsulation::Gue, Some(Passed::Twice));
                 tables.servers.insert(self.slot(host, peer) + 50, entry(peer, false, way));
             }
         }
@@ -244,9 +249,9 @@ fn change() -> impl Strategy<Value = Change> {
     prop_oneof![Just(Change::Added), Just(Change::Removed), Just(Change::Drained)]
 }
 
+/// By IPIP no host learns how often a packet was passed on: there is no second chance behind it.
 fn method() -> impl Strategy<Value = Way> {
-    let way = |encapsulation| tunnel(0, 0, encapsulation, false);
-    prop_oneof![Just(Way::Link), Just(way(Encapsulation::Ipip)), Just(way(Encapsulation::Gue))]
+    prop_oneof![Just(Way::Link), Just(tunnel(0, 0, Encapsulation::Gue, Some(Passed::Once)))]
 }
 
 proptest! {
@@ -289,6 +294,32 @@ proptest! {
                 let (by, again) = follow(&worlds, entry, &segment(entry, port, ACK));
                 prop_assert_eq!(again, Some(server), "from {} by {:?}", entry, by);
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever a stranger on the link makes look as if another host had passed it on.
+    #[test]
+    fn what_strangers_seem_to_pass_on_ends_no_open_connection(
+        seed: u64, to in 1..3usize, method in method(), forged in prop::collection::vec((0..4usize, any::<u8>()), 1..12),
+    ) {
+        let farm = Farm { stateless: false, method, seed };
+        let all: BTreeSet<usize> = (0..3).collect();
+        // All go to one other host.
+        let hosts = farm.hosts(&all, &[to].into(), &all);
+        let worlds: Vec<World> = (0..3).map(|host| World::of(hosts[&host].clone())).collect();
+        for flags in [SYN, ACK, ACK] {
+            prop_assert_eq!(follow(&worlds, 0, &segment(0, 40_000, flags)), (vec![0, to], Some(to)));
+        }
+        for (source, flags) in forged {
+            let mut frame = segment(0, 40_000, ACK);
+            frame[6..12].copy_from_slice(&[PASSED, PASSED_TWICE, mac(1), mac(2)][source].0);
+            // The flags of TCP; without a session of its own this host may drop it, or serve it.
+            frame[47] = flags;
+            let _ = worlds[0].decide(&frame, Checksum::Whole, 7);
+            prop_assert_eq!(follow(&worlds, 0, &segment(0, 40_000, ACK)), (vec![0, to], Some(to)));
         }
     }
 }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use evener_core::decide::{Reason, Verdict};
 use evener_core::farm::Encapsulation;
+use evener_core::mark::{GUE_MARKED, MARK_LEN};
 use evener_core::packet::Checksum;
 use evener_core::tables::Way;
 use proptest::prelude::*;
@@ -101,7 +102,8 @@ fn unwrapped(ip: &[u8], encapsulation: Encapsulation) -> Vec<u8> {
             assert_eq!(ip[at + 2..at + 4], 6080u16.to_be_bytes());
             assert_eq!(usize::from(u16::from_be_bytes([ip[at + 4], ip[at + 5]])), ip.len() - at);
             assert!(ip[at] >= 0xc0, "a port of the dynamic range");
-            ip[at + 12..].to_vec()
+            let marked = ip[at + 11] & GUE_MARKED as u8 != 0;
+            ip[at + 12 + if marked { MARK_LEN } else { 0 }..].to_vec()
         }
     }
 }

@@ -57,6 +57,14 @@ pub fn read(path: &Path) -> Result<Secret, ReadError> {
 /// What the key of cookies is derived by.
 const COOKIE_LABEL: &str = "evener cookie";
 
+/// What the key of marks is derived by.
+const MARK_LABEL: &str = "evener mark";
+
+/// The key of marks: all hosts that have the secret come to the same one.
+pub(crate) fn mark_key(secret: &Secret) -> Seed {
+    Seed::from_bytes(secret.derive_short(MARK_LABEL))
+}
+
 /// The keys of cookies from tick `now` on: all hosts that have the secret, and whose clocks agree, come to the same ones.
 pub(crate) fn cookie_keys(secret: &Secret, epoch_ms: u64, now: u32) -> Schedule {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -14,7 +14,7 @@ use crate::proc::Proc;
 
 /// The port of GUE, as IANA assigns it.
 const GUE_PORT: u16 = 6080;
-/// Bytes of GUE without options.
+/// Bytes of GUE without what its header says to follow.
 const GUE_LEN: usize = 4;
 /// Bytes at the beginning of a capture file, and before each frame in it (pcap-savefile(5)).
 const FILE_HEADER_LEN: usize = 24;
@@ -143,7 +143,8 @@ fn verify_packet(packet: &SlicedPacket<'_>) -> Result<(), String> {
 fn verify_transport(packet: &SlicedPacket<'_>) -> Result<(), String> {
     let right = match (&packet.net, &packet.transport) {
         (_, Some(TransportSlice::Udp(udp))) if udp.destination_port() == GUE_PORT => {
-            let inner = udp.payload().get(GUE_LEN..).ok_or("GUE is cut off")?;
+            let words = udp.payload().first().ok_or("GUE is cut off")? & 0x1f;
+            let inner = udp.payload().get(GUE_LEN + 4 * usize::from(words)..).ok_or("GUE is cut off")?;
             return verify_inside(inner);
         }
         (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(udp))) if udp.checksum() == 0 => {

@@ -39,7 +39,7 @@ pub(super) fn deliver(
     let Some(&src) = known.tables.interfaces.get(&server.ifindex) else {
         return (Verdict::Drop, Reason::NoServer);
     };
-    match prepare(packet, at, server, route) {
+    match prepare(known, packet, at, server, route) {
         Ok(()) => {}
         // Who passed the packet on has no use for the error about it.
         Err((Verdict::Forward { .. }, reason)) if route.arrival != Arrival::Direct => {
@@ -66,6 +66,7 @@ fn error_by_route(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers) -
 
 /// Makes of a packet what its server's way asks for, but for the MAC addresses; else what becomes of it.
 fn prepare(
+    known: &Knowledge<'_>,
     packet: &mut Packet<'_>,
     at: &Layers,
     server: &ServerEntry,
@@ -73,8 +74,8 @@ fn prepare(
 ) -> Result<(), (Verdict, Reason)> {
     match server.way {
         Way::Link => {}
-        Way::Tunnel { encapsulation, from, to, mtu, last } => {
-            let outer_len = outer_len(encapsulation, to);
+        Way::Tunnel { encapsulation, from, to, mtu, mark } => {
+            let outer_len = outer_len(encapsulation, to, mark.is_some());
             fit(packet, at, usize::from(mtu).saturating_sub(outer_len), at.dst)?;
             let no_room = Err((Verdict::Drop, Reason::NoRoom));
             if !packet.has_room(at.l3, outer_len, link_len(packet, at, server.ifindex)) {
@@ -82,7 +83,8 @@ fn prepare(
             }
             rewrite::decrement_ttl(packet.frame_mut(), at);
             // The new link header is without tags where they don't belong.
-            let tunnel = Tunnel { encapsulation, from, to, last };
+            let mark = mark.map(|passed| (passed, known.memory.marker.get()));
+            let tunnel = Tunnel { encapsulation, from, to, mark };
             return match encapsulate(packet, at, tunnel, route.hash, server.ifindex) {
                 true => Ok(()),
                 false => no_room,

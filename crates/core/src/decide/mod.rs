@@ -19,6 +19,7 @@ use crate::arrival::Arrival;
 use crate::cookie::SharedKeys;
 use crate::fragments::Fragments;
 use crate::lease::Lease;
+use crate::mark::SharedMarker;
 use crate::packet::Packet;
 use crate::parse::{Parsed, Segment, odd_reason, parse};
 use crate::ports::Ports;
@@ -75,6 +76,8 @@ pub struct Memory<'a> {
     pub lease: Lease<'a>,
     /// The keys of cookies.
     pub cookies: SharedKeys<'a>,
+    /// What marks are written with, where every host decides.
+    pub marker: SharedMarker<'a>,
     /// Who was met that nobody knows.
     pub strays: Strays<'a>,
 }

@@ -25,7 +25,9 @@ const MTU: u16 = 1500;
 pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: Places) -> Handoff {
     let header_len = if v6 { 40 } else { 20 } + TCP_LEN;
     let room = |member: &MemberState| match ways::way(state.service, &member.member)? {
-        Way::Tunnel { encapsulation, to, mtu, .. } => Some(usize::from(mtu) - outer_len(encapsulation, to)),
+        Way::Tunnel { encapsulation, to, mtu, mark, .. } => {
+            Some(usize::from(mtu) - outer_len(encapsulation, to, mark.is_some()))
+        }
         _ => member.member.hop.map(|hop| usize::from(hop.mtu)),
     };
     let most = state.members.iter().filter_map(room).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));

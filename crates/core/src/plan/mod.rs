@@ -405,10 +405,13 @@ impl Planner<'_> {
         Some(Standing { own, last_ways })
     }
 
-    /// Notes by which MACs other hosts are known: those that they name, and those that the link does.
+    /// Notes by which MACs other hosts are known that pass packets on by the link: those that they name, and those that the link does.
     fn recognise_peers(&mut self, services: &[ServiceState<'_>]) {
-        let on_every_host = services.iter().filter(|state| state.service.is_on_every_host());
-        for member in on_every_host.flat_map(|state| &state.members).map(|state| &state.member) {
+        let passes_on =
+            |state: &&ServiceState<'_>| state.service.is_on_every_host() && state.service.goes_by_link();
+        for member in
+            services.iter().filter(passes_on).flat_map(|state| &state.members).map(|state| &state.member)
+        {
             self.plan.tables.peers.extend(&self.hosts.macs);
             self.plan
                 .tables

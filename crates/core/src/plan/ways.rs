@@ -3,6 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 
 use crate::farm::{self, Encapsulation, Method};
+use crate::mark::Passed;
 use crate::membership::{Hop, Member};
 use crate::tables::Way;
 
@@ -13,9 +14,7 @@ pub(super) fn way(service: &farm::Service, member: &Member) -> Option<Way> {
         Method::Nat if member.local && !service.keeps_ports(&member.name) => None,
         _ if member.local => Some(Way::Link),
         // Each host is reached as where it is allows (Distributed Packet Rewriting, section 3).
-        _ if service.goes_by_link() && !member.hop?.on_link => {
-            tunnel(service.encapsulation, service.tunnel_mtu, member, false)
-        }
+        _ if service.goes_by_link() && !member.hop?.on_link => first(service, member),
         Method::L2 | Method::Handoff => Some(Way::Link),
         Method::Nat => {
             let (address, Hop { own, mtu, .. }) = member.address.zip(member.hop)?;
@@ -24,19 +23,30 @@ pub(super) fn way(service: &farm::Service, member: &Member) -> Option<Way> {
             let translates = service.addresses.iter().all(of_family) && own.is_ipv4() == to.is_ipv4();
             translates.then_some(Way::Nat { to, own, source_nat: service.source_nat, mtu })
         }
-        Method::Tunnel => tunnel(service.encapsulation, service.tunnel_mtu, member, false),
+        Method::Tunnel => first(service, member),
     }
 }
 
 /// The way to another host that is a packet's last.
 pub(super) fn last(member: &Member) -> Option<Way> {
-    tunnel(Encapsulation::Gue, None, member, true)
+    tunnel(Encapsulation::Gue, None, member, Some(Passed::Twice))
 }
 
-fn tunnel(encapsulation: Encapsulation, mtu: Option<u16>, member: &Member, last: bool) -> Option<Way> {
+/// The way by a tunnel of the service's own kind. Of those only GUE has room for a mark.
+fn first(service: &farm::Service, member: &Member) -> Option<Way> {
+    let is_marked = service.is_on_every_host() && service.encapsulation == Encapsulation::Gue;
+    tunnel(service.encapsulation, service.tunnel_mtu, member, is_marked.then_some(Passed::Once))
+}
+
+fn tunnel(
+    encapsulation: Encapsulation,
+    mtu: Option<u16>,
+    member: &Member,
+    mark: Option<Passed>,
+) -> Option<Way> {
     let (to, hop) = member.address.zip(member.hop)?;
     let (from, mtu) = (hop.tunnel, mtu.unwrap_or(hop.mtu));
-    (from.is_ipv4() == to.is_ipv4()).then_some(Way::Tunnel { encapsulation, from, to, mtu, last })
+    (from.is_ipv4() == to.is_ipv4()).then_some(Way::Tunnel { encapsulation, from, to, mtu, mark })
 }
 
 /// A server's own endpoint.

@@ -8,6 +8,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use super::{Octets, TTL, ethertype, link_len};
 use crate::checksum;
 use crate::farm::Encapsulation;
+use crate::mark::{self, MARK_LEN, Marker, Passed};
 use crate::packet::Packet;
 use crate::parse::Layers;
 use crate::sessions::FlowHash;
@@ -15,8 +16,6 @@ use crate::wire::{GUE_PORT, IPV4_DONT_FRAGMENT, Ipv4, Ipv6, Udp, protocol};
 
 /// UDP and the four bytes of GUE without options.
 const GUE_LEN: usize = 12;
-/// In a GUE header's flags, of those that are private to the two ends: whoever opens the tunnel keeps the packet.
-const GUE_LAST: u16 = 0x0001;
 
 /// The packet around a packet.
 #[derive(Clone, Copy, Debug)]
@@ -27,17 +26,21 @@ pub struct Tunnel {
     pub from: IpAddr,
     /// The outer destination, of the same family.
     pub to: IpAddr,
-    /// As in [`crate::tables::Way::Tunnel`].
-    pub last: bool,
+    /// As in [`crate::tables::Way::Tunnel`], and what marks are written with.
+    pub mark: Option<(Passed, Marker)>,
 }
 
 /// Bytes that go before a packet on its way to `to`.
-pub const fn outer_len(encapsulation: Encapsulation, to: IpAddr) -> usize {
-    let ip = if to.is_ipv6() { 40 } else { 20 };
+pub const fn outer_len(encapsulation: Encapsulation, to: IpAddr, is_marked: bool) -> usize {
     match encapsulation {
-        Encapsulation::Ipip => ip,
-        Encapsulation::Gue => ip + GUE_LEN,
+        Encapsulation::Ipip => ip_len(to),
+        Encapsulation::Gue if is_marked => ip_len(to) + GUE_LEN + MARK_LEN,
+        Encapsulation::Gue => ip_len(to) + GUE_LEN,
     }
+}
+
+const fn ip_len(address: IpAddr) -> usize {
+    if address.is_ipv6() { 40 } else { 20 }
 }
 
 /// Puts the packet into another one, in front of which stands a link header without addresses yet. False,
@@ -50,34 +53,33 @@ pub fn encapsulate(
     hash: FlowHash,
     ifindex: u32,
 ) -> bool {
-    let Tunnel { encapsulation, from, to, last } = tunnel;
+    let Tunnel { encapsulation, from, to, mark } = tunnel;
     let (class, dont_fragment, id) = inherited(packet.frame(), at);
     let link_len = link_len(packet, at, ifindex);
-    let outer_len = outer_len(encapsulation, to);
+    let outer_len = outer_len(encapsulation, to, mark.is_some());
     if !packet.relink(at.l3, outer_len, link_len, ethertype(to.is_ipv6())) {
         return false;
     }
     let inner = if at.dst.is_ipv6() { protocol::IPV6 } else { protocol::IPV4 };
-    let (next, rest_len) = match encapsulation {
-        Encapsulation::Ipip => (inner, at.len),
-        Encapsulation::Gue => (protocol::UDP, at.len + GUE_LEN),
+    let next = match encapsulation {
+        Encapsulation::Ipip => inner,
+        Encapsulation::Gue => protocol::UDP,
     };
+    let (ip_len, rest_len) = (ip_len(to), at.len + outer_len - ip_len(to));
     let frame = packet.frame_mut();
     let Some(header) = frame.get_mut(link_len..link_len + outer_len) else { return false };
-    let ip_len = match (Octets::of(from), Octets::of(to)) {
+    match (Octets::of(from), Octets::of(to)) {
         (Octets::Four(from), Octets::Four(to)) => {
             let ip = outer_v4(class, rest_len, dont_fragment, id, next, from, to);
             header[..20].copy_from_slice(ip.as_bytes());
-            20
         }
         (from, to) => {
             let ip = outer_v6(class, rest_len, hash, next);
             header[..8].copy_from_slice(&ip.as_bytes()[..8]);
             header[8..24].copy_from_slice(from.bytes());
             header[24..40].copy_from_slice(to.bytes());
-            40
         }
-    };
+    }
     if encapsulation == Encapsulation::Gue {
         let udp = Udp {
             // From the range that is for such (RFC 6335, section 6), so that paths and queues spread.
@@ -88,8 +90,16 @@ pub fn encapsulate(
             checksum: U16::new(0),
         };
         header[ip_len..ip_len + 8].copy_from_slice(udp.as_bytes());
-        let [high, low] = if last { GUE_LAST } else { 0 }.to_be_bytes();
-        header[ip_len + 8..ip_len + 12].copy_from_slice(&[0, inner, high, low]);
+        let (words, flags) = match mark {
+            Some((passed, _)) => ((MARK_LEN / 4) as u8, passed.flags()),
+            None => (0, 0),
+        };
+        let [high, low] = flags.to_be_bytes();
+        header[ip_len + 8..ip_len + GUE_LEN].copy_from_slice(&[words, inner, high, low]);
+        if let Some((passed, marker)) = mark {
+            let ends = mark::Ends { outer: (from, to), inner: (at.src, at.dst) };
+            header[ip_len + GUE_LEN..].copy_from_slice(&marker.mark(&ends, passed));
+        }
     }
     true
 }

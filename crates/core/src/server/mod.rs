@@ -21,6 +21,7 @@ pub use reason::Reason;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 
+use crate::sessions::Seed;
 use crate::tables::VipKey;
 
 /// What a server's programs go by.
@@ -32,9 +33,9 @@ pub struct Tables {
     pub directors: BTreeSet<IpAddr>,
     /// What may come out, and may be handed off: this host's services.
     pub services: BTreeMap<VipKey, Offer>,
-    /// Whether this host decides too, and passes packets on: the source of what comes out then says how often
-    /// that was done already ([`crate::arrival`]).
-    pub marks: bool,
+    /// Where this host decides too, and passes packets on, the key of marks ([`crate::mark`]): the source of what comes out
+    /// then says how often that was done already ([`crate::arrival`]).
+    pub marks: Option<Seed>,
 }
 
 /// What a server's programs do for a service.
@@ -50,11 +51,18 @@ pub struct Offer {
     pub ear: Option<u16>,
     /// Whether the turns of request and answer are followed, by which it is known when a connection is at rest.
     pub turns: bool,
+    /// Whether it comes out of tunnels only with the mark of a host that has passed it on.
+    pub is_marked: bool,
 }
 
 impl Tables {
-    /// Whether this host has a service at an address, whatever the port.
-    fn serves(&self, address: IpAddr) -> bool {
-        self.services.keys().any(|vip| vip.address == address)
+    /// What goes for packets to an address that have no port to go by: what goes for none of its services, but that they need
+    /// marks if any of them does. `None` where there is none.
+    pub fn portless(&self, address: IpAddr) -> Option<Offer> {
+        let mut offers =
+            self.services.iter().filter(|(vip, _)| vip.address == address).map(|(_, offer)| offer);
+        let first = offers.next()?;
+        let is_marked = first.is_marked || offers.any(|offer| offer.is_marked);
+        Some(Offer { is_marked, ..Offer::default() })
     }
 }

@@ -5,15 +5,16 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::{Reason, Tables};
+use super::{Offer, Reason, Tables};
 use crate::arrival::{PASSED, PASSED_TWICE};
 use crate::checksum::Change;
 use crate::farm::Protocol;
+use crate::mark::{self, GUE_LAST, GUE_MARKED, MARK_LEN, Passed};
 use crate::packet::Packet;
 use crate::tables::VipKey;
 use crate::wire::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, FragmentHeader, GUE_PORT, IPV4_FRAGMENT_OFFSET,
-    IPV4_MORE_FRAGMENTS, Ipv4, Ipv6, Udp, protocol,
+    IPV4_MORE_FRAGMENTS, Ipv4, Ipv6, Mac, Udp, protocol,
 };
 
 const IPV4_LEN: usize = 20;
@@ -22,8 +23,6 @@ const UDP_LEN: usize = 8;
 const GUE_LEN: usize = 4;
 /// Of a GUE header, beyond its first word: no field of it takes more.
 const GUE_WORDS_MAX: usize = 8;
-/// In a GUE header's flags, of those that are private to the two ends: whoever opens the tunnel keeps the packet.
-const GUE_LAST: u16 = 0x0001;
 /// Extension headers that are gone through to the port: as many as a director looks behind.
 const EXTENSIONS_MAX: usize = 6;
 /// RFC 2784.
@@ -38,11 +37,17 @@ const CONGESTED: u8 = 3;
 
 /// Takes a packet out of its tunnel. `None` where the frame is no tunnel packet to this host, and
 /// [`Reason::Decapsulated`] where it is now what was inside; any other reason means that the frame must be dropped.
+///
+/// The sources of what has come out of here don't come by a wire: frames with such a source are dropped, whatever is in them.
 pub fn open(tables: &Tables, packet: &mut Packet<'_>) -> Option<Reason> {
+    let is_source = |mark: &Mac| packet.frame().get(6..12) == Some(mark.0.as_slice());
+    if tables.marks.is_some() && [PASSED, PASSED_TWICE].iter().any(is_source) {
+        return Some(Reason::ForgedMark);
+    }
     let outer = Outer::read(packet.frame()).filter(|outer| tables.addresses.contains(&outer.to))?;
     match outer.inside(tables) {
         Ok(inner) => {
-            inner.take_out(packet, tables.marks);
+            inner.take_out(packet, tables.marks.is_some());
             Some(Reason::Decapsulated)
         }
         Err(reason) => Some(reason),
@@ -156,23 +161,45 @@ impl<'a> Outer<'a> {
         if self.is_malformed {
             return Err(Reason::Malformed);
         }
-        let mut inner = Inner { at: ETHERNET_LEN + self.len, ethertype: 0, ecn: 0, last: false };
+        let mut inner = Inner { at: ETHERNET_LEN + self.len, ethertype: 0, ecn: 0, passed: None };
         let (mut protocol, mut rest) = (self.protocol, self.rest);
         if self.is_gue {
             let gue = Gue::read(&mut rest)?;
             protocol = gue.protocol;
-            inner.last = gue.last;
             inner.at += gue.len;
+            inner.passed = self.passed(tables, &gue, rest)?;
         }
-        let was = if protocol == protocol::IPV4 {
+        let (was, offer) = if protocol == protocol::IPV4 {
             inner.ethertype = ETHERTYPE_IPV4;
             read_v4(tables, rest)?
         } else {
             inner.ethertype = ETHERTYPE_IPV6;
             read_v6(tables, rest)?
         };
+        if offer.is_marked && inner.passed.is_none() {
+            return Err(Reason::ForgedMark);
+        }
         inner.ecn = merged_ecn(self.ecn, was).ok_or(Reason::Congestion)?;
         Ok(inner)
+    }
+
+    /// How often the packet in `rest` was passed on, as the header's mark says; nothing of that packet is believed before.
+    fn passed(&self, tables: &Tables, gue: &Gue, rest: &[u8]) -> Result<Option<Passed>, Reason> {
+        let Some(mark) = gue.mark else {
+            // That it is the last is worth no more than the mark.
+            return if gue.flags & GUE_LAST == 0 { Ok(None) } else { Err(Reason::ForgedMark) };
+        };
+        let (mut rest, passed) = (rest, Passed::of_flags(gue.flags));
+        let inner: (IpAddr, IpAddr) = if gue.protocol == protocol::IPV4 {
+            let ip: &Ipv4 = view(&mut rest)?;
+            (Ipv4Addr::from_bits(ip.src.get()).into(), Ipv4Addr::from_bits(ip.dst.get()).into())
+        } else {
+            let ip: &Ipv6 = view(&mut rest)?;
+            (Ipv6Addr::from(ip.src).into(), Ipv6Addr::from(ip.dst).into())
+        };
+        let ends = mark::Ends { outer: (self.from, self.to), inner };
+        let is_good = tables.marks.is_some_and(|key| mark::is_good(key, &ends, passed, &mark));
+        if is_good { Ok(Some(passed)) } else { Err(Reason::ForgedMark) }
     }
 }
 
@@ -200,7 +227,8 @@ where
 /// A GUE header.
 struct Gue {
     protocol: u8,
-    last: bool,
+    flags: u16,
+    mark: Option<[u8; MARK_LEN]>,
     len: usize,
 }
 
@@ -211,16 +239,25 @@ impl Gue {
         let &[first, protocol, high, low] = header else { return Err(Reason::Malformed) };
         let (words, flags) = (usize::from(first & 0x1f), u16::from_be_bytes([high, low]));
         // Version 0 and no control message; flags announce fields that change what the rest means.
-        if first & 0xe0 != 0 || flags & !GUE_LAST != 0 || words > GUE_WORDS_MAX || !carries(protocol) {
+        if first & 0xe0 != 0
+            || flags & !(GUE_LAST | GUE_MARKED) != 0
+            || words > GUE_WORDS_MAX
+            || !carries(protocol)
+        {
             return Err(Reason::GueHeader);
         }
-        take(rest, words * 4)?;
-        Ok(Gue { protocol, last: flags & GUE_LAST != 0, len: GUE_LEN + words * 4 })
+        let private = take(rest, words * 4)?;
+        let mark = if flags & GUE_MARKED == 0 {
+            None
+        } else {
+            Some(private.try_into().map_err(|_| Reason::ForgedMark)?)
+        };
+        Ok(Gue { protocol, flags, mark, len: GUE_LEN + words * 4 })
     }
 }
 
-/// The ECN field of a packet that may come out.
-fn read_v4(tables: &Tables, mut rest: &[u8]) -> Result<u8, Reason> {
+/// The ECN field of a packet that may come out, and what goes for its service.
+fn read_v4(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     let ip: &Ipv4 = view(&mut rest)?;
     let header_len = usize::from(ip.version_ihl & 15) * 4;
     let total_len = usize::from(ip.total_len.get());
@@ -236,11 +273,11 @@ fn read_v4(tables: &Tables, mut rest: &[u8]) -> Result<u8, Reason> {
     take(&mut rest, header_len - IPV4_LEN)?;
     let is_fragment = ip.fragment.get() & (IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) != 0;
     let portless = is_fragment || ip.protocol == protocol::ICMP;
-    find_service(tables, dst.into(), ip.protocol, portless, rest)?;
-    Ok(ip.tos & ECN)
+    let offer = find_service(tables, dst.into(), ip.protocol, portless, rest)?;
+    Ok((ip.tos & ECN, offer))
 }
 
-fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<u8, Reason> {
+fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     let ip: &Ipv6 = view(&mut rest)?;
     let word = ip.version_class_flow.get();
     if word >> 28 != 6 {
@@ -252,8 +289,9 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<u8, Reason> {
         return Err(Reason::InnerMartian);
     }
     let (protocol, is_fragment) = upper_protocol(&mut rest, ip.next_header)?;
-    find_service(tables, dst.into(), protocol, is_fragment || protocol == protocol::ICMPV6, rest)?;
-    Ok((word >> 20) as u8 & ECN)
+    let offer =
+        find_service(tables, dst.into(), protocol, is_fragment || protocol == protocol::ICMPV6, rest)?;
+    Ok(((word >> 20) as u8 & ECN, offer))
 }
 
 /// RFC 4291, section 2.4: unspecified, loopback, multicast, link-local, IPv4-mapped.
@@ -287,7 +325,7 @@ fn upper_protocol(rest: &mut &[u8], mut next: u8) -> Result<(u8, bool), Reason> 
     Err(Reason::Malformed)
 }
 
-/// Whether what is inside is for one of this host's services: by the port where the packet has one, else by the address
+/// The one of this host's services that what is inside is for: by the port where the packet has one, else by the address
 /// alone.
 fn find_service(
     tables: &Tables,
@@ -295,12 +333,12 @@ fn find_service(
     next: u8,
     portless: bool,
     mut rest: &[u8],
-) -> Result<(), Reason> {
+) -> Result<Offer, Reason> {
     if carries(next) || next == GRE {
         return Err(Reason::Nested);
     }
-    let is_ours = if portless {
-        tables.serves(address)
+    let offer = if portless {
+        tables.portless(address)
     } else {
         let protocol = match next {
             protocol::TCP => Protocol::Tcp,
@@ -309,9 +347,9 @@ fn find_service(
         };
         let ports = take(&mut rest, 4)?;
         let port = u16::from_be_bytes([ports[2], ports[3]]);
-        tables.services.contains_key(&VipKey { address, port, protocol })
+        tables.services.get(&VipKey { address, port, protocol }).copied()
     };
-    if is_ours { Ok(()) } else { Err(Reason::NotOwnService) }
+    offer.ok_or(Reason::NotOwnService)
 }
 
 /// What becomes of the ECN field (RFC 6040, section 4.2); nothing where the packet must go.
@@ -331,12 +369,13 @@ struct Inner {
     ethertype: u16,
     /// What its ECN field is to be.
     ecn: u8,
-    /// Whether whoever opens the tunnel keeps it.
-    last: bool,
+    /// How often it was passed on, if that is known.
+    passed: Option<Passed>,
 }
 
 impl Inner {
-    /// The frame keeps its addresses, unless its source is to say how often it was passed on.
+    /// The frame keeps its addresses, unless its source is to say how often it was passed on. Of what has no mark nobody knows:
+    /// it is kept here.
     fn take_out(&self, packet: &mut Packet<'_>, marks: bool) {
         let is_room = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
         debug_assert!(is_room, "what is in front of the packet was longer");
@@ -344,7 +383,7 @@ impl Inner {
             self.set_ecn(ip);
         }
         if marks {
-            packet.mark_source(if self.last { PASSED_TWICE } else { PASSED });
+            packet.mark_source(if self.passed == Some(Passed::Once) { PASSED } else { PASSED_TWICE });
         }
     }
 

@@ -44,11 +44,14 @@ pub enum Reason {
     NotCleared = 17,
     /// A reset that the host's stack would have answered a segment with that may have overtaken its connection's first.
     ResetHeld = 18,
+    /// Looks as if another host had passed it on, and none has said so: no mark or a wrong one, or a frame whose source only this
+    /// host itself writes ([`crate::arrival`]).
+    ForgedMark = 19,
 }
 
 impl Reason {
     /// Every one, in the order of their numbers.
-    pub const ALL: [Reason; 19] = [
+    pub const ALL: [Reason; 20] = [
         Reason::Decapsulated,
         Reason::Clamped,
         Reason::UnlistedSource,
@@ -68,6 +71,7 @@ impl Reason {
         Reason::StaleCleared,
         Reason::NotCleared,
         Reason::ResetHeld,
+        Reason::ForgedMark,
     ];
 
     /// The name shown to people, stable.
@@ -92,6 +96,7 @@ impl Reason {
             Reason::StaleCleared => "stale_cleared",
             Reason::NotCleared => "not_cleared",
             Reason::ResetHeld => "reset_held",
+            Reason::ForgedMark => "forged_mark",
         }
     }
 

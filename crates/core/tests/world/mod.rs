@@ -11,6 +11,7 @@ use evener_core::decide::{Decision, Memory, decide, end, stay};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
 use evener_core::lease::{ENDLESS, Lease};
+use evener_core::mark::{self, Passed, SharedMarker};
 use evener_core::packet::{Checksum, HEADROOM, Packet};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
@@ -23,6 +24,10 @@ use evener_core::tables::{
 use evener_core::wire::Mac;
 
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
+/// Of marks.
+pub(crate) const MARK_KEY: Seed = Seed(21, 22);
+/// That, and a generation.
+static MARKER: [AtomicU64; mark::WORDS] = [AtomicU64::new(21), AtomicU64::new(22), AtomicU64::new(7)];
 pub(crate) const DIRECTOR: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const SERVER: Mac = Mac([2, 0, 0, 0, 1, 1]);
 pub(crate) const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 9]);
@@ -110,7 +115,7 @@ impl World {
             from: [10, 0, 0, 1].into(),
             to: [10, 0, 0, 12].into(),
             mtu: 1500,
-            last: true,
+            mark: Some(Passed::Twice),
         };
         tables.servers.extend([(2, entry(Way::Link)), (3, entry(last))]);
         tables.vips.values_mut().for_each(|vip| (vip.own, vip.stateless) = (2, vip.id == 2));
@@ -146,6 +151,7 @@ impl World {
             ring_seed: SEED,
             lease: Lease(&ENDLESS),
             cookies: SharedKeys(&NO_KEYS),
+            marker: SharedMarker(&MARKER),
             strays: Strays(&[]),
         }
     }
@@ -198,10 +204,13 @@ pub(crate) fn ways(v6: bool) -> Vec<Way> {
             from: [10, 0, 0, 1].into(),
             to: [10, 0, 0, 11].into(),
             mtu,
-            last: false,
+            mark: None,
         });
         let (from, to) = ("2001:db8:a::1".parse().unwrap(), "2001:db8:a::11".parse().unwrap());
-        ways.push(Way::Tunnel { encapsulation, from, to, mtu, last: false });
+        ways.push(Way::Tunnel { encapsulation, from, to, mtu, mark: None });
+        if encapsulation == Encapsulation::Gue {
+            ways.push(Way::Tunnel { encapsulation, from, to, mtu, mark: Some(Passed::Once) });
+        }
     }
     ways
 }

@@ -13,6 +13,7 @@ use evener_core::cookie::{self, SharedKeys};
 use evener_core::decide::{Memory, Reason};
 use evener_core::fragments::Fragments;
 use evener_core::lease::Lease;
+use evener_core::mark::{self, SharedMarker};
 use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::Routes;
@@ -78,6 +79,7 @@ pub(super) struct Store {
     lease: AtomicU64,
     /// Not in the file either: who starts makes them anew.
     cookies: [AtomicU64; cookie::WORDS],
+    marker: [AtomicU64; mark::WORDS],
     strays: [AtomicU64; strays::PLACES],
     path: PathBuf,
     /// Held, so that no other process takes the file for abandoned.
@@ -174,8 +176,22 @@ impl Store {
         let seed = Seed(words[SEED.start].load(Relaxed), words[SEED.start + 1].load(Relaxed));
         let (ring_seed, lease, path) = (seed, AtomicU64::new(0), path.to_owned());
         let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
+        let marker = [const { AtomicU64::new(0) }; mark::WORDS];
         let strays = [const { AtomicU64::new(0) }; strays::PLACES];
-        Ok(Store { words, four, six, ports, seed, ring_seed, lease, cookies, strays, path, _lock: file })
+        Ok(Store {
+            words,
+            four,
+            six,
+            ports,
+            seed,
+            ring_seed,
+            lease,
+            cookies,
+            marker,
+            strays,
+            path,
+            _lock: file,
+        })
     }
 
     fn sessions(&self) -> Sessions<'_> {
@@ -195,6 +211,7 @@ impl Store {
             ring_seed: self.ring_seed,
             lease: Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
+            marker: SharedMarker(&self.marker),
             strays: Strays(&self.strays),
         }
     }

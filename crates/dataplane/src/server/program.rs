@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use evener_core::cookie::Schedule;
+use evener_core::sessions::Seed;
 use evener_core::tables::VipKey;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
@@ -20,6 +21,7 @@ const ABI_VERSION: u32 = 7;
 const PINNED: [&str; 11] = [
     "server_about",
     "marks",
+    "mark_key",
     "own_addresses",
     "directors",
     "own_services",
@@ -35,7 +37,7 @@ const REASONS: &str = "server_reasons";
 pub(super) const EXPECTED: &str = "expected";
 /// `struct own_service`: address, port, protocol, padding.
 pub(super) const SERVICE_KEY_LEN: usize = 20;
-/// `struct offer`: segment size, the listener's port, the ear's, whether turns are followed.
+/// `struct offer`: segment size, the listener's port, the ear's, whether turns are followed, whether marks are needed.
 pub(super) const OFFER_LEN: usize = 12;
 
 /// The loaded programs and their maps.
@@ -153,7 +155,10 @@ impl Program {
     pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ServerError> {
         let present = || 1u32.to_ne_bytes().to_vec();
         // First: what a host takes for a client's it may pass on again.
-        self.write("marks", &0u32.to_ne_bytes(), &u32::from(tables.marks).to_ne_bytes())?;
+        let first = 0u32.to_ne_bytes();
+        let Seed(left, right) = tables.marks.unwrap_or_default();
+        self.write("mark_key", &first, &[left, right].map(u64::to_ne_bytes).concat())?;
+        self.write("marks", &first, &u32::from(tables.marks.is_some()).to_ne_bytes())?;
         let follows = tables.services.values().any(|offer| offer.turns);
         self.write("follows", &0u32.to_ne_bytes(), &u32::from(follows).to_ne_bytes())?;
         let addresses = |of: &BTreeSet<IpAddr>| of.iter().map(|a| (mapped(*a).to_vec(), present())).collect();
@@ -162,7 +167,7 @@ impl Program {
         let mut services = BTreeMap::new();
         for (vip, offer) in &tables.services {
             let portless = [mapped(vip.address).as_slice(), &[0; 4]].concat();
-            services.insert(portless, offer_value(Offer::default()));
+            services.insert(portless, offer_value(tables.portless(vip.address).unwrap_or_default()));
             services.insert(service_key(vip), offer_value(*offer));
         }
         self.make("own_services", &services)
@@ -216,7 +221,8 @@ fn service_key(vip: &VipKey) -> Vec<u8> {
 fn offer_value(offer: Offer) -> Vec<u8> {
     let mss = offer.mss.map_or(0, u32::from).to_ne_bytes();
     let ports = [offer.listener, offer.ear].map(|port| port.unwrap_or_default().to_be_bytes());
-    [mss.as_slice(), &ports.concat(), &u32::from(offer.turns).to_ne_bytes()].concat()
+    let flags = [offer.turns, offer.is_marked].map(|flag| u16::from(flag).to_ne_bytes());
+    [mss.as_slice(), &ports.concat(), &flags.concat()].concat()
 }
 
 #[cfg(test)]
@@ -230,11 +236,16 @@ mod tests {
         let key = service_key(&vip);
         assert_eq!(key.len(), SERVICE_KEY_LEN);
         assert_eq!(key[8..], [0, 0, 0xff, 0xff, 192, 0, 2, 1, 0x12, 0x34, 6, 0]);
-        let value =
-            offer_value(Offer { mss: Some(1400), listener: Some(0x1234), ear: Some(0x5678), turns: true });
+        let value = offer_value(Offer {
+            mss: Some(1400),
+            listener: Some(0x1234),
+            ear: Some(0x5678),
+            turns: true,
+            is_marked: false,
+        });
         assert_eq!(value.len(), OFFER_LEN);
         assert_eq!(value[..4], 1400u32.to_ne_bytes());
         assert_eq!(value[4..8], [0x12, 0x34, 0x56, 0x78]);
-        assert_eq!(value[8..], 1u32.to_ne_bytes());
+        assert_eq!(value[8..], [1u16.to_ne_bytes(), [0; 2]].concat());
     }
 }

@@ -43,6 +43,8 @@ const _: () = {
     assert!(c::SERVER_TIME_WAIT_CLEARED.0 == Reason::TimeWaitCleared as u32);
     assert!(c::SERVER_STALE_CLEARED.0 == Reason::StaleCleared as u32);
     assert!(c::SERVER_NOT_CLEARED.0 == Reason::NotCleared as u32);
+    assert!(c::SERVER_RESET_HELD.0 == Reason::ResetHeld as u32);
+    assert!(c::SERVER_FORGED_MARK.0 == Reason::ForgedMark as u32);
     assert!(size_of::<own_service>() == super::program::SERVICE_KEY_LEN);
     assert!(size_of::<offer>() == super::program::OFFER_LEN);
     assert!(size_of::<connection>() == CONNECTION_LEN);

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use evener_core::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Track};
+use evener_core::mark::Passed;
 use evener_core::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
 use evener_core::tables::{self, Behind, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey, Way};
 use evener_core::wire::Mac;
@@ -71,10 +72,12 @@ const SERVER_TUNNEL: u16 = 32;
 const SERVER_GUE: u16 = 64;
 const SERVER_V6: u16 = 128;
 const SERVER_LAST: u16 = 256;
+const SERVER_MARKED: u16 = 1024;
 const SERVER_ASKED: u16 = 512;
 const SERVER_NOBODY: u16 = 1024;
 /// The flags that say by which way a server is reached.
-const SERVER_WAY: u16 = SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST;
+const SERVER_WAY: u16 =
+    SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST | SERVER_MARKED;
 
 const VIP_RING_HALF: u8 = 1;
 const VIP_ANNOUNCE: u8 = 2;
@@ -325,7 +328,9 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
         Way::Nat { to, own, source_nat: has(SERVER_SOURCE_NAT), mtu: place.mtu }
     } else if has(SERVER_TUNNEL) {
         let encapsulation = if has(SERVER_GUE) { Encapsulation::Gue } else { Encapsulation::Ipip };
-        Way::Tunnel { encapsulation, from: own, to, mtu: place.mtu, last: has(SERVER_LAST) }
+        let passed = if has(SERVER_LAST) { Passed::Twice } else { Passed::Once };
+        let mark = has(SERVER_MARKED).then_some(passed);
+        Way::Tunnel { encapsulation, from: own, to, mtu: place.mtu, mark }
     } else {
         Way::Link
     };
@@ -435,10 +440,14 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
             let source_nat = if source_nat { SERVER_SOURCE_NAT } else { 0 };
             (SERVER_NAT | source_nat, to.ip(), own, to.port(), mtu)
         }
-        Way::Tunnel { encapsulation, from, to, mtu, last } => {
+        Way::Tunnel { encapsulation, from, to, mtu, mark } => {
             let gue = if encapsulation == Encapsulation::Gue { SERVER_GUE } else { 0 };
-            let last = if last { SERVER_LAST } else { 0 };
-            (SERVER_TUNNEL | gue | last, to, from, 0, mtu)
+            let mark = match mark {
+                None => 0,
+                Some(Passed::Once) => SERVER_MARKED,
+                Some(Passed::Twice) => SERVER_MARKED | SERVER_LAST,
+            };
+            (SERVER_TUNNEL | gue | mark, to, from, 0, mtu)
         }
     };
     let version = if to.is_ipv6() { SERVER_V6 } else { 0 };

@@ -7,6 +7,7 @@ use evener_core::cookie::{self, NO_KEYS, SharedKeys};
 use evener_core::decide::{Memory, Reason};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
 use evener_core::lease::Lease;
+use evener_core::mark::{self, NO_MARKER, SharedMarker};
 use evener_core::ports::Ports;
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Counted, Seed, Sessions, Shares};
@@ -35,6 +36,8 @@ pub(super) struct KernelMemory {
     pub(super) lease: Shared<AtomicU64>,
     /// [`cookie::WORDS`] words.
     pub(super) cookies: Shared<AtomicU64>,
+    /// [`mark::WORDS`] words.
+    pub(super) marker: Shared<AtomicU64>,
     pub(super) strays: Shared<AtomicU64>,
     /// [`STAT_WORDS`] words for each server slot: what user space counted; at [`NO_SERVER`] all of servers that are gone.
     pub(super) stats: Shared<AtomicU64>,
@@ -59,6 +62,7 @@ impl KernelMemory {
             ring_seed: self.ring_seed,
             lease: Lease(&self.lease[0]),
             cookies: SharedKeys(self.cookies.first_chunk::<{ cookie::WORDS }>().unwrap_or(&NO_KEYS)),
+            marker: SharedMarker(self.marker.first_chunk::<{ mark::WORDS }>().unwrap_or(&NO_MARKER)),
             strays: Strays(&self.strays),
         }
     }

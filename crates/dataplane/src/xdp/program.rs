@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evener_core::cookie;
 use evener_core::decide::{Memory, Reason};
+use evener_core::mark;
 use evener_core::ports::{POOL_BUCKETS, POOLS};
 use evener_core::sessions::{SHARE_WORDS, Seed, buckets_for};
 use evener_core::strays;
@@ -32,7 +33,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 34] = [
+pub(super) const PINNED: [&str; 35] = [
     "about",
     "commit",
     "vips",
@@ -46,6 +47,7 @@ pub(super) const PINNED: [&str; 34] = [
     "peers_in",
     "lease",
     "cookies",
+    "marker",
     "strays",
     "pools",
     "routes",
@@ -184,6 +186,7 @@ impl Program {
             cursors: words("cursors", abi::SERVICES_MAX)?,
             lease: words("lease", 1)?,
             cookies: words("cookies", cookie::WORDS)?,
+            marker: words("marker", mark::WORDS)?,
             strays: words("strays", strays::PLACES)?,
             stats: words("user_stats", SERVER_SLOTS * STAT_WORDS)?,
             reasons: words("user_count", Reason::ALL.len())?,

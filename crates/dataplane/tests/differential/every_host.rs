@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evener_core::arrival::{PASSED, PASSED_TWICE};
 use evener_core::farm::{Encapsulation, Protocol};
+use evener_core::mark::Passed;
 use evener_core::tables::{HASH_SLOTS, Pick, Ring, ServerEntry, Tables, Way};
 use evener_core::wire::Mac;
 
@@ -37,18 +38,19 @@ pub fn add(builder: &mut Builder) {
     change(&mut builder.tables, own, |server| server.local = true);
     let on_link: Vec<u16> = [1, 77, 1].map(|ifindex| builder.server(Way::Link, ifindex)).into();
     change(&mut builder.tables, on_link[2], |server| server.up = false);
-    let mut behind = |encapsulation, v6: bool, host: u8, mtu, last| {
+    let mut behind = |encapsulation, v6: bool, host: u8, mtu, mark| {
         let address = |host: u8| -> IpAddr {
             if v6 { format!("2001:db8:7::{host}").parse().unwrap() } else { [10, 0, 7, host].into() }
         };
-        let way = Way::Tunnel { encapsulation, from: address(1), to: address(host), mtu, last };
+        let way = Way::Tunnel { encapsulation, from: address(1), to: address(host), mtu, mark };
         builder.server(way, if host.is_multiple_of(2) { 1 } else { 77 })
     };
-    let ipip = behind(Encapsulation::Ipip, false, 2, 1500, false);
-    let gue = behind(Encapsulation::Gue, true, 3, 1400, false);
+    let ipip = behind(Encapsulation::Ipip, false, 2, 1500, None);
+    let gue = behind(Encapsulation::Gue, true, 3, 1400, Some(Passed::Once));
+    let near = behind(Encapsulation::Gue, false, 4, 1500, Some(Passed::Once));
     let last = [(false, 2), (false, 3), (true, 2), (true, 3)]
-        .map(|(v6, host)| behind(Encapsulation::Gue, v6, host, 1500, true));
-    let all = [own, on_link[0], on_link[1], on_link[2], ipip, gue];
+        .map(|(v6, host)| behind(Encapsulation::Gue, v6, host, 1500, Some(Passed::Twice)));
+    let all = [own, on_link[0], on_link[1], on_link[2], ipip, gue, near];
     let previous: Vec<u16> = last.into_iter().chain([own, GHOST, 0, on_link[0]]).collect();
     for v6 in [false, true] {
         let mut add = |address: u8, protocol, pick, servers: &[u16], previous: &[u16], stateless| {

@@ -60,7 +60,7 @@ pub fn add(builder: &mut Builder) {
     let held = builder.server(Way::Link, 0);
     let on_link = [1, 77].map(|ifindex| builder.server(Way::Link, ifindex));
     let mut tunnel = |encapsulation, to: [u8; 4], mtu, ifindex| {
-        let way = Way::Tunnel { encapsulation, from: [10, 0, 8, 1].into(), to: to.into(), mtu, last: false };
+        let way = Way::Tunnel { encapsulation, from: [10, 0, 8, 1].into(), to: to.into(), mtu, mark: None };
         builder.server(way, ifindex)
     };
     let far = [

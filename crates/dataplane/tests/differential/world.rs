@@ -12,6 +12,7 @@ use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
 use evener_core::lease::Lease;
+use evener_core::mark::{self, Marker, SharedMarker};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
@@ -31,6 +32,8 @@ use crate::{every_host, handoff};
 
 pub const SEED: Seed = Seed(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 pub const RING_SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
+/// What marks are written with.
+pub const MARKER: Marker = Marker { key: Seed(31, 0x2222), generation: 0x8000_0001 };
 pub const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER_SIDE: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// The way to clients.
@@ -235,7 +238,7 @@ impl Builder {
             (Encapsulation::Gue, six(1), six(3), 1500, 77),
         ];
         for (last, (encapsulation, from, to, mtu, ifindex)) in TUNNELS.into_iter().zip(ways) {
-            let server = self.server(Way::Tunnel { encapsulation, from, to, mtu, last: false }, ifindex);
+            let server = self.server(Way::Tunnel { encapsulation, from, to, mtu, mark: None }, ifindex);
             self.service(vip(v6, last), Protocol::Tcp, Pick::Hash, &[server]);
             self.service(vip(v6, last), Protocol::Udp, Pick::Hash, &[server]);
         }
@@ -272,6 +275,7 @@ pub fn load(engine: &mut XdpEngine) {
     let tables = Arc::new(tables());
     engine.load_tables(&tables).unwrap();
     engine.memory().cookies.set(&Schedule::fixed(&handoff::KEYS, engine.now()));
+    engine.memory().marker.set(&MARKER);
 }
 
 /// The core with memory of its own.
@@ -285,6 +289,7 @@ pub struct Core {
     cursors: Vec<AtomicU64>,
     lease: AtomicU64,
     cookies: [AtomicU64; cookie::WORDS],
+    marker: [AtomicU64; mark::WORDS],
     strays: [AtomicU64; strays::PLACES],
     pub fragments: TestFragments,
     pub reasons: BTreeMap<Reason, u64>,
@@ -305,6 +310,8 @@ impl Core {
     pub fn with(tables: Tables, keys: &Schedule) -> Self {
         let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
         SharedKeys(&cookies).set(keys);
+        let marker = [const { AtomicU64::new(0) }; mark::WORDS];
+        SharedMarker(&marker).set(&MARKER);
         let core = Core {
             tables,
             four: many(buckets_for(SESSIONS)),
@@ -315,6 +322,7 @@ impl Core {
             cursors: many(64),
             lease: AtomicU64::new(0),
             cookies,
+            marker,
             strays: [const { AtomicU64::new(0) }; strays::PLACES],
             fragments: TestFragments::default(),
             reasons: BTreeMap::new(),
@@ -337,6 +345,7 @@ impl Core {
             ring_seed: RING_SEED,
             lease: Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
+            marker: SharedMarker(&self.marker),
             strays: Strays(&self.strays),
         }
     }

@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use evener_core::arrival::{PASSED, PASSED_TWICE};
 use evener_core::decide::Reason;
 use evener_core::farm::Encapsulation;
+use evener_core::mark::{Marker, Passed};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::parse::{Parsed, parse};
 use evener_core::rewrite::{Tunnel, encapsulate};
@@ -14,7 +16,7 @@ use evener_core::sessions::{FlowHash, Seed};
 use evener_core::tables::{Behind, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables, VipKey, Way};
 use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_dataplane::Engine;
-use evener_dataplane::server::{Places, Server};
+use evener_dataplane::server::{Offer, Places, Reason as ServerReason, Server};
 use evener_dataplane::xdp::{Bench as Measure, Mode, Options, Subject, XdpEngine, pins};
 
 use crate::frames::{Bench, two_servers};
@@ -92,7 +94,8 @@ const PEER_BEFORE: Mac = Mac([2, 0, 0, 0, 0, 4]);
 
 /// Of three hosts this one, in slot 1; the others are beyond `out0`.
 fn every_host(bench: &Bench) -> Tables {
-    let way = Way::Tunnel { encapsulation: Encapsulation::Gue, from: OWN, to: FROM, mtu: 1500, last: true };
+    let (encapsulation, mark) = (Encapsulation::Gue, Some(Passed::Twice));
+    let way = Way::Tunnel { encapsulation, from: OWN, to: FROM, mtu: 1500, mark };
     let servers = [
         ServerEntry { local: true, ..server(bench.inside.1, bench.inside.0) },
         server(PEER, bench.outside.0),
@@ -110,14 +113,16 @@ fn every_host(bench: &Bench) -> Tables {
 const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1));
 const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 2));
 
-/// A client's segment as another host passes it on through a tunnel.
-fn passed_on(bench: &Bench, port: u16, flags: u8, last: bool) -> Vec<u8> {
+/// What the other host writes marks with, and this one.
+const MARKER: Marker = Marker { key: Seed(41, 42), generation: 7 };
+
+/// A client's segment as another host passes it on through a tunnel, or, without a mark, as a director sends it.
+fn passed_on(bench: &Bench, port: u16, flags: u8, mark: Option<(Passed, Marker)>) -> Vec<u8> {
     let mut buffer = vec![0; HEADROOM];
     buffer.extend(segment(bench.client_mac, bench.inside.1, port, flags));
     let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
     let Parsed::Segment(segment) = parse(packet.frame(), Some(bench.inside.1)) else { panic!("a segment") };
-    let encapsulation = if last { Encapsulation::Gue } else { Encapsulation::Ipip };
-    let tunnel = Tunnel { encapsulation, from: FROM, to: OWN, last };
+    let tunnel = Tunnel { encapsulation: Encapsulation::Gue, from: FROM, to: OWN, mark };
     assert!(encapsulate(&mut packet, &segment.at, tunnel, FlowHash(0), 1));
     packet.readdress(bench.client_mac, bench.inside.1);
     packet.frame().to_vec()
@@ -128,8 +133,8 @@ fn opener(bench: &Bench, marks: bool) -> Server {
     let tables = evener_dataplane::server::Tables {
         addresses: [OWN].into(),
         directors: [FROM].into(),
-        services: BTreeMap::from([(key(), Default::default())]),
-        marks,
+        services: BTreeMap::from([(key(), Offer { is_marked: marks, ..Offer::default() })]),
+        marks: marks.then_some(MARKER.key),
     };
     let mut server = Server::start(evener_dataplane::server::directory().unwrap()).unwrap();
     let places = Places { tunnels: BTreeMap::from([(bench.inside.0, false)]), ..Places::default() };
@@ -147,30 +152,47 @@ fn what_comes_out_of_a_tunnel_is_decided_as_what_was_passed_on() {
             let bench = Bench::set_up();
             let early = opened_first.then(|| opener(&bench, true));
             let engine = kernel_engine(None, None, every_host(&bench));
+            engine.memory().marker.set(&MARKER);
             let server = early.unwrap_or_else(|| opener(&bench, true));
             assert_eq!(bench.reaches(1000, TCP_SYN), PEER);
 
-            let send = |port, flags, last| bench.client.send(&passed_on(&bench, port, flags, last)).unwrap();
-            send(1001, TCP_SYN, false);
-            send(1001, TCP_ACK, false);
-            send(1002, TCP_ACK, true);
+            let send_marked = |port, flags, mark: Option<(Passed, Marker)>| {
+                bench.client.send(&passed_on(&bench, port, flags, mark)).unwrap();
+            };
+            let send = |port, flags, passed| send_marked(port, flags, Some((passed, MARKER)));
+            send(1001, TCP_SYN, Passed::Once);
+            send(1001, TCP_ACK, Passed::Once);
+            send(1002, TCP_ACK, Passed::Twice);
             assert_eq!(receive(&bench.server, NEVER), None);
             assert_eq!(count(&engine, Reason::Local), 3);
             let sessions = engine.memory().sessions;
             let noted: Vec<u16> = sessions.list(engine.now()).map(|session| session.value.server()).collect();
             assert_eq!(noted.iter().filter(|slot| **slot == 1).count(), 1, "{noted:?}");
 
-            send(1002, TCP_ACK, false);
+            send(1002, TCP_ACK, Passed::Once);
             let frame = receive(&bench.server, SOON).expect("a second chance");
             assert_eq!(frame[..6], PEER_BEFORE.0);
             // Behind Ethernet, IPv4 and UDP the header of GUE: flags are its last two bytes.
-            assert_eq!(frame[42..46], [0, 4, 0, 1], "who gets it keeps it");
+            assert_eq!(frame[42..46], [3, 4, 0, 3], "who gets it keeps it, and can believe that");
             assert_eq!(count(&engine, Reason::SecondChance), 1);
+
+            // Nobody has passed these on; each would be served here.
+            let forger = Marker { key: Seed(41, 43), ..MARKER };
+            send_marked(1004, TCP_SYN, None);
+            send_marked(1004, TCP_SYN, Some((Passed::Once, forger)));
+            for mark in [PASSED, PASSED_TWICE] {
+                bench.client.send(&segment(mark, bench.inside.1, 1004, TCP_SYN)).unwrap();
+            }
+            // Of another generation, and behind the others: so they have been met.
+            send_marked(1005, TCP_ACK, Some((Passed::Twice, Marker { generation: 8, ..MARKER })));
+            assert_eq!(receive(&bench.server, NEVER), None);
+            assert_eq!(server.counters().unwrap()[&ServerReason::ForgedMark], 4);
+            assert_eq!(count(&engine, Reason::Local), 4);
 
             // Without marks nobody can tell it from a client's.
             drop(server);
             let server = opener(&bench, false);
-            send(1003, TCP_SYN, false);
+            send_marked(1003, TCP_SYN, None);
             assert_eq!(receive(&bench.server, SOON).expect("it is passed on")[..6], PEER.0);
             server.leave(false).unwrap();
             Box::new(engine).leave(false).unwrap();
@@ -247,13 +269,8 @@ fn every_subject_of_the_bench_does_what_is_measured() {
         run("ip route add 10.0.0.0/8 via 172.16.0.9");
         let (to, own) = (SocketAddr::from(([172, 16, 0, 2], 8080)), Ipv4Addr::new(172, 16, 0, 1).into());
         let nat = Way::Nat { to, own, source_nat: false, mtu: 1500 };
-        let tunnel = Way::Tunnel {
-            encapsulation: Encapsulation::Ipip,
-            from: own,
-            to: to.ip(),
-            mtu: 1500,
-            last: false,
-        };
+        let tunnel =
+            Way::Tunnel { encapsulation: Encapsulation::Ipip, from: own, to: to.ip(), mtu: 1500, mark: None };
         let subjects = [
             (Subject::Wrapper, Way::Link),
             (Subject::Rewriter, Way::Link),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::decide::Reason;
 use evener_core::farm::{Encapsulation, Protocol};
+use evener_core::mark::Passed;
 use evener_core::sessions::ticks;
 use evener_core::tables::{Behind, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_core::wire::Mac;
@@ -321,7 +322,7 @@ impl Drop for Decapsulator {
     }
 }
 
-fn tunnel(v6: bool, encapsulation: Encapsulation) {
+fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<Passed>) {
     let row = Row::set_up(v6);
     let (from, to) = (row.own(), row.server_address());
     let vip = row.vip();
@@ -332,8 +333,9 @@ fn tunnel(v6: bool, encapsulation: Encapsulation) {
         run(&format!("ip route add {} via {}", row.client_address(), row.own()));
     });
     row.director.enter(forward);
-    let decapsulator = Decapsulator::start(&row.server, evener_core::rewrite::outer_len(encapsulation, to));
-    let engine = row.start(Kind::Packet, Way::Tunnel { encapsulation, from, to, mtu: 1500, last: false });
+    let decapsulator =
+        Decapsulator::start(&row.server, evener_core::rewrite::outer_len(encapsulation, to, mark.is_some()));
+    let engine = row.start(Kind::Packet, Way::Tunnel { encapsulation, from, to, mtu: 1500, mark });
     row.exchange(SocketAddr::new(vip, 80), &data());
     assert!(decapsulator.packets.load(Relaxed) > 2800, "the upload came in segments of the link's length");
     // The client was told how long packets may be.
@@ -344,15 +346,17 @@ fn tunnel(v6: bool, encapsulation: Encapsulation) {
 #[test]
 fn tunnels_carry_what_the_sender_left_to_its_hardware() {
     if !skipped() {
-        tunnel(false, Encapsulation::Ipip);
-        tunnel(false, Encapsulation::Gue);
+        tunnel(false, Encapsulation::Ipip, None);
+        tunnel(false, Encapsulation::Gue, None);
+        tunnel(false, Encapsulation::Gue, Some(Passed::Once));
     }
 }
 
 #[test]
 fn tunnels_are_for_ipv6_too() {
     if !skipped() {
-        tunnel(true, Encapsulation::Ipip);
-        tunnel(true, Encapsulation::Gue);
+        tunnel(true, Encapsulation::Ipip, None);
+        tunnel(true, Encapsulation::Gue, None);
+        tunnel(true, Encapsulation::Gue, Some(Passed::Once));
     }
 }

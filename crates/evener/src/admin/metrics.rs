@@ -215,6 +215,12 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
         "Packets by what became of them.",
         |(_, count)| **count,
     )?;
+    let things: Vec<_> = status.tunnels.iter().collect();
+    Group { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }.counter(
+        "tunnel_packets",
+        "Packets in tunnels to this host, and what is handed to its servers, by what became of them.",
+        |(_, count)| **count,
+    )?;
     let things: Vec<_> = status.refused.iter().collect();
     Group { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }.counter(
         "arp_refused",

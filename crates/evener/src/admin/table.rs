@@ -198,6 +198,9 @@ pub(super) fn status(status: &Status, page: usize) -> String {
         facts.push(("traces", status.traces.to_string()));
     }
     facts.push(("packets", counts(&status.packets)));
+    if !status.tunnels.is_empty() {
+        facts.push(("tunnels", counts(&status.tunnels)));
+    }
     facts.push(("refused ARP", counts(&status.refused)));
     if !status.peers.is_empty() {
         facts.push(("datagrams", counts(&status.peers)));

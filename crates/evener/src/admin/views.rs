@@ -57,6 +57,10 @@ pub struct Status {
     /// What came of other hosts' datagrams, where every host decides; else empty.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
+    /// What came of packets in tunnels to this host, and of what is handed to its servers, by reason, where a daemon does what an
+    /// agent does elsewhere; else empty.
+    #[serde(default)]
+    pub tunnels: BTreeMap<String, u64>,
     /// What became of connections that were read in application space, where connections are handed over; else empty.
     #[serde(default)]
     pub asked: BTreeMap<String, u64>,

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use evener_core::farm::{Encapsulation, Method, Protocol, Server, Service};
+use evener_core::mark::MARK_LEN;
+use evener_core::sessions::Seed;
 use evener_core::tables::{Later, VipKey};
 use evener_dataplane::server::{Hook, Offer, Places, Tables};
 use serde::{Deserialize, Serialize};
@@ -47,6 +49,11 @@ impl<'a> Role<'a> {
     /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a second chance.
     pub(super) fn has_tunnels(&self) -> bool {
         self.service.method == Method::Tunnel || self.service.is_on_every_host()
+    }
+
+    /// Whether what comes to it in tunnels has marks: of tunnels only GUE has room for them.
+    fn is_marked(&self) -> bool {
+        self.service.is_on_every_host() && self.service.encapsulation == Encapsulation::Gue
     }
 
     /// Whether connections are handed over to it.
@@ -196,6 +203,10 @@ pub(super) struct Host {
     pub(super) reverse_path_filter: u32,
     /// Where tunnels are to be opened, if the operator says so.
     pub(super) hook: Option<Hook>,
+    /// By which marks of other hosts are believed, where this one decides, too.
+    pub(super) mark_key: Option<Seed>,
+    /// The interfaces of what it decides: nobody else's marks may come by them.
+    pub(super) deciding: BTreeSet<u32>,
 }
 
 /// What `roles` ask of this host.
@@ -248,7 +259,9 @@ pub(super) fn duties(
             // answered by another interface than their packets come in by.
             duties.settings.insert(path, Setting { right: loose(host.reverse_path_filter), value: 2 });
         }
-        duties.programs = Some((tables(&tunnelled, directors, network, &places), places));
+        let tables = tables(&tunnelled, directors, network, host, &places);
+        let places = Places { tunnels: with_deciding(places.tunnels, &tables, host), ..places };
+        duties.programs = Some((tables, places));
     }
     let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
     if !handed_over.is_empty() {
@@ -323,12 +336,27 @@ fn answering(network: &Network) -> BTreeSet<u32> {
     network.routes.iter().filter_map(|route| route.ifindex).filter(usable).collect()
 }
 
-fn tables(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, places: &Places) -> Tables {
+/// Where every host decides, the opener stands before whoever decides: nobody else's marks get there.
+fn with_deciding(tunnels: BTreeMap<u32, bool>, tables: &Tables, host: &Host) -> BTreeMap<u32, bool> {
+    let deciding = host.deciding.iter().filter(|_| tables.marks.is_some());
+    deciding.map(|ifindex| (*ifindex, !host.software.contains(ifindex))).chain(tunnels).collect()
+}
+
+fn tables(
+    roles: &[&Role<'_>],
+    directors: &[IpAddr],
+    network: &Network,
+    host: &Host,
+    places: &Places,
+) -> Tables {
     let interfaces = places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex));
     let mtu = interfaces.map(|interface| interface.mtu).min().unwrap_or(MTU);
     let mut tables = Tables {
         directors: directors.iter().copied().collect(),
-        marks: roles.iter().any(|role| role.service.is_on_every_host()),
+        marks: roles
+            .iter()
+            .any(|role| role.service.is_on_every_host())
+            .then(|| host.mark_key.unwrap_or_default()),
         ..Tables::default()
     };
     for role in roles {
@@ -336,7 +364,7 @@ fn tables(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, places: 
         for vip in &role.service.addresses {
             let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
             let mss = segment_max(role, vip.ip(), mtu).filter(|_| role.is_tunnelled(network));
-            tables.services.insert(key, Offer { mss, ..Offer::default() });
+            tables.services.insert(key, Offer { mss, is_marked: role.is_marked(), ..Offer::default() });
         }
     }
     tables
@@ -379,7 +407,11 @@ fn segment_max(role: &Role<'_>, vip: IpAddr, interface_mtu: u32) -> Option<u16> 
     }
     let ip_len = |address: IpAddr| if address.is_ipv4() { IPV4_LEN } else { IPV6_LEN };
     let outer = role.own.iter().map(|(own, _)| ip_len(*own)).max().unwrap_or(IPV6_LEN);
-    let gue = if service.encapsulation == Encapsulation::Gue { GUE_LEN } else { 0 };
+    let gue = match service.encapsulation {
+        Encapsulation::Ipip => 0,
+        Encapsulation::Gue if role.is_marked() => GUE_LEN + MARK_LEN as u32,
+        Encapsulation::Gue => GUE_LEN,
+    };
     let mtu = service.tunnel_mtu.map_or(interface_mtu, u32::from);
     u16::try_from(mtu.saturating_sub(outer + gue + ip_len(vip) + TCP_LEN)).ok().filter(|mss| *mss > 0)
 }
@@ -545,7 +577,15 @@ mod tests {
         assert_eq!(ports(&host), [(Some(80), Some(4001)), (Some(80), Some(4002))]);
         assert_eq!(accept(&host), BTreeSet::from([1, 2, 3]));
         assert_eq!(host.settings["ipv4/conf/lo/accept_local"].value, 1);
-        assert!(host.programs.as_ref().unwrap().0.marks);
+        assert!(host.programs.as_ref().unwrap().0.marks.is_some());
+        // only GUE has room for marks, and it is what tunnels between hosts are unless the file says otherwise
+        let needs_marks = |duties: &Duties| {
+            let (tables, _) = duties.programs.as_ref().unwrap();
+            tables.services.values().all(|offer| offer.is_marked)
+        };
+        assert!(needs_marks(&host));
+        let ipip = format!("{every_host}\nencapsulation = \"ipip\"");
+        assert!(!needs_marks(&resident(&text(&ipip, "10.0.0.11"), Hook::Tc)));
         // who gets copies of frames gives all by the loopback interface
         let host = resident(&text(every_host, "10.0.0.11"), Hook::Generic);
         assert_eq!(accept(&host), BTreeSet::from([1]));

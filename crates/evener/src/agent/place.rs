@@ -341,6 +341,8 @@ pub(super) fn dotted(path: &str) -> String {
 pub(super) async fn host(hook: Option<Hook>) -> Host {
     Host {
         hook,
+        mark_key: None,
+        deciding: BTreeSet::new(),
         software: software_interfaces().await.unwrap_or_default(),
         reverse_path_filter: read_setting("ipv4/conf/all/rp_filter").unwrap_or_default(),
     }

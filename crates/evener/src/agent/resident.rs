@@ -7,9 +7,10 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use evener_core::peers::Secret;
+use evener_core::sessions::Seed;
 use evener_dataplane::server::Hook;
 
-use super::duties::{self, Identity};
+use super::duties::{self, Host, Identity};
 use super::place::{self, Site};
 use super::state::Lock;
 use super::{AgentError, Trouble, network_now, take_over};
@@ -22,6 +23,7 @@ use crate::network::Network;
 pub(crate) struct Resident {
     site: Site,
     hook: Hook,
+    mark_key: Option<Seed>,
     adopted: bool,
     trouble: Trouble,
     /// Who reads, where connections are handed over.
@@ -33,7 +35,7 @@ pub(crate) struct Resident {
 
 impl Resident {
     /// Takes an agent's place. Packets must come out of tunnels before the engine sees them: `copies` says that it
-    /// gets copies of frames, by packet sockets.
+    /// gets copies of frames, by packet sockets. Marks of what other hosts pass on are believed by `mark_key`.
     ///
     /// # Errors
     /// When an agent runs already, or its record can't be read.
@@ -42,6 +44,7 @@ impl Resident {
         config_path: &Path,
         copies: bool,
         reader: Option<(Reader, Secret)>,
+        mark_key: Option<Seed>,
     ) -> Result<Resident, AgentError> {
         let (state, lock) = take_over(directory, config_path, Identity::default())?;
         let adopted = state.done.is_something();
@@ -53,6 +56,7 @@ impl Resident {
         Ok(Resident {
             site,
             hook,
+            mark_key,
             adopted,
             trouble: Trouble::default(),
             reader,
@@ -73,7 +77,12 @@ impl Resident {
         }
         let ears = self.ears.iter().map(|(address, ear)| (*address, ear.port)).collect();
         let roles = duties::resident_roles(config, network, &ears);
-        let host = place::host(Some(self.hook)).await;
+        let picked = network.pick_interfaces(&config.engine.interfaces, &config.services);
+        let host = Host {
+            mark_key: self.mark_key,
+            deciding: picked.unwrap_or_default().into_keys().collect(),
+            ..place::host(Some(self.hook)).await
+        };
         let sources: Vec<_> = config.tunnel_sources().into_iter().collect();
         let duties = duties::duties(&roles, &sources, network, &host).map_err(AgentError::Role)?;
         let done = self.site.fulfil(&duties, network).await;
@@ -101,6 +110,12 @@ impl Resident {
     /// Has cookies believed by the keys of this time of day, should the clock have been set.
     pub(crate) fn renew_cookies(&mut self) {
         self.site.renew_cookies();
+    }
+
+    /// What the programs counted, by the names of reasons.
+    pub(crate) fn tunnels(&self) -> BTreeMap<String, u64> {
+        let counted = super::counters(&self.site).into_iter();
+        counted.map(|(reason, count)| (reason.name().to_owned(), count)).collect()
     }
 
     /// What became of connections that were read here.

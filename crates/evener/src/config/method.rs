@@ -46,7 +46,7 @@ impl Reach {
             encapsulation: section.or(
                 "encapsulation",
                 values::choice(&ENCAPSULATIONS, &[]),
-                Encapsulation::Ipip,
+                default_encapsulation(placement),
             ),
             tunnel_mtu: section.get("mtu", values::count(defaults::TUNNEL_MTU)).map(Spanned::into_inner),
             clamp_mss: section.or("clamp_mss", values::flag, true),
@@ -110,6 +110,14 @@ impl Reach {
                 section.problem(Problem::new(span, message, help));
             }
         }
+    }
+}
+
+/// Between hosts only GUE has room for the mark by which a host knows that another one has passed a packet on.
+const fn default_encapsulation(placement: Placement) -> Encapsulation {
+    match placement {
+        Placement::Director => Encapsulation::Ipip,
+        Placement::EveryHost => Encapsulation::Gue,
     }
 }
 

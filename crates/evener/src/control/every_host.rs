@@ -310,8 +310,16 @@ impl Director {
         (hosts.identity.name != server.server).then(|| server.server.clone())
     }
 
+    /// Has what is passed on say that this host does so, by the file that is in force.
+    pub(super) fn mark_what_is_passed_on(&self) {
+        if let Some(hosts) = &self.hosts {
+            self.engine.memory().marker.set(&hosts::marker(&self.config, &hosts.secret));
+        }
+    }
+
     /// Has the others know what is new in the file; what comes of that.
     pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) -> Vec<Notice> {
+        self.mark_what_is_passed_on();
         let Some(hosts) = &mut self.hosts else { return Vec::new() };
         let settings = hosts::settings(&self.config, &hosts.identity, &hosts.secret);
         hosts.peers.reconfigure(settings, now_ms)

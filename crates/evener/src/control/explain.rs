@@ -77,7 +77,7 @@ impl Director {
                 Some(format!("it is rewritten to go from {own}, with a port of its own, to {to}"))
             }
             Way::Nat { to, .. } => Some(format!("it is rewritten to go to {to}")),
-            Way::Tunnel { encapsulation, from, to, mtu, last: _ } => Some(format!(
+            Way::Tunnel { encapsulation, from, to, mtu, mark: _ } => Some(format!(
                 "it is put into a packet from {from} to {to} ({encapsulation}), which may be {mtu} bytes long"
             )),
         };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use evener_core::farm::Service;
 use evener_core::load::Balance;
+use evener_core::mark::Marker;
 use evener_core::peers::{HostSetting, HostState, Key, LABEL, Peers, Publishable, Secret, Settings};
 use evener_core::plan::{self, ServerName};
 use evener_core::sessions::Seed;
@@ -95,6 +96,11 @@ pub(super) fn settings(config: &Config, identity: &Identity, secret: &Secret) ->
         silence_ms: config.farm.peers.silence_ms,
         key: Key(secret.derive(LABEL)),
     }
+}
+
+/// What this host writes marks with.
+pub(super) fn marker(config: &Config, secret: &Secret) -> Marker {
+    Marker { key: crate::secret::mark_key(secret), generation: generation(config) as u32 }
 }
 
 /// A digest of all that hosts must agree on before they can believe each other.

@@ -88,6 +88,7 @@ impl Director {
             packets: packets.collect(),
             refused: self.refused(),
             peers: self.peer_counters(),
+            tunnels: resident.map(Resident::tunnels).unwrap_or_default(),
             asked: asked.map(counted).unwrap_or_default(),
             access_log: self.telling.recorder.show_log(),
             traces: self.telling.recorder.traces(),

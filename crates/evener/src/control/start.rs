@@ -161,6 +161,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     };
     let mut director = Director::new(config, engine, network, interfaces, drained, hosts, started_ms);
     director.totals = Totals::open(&directory, adopted);
+    director.mark_what_is_passed_on();
     director.hand_over_by(secret);
     director.tell_by(recorder);
     let (handle, requests) = mpsc::channel(REQUESTS);
@@ -253,10 +254,11 @@ async fn company(
     engine: &str,
     now_ms: u64,
 ) -> Result<Company, StartError> {
+    let mark_key = identity.as_ref().map(|(_, secret)| secret::mark_key(secret));
     let (hosts, heard) = hosts(config, identity, now_ms).await?;
     let copies = engine == PACKET_ENGINE;
     let resident = match hosts.is_some() || reader.is_some() {
-        true => Some(Resident::start(directory, config_path, copies, reader)?),
+        true => Some(Resident::start(directory, config_path, copies, reader, mark_key)?),
         false => None,
     };
     Ok(Company { hosts, heard, resident })

@@ -392,6 +392,7 @@ fn metrics_are_the_views() {
         ("evener_up_servers", 1.0),
         ("evener_packets_total{reason=\"forwarded\"}", 1_234_567.0),
         ("evener_packets_total{reason=\"fragment\"}", 0.0),
+        ("evener_tunnel_packets_total{reason=\"forged_mark\"}", 4.0),
         ("evener_arp_refused_total{reason=\"own_mac\"}", 2.0),
         ("evener_service_servers{service=\"web\"}", 3.0),
         ("evener_service_servers_up{service=\"web\"}", 1.0),
@@ -534,6 +535,7 @@ fn people_see_tables() {
     access log:     /var/log/evener/access.log: 12 lines written, 1 lost
     traces:         2
     packets:        1.2M forwarded, 7 no_server
+    tunnels:        9 decapsulated, 4 forged_mark
     refused ARP:    2 own_mac
     datagrams:      77 accepted, 3 forged
     "#);

@@ -33,6 +33,7 @@ pub fn status() -> Status {
         refused: counts(&[("own_mac", 2)]),
         interfaces: vec!["eth0".into()],
         peers: counts(&[("accepted", 77), ("forged", 3)]),
+        tunnels: counts(&[("decapsulated", 9), ("forged_mark", 4)]),
         asked: counts(&[("given", 5)]),
         access_log: AccessLog { path: Some("/var/log/evener/access.log".into()), written: 12, lost: 1 },
         traces: 2,

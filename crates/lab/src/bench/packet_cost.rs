@@ -196,7 +196,7 @@ fn tables(kind: Kind) -> Tables {
                 from: own,
                 to: address,
                 mtu: 1500,
-                last: false,
+                mark: None,
             },
             Kind::Nat => Way::Nat { to: (address, 8080).into(), own, source_nat: false, mtu: 1500 },
         };

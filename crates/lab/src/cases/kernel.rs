@@ -19,7 +19,9 @@ use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 use evener_dataplane::{Engine, EngineError};
 
 use super::ground::{FIRST, Ground};
-use super::{Case, CaseFile, Exit, FIRST_EPOCH, Lease, Packet, SEED, Seen, Subject, Tally, keys, run};
+use super::{
+    Case, CaseFile, Exit, FIRST_EPOCH, Lease, MARKER, Packet, SEED, Seen, Subject, Tally, keys, run,
+};
 
 /// Test runs come in by the loopback interface.
 const LOOPBACK: u32 = 1;
@@ -170,6 +172,7 @@ impl Subject for Kernel {
         memory.ports.sweep(now, |_, _| false);
         memory.lease.set(None);
         memory.cookies.set(&Schedule::fixed(&keys(FIRST_EPOCH), now));
+        memory.marker.set(&MARKER);
         let words = memory.counts.cursors.iter().chain(memory.strays.0);
         words.for_each(|word| word.store(0, Ordering::Relaxed));
         self.load()

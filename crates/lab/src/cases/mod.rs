@@ -28,6 +28,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use evener_core::cookie::Keys;
 use evener_core::decide::Reason;
+use evener_core::mark::Marker;
 use evener_core::sessions::{Seed, State, ticks};
 use evener_core::tables::Tables;
 use evener_core::wire::Mac;
@@ -49,6 +50,9 @@ pub const FIRST_EPOCH: u32 = 5;
 pub fn keys(epoch: u32) -> Keys {
     Keys { key: SEED, epoch }
 }
+
+/// What marks are written with in every case.
+pub const MARKER: Marker = Marker { key: SEED, generation: 9 };
 
 /// One file of cases.
 #[derive(Clone, Debug)]

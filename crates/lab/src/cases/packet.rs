@@ -23,7 +23,7 @@ use super::ground::{FIRST, Ground, MTU};
 use super::kernel::counted;
 use super::sniffer::Sniffer;
 use super::{
-    Action, Case, CaseFile, Exit, FIRST_EPOCH, Lease, Packet, SEED, Seen, Subject, Tally, keys, run,
+    Action, Case, CaseFile, Exit, FIRST_EPOCH, Lease, MARKER, Packet, SEED, Seen, Subject, Tally, keys, run,
 };
 use crate::owner;
 
@@ -206,6 +206,7 @@ impl Subject for Bench {
         let engine = PacketEngine::start(options)?;
         self.engine = Some(Box::new(engine));
         self.tables = Arc::default();
+        self.engine()?.memory().marker.set(&MARKER);
         self.keys(&keys(FIRST_EPOCH))?;
         self.change(&case.tables)
     }

@@ -10,6 +10,7 @@ use evener_core::cookie::{Keys, Schedule, SharedKeys, WORDS};
 use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
 use evener_core::lease;
+use evener_core::mark::{self, SharedMarker};
 use evener_core::packet::{HEADROOM, Packet as CorePacket};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::select::Counts;
@@ -20,7 +21,7 @@ use evener_core::strays::{self, Strays};
 use evener_core::tables::{SERVER_SLOTS, Tables};
 
 use super::routes::{Route, RoutingTable};
-use super::{Case, Exit, FIRST_EPOCH, Lease, Packet, SEED, Seen, Subject, keys};
+use super::{Case, Exit, FIRST_EPOCH, Lease, MARKER, Packet, SEED, Seen, Subject, keys};
 
 /// [`decide`] with memory and a clock of its own.
 #[derive(Debug, Default)]
@@ -37,6 +38,7 @@ pub struct Spec {
     held: Vec<Held>,
     lease: AtomicU64,
     cookies: [AtomicU64; WORDS],
+    marker: [AtomicU64; mark::WORDS],
     strays: Vec<AtomicU64>,
     now: u32,
 }
@@ -76,6 +78,7 @@ impl Spec {
             ring_seed: SEED,
             lease: lease::Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
+            marker: SharedMarker(&self.marker),
             strays: Strays(&self.strays),
         };
         let mut buffer = [&[0; HEADROOM], frame].concat();
@@ -148,6 +151,7 @@ impl Subject for Spec {
             ..Spec::default()
         };
         self.sessions_table().share(&self.tables);
+        SharedMarker(&self.marker).set(&MARKER);
         self.keys(&keys(FIRST_EPOCH))
     }
 

@@ -297,8 +297,8 @@ mod tests {
             ("peer nobody", "a.case:5: `nobody` is no MAC address and nobody's name"),
             ("previous mail: web1", "a.case:5: there is no service mail"),
             (
-                "server far 02:00:00:00:01:02 via 1 tunnel ipip from 10.0.0.1 to 10.0.0.2 last",
-                "a.case:5: only gue can say that it is the last tunnel",
+                "server far 02:00:00:00:01:02 via 1 tunnel ipip from 10.0.0.1 to 10.0.0.2 twice",
+                "a.case:5: only gue can say how often a packet was passed on",
             ),
             (
                 "case x\nlease soon",

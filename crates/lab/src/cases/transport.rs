@@ -1,8 +1,12 @@
 //! Transports from words, and GUE, which looks like one.
 
-use evener_core::wire::{Tcp, Udp, protocol};
-use zerocopy::IntoBytes;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
+use evener_core::mark::{self, Passed};
+use evener_core::wire::{Ipv4, Ipv6, Tcp, Udp, protocol};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::MARKER;
 use super::clock::NOW;
 use super::frame::{Scene, ends, payload};
 use super::ip::{self, Ends, fill_sum};
@@ -98,7 +102,7 @@ pub(super) fn udp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
     let (src_port, dst_port): (u16, u16) = ends(words, "a port")?;
     let fields = Fields::of(words, &["len", "sum"])?;
     let tunnel = words.peek() == Some("gue");
-    let payload = if tunnel { gue(words, scene)? } else { payload(words)? };
+    let payload = if tunnel { gue(words, scene, packet)? } else { payload(words)? };
     let len = size_of::<Udp>() + payload.len();
     let header = Udp {
         src_port: src_port.into(),
@@ -117,14 +121,36 @@ pub(super) fn udp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
 }
 
 /// Generic UDP Encapsulation (draft-ietf-intarea-gue, section 3.1).
-fn gue(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<Vec<u8>, Wrong> {
+fn gue(words: &mut Words<'_>, scene: &Scene<'_>, outer: Ends) -> Result<Vec<u8>, Wrong> {
     words.expect("gue")?;
-    let fields = Fields::of(words, &["version", "control", "hlen", "proto", "flags"])?;
+    let fields = Fields::of(words, &["version", "control", "hlen", "proto", "flags", "mark"])?;
     let (number, inner) = ip::inside(words, scene)?;
+    let passed = match fields.text("mark") {
+        None => None,
+        Some("once") => Some(Passed::Once),
+        Some("twice") => Some(Passed::Twice),
+        Some(other) => return Err(format!("`mark={other}` is neither `once` nor `twice`")),
+    };
+    let mark = passed.map_or_else(Vec::new, |passed| mark(outer, &inner, passed));
     let (version, control) = (fields.number("version", 0u8)?, fields.number("control", 0u8)?);
-    let first = version << 6 | control << 5 | fields.number("hlen", 0u8)?;
-    let flags = fields.number("flags", 0u16)?.to_be_bytes();
-    Ok([&[first, fields.number("proto", number.unwrap_or(protocol::IPV4))?], &flags[..], &inner].concat())
+    let first = version << 6 | control << 5 | fields.number("hlen", (mark.len() / 4) as u8)?;
+    let flags = fields.number("flags", passed.map_or(0, Passed::flags))?.to_be_bytes();
+    let head = [first, fields.number("proto", number.unwrap_or(protocol::IPV4))?];
+    Ok([&head[..], &flags, &mark, &inner].concat())
+}
+
+/// The mark of a packet that is passed on inside another one.
+fn mark(outer: Ends, inner: &[u8], passed: Passed) -> Vec<u8> {
+    let inner = match (Ipv4::ref_from_prefix(inner), Ipv6::ref_from_prefix(inner)) {
+        (_, Ok((ip, _))) if ip.version_class_flow.get() >> 28 == 6 => {
+            (Ipv6Addr::from(ip.src).into(), Ipv6Addr::from(ip.dst).into())
+        }
+        (Ok((ip, _)), _) => {
+            (Ipv4Addr::from_bits(ip.src.get()).into(), Ipv4Addr::from_bits(ip.dst.get()).into())
+        }
+        _ => return Vec::new(),
+    };
+    MARKER.mark(&mark::Ends { outer: (outer.src, outer.dst), inner }, passed).to_vec()
 }
 
 /// Letters as tcpdump(8) has them; `.` alone is none.

@@ -8,6 +8,7 @@ use evener_core::arrival::{PASSED, PASSED_TWICE};
 use evener_core::content::{HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes};
 use evener_core::cookie::{Ends, Keys, Terms as Agreed};
 use evener_core::farm::{Encapsulation, Protocol, Timeouts};
+use evener_core::mark::Passed;
 use evener_core::parse::{Parsed, TcpHeader, parse};
 use evener_core::policy::{self, Policy, Weighted, maglev};
 use evener_core::sessions::ticks;
@@ -471,7 +472,7 @@ fn nat(words: &mut Words<'_>) -> Result<Way, Wrong> {
     Ok(Way::Nat { to, own, source_nat, mtu })
 }
 
-/// `ipip|gue from ADDRESS to ADDRESS [mtu N] [last]`
+/// `ipip|gue from ADDRESS to ADDRESS [mtu N] [once|twice]`
 fn tunnel(words: &mut Words<'_>) -> Result<Way, Wrong> {
     let encapsulation = match words.next("ipip or gue")? {
         "ipip" => Encapsulation::Ipip,
@@ -483,9 +484,13 @@ fn tunnel(words: &mut Words<'_>) -> Result<Way, Wrong> {
     words.expect("to")?;
     let to = words.parse("an address")?;
     let mtu = if words.take("mtu") { words.parse("a number of bytes")? } else { 1500 };
-    let last = words.take("last");
-    if last && encapsulation != Encapsulation::Gue {
-        return Err("only gue can say that it is the last tunnel".into());
+    let mark = match (words.take("once"), words.take("twice")) {
+        (true, _) => Some(Passed::Once),
+        (_, true) => Some(Passed::Twice),
+        _ => None,
+    };
+    if mark.is_some() && encapsulation != Encapsulation::Gue {
+        return Err("only gue can say how often a packet was passed on".into());
     }
-    Ok(Way::Tunnel { encapsulation, from, to, mtu, last })
+    Ok(Way::Tunnel { encapsulation, from, to, mtu, mark })
 }

@@ -36,6 +36,9 @@ pub struct Status {
     /// Datagrams of other hosts, where every host decides: `accepted`, and others by why they were refused.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
+    /// Packets in tunnels to this host, by what became of them, where every host decides.
+    #[serde(default)]
+    pub tunnels: BTreeMap<String, u64>,
     /// Connections that were read in application space, where they are handed over, by what became of them.
     #[serde(default)]
     pub asked: BTreeMap<String, u64>,

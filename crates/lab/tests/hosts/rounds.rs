@@ -42,7 +42,8 @@ fn opened(team: &Team, count: usize) -> Result<Vec<(usize, String)>> {
 }
 
 fn a_first_packet_is_passed_on_once(engine: &str) -> Result<()> {
-    for keys in [IN_TURN, STATELESS, "method = \"tunnel\"\npolicy = \"round-robin\"\n"] {
+    let ipip = "method = \"tunnel\"\nencapsulation = \"ipip\"\npolicy = \"round-robin\"\n";
+    for keys in [IN_TURN, STATELESS, ipip] {
         let team = crate::team(engine, keys, 3)?;
         for (copies, server) in opened(&team, 12)? {
             assert_eq!(copies, if server == "web1" { 1 } else { 2 }, "{server}, {keys}");

@@ -114,7 +114,8 @@ fn what_is_too_much_flows_over(engine: &str) -> Result<()> {
 }
 
 fn in_ip_packets(engine: &str) -> Result<()> {
-    serves(&crate::team(engine, "method = \"tunnel\"\npolicy = \"round-robin\"\n", 3)?, Spread::Even)
+    let keys = "method = \"tunnel\"\nencapsulation = \"ipip\"\npolicy = \"round-robin\"\n";
+    serves(&crate::team(engine, keys, 3)?, Spread::Even)
 }
 
 fn in_udp_without_sessions(engine: &str) -> Result<()> {
@@ -125,11 +126,11 @@ fn in_udp_without_sessions(engine: &str) -> Result<()> {
 fn on_two_networks(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(4).server_lans(2).build()?;
     let team = Team::start(farm, Plan::new(engine, IN_TURN, 4))?;
-    let tunnels = team.farm.server(0).capture(0, "ip proto 4")?;
+    let tunnels = team.farm.server(0).capture(0, "udp port 6080")?;
     serves(&team, Spread::Even)?;
     let tunnels = tunnels.stop()?;
     let to = |server: usize| {
-        let to = format!(" > {}: ", team.farm.server(server).address());
+        let to = format!(" > {}.6080: ", team.farm.server(server).address());
         tunnels.iter().filter(|line| line.contains(&to)).count()
     };
     ensure!(to(1) > 0 && to(3) > 0, "hosts behind the router are reached by tunnels");

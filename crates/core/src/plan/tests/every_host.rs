@@ -1,6 +1,7 @@
 //! Every host a director: this one is called `a`, the others are on its link, or behind a router.
 
 use super::*;
+use crate::mark::Passed;
 
 fn address(name: &str) -> IpAddr {
     [192, 0, 2, *name.as_bytes().last().unwrap()].into()
@@ -74,22 +75,27 @@ fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
     let way = |name: char| {
         plan.tables.servers.iter().find(|(slot, _)| name_of(&plan, **slot) == name).unwrap().1.way
     };
-    let tunnel = |encapsulation, to: &str, last| Way::Tunnel {
+    let tunnel = |encapsulation, to: &str, mark| Way::Tunnel {
         encapsulation,
         from: address("a"),
         to: address(to),
         mtu: 1_500,
-        last,
+        mark,
     };
     assert_eq!(way('b'), Way::Link);
-    assert_eq!(way('c'), tunnel(Encapsulation::Ipip, "c", false));
-    assert_eq!(way('B'), tunnel(Encapsulation::Gue, "b", true));
-    assert_eq!(way('C'), tunnel(Encapsulation::Gue, "c", true));
+    assert_eq!(way('c'), tunnel(Encapsulation::Ipip, "c", None));
+    assert_eq!(way('B'), tunnel(Encapsulation::Gue, "b", Some(Passed::Twice)));
+    assert_eq!(way('C'), tunnel(Encapsulation::Gue, "c", Some(Passed::Twice)));
     assert_eq!(plan.tables.servers.len(), 5, "nobody is sent to this host");
     assert_eq!(plan.tables.peers, [mac("b")].into(), "behind a router the MAC is the router's");
+    let marked = farm::Service { encapsulation: Encapsulation::Gue, ..web(Method::L2) };
+    let plan = plan_service(&marked, members.clone());
+    let marked = tunnel(Encapsulation::Gue, "c", Some(Passed::Once));
+    assert!(plan.tables.servers.values().any(|server| server.way == marked), "GUE has room for a mark");
     let plan = plan_service(&web(Method::Tunnel), members);
     let plain = plan.tables.servers.values().filter(|server| server.way == Way::Link);
     assert_eq!(plain.map(|server| server.local).collect::<Vec<_>>(), [true]);
+    assert!(plan.tables.peers.is_empty(), "nobody passes anything on by a MAC alone");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::content::{Asked, Class, Found, HostPattern, PathPattern};
+use crate::mark::Passed;
 
 fn near(name: &str, on_link: bool) -> MemberState {
     change(up(name), |m| {
@@ -88,7 +89,7 @@ fn servers_beyond_the_link_are_reached_by_a_tunnel_and_segments_fit_into_it() {
     assert_eq!(mss(vec![near("a", true)]), 1_460);
     assert_eq!(mss(vec![near("a", true), near("b", false)]), 1_440);
     let plan = planned(&service, vec![near("b", false)], &mut Slots::default(), None);
-    assert!(matches!(plan.tables.servers[&1].way, Way::Tunnel { last: false, .. }));
+    assert!(matches!(plan.tables.servers[&1].way, Way::Tunnel { mark: None, .. }));
 }
 
 #[test]
@@ -119,7 +120,7 @@ fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
     assert!(plan.tables.servers[&vip.own].local && !plan.tables.servers[&vip.own].asks());
     assert!(plan.tables.servers[&vip.handoff.unwrap().asker].asks());
     assert!(!plan.tables.servers[&vip.handoff.unwrap().held].asks());
-    let is_last = |server: &ServerEntry| matches!(server.way, Way::Tunnel { last: true, .. });
+    let is_last = |server: &ServerEntry| matches!(server.way, Way::Tunnel { mark: Some(Passed::Twice), .. });
     assert!(!plan.tables.servers.values().any(is_last));
     assert!(plan.tables.rings.values().all(|ring| ring.previous.is_empty()));
     // shares count among a route's hosts too, unless none of them has one

@@ -99,7 +99,7 @@ fn tunnels_go_from_the_address_that_servers_accept() {
         from: hop().tunnel,
         to: address(b'a'),
         mtu,
-        last: false,
+        mark: None,
     };
     let plan = plan_service(&web, vec![far("a")]);
     assert_eq!(ways(&plan), [way(Encapsulation::Ipip, 1_400)]);

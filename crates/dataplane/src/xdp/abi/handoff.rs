@@ -3,6 +3,7 @@
 use evener_core::content::{CLASSES, Class, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX};
 use evener_core::content::{LATER_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
 use evener_core::cookie;
+use evener_core::mark;
 use evener_core::tables::{Handoff, Later};
 
 use super::{bytes, c, from_bytes, from_words, words};
@@ -23,6 +24,7 @@ const _: () = {
             && PATH_DEPTH_MAX == 16
     );
     assert!(NO_ROUTE == 0xffff && size_of::<c::cookie_keys>() == 8 * cookie::WORDS);
+    assert!(size_of::<c::marker>() == 8 * mark::WORDS);
 };
 
 /// What a VIP's connections are handed off by besides [`Handoff`], as long as it is in force.

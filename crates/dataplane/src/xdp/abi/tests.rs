@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use evener_core::content::RouteKey;
+use evener_core::mark::Passed;
 use evener_core::tables::{Handoff, Later};
 
 use super::*;
@@ -10,14 +11,15 @@ use super::*;
 fn servers_are_read_back_as_they_were_written() {
     let (four, six): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
     let nat = |ip, own| Way::Nat { to: SocketAddr::new(ip, 8080), own, source_nat: true, mtu: 1500 };
-    let tunnel = |encapsulation, to, from, last| Way::Tunnel { encapsulation, from, to, mtu: 1400, last };
+    let tunnel = |encapsulation, to, from, mark| Way::Tunnel { encapsulation, from, to, mtu: 1400, mark };
     for way in [
         Way::Link,
         nat(four, four),
         nat(six, six),
-        tunnel(Encapsulation::Ipip, four, four, false),
-        tunnel(Encapsulation::Gue, six, six, false),
-        tunnel(Encapsulation::Gue, four, four, true),
+        tunnel(Encapsulation::Ipip, four, four, None),
+        tunnel(Encapsulation::Gue, six, six, None),
+        tunnel(Encapsulation::Gue, six, six, Some(Passed::Once)),
+        tunnel(Encapsulation::Gue, four, four, Some(Passed::Twice)),
     ] {
         let entry = ServerEntry {
             identity: 7,

@@ -56,10 +56,10 @@ pub fn keys_of(ago_s: u64) -> Keys {
 
 pub fn tables(mss: Option<u16>) -> Tables {
     let offers = [
-        (PLAIN, Offer { mss, listener: Some(PLAIN), turns: true, ear: None }),
+        (PLAIN, Offer { mss, listener: Some(PLAIN), turns: true, ear: None, is_marked: false }),
         (ELSEWHERE, Offer { listener: Some(8_081), ..Offer::default() }),
-        (WITH_EAR, Offer { listener: Some(WITH_EAR), ear: Some(8_082), turns: true, mss }),
-        (DEAD, Offer { listener: Some(DEAD), ear: Some(8_083), turns: true, mss: None }),
+        (WITH_EAR, Offer { listener: Some(WITH_EAR), ear: Some(8_082), turns: true, mss, is_marked: false }),
+        (DEAD, Offer { listener: Some(DEAD), ear: Some(8_083), turns: true, mss: None, is_marked: false }),
         (NOT_HANDED, Offer { mss, ..Offer::default() }),
     ];
     let both = [false, true].into_iter().flat_map(|v6| {

@@ -4,11 +4,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
+use evener_core::arrival::{ASKED, PASSED, PASSED_TWICE};
 use evener_core::farm::Protocol;
+use evener_core::mark::{Ends, GUE_LAST, MARK_LEN, Marker, Passed};
 use evener_core::packet::Packet;
 use evener_core::server::{Offer, Reason, Tables, open};
+use evener_core::sessions::Seed;
 use evener_core::tables::VipKey;
-use evener_core::wire::GUE_PORT;
+use evener_core::wire::{GUE_PORT, Mac};
 use evener_dataplane::server::Hook;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
@@ -17,7 +20,7 @@ use super::{Counts, Programs};
 use crate::frames::{link, packet_v4, packet_v6};
 
 /// What only a kernel that won't shorten a frame has, and what other programs count.
-const MET: [Reason; 9] = [
+const MET: [Reason; 10] = [
     Reason::Decapsulated,
     Reason::UnlistedSource,
     Reason::NotOwnService,
@@ -27,6 +30,7 @@ const MET: [Reason; 9] = [
     Reason::GueHeader,
     Reason::OuterFragment,
     Reason::Congestion,
+    Reason::ForgedMark,
 ];
 
 /// An address of each family, and of the one the other's.
@@ -44,6 +48,9 @@ const SERVICE: u8 = 10;
 const CLIENT: u8 = 30;
 const PORT: u16 = 80;
 
+/// Of marks, where there are any. With them, what is for UDP and what has no port needs one.
+const KEY: Seed = Seed(0x1122_3344_5566_7788, 9);
+
 fn tables(marks: bool) -> Tables {
     let both = |last| [false, true].map(|v6| address(v6, last));
     let keys = both(SERVICE).into_iter().flat_map(|address| {
@@ -53,8 +60,13 @@ fn tables(marks: bool) -> Tables {
     Tables {
         addresses: both(OWN).into(),
         directors: both(DIRECTOR).into(),
-        services: keys.map(|vip| (vip, Offer::default())).collect(),
-        marks,
+        services: keys
+            .map(|vip| {
+                let is_marked = marks && vip.protocol == Protocol::Udp;
+                (vip, Offer { is_marked, ..Offer::default() })
+            })
+            .collect(),
+        marks: marks.then_some(KEY),
     }
 }
 
@@ -76,7 +88,58 @@ struct Outer {
     fragment: Option<(u16, bool)>,
     /// First byte, protocol where it isn't the right one, and flags.
     gue: Option<(u8, Option<u8>, u16)>,
+    mark: Option<Mark>,
     port: u16,
+}
+
+/// A mark of the header's own, and what is wrong with it.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    generation: u32,
+    passed: Passed,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    None,
+    /// A bit of the mark is another.
+    Bit(usize),
+    /// The header says that the packet was passed on less or more often.
+    Passed,
+    /// Of another farm.
+    Key,
+    /// Of another client.
+    Client,
+    /// From another host.
+    From,
+    /// The header is said to end after so many words.
+    Words(u8),
+}
+
+impl Mark {
+    /// The header's flags, its length in words, and the mark.
+    fn header(&self, outer: &Outer, inner: &Inner) -> (u16, u8, [u8; MARK_LEN]) {
+        let Mark { generation, passed, fault } = *self;
+        let mut ends = Ends {
+            outer: (address(outer.v6, outer.from), address(outer.v6, outer.to)),
+            inner: (inner.from, address(inner.v6, inner.to)),
+        };
+        let mut key = KEY;
+        match fault {
+            Fault::Key => key.1 ^= 1,
+            Fault::Client => ends.inner.0 = address(inner.v6, CLIENT + 1),
+            Fault::From => ends.outer.0 = address(outer.v6, DIRECTOR + 1),
+            _ => {}
+        }
+        let mut mark = Marker { key, generation }.mark(&ends, passed);
+        if let Fault::Bit(bit) = fault {
+            mark[bit / 8 % MARK_LEN] ^= 1 << (bit % 8);
+        }
+        let lie = if matches!(fault, Fault::Passed) { GUE_LAST } else { 0 };
+        let words = if let Fault::Words(words) = fault { words } else { 3 };
+        (passed.flags() ^ lie, words, mark)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -100,6 +163,8 @@ enum Damage {
     Add(usize, i16),
     Truncate(usize),
     Extend(usize),
+    /// Comes with the source of what was passed on.
+    Source(Mac),
 }
 
 fn fragment() -> impl Strategy<Value = Option<(u16, bool)>> {
@@ -115,9 +180,34 @@ fn outer() -> impl Strategy<Value = Outer> {
     let flags = prop_oneof![6 => Just(0u16), 3 => Just(1), 1 => any::<u16>()];
     let gue = prop_oneof![1 => Just(None), 2 => (first, protocol, flags).prop_map(Some)];
     let port = prop_oneof![12 => Just(GUE_PORT), 1 => any::<u16>()];
-    (any::<bool>(), from, to, any::<u8>(), fragment(), gue, port).prop_map(
-        |(v6, from, to, class, fragment, gue, port)| Outer { v6, from, to, class, fragment, gue, port },
+    (any::<bool>(), from, to, any::<u8>(), fragment(), gue, mark(), port).prop_map(
+        |(v6, from, to, class, fragment, gue, mark, port)| Outer {
+            v6,
+            from,
+            to,
+            class,
+            fragment,
+            gue,
+            mark,
+            port,
+        },
     )
+}
+
+fn mark() -> impl Strategy<Value = Option<Mark>> {
+    let fault = prop_oneof![
+        6 => Just(Fault::None),
+        1 => (0..8 * MARK_LEN).prop_map(Fault::Bit),
+        1 => prop::sample::select(vec![Fault::Passed, Fault::Key, Fault::Client, Fault::From]),
+        1 => (0u8..5).prop_map(Fault::Words),
+    ];
+    let passed = prop_oneof![Just(Passed::Once), Just(Passed::Twice)];
+    let mark = (any::<u32>(), passed, fault).prop_map(|(generation, passed, fault)| Mark {
+        generation,
+        passed,
+        fault,
+    });
+    prop_oneof![1 => Just(None), 1 => mark.prop_map(Some)]
 }
 
 /// Clients, and who is none.
@@ -176,6 +266,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         4 => (prop::sample::select(vec![16usize, 18, 36, 38, 58, 48, 50, 70, 78, 90, 98]), -90i16..12)
             .prop_map(|(at, by)| Damage::Add(at, by)),
         1 => (14usize..160).prop_map(Damage::Truncate),
+        1 => prop::sample::select(vec![PASSED, PASSED_TWICE, ASKED]).prop_map(Damage::Source),
         2 => (1usize..60).prop_map(Damage::Extend),
     ];
     let damage = prop_oneof![3 => Just(0usize), 2 => Just(1), 1 => Just(2)]
@@ -220,14 +311,17 @@ impl Inner {
 
 impl Plan {
     fn frame(&self) -> Vec<u8> {
-        let Outer { v6, from, to, class, fragment, gue, port } = self.outer;
+        let Outer { v6, from, to, class, fragment, gue, mark, port } = self.outer;
         let inside = self.inner.packet();
         let mut protocol = if self.inner.v6 { 41 } else { 4 };
         let rest = match gue {
             None => inside,
             Some((first, other, flags)) => {
-                let words = vec![0; 4 * usize::from(first & 0x1f)];
-                let gue = [&[first, other.unwrap_or(protocol)][..], &flags.to_be_bytes(), &words].concat();
+                let (flags, first, private) = match mark.map(|mark| mark.header(&self.outer, &self.inner)) {
+                    Some((flags, words, mark)) => (flags, first & 0x80 | words, mark.to_vec()),
+                    None => (flags, first, vec![0; 4 * usize::from(first & 0x1f)]),
+                };
+                let gue = [&[first, other.unwrap_or(protocol)][..], &flags.to_be_bytes(), &private].concat();
                 protocol = 17;
                 let len = (8 + gue.len() + inside.len()) as u16;
                 let udp = [0xc001u16, port, len, 0].map(u16::to_be_bytes).concat();
@@ -271,6 +365,7 @@ fn damaged(mut frame: Vec<u8>, damage: &Damage) -> Vec<u8> {
             }
         }
         Damage::Truncate(len) => frame.truncate(len.max(15)),
+        Damage::Source(mac) => frame[6..12].copy_from_slice(&mac.0),
         Damage::Extend(by) => frame.resize(frame.len() + by, 0xaa),
     }
     frame
