@@ -10,6 +10,7 @@ mod changes;
 mod datagrams;
 mod failures;
 mod hostile;
+mod marks;
 mod own_address;
 mod refusals;
 mod rounds;
