@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 8
+#define ABI_VERSION 9
 
 /* core/src/tables.rs */
 #define HASH_SLOTS 65537
