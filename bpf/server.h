@@ -14,7 +14,7 @@
 #include "mark.h"
 
 /* Maps that were pinned with another number are not adopted. */
-#define SERVER_ABI_VERSION 7
+#define SERVER_ABI_VERSION 8
 
 /* dataplane/src/server/mod.rs: the mark of what a director that is this host sends by itself. */
 #define SENT_ON 0xe7e3

@@ -16,7 +16,7 @@ use super::{Offer, Reason, ServerError, Tables};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 /// `SERVER_ABI_VERSION` of `bpf/server.h`.
-const ABI_VERSION: u32 = 7;
+const ABI_VERSION: u32 = 8;
 /// Maps that outlive the agent, by their pins.
 const PINNED: [&str; 11] = [
     "server_about",
