@@ -276,9 +276,9 @@ struct ring {
 #define SERVER_GUE 64
 #define SERVER_V6 128 /* of `to` and `own` */
 #define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
-#define SERVER_MARKED 1024 /* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
 #define SERVER_ASKED 512 /* of SERVER_LOCAL: who reads what is not decided here */
 #define SERVER_NOBODY 1024 /* stands for nobody, while connections move */
+#define SERVER_MARKED 2048 /* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
 
 /* Value of `previous`; index: service. Who may know a flow that this host doesn't; zeros where nobody. */
 struct previous {

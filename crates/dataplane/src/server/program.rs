@@ -18,7 +18,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 /// `SERVER_ABI_VERSION` of `bpf/server.h`.
 const ABI_VERSION: u32 = 8;
 /// Maps that outlive the agent, by their pins.
-const PINNED: [&str; 11] = [
+const PINNED: [&str; 12] = [
     "server_about",
     "marks",
     "mark_key",

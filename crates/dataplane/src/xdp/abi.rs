@@ -72,12 +72,17 @@ const SERVER_TUNNEL: u16 = 32;
 const SERVER_GUE: u16 = 64;
 const SERVER_V6: u16 = 128;
 const SERVER_LAST: u16 = 256;
-const SERVER_MARKED: u16 = 1024;
 const SERVER_ASKED: u16 = 512;
 const SERVER_NOBODY: u16 = 1024;
+const SERVER_MARKED: u16 = 2048;
 /// The flags that say by which way a server is reached.
 const SERVER_WAY: u16 =
     SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST | SERVER_MARKED;
+// Each flag is a bit of its own.
+const _: () = assert!(
+    (SERVER_PRESENT | SERVER_UP | SERVER_LOCAL | SERVER_ASKED | SERVER_NOBODY | SERVER_WAY).count_ones()
+        == 12
+);
 
 const VIP_RING_HALF: u8 = 1;
 const VIP_ANNOUNCE: u8 = 2;
