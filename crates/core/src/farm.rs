@@ -3,6 +3,7 @@
 //! These types are what a valid configuration means. They hold no file positions and no defaults;
 //! the product's `config` module makes them from TOML, tests and the lab make them by hand.
 
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -117,6 +118,60 @@ pub enum Allow {
     Mac(Mac),
     /// The host that answers ARP for this address.
     Address(IpAddr),
+}
+
+/// A farm: all that its director goes by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Farm {
+    /// Names of the interfaces that packets are taken from; none: those that lead to services and servers.
+    pub interfaces: Vec<String>,
+    /// The addresses that servers accept tunnels from: the directors' own.
+    pub directors: Vec<IpAddr>,
+    /// How hosts of placement `every-host` hear of each other.
+    pub peers: Peers,
+    /// Its services, in the order of the file.
+    pub services: Vec<Service>,
+}
+
+impl Farm {
+    /// The service of this name.
+    pub fn service(&self, name: &str) -> Option<&Service> {
+        self.services.iter().find(|service| service.name == name)
+    }
+
+    /// The services that every host decides.
+    pub fn every_host(&self) -> impl Iterator<Item = &Service> + Clone {
+        self.services.iter().filter(|service| service.is_on_every_host())
+    }
+
+    /// Whether connections of any service are handed over.
+    pub fn hands_over(&self) -> bool {
+        self.services.iter().any(|service| service.method == Method::Handoff)
+    }
+
+    /// From whom servers accept tunnels: directors, and every host that is one.
+    pub fn tunnel_sources(&self) -> BTreeSet<IpAddr> {
+        let hosts = self.every_host().flat_map(|service| &service.servers).map(|server| server.address);
+        self.directors.iter().copied().chain(hosts).collect()
+    }
+
+    /// Whether neighbour discovery matters: for service addresses, or servers on the link.
+    pub fn has_ipv6(&self) -> bool {
+        let addresses = self.services.iter().flat_map(|service| &service.addresses).map(SocketAddr::ip);
+        let servers = self.services.iter().flat_map(|service| &service.servers).map(|server| server.address);
+        addresses.chain(servers).any(|address| address.is_ipv6())
+    }
+}
+
+/// How hosts of placement `every-host` hear of each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peers {
+    /// The UDP port that all of them listen on.
+    pub port: u16,
+    /// Time between two reports of a host, in milliseconds.
+    pub interval_ms: u64,
+    /// A host that is silent for this long is down, in milliseconds.
+    pub silence_ms: u64,
 }
 
 /// One address in front of several servers.

@@ -20,7 +20,7 @@ use crate::admin::{Client, message, print};
 use crate::agent;
 use crate::cli::{CONFIG_FILE, Doctor, Exit};
 use crate::control::paths;
-use crate::network::Network;
+use crate::network;
 use crate::terminal;
 
 /// How good a finding is.
@@ -107,7 +107,7 @@ async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
             return findings;
         }
     };
-    let network = match Network::read().await {
+    let network = match network::read().await {
         Ok(network) => network,
         Err(error) => {
             findings.push(Finding::fail("network", format!("The network can't be read: {error}.")));

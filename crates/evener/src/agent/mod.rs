@@ -139,7 +139,7 @@ impl Agent {
     /// Does all that is to be done. What was done until an error is taken back.
     async fn start(config_path: &Path, identity: Identity, hook: Option<Hook>) -> Result<Agent, AgentError> {
         let config = config::load(config_path).map_err(AgentError::Config)?;
-        let network = Network::read().await?;
+        let network = network::read().await?;
         let duties = what_to_do(&config, &identity, hook, &network).await.map_err(AgentError::Role)?;
         let directory = paths::directory().map_err(AgentError::io("the network namespace can't be told"))?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
@@ -243,7 +243,7 @@ impl Agent {
             let colour = io::stderr().is_terminal();
             format!("nothing was changed: the file has errors\n{}", problems.render(colour))
         })?;
-        let network = Network::read().await.map_err(|error| format!("nothing was changed: {error}"))?;
+        let network = network::read().await.map_err(|error| format!("nothing was changed: {error}"))?;
         let duties = what_to_do(&config, &self.identity, self.hook, &network)
             .await
             .map_err(|error| format!("nothing was changed: {error}"))?;
@@ -263,7 +263,7 @@ impl Agent {
     }
 
     async fn try_look(&mut self) -> Result<(), String> {
-        let network = Network::read().await.map_err(|error| error.to_string())?;
+        let network = network::read().await.map_err(|error| error.to_string())?;
         // An address that is gone for a while makes this host no other one: what is placed stays.
         let duties = what_to_do(&self.config, &self.identity, self.hook, &network).await?;
         self.speak(&network);
@@ -293,7 +293,7 @@ impl Agent {
     /// Leaves the host as it was found.
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
         tell(sd_notify::NotifyState::Stopping);
-        let network = Network::read().await?;
+        let network = network::read().await?;
         Ok(self.site.leave(keep, &network).await?)
     }
 }
@@ -346,7 +346,7 @@ async fn what_to_do(
 
 /// The network as it is now, or else as it was known.
 async fn network_now(known: Network) -> Network {
-    Network::read().await.unwrap_or(known)
+    network::read().await.unwrap_or(known)
 }
 
 fn counters(site: &Site) -> BTreeMap<Reason, u64> {

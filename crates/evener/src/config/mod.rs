@@ -26,7 +26,8 @@ use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use evener_core::farm::{Method, Protocol, Service};
+pub use evener_core::farm::Peers;
+use evener_core::farm::{self, Method, Protocol, Service};
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -56,6 +57,16 @@ impl Config {
     /// The services that every host decides.
     pub fn every_host(&self) -> impl Iterator<Item = &Service> + Clone {
         self.services.iter().filter(|service| service.is_on_every_host())
+    }
+
+    /// What a director is to know of it.
+    pub fn description(&self) -> farm::Farm {
+        farm::Farm {
+            interfaces: self.engine.interfaces.clone(),
+            directors: self.farm.directors.clone(),
+            peers: self.farm.peers,
+            services: self.services.clone(),
+        }
     }
 
     /// The services whose connections are handed over.
@@ -165,17 +176,6 @@ pub struct Farm {
     pub dispatcher: Option<IpAddr>,
     /// How hosts of placement `every-host` hear of each other.
     pub peers: Peers,
-}
-
-/// How hosts of placement `every-host` hear of each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peers {
-    /// The UDP port that all of them listen on.
-    pub port: u16,
-    /// Time between two reports of a host, in milliseconds.
-    pub interval_ms: u64,
-    /// A host that is silent for this long is down, in milliseconds.
-    pub silence_ms: u64,
 }
 
 const ENGINE_KINDS: [(&str, EngineKind); 3] =

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use evener_core::farm::Farm;
 use evener_core::membership::Answer;
 use evener_core::wire::Mac;
 use tokio::time::Instant;
 
-use super::director::Director;
-use super::neighbours::{Frame, Neighbours};
-use crate::config::Config;
+use super::executor::Executor;
+use super::neighbours::Frame;
 use crate::network::Network;
 
 /// How long another owner of an address has to answer.
@@ -51,17 +51,12 @@ pub(super) struct Asked {
 impl Asked {
     /// Asks for what the director would answer for with this file, and doesn't yet; `None` if that is nothing. What every
     /// host may own is claimed later, with care.
-    pub(super) fn ask(
-        director: &Director,
-        config: &Config,
-        interfaces: &BTreeMap<u32, Mac>,
-        neighbours: &Neighbours,
-    ) -> Option<Asked> {
-        let addresses = director.newly_announced(config, interfaces);
+    pub(super) fn ask(executor: &Executor, farm: &Farm, links: &BTreeMap<u32, Mac>) -> Option<Asked> {
+        let addresses = executor.director.newly_announced(farm, links);
         for (ifindex, address) in &addresses {
-            neighbours.ask(*ifindex, None, *address);
+            executor.neighbours.ask(*ifindex, None, *address);
         }
-        let own = interfaces.values().copied().collect();
+        let own = links.values().copied().collect();
         (!addresses.is_empty()).then(|| Asked { addresses, own, until: Instant::now() + WAIT })
     }
 

@@ -8,11 +8,11 @@ use evener_core::select::{Counts, select};
 use evener_core::sessions::{FlowHash, SessionKey, ms};
 use evener_core::tables::{NO_SERVER, Pick, ServerEntry, Vip, VipKey, Way};
 
-use super::director::Director;
+use super::executor::Executor;
 use super::request::{Flow, Subject};
 use crate::admin::views::Explanation;
 
-impl Director {
+impl Executor {
     /// Which server a flow or a request gets, and why.
     pub(super) fn explain(&self, subject: &Subject) -> Explanation {
         let (mut explanation, flow) = match subject {
@@ -29,20 +29,20 @@ impl Director {
 
     fn explain_flow(&self, flow: &Flow) -> Explanation {
         let key = VipKey { address: flow.vip.ip(), port: flow.vip.port(), protocol: flow.protocol };
-        let Some(vip) = self.plan.tables.vips.get(&key) else {
+        let Some(vip) = self.director.plan().tables.vips.get(&key) else {
             let because = vec![format!(
                 "no service has {} {}: the packet goes up the director's own stack",
                 flow.protocol, flow.vip
             )];
             return Explanation { because, ..Explanation::default() };
         };
-        let service = self.plan.services.get(&vip.service);
+        let service = self.director.plan().services.get(&vip.service);
         let mut because =
             vec![format!("{} {} is service {}", flow.protocol, flow.vip, service.map_or("?", |s| &s.name))];
         let slot = self.explain_choice(flow, vip, &mut because);
         let server = slot.and_then(|slot| self.server_name(slot));
         because.extend(slot.and_then(|slot| self.explain_state(slot)));
-        if let Some(entry) = slot.and_then(|slot| self.plan.tables.servers.get(&slot)) {
+        if let Some(entry) = slot.and_then(|slot| self.director.plan().tables.servers.get(&slot)) {
             because.extend(self.explain_way(entry));
         }
         Explanation {
@@ -56,11 +56,11 @@ impl Director {
 
     /// What is wrong with a server that gets a flow all the same, if it isn't up.
     fn explain_state(&self, slot: u16) -> Option<String> {
-        let name = self.plan.servers.get(&slot)?;
-        let service = self.config.services.iter().find(|service| service.name == name.service)?;
-        let mut states = self.member_states(service).into_iter();
+        let name = self.director.plan().servers.get(&slot)?;
+        let service = self.director.farm().services.iter().find(|service| service.name == name.service)?;
+        let mut states = self.director.member_states(service).into_iter();
         let state = states.find(|state| state.member.name == name.server)?;
-        let (word, reason) = self.state_of(name, service.method, &state);
+        let (word, reason) = self.director.state_of(name, service.method, &state);
         let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
         (word != "up").then(|| format!("but {} is {word}{reason}", name.server))
     }
@@ -69,7 +69,8 @@ impl Director {
         if entry.local {
             return vec!["that server is this host: the packet goes up its own stack".to_owned()];
         }
-        let name = self.network.interfaces.get(&entry.ifindex).map_or("?", |interface| &interface.name);
+        let name =
+            self.director.network().interfaces.get(&entry.ifindex).map_or("?", |interface| &interface.name);
         let frames = format!("frames go to {} on {name}", entry.mac);
         let rewritten = match entry.way {
             Way::Link => None,
@@ -87,7 +88,8 @@ impl Director {
     /// The server's slot; nothing if it isn't settled yet.
     fn explain_choice(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
         if let Some(slot) = self.explain_session(flow, vip, because) {
-            return Some(slot).filter(|_| vip.handoff.is_none() || self.plan.servers.contains_key(&slot));
+            return Some(slot)
+                .filter(|_| vip.handoff.is_none() || self.director.plan().servers.contains_key(&slot));
         }
         if vip.handoff.is_some() {
             because.push(
@@ -129,7 +131,7 @@ impl Director {
     }
 
     fn server_name(&self, slot: u16) -> Option<String> {
-        self.plan.servers.get(&slot).map(|name| name.server.clone())
+        self.director.plan().servers.get(&slot).map(|name| name.server.clone())
     }
 
     /// Whom the policy would choose from a ring, and in words why; nothing if that depends on a client who isn't named.
@@ -139,9 +141,9 @@ impl Director {
         let cursors: Vec<_> = memory.counts.cursors.iter().map(|n| AtomicU64::new(n.load(Relaxed))).collect();
         let counts = Counts { cursors: &cursors, active: memory.counts.active };
         let hash = hash.or((vip.pick != Pick::Hash).then_some(FlowHash(0)))?;
-        let slot = select(&self.plan.tables, counts, ring, vip.pick, hash);
-        let policy = self.plan.services.get(&vip.service).map_or("?", |service| service.policy);
-        let name = self.plan.servers.get(&slot).map_or("no server", |name| name.server.as_str());
+        let slot = select(&self.director.plan().tables, counts, ring, vip.pick, hash);
+        let policy = self.director.plan().services.get(&vip.service).map_or("?", |service| service.policy);
+        let name = self.director.plan().servers.get(&slot).map_or("no server", |name| name.server.as_str());
         let why = match (slot, vip.pick) {
             (NO_SERVER, _) => format!("{policy}: no server takes new sessions"),
             (_, Pick::Hash) => format!("{policy}: slot {} of the hash table is {name}", hash.hash_slot()),

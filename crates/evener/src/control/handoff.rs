@@ -8,9 +8,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use evener_core::cookie::Keys;
 use evener_core::decide::{Decision, Reason, Verdict, stay};
-use evener_core::farm::{Method, Protocol, Service};
+use evener_core::farm::{Protocol, Service};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::parse::{Parsed, parse};
 use evener_core::peers::Secret;
@@ -23,7 +22,7 @@ use evener_dataplane::server::SENT_ON;
 use tokio::sync::mpsc;
 
 use super::RESTART;
-use super::director::Director;
+use super::executor::Executor;
 use super::rehandoff::{KeptBack, Orphans};
 use crate::config::Config;
 use crate::handoff::{Answer, Chosen, Ends, Held, LOOPBACK, Matched, Question, framed};
@@ -52,7 +51,7 @@ pub(super) struct Handing {
     dispatched: VecDeque<Ends>,
 }
 
-impl Director {
+impl Executor {
     /// Begins to hand connections over, with cookies that servers with this secret believe.
     pub(super) fn hand_over_by(&mut self, secret: Option<Secret>) {
         self.handing.secret = secret;
@@ -74,11 +73,6 @@ impl Director {
             (Some(_), true) => Err(format!("{} has another secret now: {restart}", path.display())),
             _ => Err(format!("method \"handoff\" comes and goes only with a start: {restart}")),
         }
-    }
-
-    /// The keys that servers of a service believe, if connections are handed to them.
-    pub(super) fn handed_over(&self, service: &Service) -> Option<Keys> {
-        (service.method == Method::Handoff).then(|| self.engine.memory().cookies.at(self.engine.now()))
     }
 
     /// Has cookies made by the keys of this time of day, should the clock have been set: else the engine's own says it.
@@ -125,15 +119,16 @@ impl Director {
 
     pub(super) fn vip_of(&self, ends: &Ends) -> Option<Vip> {
         let key = VipKey { address: ends.service.ip(), port: ends.service.port(), protocol: Protocol::Tcp };
-        self.plan.tables.vips.get(&key).copied()
+        self.director.plan().tables.vips.get(&key).copied()
     }
 
     /// The server for what a client wants: that of the dispatcher, if it is one of those that may have it. The client's
     /// packets are kept back from now on, until it is somewhere.
     fn choose(&mut self, ends: &Ends, ring: u16, advice: Option<SocketAddr>) -> Option<Chosen> {
         let vip = self.vip_of(ends)?;
-        let is_up =
-            |server: &u16| self.plan.tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(server));
+        let is_up = |server: &u16| {
+            self.director.plan().tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(server))
+        };
         let advised = advice.and_then(|advice| self.slot_of(&vip, advice)).filter(is_up);
         let server = advised.or_else(|| self.select(ends, &vip, ring))?;
         let own = self.address_of(server)?;
@@ -152,7 +147,7 @@ impl Director {
             proxied: proxy_port.is_some(),
             mss: handoff.mss,
             // On a director nobody makes sockets of what is for itself; it reads.
-            takes: !self.plan.tables.servers.get(&server)?.local || vip.own != NO_SERVER,
+            takes: !self.director.plan().tables.servers.get(&server)?.local || vip.own != NO_SERVER,
             advised: advised.is_some(),
         })
     }
@@ -161,7 +156,7 @@ impl Director {
     /// answer is the same.
     fn decide_for(&mut self, ends: &Ends, ring: u16) -> Option<SocketAddr> {
         let vip = self.vip_of(ends)?;
-        let tables = &self.plan.tables;
+        let tables = &self.director.plan().tables;
         let is_one = |slot: &u16| tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(slot));
         let known = self.active_session(ends, &vip).filter(is_one);
         let server = known.or_else(|| self.select(ends, &vip, ring))?;
@@ -199,7 +194,7 @@ impl Director {
         matched: &Matched,
         then: impl FnOnce(&mut Self, u16) -> T,
     ) -> Answer<T> {
-        let routes = self.vip_of(ends).and_then(|vip| self.plan.tables.routes.get(&vip.service));
+        let routes = self.vip_of(ends).and_then(|vip| self.director.plan().tables.routes.get(&vip.service));
         match routes.map(|routes| matched.ring(routes)) {
             Some(Answer::Is(ring)) => Answer::Is(then(self, ring)),
             Some(Answer::Changed) => Answer::Changed,
@@ -209,12 +204,12 @@ impl Director {
 
     /// The service of an address, as the file has it.
     fn service_of(&self, vip: &Vip) -> Option<&Service> {
-        let planned = self.plan.services.get(&vip.service)?;
-        self.config.services.iter().find(|service| service.name == planned.name)
+        let planned = self.director.plan().services.get(&vip.service)?;
+        self.director.farm().services.iter().find(|service| service.name == planned.name)
     }
 
     fn select(&self, ends: &Ends, vip: &Vip, ring: u16) -> Option<u16> {
-        let (tables, memory) = (&self.plan.tables, self.engine.memory());
+        let (tables, memory) = (&self.director.plan().tables, self.engine.memory());
         let hash = session_key(ends, vip).ring_hash(memory.ring_seed);
         let server = select(tables, memory.counts, ring, vip.pick, hash);
         tables.servers.contains_key(&server).then_some(server)
@@ -222,22 +217,24 @@ impl Director {
 
     /// Where a server is, as the file has it.
     pub(super) fn address_of(&self, server: u16) -> Option<IpAddr> {
-        let name = self.plan.servers.get(&server)?;
-        let service = self.config.services.iter().find(|service| service.name == name.service)?;
+        let name = self.director.plan().servers.get(&server)?;
+        let service = self.director.farm().services.iter().find(|service| service.name == name.service)?;
         service.servers.iter().find(|listed| listed.name == name.server).map(|listed| listed.address)
     }
 
     /// The server of a service that is at this address, which serves on the service's port.
     fn slot_of(&self, vip: &Vip, server: SocketAddr) -> Option<u16> {
         let service = self.service_of(vip)?;
-        let mut slots = self.plan.servers.iter().filter(|(_, name)| name.service == service.name);
+        let mut slots = self.director.plan().servers.iter().filter(|(_, name)| name.service == service.name);
         slots.find(|(slot, _)| self.address_of(**slot) == Some(server.ip())).map(|(slot, _)| *slot)
     }
 
     /// Has a connection's packets go to the server that another node gave it to.
     fn forward(&mut self, ends: &Ends, server: SocketAddr) -> Option<()> {
         let vip = self.vip_of(ends)?;
-        let slot = self.slot_of(&vip, server).filter(|slot| self.plan.tables.servers.contains_key(slot))?;
+        let slot = self
+            .slot_of(&vip, server)
+            .filter(|slot| self.director.plan().tables.servers.contains_key(slot))?;
         self.settle(ends, &vip, slot).then_some(())
     }
 
@@ -256,7 +253,7 @@ impl Director {
     /// Has the connection's packets go to a server from now on, and these first.
     fn give(&mut self, ends: &Ends, server: u16, packets: &[Vec<u8>]) -> bool {
         let Some(vip) = self.vip_of(ends) else { return false };
-        if !self.plan.tables.servers.contains_key(&server) || !self.note(ends, &vip, server) {
+        if !self.director.plan().tables.servers.contains_key(&server) || !self.note(ends, &vip, server) {
             return false;
         }
         self.engine.count_choice(server);
@@ -294,17 +291,17 @@ impl Director {
 
     /// Sends a client's IP packet where the data plane would. One that can't be sent is lost, as any may be.
     fn send_on(&mut self, packet: &[u8]) {
-        let Some((&ingress, &own)) = self.interfaces.iter().next() else { return };
+        let Some((&ingress, &own)) = self.director.links().iter().next() else { return };
         let mut buffer = [&[0; HEADROOM][..], &framed(own, packet)].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, ingress);
         let (memory, now) = (self.engine.memory(), self.engine.now());
-        let decision = stay(&self.plan.tables, &memory, &mut packet, now);
+        let decision = stay(&self.director.plan().tables, &memory, &mut packet, now);
         self.send_decided(&decision, &mut packet);
     }
 
     /// Sends a client's packet where it was decided that it goes.
     pub(super) fn send_decided(&mut self, decision: &Decision, packet: &mut Packet<'_>) {
-        let loopback = self.network.interfaces.iter().find(|(_, found)| found.loopback);
+        let loopback = self.director.network().interfaces.iter().find(|(_, found)| found.loopback);
         match (decision.verdict, decision.reason) {
             (Verdict::Forward { ifindex }, _) => self.send_by(ifindex, packet.frame()),
             // Up this host's own stack, which makes connections of what comes by the loopback interface too.

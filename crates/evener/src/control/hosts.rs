@@ -1,22 +1,22 @@
 //! This host among others, where every host decides: who it is, what it says to the others and hears of them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
-use evener_core::farm::Service;
-use evener_core::load::Balance;
+use evener_core::director::{Identity, generation};
 use evener_core::mark::Marker;
-use evener_core::peers::{HostSetting, HostState, Key, LABEL, Peers, Publishable, Secret, Settings};
-use evener_core::plan::{self, ServerName};
+use evener_core::peers::{Key, LABEL, Secret};
 use evener_core::sessions::Seed;
-use evener_core::wire::Mac;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
+use super::RESTART;
+use super::executor::Executor;
 use crate::config::Config;
 use crate::network::Network;
+use crate::secret;
 
 /// A datagram, and where it is said to be from.
 pub(super) type Heard = (SocketAddr, Vec<u8>);
@@ -28,116 +28,17 @@ const QUEUE: usize = 256;
 /// What the key of the hash tables' hash is derived by.
 const RING_LABEL: &str = "evener ring";
 
-/// Who this host is in the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    /// Its name.
-    pub(crate) name: String,
-    /// Its own address.
-    pub(crate) address: IpAddr,
-}
-
-impl Identity {
-    /// Finds this host in the file; `None` where no service is decided by every host.
-    ///
-    /// # Errors
-    /// A sentence, when it isn't there, or twice.
-    pub(crate) fn find(config: &Config, network: &Network) -> Result<Option<Identity>, String> {
-        let Some(service) = config.every_host().next() else { return Ok(None) };
-        let servers = config.every_host().flat_map(|service| &service.servers);
-        let here = servers.filter(|server| network.is_local(server.address));
-        let here: BTreeMap<&str, IpAddr> =
-            here.map(|server| (server.name.as_str(), server.address)).collect();
-        let mut here = here.into_iter();
-        match (here.next(), here.next()) {
-            (Some((name, address)), None) => Ok(Some(Identity { name: name.to_owned(), address })),
-            (Some((first, _)), Some((second, _))) => Err(format!(
-                "the file has this host twice, as {first} and as {second}: both have an address that is here"
-            )),
-            (None, _) => Err(format!(
-                "this host is none of the file's: service {:?} has placement \"every-host\", and none of its servers \
-                 has an address that is here ({}). List it as [[service.server]], in the same file for every host",
-                service.name,
-                network.own_addresses()
-            )),
-        }
-    }
-}
-
 /// The key by which all hosts come to the same choice.
 pub(super) fn ring_seed(secret: &Secret) -> Seed {
     Seed::from_bytes(secret.derive_short(RING_LABEL))
 }
 
-/// What the hosts of this file are to know of each other.
-pub(super) fn settings(config: &Config, identity: &Identity, secret: &Secret) -> Settings {
-    let servers = || config.every_host().flat_map(|service| &service.servers);
-    let hosts: BTreeMap<&str, IpAddr> =
-        servers().map(|server| (server.name.as_str(), server.address)).collect();
-    let announced = config.every_host().filter(|service| service.announce);
-    let addresses: BTreeSet<IpAddr> =
-        announced.flat_map(|service| &service.addresses).map(|address| address.ip()).collect();
-    let publisher = |address: &IpAddr| {
-        servers().find(|server| server.publish.contains(address)).map(|server| server.name.clone())
-    };
-    Settings {
-        name: identity.name.clone(),
-        hosts: hosts
-            .into_iter()
-            .map(|(name, address)| HostSetting { name: name.to_owned(), address })
-            .collect(),
-        services: config.every_host().map(|service| service.name.clone()).collect(),
-        addresses: addresses
-            .into_iter()
-            .map(|address| Publishable { publisher: publisher(&address), address })
-            .collect(),
-        generation: generation(config),
-        interval_ms: config.farm.peers.interval_ms,
-        silence_ms: config.farm.peers.silence_ms,
-        key: Key(secret.derive(LABEL)),
-    }
-}
-
-/// What this host writes marks with.
-pub(super) fn marker(config: &Config, secret: &Secret) -> Marker {
-    Marker { key: crate::secret::mark_key(secret), generation: generation(config) as u32 }
-}
-
-/// A digest of all that hosts must agree on before they can believe each other.
-fn generation(config: &Config) -> u64 {
-    let of = |service: &Service| {
-        let Service { name, addresses, protocol, method, encapsulation, .. } = service;
-        let Service { stateless, policy, announce, servers, keep_last, routes, .. } = service;
-        let routes = if routes.is_empty() { String::new() } else { format!(" {routes:?}") };
-        format!(
-            "{name} {addresses:?} {protocol} {method} {encapsulation} {stateless} {policy} {announce} {keep_last} \
-             {servers:?}{routes}\n"
-        )
-    };
-    let peers = config.farm.peers;
-    let text = config.every_host().map(of).collect::<String>();
-    plan::digest(&format!("{text}{} {}", peers.interval_ms, peers.silence_ms))
-}
-
-/// This host's part in the talk of hosts.
+/// Where other hosts are heard and spoken to.
 pub(super) struct Hosts {
     pub(super) identity: Identity,
     pub(super) secret: Secret,
-    pub(super) peers: Peers,
     port: u16,
     socket: Arc<UdpSocket>,
-    /// For services whose policy goes by load: whether this host keeps what it gets.
-    pub(super) balances: BTreeMap<String, Balance>,
-    /// What follows: shares of what this host is asked for.
-    pub(super) shares: BTreeMap<ServerName, u16>,
-    /// This host's load: see [`super::every_host`].
-    pub(super) load: u64,
-    /// Other hosts' MACs by which a data plane goes that ran before this daemon; they count until those hosts are heard.
-    pub(super) adopted_macs: BTreeSet<Mac>,
-    /// How often in a row the lease to answer for addresses was found to have ended.
-    pub(super) lapsed: u32,
-    /// Addresses that were just claimed, and how often they are still to be announced.
-    pub(super) to_announce: BTreeMap<IpAddr, u32>,
 }
 
 impl Hosts {
@@ -146,33 +47,19 @@ impl Hosts {
     /// # Errors
     /// When the port can't be had on the host's own address.
     pub(super) async fn open(
-        config: &Config,
+        port: u16,
         identity: Identity,
         secret: Secret,
-        now_ms: u64,
     ) -> io::Result<(Hosts, mpsc::Receiver<Heard>)> {
-        let mut incarnation = [0; 8];
-        crate::secret::random(&mut incarnation)?;
-        let port = config.farm.peers.port;
         let socket = Arc::new(UdpSocket::bind((identity.address, port)).await?);
         let (heard, receiver) = mpsc::channel(QUEUE);
         tokio::spawn(listen(socket.clone(), heard));
-        let settings = settings(config, &identity, &secret);
-        let peers = Peers::new(settings, u64::from_ne_bytes(incarnation), now_ms);
-        let hosts = Hosts {
-            identity,
-            secret,
-            peers,
-            port,
-            socket,
-            balances: BTreeMap::new(),
-            shares: BTreeMap::new(),
-            load: 0,
-            lapsed: 0,
-            adopted_macs: BTreeSet::new(),
-            to_announce: BTreeMap::new(),
-        };
-        Ok((hosts, receiver))
+        Ok((Hosts { identity, secret, port, socket }, receiver))
+    }
+
+    /// The key of datagrams.
+    pub(super) fn key(&self) -> Key {
+        Key(self.secret.derive(LABEL))
     }
 
     /// Sends a datagram to a host. One that can't be sent is lost, as any may be.
@@ -181,10 +68,49 @@ impl Hosts {
             tracing::debug!(%to, %error, "a report was not sent");
         }
     }
+}
 
-    /// What is known of a host.
-    pub(super) fn state(&self, name: &str) -> Option<HostState> {
-        self.peers.hosts().into_iter().find(|host| host.name == name)
+impl Executor {
+    /// Has what is passed on say that this host does so, by the farm that is in force.
+    pub(super) fn mark_what_is_passed_on(&self) {
+        if let Some(hosts) = &self.hosts {
+            let generation = generation(self.director.farm()) as u32;
+            let key = secret::mark_key(&hosts.secret);
+            self.engine.memory().marker.set(&Marker { key, generation });
+        }
+    }
+
+    /// Whether a new file leaves this host who it is.
+    ///
+    /// # Errors
+    /// A sentence: what a running daemon can't become.
+    pub(super) fn still_this_host(&self, config: &Config, network: &Network) -> Result<(), String> {
+        let found = Identity::find(&config.description(), network).map_err(|error| error.to_string())?;
+        let restart = RESTART;
+        match (&self.hosts, found) {
+            (None, None) => Ok(()),
+            (Some(hosts), Some(found)) if hosts.identity == found => {
+                let path = config.farm.secret_file.as_deref().unwrap_or(Path::new(""));
+                if secret::read(path).map_err(|error| error.to_string())? != hosts.secret {
+                    return Err(format!("{} has another secret now: {restart}", path.display()));
+                }
+                let same = (&config.farm.secret_file, config.farm.peers.port)
+                    == (&self.config.farm.secret_file, self.config.farm.peers.port);
+                if same {
+                    Ok(())
+                } else {
+                    Err(format!("[farm] secret_file and port are read at the start only: {restart}"))
+                }
+            }
+            (Some(hosts), Some(found)) => {
+                let Identity { name, address } = &hosts.identity;
+                Err(format!(
+                    "this host is {name} ({address}) and would be {} ({}): {restart}",
+                    found.name, found.address
+                ))
+            }
+            _ => Err(format!("placement \"every-host\" comes and goes only with a start: {restart}")),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use evener_core::tables::{Tables, Vip};
 use evener_dataplane::Moving;
 use tokio::sync::mpsc;
 
-use super::director::Director;
+use super::executor::Executor;
 use super::handoff::session_key;
 use super::now_ms;
 use crate::handoff::{Ends, Held, Move};
@@ -68,13 +68,13 @@ pub(super) struct KeptBack {
     frames: Vec<Held>,
 }
 
-impl Director {
+impl Executor {
     /// Has the data plane give what it holds to whoever reads this.
     pub(super) fn held(&mut self) -> mpsc::Receiver<Held> {
         let (sender, held) = mpsc::channel(HELD);
         self.handing.again = Some(sender.clone());
         self.engine.moves(Arc::new(move |Moving { reason, ifindex, server, frame, is_whole }| {
-            // What finds no room is an orphan: see `Director::keeps_back`.
+            // What finds no room is an orphan: see `Executor::keeps_back`.
             let _ = sender.try_send(Held { reason, ifindex, server, frame: frame.to_vec(), is_whole });
         }));
         held
@@ -83,7 +83,7 @@ impl Director {
     /// Looks at a segment that the data plane has held: it may begin a later request that other servers are for. `None`: it doesn't, and
     /// what could be done is done.
     pub(super) fn take_up(&mut self, held: Held) -> Option<Move> {
-        let own = self.interfaces.get(&held.ifindex).copied();
+        let own = self.director.links().get(&held.ifindex).copied();
         let Parsed::Segment(segment) = parse(&held.frame, own) else { return None };
         let cookie::Ends { client, service } = cookie::Ends::of(&segment);
         let ends = Ends { client, service };
@@ -106,7 +106,7 @@ impl Director {
                 Some(Move { ends, at, header, payload, held })
             }
             // What this host carries stays here.
-            None if self.plan.tables.pools.get(&server) == Some(&u64::MAX) => {
+            None if self.director.plan().tables.pools.get(&server) == Some(&u64::MAX) => {
                 self.note(&ends, &vip, server);
                 self.let_pass(held);
                 self.release(&ends);
@@ -121,7 +121,7 @@ impl Director {
 
     /// Whether a server answers what this ring is for.
     pub(super) fn answers(&self, server: u16, ring: u16) -> bool {
-        let rings = self.plan.tables.pools.get(&server).copied().unwrap_or_default();
+        let rings = self.director.plan().tables.pools.get(&server).copied().unwrap_or_default();
         rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1
     }
 
@@ -197,8 +197,12 @@ impl Director {
         }
         let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
-        let decision =
-            decide::decide(&self.plan.tables, &self.engine.memory(), &mut packet, self.engine.now());
+        let decision = decide::decide(
+            &self.director.plan().tables,
+            &self.engine.memory(),
+            &mut packet,
+            self.engine.now(),
+        );
         match (decision.verdict, decision.reason) {
             (Verdict::Hold, Reason::Moves) => {
                 let moving = Held { reason: Reason::Moves, server: decision.server, ..held };
@@ -224,7 +228,8 @@ impl Director {
     fn carry_out(&mut self, held: Held, decide: fn(&Tables, &Memory<'_>, &mut Packet<'_>, u32) -> Decision) {
         let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
-        let decision = decide(&self.plan.tables, &self.engine.memory(), &mut packet, self.engine.now());
+        let decision =
+            decide(&self.director.plan().tables, &self.engine.memory(), &mut packet, self.engine.now());
         self.send_decided(&decision, &mut packet);
     }
 }

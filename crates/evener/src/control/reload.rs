@@ -5,16 +5,17 @@ use std::fmt::Display;
 use std::io::IsTerminal;
 use std::time::SystemTime;
 
+use evener_core::director::Input;
 use evener_core::sessions::buckets_for;
 use evener_core::wire::Mac;
 use tokio::time::timeout_at;
 
 use super::conflicts::Asked;
-use super::director::has_ipv6;
+use super::neighbours::Frame;
 use super::telling::open_log;
-use super::{Daemon, RESTART, display, now_ms};
+use super::{Daemon, RESTART, display};
 use crate::config::{self, Admin, Config, Engine};
-use crate::network::Network;
+use crate::network::{self, Network, NetworkError};
 
 impl Daemon {
     /// Reads the file again. What is wrong with it changes nothing and is returned in words.
@@ -31,7 +32,7 @@ impl Daemon {
                 self.about.reloads_refused += 1;
                 self.about.reload_error = Some(error.clone());
                 // Whoever has moved the log aside waits for that, whatever is wrong with the file.
-                if let Err(error) = self.director.reopen_log() {
+                if let Err(error) = self.executor.reopen_log() {
                     tracing::warn!("{error}; it goes on where it was");
                 }
             }
@@ -46,30 +47,29 @@ impl Daemon {
             let colour = std::io::stderr().is_terminal();
             refused(&format_args!("the file has errors\n{}", problems.render(colour)))
         })?;
-        let network = Network::read().await.map_err(|error| refused(&error))?;
+        let network = network::read().await.map_err(|error| refused(&error))?;
         let interfaces = network
             .pick_interfaces(&config.engine.interfaces, &config.services)
-            .map_err(|error| refused(&error))?;
-        self.director.still_this_host(&config, &network).map_err(|error| refused(&error))?;
-        self.director.hands_over_still(&config).map_err(|error| refused(&error))?;
+            .map_err(|error| refused(&NetworkError::from(error)))?;
+        self.executor.still_this_host(&config, &network).map_err(|error| refused(&error))?;
+        self.executor.hands_over_still(&config).map_err(|error| refused(&error))?;
         let log = open_log(&config).map_err(|error| refused(&error))?;
         let later = self.fixed.differences(&config);
         if let Err(why) = self.take_up(config, network, interfaces).await {
             // The rest of the daemon has begun to follow: back to what is in force.
             if let Some(resident) = &mut self.resident {
-                resident.look(&self.director.config, &self.director.network).await;
+                resident.look(&self.executor.config, self.executor.director.network()).await;
             }
-            self.follow_network();
+            self.executor.follow_network();
             return Err(refused(&why));
         }
-        self.director.warn_of_host();
+        self.executor.warn_of_host();
         if let Some(resident) = &mut self.resident {
-            resident.look(&self.director.config, &self.director.network).await;
+            resident.look(&self.executor.config, self.executor.director.network()).await;
         }
-        self.follow_network();
-        self.neighbours.announce(&self.director.announced());
+        self.executor.follow_network();
         let path = display(&self.config_path);
-        self.director
+        self.executor
             .tell_to(log)
             .map_err(|error| format!("{path} is in force, but for its log: {error}"))?;
         tracing::info!(file = path, "reloaded");
@@ -90,25 +90,31 @@ impl Daemon {
         &mut self,
         config: Config,
         network: Network,
-        interfaces: BTreeMap<u32, Mac>,
+        links: BTreeMap<u32, Mac>,
     ) -> Result<(), String> {
-        let mut heard = self.director.interfaces.clone();
-        heard.extend(&interfaces);
-        let ipv6 = has_ipv6(&config) || has_ipv6(&self.director.config);
-        self.neighbours.listen(&heard, ipv6).map_err(|(ifindex, error)| {
+        let farm = config.description();
+        let mut heard = self.executor.director.links().clone();
+        heard.extend(&links);
+        let ipv6 = farm.has_ipv6() || self.executor.director.farm().has_ipv6();
+        self.executor.neighbours.listen(&heard, ipv6).map_err(|(ifindex, error)| {
             let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
             format!("neighbours can't be heard on {name}: {error}")
         })?;
-        if let Some(asked) = Asked::ask(&self.director, &config, &interfaces, &self.neighbours) {
+        if let Some(asked) = Asked::ask(&self.executor, &farm, &links) {
             while let Ok(Some(frame)) = timeout_at(asked.until, self.frames.recv()).await {
                 asked.owner(&frame, &network).map_err(|error| error.to_string())?;
-                self.hear(&frame);
+                let Frame { ifindex, bytes } = frame;
+                self.executor.tell(Input::Frame { ifindex, bytes });
             }
         }
         if let Some(resident) = &mut self.resident {
             resident.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
-        self.director.reconfigure(config, network, interfaces, now_ms()).map_err(|error| error.to_string())
+        let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links };
+        self.executor.feed(reload).map_err(|error| error.to_string())?;
+        self.executor.config = config;
+        self.executor.mark_what_is_passed_on();
+        Ok(())
     }
 }
 

@@ -13,10 +13,9 @@ use evener_core::peers::{HostState, Refusal};
 use evener_core::plan::{MemberState, ServerName};
 use evener_core::sessions::{Session, State, ms};
 use evener_core::tables::{ServerEntry, VipKey, Way};
-use evener_dataplane::{Counters, EngineError, ServerCounters};
+use evener_dataplane::{Counters, ServerCounters};
 
-use super::director::Director;
-use super::every_host;
+use super::executor::Executor;
 use super::request::SessionFilter;
 use crate::admin::views;
 use crate::agent::resident::Resident;
@@ -47,7 +46,7 @@ pub(super) struct About {
     pub(super) config_loaded: SystemTime,
 }
 
-impl Director {
+impl Executor {
     /// The daemon as a whole.
     pub(super) fn show_status(
         &self,
@@ -97,11 +96,12 @@ impl Director {
             nodes: speaker.map(Speaker::nodes).unwrap_or_default(),
             dispatcher: speaker.and_then(Speaker::dispatcher).map(dispatcher),
             interfaces: self
-                .plan
+                .director
+                .plan()
                 .tables
                 .interfaces
                 .keys()
-                .filter_map(|i| self.network.interfaces.get(i))
+                .filter_map(|i| self.director.network().interfaces.get(i))
                 .map(|i| i.name.clone())
                 .collect(),
         }
@@ -109,8 +109,7 @@ impl Director {
 
     /// What became of datagrams from and to other hosts.
     fn peer_counters(&self) -> BTreeMap<String, u64> {
-        let Some(hosts) = &self.hosts else { return BTreeMap::new() };
-        let counters = hosts.peers.counters();
+        let Some(counters) = self.director.host_counters() else { return BTreeMap::new() };
         let refused = Refusal::ALL.iter().map(|refusal| (refusal.name(), counters.refused(*refusal)));
         let others = [
             ("sent", counters.sent),
@@ -124,8 +123,7 @@ impl Director {
 
     /// All hosts, where every one decides.
     pub(super) fn show_hosts(&self, now_ms: u64) -> Vec<views::Host> {
-        let Some(hosts) = &self.hosts else { return Vec::new() };
-        hosts.peers.hosts().iter().map(|host| self.show_host(host, now_ms)).collect()
+        self.director.hosts().iter().map(|host| self.show_host(host, now_ms)).collect()
     }
 
     fn show_host(&self, host: &HostState, now_ms: u64) -> views::Host {
@@ -136,21 +134,16 @@ impl Director {
             (_, true, false) => "joining",
             (_, true, true) => "alive",
         };
-        let services = |bits: u64| {
-            let numbered = every_host::bits().zip(self.config.every_host());
-            numbered.filter(|(bit, _)| bits & bit != 0).map(|(_, service)| service.name.clone()).collect()
-        };
         let heard_ms = host.heard_ms.filter(|_| !host.own);
-        let none = BTreeSet::new();
-        let put_off = self.hosts.as_ref().filter(|_| host.own).map_or(&none, |hosts| hosts.peers.put_off());
+        let put_off = if host.own { self.director.put_off() } else { BTreeSet::new() };
         views::Host {
             name: host.name.clone(),
             address: host.address.to_string(),
             own: host.own,
             state: state.to_owned(),
             load: host.load.into(),
-            up: services(host.up),
-            draining: services(host.draining),
+            up: self.director.services_of(host.up),
+            draining: self.director.services_of(host.draining),
             // What a silent one owned is another's by now.
             owns: host.owned.iter().filter(|_| host.alive).map(ToString::to_string).collect(),
             put_off: put_off.iter().map(ToString::to_string).collect(),
@@ -160,33 +153,26 @@ impl Director {
 
     fn refused(&self) -> BTreeMap<String, u64> {
         let mut refused = BTreeMap::new();
-        let services = self.config.services.iter().map(|service| Some(service.name.as_str()));
+        let services = self.director.farm().services.iter().map(|service| Some(service.name.as_str()));
         for service in services.chain([None]) {
-            for (refusal, count) in self.membership.refused(service).iter() {
+            for (refusal, count) in self.director.membership().refused(service).iter() {
                 *refused.entry(refusal.name().to_owned()).or_default() += count;
             }
         }
         refused
     }
 
-    pub(super) fn counters(&self) -> Counters {
-        self.engine.counters().unwrap_or_else(|error: EngineError| {
-            tracing::warn!(%error, "the counters can't be read");
-            Counters::default()
-        })
-    }
-
     /// All services.
     pub(super) fn show_services(&self) -> Vec<views::Service> {
         let servers = self.show_servers();
-        self.config.services.iter().map(|service| self.show_service(service, &servers)).collect()
+        self.director.farm().services.iter().map(|service| self.show_service(service, &servers)).collect()
     }
 
     fn show_service(&self, service: &Service, servers: &[views::Server]) -> views::Service {
         let own: Vec<_> = servers.iter().filter(|server| server.service == service.name).collect();
         let sum = |of: fn(&views::Server) -> u64| own.iter().map(|server| of(server)).sum::<u64>();
         let gone = self.totals.of(&service.name);
-        let planned = self.plan.services.values().find(|planned| planned.name == service.name);
+        let planned = self.director.plan().services.values().find(|planned| planned.name == service.name);
         views::Service {
             name: service.name.clone(),
             addresses: service.addresses.iter().map(ToString::to_string).collect(),
@@ -208,10 +194,10 @@ impl Director {
     pub(super) fn show_servers(&self) -> Vec<views::Server> {
         let counters = self.counters();
         let slots: BTreeMap<&ServerName, u16> =
-            self.plan.servers.iter().map(|(slot, name)| (name, *slot)).collect();
+            self.director.plan().servers.iter().map(|(slot, name)| (name, *slot)).collect();
         let mut servers = Vec::new();
-        for service in &self.config.services {
-            for state in self.member_states(service) {
+        for service in &self.director.farm().services {
+            for state in self.director.member_states(service) {
                 let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
                 let slot = slots.get(&name).copied();
                 servers.push(self.show_server(&name, service.method, &state, slot, &counters));
@@ -232,9 +218,9 @@ impl Director {
         let count = slot.and_then(|slot| counters.servers.get(&slot).copied());
         let ServerCounters { packets, bytes, connections } = count.unwrap_or_default();
         let active = slot.and_then(|slot| self.engine.memory().counts.active.get(usize::from(slot)));
-        let health = self.healths.get(name);
-        let (word, reason) = self.state_of(name, method, state);
-        let interface = member.ifindex.and_then(|ifindex| self.network.interfaces.get(&ifindex));
+        let health = self.director.health(name);
+        let (word, reason) = self.director.state_of(name, method, state);
+        let interface = member.ifindex.and_then(|ifindex| self.director.network().interfaces.get(&ifindex));
         let mac = member.mac.map(|mac| mac.to_string());
         views::Server {
             service: name.service.clone(),
@@ -259,7 +245,7 @@ impl Director {
                 Source::Discovered => "discovered".to_owned(),
             },
             local: member.local,
-            way: way(method, slot.and_then(|slot| self.plan.tables.servers.get(&slot))).to_owned(),
+            way: way(method, slot.and_then(|slot| self.director.plan().tables.servers.get(&slot))).to_owned(),
             probe_seconds: health.and_then(|health| health.latency_us()).map(|us| us as f64 / 1e6),
             probe_error: health
                 .filter(|_| state.health.state != health::State::Up)
@@ -274,83 +260,17 @@ impl Director {
     fn known_address(&self, member: &Member) -> Option<IpAddr> {
         let (mac, ifindex) = (member.mac?, member.ifindex?);
         let is_service = |address: &IpAddr| {
-            self.config.services.iter().flat_map(|service| &service.addresses).any(|vip| vip.ip() == *address)
+            self.director
+                .farm()
+                .services
+                .iter()
+                .flat_map(|service| &service.addresses)
+                .any(|vip| vip.ip() == *address)
         };
-        let mut there = self.network.neighbours.iter().filter(|(_, known)| **known == mac);
+        let mut there = self.director.network().neighbours.iter().filter(|(_, known)| **known == mac);
         there
             .find(|((link, address), _)| *link == ifindex && !is_service(address))
             .map(|((_, address), _)| *address)
-    }
-
-    pub(super) fn state_of(
-        &self,
-        name: &ServerName,
-        method: Method,
-        state: &MemberState,
-    ) -> (&'static str, Option<String>) {
-        let member = &state.member;
-        let service = self.config.services.iter().find(|service| service.name == name.service);
-        if let Some(reason) = service.and_then(|service| self.why_not_here(service, member)) {
-            return ("down", Some(reason));
-        }
-        if state.admin_draining {
-            return ("draining", Some("drained by the operator".into()));
-        }
-        if member.weight == 0 {
-            return ("draining", Some("its weight is 0".into()));
-        }
-        if member.draining {
-            return ("draining", Some("silent: it no longer answers".into()));
-        }
-        if !member.local && member.mac.is_none() {
-            return ("down", Some(self.why_not_found(method, member.address)));
-        }
-        if member.ifindex.is_some_and(|ifindex| !self.interfaces.contains_key(&ifindex)) {
-            return (
-                "down",
-                Some("the interface that leads to it is gone, or not one of [engine] interfaces".into()),
-            );
-        }
-        match state.health.state {
-            health::State::Up => ("up", None),
-            _ if self.other_host(name).is_some() => ("down", Some(self.why_not_up(name).into())),
-            health::State::Unknown => ("down", Some("not probed yet".into())),
-            health::State::Down => {
-                let failure = self.healths.get(name).and_then(|health| health.last_failure());
-                ("down", failure.map(|(_, failure)| failure.to_string()))
-            }
-        }
-    }
-
-    /// Why another host gets no new sessions, by what it says or doesn't.
-    fn why_not_up(&self, name: &ServerName) -> &'static str {
-        let host = self.hosts.as_ref().and_then(|hosts| hosts.state(&name.server));
-        if host.as_ref().is_some_and(|host| host.alive && host.generation_differs) {
-            return "it runs another configuration, and what it says is not heeded";
-        }
-        match host.map(|host| (host.alive, host.ready, host.heard_ms)) {
-            Some((true, true, _)) => "it says that its own server fails",
-            Some((true, false, _)) => "it says that it takes no part",
-            Some((false, _, Some(_))) => "silent: it is not heard any more",
-            _ => "it was never heard",
-        }
-    }
-
-    pub(super) fn why_not_found(&self, method: Method, address: Option<IpAddr>) -> String {
-        let Some(address) = address else {
-            return "no answer".to_owned();
-        };
-        match (method, self.network.next_hop(address)) {
-            (Method::L2, _) if self.network.route_to(address).is_none() => {
-                format!("no interface here is on the LAN of {address}")
-            }
-            (Method::L2, _) => silent(address),
-            (_, None) => format!("no route leads to {address}"),
-            (_, Some(hop)) => {
-                let next = hop.gateway.unwrap_or(address);
-                format!("{} from {next}", silent(next))
-            }
-        }
     }
 
     /// Sessions that match.
@@ -361,7 +281,7 @@ impl Director {
         filter.service.as_ref().map_or(Ok(()), |service| self.has_service(service))?;
         let now = self.engine.now();
         let vips: BTreeMap<u16, &VipKey> =
-            self.plan.tables.vips.iter().map(|(key, vip)| (vip.id, key)).collect();
+            self.director.plan().tables.vips.iter().map(|(key, vip)| (vip.id, key)).collect();
         let sessions = self.engine.memory().sessions.list(now).filter(|session| filter.admits(session));
         let shown = sessions
             .filter_map(|session| self.show_session(&session, &vips, now))
@@ -375,7 +295,7 @@ impl Director {
     /// # Errors
     /// A sentence, with the name that may have been meant.
     pub(super) fn has_service(&self, name: &str) -> Result<(), String> {
-        let names = self.config.services.iter().map(|service| service.name.as_str());
+        let names = self.director.farm().services.iter().map(|service| service.name.as_str());
         match names.clone().any(|known| known == name) {
             true => Ok(()),
             false => Err(format!("there is no service {name}; {}", meant(name, names))),
@@ -389,13 +309,14 @@ impl Director {
         now: u32,
     ) -> Option<views::Session> {
         let key = *vips.get(&session.key.vip)?;
-        let vip = self.plan.tables.vips.get(key)?;
+        let vip = self.director.plan().tables.vips.get(key)?;
         let state = session.value.state();
         let left = session.value.expires().wrapping_sub(now);
-        let server = self.plan.servers.get(&session.value.server());
+        let server = self.director.plan().servers.get(&session.value.server());
         Some(views::Session {
             service: self
-                .plan
+                .director
+                .plan()
                 .services
                 .get(&vip.service)
                 .map(|service| service.name.clone())
@@ -447,8 +368,4 @@ fn way(method: Method, entry: Option<&ServerEntry>) -> &'static str {
         (Some(Way::Nat { .. }), _) | (None, Method::Nat) => "nat",
         (Some(Way::Tunnel { .. }), _) | (None, Method::Tunnel) => "tunnel",
     }
-}
-
-fn silent(address: IpAddr) -> String {
-    if address.is_ipv4() { "no ARP answer" } else { "no neighbour advertisement" }.to_owned()
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Start, tunnel_source};
 use evener_core::farm::Method;
 use evener_core::peers::Secret;
 use evener_core::plan::ServerName;
@@ -20,8 +21,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use super::conflicts::{Asked, OwnedElsewhere};
-use super::director::{DirectError, Director, has_ipv6};
-use super::hosts::{self, Heard, Hosts, Identity};
+use super::executor::{ExecuteError, Executor};
+use super::hosts::{self, Heard, Hosts};
 use super::lock::{Lock, LockError};
 use super::neighbours::{Frame, Neighbours};
 use super::reload::{self, Fixed};
@@ -30,7 +31,6 @@ use super::settings::Settings;
 use super::show::About;
 use super::telling::open_log;
 use super::totals::Totals;
-use super::ways::{source_towards, tunnel_source};
 use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms, paths};
 use crate::admin;
 use crate::agent::resident::Resident;
@@ -40,7 +40,7 @@ use crate::config::{self, Config, EngineKind, Problems, XdpMode};
 use crate::descriptors::Room;
 use crate::handoff::{Asking, Question, Reader};
 use crate::lccp::{Part, Speaker};
-use crate::network::{Network, NetworkError, path_mtu};
+use crate::network::{self, Network, NetworkError, path_mtu};
 use crate::record::Recorder;
 use crate::secret;
 
@@ -63,8 +63,8 @@ pub(super) enum StartError {
     #[error(transparent)]
     OwnedElsewhere(#[from] OwnedElsewhere),
     /// Every host is to decide, and the file does not say which of them this is.
-    #[error("{0}")]
-    NotAHost(String),
+    #[error(transparent)]
+    NotAHost(#[from] IdentityError),
     /// The secret by which hosts know each other.
     #[error(transparent)]
     Secret(#[from] secret::ReadError),
@@ -79,7 +79,7 @@ pub(super) enum StartError {
     Log(String),
     /// The farm can't be carried out.
     #[error(transparent)]
-    Direct(#[from] DirectError),
+    Execute(#[from] ExecuteError),
     /// Something on this host can't be used.
     #[error("{what}: {source}")]
     Io {
@@ -98,7 +98,7 @@ impl StartError {
             StartError::Server(error) => error.exit(),
             StartError::Lock(LockError::Held { .. }) => Exit::Running,
             StartError::Engine(EngineError::Privilege { .. })
-            | StartError::Direct(DirectError::Engine(EngineError::Privilege { .. })) => Exit::Privileges,
+            | StartError::Execute(ExecuteError::Engine(EngineError::Privilege { .. })) => Exit::Privileges,
             StartError::Io { source, .. } | StartError::Lock(LockError::Io { source, .. })
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
@@ -128,13 +128,14 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     paths::clear_vanished(&directory);
     let recorder = Arc::new(Recorder::default());
     open_log(&config).and_then(|log| recorder.log(log)).map_err(StartError::Log)?;
-    let network = Network::read().await?;
-    let interfaces = network.pick_interfaces(&config.engine.interfaces, &config.services)?;
+    let network = network::read().await?;
+    let links =
+        network.pick_interfaces(&config.engine.interfaces, &config.services).map_err(NetworkError::from)?;
 
     let network_changes = crate::network::watch().await?;
     let path_mtus = path_mtus(&config);
     let (mut neighbours, mut frames) = Neighbours::new();
-    if let Err((ifindex, error)) = neighbours.listen(&interfaces, has_ipv6(&config)) {
+    if let Err((ifindex, error)) = neighbours.listen(&links, config.description().has_ipv6()) {
         let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
         return Err(EngineError::system(format!("hearing neighbours on {name}"), "CAP_NET_RAW", error).into());
     }
@@ -150,8 +151,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let part = if identity.is_some() { Part::Host } else { Part::Director };
     let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, part, &network));
     let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
-    let company =
-        company(&config, identity, reader, config_path, &directory, engine.kind(), started_ms).await;
+    let company = company(&config, identity, reader, config_path, &directory, engine.kind()).await;
     let Company { hosts, heard, mut resident } = match company {
         Ok(company) => company,
         Err(error) => {
@@ -159,28 +159,39 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
             return Err(error);
         }
     };
-    let mut director = Director::new(config, engine, network, interfaces, drained, hosts, started_ms);
-    director.totals = Totals::open(&directory, adopted);
-    director.mark_what_is_passed_on();
-    director.hand_over_by(secret);
-    director.tell_by(recorder);
+    let start = Start {
+        farm: config.description(),
+        network,
+        links,
+        drained,
+        host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
+        seed: engine.memory().seed,
+        running: engine.running().cloned(),
+    };
+    let hosts = hosts.map(|(hosts, _)| hosts);
+    let director = Director::new(start, beginning(&*engine, hosts.is_some(), started_ms));
+    let (probe_results, probed) = mpsc::channel(256);
+    let settings = Settings::new(&directory);
+    let mut executor = Executor::new(director, config, engine, neighbours, settings, hosts, probe_results);
+    executor.totals = Totals::open(&directory, adopted);
+    executor.mark_what_is_passed_on();
+    executor.hand_over_by(secret);
+    executor.tell_by(recorder);
     let (handle, requests) = mpsc::channel(REQUESTS);
-    let opened =
-        open(&mut director, &mut resident, adopted, &neighbours, &mut frames, handle, &directory).await;
+    let opened = open(&mut executor, &mut resident, adopted, &mut frames, handle, &directory).await;
     if let Err(error) = opened {
         // What was found running is left as it was found.
         let _ = fs::remove_file(directory.join("admin.sock"));
-        director.fall_silent();
+        executor.fall_silent();
         if let Some(resident) = resident {
-            resident.abandon(&director.network).await;
+            resident.abandon(executor.director.network()).await;
         }
-        leave_engine(director.engine, adopted);
+        leave_engine(executor.engine, adopted);
         return Err(error);
     }
-    let (probe_results, probed) = mpsc::channel(256);
-    let held = director.held();
-    let fixed = Fixed::of(&director.config, &*director.engine);
-    let restart_for = fixed.differences(&director.config);
+    let held = executor.held();
+    let fixed = Fixed::of(&executor.config, &*executor.engine);
+    let restart_for = fixed.differences(&executor.config);
     if let Some(keys) = &restart_for {
         tracing::warn!(
             "what runs was adopted, and is not as the file says in {keys}: {}",
@@ -201,11 +212,9 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         },
         network_changes,
         fixed,
-        director,
+        executor,
         config_path: config_path.to_owned(),
-        settings: Settings::new(&directory),
         directory,
-        neighbours,
         frames,
         path_mtus,
         heard,
@@ -214,18 +223,27 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         resident,
         requests,
         probed,
-        probe_results,
         ready: false,
         _lock: lock,
     };
-    daemon.follow_network();
-    warn_of_unlisted_tunnels(&daemon.director.config, &daemon.director.network);
+    daemon.executor.follow_network();
+    warn_of_unlisted_tunnels(&daemon.executor);
     Ok(daemon)
+}
+
+/// When the director begins. What runs may have a lease to answer for addresses, if hosts share them.
+fn beginning(engine: &dyn Engine, among_hosts: bool, now_ms: u64) -> Moment {
+    let lease = engine.memory().lease;
+    if !among_hosts {
+        // What ran may have had hosts.
+        lease.set(None);
+    }
+    Moment { ms: now_ms, lease_holds: lease.until().is_some() && lease.holds(engine.now()) }
 }
 
 /// Who this host is among others, and the secret that they share, where every host decides.
 fn identity(config: &Config, network: &Network) -> Result<Option<(Identity, Secret)>, StartError> {
-    let found = Identity::find(config, network).map_err(StartError::NotAHost)?;
+    let found = Identity::find(&config.description(), network)?;
     let Some((identity, secret_file)) = found.zip(config.farm.secret_file.as_ref()) else { return Ok(None) };
     Ok(Some((identity, secret::read(secret_file)?)))
 }
@@ -239,7 +257,8 @@ fn leave_engine(engine: Box<dyn Engine>, adopted: bool) {
 
 /// This host as one among others.
 struct Company {
-    hosts: Option<Hosts>,
+    /// With a number that no other start of it has.
+    hosts: Option<(Hosts, u64)>,
     heard: mpsc::Receiver<Heard>,
     resident: Option<Resident>,
 }
@@ -252,10 +271,9 @@ async fn company(
     config_path: &Path,
     directory: &Path,
     engine: &str,
-    now_ms: u64,
 ) -> Result<Company, StartError> {
     let mark_key = identity.as_ref().map(|(_, secret)| secret::mark_key(secret));
-    let (hosts, heard) = hosts(config, identity, now_ms).await?;
+    let (hosts, heard) = hosts(config, identity).await?;
     let copies = engine == PACKET_ENGINE;
     let resident = match hosts.is_some() || reader.is_some() {
         true => Some(Resident::start(directory, config_path, copies, reader, mark_key)?),
@@ -277,17 +295,18 @@ fn reader(
     Ok((Reader::new(asking, Arc::clone(recorder), speaker, Room::make()), secret))
 }
 
-/// Opens the ears for other hosts.
+/// Begins to hear other hosts.
 async fn hosts(
     config: &Config,
     identity: Option<(Identity, Secret)>,
-    now_ms: u64,
-) -> Result<(Option<Hosts>, mpsc::Receiver<Heard>), StartError> {
+) -> Result<(Option<(Hosts, u64)>, mpsc::Receiver<Heard>), StartError> {
     let Some((identity, secret)) = identity else { return Ok((None, mpsc::channel(1).1)) };
+    let mut incarnation = [0; 8];
+    secret::random(&mut incarnation).map_err(StartError::io(RANDOM))?;
     let at = SocketAddr::new(identity.address, config.farm.peers.port);
-    let opened = Hosts::open(config, identity, secret, now_ms).await;
+    let opened = Hosts::open(at.port(), identity, secret).await;
     let (hosts, heard) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;
-    Ok((Some(hosts), heard))
+    Ok((Some((hosts, u64::from_ne_bytes(incarnation))), heard))
 }
 
 /// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be heard.
@@ -301,11 +320,12 @@ fn path_mtus(config: &Config) -> mpsc::Receiver<path_mtu::PathMtu> {
 }
 
 /// Says what agents on servers will refuse.
-fn warn_of_unlisted_tunnels(config: &Config, network: &Network) {
-    for service in config.services.iter().filter(|service| service.method == Method::Tunnel) {
-        let sources = service.servers.iter().filter_map(|server| source_towards(network, server.address));
-        let mut sources = sources.map(|own| tunnel_source(config, network, own));
-        if let Some(source) = sources.find(|source| !config.tunnel_sources().contains(source)) {
+fn warn_of_unlisted_tunnels(executor: &Executor) {
+    let (farm, network) = (executor.director.farm(), executor.director.network());
+    for service in farm.services.iter().filter(|service| service.method == Method::Tunnel) {
+        let sources = service.servers.iter().filter_map(|server| network.source_towards(server.address));
+        let mut sources = sources.map(|own| tunnel_source(farm, network, own));
+        if let Some(source) = sources.find(|source| !farm.tunnel_sources().contains(source)) {
             tracing::warn!(
                 service = service.name,
                 "tunnels go out from {source}, which [farm] directors does not list: agents on servers take none"
@@ -316,29 +336,26 @@ fn warn_of_unlisted_tunnels(config: &Config, network: &Network) {
 
 /// Opens the farm to traffic, and the daemon to requests.
 async fn open(
-    director: &mut Director,
+    executor: &mut Executor,
     resident: &mut Option<Resident>,
     adopted: bool,
-    neighbours: &Neighbours,
     frames: &mut mpsc::Receiver<Frame>,
     requests: mpsc::Sender<Request>,
     directory: &Path,
 ) -> Result<(), StartError> {
-    refuse_conflicts(director, neighbours, frames).await?;
+    refuse_conflicts(executor, frames).await?;
     if let Some(resident) = resident {
-        resident.fulfil(&director.config, &director.network).await?;
+        resident.fulfil(&executor.config, executor.director.network()).await?;
     }
-    director.match_healths();
-    director.replan()?;
-    director.watch()?;
+    executor.feed(Input::Time { own_sessions: 0 })?;
+    executor.watch()?;
     if let Some(resident) = resident {
         // What makes connections here must stand behind the engine, which is there only now.
-        resident.fulfil(&director.config, &director.network).await?;
+        resident.fulfil(&executor.config, executor.director.network()).await?;
     }
-    tracing::info!(engine = director.engine.describe(), adopted, "attached");
-    director.warn_of_host();
-    neighbours.announce(&director.announced());
-    admin::server::start(requests, &directory.join("admin.sock"), &director.config.admin)
+    tracing::info!(engine = executor.engine.describe(), adopted, "attached");
+    executor.warn_of_host();
+    admin::server::start(requests, &directory.join("admin.sock"), &executor.config.admin)
         .await
         .map_err(StartError::io("the admin interface can't be opened"))
 }
@@ -411,15 +428,11 @@ fn seed() -> Result<Seed, StartError> {
 }
 
 /// Asks, before the director answers for an address, whether anyone else does.
-async fn refuse_conflicts(
-    director: &Director,
-    neighbours: &Neighbours,
-    frames: &mut mpsc::Receiver<Frame>,
-) -> Result<(), StartError> {
-    let asked = Asked::ask(director, &director.config, &director.interfaces, neighbours);
-    let Some(asked) = asked else { return Ok(()) };
+async fn refuse_conflicts(executor: &Executor, frames: &mut mpsc::Receiver<Frame>) -> Result<(), StartError> {
+    let director = &executor.director;
+    let Some(asked) = Asked::ask(executor, director.farm(), director.links()) else { return Ok(()) };
     while let Ok(Some(frame)) = timeout_at(asked.until, frames.recv()).await {
-        asked.owner(&frame, &director.network)?;
+        asked.owner(&frame, director.network())?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use evener_dataplane::EngineError;
 use evener_dataplane::events::Watch;
 use tokio::sync::mpsc;
 
-use super::director::Director;
+use super::executor::Executor;
 use crate::admin::views::Traced;
 use crate::cli::Client;
 use crate::config::Config;
@@ -31,7 +31,7 @@ pub(super) fn open_log(config: &Config) -> Result<Option<AccessLog>, String> {
     config.log.access.as_ref().map(AccessLog::open).transpose()
 }
 
-impl Director {
+impl Executor {
     /// Tells by this recorder from now on.
     pub(super) fn tell_by(&mut self, recorder: Arc<Recorder>) {
         self.telling.recorder = recorder;

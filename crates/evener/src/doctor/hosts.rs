@@ -1,8 +1,9 @@
 //! This host among others: who it is, where every host decides, and whether others can know it.
 
+use evener_core::director::Identity;
+
 use super::Finding;
 use crate::config::Config;
-use crate::control::hosts::Identity;
 use crate::network::Network;
 use crate::secret;
 
@@ -10,7 +11,7 @@ const CHECK: &str = "hosts";
 
 /// Whether the file names this host, and whether others can know it by the secret.
 pub(super) fn look(config: &Config, network: &Network) -> Vec<Finding> {
-    let known = match Identity::find(config, network) {
+    let known = match Identity::find(&config.description(), network) {
         Ok(None) => None,
         Ok(Some(identity)) => {
             Some(Finding::ok(CHECK, format!("This host is {} ({}).", identity.name, identity.address)))

@@ -1,5 +1,6 @@
 //! Servers that are reached by routes: whether there is a way, and one back.
 
+use evener_core::director::{tunnel_source, why_not_itself};
 use std::fs;
 use std::net::IpAddr;
 
@@ -8,7 +9,6 @@ use evener_core::farm::{Method, Server, Service};
 use super::Finding;
 use super::links::Links;
 use crate::config::Config;
-use crate::control::ways::{source_towards, tunnel_source, why_not_itself};
 use crate::network::Network;
 
 /// Judges the ways to a service's servers, and what can be told of the ways back.
@@ -75,8 +75,9 @@ fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> 
 
 /// Servers take tunnels from listed directors only.
 fn accepted(config: &Config, service: &Service, network: &Network) -> Option<Finding> {
-    let sources = service.servers.iter().filter_map(|server| source_towards(network, server.address));
-    let sources = sources.map(|own| tunnel_source(config, network, own));
+    let farm = config.description();
+    let sources = service.servers.iter().filter_map(|server| network.source_towards(server.address));
+    let sources = sources.map(|own| tunnel_source(&farm, network, own));
     let unlisted: Option<IpAddr> =
         sources.into_iter().find(|source| !config.tunnel_sources().contains(source));
     unlisted.map(|source| {

@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use evener_core::farm::Service;
 
 use crate::config::Config;
-use crate::control::ways::source_towards;
 use crate::network::Network;
 
 /// What this host does where connections are handed over.
@@ -28,7 +27,7 @@ pub(super) fn nodes(part: Part, config: &Config, network: &Network) -> BTreeMap<
     let all: BTreeSet<IpAddr> =
         servers.map(|server| server.address).chain(config.tunnel_sources()).chain(dispatcher).collect();
     let others = all.into_iter().filter(|address| !network.is_local(*address));
-    others.map(|address| (address, source_towards(network, address))).collect()
+    others.map(|address| (address, network.source_towards(address))).collect()
 }
 
 /// This host's addresses that the file has, by which others know it.

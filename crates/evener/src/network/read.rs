@@ -19,40 +19,38 @@ use rtnetlink::packet_route::route::{
 
 use super::{Interface, Network, NetworkError, Route};
 
-impl Network {
-    /// Asks the kernel; the answer is of the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When it doesn't answer.
-    pub async fn read() -> Result<Network, NetworkError> {
-        let (connection, handle, _) = rtnetlink::new_connection()?;
-        // It ends with the last handle.
-        tokio::spawn(connection);
-        let mut interfaces: BTreeMap<u32, Interface> =
-            all("interfaces", handle.link().get().execute()).await?.into_iter().map(interface).collect();
-        for (ifindex, address) in
-            all("addresses", handle.address().get().execute()).await?.iter().filter_map(address)
-        {
-            if let Some(interface) = interfaces.get_mut(&ifindex) {
-                interface.addresses.push(address);
-            }
+/// Asks the kernel; the answer is of the calling thread's network namespace.
+///
+/// # Errors
+/// When it doesn't answer.
+pub async fn read() -> Result<Network, NetworkError> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    // It ends with the last handle.
+    tokio::spawn(connection);
+    let mut interfaces: BTreeMap<u32, Interface> =
+        all("interfaces", handle.link().get().execute()).await?.into_iter().map(interface).collect();
+    for (ifindex, address) in
+        all("addresses", handle.address().get().execute()).await?.iter().filter_map(address)
+    {
+        if let Some(interface) = interfaces.get_mut(&ifindex) {
+            interface.addresses.push(address);
         }
-        let questions =
-            [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()];
-        let mut routes = Vec::new();
-        for question in questions {
-            routes.extend(all("routes", handle.route().get(question).execute()).await?);
-        }
-        let neighbours = all("neighbours", handle.neighbours().get().execute()).await?;
-        let neighbours: BTreeMap<(u32, IpAddr), Mac> = neighbours.iter().filter_map(neighbour).collect();
-        let gateways: BTreeSet<(Option<u32>, IpAddr)> = routes.iter().flat_map(next_hops).collect();
-        Ok(Network {
-            interfaces,
-            gateways: routers(&gateways, &neighbours),
-            routes: routes.iter().filter_map(route).collect(),
-            neighbours,
-        })
     }
+    let questions =
+        [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()];
+    let mut routes = Vec::new();
+    for question in questions {
+        routes.extend(all("routes", handle.route().get(question).execute()).await?);
+    }
+    let neighbours = all("neighbours", handle.neighbours().get().execute()).await?;
+    let neighbours: BTreeMap<(u32, IpAddr), Mac> = neighbours.iter().filter_map(neighbour).collect();
+    let gateways: BTreeSet<(Option<u32>, IpAddr)> = routes.iter().flat_map(next_hops).collect();
+    Ok(Network {
+        interfaces,
+        gateways: routers(&gateways, &neighbours),
+        routes: routes.iter().filter_map(route).collect(),
+        neighbours,
+    })
 }
 
 /// Every gateway once. A link-local address may name another router on each link: then each is one of them.

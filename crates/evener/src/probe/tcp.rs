@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use evener_core::cookie::Keys;
 use evener_core::farm::HealthKind;
 use evener_core::health::{Failure, Judgement};
 use evener_dataplane::link::{Instruction, nothing, reserve_port, tcp_filter, tcp_filter_v6};
@@ -24,7 +25,12 @@ use super::{Target, Way};
 const STRAGGLERS: Duration = Duration::from_millis(500);
 
 /// Opens a connection, asks what is to be asked, and resets it.
-pub(super) async fn probe(target: &Target, kind: &HealthKind, timeout: Duration) -> Result<(), Failure> {
+pub(super) async fn probe(
+    target: &Target,
+    keys: Option<&Keys>,
+    kind: &HealthKind,
+    timeout: Duration,
+) -> Result<(), Failure> {
     let (hop, source, outer) = match target.way {
         Way::Link { hop, source, .. } => (hop, source, None),
         Way::Tunnel { hop, source, encapsulation, from, to } => {
@@ -39,9 +45,9 @@ pub(super) async fn probe(target: &Target, kind: &HealthKind, timeout: Duration)
     let heard = Link::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
     // What answers come by needn't be what a tunnel leaves by.
     let apart = outer.map(|_| Link::open(hop.ifindex, ethertype, &nothing())).transpose()?;
-    let greeter = target.handed_over.map(Greeter::new);
+    let greeter = keys.copied().map(Greeter::new);
     let device = Device::new(&heard, apart.as_ref().unwrap_or(&heard), hop, outer, greeter);
-    let mut dialogue = Dialogue::new(kind, target.destination, target.handed_over.is_some());
+    let mut dialogue = Dialogue::new(kind, target.destination, keys.is_some());
     let result = match Connection::open(&heard, device, target.destination, own, dialogue.request().len()) {
         Ok(mut connection) => connection.hold(&mut dialogue, timeout).await,
         Err(failure) => Err(failure),

@@ -12,7 +12,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use evener::network::Network;
 use evener::probe::{Hop, Target, Way, probe};
 use evener_core::farm::HealthKind;
 use evener_core::health::Failure;
@@ -43,14 +42,14 @@ fn target(farm: &Farm, number: usize, port: u16) -> Target {
 /// The same over either version of IP.
 fn target_in(family: Family, farm: &Farm, number: usize, port: u16) -> Target {
     let (director, server) = (farm.director(), farm.server(number));
-    let network = on(director, Network::read).unwrap();
+    let network = on(director, evener::network::read).unwrap();
     let address = server.address_in(family);
     let ifindex = network.route_to(address).expect("servers are on the director's link");
     let own_mac = network.interfaces[&ifindex].mac;
     let hop = Hop { ifindex, mac: server.mac().parse().unwrap(), own_mac };
     let source = network.source_for(ifindex, address).unwrap();
     let way = Way::Link { hop, source, server: Some(address) };
-    Target { destination: SocketAddr::new(farm.vip_in(family, 0), port), way, handed_over: None }
+    Target { destination: SocketAddr::new(farm.vip_in(family, 0), port), way }
 }
 
 /// The same by another hop, or asking for another server's address.
@@ -69,7 +68,7 @@ fn nobody(target: &Target) -> Target {
 
 fn probed(host: &Host, target: &Target, kind: &HealthKind, timeout: Duration) -> Result<u64, Failure> {
     on(host, async || {
-        let result = probe(target, kind, timeout).await;
+        let result = probe(target, None, kind, timeout).await;
         // The port goes with the runtime: what was on its way is let in first.
         tokio::time::sleep(Duration::from_millis(50)).await;
         result
@@ -276,7 +275,8 @@ fn hundreds_of_probes_at_once_do_not_disturb_each_other() -> Result<()> {
         let spawn = |number: usize| {
             let (server, name) = (number % 4, format!("web{}", number % 4 + 1));
             let target = *targets.get(server).unwrap_or(&nobody);
-            let probe = async move { (server, probe(&target, &http("/who", Some(&name)), TIMEOUT).await) };
+            let probe =
+                async move { (server, probe(&target, None, &http("/who", Some(&name)), TIMEOUT).await) };
             tokio::spawn(probe)
         };
         let tasks: Vec<_> = (0..256).map(spawn).collect();
@@ -303,7 +303,7 @@ fn a_director_that_serves_is_probed_by_its_own_stack() -> Result<()> {
     let farm = Farm::builder().director_serves().build()?;
     let director = farm.director();
     let destination = SocketAddr::new(farm.vip(0).into(), PORT);
-    let local = Target { destination, way: Way::Local { to: destination }, handed_over: None };
+    let local = Target { destination, way: Way::Local { to: destination } };
     assert_eq!(probed(director, &local, &HealthKind::Tcp, TIMEOUT), Err(Failure::Refused));
     server(director, (farm.vip(0).into(), PORT), |mut stream| {
         let asked = request(&stream);

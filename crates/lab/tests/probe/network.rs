@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use evener::network::path_mtu::{self, PathMtu};
-use evener::network::{Hop, Network, resolve, watch};
+use evener::network::{self, NextHop, resolve, watch};
 use evener_core::wire::Mac;
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
@@ -24,7 +24,7 @@ fn the_network_is_read_and_watched() -> Result<()> {
     let director = farm.director();
     // refused, but the router's MAC is known then
     director.enter(|| TcpStream::connect("192.0.2.1:9")).unwrap().unwrap_err();
-    let network = on(director, Network::read).unwrap();
+    let network = on(director, network::read).unwrap();
     let named = |name: &str| network.interfaces.iter().find(|(_, found)| found.name == name).unwrap();
     let (&eth0, found) = named("eth0");
     assert_eq!(found.mac.to_string(), director.mac());
@@ -53,7 +53,7 @@ fn the_network_is_read_and_watched() -> Result<()> {
         director.ip(&["neigh add 192.0.2.78 lladdr 02:00:00:00:00:78 dev eth0".to_owned()])
     });
     changes_are_told(director, || director.ip(&["link set eth1 down".to_owned()]));
-    let network = on(director, Network::read).unwrap();
+    let network = on(director, network::read).unwrap();
     assert!(network.is_local(Ipv4Addr::new(192, 0, 2, 77).into()));
     assert!(network.is_local("2001:db8::77".parse()?));
     Ok(())
@@ -73,8 +73,8 @@ async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T
 }
 
 /// The way to an address, once the kernel has been made to find its next station.
-pub(crate) fn resolved(host: &Host, address: IpAddr) -> Hop {
-    let hop = || on(host, Network::read).unwrap().next_hop(address).expect("there is a route");
+pub(crate) fn resolved(host: &Host, address: IpAddr) -> NextHop {
+    let hop = || on(host, network::read).unwrap().next_hop(address).expect("there is a route");
     let first = hop();
     let station = first.gateway.unwrap_or(address);
     host.enter(|| resolve(first.ifindex, station)).unwrap().unwrap();
@@ -103,7 +103,7 @@ fn the_kernel_resolves_what_it_is_asked_for() -> Result<()> {
         assert_eq!((hop.mac, hop.gateway), (Some(router.mac.parse()?), Some(router.address_in(family))));
         assert_eq!(hop.mtu, 1500);
     }
-    let network = on(lan.director(), Network::read)?;
+    let network = on(lan.director(), network::read)?;
     assert_eq!(network.next_hop(lan.director().address().into()), None);
     // one that does not answer is not known, whatever the kernel remembers of it
     let silent = resolved(lan.director(), Ipv4Addr::new(192, 0, 2, 99).into());

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use evener::network::Network;
 use evener::probe::{Hop, Target, Way};
 use evener_core::farm::{Encapsulation, HealthKind};
 use evener_core::health::Failure;
@@ -48,7 +47,7 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
         let destination = farm.service_in(family);
         let at = |number: usize, port: u16| {
             let to = SocketAddr::new(farm.server(number).address_in(family), port);
-            Target { destination, way: Way::Direct { to }, handed_over: None }
+            Target { destination, way: Way::Direct { to } }
         };
         probed(&director, &at(0, 80), &HealthKind::Tcp, TIMEOUT).unwrap();
         probed(&director, &at(0, 80), &http("/who", Some("web1")), TIMEOUT).unwrap();
@@ -59,7 +58,7 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
     }
     farm.stop_web(1)?;
     let to = SocketAddr::new(farm.server(1).address().into(), 80);
-    let stopped = Target { destination: farm.service(), way: Way::Direct { to }, handed_over: None };
+    let stopped = Target { destination: farm.service(), way: Way::Direct { to } };
     assert_eq!(probed(&director, &stopped, &get("/"), TIMEOUT), Err(Failure::Refused));
     Ok(())
 }
@@ -67,14 +66,14 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
 /// A remote server by a tunnel; the outer packets are of one family, the service address of another.
 fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Family, port: u16) -> Target {
     let director = farm.director();
-    let network = on(director, Network::read).unwrap();
+    let network = on(director, evener::network::read).unwrap();
     let (from, to) = (director.address_in(outer), farm.server(0).address_in(outer));
     let found = resolved(director, to);
     let own_mac = network.interfaces[&found.ifindex].mac;
     let hop = Hop { ifindex: found.ifindex, mac: found.mac.expect("the router answers"), own_mac };
     let destination = SocketAddr::new(farm.vip_in(inner, 0), port);
     let source = director.address_in(inner);
-    Target { destination, way: Way::Tunnel { hop, source, encapsulation, from, to }, handed_over: None }
+    Target { destination, way: Way::Tunnel { hop, source, encapsulation, from, to } }
 }
 
 #[test]

@@ -8,11 +8,11 @@ use evener_core::tables::{NO_SERVER, Vip, VipKey};
 
 use crate::admin::views::{Dispatch, Explanation};
 use crate::cli::WebRequest;
-use crate::control::director::Director;
+use crate::control::executor::Executor;
 use crate::control::request::Flow;
 use crate::handoff::{Judged, Refusal, judge};
 
-impl Director {
+impl Executor {
     /// Which server a request gets, and why: in this flow, of this service, or of whichever it may be meant for.
     pub(super) fn explain_request(
         &self,
@@ -22,7 +22,7 @@ impl Director {
     ) -> Explanation {
         let meant = match flow {
             Some(flow) => Ok(flow.vip),
-            None => meant(&self.config.services, request, named),
+            None => meant(&self.director.farm().services, request, named),
         };
         let vip = match meant {
             Ok(vip) => vip,
@@ -30,8 +30,9 @@ impl Director {
         };
         let protocol = flow.map_or(Protocol::Tcp, |flow| flow.protocol);
         let key = VipKey { address: vip.ip(), port: vip.port(), protocol };
-        let known = self.plan.tables.vips.get(&key);
-        let known = known.and_then(|vip| Some((vip, self.plan.services.get(&vip.service)?.name.as_str())));
+        let known = self.director.plan().tables.vips.get(&key);
+        let known =
+            known.and_then(|vip| Some((vip, self.director.plan().services.get(&vip.service)?.name.as_str())));
         let service = known.and_then(|(vip, name)| Some((vip, self.service(name)?)));
         match (service, flow) {
             (Some((vip, service)), _) if service.method == Method::Handoff => {
@@ -63,7 +64,7 @@ impl Director {
     }
 
     fn service(&self, name: &str) -> Option<&Service> {
-        self.config.services.iter().find(|service| service.name == name)
+        self.director.farm().services.iter().find(|service| service.name == name)
     }
 
     fn explain_dispatch(
@@ -85,7 +86,7 @@ impl Director {
             explanation.waits = explanation.server.is_none();
             return Explanation { because, ..explanation };
         }
-        let Some(routes) = self.plan.tables.routes.get(&vip.service) else {
+        let Some(routes) = self.director.plan().tables.routes.get(&vip.service) else {
             because.push("the data plane has no routes for it yet".to_owned());
             return Explanation { because, ..explanation };
         };
@@ -107,7 +108,7 @@ impl Director {
         because.push(why);
         explanation.server = self.server_name(slot);
         because.extend(self.explain_state(slot));
-        match self.plan.tables.servers.get(&slot) {
+        match self.director.plan().tables.servers.get(&slot) {
             Some(entry) => because.extend(self.explain_way(entry)),
             None => because.push("the client is answered 503".to_owned()),
         }

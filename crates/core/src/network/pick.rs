@@ -1,13 +1,41 @@
 //! Which interfaces a director works on: those named in the file, else all that clients' packets may come by.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
 
-use evener_core::farm::Service;
-use evener_core::wire::Mac;
+use super::{Interface, Network, is_link_local};
+use crate::farm::Service;
+use crate::wire::Mac;
 
-use super::{Interface, Network, NetworkError, is_link_local};
-use crate::spelling::nearest;
+/// Why a director can't work on the interfaces that it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PickError {
+    /// A configured interface is not there.
+    #[error("there is no interface {name:?} here: there are {}", known.join(", "))]
+    NoSuchInterface {
+        /// As configured.
+        name: String,
+        /// Those that could be meant.
+        known: Vec<String>,
+    },
+    /// MAC addresses cannot be rewritten there.
+    #[error("interface {name} is not Ethernet, and {why}: the director sends Ethernet frames, and no others")]
+    NotEthernet {
+        /// The interface.
+        name: String,
+        /// Why it matters.
+        why: String,
+    },
+    /// Nothing to work on.
+    #[error(
+        "no Ethernet interface of this host is up and has an address or a route over it: name the interfaces in [engine], \
+         as in interfaces = [\"eth0\"]"
+    )]
+    NoInterface,
+}
 
 impl Network {
     /// The interfaces of these names with their MACs. With no names, every Ethernet interface that is up and leads
@@ -21,13 +49,13 @@ impl Network {
         &self,
         configured: &[String],
         services: &[Service],
-    ) -> Result<BTreeMap<u32, Mac>, NetworkError> {
+    ) -> Result<BTreeMap<u32, Mac>, PickError> {
         let picked = match configured {
             [] => &self.leading_somewhere() | &self.leading_to_servers(services)?,
             names => names.iter().map(|name| self.named(name)).collect::<Result<_, _>>()?,
         };
         if picked.is_empty() {
-            return Err(NetworkError::NoInterface);
+            return Err(PickError::NoInterface);
         }
         Ok(self
             .interfaces
@@ -37,15 +65,14 @@ impl Network {
             .collect())
     }
 
-    fn named(&self, name: &str) -> Result<u32, NetworkError> {
+    fn named(&self, name: &str) -> Result<u32, PickError> {
         let found = self.interfaces.iter().find(|(_, interface)| interface.name == name);
         let Some((&ifindex, interface)) = found else {
-            return Err(NetworkError::NoSuchInterface {
-                name: name.to_owned(),
-                hint: self.nearest_or_all(name),
-            });
+            let ethernet = self.interfaces.values().filter(|found| found.ethernet);
+            let known = ethernet.map(|found| found.name.clone()).collect();
+            return Err(PickError::NoSuchInterface { name: name.into(), known });
         };
-        ethernet(interface, || "[engine] names it".to_owned())?;
+        ethernet(interface, || "[engine] names it".into())?;
         Ok(ifindex)
     }
 
@@ -67,7 +94,7 @@ impl Network {
         passing
     }
 
-    fn leading_to_servers(&self, services: &[Service]) -> Result<BTreeSet<u32>, NetworkError> {
+    fn leading_to_servers(&self, services: &[Service]) -> Result<BTreeSet<u32>, PickError> {
         let mut picked = BTreeSet::new();
         for service in services {
             for server in &service.servers {
@@ -117,32 +144,26 @@ impl Network {
         });
         leads.map(|(ifindex, _)| *ifindex).collect()
     }
-
-    fn nearest_or_all(&self, wrong: &str) -> String {
-        let names = self.interfaces.values().filter(|found| found.ethernet).map(|found| found.name.as_str());
-        match nearest(wrong, names.clone()) {
-            Some(name) => format!("did you mean {name:?}?"),
-            None => format!("there are {}", names.collect::<Vec<_>>().join(", ")),
-        }
-    }
 }
 
-fn ethernet(interface: &Interface, why: impl FnOnce() -> String) -> Result<(), NetworkError> {
+fn ethernet(interface: &Interface, why: impl FnOnce() -> String) -> Result<(), PickError> {
     if interface.ethernet {
         return Ok(());
     }
-    Err(NetworkError::NotEthernet { name: interface.name.clone(), why: why() })
+    Err(PickError::NotEthernet { name: interface.name.clone(), why: why() })
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::tests::{director, interface, ip, route, via};
     use super::*;
-    use evener_core::farm::{
+    use crate::farm::{
         Encapsulation, Health, HealthKind, Method, Placement, Protocol, Server, Service, Timeouts,
     };
-    use std::net::SocketAddr;
+    use alloc::borrow::ToOwned;
+    use alloc::string::ToString;
+    use alloc::vec;
+    use core::net::SocketAddr;
 
     fn service(address: &str, servers: &[&str]) -> Service {
         let server = |address: &&str| Server {
@@ -199,9 +220,7 @@ mod tests {
     fn names_are_taken_at_their_word() {
         assert_eq!(picked(&["eth1", "eth2"], &[service("192.0.2.100", &[])]), Ok(vec![3, 5]));
         let wrong = picked(&["eht0"], &[]).unwrap_err();
-        assert_eq!(wrong, "there is no interface \"eht0\" here: did you mean \"eth0\"?");
-        let wrong = picked(&["uplink"], &[]).unwrap_err();
-        assert!(wrong.ends_with("there are eth0, eth1, eth2"), "{wrong}");
+        assert_eq!(wrong, "there is no interface \"eht0\" here: there are eth0, eth1, eth2");
         let tunnel = picked(&["wg0"], &[]).unwrap_err();
         assert!(tunnel.starts_with("interface wg0 is not Ethernet, and [engine] names it"), "{tunnel}");
     }
@@ -242,7 +261,7 @@ mod tests {
     #[test]
     fn servers_to_be_discovered_may_be_anywhere() {
         let discovering =
-            Service { discover: Some(evener_core::farm::Discover::Arp), ..service("192.0.2.100", &[]) };
+            Service { discover: Some(crate::farm::Discover::Arp), ..service("192.0.2.100", &[]) };
         assert_eq!(picked(&[], &[discovering]), Ok(vec![2, 3]));
     }
 
@@ -283,6 +302,6 @@ mod tests {
     fn where_nothing_leads_anywhere_all_are_tried() {
         assert_eq!(picked(&[], &[service("203.0.113.9", &[])]), Ok(vec![2, 3]));
         let nowhere = Network::default().pick_interfaces(&[], &[service("203.0.113.9", &[])]);
-        assert!(matches!(nowhere, Err(NetworkError::NoInterface)));
+        assert!(matches!(nowhere, Err(PickError::NoInterface)));
     }
 }

@@ -1,0 +1,257 @@
+//! What happens in a farm, for logs and for whoever watches.
+
+use alloc::string::String;
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::health::{State, Transition};
+use crate::membership;
+use crate::peers;
+use crate::plan::ServerName;
+use crate::wire::Mac;
+
+/// Something that happened. Its text names neither service nor server, which stand beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Of who the servers are.
+    Membership {
+        /// What.
+        notice: membership::Notice,
+        /// In words, with names of interfaces.
+        text: String,
+    },
+    /// Of other hosts.
+    Hosts(peers::Notice),
+    /// A datagram was refused.
+    DatagramRefused {
+        /// Where it is said to be from: that can't be believed, but it is where to look.
+        from: SocketAddr,
+        /// Why.
+        notice: peers::Notice,
+    },
+    /// Somebody answers for an address that is this host's to own.
+    Answered {
+        /// Who.
+        mac: Mac,
+        /// For what.
+        notice: peers::Notice,
+    },
+    /// A server's state has changed.
+    Health {
+        /// Which.
+        server: ServerName,
+        /// From what to what.
+        transition: Transition,
+    },
+    /// Nobody has found a server for a while.
+    NotFound {
+        /// Which.
+        server: ServerName,
+        /// Why, in words.
+        why: String,
+    },
+    /// It is found.
+    Found {
+        /// Which.
+        server: ServerName,
+    },
+    /// A service's last server is gone from its ring.
+    NoServers {
+        /// Which service.
+        service: String,
+    },
+    /// It has one again.
+    ServersAgain {
+        /// Which service.
+        service: String,
+    },
+    /// All its servers fail, and those that worked last are kept.
+    Degraded {
+        /// Which service.
+        service: String,
+    },
+    /// Some work again.
+    Recovered {
+        /// Which service.
+        service: String,
+    },
+    /// No number is left for a server.
+    NoRoom {
+        /// Which.
+        server: ServerName,
+    },
+    /// An interface that packets are taken from is not as it was.
+    Link {
+        /// Its name.
+        interface: String,
+        /// How it is.
+        now: Link,
+    },
+    /// Packets are taken from one more interface.
+    Attached {
+        /// Its name.
+        interface: String,
+    },
+    /// The engine takes no packets from one that came up.
+    Unattached {
+        /// Its name.
+        interface: String,
+        /// Why.
+        error: String,
+    },
+    /// The operator's order.
+    Drained {
+        /// Which server.
+        server: ServerName,
+        /// Whether it takes no new sessions from now on.
+        drain: bool,
+    },
+    /// A router said what it can pass on to a server.
+    PathMtu {
+        /// The server.
+        server: IpAddr,
+        /// In bytes.
+        mtu: u16,
+    },
+    /// The engine refused a change.
+    NotApplied {
+        /// Why.
+        error: String,
+    },
+}
+
+/// How an interface is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// It isn't there any more.
+    Gone,
+    /// It is switched off.
+    Down,
+    /// There is no cable, or nothing at its other end.
+    NoCarrier,
+    /// It works again.
+    Up,
+}
+
+/// How much an event matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// It is as it should be.
+    Info,
+    /// Someone may have to look.
+    Warning,
+    /// Something was not done.
+    Error,
+}
+
+impl Event {
+    /// How much it matters.
+    pub fn level(&self) -> Level {
+        let is_bad = match self {
+            Event::NotApplied { .. } => return Level::Error,
+            Event::Membership { notice, .. } => matches!(
+                notice.event,
+                membership::Event::Refused { .. }
+                    | membership::Event::Moved { .. }
+                    | membership::Event::Silent { .. }
+            ),
+            Event::Hosts(notice) => !matches!(
+                notice,
+                peers::Notice::Heard { .. }
+                    | peers::Notice::Returned { .. }
+                    | peers::Notice::Agrees { .. }
+                    | peers::Notice::Claimed { .. }
+                    | peers::Notice::Released { .. }
+            ),
+            Event::Health { transition, .. } => transition.to == State::Down,
+            Event::Link { now, .. } => *now != Link::Up,
+            Event::DatagramRefused { .. }
+            | Event::Answered { .. }
+            | Event::NotFound { .. }
+            | Event::NoServers { .. }
+            | Event::Degraded { .. }
+            | Event::Unattached { .. }
+            | Event::NoRoom { .. } => true,
+            Event::Found { .. }
+            | Event::ServersAgain { .. }
+            | Event::Recovered { .. }
+            | Event::Attached { .. }
+            | Event::Drained { .. }
+            | Event::PathMtu { .. } => false,
+        };
+        if is_bad { Level::Warning } else { Level::Info }
+    }
+
+    /// The service that it is about.
+    pub fn service(&self) -> Option<&str> {
+        match self {
+            Event::NoServers { service }
+            | Event::ServersAgain { service }
+            | Event::Degraded { service }
+            | Event::Recovered { service } => Some(service),
+            _ => self.server().map(|server| server.service.as_str()),
+        }
+    }
+
+    /// The server that it is about.
+    pub fn server(&self) -> Option<&ServerName> {
+        match self {
+            Event::Health { server, .. }
+            | Event::NotFound { server, .. }
+            | Event::Found { server }
+            | Event::NoRoom { server }
+            | Event::Drained { server, .. } => Some(server),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Membership { text, .. } => f.write_str(text),
+            Event::Hosts(notice) | Event::DatagramRefused { notice, .. } | Event::Answered { notice, .. } => {
+                notice.fmt(f)
+            }
+            Event::Health { transition, .. } => {
+                let to = match transition.to {
+                    State::Unknown => "unknown",
+                    State::Up => "up",
+                    State::Down => "down",
+                };
+                write!(f, "server is {to}")
+            }
+            Event::NotFound { why, .. } => write!(f, "server can't be found: {why}"),
+            Event::Found { .. } => f.write_str("server is found"),
+            Event::NoServers { .. } => {
+                f.write_str("no server takes new sessions: new connections are dropped")
+            }
+            Event::ServersAgain { .. } => f.write_str("servers take new sessions again"),
+            Event::Degraded { .. } => f.write_str(
+                "every server fails: those that worked last are kept, since an empty farm helps nobody",
+            ),
+            Event::Recovered { .. } => f.write_str("servers work again"),
+            Event::NoRoom { .. } => f.write_str("no room for this server: the farm is full"),
+            Event::Link { now, .. } => f.write_str(match now {
+                Link::Gone => "the interface is gone",
+                Link::Down => "the interface is switched off",
+                Link::NoCarrier => "the interface has no carrier: look at the cable, or its other end",
+                Link::Up => "the interface works again",
+            }),
+            Event::Attached { .. } => f.write_str("packets are taken from here, too"),
+            Event::Unattached { interface, error } => {
+                write!(f, "no packets can be taken from {interface}: {error}")
+            }
+            Event::Drained { drain: true, .. } => {
+                f.write_str("the operator's order: drained: it keeps its sessions and takes no new ones")
+            }
+            Event::Drained { drain: false, .. } => {
+                f.write_str("the operator's order: takes new sessions again")
+            }
+            Event::PathMtu { .. } => f.write_str("a router on the way takes no longer packets"),
+            Event::NotApplied { error } => {
+                write!(f, "{error}; what was in force stays, and it is tried again")
+            }
+        }
+    }
+}

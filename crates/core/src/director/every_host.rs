@@ -1,0 +1,302 @@
+//! What the director makes of the other hosts, and what it tells them.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::iter;
+use core::net::{IpAddr, SocketAddr};
+
+use super::hosts::{self, Hosts};
+use super::{Director, Event, Output};
+use crate::farm::{Farm, Service};
+use crate::health::{self, Health, State};
+use crate::load::Loaded;
+use crate::membership::{Answer, Member};
+use crate::peers::{HostState, Notice, Own, Received, Tick};
+use crate::plan::{self, MemberState, ServerName};
+use crate::policy;
+use crate::tables::{NO_SERVER, Tables};
+
+/// Reports of others that a host waits for before it answers again.
+const REPORTS_HEARD_FIRST: u32 = 2;
+/// A claimed address is announced so often, once with each report (RFC 5227, section 2.3).
+const ANNOUNCEMENTS: u32 = 3;
+/// Load counts in hundredths of a session, and a report moves it by a quarter of the way to what is now: sessions come and go many
+/// times between two reports.
+const LOAD_UNIT: u64 = 100;
+const LOAD_STEP: u64 = 4;
+
+impl Director {
+    /// The bit that stands for a service in what hosts say, if every host decides it.
+    fn bit(&self, service: &str) -> Option<u64> {
+        bits().zip(self.farm.every_host()).find(|(_, known)| known.name == service).map(|(bit, _)| bit)
+    }
+
+    /// The services that bits stand for.
+    pub fn services_of(&self, set: u64) -> Vec<String> {
+        let numbered = bits().zip(self.farm.every_host());
+        numbered.filter(|(bit, _)| set & bit != 0).map(|(_, service)| service.name.clone()).collect()
+    }
+
+    /// A server that is one of the hosts, and all that decides whether it takes new sessions. Of itself a host knows; what it knows
+    /// of others they have said.
+    pub(super) fn host_state(
+        &self,
+        hosts: &Hosts,
+        known: &[HostState],
+        service: &Service,
+        member: Member,
+    ) -> MemberState {
+        let name = ServerName { service: service.name.clone(), server: member.name.clone() };
+        let said = known.iter().find(|host| host.name == member.name);
+        let bit = self.bit(&service.name).unwrap_or_default();
+        let takes_part = |host: &HostState| host.alive && host.ready;
+        // Where nobody takes part yet, this host does what it can.
+        let ready = said.is_some_and(takes_part) || !known.iter().any(takes_part);
+        let health = match self.healths.get(&name).map(Health::status) {
+            Some(own) if member.local && ready => own,
+            // Its ring is that of the others first, whom second chances are for (`plan`).
+            _ if member.local => health::Status::UNKNOWN,
+            _ => said.map_or(health::Status::UNKNOWN, |host| status(host, bit)),
+        };
+        let drained = self.drained.contains(&name);
+        MemberState {
+            health,
+            admin_draining: if member.local { drained } else { said.is_some_and(|h| h.draining & bit != 0) },
+            share: hosts.shares.get(&name).copied(),
+            member,
+        }
+    }
+
+    /// What the plan is to know of this host among others.
+    pub(super) fn planned_hosts(&self) -> plan::Hosts {
+        let own = plan::Hosts { asks: self.farm.hands_over(), seed: self.seed, ..plan::Hosts::default() };
+        let Some(hosts) = &self.hosts else { return own };
+        let others: Vec<HostState> = hosts.peers.hosts().into_iter().filter(|host| !host.own).collect();
+        let unheard = others.iter().any(|host| host.alive && host.heard_ms.is_none());
+        let adopted = hosts.adopted_macs.iter().filter(|_| unheard).copied();
+        plan::Hosts {
+            owned: hosts.peers.owned().clone(),
+            macs: others.iter().flat_map(|host| &host.macs).copied().chain(adopted).collect(),
+            ..own
+        }
+    }
+
+    /// The addresses that this host owns, as long as it may answer for them: what was claimed alone, behind a cable that was out,
+    /// may be another's again.
+    pub(super) fn answered_for(&self) -> impl Iterator<Item = IpAddr> {
+        let hosts = self.hosts.iter().filter(|_| self.lease_holds);
+        hosts.flat_map(|hosts| hosts.peers.owned().iter().copied())
+    }
+
+    /// Takes in what another host says, and answers.
+    pub(super) fn hear_host(&mut self, from: SocketAddr, datagram: &[u8], now_ms: u64) {
+        let Some(hosts) = &mut self.hosts else { return };
+        let Received { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
+        for notice in notices {
+            self.tell(match notice {
+                Notice::Refused { .. } => Event::DatagramRefused { from, notice },
+                _ => Event::Hosts(notice),
+            });
+        }
+        self.replan_wanted |= changed;
+        // It says that what was heard is heeded: tables come first (`Director::settle`).
+        self.outputs.extend(answer.map(|(to, datagram)| Output::Send { to, datagram }));
+    }
+
+    /// Somebody answers for an address.
+    pub(super) fn answered(&mut self, answer: Answer, now_ms: u64) {
+        let mac = answer.place.mac;
+        let Some(hosts) = self.hosts.as_mut().filter(|_| self.links.values().all(|own| *own != mac)) else {
+            return;
+        };
+        for notice in hosts.peers.answered(now_ms, answer.address) {
+            self.tell(Event::Answered { mac, notice });
+        }
+    }
+
+    /// When hosts are next to be told something; never where there are none.
+    pub(super) fn next_report_at(&self) -> u64 {
+        self.hosts.as_ref().map_or(u64::MAX, |hosts| hosts.peers.next_at())
+    }
+
+    /// Tells the other hosts how this one is, if it is time, and draws conclusions from what they have said.
+    pub(super) fn report(&mut self, own_sessions: u64, now_ms: u64) {
+        if self.next_report_at() > now_ms {
+            return;
+        }
+        self.renew_lease();
+        if let Some(hosts) = &mut self.hosts {
+            hosts.load = (hosts.load * (LOAD_STEP - 1) + own_sessions * LOAD_UNIT) / LOAD_STEP;
+        }
+        self.say_own();
+        let Some(hosts) = &mut self.hosts else { return };
+        let Tick { datagrams, asks, claimed, notices, changed } = hosts.peers.tick(now_ms);
+        hosts.to_announce.extend(claimed.into_iter().map(|address| (address, ANNOUNCEMENTS)));
+        self.tell_all(notices.into_iter().map(Event::Hosts));
+        let sent = datagrams.into_iter().map(|(to, datagram)| Output::Send { to, datagram });
+        self.outputs.extend(sent);
+        self.replan_wanted |= self.share_out() || changed;
+        for target in asks {
+            let asks = self.links.keys().map(|&ifindex| Output::Ask { ifindex, sender: None, target });
+            self.outputs.extend(asks);
+        }
+        let announcements = self.due_announcements();
+        self.announce(announcements);
+    }
+
+    /// Addresses that are still to be announced, and may be.
+    fn due_announcements(&mut self) -> BTreeSet<IpAddr> {
+        let answered: BTreeSet<IpAddr> = self.answered_for().collect();
+        let Some(hosts) = &mut self.hosts else { return BTreeSet::new() };
+        let owned = hosts.peers.owned();
+        hosts.to_announce.retain(|address, left| *left > 0 && owned.contains(address));
+        let due = hosts.to_announce.iter_mut().filter(|(address, _)| answered.contains(address));
+        due.map(|(address, left)| {
+            *left -= 1;
+            *address
+        })
+        .collect()
+    }
+
+    /// The engine may answer for addresses for a while: less than it takes until others think that this host is gone.
+    ///
+    /// A host without a cable doesn't need to, and a daemon that was stopped, or without one, for longer waits for some reports:
+    /// others may own what it did, and are heard first.
+    fn renew_lease(&mut self) {
+        let mut links = self.links.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
+        let has_carrier = links.any(|link| link.carrier);
+        let Some(hosts) = self.hosts.as_mut().filter(|_| has_carrier) else { return };
+        hosts.lapsed = if self.lease_holds { 0 } else { hosts.lapsed + 1 };
+        if hosts.lapsed == 0 || hosts.lapsed > REPORTS_HEARD_FIRST {
+            hosts.lapsed = 0;
+            self.lease_holds = true;
+            self.outputs.push_back(Output::Lease { ms: self.farm.peers.silence_ms * 2 / 3 });
+        }
+    }
+
+    /// Has the next report say how this host is; one that says something new goes out soon.
+    pub(super) fn say_own(&mut self) {
+        let Some(hosts) = &mut self.hosts else { return };
+        let (mut up, mut draining) = (0, 0);
+        for (bit, service) in bits().zip(self.farm.every_host()) {
+            let name = ServerName { service: service.name.clone(), server: hosts.name.clone() };
+            let is_up = self.healths.get(&name).is_some_and(|health| health.status().state == State::Up);
+            up |= if is_up { bit } else { 0 };
+            draining |= if self.drained.contains(&name) { bit } else { 0 };
+        }
+        let load = u32::try_from(hosts.load.div_ceil(LOAD_UNIT)).unwrap_or(u32::MAX);
+        hosts.peers.set_own(Own { load, up, draining, macs: self.links.values().copied().collect() });
+    }
+
+    /// This host's own slots, each once: whoever runs the director counts their sessions.
+    pub fn own_slots(&self) -> BTreeSet<u16> {
+        self.plan.tables.vips.values().map(|vip| vip.own).filter(|own| *own != NO_SERVER).collect()
+    }
+
+    /// Shares out anew what this host is asked for, where the policy goes by load; whether that changed anything.
+    fn share_out(&mut self) -> bool {
+        let by_load =
+            |service: &&Service| policy::by_name(service.policy).is_some_and(|policy| policy.by_load());
+        let services = self.farm.every_host().filter(by_load);
+        let usable: Vec<_> =
+            services.map(|service| (service.name.clone(), self.usable_members(service))).collect();
+        let Some(hosts) = &mut self.hosts else { return false };
+        let known = hosts.peers.hosts();
+        let loaded = |member: &Member| Loaded {
+            weight: member.weight,
+            load: known.iter().find(|host| host.name == member.name).map_or(0, |host| host.load),
+        };
+        let mut shares = BTreeMap::new();
+        let mut balances = BTreeMap::new();
+        for (service, members) in usable {
+            let (own, others): (Vec<_>, Vec<_>) = members.iter().partition(|member| member.local);
+            let Some(own) = own.first() else { continue };
+            let mut balance = hosts.balances.get(&service).copied().unwrap_or_default();
+            let loads: Vec<Loaded> = others.iter().map(|member| loaded(member)).collect();
+            let of = balance.shares(loaded(own), &loads);
+            let names = iter::once(own).chain(&others).map(|member| member.name.clone());
+            let named = names.map(|server| ServerName { service: service.clone(), server });
+            shares.extend(named.zip(of));
+            balances.insert(service, balance);
+        }
+        hosts.balances = balances;
+        let changed = hosts.shares != shares;
+        hosts.shares = shares;
+        changed
+    }
+
+    /// The servers that may be given new sessions, and this host in any case.
+    fn usable_members(&self, service: &Service) -> Vec<Member> {
+        let usable = |state: &MemberState| {
+            state.member.local || state.health.state == State::Up && !state.admin_draining
+        };
+        self.member_states(service).into_iter().filter(usable).map(|state| state.member).collect()
+    }
+
+    /// Whose a server is that isn't this host's, if every host decides.
+    pub fn other_host<'s>(&self, server: &'s ServerName) -> Option<&'s str> {
+        let hosts = self.hosts.as_ref().filter(|_| self.bit(&server.service).is_some())?;
+        (hosts.name != server.server).then_some(server.server.as_str())
+    }
+
+    /// Has the others know what is new in the farm.
+    pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) -> Vec<Notice> {
+        let Some(hosts) = &mut self.hosts else { return Vec::new() };
+        let settings = hosts::settings(&self.farm, &hosts.name, hosts.key);
+        hosts.peers.reconfigure(settings, now_ms)
+    }
+
+    /// Takes up what ran before this director: who was there, and which addresses this host answered for.
+    pub(super) fn resume_hosts(&mut self, running: &Tables, now_ms: u64) {
+        let announced =
+            running.vips.iter().filter(|(_, vip)| vip.announce && vip.own != NO_SERVER && self.lease_holds);
+        let owned: BTreeSet<IpAddr> = announced.map(|(key, _)| key.address).collect();
+        let up = up_bits(&self.farm, running);
+        if let Some(hosts) = self.hosts.as_mut().filter(|_| !up.is_empty()) {
+            hosts.adopted_macs.clone_from(&running.peers);
+            hosts.peers.resume(now_ms, up.into_iter(), &owned);
+        }
+    }
+
+    /// Tells the others that this host leaves, and falls silent for its addresses. Their new owners need a moment, in which packets
+    /// still flow.
+    pub(super) fn leave(&mut self, now_ms: u64) {
+        let Some(hosts) = &mut self.hosts else { return };
+        let sent = hosts.peers.leave(now_ms);
+        self.outputs.extend(sent.into_iter().map(|(to, datagram)| Output::Send { to, datagram }));
+        self.lease_holds = false;
+        self.outputs.push_back(Output::Lease { ms: 0 });
+    }
+}
+
+/// The bits of services, in the order of the farm.
+fn bits() -> impl Iterator<Item = u64> {
+    (0..u64::BITS).map(|number| 1 << number)
+}
+
+/// What a host has said of its own server.
+fn status(host: &HostState, bit: u64) -> health::Status {
+    let state = match (host.alive, host.ready, host.up & bit != 0) {
+        (true, true, true) => State::Up,
+        // Not yet, or not any more, by its own choice: it hasn't failed.
+        (true, false, _) => State::Unknown,
+        (false, ..) if host.heard_ms.is_none() => State::Unknown,
+        _ => State::Down,
+    };
+    health::Status { state, since_ms: host.since_ms, was_up: host.heard_ms.is_some() }
+}
+
+/// The hosts that a running data plane sends new sessions to, with the bits of the services.
+fn up_bits<'a>(farm: &'a Farm, running: &Tables) -> BTreeMap<&'a str, u64> {
+    let mut hosts = BTreeMap::<&str, u64>::new();
+    for (bit, service) in bits().zip(farm.every_host()) {
+        for server in &service.servers {
+            let identity = plan::identity(&service.name, &server.name);
+            if running.servers.values().any(|entry| entry.identity == identity && entry.up) {
+                *hosts.entry(&server.name).or_default() |= bit;
+            }
+        }
+    }
+    hosts
+}

@@ -1,0 +1,146 @@
+//! This host among others, where every host decides: who it is, and what it has heard.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use core::net::IpAddr;
+
+use crate::farm::{Farm, Service};
+use crate::load::Balance;
+use crate::network::Network;
+use crate::peers::{HostSetting, HostState, Key, Peers, Publishable, Settings};
+use crate::plan::{self, ServerName};
+use crate::wire::Mac;
+
+/// Who this host is in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name.
+    pub name: String,
+    /// Its own address.
+    pub address: IpAddr,
+}
+
+/// Why a host can't take its part.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// Two servers of the file have addresses that are here.
+    #[error("the file has this host twice, as {0} and as {1}: both have an address that is here")]
+    Twice(String, String),
+    /// None has.
+    #[error(
+        "this host is none of the file's: service {service:?} has placement \"every-host\", and none of its servers has an \
+         address that is here ({here}). List it as [[service.server]], in the same file for every host"
+    )]
+    Nobody {
+        /// A service that every host decides.
+        service: String,
+        /// The addresses that are here.
+        here: String,
+    },
+}
+
+impl Identity {
+    /// Finds this host in the farm; `None` where no service is decided by every host.
+    ///
+    /// # Errors
+    /// When it isn't there, or twice.
+    pub fn find(farm: &Farm, network: &Network) -> Result<Option<Identity>, IdentityError> {
+        let Some(service) = farm.every_host().next() else { return Ok(None) };
+        let servers = farm.every_host().flat_map(|service| &service.servers);
+        let here = servers.filter(|server| network.is_local(server.address));
+        let here: BTreeMap<&String, IpAddr> = here.map(|server| (&server.name, server.address)).collect();
+        let mut here = here.into_iter();
+        match (here.next(), here.next()) {
+            (Some((name, address)), None) => Ok(Some(Identity { name: name.clone(), address })),
+            (Some((first, _)), Some((second, _))) => Err(IdentityError::Twice(first.clone(), second.clone())),
+            (None, _) => {
+                Err(IdentityError::Nobody { service: service.name.clone(), here: network.own_addresses() })
+            }
+        }
+    }
+}
+
+/// What the hosts of this farm are to know of each other.
+pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> Settings {
+    let servers = || farm.every_host().flat_map(|service| &service.servers);
+    let hosts: BTreeMap<&String, IpAddr> = servers().map(|server| (&server.name, server.address)).collect();
+    let announced = farm.every_host().filter(|service| service.announce);
+    let addresses: BTreeSet<IpAddr> =
+        announced.flat_map(|service| &service.addresses).map(|address| address.ip()).collect();
+    let publisher = |address: &IpAddr| {
+        servers().find(|server| server.publish.contains(address)).map(|server| server.name.clone())
+    };
+    Settings {
+        name: name.into(),
+        hosts: hosts.into_iter().map(|(name, address)| HostSetting { name: name.clone(), address }).collect(),
+        services: farm.every_host().map(|service| service.name.clone()).collect(),
+        addresses: addresses
+            .into_iter()
+            .map(|address| Publishable { publisher: publisher(&address), address })
+            .collect(),
+        generation: generation(farm),
+        interval_ms: farm.peers.interval_ms,
+        silence_ms: farm.peers.silence_ms,
+        key,
+    }
+}
+
+/// A digest of all that hosts must agree on before they can believe each other.
+pub fn generation(farm: &Farm) -> u64 {
+    let of = |service: &Service| {
+        let Service { name, addresses, protocol, method, encapsulation, .. } = service;
+        let Service { stateless, policy, announce, servers, keep_last, routes, .. } = service;
+        let routes = if routes.is_empty() { String::new() } else { format!(" {routes:?}") };
+        format!(
+            "{name} {addresses:?} {protocol} {method} {encapsulation} {stateless} {policy} {announce} {keep_last} \
+             {servers:?}{routes}\n"
+        )
+    };
+    let peers = farm.peers;
+    let text = farm.every_host().map(of).collect::<String>();
+    plan::digest(&format!("{text}{} {}", peers.interval_ms, peers.silence_ms))
+}
+
+/// This host's part in the talk of hosts.
+#[derive(Clone, Debug)]
+pub(super) struct Hosts {
+    pub(super) name: String,
+    pub(super) key: Key,
+    pub(super) peers: Peers,
+    /// For services whose policy goes by load: whether this host keeps what it gets.
+    pub(super) balances: BTreeMap<String, Balance>,
+    /// What follows: shares of what this host is asked for.
+    pub(super) shares: BTreeMap<ServerName, u16>,
+    /// This host's load, in hundredths of a session.
+    pub(super) load: u64,
+    /// Other hosts' MACs by which a data plane goes that ran before this daemon; they count until those hosts are heard.
+    pub(super) adopted_macs: BTreeSet<Mac>,
+    /// How often in a row the lease to answer for addresses was found to have ended.
+    pub(super) lapsed: u32,
+    /// Addresses that were just claimed, and how often they are still to be announced.
+    pub(super) to_announce: BTreeMap<IpAddr, u32>,
+}
+
+impl Hosts {
+    /// A host that has heard of nobody yet. `incarnation` is random for each start.
+    pub(super) fn new(farm: &Farm, name: String, key: Key, incarnation: u64, now_ms: u64) -> Hosts {
+        let settings = settings(farm, &name, key);
+        Hosts {
+            name,
+            key,
+            peers: Peers::new(settings, incarnation, now_ms),
+            balances: BTreeMap::new(),
+            shares: BTreeMap::new(),
+            load: 0,
+            adopted_macs: BTreeSet::new(),
+            lapsed: 0,
+            to_announce: BTreeMap::new(),
+        }
+    }
+
+    /// What is known of a host.
+    pub(super) fn state(&self, name: &str) -> Option<HostState> {
+        self.peers.hosts().into_iter().find(|host| host.name == name)
+    }
+}

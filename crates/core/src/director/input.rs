@@ -1,0 +1,98 @@
+//! What a director learns: facts, and nothing that it has concluded itself.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::farm::Farm;
+use crate::health::Failure;
+use crate::network::Network;
+use crate::plan::ServerName;
+use crate::tables::Tables;
+use crate::wire::Mac;
+
+/// When something is learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The monotonic clock, in milliseconds.
+    pub ms: u64,
+    /// Whether the data plane may answer for the addresses that this host owns: its lease ends by itself.
+    pub lease_holds: bool,
+}
+
+/// A fact.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Time has passed.
+    Time {
+        /// Sessions that count as active of this host's own slots, where every host decides: see [`super::Director::own_slots`].
+        own_sessions: u64,
+    },
+    /// A frame came in that may answer ARP or neighbour discovery.
+    Frame {
+        /// The interface.
+        ifindex: u32,
+        /// From the Ethernet header on.
+        bytes: Vec<u8>,
+    },
+    /// Another host says something, or somebody in its name.
+    Datagram {
+        /// Where it is said to be from.
+        from: SocketAddr,
+        /// What it says.
+        bytes: Vec<u8>,
+    },
+    /// A probe has ended: its latency in microseconds, or why there is none.
+    Probed {
+        /// Whose.
+        server: ServerName,
+        /// What came of it.
+        result: Result<u64, Failure>,
+    },
+    /// The network around this host, as its kernel knows it now.
+    Network(Box<Network>),
+    /// A router can't pass on packets longer than this.
+    PathMtu {
+        /// This host's address that the packet came from.
+        from: IpAddr,
+        /// Where it was to go.
+        to: IpAddr,
+        /// In bytes.
+        mtu: u16,
+    },
+    /// The operator describes the farm anew, in this network. In force once it is applied; if it can't be, all stays as it was.
+    Reload {
+        /// The farm.
+        farm: Box<Farm>,
+        /// The network.
+        network: Box<Network>,
+        /// The interfaces of it that packets are taken from, with their MACs.
+        links: BTreeMap<u32, Mac>,
+    },
+    /// The operator drains a server, or has it take sessions again.
+    Drain {
+        /// Which.
+        server: ServerName,
+        /// Whether it is to take no new sessions.
+        drain: bool,
+    },
+    /// What became of [`super::Output::Apply`].
+    Applied {
+        /// Which.
+        generation: u64,
+        /// What the engine holds now, whatever became of it.
+        in_force: Arc<Tables>,
+        /// Why the engine refused it.
+        error: Option<String>,
+    },
+    /// No session names this slot any more, and its counters are cleared: see [`super::Output::Forget`].
+    Released {
+        /// The slot.
+        slot: u16,
+    },
+    /// The host takes part in the farm no longer.
+    Leave,
+}

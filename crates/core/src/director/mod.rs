@@ -1,0 +1,573 @@
+//! The farm as its director knows it, and what is to be done about it.
+//!
+//! [`Director`] is a state machine: facts go in with the time ([`Input`]), orders come out ([`Output`]). Whoever runs it carries the
+//! orders out in turn, and says what came of those that ask for it. It does no IO and reads no clock, so whole farms of directors
+//! run in a test.
+//!
+//! Tables are planned whole and given to the engine as one *generation*. They are in force only when the engine says so. When it
+//! refuses them, a reload is taken back to what was known before it; any other change is tried again a little later.
+
+mod event;
+mod every_host;
+mod hosts;
+mod input;
+mod output;
+mod paths;
+mod probe;
+mod state;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use event::{Event, Level, Link};
+pub use hosts::{Identity, IdentityError, generation};
+pub use input::{Input, Moment};
+pub use output::Output;
+pub use paths::{tunnel_source, why_not_itself};
+pub use probe::{Hop, Probe, Target, Way};
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::farm::{Farm, Service};
+use crate::health::{Failure, Health, State, Status};
+use crate::membership::{Answer, Membership, Notice, Round};
+use crate::network::Network;
+use crate::peers::{Counters, HostState, Key};
+use crate::plan::{self, MemberState, Plan, ServerName, ServiceState, Slots, identity};
+use crate::sessions::Seed;
+use crate::tables::Tables;
+use crate::wire::Mac;
+use hosts::Hosts;
+use paths::Paths;
+use probe::can_be_probed;
+use watch::Told;
+
+/// A change that the engine refused is tried again after this time, in milliseconds.
+const RETRY_MS: u64 = 5_000;
+
+/// What a director begins with.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The farm.
+    pub farm: Farm,
+    /// The network around this host.
+    pub network: Network,
+    /// The interfaces that packets are taken from, with their MACs.
+    pub links: BTreeMap<u32, Mac>,
+    /// What the operator had drained before.
+    pub drained: BTreeSet<ServerName>,
+    /// Who this host is, where every host decides; with the key of datagrams, and a number that is random for each start.
+    pub host: Option<(Identity, Key, u64)>,
+    /// A secret for the hash of what clients ask for.
+    pub seed: Seed,
+    /// What a data plane goes by that outlived an earlier director.
+    pub running: Option<Tables>,
+}
+
+/// The farm as its director knows it.
+#[derive(Clone, Debug)]
+pub struct Director {
+    farm: Farm,
+    network: Network,
+    links: BTreeMap<u32, Mac>,
+    membership: Membership,
+    healths: BTreeMap<ServerName, Health>,
+    paths: Paths,
+    /// Servers that a probe can be sent to: whose MAC is known, or who are this host.
+    reachable: BTreeSet<ServerName>,
+    drained: BTreeSet<ServerName>,
+    /// The other hosts, where every one decides.
+    hosts: Option<Hosts>,
+    lease_holds: bool,
+    seed: Seed,
+    told: Told,
+    plan: Plan,
+    slots: Slots,
+    in_force: Arc<Tables>,
+    generation: u64,
+    replan_wanted: bool,
+    /// When to try again what the engine refused, in milliseconds.
+    retry_at_ms: u64,
+    /// Links that no generation in force has had yet.
+    newcomers: BTreeSet<u32>,
+    /// What was known before a reload that isn't planned yet.
+    reloading: Option<Box<Before>>,
+    applying: Option<Applying>,
+    outputs: VecDeque<Output>,
+}
+
+/// A generation on its way.
+#[derive(Clone, Debug)]
+struct Applying {
+    generation: u64,
+    plan: Plan,
+    slots: Slots,
+    /// If it is a reload's.
+    before: Option<Box<Before>>,
+}
+
+/// All that a reload changes, as it was; and what is told once it is in force.
+#[derive(Clone, Debug)]
+struct Before {
+    farm: Farm,
+    network: Network,
+    links: BTreeMap<u32, Mac>,
+    membership: Membership,
+    healths: BTreeMap<ServerName, Health>,
+    reachable: BTreeSet<ServerName>,
+    hosts: Option<Hosts>,
+    members_notices: Vec<Notice>,
+    hosts_notices: Vec<crate::peers::Notice>,
+}
+
+impl Director {
+    /// Begins with what runs already, if something does. The first fact puts the farm in force.
+    pub fn new(start: Start, now: Moment) -> Director {
+        let Start { farm, network, links, drained, host, seed, running } = start;
+        let running = running.unwrap_or_default();
+        let paths = Paths::default();
+        let surroundings = paths.surroundings(&farm, &network, &links);
+        let mut director = Director {
+            membership: Membership::new(&farm.services, surroundings, now.ms),
+            healths: BTreeMap::new(),
+            paths,
+            reachable: BTreeSet::new(),
+            drained,
+            hosts: host.map(|(own, key, incarnation)| Hosts::new(&farm, own.name, key, incarnation, now.ms)),
+            lease_holds: now.lease_holds,
+            seed,
+            told: Told::default(),
+            // Rings that run are what the next ones are held against.
+            plan: Plan { tables: running.clone(), ..Plan::default() },
+            slots: Slots::default(),
+            in_force: Arc::default(),
+            generation: 0,
+            replan_wanted: true,
+            retry_at_ms: u64::MAX,
+            newcomers: BTreeSet::new(),
+            reloading: None,
+            applying: None,
+            outputs: VecDeque::new(),
+            farm,
+            network,
+            links,
+        };
+        director.adopt(&running, now.ms);
+        director.in_force = Arc::new(running);
+        director.match_healths();
+        director.say_own();
+        director.resolve_next_hops(now.ms);
+        director
+    }
+
+    /// Knows again who is in the tables of a running data plane.
+    fn adopt(&mut self, running: &Tables, now_ms: u64) {
+        self.slots.adopt(running);
+        for known in plan::known(running, &self.farm.services) {
+            self.membership.resume(&known, now_ms);
+            let named = identity(&known.service, &known.server);
+            let up = running.servers.values().any(|server| server.identity == named && server.up);
+            if let Some(service) = self.farm.service(&known.service).filter(|_| up) {
+                let name = ServerName { service: known.service, server: known.server };
+                self.healths.insert(name, Health::resumed(&service.health, named));
+            }
+        }
+        self.resume_hosts(running, now_ms);
+    }
+
+    /// Takes in a fact. What is to be done about it waits in [`Director::poll_output`]; an [`Output::Apply`] is answered before the
+    /// next fact.
+    pub fn handle(&mut self, now: Moment, input: Input) {
+        let before = self.outputs.len();
+        self.lease_holds = now.lease_holds;
+        match input {
+            Input::Time { own_sessions } => self.time(own_sessions, now.ms),
+            Input::Frame { ifindex, bytes } => self.hear(ifindex, &bytes, now.ms),
+            Input::Datagram { from, bytes } => self.hear_host(from, &bytes, now.ms),
+            Input::Probed { server, result } => self.probed(&server, result, now.ms),
+            Input::Network(network) => self.surroundings(*network, now.ms),
+            Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
+            Input::Reload { farm, network, links } => self.reload(*farm, *network, links, now.ms),
+            Input::Drain { server, drain } => self.drain(server, drain),
+            Input::Applied { generation, in_force, error } => {
+                self.applied(generation, in_force, error, now.ms);
+            }
+            Input::Released { slot } => self.slots.released(slot),
+            Input::Leave => self.leave(now.ms),
+        }
+        self.settle(before);
+    }
+
+    /// The next order.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Input::Time`] has something to do, in milliseconds.
+    pub fn next_at(&self) -> u64 {
+        let round = self.membership.next_round_at().unwrap_or(u64::MAX);
+        let others = [self.next_probe_at(), self.next_report_at(), self.told.look_at_ms, self.retry_at_ms];
+        others.into_iter().fold(round, u64::min)
+    }
+
+    fn time(&mut self, own_sessions: u64, now_ms: u64) {
+        self.report(own_sessions, now_ms);
+        if self.membership.next_round_at().is_some_and(|at| at <= now_ms) {
+            let Round { asks, notices } = self.membership.round(now_ms);
+            for target in asks {
+                let sources =
+                    self.links.keys().map(|ifindex| (*ifindex, self.network.source_for(*ifindex, target)));
+                let asks = sources.filter_map(|(ifindex, sender)| {
+                    sender.map(|sender| Output::Ask { ifindex, sender: Some(sender), target })
+                });
+                self.outputs.extend(asks);
+            }
+            self.notice(notices);
+        }
+        self.probe_due(now_ms);
+        self.look_for_missing(now_ms);
+        if self.retry_at_ms <= now_ms {
+            self.retry_at_ms = u64::MAX;
+            self.replan_wanted = true;
+        }
+    }
+
+    fn hear(&mut self, ifindex: u32, frame: &[u8], now_ms: u64) {
+        if let Ok(Some(answer)) = Answer::read(ifindex, frame) {
+            self.answered(answer, now_ms);
+        }
+        let notices = self.membership.frame(now_ms, ifindex, frame);
+        self.notice(notices);
+    }
+
+    /// Tells what happened to the membership, and follows it if it changed.
+    fn notice(&mut self, notices: Vec<Notice>) {
+        if notices.iter().any(|notice| notice.event.changes_servers()) {
+            self.match_healths();
+            self.replan_wanted = true;
+        }
+        self.tell_of_members(notices);
+    }
+
+    fn probed(&mut self, server: &ServerName, result: Result<u64, Failure>, now_ms: u64) {
+        let health = self.healths.get_mut(server);
+        if let Some(transition) = health.and_then(|health| health.result(now_ms, result)) {
+            self.tell(Event::Health { server: server.clone(), transition });
+            self.say_own();
+            self.replan_wanted = true;
+        }
+    }
+
+    /// Takes in what is newly known of the network. Without names in the file, an interface that came up is one more to take packets
+    /// from.
+    fn surroundings(&mut self, network: Network, now_ms: u64) {
+        self.tell_links(&network);
+        let moved = self.network.interfaces != network.interfaces;
+        // One that is down for a while keeps its place; one that came back may have another number or MAC.
+        let kept =
+            self.links.keys().filter_map(|ifindex| Some((*ifindex, network.interfaces.get(ifindex)?.mac)));
+        let kept: BTreeMap<u32, Mac> = kept.collect();
+        let picked = network.pick_interfaces(&self.farm.interfaces, &self.farm.services);
+        self.links = picked.unwrap_or_default();
+        self.links.extend(&kept);
+        self.newcomers = self.links.keys().filter(|ifindex| !kept.contains_key(ifindex)).copied().collect();
+        self.network = network;
+        self.forget_path_mtus(now_ms);
+        self.look_around(now_ms);
+        self.resolve_next_hops(now_ms);
+        if moved {
+            // Whoever knew an announced address at another MAC, or forgot it, is told.
+            self.announce(self.announced());
+        }
+    }
+
+    /// Follows what is known of the network.
+    fn look_around(&mut self, now_ms: u64) {
+        let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
+        let notices = self.membership.surroundings(surroundings, now_ms);
+        self.tell_of_members(notices);
+        self.match_healths();
+        self.replan_wanted = true;
+    }
+
+    /// Goes on with another farm that was checked.
+    fn reload(&mut self, farm: Farm, network: Network, links: BTreeMap<u32, Mac>, now_ms: u64) {
+        let mut before = Before {
+            membership: self.membership.clone(),
+            healths: self.healths.clone(),
+            reachable: self.reachable.clone(),
+            hosts: self.hosts.clone(),
+            farm: core::mem::replace(&mut self.farm, farm),
+            network: core::mem::replace(&mut self.network, network),
+            links: core::mem::replace(&mut self.links, links),
+            members_notices: Vec::new(),
+            hosts_notices: Vec::new(),
+        };
+        before.hosts_notices = self.reconfigure_hosts(now_ms);
+        let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
+        before.members_notices = self.membership.surroundings(surroundings, now_ms);
+        before.members_notices.extend(self.membership.reconfigure(&self.farm.services, now_ms));
+        for (name, health) in &mut self.healths {
+            if let Some(service) = self.farm.services.iter().find(|service| service.name == name.service) {
+                health.reconfigure(now_ms, &service.health);
+            }
+        }
+        self.match_healths();
+        self.say_own();
+        self.newcomers.clear();
+        self.reloading.get_or_insert(Box::new(before));
+        self.replan_wanted = true;
+    }
+
+    fn drain(&mut self, server: ServerName, drain: bool) {
+        let changed = if drain { self.drained.insert(server.clone()) } else { self.drained.remove(&server) };
+        if changed {
+            self.tell(Event::Drained { server, drain });
+        }
+        self.say_own();
+        self.replan_wanted = true;
+    }
+
+    /// Plans anew if anything calls for it and no generation is on its way. Tables come before what is said of them: orders given
+    /// since `first` wait.
+    fn settle(&mut self, first: usize) {
+        if !self.replan_wanted || self.applying.is_some() {
+            return;
+        }
+        self.replan_wanted = false;
+        let links: Vec<_> = self.links.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect();
+        let mut slots = self.slots.clone();
+        let hosts = self.planned_hosts();
+        let before = self.reloading.take();
+        match plan::plan(&self.states(), &links, &hosts, &mut slots, Some(&self.plan)) {
+            Ok(plan) => {
+                self.generation += 1;
+                let (generation, tables) = (self.generation, Arc::new(plan.tables.clone()));
+                self.outputs.insert(first, Output::Apply { generation, tables });
+                self.applying = Some(Applying { generation, plan, slots, before });
+            }
+            Err(error) => {
+                self.take_back(before);
+                self.outputs.push_back(Output::Unplanned(error));
+            }
+        }
+    }
+
+    fn applied(&mut self, generation: u64, in_force: Arc<Tables>, error: Option<String>, now_ms: u64) {
+        let Some(applied) = self.applying.take_if(|applying| applying.generation == generation) else {
+            return;
+        };
+        let was = core::mem::replace(&mut self.in_force, in_force);
+        let Some(error) = error else {
+            self.tell_changes(&applied.plan);
+            (self.slots, self.plan) = (applied.slots, applied.plan);
+            self.retry_at_ms = u64::MAX;
+            self.tell_attached();
+            if let Some(before) = applied.before {
+                self.tell_all(before.hosts_notices.into_iter().map(Event::Hosts));
+                self.tell_of_members(before.members_notices);
+                self.resolve_next_hops(now_ms);
+                self.announce(self.announced());
+            } else if generation == 1 {
+                self.announce(self.announced());
+            }
+            self.forget_removed(was);
+            return;
+        };
+        // Numbers that the engine has given away are taken.
+        self.slots.adopt(&self.in_force);
+        if applied.before.is_none() && !self.newcomers.is_empty() {
+            // What they are must not keep the farm from following anything else.
+            self.tell_unattached(&error);
+            let newcomers = core::mem::take(&mut self.newcomers);
+            self.links.retain(|ifindex, _| !newcomers.contains(ifindex));
+            self.look_around(now_ms);
+            return;
+        }
+        if applied.before.is_none() || *self.in_force != self.plan.tables {
+            self.retry_at_ms = now_ms.saturating_add(RETRY_MS);
+        }
+        if applied.before.is_none() {
+            self.tell(Event::NotApplied { error });
+        }
+        self.take_back(applied.before);
+    }
+
+    /// Goes back to what was known before a reload.
+    fn take_back(&mut self, before: Option<Box<Before>>) {
+        let Some(before) = before else { return };
+        let Before { farm, network, links, membership, healths, reachable, hosts, .. } = *before;
+        (self.farm, self.network, self.links) = (farm, network, links);
+        (self.membership, self.healths, self.reachable, self.hosts) = (membership, healths, reachable, hosts);
+    }
+
+    /// Sessions of servers and service addresses that were there and are gone are to go too; then their numbers are free again.
+    fn forget_removed(&mut self, before: Arc<Tables>) {
+        let now = &self.in_force;
+        let all_there = before.servers.keys().all(|slot| now.servers.contains_key(slot))
+            && before.vips.keys().all(|key| now.vips.contains_key(key));
+        if !all_there {
+            let retired = self.slots.retired().collect();
+            self.outputs.push_back(Output::Forget { before, retired });
+        }
+    }
+
+    fn states(&self) -> Vec<ServiceState<'_>> {
+        let state = |service| ServiceState { service, members: self.member_states(service) };
+        self.farm.services.iter().map(state).collect()
+    }
+
+    /// The servers of a service, and all that decides whether they take new sessions.
+    pub fn member_states(&self, service: &Service) -> Vec<MemberState> {
+        let hosts = self.hosts.as_ref().filter(|_| service.is_on_every_host());
+        let known = hosts.map(|hosts| (hosts, hosts.peers.hosts()));
+        let members = self.membership.members(&service.name).into_iter();
+        members
+            .map(|member| {
+                if let Some((hosts, known)) = &known {
+                    return self.host_state(hosts, known, service, member);
+                }
+                let name = ServerName { service: service.name.clone(), server: member.name.clone() };
+                let health = match self.why_not_here(service, &member) {
+                    Some(_) => Some(Status { state: State::Down, ..Status::UNKNOWN }),
+                    None => self.healths.get(&name).map(Health::status),
+                };
+                MemberState {
+                    health: health.unwrap_or_else(|| Health::new(&service.health, 0).status()),
+                    admin_draining: self.drained.contains(&name),
+                    share: None,
+                    member,
+                }
+            })
+            .collect()
+    }
+
+    /// Gives every server a health, and forgets that of those who are gone. One that has yet to be found is not probed: that nobody
+    /// knows where it is says enough.
+    fn match_healths(&mut self) {
+        let mut healths = BTreeMap::new();
+        self.reachable.clear();
+        for service in &self.farm.services {
+            for member in self.membership.members(&service.name) {
+                let name = ServerName { service: service.name.clone(), server: member.name.clone() };
+                if can_be_probed(service, &member) && self.why_not_here(service, &member).is_none() {
+                    self.reachable.insert(name.clone());
+                }
+                let seed = identity(&name.service, &name.server);
+                let known = self.healths.remove(&name);
+                let health = known.unwrap_or_else(|| Health::new(&service.health, seed));
+                healths.insert(name, health);
+            }
+        }
+        self.healths = healths;
+    }
+
+    /// The service addresses that this host answers ARP or neighbour discovery for, now.
+    pub fn announced(&self) -> BTreeSet<IpAddr> {
+        let own = announced(self.farm.services.iter().filter(|service| !service.is_on_every_host()));
+        own.chain(self.answered_for()).collect()
+    }
+
+    fn announce(&mut self, addresses: BTreeSet<IpAddr>) {
+        if !addresses.is_empty() {
+            self.outputs.push_back(Output::Announce(addresses));
+        }
+    }
+
+    /// The service addresses that this host would answer for with another farm on these links, and doesn't yet: it has to be asked
+    /// for them before. What every host may own is claimed later, with care.
+    pub fn newly_announced(&self, farm: &Farm, links: &BTreeMap<u32, Mac>) -> BTreeSet<(u32, IpAddr)> {
+        let now = &self.in_force;
+        let addresses: BTreeSet<IpAddr> =
+            announced(farm.services.iter().filter(|service| !service.is_on_every_host())).collect();
+        let everywhere =
+            links.keys().flat_map(|ifindex| addresses.iter().map(|address| (*ifindex, *address)));
+        everywhere
+            .filter(|(ifindex, address)| !(now.interfaces.contains_key(ifindex) && now.announces(*address)))
+            .collect()
+    }
+
+    /// The service addresses that this host may have to answer for, now or later.
+    pub fn announceable(&self) -> BTreeSet<IpAddr> {
+        announced(self.farm.services.iter()).collect()
+    }
+
+    /// Whether every service has a server that takes sessions.
+    pub fn is_serving(&self) -> bool {
+        !self.plan.services.is_empty()
+            && self.plan.services.values().all(|service| !service.ring_members.is_empty())
+    }
+
+    /// Whether every server that was found was probed once, so that the first connections are shared by all.
+    pub fn is_settled(&self) -> bool {
+        self.probed_servers().all(|(_, health)| health.status().state != State::Unknown)
+    }
+
+    /// The farm as described, in force or about to be.
+    pub fn farm(&self) -> &Farm {
+        &self.farm
+    }
+
+    /// The network around this host.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The interfaces that packets are taken from, with their MACs.
+    pub fn links(&self) -> &BTreeMap<u32, Mac> {
+        &self.links
+    }
+
+    /// Who the servers are.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// A server's health.
+    pub fn health(&self, server: &ServerName) -> Option<&Health> {
+        self.healths.get(server)
+    }
+
+    /// What the operator drained.
+    pub fn drained(&self) -> &BTreeSet<ServerName> {
+        &self.drained
+    }
+
+    /// What the tables in force mean.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// All hosts, where every one decides.
+    pub fn hosts(&self) -> Vec<HostState> {
+        self.hosts.as_ref().map(|hosts| hosts.peers.hosts()).unwrap_or_default()
+    }
+
+    /// Addresses that are this host's to own, but that somebody else answers for.
+    pub fn put_off(&self) -> BTreeSet<IpAddr> {
+        self.hosts.as_ref().map(|hosts| hosts.peers.put_off().clone()).unwrap_or_default()
+    }
+
+    /// What became of datagrams between hosts, where every one decides.
+    pub fn host_counters(&self) -> Option<Counters> {
+        self.hosts.as_ref().map(|hosts| hosts.peers.counters())
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    fn tell_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        self.outputs.extend(events.into_iter().map(Output::Event));
+    }
+}
+
+fn announced<'a>(services: impl Iterator<Item = &'a Service>) -> impl Iterator<Item = IpAddr> {
+    let announced = services.filter(|service| service.announce);
+    announced.flat_map(|service| &service.addresses).map(|address| address.ip())
+}

@@ -1,0 +1,134 @@
+//! The paths to servers that are reached by routes: next hops from the kernel's tables, and how long a packet may be on the way.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use core::net::{IpAddr, SocketAddr};
+
+use super::{Director, Event, Output};
+use crate::farm::{Farm, Method, Service};
+use crate::membership::{Hop, Place, Surroundings};
+use crate::network::Network;
+use crate::wire::Mac;
+
+/// A path MTU is forgotten after this time, since the path may have changed (RFC 1191, section 6.3), in milliseconds.
+const PATH_MTU_MS: u64 = 10 * 60 * 1_000;
+/// The kernel is to confirm a next hop that it knows at this interval, in milliseconds: packets that an engine sends say nothing
+/// to it.
+const CONFIRM_MS: u64 = 10_000;
+/// A next hop that it doesn't know is asked for no more often than this, in milliseconds.
+const ASK_MS: u64 = 1_000;
+
+/// What the kernel's tables don't say about the paths.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Paths {
+    /// The longest packet that routers said to pass on to a server, in bytes, and until when that counts.
+    mtus: BTreeMap<IpAddr, (u16, u64)>,
+    /// When the kernel was last made to ask for a next hop.
+    asked_ms: BTreeMap<(u32, IpAddr), u64>,
+}
+
+impl Paths {
+    /// What stands around the servers, with the paths that are known to those reached by routes.
+    pub(super) fn surroundings(
+        &self,
+        farm: &Farm,
+        network: &Network,
+        links: &BTreeMap<u32, Mac>,
+    ) -> Surroundings {
+        let mut around = network.surroundings(links.keys().copied());
+        for address in routed(farm) {
+            around.hops.extend(self.hop(farm, network, address).map(|hop| (address, hop)));
+        }
+        around
+    }
+
+    fn hop(&self, farm: &Farm, network: &Network, address: IpAddr) -> Option<Hop> {
+        let next = network.next_hop(address)?;
+        let place = Place { mac: next.mac?, ifindex: next.ifindex };
+        let own = network.source_towards(address)?;
+        let mtu = u16::try_from(next.mtu).unwrap_or(u16::MAX);
+        let path = self.mtus.get(&address).map_or(u16::MAX, |(mtu, _)| *mtu);
+        Some(Hop {
+            place,
+            own,
+            tunnel: tunnel_source(farm, network, own),
+            mtu: mtu.min(path),
+            on_link: next.gateway.is_none(),
+        })
+    }
+}
+
+/// The addresses of all servers that are reached by routes.
+fn routed(farm: &Farm) -> BTreeSet<IpAddr> {
+    let services = farm.services.iter().filter(|service| service.is_routed());
+    services.flat_map(|service| &service.servers).map(|server| server.address).collect()
+}
+
+/// The address that servers take tunnels from: `own` if the farm lists it or lists none of this host's, else the first of this
+/// host's that it lists.
+pub fn tunnel_source(farm: &Farm, network: &Network, own: IpAddr) -> IpAddr {
+    let listed = farm.tunnel_sources();
+    let mut here = listed.iter().filter(|at| at.is_ipv4() == own.is_ipv4() && network.is_local(**at));
+    if listed.contains(&own) { own } else { here.next().copied().unwrap_or(own) }
+}
+
+/// Why this host, as a server by `nat`, can't answer clients. It needs no translation, which its own stack's packets don't get: it
+/// answers as the service itself.
+pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Option<String> {
+    if service.method != Method::Nat {
+        return None;
+    }
+    if !service.keeps_ports(server) {
+        return Some(
+            "it is this host itself, whose answers nobody translates: it must serve on the service's port"
+                .into(),
+        );
+    }
+    let missing = service.addresses.iter().map(SocketAddr::ip).find(|address| !network.is_local(*address))?;
+    let bits = if missing.is_ipv4() { 32 } else { 128 };
+    Some(format!(
+        "it is this host itself, which needs the service's address to answer: `ip addr add {missing}/{bits} dev lo`"
+    ))
+}
+
+impl Director {
+    /// Has the kernel ask for the next hops that it doesn't know, and confirm the others now and then. What it finds comes as
+    /// [`super::Input::Network`].
+    pub(super) fn resolve_next_hops(&mut self, now_ms: u64) {
+        let hops = routed(&self.farm).into_iter().filter_map(|address| {
+            let hop = self.network.next_hop(address)?;
+            Some(((hop.ifindex, hop.gateway.unwrap_or(address)), hop.mac.is_some()))
+        });
+        let hops: BTreeMap<_, _> = hops.collect();
+        let asked_ms = &mut self.paths.asked_ms;
+        asked_ms.retain(|hop, _| hops.contains_key(hop));
+        for ((ifindex, address), known) in hops {
+            let pause_ms = if known { CONFIRM_MS } else { ASK_MS };
+            let last_ms = asked_ms.get(&(ifindex, address));
+            if last_ms.is_none_or(|last_ms| now_ms >= last_ms.saturating_add(pause_ms)) {
+                asked_ms.insert((ifindex, address), now_ms);
+                self.outputs.push_back(Output::Resolve { ifindex, address });
+            }
+        }
+    }
+
+    /// A router can't pass on packets this long. Believed of servers there are, and for a while.
+    pub(super) fn path_mtu(&mut self, from: IpAddr, to: IpAddr, mtu: u16, now_ms: u64) {
+        if !routed(&self.farm).contains(&to) || !self.network.is_local(from) {
+            return;
+        }
+        let until_ms = now_ms.saturating_add(PATH_MTU_MS);
+        let before = self.paths.mtus.insert(to, (mtu, until_ms));
+        if before.is_none_or(|(before, _)| before != mtu) {
+            self.tell(Event::PathMtu { server: to, mtu });
+            self.look_around(now_ms);
+        }
+    }
+
+    /// Forgets path MTUs that are too old, and those of servers that are gone.
+    pub(super) fn forget_path_mtus(&mut self, now_ms: u64) {
+        let servers = routed(&self.farm);
+        self.paths.mtus.retain(|server, (_, until_ms)| *until_ms > now_ms && servers.contains(server));
+    }
+}

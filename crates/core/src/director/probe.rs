@@ -1,0 +1,200 @@
+//! Which servers are to be probed, when, and by which way: the one that clients' traffic takes.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use super::{Director, Output, why_not_itself};
+use crate::farm::{Encapsulation, Health as Settings, HealthKind, Method, Service};
+use crate::health::{Failure, Health};
+use crate::membership::Member;
+use crate::plan::ServerName;
+use crate::wire::Mac;
+
+/// A probe that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Whose.
+    pub server: ServerName,
+    /// Where to.
+    pub target: Target,
+    /// Whether connections are handed over: the handshake is then made by who probes.
+    pub handed_over: bool,
+    /// What to do, and how long it may take.
+    pub settings: Settings,
+}
+
+/// Whom to probe, and from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The service address, and the port to probe.
+    pub destination: SocketAddr,
+    /// How the probe gets there.
+    pub way: Way,
+}
+
+/// How a probe gets to its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The server is this host: its own stack connects here.
+    Local {
+        /// The service address if this host has it, else its own.
+        to: SocketAddr,
+    },
+    /// This host's own stack connects to the server's own address, as NAT would have it.
+    Direct {
+        /// That address, and the port to probe.
+        to: SocketAddr,
+    },
+    /// By the server's MAC address.
+    Link {
+        /// The server itself.
+        hop: Hop,
+        /// This host's address towards it; of the family of what is asked for.
+        source: IpAddr,
+        /// The server's own address, which ARP probes ask for; unknown for a discovered one.
+        server: Option<IpAddr>,
+    },
+    /// Inside another packet, as traffic by a tunnel comes. Answers come as they are, by any interface.
+    Tunnel {
+        /// The server, or the router before it.
+        hop: Hop,
+        /// The address of this host's that answers go to; of the service address's family.
+        source: IpAddr,
+        /// What it is put into.
+        encapsulation: Encapsulation,
+        /// The outer source.
+        from: IpAddr,
+        /// The outer destination: the server's own address. Of the same family as `from`.
+        to: IpAddr,
+    },
+}
+
+/// The next station on the way, by its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The interface that leads to it.
+    pub ifindex: u32,
+    /// Its MAC.
+    pub mac: Mac,
+    /// The interface's own MAC.
+    pub own_mac: Mac,
+}
+
+impl Director {
+    /// Probes that are due now; each counts as begun.
+    pub(super) fn probe_due(&mut self, now_ms: u64) {
+        let due = self.probed_servers().filter(|(_, health)| health.next_probe_at() <= now_ms);
+        let due: Vec<ServerName> = due.map(|(name, _)| name.clone()).collect();
+        for server in due {
+            let target = self.target(&server);
+            if let Some(health) = self.healths.get_mut(&server) {
+                health.started(now_ms);
+            }
+            let service = self.farm.service(&server.service);
+            match target.zip(service) {
+                Some((target, service)) => {
+                    let handed_over = service.method == Method::Handoff;
+                    let settings = service.health.clone();
+                    let probe = Probe { server, target, handed_over, settings };
+                    self.outputs.push_back(Output::Probe(probe));
+                }
+                None => {
+                    let failure = not_found(service);
+                    self.probed(&server, Err(failure), now_ms);
+                }
+            }
+        }
+    }
+
+    /// When the next probe is due.
+    pub(super) fn next_probe_at(&self) -> u64 {
+        self.probed_servers().map(|(_, health)| health.next_probe_at()).min().unwrap_or(u64::MAX)
+    }
+
+    /// Why a member that is this host itself can't answer clients.
+    pub(super) fn why_not_here(&self, service: &Service, member: &Member) -> Option<String> {
+        member.local.then(|| why_not_itself(service, &member.name, &self.network))?
+    }
+
+    pub(super) fn probed_servers(&self) -> impl Iterator<Item = (&ServerName, &Health)> {
+        self.healths.iter().filter(|(name, _)| self.reachable.contains(name))
+    }
+
+    fn target(&self, name: &ServerName) -> Option<Target> {
+        let service = self.farm.service(&name.service)?;
+        let member =
+            self.membership.members(&name.service).into_iter().find(|member| member.name == name.server)?;
+        service.addresses.iter().find_map(|address| {
+            let destination = SocketAddr::new(address.ip(), service.health.port.unwrap_or(address.port()));
+            let way = self.probe_way(service, &member, destination)?;
+            Some(Target { destination, way })
+        })
+    }
+
+    /// How a probe gets to a server, the way that clients' traffic takes.
+    fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<Way> {
+        let vip = destination.ip();
+        if service.method == Method::Nat && !member.local {
+            let port = service.health.port.or(service.server_port(&member.name))?;
+            return Some(Way::Direct { to: SocketAddr::new(member.address?, port) });
+        }
+        if let Some(way) = self.handed_to_itself(service, member, vip) {
+            return Some(way);
+        }
+        if member.local {
+            // This host as a server answers on the service address if it has it, else on its own.
+            let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
+            return Some(Way::Local { to: SocketAddr::new(own, destination.port()) });
+        }
+        let (mac, ifindex) = (member.mac?, member.ifindex?);
+        let hop = Hop { ifindex, mac, own_mac: *self.links.get(&ifindex)? };
+        let beyond = service.goes_by_link() && member.hop.is_some_and(|hop| !hop.on_link);
+        if service.method == Method::Tunnel || beyond {
+            let (to, from) = (member.address?, member.hop?.tunnel);
+            let source = if from.is_ipv4() == vip.is_ipv4() {
+                Some(from)
+            } else {
+                self.network.source_for(ifindex, vip)
+            };
+            let encapsulation = service.encapsulation;
+            return Some(Way::Tunnel { hop, source: source?, encapsulation, from, to });
+        }
+        // A server answers the director's own address; without one on that interface any will be routed. ARP
+        // probes ask for the server's own address, which may be of the other family.
+        let asked = service.health.kind == HealthKind::Arp;
+        let fits = |address: &IpAddr| asked || address.is_ipv4() == vip.is_ipv4();
+        let towards = member.address.filter(fits).unwrap_or(vip);
+        let source = self.network.source_for(ifindex, towards)?;
+        Some(Way::Link { hop, source, server: member.address })
+    }
+
+    /// How connections are handed to this host itself for a probe, where every host decides: by the loopback interface.
+    fn handed_to_itself(&self, service: &Service, member: &Member, vip: IpAddr) -> Option<Way> {
+        if service.method != Method::Handoff || !service.is_on_every_host() || !member.local {
+            return None;
+        }
+        let (&ifindex, _) = self.network.interfaces.iter().find(|(_, found)| found.loopback)?;
+        let own = member.address.filter(|own| own.is_ipv4() == vip.is_ipv4());
+        let mut links = self.links.keys();
+        let source = own.or_else(|| links.find_map(|link| self.network.source_for(*link, vip)))?;
+        let hop = Hop { ifindex, mac: Mac::default(), own_mac: Mac::default() };
+        Some(Way::Link { hop, source, server: member.address })
+    }
+}
+
+/// Whether a probe can be sent: to this host, or to one whose whereabouts are known. Hosts that decide for themselves
+/// ask nobody else.
+pub(super) fn can_be_probed(service: &Service, member: &Member) -> bool {
+    member.local || member.mac.is_some() && !service.is_on_every_host()
+}
+
+/// Why a server can't be probed.
+fn not_found(service: Option<&Service>) -> Failure {
+    let ipv4 = |service: &Service| service.addresses.first().is_none_or(SocketAddr::is_ipv4);
+    match service {
+        Some(service) if service.method != Method::L2 => Failure::NoWay,
+        Some(service) if !ipv4(service) => Failure::NoNeighbour,
+        _ => Failure::NoArp,
+    }
+}

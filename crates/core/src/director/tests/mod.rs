@@ -1,0 +1,295 @@
+//! A director on its own: its engine, its probes and its network are played by the test.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::*;
+use crate::farm::{self, Encapsulation, HealthKind, Placement, Protocol, Server, Timeouts};
+use crate::network::tests::{director as network, ip};
+use crate::tables::Tables;
+
+mod paths;
+
+/// What the director runs in.
+struct World {
+    director: Director,
+    now_ms: u64,
+    in_force: Arc<Tables>,
+    /// What the engine says to the next generation.
+    refusal: Option<String>,
+    /// Orders since they were last taken, in turn; tables stand for themselves.
+    orders: Vec<Output>,
+}
+
+fn farm(servers: &[(&str, u8)]) -> Farm {
+    let server = |(name, number): &(&str, u8)| Server {
+        name: (*name).into(),
+        address: IpAddr::from([192, 0, 2, *number]),
+        port: None,
+        mac: Some(Mac([2, 0, 0, 0, 1, *number])),
+        weight: 1,
+        publish: Vec::new(),
+    };
+    let health = farm::Health {
+        kind: HealthKind::Tcp,
+        interval_ms: 1_000,
+        timeout_ms: 500,
+        rise: 1,
+        fall: 1,
+        jitter_percent: 0,
+        port: None,
+    };
+    let service = Service {
+        name: "web".into(),
+        addresses: vec![SocketAddr::new(ip("192.0.2.99"), 80)],
+        protocol: Protocol::Tcp,
+        method: farm::Method::L2,
+        source_nat: false,
+        encapsulation: Encapsulation::Ipip,
+        tunnel_mtu: None,
+        clamp_mss: true,
+        later_requests: Default::default(),
+        proxy_protocol_port: None,
+        placement: Placement::Director,
+        stateless: false,
+        policy: "round-robin",
+        discover: None,
+        discover_interval_ms: 5_000,
+        discover_rounds: 3,
+        announce: true,
+        allow: vec![],
+        servers_max: 64,
+        servers: servers.iter().map(server).collect(),
+        routes: vec![],
+        health,
+        timeouts: Timeouts::default(),
+        keep_last: true,
+    };
+    Farm { services: vec![service], ..Farm::default() }
+}
+
+fn links() -> BTreeMap<u32, Mac> {
+    BTreeMap::from([(2, Mac([2, 0, 0, 0, 0, 2]))])
+}
+
+fn start(farm: Farm) -> Start {
+    Start {
+        farm,
+        network: network(),
+        links: links(),
+        drained: BTreeSet::new(),
+        host: None,
+        seed: Seed::default(),
+        running: None,
+    }
+}
+
+fn name(server: &str) -> ServerName {
+    ServerName { service: "web".into(), server: server.into() }
+}
+
+impl World {
+    /// A director that has put its farm in force, and whose servers have all answered once.
+    fn serving(servers: &[(&str, u8)]) -> World {
+        let mut world = World::new(start(farm(servers)));
+        world.pass(0);
+        for (server, _) in servers {
+            world.learn(Input::Probed { server: name(server), result: Ok(1) });
+        }
+        world.orders.clear();
+        world
+    }
+
+    fn new(start: Start) -> World {
+        let now_ms = 1_000;
+        World {
+            director: Director::new(start, Moment { ms: now_ms, lease_holds: true }),
+            now_ms,
+            in_force: Arc::default(),
+            refusal: None,
+            orders: Vec::new(),
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.learn(Input::Time { own_sessions: 0 });
+    }
+
+    fn learn(&mut self, input: Input) {
+        let now = Moment { ms: self.now_ms, lease_holds: true };
+        self.director.handle(now, input);
+        while let Some(order) = self.director.poll_output() {
+            if let Output::Apply { generation, tables } = &order {
+                let error = self.refusal.take();
+                if error.is_none() {
+                    self.in_force = Arc::clone(tables);
+                }
+                let in_force = Arc::clone(&self.in_force);
+                let applied = Input::Applied { generation: *generation, in_force, error };
+                self.orders.push(order);
+                self.director.handle(now, applied);
+            } else {
+                self.orders.push(order);
+            }
+        }
+    }
+
+    fn reload(&mut self, farm: Farm) {
+        let (farm, network) = (Box::new(farm), Box::new(network()));
+        self.learn(Input::Reload { farm, network, links: links() });
+    }
+
+    /// The servers in the ring, in order of name.
+    fn ring(&self) -> Vec<String> {
+        let services = self.director.plan().services.values();
+        services
+            .flat_map(|service| &service.ring_members)
+            .filter_map(|one| self.director.plan().servers.get(&one.slot).map(|name| name.server.clone()))
+            .collect()
+    }
+
+    fn events(&self) -> Vec<String> {
+        let events = self.orders.iter().filter_map(|order| match order {
+            Output::Event(event) => Some(event.to_string()),
+            _ => None,
+        });
+        events.collect()
+    }
+
+    fn applied(&self) -> usize {
+        self.orders.iter().filter(|order| matches!(order, Output::Apply { .. })).count()
+    }
+}
+
+#[test]
+fn a_farm_is_put_in_force_and_its_servers_are_probed() {
+    let mut world = World::new(start(farm(&[("a", 11), ("b", 12)])));
+    world.pass(0);
+    assert!(matches!(world.orders[0], Output::Apply { generation: 1, .. }), "{:?}", world.orders);
+    let probed = world.orders.iter().filter(|order| matches!(order, Output::Probe(_))).count();
+    let announced = |order: &Output| matches!(order, Output::Announce(addresses) if addresses.contains(&ip("192.0.2.99")));
+    assert!(probed == 2 && world.orders.iter().any(announced), "{:?}", world.orders);
+    assert!(!world.director.is_settled() && world.ring().is_empty());
+    world.learn(Input::Probed { server: name("a"), result: Ok(1) });
+    assert_eq!(world.ring(), ["a"]);
+    world.learn(Input::Probed { server: name("b"), result: Err(Failure::Timeout) });
+    assert!(world.director.is_settled() && world.director.is_serving());
+    assert_eq!(world.ring(), ["a"]);
+}
+
+#[test]
+fn tables_come_before_what_is_said_of_them() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    world.learn(Input::Drain { server: name("a"), drain: true });
+    assert!(matches!(world.orders[0], Output::Apply { .. }), "{:?}", world.orders);
+    assert_eq!(
+        world.events(),
+        ["the operator's order: drained: it keeps its sessions and takes no new ones"]
+    );
+    assert_eq!(world.ring(), ["b"]);
+}
+
+#[test]
+fn what_is_refused_is_tried_again_though_nothing_else_happens() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    world.refusal = Some("no room".into());
+    world.learn(Input::Drain { server: name("a"), drain: true });
+    assert_eq!((world.ring(), world.applied()), (vec!["a".into(), "b".into()], 1), "what was in force is");
+    assert!(world.events()[1].starts_with("no room; what was in force stays"), "{:?}", world.events());
+    assert!(world.director.next_at() <= world.now_ms + RETRY_MS);
+    world.pass(RETRY_MS - 1);
+    assert_eq!(world.applied(), 1);
+    world.pass(1);
+    assert_eq!((world.ring(), world.applied()), (vec!["b".into()], 2));
+}
+
+#[test]
+fn a_refused_reload_leaves_nothing_behind() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    let before = (*world.in_force).clone();
+    world.refusal = Some("no such interface".into());
+    world.reload(farm(&[("b", 12), ("c", 13)]));
+    assert_eq!(
+        (world.ring(), world.director.farm()),
+        (vec!["a".into(), "b".into()], &farm(&[("a", 11), ("b", 12)]))
+    );
+    assert_eq!(world.events(), [""; 0]);
+    world.pass(RETRY_MS);
+    world.learn(Input::Network(Box::new(network())));
+    assert_eq!(world.in_force.servers, before.servers, "what comes after it is of the farm that is in force");
+    world.reload(farm(&[("b", 12), ("c", 13)]));
+    assert_eq!(world.ring(), ["b"], "c has yet to be probed");
+}
+
+#[test]
+fn a_reload_that_no_tables_can_be_made_of_is_taken_back() {
+    let mut world = World::serving(&[("a", 11)]);
+    let mut twice = farm(&[("a", 11)]);
+    twice.services.push(twice.services[0].clone());
+    world.reload(twice);
+    assert!(matches!(world.orders[..], [Output::Unplanned(_)]), "{:?}", world.orders);
+    assert_eq!((world.director.farm(), world.ring()), (&farm(&[("a", 11)]), vec!["a".into()]));
+}
+
+#[test]
+fn the_number_of_a_server_that_is_gone_waits_for_its_last_session() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    let slot = *world.director.plan().servers.iter().find(|(_, of)| **of == name("a")).unwrap().0;
+    world.reload(farm(&[("b", 12)]));
+    let forgotten = world.orders.iter().find_map(|order| match order {
+        Output::Forget { before, retired } => Some((before.servers.len(), retired.clone())),
+        _ => None,
+    });
+    assert_eq!(forgotten, Some((2, vec![slot])));
+    world.reload(farm(&[("b", 12), ("c", 13)]));
+    assert_ne!(world.director.plan().servers.get(&slot), Some(&name("c")));
+    world.reload(farm(&[("b", 12)]));
+    world.learn(Input::Released { slot });
+    world.reload(farm(&[("b", 12), ("d", 14)]));
+    assert_eq!(world.director.plan().servers.get(&slot), Some(&name("d")));
+}
+
+#[test]
+fn what_ran_before_serves_on_until_probes_say_otherwise() {
+    let first = World::serving(&[("a", 11), ("b", 12)]);
+    let running = Some((*first.in_force).clone());
+    let mut world = World::new(Start { running, ..start(farm(&[("a", 11), ("b", 12), ("c", 13)])) });
+    world.pass(0);
+    assert_eq!(world.ring(), ["a", "b"]);
+    assert!(first.in_force.servers.iter().all(|(slot, server)| {
+        world.in_force.servers.get(slot).is_some_and(|now| now.identity == server.identity)
+    }));
+    world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
+    assert_eq!(world.ring(), ["b"]);
+}
+
+#[test]
+fn a_server_that_nobody_finds_is_told_of_once() {
+    let mut lost = farm(&[("a", 11), ("b", 12)]);
+    lost.services[0].servers[1].mac = None;
+    let mut world = World::new(start(lost));
+    for _ in 0..10 {
+        world.pass(1_000);
+    }
+    let told = world.events().iter().filter(|event| event.contains("can't be found: no ARP answer")).count();
+    assert_eq!(told, 1, "{:?}", world.events());
+}
+
+#[test]
+fn links_that_fail_and_come_back_are_told_of() {
+    let mut world = World::serving(&[("a", 11)]);
+    let mut broken = network();
+    broken.interfaces.get_mut(&2).unwrap().carrier = false;
+    world.learn(Input::Network(Box::new(broken)));
+    world.learn(Input::Network(Box::new(network())));
+    assert_eq!(
+        world.events(),
+        ["the interface has no carrier: look at the cable, or its other end", "the interface works again"]
+    );
+}

@@ -1,0 +1,74 @@
+use super::*;
+use crate::membership::{Hop, Place};
+
+/// A farm whose servers are behind tunnels: one far away, one on a link.
+fn tunnels(directors: &[&str]) -> Farm {
+    let mut farm = farm(&[("far", 9), ("near", 11)]);
+    let service = &mut farm.services[0];
+    service.method = farm::Method::Tunnel;
+    service.servers[0].address = ip("203.0.113.9");
+    service.servers[1].address = ip("198.51.100.11");
+    Farm { directors: directors.iter().map(|address| ip(address)).collect(), ..farm }
+}
+
+#[test]
+fn paths_lead_over_gateways_whose_mac_is_known() {
+    let around = Paths::default().surroundings(&tunnels(&["192.0.2.2"]), &network(), &BTreeMap::new());
+    let place = Place { mac: Mac([2, 0, 0, 0, 1, 1]), ifindex: 2 };
+    let hop = Hop { place, own: ip("192.0.2.2"), tunnel: ip("192.0.2.2"), mtu: 1500, on_link: false };
+    assert_eq!(around.hops, [(ip("203.0.113.9"), hop)].into(), "of the other no MAC is known");
+}
+
+#[test]
+fn tunnels_come_from_an_address_that_the_farm_lists() {
+    let own = ip("192.0.2.2");
+    let source = |directors: &[&str]| tunnel_source(&tunnels(directors), &network(), own);
+    assert_eq!(source(&["198.51.100.2", "192.0.2.2"]), own);
+    assert_eq!(source(&["192.0.2.9", "198.51.100.2"]), ip("198.51.100.2"));
+    assert_eq!(source(&["192.0.2.9", "2001:db8::2"]), own, "no other of its family is here");
+}
+
+#[test]
+fn a_path_mtu_counts_if_it_is_less_and_for_a_while() {
+    let mut world = World::new(start(tunnels(&["192.0.2.2"])));
+    world.pass(0);
+    let mtu_of = |world: &World| {
+        let around = world.director.paths.surroundings(&tunnels(&[]), &network(), &BTreeMap::new());
+        around.hops[&ip("203.0.113.9")].mtu
+    };
+    let learned = |from: &str, to: &str, mtu| Input::PathMtu { from: ip(from), to: ip(to), mtu };
+    world.learn(learned("192.0.2.9", "203.0.113.9", 600));
+    world.learn(learned("192.0.2.2", "203.0.113.10", 600));
+    assert_eq!(mtu_of(&world), 1_500, "of no tunnel of ours");
+    world.learn(learned("192.0.2.2", "203.0.113.9", 9_000));
+    assert_eq!(mtu_of(&world), 1_500);
+    world.learn(learned("192.0.2.2", "203.0.113.9", 1_280));
+    assert_eq!(mtu_of(&world), 1_280);
+    world.now_ms += 10 * 60 * 1_000;
+    world.learn(Input::Network(Box::new(network())));
+    assert_eq!(mtu_of(&world), 1_500);
+}
+
+#[test]
+fn next_hops_are_asked_for_at_their_pace() {
+    let mut world = World::new(start(tunnels(&["192.0.2.2"])));
+    world.pass(0);
+    let asked = |world: &mut World| -> BTreeSet<IpAddr> {
+        let orders = core::mem::take(&mut world.orders).into_iter();
+        let asked = orders.filter_map(|order| match order {
+            Output::Resolve { address, .. } => Some(address),
+            _ => None,
+        });
+        asked.collect()
+    };
+    let (gateway, near) = (ip("192.0.2.1"), ip("198.51.100.11"));
+    assert_eq!(asked(&mut world), BTreeSet::from([gateway, near]));
+    world.learn(Input::Network(Box::new(network())));
+    assert_eq!(asked(&mut world), BTreeSet::new());
+    world.now_ms += 1_000;
+    world.learn(Input::Network(Box::new(network())));
+    assert_eq!(asked(&mut world), BTreeSet::from([near]), "the other is known");
+    world.now_ms += 9_000;
+    world.learn(Input::Network(Box::new(network())));
+    assert_eq!(asked(&mut world), BTreeSet::from([gateway, near]));
+}

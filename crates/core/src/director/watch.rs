@@ -1,0 +1,145 @@
+//! What is told of servers, services and links besides the words of those who decide: who is missing, and what is left.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::{Director, Event, Link};
+use crate::membership::Notice;
+use crate::network::Network;
+use crate::plan::{Plan, ServerName};
+
+/// Looks, one a second, before a server that nobody has found is told of: first answers take a moment.
+const LOOKS: u32 = 3;
+/// Between two looks, in milliseconds.
+const LOOK_MS: u64 = 1_000;
+
+/// What was told.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    /// Servers that have not been found, and how often they were missed.
+    missing: BTreeMap<ServerName, u32>,
+    /// Services that had servers and have none.
+    without: BTreeSet<String>,
+    /// Interfaces that no packets can be taken from.
+    unattached: BTreeSet<u32>,
+    /// When the next look is due, in milliseconds.
+    pub(super) look_at_ms: u64,
+}
+
+impl Director {
+    /// Tells which servers can't be found, once for each.
+    pub(super) fn look_for_missing(&mut self, now_ms: u64) {
+        if now_ms < self.told.look_at_ms {
+            return;
+        }
+        self.told.look_at_ms = now_ms.saturating_add(LOOK_MS);
+        let mut missing = BTreeMap::new();
+        let mut events = Vec::new();
+        for service in &self.farm.services {
+            let members = self.membership.members(&service.name).into_iter();
+            for member in members.filter(|member| !member.local && member.mac.is_none()) {
+                let why = self.why_not_found(service.method, member.address);
+                let server = ServerName { service: service.name.clone(), server: member.name };
+                let looks = self.told.missing.get(&server).map_or(1, |looks| looks.saturating_add(1));
+                if looks == LOOKS {
+                    events.push(Event::NotFound { server: server.clone(), why });
+                }
+                missing.insert(server, looks);
+            }
+        }
+        let told = self.told.missing.iter().filter(|(_, looks)| **looks >= LOOKS).map(|(name, _)| name);
+        for server in told.filter(|name| !missing.contains_key(*name)) {
+            let members = self.membership.members(&server.service);
+            if members.iter().any(|member| member.name == server.server) {
+                events.push(Event::Found { server: server.clone() });
+            }
+        }
+        self.told.missing = missing;
+        self.tell_all(events);
+    }
+
+    /// Tells what a plan changes for whole services.
+    pub(super) fn tell_changes(&mut self, plan: &Plan) {
+        let mut events = Vec::new();
+        for (number, planned) in &plan.services {
+            let was = self.plan.services.get(number).filter(|was| was.name == planned.name);
+            let had = was.is_some_and(|was| !was.ring_members.is_empty());
+            let service = planned.name.clone();
+            if had && planned.ring_members.is_empty() {
+                self.told.without.insert(service.clone());
+                events.push(Event::NoServers { service });
+            } else if !planned.ring_members.is_empty() && self.told.without.remove(&service) {
+                events.push(Event::ServersAgain { service });
+            }
+            let service = planned.name.clone();
+            match (was.is_some_and(|was| was.degraded), planned.degraded) {
+                (false, true) => events.push(Event::Degraded { service }),
+                // What isn't kept any more may also have been drained or taken out of the file.
+                (true, false) if !planned.ring_members.is_empty() => {
+                    events.push(Event::Recovered { service })
+                }
+                _ => {}
+            }
+        }
+        self.told.without.retain(|name| plan.services.values().any(|service| service.name == *name));
+        let left_out = plan.left_out.iter().filter(|name| !self.plan.left_out.contains(name));
+        events.extend(left_out.map(|server| Event::NoRoom { server: server.clone() }));
+        self.tell_all(events);
+    }
+
+    /// What an operator who has just drained a server of this service should know: that there is no other.
+    pub fn without_servers(&self, service: &str) -> Option<&'static str> {
+        let planned = self.plan.services.values().find(|planned| planned.name == service)?;
+        match (planned.ring_members.is_empty(), planned.degraded) {
+            (true, _) => Some("no other server takes new sessions, so new connections are dropped"),
+            (_, true) => Some("all others fail, and new sessions go to those that worked last"),
+            _ => None,
+        }
+    }
+
+    /// Tells which of the interfaces that packets are taken from are not as they were.
+    pub(super) fn tell_links(&mut self, network: &Network) {
+        let known = self.network.interfaces.iter().filter(|(ifindex, _)| self.links.contains_key(ifindex));
+        let mut events = Vec::new();
+        for (ifindex, was) in known {
+            let now = network.interfaces.get(ifindex).map_or(Some(Link::Gone), |is| {
+                match ((was.up, is.up), (was.carrier, is.carrier)) {
+                    ((true, false), _) => Some(Link::Down),
+                    (_, (true, false)) => Some(Link::NoCarrier),
+                    ((false, true), (_, true)) | ((true, true), (false, true)) => Some(Link::Up),
+                    _ => None,
+                }
+            });
+            events.extend(now.map(|now| Event::Link { interface: was.name.clone(), now }));
+        }
+        self.tell_all(events);
+    }
+
+    /// Tells of links that are new in what is in force.
+    pub(super) fn tell_attached(&mut self) {
+        let newcomers = core::mem::take(&mut self.newcomers);
+        self.told.unattached.retain(|ifindex| !newcomers.contains(ifindex));
+        let names = newcomers.iter().filter_map(|ifindex| self.network.interfaces.get(ifindex));
+        let events: Vec<_> = names.map(|link| Event::Attached { interface: link.name.clone() }).collect();
+        self.tell_all(events);
+    }
+
+    /// Tells once of those that the engine has refused.
+    pub(super) fn tell_unattached(&mut self, error: &str) {
+        let news = self.newcomers.iter().filter(|ifindex| !self.told.unattached.contains(ifindex));
+        let found = news.filter_map(|ifindex| self.network.interfaces.get(ifindex));
+        let events: Vec<_> = found
+            .map(|link| Event::Unattached { interface: link.name.clone(), error: error.to_string() })
+            .collect();
+        self.told.unattached.extend(&self.newcomers);
+        self.tell_all(events);
+    }
+
+    pub(super) fn tell_of_members(&mut self, notices: Vec<Notice>) {
+        for notice in notices {
+            let text = notice.told(|ifindex| Some(self.network.interfaces.get(&ifindex)?.name.to_string()));
+            self.tell(Event::Membership { notice, text });
+        }
+    }
+}

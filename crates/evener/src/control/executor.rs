@@ -1,0 +1,306 @@
+//! Carries out what the director orders, and tells it what came of that.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evener_core::director::{Director, Event, Identity, Input, Level, Moment, Output, Probe, why_not_itself};
+use evener_core::farm::Method;
+use evener_core::health::Failure;
+use evener_core::plan::{PlanError, ServerName};
+use evener_core::sessions::{SessionKey, Value, ticks};
+use evener_core::tables::Tables;
+use evener_dataplane::{Counters, Engine, EngineError};
+use tokio::sync::mpsc;
+
+use super::handoff::Handing;
+use super::hosts::Hosts;
+use super::interfaces::forwarded;
+use super::neighbours::Neighbours;
+use super::now_ms;
+use super::settings::{Settings, is_reverse_path_strict};
+use super::telling::Telling;
+use super::totals::Totals;
+use crate::config::Config;
+use crate::network::resolve;
+use crate::probe::probe;
+use crate::record::Names;
+
+/// The engine whose packets go by the kernel's routes.
+const KERNEL_ENGINE: &str = "xdp";
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExecuteError {
+    /// The farm can't be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A probe's result on its way back.
+pub(super) struct Probed {
+    server: ServerName,
+    result: Result<u64, Failure>,
+}
+
+impl From<Probed> for Input {
+    fn from(Probed { server, result }: Probed) -> Input {
+        Input::Probed { server, result }
+    }
+}
+
+/// The director, and all that its orders are carried out with.
+pub(super) struct Executor {
+    pub(super) director: Director,
+    /// The file that the director's farm is from.
+    pub(super) config: Config,
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) neighbours: Neighbours,
+    pub(super) settings: Settings,
+    /// Where other hosts are heard, where every one decides.
+    pub(super) hosts: Option<Hosts>,
+    pub(super) handing: Handing,
+    pub(super) telling: Telling,
+    pub(super) totals: Totals,
+    pub(super) probed: mpsc::Sender<Probed>,
+    swept: usize,
+}
+
+impl Executor {
+    pub(super) fn new(
+        director: Director,
+        config: Config,
+        engine: Box<dyn Engine>,
+        neighbours: Neighbours,
+        settings: Settings,
+        hosts: Option<Hosts>,
+        probed: mpsc::Sender<Probed>,
+    ) -> Self {
+        Executor {
+            director,
+            config,
+            engine,
+            neighbours,
+            settings,
+            hosts,
+            handing: Handing::default(),
+            telling: Telling::default(),
+            totals: Totals::default(),
+            probed,
+            swept: 0,
+        }
+    }
+
+    /// Tells the director a fact, and does what it orders.
+    ///
+    /// # Errors
+    /// The first thing that could not be put in force; what was is so still.
+    pub(super) fn feed(&mut self, input: Input) -> Result<(), ExecuteError> {
+        self.director.handle(self.moment(), input);
+        let mut done = Ok(());
+        while let Some(output) = self.director.poll_output() {
+            done = done.and(self.execute(output));
+        }
+        done
+    }
+
+    /// The same for what nobody waits for: the director has told of failures, and tries again.
+    pub(super) fn tell(&mut self, input: Input) {
+        if let Err(ExecuteError::Plan(error)) = self.feed(input) {
+            tracing::error!("{error}; what was in force stays");
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn time(&mut self) {
+        let memory = self.engine.memory();
+        let active = |slot: u16| memory.counts.active.get(usize::from(slot));
+        let own = self.director.own_slots().into_iter().filter_map(active);
+        let own_sessions = own.map(|count| count.load(std::sync::atomic::Ordering::Relaxed)).sum();
+        self.tell(Input::Time { own_sessions });
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { ms: now_ms(), lease_holds: self.engine.memory().lease.holds(self.engine.now()) }
+    }
+
+    fn execute(&mut self, output: Output) -> Result<(), ExecuteError> {
+        match output {
+            Output::Apply { generation, tables } => return self.apply(generation, &tables),
+            Output::Unplanned(error) => return Err(error.into()),
+            Output::Forget { before, retired } => self.forget(&before, &retired),
+            Output::Lease { ms } => {
+                let until = self.engine.now().wrapping_add(ticks(ms));
+                self.engine.memory().lease.set(Some(until));
+            }
+            Output::Send { to, datagram } => {
+                if let Some(hosts) = &self.hosts {
+                    hosts.send(to, &datagram);
+                }
+            }
+            Output::Ask { ifindex, sender, target } => self.neighbours.ask(ifindex, sender, target),
+            Output::Announce(addresses) => self.neighbours.announce(&addresses),
+            Output::Resolve { ifindex, address } => {
+                if let Err(error) = resolve(ifindex, address) {
+                    tracing::debug!(%address, %error, "the kernel can't ask for this next hop");
+                }
+            }
+            Output::Probe(probe) => self.start_probe(probe),
+            Output::Event(event) => log(&event),
+        }
+        Ok(())
+    }
+
+    /// Puts tables in force, and tells the director what the engine holds then.
+    fn apply(&mut self, generation: u64, tables: &Arc<Tables>) -> Result<(), ExecuteError> {
+        let done = self.engine.apply(tables);
+        let error = done.as_ref().err().map(ToString::to_string);
+        let in_force = Arc::clone(self.engine.tables());
+        self.director.handle(self.moment(), Input::Applied { generation, in_force, error });
+        if done.is_ok() {
+            self.tell_names(Names::of(self.director.plan(), Arc::clone(tables)));
+            self.totals.note(self.director.plan(), false);
+        }
+        Ok(done?)
+    }
+
+    /// Ends the sessions of servers and service addresses that are gone, and adds up what those servers were given.
+    fn forget(&mut self, before: &Tables, retired: &[u16]) {
+        let buckets = self.engine.memory().sessions.buckets();
+        self.sweep(0..buckets);
+        self.engine.memory().ports.sweep(self.engine.now(), self.is_known());
+        let counters = self.counters();
+        for (slot, server) in retired.iter().filter_map(|slot| Some((slot, before.servers.get(slot)?))) {
+            self.totals.add(server.identity, counters.servers.get(slot).copied().unwrap_or_default());
+        }
+        self.totals.note(self.director.plan(), !retired.is_empty());
+        for &slot in retired {
+            match self.engine.reset_server(slot) {
+                Ok(()) => self.director.handle(self.moment(), Input::Released { slot }),
+                // Its number stays taken until the next server goes.
+                Err(error) => {
+                    tracing::warn!(%error, "the counters of a server that is gone can't be cleared")
+                }
+            }
+        }
+    }
+
+    /// Sweeps the next tenth of the table: called once a second, it keeps the counts of active sessions
+    /// true to within ten seconds.
+    pub(super) fn sweep_some(&mut self) {
+        let buckets = self.engine.memory().sessions.buckets();
+        let end = (self.swept + buckets.div_ceil(10)).min(buckets);
+        self.forget_kept_back();
+        self.sweep(self.swept..end);
+        self.swept = if end == buckets { 0 } else { end };
+    }
+
+    fn sweep(&self, range: std::ops::Range<usize>) {
+        let freed = self.engine.memory().sessions.sweep(range, self.engine.now(), self.is_known());
+        tracing::trace!(freed, "swept");
+    }
+
+    /// Whether both ends of a session are still in force.
+    fn is_known(&self) -> impl Fn(SessionKey, Value) -> bool {
+        let tables = self.engine.tables();
+        let vips: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
+        let is_anybodys = self.keeps_back();
+        move |key, value| {
+            vips.contains(&key.vip) && tables.servers.contains_key(&value.server()) && is_anybodys(key, value)
+        }
+    }
+
+    fn start_probe(&self, due: Probe) {
+        let results = self.probed.clone();
+        let keys = due.handed_over.then(|| self.engine.memory().cookies.at(self.engine.now()));
+        tokio::spawn(async move {
+            let timeout = Duration::from_millis(due.settings.timeout_ms);
+            let result = probe(&due.target, keys.as_ref(), &due.settings.kind, timeout).await;
+            // The loop ends first only when the daemon does.
+            let _ = results.send(Probed { server: due.server, result }).await;
+        });
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.engine.counters().unwrap_or_else(|error: EngineError| {
+            tracing::warn!(%error, "the counters can't be read");
+            Counters::default()
+        })
+    }
+
+    /// Has everything around the engine follow the director's interfaces and servers: what is listened to, and what the kernel is
+    /// to let through.
+    pub(super) fn follow_network(&mut self) {
+        let (links, farm) = (self.director.links(), self.director.farm());
+        if let Err((ifindex, error)) = self.neighbours.listen(links, farm.has_ipv6()) {
+            let found = self.director.network().interfaces.get(&ifindex);
+            let name = found.map_or("?", |interface| &interface.name);
+            tracing::warn!(interface = name, %error, "no ARP and no neighbour discovery here");
+        }
+        self.neighbours.attend(&self.director.announceable());
+        // The packet engine finds its own way.
+        if self.engine.kind() == KERNEL_ENGINE {
+            self.settings.forward(&forwarded(&self.director, &*self.engine));
+        }
+    }
+
+    /// The names of the interfaces that packets are taken from.
+    pub(super) fn link_names(&self) -> impl Iterator<Item = &str> {
+        let interfaces = &self.director.network().interfaces;
+        let found = self.director.links().keys().filter_map(|ifindex| interfaces.get(ifindex));
+        found.map(|interface| interface.name.as_str())
+    }
+
+    /// Who this host is, where every one decides.
+    pub(super) fn identity(&self) -> Option<&Identity> {
+        self.hosts.as_ref().map(|hosts| &hosts.identity)
+    }
+
+    /// Says what about this host's own addresses and settings is likely a mistake.
+    pub(super) fn warn_of_host(&self) {
+        let (farm, network) = (self.director.farm(), self.director.network());
+        if farm.services.iter().any(|service| service.method == Method::Nat) {
+            for name in self.link_names().filter(|name| is_reverse_path_strict(name)) {
+                tracing::warn!(
+                    interface = name,
+                    "its reverse path filter is strict: what nat servers send through this host is dropped where the \
+                     way to them leads through another interface"
+                );
+            }
+        }
+        for service in &farm.services {
+            let mut here = service.servers.iter().filter(|server| network.is_local(server.address));
+            let unable =
+                here.find_map(|server| Some((&server.name, why_not_itself(service, &server.name, network)?)));
+            if let Some((server, reason)) = unable {
+                tracing::warn!(service = service.name, server, "no client is sent there: {reason}");
+            }
+        }
+    }
+}
+
+/// The log's line for an event.
+fn log(event: &Event) {
+    let (service, server) = (event.service(), event.server().map(|server| server.server.as_str()));
+    let reason = match event {
+        Event::Health { transition, .. } => transition.reason.as_ref().map(ToString::to_string),
+        _ => None,
+    };
+    let from = match event {
+        Event::DatagramRefused { from, .. } => Some(from.to_string()),
+        Event::Answered { mac, .. } => Some(mac.to_string()),
+        _ => None,
+    };
+    let interface = match event {
+        Event::Link { interface, .. } | Event::Attached { interface } => Some(interface.as_str()),
+        _ => None,
+    };
+    match event.level() {
+        Level::Info => tracing::info!(service, server, interface, from, reason, "{event}"),
+        Level::Warning => tracing::warn!(service, server, interface, from, reason, "{event}"),
+        Level::Error => tracing::error!(service, server, interface, from, reason, "{event}"),
+    }
+}
