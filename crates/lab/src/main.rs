@@ -10,6 +10,7 @@ use clap::Parser;
 use evener_lab::bench::{self, Effort, What};
 use evener_lab::demo;
 use evener_lab::load::Load;
+use evener_lab::sim;
 use evener_lab::unit::{self, Unit};
 
 /// Evener's testbed: farms of network namespaces with real servers and real clients.
@@ -45,6 +46,15 @@ enum Command {
     },
     /// Ask web servers for as long or as often as wanted, and print what they did as JSON
     Load(LoadOptions),
+    /// Run farms that are simulated, one for each seed, until a promise is broken; needs no privileges
+    Simulate {
+        /// The first seed
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many, one after the other
+        #[arg(long, default_value_t = 1)]
+        seeds: u64,
+    },
     /// Run a program inside what a unit file says, without a service manager; needs root
     Unit {
         /// A folder that stays in its view, whatever the unit hides
@@ -100,6 +110,7 @@ fn main() -> ExitCode {
             measure(effort, plots.as_deref(), json)
         }
         Command::Load(options) => load(options),
+        Command::Simulate { seed, seeds } => Ok(simulate(seed, seeds)),
         Command::Unit { show, file, words } => Unit::read(&file)
             .and_then(|unit| unit::become_it(&unit, &show, &words))
             .map(|()| ExitCode::SUCCESS),
@@ -111,6 +122,26 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn simulate(first: u64, seeds: u64) -> ExitCode {
+    let mut facts = 0;
+    for seed in first..first.saturating_add(seeds) {
+        let outcome = sim::run(seed);
+        if outcome.broken.is_some() {
+            let least = sim::shrink(seed);
+            println!("{least}");
+            println!("replay it: evener-lab simulate --seed {seed}; it takes {} steps:", least.steps().len());
+            println!("{:?}", least.steps());
+            return ExitCode::FAILURE;
+        }
+        facts += outcome.facts;
+        if seeds == 1 {
+            println!("{outcome}");
+        }
+    }
+    println!("{seeds} farms kept every promise; {facts} facts");
+    ExitCode::SUCCESS
 }
 
 fn show(json: bool) -> Result<ExitCode> {

@@ -161,7 +161,6 @@ impl Director {
         director.in_force = Arc::new(running);
         director.match_healths();
         director.say_own();
-        director.resolve_next_hops(now.ms);
         director
     }
 
@@ -230,7 +229,7 @@ impl Director {
             self.notice(notices);
         }
         self.probe_due(now_ms);
-        self.look_for_missing(now_ms);
+        self.look(now_ms);
         if self.retry_at_ms <= now_ms {
             self.retry_at_ms = u64::MAX;
             self.replan_wanted = true;

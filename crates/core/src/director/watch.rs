@@ -28,12 +28,17 @@ pub(super) struct Told {
 }
 
 impl Director {
-    /// Tells which servers can't be found, once for each.
-    pub(super) fn look_for_missing(&mut self, now_ms: u64) {
-        if now_ms < self.told.look_at_ms {
-            return;
+    /// Looks, once a second, for servers and next hops that are not found.
+    pub(super) fn look(&mut self, now_ms: u64) {
+        if self.told.look_at_ms <= now_ms {
+            self.told.look_at_ms = now_ms.saturating_add(LOOK_MS);
+            self.resolve_next_hops(now_ms);
+            self.tell_missing();
         }
-        self.told.look_at_ms = now_ms.saturating_add(LOOK_MS);
+    }
+
+    /// Tells which servers can't be found, once for each.
+    fn tell_missing(&mut self) {
         let mut missing = BTreeMap::new();
         let mut events = Vec::new();
         for service in &self.farm.services {

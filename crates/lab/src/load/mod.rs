@@ -5,7 +5,7 @@
 
 mod exchange;
 mod mix;
-mod random;
+pub(crate) mod random;
 mod report;
 mod schedule;
 mod users;

@@ -2,10 +2,10 @@
 
 /// xorshift64* (Vigna 2016).
 #[derive(Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         // neighbouring seeds must not begin alike, and none may be zero
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
@@ -22,17 +22,17 @@ impl Random {
     }
 
     /// More than 0, at most 1.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
     /// Less than `bound`.
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
 
     /// At least 1, Pareto-distributed.
-    pub(super) fn pareto(&mut self, shape: f64) -> f64 {
+    pub(crate) fn pareto(&mut self, shape: f64) -> f64 {
         self.unit().powf(-1.0 / shape)
     }
 }

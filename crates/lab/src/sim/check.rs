@@ -1,0 +1,205 @@
+//! What is promised of a farm whatever happens to it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use evener_core::checksum;
+use evener_core::decide::Verdict;
+use evener_core::wire::{TCP_ACK, TCP_SYN};
+
+use super::farms::{self, Kind, LINK, SERVERS, SILENCE_MS, VIPS};
+use super::world::{Connection, World};
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// What is told to be in force is not.
+    Told(String),
+    /// A drained server got a new connection.
+    Drained(String),
+    /// A connection went to another server than before, while its own was there.
+    Moved(String),
+    /// Two hosts that hear each other have owned an address for long.
+    Twice(String),
+    /// A director wants to know a time that it was just told.
+    Spins(String),
+    /// After the last fault, and some time, a farm doesn't serve as it should.
+    Unhealed(String),
+}
+
+impl Broken {
+    /// What kind of promise, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Broken::Told(_) => "told",
+            Broken::Drained(_) => "drained",
+            Broken::Moved(_) => "moved",
+            Broken::Twice(_) => "twice",
+            Broken::Spins(_) => "spins",
+            Broken::Unhealed(_) => "unhealed",
+        }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::Told(what) => write!(f, "what is told is not in force: {what}"),
+            Broken::Drained(what) => write!(f, "a drained server got a new connection: {what}"),
+            Broken::Moved(what) => write!(f, "a connection moved: {what}"),
+            Broken::Twice(what) => write!(f, "an address was owned twice: {what}"),
+            Broken::Spins(what) => write!(f, "no end of waking: {what}"),
+            Broken::Unhealed(what) => write!(f, "all faults are over, but not what they did: {what}"),
+        }
+    }
+}
+
+/// What has to be watched over time.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    /// Since when two nodes that hear each other own an address.
+    twice_since: BTreeMap<(usize, usize, IpAddr), u64>,
+}
+
+/// All that holds at every moment.
+pub(super) fn all(world: &mut World) -> Result<(), Broken> {
+    for (number, node) in world.nodes.iter().enumerate() {
+        let Some(director) = &node.director else { continue };
+        if !node.refused && *node.engine.tables != director.plan().tables {
+            return Err(Broken::Told(format!("the tables of node {number}")));
+        }
+    }
+    owned_once(world)
+}
+
+/// Nobody shares an address for longer than it takes to hear of the other.
+fn owned_once(world: &mut World) -> Result<(), Broken> {
+    let mut twice = BTreeMap::new();
+    for a in 0..world.nodes.len() {
+        for b in a + 1..world.nodes.len() {
+            for vip in VIPS {
+                let own = |node: usize| world.nodes[node].answers(vip, world.now_ms);
+                // Hosts with different files don't heed each other, and what both have claimed then both keep.
+                let alike = world.nodes[a].file == world.nodes[b].file;
+                if alike && world.loss == 0 && world.reach(a, b) && own(a) && own(b) {
+                    let since = world.watched.twice_since.get(&(a, b, vip)).copied();
+                    twice.insert((a, b, vip), since.unwrap_or(world.now_ms));
+                }
+            }
+        }
+    }
+    let long = twice.iter().find(|(_, since)| world.now_ms - **since > 2 * SILENCE_MS);
+    if let Some(((a, b, vip), _)) = long {
+        return Err(Broken::Twice(format!("nodes {a} and {b} answer for {vip}")));
+    }
+    world.watched.twice_since = twice;
+    Ok(())
+}
+
+/// Who was told the time has something later to wait for.
+pub(super) fn moves_on(world: &World, node: usize) -> Result<(), Broken> {
+    match world.nodes[node].next_at() {
+        Some(at) if at <= world.now_ms => {
+            Err(Broken::Spins(format!("node {node} waits for {at} at {}", world.now_ms)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A client opens a connection at whoever has the address.
+pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
+    let (vip, port) = (world.vip(), world.port());
+    world.connections.remove(&client);
+    let owner = (0..world.nodes.len()).find(|node| world.nodes[*node].answers(vip, world.now_ms));
+    let Some(number) = owner else { return Ok(()) };
+    let node = &world.nodes[number];
+    let frame = segment(world.kind, number, client, port, vip, TCP_SYN);
+    let decision = node.engine.decide(LINK, &frame, node.ticks(world.now_ms));
+    let Some(server) = node.names.get(&decision.server).filter(|_| served(decision.verdict)) else {
+        return Ok(());
+    };
+    let is_drained = node.director.as_ref().is_some_and(|director| director.drained().contains(server));
+    // Where every host decides, one that has nobody else serves what it gets.
+    if is_drained && !node.refused && world.kind != Kind::EveryHost {
+        return Err(Broken::Drained(format!("{} at node {number}", server.server)));
+    }
+    let connection = Connection { node: number, vip, port, server: server.clone(), slot: decision.server };
+    world.connections.insert(client, connection);
+    Ok(())
+}
+
+/// A client goes on with its connection at the node that has it.
+pub(super) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
+    let Some(connection) = world.connections.get(&client).cloned() else { return Ok(()) };
+    let Connection { node: number, vip, port, server, slot } = connection;
+    let node = &world.nodes[number];
+    let frame = segment(world.kind, number, client, port, vip, TCP_ACK);
+    let decision = node.engine.decide(LINK, &frame, node.ticks(world.now_ms));
+    // A server that has left the file, even for a while, loses its connections.
+    if node.names.get(&slot) != Some(&server) || decision.new_session {
+        world.connections.remove(&client);
+    } else if served(decision.verdict) && decision.server != slot && world.kind != Kind::EveryHost {
+        return Err(Broken::Moved(format!("client {client}, from {} at node {number}", server.server)));
+    }
+    Ok(())
+}
+
+fn served(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Forward { .. } | Verdict::Pass)
+}
+
+/// A while after the last fault everybody serves, and each address has one owner.
+pub(super) fn settled(world: &World) -> Result<(), Broken> {
+    let unhealed = |what: String| Err(Broken::Unhealed(what));
+    for (number, node) in world.nodes.iter().enumerate() {
+        let Some(director) = &node.director else { return unhealed(format!("node {number} is dead")) };
+        if node.refused {
+            return unhealed(format!("what node {number} was refused was not tried again"));
+        }
+        for service in director.plan().services.values() {
+            let mut got: Vec<&str> = service
+                .ring_members
+                .iter()
+                .filter_map(|one| director.plan().servers.get(&one.slot))
+                .map(|name| name.server.as_str())
+                .collect();
+            got.sort_unstable();
+            let is_drained = |server: &String| {
+                let mut nodes = world.nodes.iter().flat_map(|node| &node.drained);
+                nodes.any(|name| name.service == service.name && name.server == *server)
+            };
+            let wanted: Vec<String> =
+                (0..SERVERS).map(farms::name).filter(|server| !is_drained(server)).collect();
+            if got != wanted && !wanted.is_empty() {
+                return unhealed(format!("{} of node {number} has {got:?} and not {wanted:?}", service.name));
+            }
+        }
+    }
+    for vip in VIPS {
+        let owners = world.nodes.iter().filter(|node| node.answers(vip, world.now_ms)).count();
+        if owners != 1 {
+            return unhealed(format!("{vip} has {owners} owners"));
+        }
+    }
+    Ok(())
+}
+
+/// A segment of a client to a service address.
+fn segment(kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr, flags: u8) -> Vec<u8> {
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (farms::client(client), vip) else { return Vec::new() };
+    let mac = [2, 0, 0, 0, 9, client as u8];
+    let ethernet = [&farms::node(kind, node).1.0[..], &mac, &[0x08, 0x00]].concat();
+    let mut ip = [&[0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0], &from.octets()[..], &to.octets()].concat();
+    let sum = checksum::finish(checksum::add(0, &ip)).to_be_bytes();
+    ip[10..12].copy_from_slice(&sum);
+    let mut tcp = vec![0; 20];
+    tcp[..2].copy_from_slice(&port.to_be_bytes());
+    tcp[2..4].copy_from_slice(&80_u16.to_be_bytes());
+    tcp[7] = flags & TCP_ACK;
+    (tcp[12], tcp[13], tcp[14]) = (5 << 4, flags, 0xff);
+    let pseudo = checksum::pseudo_header(from.into(), to.into(), 6, tcp.len());
+    let sum = checksum::finish(checksum::add(pseudo, &tcp)).to_be_bytes();
+    tcp[16..18].copy_from_slice(&sum);
+    [ethernet, ip, tcp].concat()
+}

@@ -1,0 +1,114 @@
+//! An engine that is memory: its tables, its sessions, and writes that fail when they are told to.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use evener_core::cookie::{NO_KEYS, SharedKeys};
+use evener_core::decide::{Decision, Memory, decide};
+use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::lease::Lease;
+use evener_core::packet::{HEADROOM, Packet};
+use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
+use evener_core::routes::{Hop, Routes};
+use evener_core::select::Counts;
+use evener_core::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for};
+use evener_core::strays::Strays;
+use evener_core::tables::{Delta, SERVER_SLOTS, Tables};
+
+/// Sessions of a model: more than its clients ever have.
+const SESSIONS: usize = 256;
+
+/// No packet of a model comes in pieces, and its answers don't come by.
+#[derive(Debug)]
+struct Nothing;
+
+impl Fragments for Nothing {
+    fn find(&self, _: &FragmentKey) -> Option<Track> {
+        None
+    }
+    fn note(&self, _: &FragmentKey, _: Track) {}
+}
+
+impl Routes for Nothing {
+    fn hop(&self, _: u32, _: IpAddr, _: IpAddr) -> Hop {
+        Hop::None
+    }
+}
+
+/// A data plane.
+pub(super) struct Engine {
+    pub(super) tables: Arc<Tables>,
+    /// The write at which the next tables are refused.
+    pub(super) refuse_at: Option<usize>,
+    lease: AtomicU64,
+    four: Vec<Bucket4>,
+    six: Vec<Bucket6>,
+    ports: Vec<Bucket6>,
+    active: Vec<AtomicU64>,
+    cursors: Vec<AtomicU64>,
+    shares: Vec<AtomicU64>,
+}
+
+impl Engine {
+    pub(super) fn new() -> Engine {
+        let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        Engine {
+            tables: Arc::default(),
+            refuse_at: None,
+            lease: AtomicU64::new(0),
+            four: (0..buckets_for(SESSIONS)).map(|_| Bucket4::default()).collect(),
+            six: (0..buckets_for(1)).map(|_| Bucket6::default()).collect(),
+            ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
+            active: words(SERVER_SLOTS),
+            cursors: words(64),
+            shares: words(SHARE_WORDS),
+        }
+    }
+
+    pub(super) fn memory(&self) -> Memory<'_> {
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        Memory {
+            sessions: Sessions::new(&self.four, &self.six, counted),
+            counts: Counts { cursors: &self.cursors, active: &self.active },
+            ports: Ports::new(&self.ports),
+            fragments: &Nothing,
+            routes: &Nothing,
+            seed: Seed(1, 2),
+            ring_seed: Seed(3, 4),
+            lease: Lease(&self.lease),
+            cookies: SharedKeys(&NO_KEYS),
+            strays: Strays(&[]),
+        }
+    }
+
+    /// Puts tables in force, whole or not at all.
+    pub(super) fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), String> {
+        let delta = Delta::between(&self.tables, tables);
+        let writes = [
+            delta.interfaces.len() + delta.interfaces_removed.len(),
+            delta.servers.len() + delta.servers_removed.len(),
+            delta.rings.len() + delta.rings_removed.len(),
+            delta.vips.len() + delta.vips_removed.len(),
+        ];
+        if let Some(at) = self.refuse_at.take_if(|at| *at < writes.iter().sum()) {
+            return Err(format!("write {at} was refused"));
+        }
+        self.memory().sessions.share(tables);
+        self.tables = Arc::clone(tables);
+        Ok(())
+    }
+
+    /// Decides a frame that came in by an interface.
+    pub(super) fn decide(&self, ifindex: u32, frame: &[u8], now: u32) -> Decision {
+        let mut buffer = [&[0; HEADROOM][..], frame].concat();
+        let mut packet = Packet::new(&mut buffer, HEADROOM, ifindex);
+        decide(&self.tables, &self.memory(), &mut packet, now)
+    }
+
+    /// Whether it answers ARP for an address.
+    pub(super) fn answers(&self, address: IpAddr, now: u32) -> bool {
+        let shared = self.tables.vips.iter().any(|(key, vip)| key.address == address && vip.own != 0);
+        self.tables.announces(address) && (!shared || self.memory().lease.holds(now))
+    }
+}

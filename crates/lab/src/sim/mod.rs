@@ -1,0 +1,83 @@
+//! Whole farms in one process: the directors are those of the product, everything around them is played. A run depends on its seed
+//! alone, so a run that breaks a promise breaks it again, in as few steps as can be found.
+//!
+//! The order of things is that of [`Step`]s, which a seed makes before anything runs; how long things take, and what the network
+//! loses, comes from a second sequence of the same seed. So a step can be left out, and the others mean the same still.
+
+mod check;
+mod engine;
+mod farms;
+mod node;
+mod step;
+mod world;
+
+use std::fmt;
+
+pub use check::Broken;
+pub use step::Step;
+use world::World;
+
+/// What became of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// Facts that directors were told.
+    pub facts: usize,
+    /// The promise that was broken, if one was.
+    pub broken: Option<Broken>,
+    /// What happened, in words.
+    pub history: Vec<String>,
+    steps: Vec<Step>,
+}
+
+impl Outcome {
+    /// What was done to the farm.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+}
+
+/// Runs the farm of a seed.
+pub fn run(seed: u64) -> Outcome {
+    play(seed, step::make(seed))
+}
+
+/// Runs the farm of a seed, and leaves out all steps that a broken promise doesn't need.
+pub fn shrink(seed: u64) -> Outcome {
+    let mut least = run(seed);
+    let Some(kind) = least.broken.as_ref().map(Broken::kind) else { return least };
+    let mut chunk = least.steps.len().div_ceil(2);
+    while chunk > 0 {
+        let mut from = 0;
+        while from < least.steps.len() {
+            let mut fewer = least.steps.clone();
+            fewer.drain(from..(from + chunk).min(fewer.len()));
+            let tried = play(seed, fewer);
+            match tried.broken.as_ref().map(Broken::kind) {
+                Some(found) if found == kind => least = tried,
+                _ => from += chunk,
+            }
+        }
+        chunk /= 2;
+    }
+    least
+}
+
+fn play(seed: u64, steps: Vec<Step>) -> Outcome {
+    let mut world = World::new(seed);
+    let broken = steps.iter().try_for_each(|step| world.take(step)).and_then(|()| world.heal()).err();
+    Outcome { seed, facts: world.facts, broken, history: world.history, steps }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.history {
+            writeln!(f, "{line}")?;
+        }
+        match &self.broken {
+            Some(broken) => write!(f, "seed {}: {broken}", self.seed),
+            None => write!(f, "seed {}: every promise was kept, {} facts", self.seed, self.facts),
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! What happens in a farm: its hosts, the link between them, and time.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use evener_core::director::{Input, Output, Probe};
+use evener_core::health::Failure;
+use evener_core::plan::ServerName;
+use evener_core::wire::Mac;
+
+use super::check::{self, Broken};
+use super::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};
+use super::node::Node;
+use super::step::{CLIENTS, Step};
+use crate::load::random::Random;
+
+/// Something on its way to a node.
+struct Parcel {
+    due_ms: u64,
+    /// That which is sent first arrives first, of those due at once.
+    number: u64,
+    to: usize,
+    from: Option<usize>,
+    what: Input,
+}
+
+/// The last connection of a client.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) node: usize,
+    pub(super) vip: IpAddr,
+    pub(super) port: u16,
+    pub(super) server: ServerName,
+    pub(super) slot: u16,
+}
+
+/// The farm and all around it.
+pub(super) struct World {
+    pub(super) kind: Kind,
+    pub(super) now_ms: u64,
+    pub(super) nodes: Vec<Node>,
+    pub(super) connections: BTreeMap<usize, Connection>,
+    pub(super) history: Vec<String>,
+    pub(super) facts: usize,
+    /// Whether each server's service works, and whether it answers ARP.
+    pub(super) works: [bool; SERVERS],
+    pub(super) answers: [bool; SERVERS],
+    /// Bit i: the side of node i.
+    pub(super) sides: u8,
+    pub(super) loss: u8,
+    pub(super) watched: check::Watched,
+    parcels: Vec<Parcel>,
+    sent: u64,
+    /// Datagrams that somebody has listened to.
+    recorded: Vec<Input>,
+    random: Random,
+    ports: u16,
+    incarnation: u64,
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> World {
+        let kind = Kind::of(seed);
+        let mut world = World {
+            kind,
+            now_ms: 10_000,
+            nodes: (0..kind.nodes()).map(|number| Node::new(kind, number)).collect(),
+            connections: BTreeMap::new(),
+            history: vec![format!("a farm of {SERVERS} servers: {kind:?}")],
+            facts: 0,
+            works: [true; SERVERS],
+            answers: [true; SERVERS],
+            sides: 0,
+            loss: 0,
+            watched: check::Watched::default(),
+            parcels: Vec::new(),
+            sent: 0,
+            recorded: Vec::new(),
+            random: Random::new(!seed),
+            ports: 1_024,
+            incarnation: 0,
+        };
+        (0..world.nodes.len()).for_each(|node| world.start(node));
+        world
+    }
+
+    fn say(&mut self, what: impl FnOnce() -> String) {
+        let at = self.now_ms;
+        self.history.push(format!("{:>8.3} {}", at as f64 / 1e3, what()));
+    }
+
+    /// Does what a step says, and all that comes of it at once.
+    pub(super) fn take(&mut self, step: &Step) -> Result<(), Broken> {
+        let nodes = self.nodes.len();
+        if !matches!(step, Step::Wait(_)) {
+            self.say(|| format!("{step:?}"));
+        }
+        match *step {
+            Step::Wait(ms) => return self.pass(ms),
+            Step::Connect(client) => return check::connect(self, client % CLIENTS),
+            Step::Send(client) => return check::send(self, client % CLIENTS),
+            Step::Fail(server) => self.works[server % SERVERS] = false,
+            Step::Work(server) => self.works[server % SERVERS] = true,
+            Step::Silence(server) => self.answers[server % SERVERS] = false,
+            Step::Answer(server) => self.answers[server % SERVERS] = true,
+            Step::Drain(node, server) => self.drain(node % nodes, server, true),
+            Step::Undrain(node, server) => self.drain(node % nodes, server, false),
+            Step::Reload(node, file) => {
+                let (node, now_ms) = (node % nodes, self.now_ms);
+                let orders = self.nodes[node].reload(now_ms, file);
+                self.facts += 1;
+                self.carry_out(node, orders);
+            }
+            Step::Refuse(node, at) => self.nodes[node % nodes].engine.refuse_at = Some(at),
+            Step::Kill(node) => self.nodes[node % nodes].director = None,
+            Step::Crash(node) => self.crash(node % nodes),
+            Step::Start(node) => self.start(node % nodes),
+            Step::Unplug(node) => self.plug(node % nodes, false),
+            Step::Plug(node) => self.plug(node % nodes, true),
+            Step::Split(sides) => self.sides = sides,
+            Step::Join => self.sides = 0,
+            Step::Lose(percent) => self.loss = percent,
+            Step::Replay(what, to) => {
+                let len = self.recorded.len().max(1);
+                if let Some(recorded) = self.recorded.get(what * 7 % len).cloned() {
+                    self.send(to % nodes, None, 1, recorded);
+                }
+            }
+        }
+        check::all(self)
+    }
+
+    /// Lets all faults end, and what is to come of that come.
+    pub(super) fn heal(&mut self) -> Result<(), Broken> {
+        self.say(|| "all faults end".to_owned());
+        (self.works, self.answers) = ([true; SERVERS], [true; SERVERS]);
+        (self.sides, self.loss) = (0, 0);
+        for node in 0..self.nodes.len() {
+            self.nodes[node].engine.refuse_at = None;
+            self.plug(node, true);
+            self.start(node);
+        }
+        // Where every host decides, all go by one file.
+        for node in 0..self.nodes.len() {
+            let (file, now_ms) = (u8::MAX, self.now_ms);
+            let orders = self.nodes[node].reload(now_ms, file);
+            self.carry_out(node, orders);
+        }
+        self.pass(30_000)?;
+        check::settled(self)
+    }
+
+    fn drain(&mut self, node: usize, server: usize, drain: bool) {
+        // Hosts drain themselves.
+        let server = if self.kind == Kind::EveryHost { node } else { server % SERVERS };
+        let name = ServerName { service: "service0".to_owned(), server: farms::name(server) };
+        let drained = &mut self.nodes[node].drained;
+        let changed = if drain { drained.insert(name.clone()) } else { drained.remove(&name) };
+        if changed {
+            self.tell(node, Input::Drain { server: name, drain });
+        }
+    }
+
+    fn crash(&mut self, node: usize) {
+        let mut fresh = Node::new(self.kind, node);
+        let old = &mut self.nodes[node];
+        (fresh.file, fresh.has_carrier) = (old.file, old.has_carrier);
+        fresh.drained = std::mem::take(&mut old.drained);
+        self.nodes[node] = fresh;
+        self.connections.retain(|_, connection| connection.node != node);
+    }
+
+    fn start(&mut self, node: usize) {
+        if self.nodes[node].director.is_none() {
+            self.incarnation += 1;
+            let (now_ms, incarnation) = (self.now_ms, self.incarnation);
+            self.nodes[node].start(now_ms, incarnation);
+            let orders = self.nodes[node].time(now_ms);
+            self.carry_out(node, orders);
+        }
+    }
+
+    fn plug(&mut self, node: usize, has_carrier: bool) {
+        self.nodes[node].has_carrier = has_carrier;
+        let network = self.nodes[node].network();
+        self.tell(node, network);
+    }
+
+    /// Time passes.
+    fn pass(&mut self, ms: u64) -> Result<(), Broken> {
+        let until_ms = self.now_ms + ms;
+        loop {
+            let parcel = self.parcels.iter().map(|parcel| parcel.due_ms).min();
+            let wake = self.nodes.iter().filter_map(Node::next_at).min();
+            let next = parcel.into_iter().chain(wake).min().filter(|next| *next <= until_ms);
+            let Some(next) = next else { break };
+            self.now_ms = self.now_ms.max(next);
+            let due = self.parcels.iter().enumerate().filter(|(_, parcel)| parcel.due_ms <= self.now_ms);
+            let first = due.min_by_key(|(_, parcel)| (parcel.due_ms, parcel.number)).map(|(at, _)| at);
+            if let Some(first) = first {
+                let Parcel { to, from, what, .. } = self.parcels.swap_remove(first);
+                let by_link = matches!(what, Input::Frame { .. } | Input::Datagram { .. });
+                let arrives = from.is_none_or(|from| self.reach(from, to)) && self.nodes[to].has_carrier;
+                if arrives || !by_link {
+                    self.tell(to, what);
+                }
+            } else {
+                self.wake()?;
+            }
+            check::all(self)?;
+        }
+        self.now_ms = until_ms;
+        Ok(())
+    }
+
+    /// Tells the nodes the time that want to know it.
+    fn wake(&mut self) -> Result<(), Broken> {
+        let now_ms = self.now_ms;
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].next_at().is_some_and(|at| at <= now_ms) {
+                self.facts += 1;
+                let orders = self.nodes[node].time(now_ms);
+                self.carry_out(node, orders);
+                check::moves_on(self, node)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, node: usize, input: Input) {
+        if self.nodes[node].director.is_some() {
+            self.facts += 1;
+        }
+        let orders = self.nodes[node].tell(self.now_ms, input);
+        self.carry_out(node, orders);
+    }
+
+    /// Whether two nodes hear each other.
+    pub(super) fn reach(&self, a: usize, b: usize) -> bool {
+        let plugged = |node: usize| self.nodes[node].has_carrier;
+        a == b || plugged(a) && plugged(b) && self.sides >> a & 1 == self.sides >> b & 1
+    }
+
+    fn send(&mut self, to: usize, from: Option<usize>, delay_ms: u64, what: Input) {
+        self.sent += 1;
+        let due_ms = self.now_ms + delay_ms;
+        self.parcels.push(Parcel { due_ms, number: self.sent, to, from, what });
+    }
+
+    fn below(&mut self, bound: usize) -> u64 {
+        self.random.below(bound) as u64
+    }
+
+    /// Does what a node's director has ordered.
+    fn carry_out(&mut self, node: usize, orders: Vec<Output>) {
+        for order in orders {
+            match order {
+                Output::Send { to, datagram } => self.post(node, to, datagram),
+                Output::Ask { target, .. } => self.ask(node, target),
+                Output::Resolve { address, .. } => self.resolve(node, address),
+                Output::Probe(probe) => self.probe(node, &probe),
+                Output::Event(event) => {
+                    let (service, server) = (event.service(), event.server().map(|name| &name.server));
+                    let (service, server) = (service.unwrap_or("-"), server.map_or("-", String::as_str));
+                    self.say(|| format!("node {node}: {service} {server}: {event}"));
+                }
+                Output::Unplanned(error) => self.say(|| format!("node {node}: {error}")),
+                // The data plane's are done by the node; announcements change nothing here.
+                Output::Announce(_) | Output::Apply { .. } | Output::Forget { .. } | Output::Lease { .. } => {
+                }
+            }
+        }
+    }
+
+    /// A datagram to another host: lost, late, twice, and recorded.
+    fn post(&mut self, from: usize, to: IpAddr, datagram: Vec<u8>) {
+        let Some(to) = (0..self.nodes.len()).find(|node| farms::node(self.kind, *node).0 == to) else {
+            return;
+        };
+        let what = Input::Datagram { from: (farms::node(self.kind, from).0, 7).into(), bytes: datagram };
+        if self.recorded.len() < 500 {
+            self.recorded.push(what.clone());
+        }
+        let copies = if self.below(10) == 0 { 2 } else { 1 };
+        for _ in 0..copies {
+            if self.below(100) < u64::from(self.loss) {
+                continue;
+            }
+            let delay_ms = if self.below(8) == 0 { self.below(800) } else { self.below(20) };
+            self.send(to, Some(from), delay_ms, what.clone());
+        }
+    }
+
+    /// Who has an address answers.
+    fn ask(&mut self, node: usize, target: IpAddr) {
+        let servers = (0..SERVERS).filter(|server| self.kind != Kind::EveryHost && self.answers[*server]);
+        let servers = servers.map(farms::server).filter(|(address, _)| *address == target);
+        let mut owners: Vec<(Option<usize>, Mac)> = servers.map(|(_, mac)| (None, mac)).collect();
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            if self.reach(node, other) && self.nodes[other].answers(target, self.now_ms) {
+                owners.push((Some(other), farms::node(self.kind, other).1));
+            }
+        }
+        for (from, mac) in owners {
+            let delay_ms = self.below(5);
+            let bytes = arp_reply(mac, target, farms::node(self.kind, node));
+            self.send(node, from, delay_ms, Input::Frame { ifindex: LINK, bytes });
+        }
+    }
+
+    /// The kernel finds out the MAC of a host on the link.
+    fn resolve(&mut self, node: usize, address: IpAddr) {
+        let Some(server) = (0..SERVERS).find(|server| farms::server(*server).0 == address) else { return };
+        let there = match self.kind {
+            Kind::EveryHost => self.reach(node, server),
+            _ => self.answers[server] && self.nodes[node].has_carrier,
+        };
+        let known = self.nodes[node].neighbours.contains_key(&address);
+        if there && !known {
+            self.nodes[node].neighbours.insert(address, farms::server(server).1);
+            let network = self.nodes[node].network();
+            let delay_ms = self.below(10);
+            self.send(node, None, delay_ms, network);
+        }
+    }
+
+    fn probe(&mut self, node: usize, probe: &Probe) {
+        let server =
+            (0..SERVERS).find(|server| farms::name(*server) == probe.server.server).unwrap_or_default();
+        let reached = self.kind == Kind::EveryHost || self.answers[server] && self.nodes[node].has_carrier;
+        let (delay_ms, result) = match self.works[server] && reached {
+            true => (self.below(20), Ok(1_000)),
+            false => (PROBE_TIMEOUT_MS, Err(Failure::Timeout)),
+        };
+        self.send(node, None, delay_ms, Input::Probed { server: probe.server.clone(), result });
+    }
+
+    /// A port that no connection has had for long.
+    pub(super) fn port(&mut self) -> u16 {
+        self.ports = self.ports.wrapping_add(1).max(1_024);
+        self.ports
+    }
+
+    /// The service address that a client takes.
+    pub(super) fn vip(&mut self) -> IpAddr {
+        VIPS[self.random.below(VIPS.len())]
+    }
+}
+
+/// The answer of who has an address (RFC 826).
+fn arp_reply(mac: Mac, address: IpAddr, (asker, asker_mac): (IpAddr, Mac)) -> Vec<u8> {
+    let octets = |address| match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(_) => [0; 4],
+    };
+    let ethernet = [&asker_mac.0[..], &mac.0, &[0x08, 0x06]].concat();
+    let head = [0, 1, 8, 0, 6, 4, 0, 2];
+    [&ethernet[..], &head, &mac.0, &octets(address), &asker_mac.0, &octets(asker)].concat()
+}
