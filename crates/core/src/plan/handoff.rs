@@ -102,6 +102,7 @@ impl Planner<'_> {
                 ring_members: members,
                 shares,
                 degraded: false,
+                standing: None,
             };
             self.plan.pools.insert(ring, planned);
         }

@@ -120,6 +120,8 @@ pub struct PlannedService {
     pub shares: Vec<Weighted>,
     /// Whether all its servers failed at once, so that the ring keeps the last that worked.
     pub degraded: bool,
+    /// This host among them, where every host decides.
+    standing: Option<Standing>,
 }
 
 /// A server's name and its service's.
@@ -310,7 +312,7 @@ impl Planner<'_> {
         let members = Members { policy, chosen: &chosen, shares: &shares };
         let ring = rings::ring(self.previous, number, &members, standing.as_ref());
         self.plan.tables.rings.insert(number, ring);
-        let own = standing.map_or(NO_SERVER, |standing| standing.own);
+        let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
         let handoff = (service.method == Method::Handoff).then(|| self.hand_off(state, number, &members));
         for key in vip_keys(service) {
             let vip = Vip {
@@ -327,7 +329,8 @@ impl Planner<'_> {
             self.stand_behind(vip.id, key, &seated);
         }
         let name = service.name.clone();
-        let planned = PlannedService { name, policy: policy.name(), ring_members: chosen, shares, degraded };
+        let planned =
+            PlannedService { name, policy: policy.name(), ring_members: chosen, shares, degraded, standing };
         self.plan.services.insert(number, planned);
     }
 

@@ -1,6 +1,6 @@
 //! The tables that a service's servers are picked from, and, where every host decides, where packets get a second chance.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -18,6 +18,7 @@ pub(super) struct Members<'a> {
 }
 
 /// This host among the servers of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     /// Its slot.
     pub(super) own: u16,
@@ -38,14 +39,15 @@ pub(super) fn ring(
         .filter(|before| before.policy == members.policy.name() && before.ring_members == members.chosen);
     let order = known.filter(|_| before.is_some_and(|before| before.shares == members.shares));
     let hash = known.filter(|_| before.is_some());
-    let chances = |hash: &[u16]| {
-        standing.map_or_else(Vec::new, |standing| second_chances(known.map(|known| &**known), hash, standing))
-    };
+    // With the same hash table, and the same ways, second chances come out the same.
     if let Some(known) = order
-        && known.previous == chances(&known.hash)
+        && before.is_some_and(|before| before.standing.as_ref() == standing)
     {
         return Arc::clone(known);
     }
+    let chances = |hash: &[u16]| {
+        standing.map_or_else(Vec::new, |standing| second_chances(known.map(|known| &**known), hash, standing))
+    };
     let hash = hash.map_or_else(|| policy::maglev(members.chosen, HASH_SLOTS), |known| known.hash.clone());
     let order = order.map_or_else(|| members.policy.order(members.shares), |known| known.order.clone());
     Arc::new(Ring { previous: chances(&hash), order, hash })
@@ -66,7 +68,11 @@ fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Ve
         }
     }
     let way_to = |slot: u16| ways.get(usize::from(slot)).copied().unwrap_or(NO_SERVER);
-    let kept: BTreeSet<u16> = last_ways.values().copied().collect();
+    let mut kept = alloc::vec![false; SERVER_SLOTS];
+    last_ways
+        .values()
+        .for_each(|way| kept.get_mut(usize::from(*way)).into_iter().for_each(|kept| *kept = true));
+    let is_kept = |way: &u16| kept.get(usize::from(*way)).is_some_and(|kept| *kept);
     let at = |table: Option<&Vec<u16>>, slot: usize| table.and_then(|table| table.get(slot)).copied();
     let chance = |(slot, host): (usize, &u16)| {
         if host != own {
@@ -74,9 +80,7 @@ fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Ve
         }
         match at(known.map(|known| &known.hash), slot) {
             Some(before) if before != *own => way_to(before),
-            _ => at(known.map(|known| &known.previous), slot)
-                .filter(|way| kept.contains(way))
-                .unwrap_or(NO_SERVER),
+            _ => at(known.map(|known| &known.previous), slot).filter(is_kept).unwrap_or(NO_SERVER),
         }
     };
     let chances: Vec<u16> = hash.iter().enumerate().map(chance).collect();

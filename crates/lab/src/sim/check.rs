@@ -11,6 +11,9 @@ use evener_core::wire::{TCP_ACK, TCP_SYN};
 use super::farms::{self, Kind, LINK, SERVERS, SILENCE_MS, VIPS};
 use super::world::{Connection, World};
 
+/// A connection without packets is there for so long at least, in milliseconds: less than a first packet's session lasts.
+const IDLE_MS: u64 = 25_000;
+
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Broken {
@@ -124,7 +127,8 @@ pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     if is_drained && !node.refused && world.kind != Kind::EveryHost {
         return Err(Broken::Drained(format!("{} at node {number}", server.server)));
     }
-    let connection = Connection { node: number, vip, port, server: server.clone(), slot: decision.server };
+    let (server, slot, last_ms) = (server.clone(), decision.server, world.now_ms);
+    let connection = Connection { node: number, vip, port, server, slot, last_ms };
     world.connections.insert(client, connection);
     Ok(())
 }
@@ -132,15 +136,19 @@ pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
 /// A client goes on with its connection at the node that has it.
 pub(super) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(connection) = world.connections.get(&client).cloned() else { return Ok(()) };
-    let Connection { node: number, vip, port, server, slot } = connection;
+    let Connection { node: number, vip, port, server, slot, last_ms } = connection;
     let node = &world.nodes[number];
     let frame = segment(world.kind, number, client, port, vip, TCP_ACK);
     let decision = node.engine.decide(LINK, &frame, node.ticks(world.now_ms));
-    // A server that has left the file, even for a while, loses its connections.
-    if node.names.get(&slot) != Some(&server) || decision.new_session {
+    // A server that has left the file, even for a while, loses its connections; and what is new in them doesn't live long.
+    let is_old = world.now_ms - last_ms > IDLE_MS;
+    if node.names.get(&slot) != Some(&server) || decision.new_session || is_old {
         world.connections.remove(&client);
     } else if served(decision.verdict) && decision.server != slot && world.kind != Kind::EveryHost {
         return Err(Broken::Moved(format!("client {client}, from {} at node {number}", server.server)));
+    }
+    if let Some(connection) = world.connections.get_mut(&client) {
+        connection.last_ms = world.now_ms;
     }
     Ok(())
 }
@@ -202,4 +210,60 @@ fn segment(kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr, flags
     let sum = checksum::finish(checksum::add(pseudo, &tcp)).to_be_bytes();
     tcp[16..18].copy_from_slice(&sum);
     [ethernet, ip, tcp].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::step::Step;
+    use std::sync::Arc;
+
+    /// A director with four servers that all work.
+    fn serving() -> World {
+        let mut world = World::new(2);
+        world.take(&Step::Wait(5_000)).expect("nothing has happened");
+        world
+    }
+
+    #[test]
+    fn an_engine_that_says_it_has_what_it_has_not_is_found_out() {
+        let mut world = serving();
+        world.nodes[0].engine.tables = Arc::default();
+        assert_eq!(all(&mut world).unwrap_err().kind(), "told");
+    }
+
+    #[test]
+    fn a_drained_server_that_is_in_the_ring_is_found_out() {
+        let mut world = serving();
+        let before = Arc::clone(&world.nodes[0].engine.tables);
+        world.take(&Step::Drain(0, 0)).unwrap();
+        world.nodes[0].engine.tables = before;
+        // In turn, each server gets one of four.
+        let found = (0..32).find_map(|client| connect(&mut world, client).err());
+        assert_eq!(found.map(|broken| broken.kind()), Some("drained"));
+    }
+
+    #[test]
+    fn a_connection_whose_session_is_lost_is_found_out() {
+        let mut world = serving();
+        (0..8).for_each(|client| connect(&mut world, client).unwrap());
+        let (tables, names) = (Arc::clone(&world.nodes[0].engine.tables), world.nodes[0].names.clone());
+        world.nodes[0].engine = super::super::engine::Engine::new();
+        world.nodes[0].engine.tables = tables;
+        world.nodes[0].names = names;
+        world.nodes[0].engine.memory().counts.cursors.iter().for_each(|cursor| {
+            cursor.store(1, std::sync::atomic::Ordering::Relaxed);
+        });
+        let found = (0..8).find_map(|client| send(&mut world, client).err());
+        assert_eq!(found.map(|broken| broken.kind()), Some("moved"));
+    }
+
+    #[test]
+    fn a_server_that_is_missing_in_the_end_is_found_out() {
+        let mut world = serving();
+        assert_eq!(settled(&world), Ok(()));
+        world.take(&Step::Fail(1)).unwrap();
+        world.take(&Step::Wait(5_000)).unwrap();
+        assert_eq!(settled(&world).unwrap_err().kind(), "unhealed");
+    }
 }

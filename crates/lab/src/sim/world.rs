@@ -32,6 +32,8 @@ pub(super) struct Connection {
     pub(super) port: u16,
     pub(super) server: ServerName,
     pub(super) slot: u16,
+    /// When its last packet came.
+    pub(super) last_ms: u64,
 }
 
 /// The farm and all around it.
