@@ -248,7 +248,9 @@ impl fmt::Display for Event {
             Event::Drained { drain: false, .. } => {
                 f.write_str("the operator's order: takes new sessions again")
             }
-            Event::PathMtu { .. } => f.write_str("a router on the way takes no longer packets"),
+            Event::PathMtu { server, mtu } => {
+                write!(f, "a router on the way to {server} takes no packets longer than {mtu} bytes")
+            }
             Event::NotApplied { error } => {
                 write!(f, "{error}; what was in force stays, and it is tried again")
             }

@@ -12,6 +12,7 @@ use evener_core::sessions::{SessionKey, Value, ticks};
 use evener_core::tables::Tables;
 use evener_dataplane::{Counters, Engine, EngineError};
 use tokio::sync::mpsc;
+use tracing::field::display;
 
 use super::handoff::Handing;
 use super::hosts::Hosts;
@@ -285,22 +286,19 @@ impl Executor {
 /// The log's line for an event.
 fn log(event: &Event) {
     let (service, server) = (event.service(), event.server().map(|server| server.server.as_str()));
-    let reason = match event {
-        Event::Health { transition, .. } => transition.reason.as_ref().map(ToString::to_string),
-        _ => None,
-    };
-    let from = match event {
-        Event::DatagramRefused { from, .. } => Some(from.to_string()),
-        Event::Answered { mac, .. } => Some(mac.to_string()),
-        _ => None,
-    };
-    let interface = match event {
-        Event::Link { interface, .. } | Event::Attached { interface } => Some(interface.as_str()),
-        _ => None,
-    };
+    let (mut reason, mut from, mut mac, mut interface) = (None, None, None, None);
+    match event {
+        Event::Health { transition, .. } => reason = transition.reason.as_ref().map(display),
+        Event::DatagramRefused { from: address, .. } => from = Some(display(address)),
+        Event::Answered { mac: other, .. } => mac = Some(display(other)),
+        Event::Link { interface: name, .. } | Event::Attached { interface: name } => {
+            interface = Some(name.as_str());
+        }
+        _ => {}
+    }
     match event.level() {
-        Level::Info => tracing::info!(service, server, interface, from, reason, "{event}"),
-        Level::Warning => tracing::warn!(service, server, interface, from, reason, "{event}"),
-        Level::Error => tracing::error!(service, server, interface, from, reason, "{event}"),
+        Level::Info => tracing::info!(service, server, interface, from, mac, reason, "{event}"),
+        Level::Warning => tracing::warn!(service, server, interface, from, mac, reason, "{event}"),
+        Level::Error => tracing::error!(service, server, interface, from, mac, reason, "{event}"),
     }
 }
