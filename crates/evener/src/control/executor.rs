@@ -101,9 +101,14 @@ impl Executor {
     /// The first thing that could not be put in force; what was is so still.
     pub(super) fn feed(&mut self, input: Input) -> Result<(), ExecuteError> {
         self.director.handle(self.moment(), input);
-        let mut done = Ok(());
+        let (mut done, mut applied) = (Ok(()), false);
         while let Some(output) = self.director.poll_output() {
+            applied |= matches!(output, Output::Apply { .. });
             done = done.and(self.execute(output));
+        }
+        if applied {
+            // Only now: whose the servers were that are gone had to be known until here.
+            self.totals.note(self.director.plan(), false);
         }
         done
     }
@@ -163,7 +168,6 @@ impl Executor {
         self.director.handle(self.moment(), Input::Applied { generation, in_force, error });
         if done.is_ok() {
             self.tell_names(Names::of(self.director.plan(), Arc::clone(tables)));
-            self.totals.note(self.director.plan(), false);
         }
         Ok(done?)
     }

@@ -52,7 +52,8 @@ impl Node {
 
     /// Its data plane's clock.
     pub(super) fn ticks(&self, now_ms: u64) -> u32 {
-        ticks(now_ms.wrapping_add(self.ahead_ms))
+        // They wrap after 52 days, as the engines' do.
+        ((u128::from(now_ms + self.ahead_ms) * 1_000_000) >> 20) as u32
     }
 
     fn moment(&self, now_ms: u64) -> Moment {
@@ -94,7 +95,7 @@ impl Node {
     /// Tells its daemon a fact; what others have to do about that.
     pub(super) fn tell(&mut self, now_ms: u64, input: Input) -> Vec<Output> {
         let mut orders = Vec::new();
-        let now = self.moment(now_ms);
+        let (now, ticks_now) = (self.moment(now_ms), self.ticks(now_ms));
         let Some(director) = &mut self.director else { return orders };
         director.handle(now, input);
         loop {
@@ -114,8 +115,7 @@ impl Node {
                 Some(Output::Forget { retired, .. }) => {
                     let (memory, tables) = (self.engine.memory(), &self.engine.tables);
                     let ids: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
-                    let at = ticks(now.ms);
-                    memory.sessions.sweep(0..memory.sessions.buckets(), at, |key, value| {
+                    memory.sessions.sweep(0..memory.sessions.buckets(), ticks_now, |key, value| {
                         ids.contains(&key.vip) && tables.servers.contains_key(&value.server())
                     });
                     for slot in retired {
@@ -123,7 +123,7 @@ impl Node {
                     }
                 }
                 Some(Output::Lease { ms }) => {
-                    let until = ticks(now.ms).wrapping_add(ticks(ms));
+                    let until = ticks_now.wrapping_add(ticks(ms));
                     self.engine.memory().lease.set(Some(until));
                 }
                 Some(order) => orders.push(order),
