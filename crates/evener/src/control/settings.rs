@@ -63,7 +63,7 @@ impl Settings {
     /// 2, ip-sysctl).
     pub(super) fn forward(&mut self, Forwarded { interfaces, addresses, own }: &Forwarded<'_>) {
         let mut wanted: Vec<(Name, &str)> =
-            own.iter().flat_map(|interface| self.from_own(interface)).collect();
+            own.iter().flat_map(|interface| self.let_own_through(interface)).collect();
         for interface in interfaces {
             if addresses.iter().any(IpAddr::is_ipv4) {
                 wanted.push((format!("net/ipv4/conf/{interface}/forwarding"), "1"));
@@ -100,7 +100,7 @@ impl Settings {
 
     /// What has the stack take packets from its own addresses: as RFC 1812 (section 5.3.8) has it, it believes none of them, and
     /// a strict reverse path filter asks for the very interface besides.
-    fn from_own(&self, interface: &str) -> Vec<(Name, &'static str)> {
+    fn let_own_through(&self, interface: &str) -> Vec<(Name, &'static str)> {
         let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
         let value = |of: &str| self.read(&filter(of)).ok().and_then(|value| value.parse::<u8>().ok());
         let is_strict = value("all").max(value(interface)) == Some(1);

@@ -213,6 +213,7 @@ fn segment(kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr, flags
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::sim::step::Step;
@@ -221,7 +222,7 @@ mod tests {
     /// A director with four servers that all work.
     fn serving() -> World {
         let mut world = World::new(2);
-        world.take(&Step::Wait(5_000)).expect("nothing has happened");
+        world.take(&Step::Wait(5_000)).unwrap();
         world
     }
 

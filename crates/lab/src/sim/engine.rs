@@ -8,6 +8,7 @@ use evener_core::cookie::{NO_KEYS, SharedKeys};
 use evener_core::decide::{Decision, Memory, decide};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
 use evener_core::lease::Lease;
+use evener_core::mark::{NO_MARKER, SharedMarker};
 use evener_core::packet::{HEADROOM, Packet};
 use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::routes::{Hop, Routes};
@@ -78,6 +79,7 @@ impl Engine {
             ring_seed: Seed(3, 4),
             lease: Lease(&self.lease),
             cookies: SharedKeys(&NO_KEYS),
+            marker: SharedMarker(&NO_MARKER),
             strays: Strays(&[]),
         }
     }
