@@ -284,6 +284,10 @@ fn a_server_that_nobody_finds_is_told_of_once() {
 #[test]
 fn links_that_fail_and_come_back_are_told_of() {
     let mut world = World::serving(&[("a", 11)]);
+    // The other one that is up is new to it.
+    world.learn(Input::Network(Box::new(network())));
+    assert_eq!(world.events(), ["packets are taken from here, too"]);
+    world.orders.clear();
     let mut broken = network();
     broken.interfaces.get_mut(&2).unwrap().carrier = false;
     world.learn(Input::Network(Box::new(broken)));
@@ -292,4 +296,19 @@ fn links_that_fail_and_come_back_are_told_of() {
         world.events(),
         ["the interface has no carrier: look at the cable, or its other end", "the interface works again"]
     );
+}
+
+#[test]
+fn a_link_that_the_engine_refuses_holds_nothing_else_up() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    for _ in 0..2 {
+        world.refusal = Some("no programs there".into());
+        world.learn(Input::Network(Box::new(network())));
+        assert_eq!(world.director.links(), &links());
+    }
+    assert_eq!(world.events(), ["no packets can be taken from eth1: no programs there"], "once");
+    assert_eq!(world.in_force.interfaces, links());
+    world.learn(Input::Network(Box::new(network())));
+    assert_eq!(world.events().last().map(String::as_str), Some("packets are taken from here, too"));
+    assert!(world.in_force.interfaces.contains_key(&3));
 }
