@@ -312,7 +312,7 @@ impl Director {
         before.members_notices = self.membership.surroundings(surroundings, now_ms);
         before.members_notices.extend(self.membership.reconfigure(&self.farm.services, now_ms));
         for (name, health) in &mut self.healths {
-            if let Some(service) = self.farm.services.iter().find(|service| service.name == name.service) {
+            if let Some(service) = self.farm.service(&name.service) {
                 health.reconfigure(now_ms, &service.health);
             }
         }

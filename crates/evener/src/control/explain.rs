@@ -57,7 +57,7 @@ impl Executor {
     /// What is wrong with a server that gets a flow all the same, if it isn't up.
     fn explain_state(&self, slot: u16) -> Option<String> {
         let name = self.director.plan().servers.get(&slot)?;
-        let service = self.director.farm().services.iter().find(|service| service.name == name.service)?;
+        let service = self.director.farm().service(&name.service)?;
         let mut states = self.director.member_states(service).into_iter();
         let state = states.find(|state| state.member.name == name.server)?;
         let (word, reason) = self.director.state_of(name, service.method, &state);

@@ -205,7 +205,7 @@ impl Executor {
     /// The service of an address, as the file has it.
     fn service_of(&self, vip: &Vip) -> Option<&Service> {
         let planned = self.director.plan().services.get(&vip.service)?;
-        self.director.farm().services.iter().find(|service| service.name == planned.name)
+        self.director.farm().service(&planned.name)
     }
 
     fn select(&self, ends: &Ends, vip: &Vip, ring: u16) -> Option<u16> {
@@ -218,7 +218,7 @@ impl Executor {
     /// Where a server is, as the file has it.
     pub(super) fn address_of(&self, server: u16) -> Option<IpAddr> {
         let name = self.director.plan().servers.get(&server)?;
-        let service = self.director.farm().services.iter().find(|service| service.name == name.service)?;
+        let service = self.director.farm().service(&name.service)?;
         service.servers.iter().find(|listed| listed.name == name.server).map(|listed| listed.address)
     }
 

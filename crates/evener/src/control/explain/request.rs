@@ -33,7 +33,7 @@ impl Executor {
         let known = self.director.plan().tables.vips.get(&key);
         let known =
             known.and_then(|vip| Some((vip, self.director.plan().services.get(&vip.service)?.name.as_str())));
-        let service = known.and_then(|(vip, name)| Some((vip, self.service(name)?)));
+        let service = known.and_then(|(vip, name)| Some((vip, self.director.farm().service(name)?)));
         match (service, flow) {
             (Some((vip, service)), _) if service.method == Method::Handoff => {
                 self.explain_dispatch(request, flow, vip, service)
@@ -61,10 +61,6 @@ impl Executor {
                 ..Explanation::default()
             },
         }
-    }
-
-    fn service(&self, name: &str) -> Option<&Service> {
-        self.director.farm().services.iter().find(|service| service.name == name)
     }
 
     fn explain_dispatch(
