@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,10 +59,13 @@ fn mover() -> (Mover, Receiver<Given>) {
     (Arc::new(mover), given)
 }
 
-/// A client's open connection with the first server. What it says next is no first segment: the cookie is forgotten.
+/// A client's open connection with the first server. What it says next is no first segment: the cookie is forgotten. No two
+/// connections have one key: what the client's stack still repeats of an earlier one is nobody's first segment either.
 fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
+    static MADE: AtomicU64 = AtomicU64::new(0);
     let memory = engine.memory();
-    memory.cookies.set(&Schedule::fixed(&Keys { key: Seed(15, 16), epoch: 15 }, engine.now()));
+    let key = Seed(15, MADE.fetch_add(1, Relaxed));
+    memory.cookies.set(&Schedule::fixed(&Keys { key, epoch: 15 }, engine.now()));
     let stream = client.enter(|| {
         let to = SocketAddr::new(VIP.into(), key().port);
         TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap()
