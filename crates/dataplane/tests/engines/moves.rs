@@ -64,8 +64,8 @@ fn mover() -> (Mover, Receiver<Given>) {
 fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let memory = engine.memory();
-    let key = Seed(15, MADE.fetch_add(1, Relaxed));
-    memory.cookies.set(&Schedule::fixed(&Keys { key, epoch: 15 }, engine.now()));
+    let seed = Seed(15, MADE.fetch_add(1, Relaxed));
+    memory.cookies.set(&Schedule::fixed(&Keys { key: seed, epoch: 15 }, engine.now()));
     let stream = client.enter(|| {
         let to = SocketAddr::new(VIP.into(), key().port);
         TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap()
