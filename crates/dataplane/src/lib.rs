@@ -59,6 +59,9 @@ pub trait Engine: Send {
     /// When the kernel refuses.
     fn counters(&self) -> Result<Counters, EngineError>;
 
+    /// The same memory and counts, for who reads them on other threads while the engine works.
+    fn readings(&self) -> Arc<dyn Readings>;
+
     /// Adds a removed server's counters to [`Counters::gone`], so that the slot's next owner starts from nothing.
     ///
     /// # Errors
@@ -104,6 +107,21 @@ pub trait Engine: Send {
     /// # Errors
     /// When something could not be taken back; the rest was.
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError>;
+}
+
+/// What an engine remembers and has counted. Reading it holds nothing up.
+pub trait Readings: Send + Sync {
+    /// As [`Engine::memory`].
+    fn memory(&self) -> Memory<'_>;
+
+    /// As [`Engine::now`].
+    fn now(&self) -> u32;
+
+    /// As [`Engine::counters`]. While [`Engine::reset_server`] runs, a server's counts may stand in two places, or in none.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn counters(&self) -> Result<Counters, EngineError>;
 }
 
 /// A client's segment whose connection is to move, or does so.

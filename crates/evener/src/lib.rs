@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod agent;
+mod board;
 pub mod cli;
 pub mod config;
 pub mod control;

@@ -33,7 +33,7 @@ impl Director {
     }
 
     /// The services that bits stand for.
-    pub fn services_of(&self, set: u64) -> Vec<String> {
+    pub(super) fn services_of(&self, set: u64) -> Vec<String> {
         let numbered = bits().zip(self.farm.every_host());
         numbered.filter(|(bit, _)| set & bit != 0).map(|(_, service)| service.name.clone()).collect()
     }

@@ -72,6 +72,11 @@ pub enum Input {
         /// The interfaces of it that packets are taken from, with their MACs.
         links: BTreeMap<u32, Mac>,
     },
+    /// The operator describes a farm anew that can't be, for a reason that shows before anything is tried.
+    ReloadRefused {
+        /// In words.
+        error: String,
+    },
     /// The operator drains a server, or has it take sessions again.
     Drain {
         /// Which.

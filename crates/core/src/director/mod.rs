@@ -7,6 +7,7 @@
 //! Tables are planned whole and given to the engine as one *generation*. They are in force only when the engine says so. When it
 //! refuses them, a reload is taken back to what was known before it; any other change is tried again a little later.
 
+mod change;
 mod event;
 mod every_host;
 mod hosts;
@@ -14,6 +15,7 @@ mod input;
 mod output;
 mod paths;
 mod probe;
+mod snapshot;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -25,10 +27,10 @@ pub use input::{Input, Moment};
 pub use output::Output;
 pub use paths::{tunnel_source, why_not_itself};
 pub use probe::{Hop, Probe, Target, Way};
+pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServerState, ServiceSnapshot, Snapshot};
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -37,18 +39,16 @@ use crate::farm::{Farm, Service};
 use crate::health::{Failure, Health, State, Status};
 use crate::membership::{Answer, Membership, Notice, Round};
 use crate::network::Network;
-use crate::peers::{Counters, HostState, Key};
+use crate::peers::Key;
 use crate::plan::{self, MemberState, Plan, ServerName, ServiceState, Slots, identity};
 use crate::sessions::Seed;
 use crate::tables::Tables;
 use crate::wire::Mac;
+use change::{Applying, Before};
 use hosts::Hosts;
 use paths::Paths;
 use probe::can_be_probed;
 use watch::Told;
-
-/// A change that the engine refused is tried again after this time, in milliseconds.
-const RETRY_MS: u64 = 5_000;
 
 /// What a director begins with.
 #[derive(Clone, Debug)]
@@ -72,8 +72,8 @@ pub struct Start {
 /// The farm as its director knows it.
 #[derive(Clone, Debug)]
 pub struct Director {
-    farm: Farm,
-    network: Network,
+    farm: Arc<Farm>,
+    network: Arc<Network>,
     links: BTreeMap<u32, Mac>,
     membership: Membership,
     healths: BTreeMap<ServerName, Health>,
@@ -86,10 +86,12 @@ pub struct Director {
     lease_holds: bool,
     seed: Seed,
     told: Told,
-    plan: Plan,
+    plan: Arc<Plan>,
     slots: Slots,
     in_force: Arc<Tables>,
+    /// The generation that was given to the engine last, and the one that `plan` is.
     generation: u64,
+    generation_in_force: u64,
     replan_wanted: bool,
     /// When to try again what the engine refused, in milliseconds.
     retry_at_ms: u64,
@@ -98,31 +100,11 @@ pub struct Director {
     /// What was known before a reload that isn't planned yet.
     reloading: Option<Box<Before>>,
     applying: Option<Applying>,
+    reloads: Reloads,
+    /// What was shown last, and whether something has changed since.
+    snapshot: Arc<Snapshot>,
+    has_changed: bool,
     outputs: VecDeque<Output>,
-}
-
-/// A generation on its way.
-#[derive(Clone, Debug)]
-struct Applying {
-    generation: u64,
-    plan: Plan,
-    slots: Slots,
-    /// If it is a reload's.
-    before: Option<Box<Before>>,
-}
-
-/// All that a reload changes, as it was; and what is told once it is in force.
-#[derive(Clone, Debug)]
-struct Before {
-    farm: Farm,
-    network: Network,
-    links: BTreeMap<u32, Mac>,
-    membership: Membership,
-    healths: BTreeMap<ServerName, Health>,
-    reachable: BTreeSet<ServerName>,
-    hosts: Option<Hosts>,
-    members_notices: Vec<Notice>,
-    hosts_notices: Vec<crate::peers::Notice>,
 }
 
 impl Director {
@@ -143,24 +125,29 @@ impl Director {
             seed,
             told: Told::default(),
             // Rings that run are what the next ones are held against.
-            plan: Plan { tables: running.clone(), ..Plan::default() },
+            plan: Arc::new(Plan { tables: running.clone(), ..Plan::default() }),
             slots: Slots::default(),
             in_force: Arc::default(),
             generation: 0,
+            generation_in_force: 0,
             replan_wanted: true,
             retry_at_ms: u64::MAX,
             newcomers: BTreeSet::new(),
             reloading: None,
             applying: None,
+            reloads: Reloads::default(),
+            snapshot: Arc::default(),
+            has_changed: true,
             outputs: VecDeque::new(),
-            farm,
-            network,
+            farm: Arc::new(farm),
+            network: Arc::new(network),
             links,
         };
         director.adopt(&running, now.ms);
         director.in_force = Arc::new(running);
         director.match_healths();
         director.say_own();
+        director.show(now.ms);
         director
     }
 
@@ -192,6 +179,7 @@ impl Director {
             Input::Network(network) => self.surroundings(*network, now.ms),
             Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
             Input::Reload { farm, network, links } => self.reload(*farm, *network, links, now.ms),
+            Input::ReloadRefused { error } => self.refused_reload(error),
             Input::Drain { server, drain } => self.drain(server, drain),
             Input::Applied { generation, in_force, error } => {
                 self.applied(generation, in_force, error, now.ms);
@@ -200,6 +188,7 @@ impl Director {
             Input::Leave => self.leave(now.ms),
         }
         self.settle(before);
+        self.show(now.ms);
     }
 
     /// The next order.
@@ -275,7 +264,7 @@ impl Director {
         self.links = picked.unwrap_or_default();
         self.links.extend(&kept);
         self.newcomers = self.links.keys().filter(|ifindex| !kept.contains_key(ifindex)).copied().collect();
-        self.network = network;
+        self.network = Arc::new(network);
         self.forget_path_mtus(now_ms);
         self.look_around(now_ms);
         self.resolve_next_hops(now_ms);
@@ -301,8 +290,8 @@ impl Director {
             healths: self.healths.clone(),
             reachable: self.reachable.clone(),
             hosts: self.hosts.clone(),
-            farm: core::mem::replace(&mut self.farm, farm),
-            network: core::mem::replace(&mut self.network, network),
+            farm: core::mem::replace(&mut self.farm, Arc::new(farm)),
+            network: core::mem::replace(&mut self.network, Arc::new(network)),
             links: core::mem::replace(&mut self.links, links),
             members_notices: Vec::new(),
             hosts_notices: Vec::new(),
@@ -330,90 +319,6 @@ impl Director {
         }
         self.say_own();
         self.replan_wanted = true;
-    }
-
-    /// Plans anew if anything calls for it and no generation is on its way. Tables come before what is said of them: orders given
-    /// since `first` wait.
-    fn settle(&mut self, first: usize) {
-        if !self.replan_wanted || self.applying.is_some() {
-            return;
-        }
-        self.replan_wanted = false;
-        let links: Vec<_> = self.links.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect();
-        let mut slots = self.slots.clone();
-        let hosts = self.planned_hosts();
-        let before = self.reloading.take();
-        match plan::plan(&self.states(), &links, &hosts, &mut slots, Some(&self.plan)) {
-            Ok(plan) => {
-                self.generation += 1;
-                let (generation, tables) = (self.generation, Arc::new(plan.tables.clone()));
-                self.outputs.insert(first, Output::Apply { generation, tables });
-                self.applying = Some(Applying { generation, plan, slots, before });
-            }
-            Err(error) => {
-                self.take_back(before);
-                self.outputs.push_back(Output::Unplanned(error));
-            }
-        }
-    }
-
-    fn applied(&mut self, generation: u64, in_force: Arc<Tables>, error: Option<String>, now_ms: u64) {
-        let Some(applied) = self.applying.take_if(|applying| applying.generation == generation) else {
-            return;
-        };
-        let was = core::mem::replace(&mut self.in_force, in_force);
-        let Some(error) = error else {
-            self.tell_changes(&applied.plan);
-            (self.slots, self.plan) = (applied.slots, applied.plan);
-            self.retry_at_ms = u64::MAX;
-            self.tell_attached();
-            if let Some(before) = applied.before {
-                self.tell_all(before.hosts_notices.into_iter().map(Event::Hosts));
-                self.tell_of_members(before.members_notices);
-                self.resolve_next_hops(now_ms);
-                self.announce(self.announced());
-            } else if generation == 1 {
-                self.announce(self.announced());
-            }
-            self.forget_removed(was);
-            return;
-        };
-        // Numbers that the engine has given away are taken.
-        self.slots.adopt(&self.in_force);
-        if applied.before.is_none() && !self.newcomers.is_empty() {
-            // What they are must not keep the farm from following anything else.
-            self.tell_unattached(&error);
-            let newcomers = core::mem::take(&mut self.newcomers);
-            self.links.retain(|ifindex, _| !newcomers.contains(ifindex));
-            self.look_around(now_ms);
-            return;
-        }
-        if applied.before.is_none() || *self.in_force != self.plan.tables {
-            self.retry_at_ms = now_ms.saturating_add(RETRY_MS);
-        }
-        if applied.before.is_none() {
-            self.tell(Event::NotApplied { error });
-        }
-        self.take_back(applied.before);
-    }
-
-    /// Goes back to what was known before a reload.
-    fn take_back(&mut self, before: Option<Box<Before>>) {
-        let Some(before) = before else { return };
-        let Before { farm, network, links, membership, healths, reachable, hosts, .. } = *before;
-        (self.farm, self.network, self.links) = (farm, network, links);
-        (self.membership, self.healths, self.reachable, self.hosts) = (membership, healths, reachable, hosts);
-    }
-
-    /// Sessions of servers and service addresses that were there and are gone are to go too; then their numbers are free again.
-    fn forget_removed(&mut self, before: Arc<Tables>) {
-        let now = &self.in_force;
-        let all_there = before.servers.keys().all(|slot| now.servers.contains_key(slot))
-            && before.vips.keys().all(|key| now.vips.contains_key(key));
-        if !all_there {
-            let retired = self.slots.retired().collect();
-            self.outputs.push_back(Output::Forget { before, retired });
-        }
     }
 
     fn states(&self) -> Vec<ServiceState<'_>> {
@@ -527,11 +432,6 @@ impl Director {
         &self.membership
     }
 
-    /// A server's health.
-    pub fn health(&self, server: &ServerName) -> Option<&Health> {
-        self.healths.get(server)
-    }
-
     /// What the operator drained.
     pub fn drained(&self) -> &BTreeSet<ServerName> {
         &self.drained
@@ -542,27 +442,13 @@ impl Director {
         &self.plan
     }
 
-    /// All hosts, where every one decides.
-    pub fn hosts(&self) -> Vec<HostState> {
-        self.hosts.as_ref().map(|hosts| hosts.peers.hosts()).unwrap_or_default()
-    }
-
-    /// Addresses that are this host's to own, but that somebody else answers for.
-    pub fn put_off(&self) -> BTreeSet<IpAddr> {
-        self.hosts.as_ref().map(|hosts| hosts.peers.put_off().clone()).unwrap_or_default()
-    }
-
-    /// What became of datagrams between hosts, where every one decides.
-    pub fn host_counters(&self) -> Option<Counters> {
-        self.hosts.as_ref().map(|hosts| hosts.peers.counters())
-    }
-
     fn tell(&mut self, event: Event) {
+        self.has_changed = true;
         self.outputs.push_back(Output::Event(event));
     }
 
     fn tell_all(&mut self, events: impl IntoIterator<Item = Event>) {
-        self.outputs.extend(events.into_iter().map(Output::Event));
+        events.into_iter().for_each(|event| self.tell(event));
     }
 }
 

@@ -1,51 +1,52 @@
-//! How a server is, in a word and a sentence.
+//! How a server is, and why, in a sentence.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::{String, ToString};
 use core::net::IpAddr;
 
-use super::Director;
-use crate::farm::Method;
+use super::{Director, ServerState};
+use crate::farm::{Method, Service};
 use crate::health;
 use crate::plan::{MemberState, ServerName};
 
 impl Director {
-    /// A server's state in a word: `up`, `down` or `draining`; and why it isn't up.
-    pub fn state_of(
+    /// How a server is, and why it isn't up.
+    pub(super) fn state_of(
         &self,
         name: &ServerName,
-        method: Method,
+        service: &Service,
         state: &MemberState,
-    ) -> (&'static str, Option<String>) {
+    ) -> (ServerState, Option<String>) {
         let member = &state.member;
-        let service = self.farm.service(&name.service);
-        if let Some(reason) = service.and_then(|service| self.why_not_here(service, member)) {
-            return ("down", Some(reason));
+        if let Some(reason) = self.why_not_here(service, member) {
+            return (ServerState::Down, Some(reason));
         }
         if state.admin_draining {
-            return ("draining", Some("drained by the operator".to_owned()));
+            return (ServerState::Draining, Some("drained by the operator".to_owned()));
         }
         if member.weight == 0 {
-            return ("draining", Some("its weight is 0".to_owned()));
+            return (ServerState::Draining, Some("its weight is 0".to_owned()));
         }
         if member.draining {
-            return ("draining", Some("silent: it no longer answers".to_owned()));
+            return (ServerState::Draining, Some("silent: it no longer answers".to_owned()));
         }
         if !member.local && member.mac.is_none() {
-            return ("down", Some(self.why_not_found(method, member.address)));
+            return (ServerState::Down, Some(self.why_not_found(service.method, member.address)));
         }
         if member.ifindex.is_some_and(|ifindex| !self.links.contains_key(&ifindex)) {
             let why = "the interface that leads to it is gone, or not one of [engine] interfaces";
-            return ("down", Some(why.to_owned()));
+            return (ServerState::Down, Some(why.to_owned()));
         }
         match state.health.state {
-            health::State::Up => ("up", None),
-            _ if self.other_host(name).is_some() => ("down", Some(self.why_not_up(name).to_owned())),
-            health::State::Unknown => ("down", Some("not probed yet".to_owned())),
+            health::State::Up => (ServerState::Up, None),
+            _ if self.other_host(name).is_some() => {
+                (ServerState::Down, Some(self.why_not_up(name).to_owned()))
+            }
+            health::State::Unknown => (ServerState::Down, Some("not probed yet".to_owned())),
             health::State::Down => {
                 let failure = self.healths.get(name).and_then(|health| health.last_failure());
-                ("down", failure.map(|(_, failure)| failure.to_string()))
+                (ServerState::Down, failure.map(|(_, failure)| failure.to_string()))
             }
         }
     }

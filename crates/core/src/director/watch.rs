@@ -34,6 +34,8 @@ impl Director {
             self.told.look_at_ms = now_ms.saturating_add(LOOK_MS);
             self.resolve_next_hops(now_ms);
             self.tell_missing();
+            // Counts and latencies have gone on.
+            self.has_changed = true;
         }
     }
 

@@ -34,7 +34,7 @@ use nix::net::if_::{if_indextoname, if_nametoindex};
 use crate::events::{Events, Watch};
 use crate::moves::Moves;
 use crate::routes::HostRoutes;
-use crate::{Counters, Engine, EngineError, Mover};
+use crate::{Counters, Engine, EngineError, Mover, Readings};
 use fragments::FirstFragments;
 use guard::Guard;
 use store::Store;
@@ -179,6 +179,10 @@ impl Engine for PacketEngine {
         Ok(self.common.store.counters())
     }
 
+    fn readings(&self) -> Arc<dyn Readings> {
+        Arc::clone(&self.common) as Arc<dyn Readings>
+    }
+
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
         if usize::from(slot) < SERVER_SLOTS {
             self.common.store.reset_server(slot);
@@ -223,6 +227,20 @@ impl Engine for PacketEngine {
         let removed = self.common.store.remove();
         unguarded?;
         removed.map_err(|error| EngineError::system("removing the session file", "access", error))
+    }
+}
+
+impl Readings for Common {
+    fn memory(&self) -> Memory<'_> {
+        Common::memory(self)
+    }
+
+    fn now(&self) -> u32 {
+        crate::now_ticks()
+    }
+
+    fn counters(&self) -> Result<Counters, EngineError> {
+        Ok(self.store.counters())
     }
 }
 

@@ -168,6 +168,20 @@ pub fn namespace_cookie() -> io::Result<u64> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }
 
+/// What was counted since the programs were first loaded.
+#[derive(Debug)]
+pub struct Tally(libbpf_rs::MapHandle);
+
+impl Tally {
+    /// By reason.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn read(&self) -> Result<BTreeMap<Reason, u64>, ServerError> {
+        program::counted(&self.0)
+    }
+}
+
 /// What the programs pinned in `dir` have counted; `None` where there are none.
 pub fn counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
     program::pinned_counters(dir)
@@ -312,6 +326,14 @@ impl Server {
     /// When the kernel refuses.
     pub fn counters(&self) -> Result<BTreeMap<Reason, u64>, ServerError> {
         self.program.counters()
+    }
+
+    /// The same for who reads them on other threads.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn tally(&self) -> Result<Tally, ServerError> {
+        Ok(Tally(self.program.map(program::REASONS)?))
     }
 
     /// Ends the programs, unless they shall work on without the agent.

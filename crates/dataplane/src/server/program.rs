@@ -32,7 +32,7 @@ const PINNED: [&str; 12] = [
     "cookie_keys",
     REASONS,
 ];
-const REASONS: &str = "server_reasons";
+pub(super) const REASONS: &str = "server_reasons";
 /// Connections that are to come.
 pub(super) const EXPECTED: &str = "expected";
 /// `struct own_service`: address, port, protocol, padding.
@@ -72,10 +72,12 @@ pub(super) fn pinned_counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
     counted(&MapHandle::from_pinned_path(dir.join(REASONS)).ok()?).ok()
 }
 
-fn counted(map: &MapHandle) -> libbpf_rs::Result<BTreeMap<Reason, u64>> {
+/// What the map of counts says.
+pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ServerError> {
     let mut counters = BTreeMap::new();
     for reason in Reason::ALL {
-        let values = map.lookup_percpu(&(reason as u32).to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+        let values = map.lookup_percpu(&(reason as u32).to_ne_bytes(), MapFlags::ANY);
+        let values = values.map_err(|error| refused("reading the counters", &error))?.unwrap_or_default();
         let words = values.into_iter().filter_map(|value| value.try_into().ok().map(u64::from_ne_bytes));
         counters.insert(reason, words.sum());
     }
@@ -201,7 +203,7 @@ impl Program {
     }
 
     pub(super) fn counters(&self) -> Result<BTreeMap<Reason, u64>, ServerError> {
-        counted(&self.maps[REASONS]).map_err(|error| refused("reading the counters", &error))
+        counted(&self.maps[REASONS])
     }
 }
 

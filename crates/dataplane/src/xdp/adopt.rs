@@ -17,6 +17,7 @@ impl Program {
         self.halves = halves;
         self.adopt_routes(&generations);
         self.tables = Arc::new(tables.clone());
+        self.count_servers();
         self.reset_others();
         tables
     }

@@ -229,6 +229,7 @@ impl Program {
             self.clear_server(*slot);
             self.departed.insert(*slot);
         }
+        self.count_servers();
         for ifindex in &delta.interfaces_removed {
             self.clear_interface(*ifindex);
         }

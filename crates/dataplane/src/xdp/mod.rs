@@ -16,6 +16,7 @@ mod memory;
 mod peers;
 pub mod pins;
 mod program;
+mod readings;
 mod routes;
 mod test_run;
 
@@ -31,7 +32,7 @@ use nix::net::if_::if_indextoname;
 
 use crate::events::{Events, Watch};
 use crate::moves::Moves;
-use crate::{Counters, Engine, EngineError, Mover};
+use crate::{Counters, Engine, EngineError, Mover, Readings};
 use attach::Link;
 use held::HeldFrames;
 use program::{Program, Size};
@@ -378,6 +379,10 @@ impl Engine for XdpEngine {
 
     fn counters(&self) -> Result<Counters, EngineError> {
         self.program.counters()
+    }
+
+    fn readings(&self) -> Arc<dyn Readings> {
+        Arc::clone(self.program.readings()) as Arc<dyn Readings>
     }
 
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {

@@ -6,8 +6,9 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 
+use arc_swap::ArcSwap;
 use evener_core::cookie;
 use evener_core::decide::{Memory, Reason};
 use evener_core::mark;
@@ -20,10 +21,11 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject}
 use super::abi::{self, Settings};
 use super::grace::Grace;
 use super::memory::{FragmentMap, KernelMemory, STAT_WORDS};
+use super::readings::KernelReadings;
 use super::routes::Generations;
 use crate::routes::HostRoutes;
 use crate::shared::Shared;
-use crate::{Counters, EngineError, ServerCounters};
+use crate::{Counters, EngineError, Readings, ServerCounters};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director.bpf.o"));
 /// The same for TC.
@@ -91,6 +93,7 @@ pub(super) struct Program {
     settings: Settings,
     maps: BTreeMap<&'static str, MapHandle>,
     memory: Arc<KernelMemory>,
+    readings: Arc<KernelReadings>,
     pub(super) rings: Shared<AtomicU64>,
     pub(super) previous: Shared<AtomicU64>,
     pub(super) servers: Shared<AtomicU64>,
@@ -194,9 +197,17 @@ impl Program {
             routes: HostRoutes::open(ROUTES_MAX).map_err(failed("asking for routes"))?,
             clock: clock.map_err(failed("keeping the clock"))?,
         };
+        let memory = Arc::new(memory);
+        let readings = KernelReadings {
+            memory: Arc::clone(&memory),
+            server_stats: second(&maps["server_stats"])?,
+            reasons: second(&maps["reasons"])?,
+            slots: ArcSwap::default(),
+        };
         let program = Program {
             settings,
-            memory: Arc::new(memory),
+            memory,
+            readings: Arc::new(readings),
             previous: words("previous", abi::SERVICES_MAX * abi::PREVIOUS_WORDS)?,
             peers: words("peers", 2 * abi::PEER_PLACES)?,
             peers_in: words("peers_in", 1)?,
@@ -313,39 +324,24 @@ impl Program {
         Arc::clone(&self.memory)
     }
 
-    fn per_cpu(&self, map: &'static str, key: u32) -> Result<Vec<Vec<u8>>, EngineError> {
-        let values = self.maps[map].lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY);
-        values.map(Option::unwrap_or_default).map_err(|error| refused(format!("reading map {map}"), error))
-    }
-
-    /// A server's counts, by the kernel and by user space.
-    fn server_counters(&self, slot: u16) -> Result<ServerCounters, EngineError> {
-        let values = self.per_cpu("server_stats", u32::from(slot))?;
-        let sum = |at| values.iter().map(|value| word(value, at)).sum();
-        let kernel = ServerCounters { packets: sum(0), bytes: sum(1), connections: sum(2) };
-        Ok(kernel + self.memory.counted(slot))
-    }
-
     pub(super) fn counters(&self) -> Result<Counters, EngineError> {
-        let mut counters = Counters { gone: self.memory.counted(NO_SERVER), ..Counters::default() };
-        for (reason, apart) in Reason::ALL.iter().zip(self.memory.reasons.iter()) {
-            let values = self.per_cpu("reasons", *reason as u32)?;
-            let kernel: u64 = values.iter().map(|value| word(value, 0)).sum();
-            counters.reasons.insert(*reason, kernel + apart.load(Relaxed));
-        }
-        for slot in self.tables.servers.keys().chain(&self.departed) {
-            counters.servers.insert(*slot, self.server_counters(*slot)?);
-        }
-        // The program spares a second counter for what every packet given to a server counts already.
-        let given: u64 = counters.servers.values().map(|server| server.packets).sum();
-        let local = counters.reasons.get(&Reason::Local).copied().unwrap_or_default();
-        counters.reasons.insert(Reason::Forwarded, (given + counters.gone.packets).saturating_sub(local));
-        Ok(counters)
+        self.readings.counters()
+    }
+
+    /// The same and the memory, for who reads them on other threads.
+    pub(super) fn readings(&self) -> &Arc<KernelReadings> {
+        &self.readings
+    }
+
+    /// Has the counts of all servers be read that are in force, or gone with their counts still there.
+    pub(super) fn count_servers(&self) {
+        let slots = self.tables.servers.keys().chain(&self.departed);
+        self.readings.slots.store(Arc::new(slots.copied().collect()));
     }
 
     /// Adds a server's counts to those of servers that are gone, and clears them.
     pub(super) fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
-        let had = self.server_counters(slot)?;
+        let had = self.readings.server(slot)?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;
         let zeros = vec![vec![0u8; STAT_WORDS * size_of::<u64>()]; cpus];
         self.maps["server_stats"]
@@ -354,6 +350,7 @@ impl Program {
         self.memory.clear(slot);
         self.memory.count(NO_SERVER, had);
         self.departed.remove(&slot);
+        self.count_servers();
         Ok(())
     }
 
@@ -371,17 +368,12 @@ impl Program {
     pub(super) fn reset_others(&mut self) {
         for slot in NO_SERVER + 1..SERVER_SLOTS as u16 {
             let is_others = !self.tables.servers.contains_key(&slot)
-                && self.server_counters(slot).is_ok_and(|counted| counted != ServerCounters::default());
+                && self.readings.server(slot).is_ok_and(|counted| counted != ServerCounters::default());
             if is_others && let Err(error) = self.reset_server(slot) {
                 tracing::warn!(%error, "the counters of a server that is gone can't be cleared");
             }
         }
     }
-}
-
-/// A word of a value.
-fn word(value: &[u8], at: usize) -> u64 {
-    value.get(at * 8..at * 8 + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
 fn buckets(sessions_max: usize) -> Result<u32, EngineError> {

@@ -12,6 +12,7 @@ mod methods;
 mod moves;
 mod raw_only;
 mod refused;
+mod reload;
 mod told;
 
 use std::collections::BTreeMap;

@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::access::{self, Access};
-use super::metrics::{self, Format};
+use super::metrics::{self, Format, Scrape};
 use super::process::Process;
+use super::views::Show;
 use super::{trace, views};
 use crate::cli::Client;
 use crate::control::request::{Flow, Handle, Request, SessionFilter, Subject};
@@ -49,29 +50,30 @@ pub struct Refusal {
     pub error: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Api {
+    farm: Arc<dyn Show>,
     pub(super) control: Handle,
     /// The most sessions in one answer.
     sessions_max: usize,
 }
 
 /// Everything, for who may change the farm.
-pub(super) fn everything(control: Handle) -> Router {
+pub(super) fn everything(farm: Arc<dyn Show>, control: Handle) -> Router {
     let routes = views_and_health()
         .route("/v1/trace", get(trace::trace))
         .route("/v1/drain/{service}/{server}", post(drain))
         .route("/v1/undrain/{service}/{server}", post(undrain))
         .route("/v1/reload", post(reload));
-    with_fallbacks(routes).with_state(Api { control, sessions_max: usize::MAX })
+    with_fallbacks(routes).with_state(Api { farm, control, sessions_max: usize::MAX })
 }
 
 /// What changes nothing, for who may look.
-pub(super) fn read_only(control: Handle, access: Access) -> Router {
+pub(super) fn read_only(farm: Arc<dyn Show>, control: Handle, access: Access) -> Router {
     with_fallbacks(views_and_health())
         .layer(middleware::from_fn(refuse_changes))
         .layer(middleware::from_fn_with_state(Arc::new(access), access::guard))
-        .with_state(Api { control, sessions_max: SESSIONS_READ_ONLY })
+        .with_state(Api { farm, control, sessions_max: SESSIONS_READ_ONLY })
 }
 
 fn views_and_health() -> Router<Api> {
@@ -155,20 +157,32 @@ pub(super) async fn ask<T>(
     }
 }
 
+/// Looks at the farm, on a thread that may take its time.
+async fn look<T: Send + 'static>(
+    api: &Api,
+    at: impl FnOnce(&dyn Show) -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let farm = Arc::clone(&api.farm);
+    let seen = tokio::task::spawn_blocking(move || at(&*farm)).await;
+    seen.map_err(|error| {
+        Failure(StatusCode::INTERNAL_SERVER_ERROR, format!("The view was not made: {error}."))
+    })
+}
+
 async fn status(State(api): State<Api>) -> Answer<views::Status> {
-    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, Request::Status).await?))
+    Ok(Json(look(&api, |farm| farm.status()).await?))
 }
 
 async fn services(State(api): State<Api>) -> Answer<Vec<views::Service>> {
-    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, Request::Services).await?))
+    Ok(Json(look(&api, |farm| farm.services()).await?))
 }
 
 async fn servers(State(api): State<Api>) -> Answer<Vec<views::Server>> {
-    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, Request::Servers).await?))
+    Ok(Json(look(&api, |farm| farm.servers()).await?))
 }
 
 async fn hosts(State(api): State<Api>) -> Answer<Vec<views::Host>> {
-    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, Request::Hosts).await?))
+    Ok(Json(look(&api, |farm| farm.hosts()).await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -192,7 +206,7 @@ async fn sessions(
         client_port: client.and_then(|client| client.port),
         limit: (limit < usize::MAX).then_some(limit),
     };
-    let found = ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Sessions(filter, answer)).await?;
+    let found = look(&api, move |farm| farm.sessions(&filter)).await?;
     found.map(Json).map_err(|why| Failure(StatusCode::NOT_FOUND, why))
 }
 
@@ -246,7 +260,7 @@ async fn explain(
 ) -> Answer<views::Explanation> {
     let Query(query) = query?;
     let subject = query.subject()?;
-    Ok(Json(ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Explain(subject, answer)).await?))
+    Ok(Json(look(&api, move |farm| farm.explain(&subject)).await?))
 }
 
 fn endpoint(what: &str, text: &str) -> Result<SocketAddr, Failure> {
@@ -287,18 +301,15 @@ async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, 
     let accept: Vec<_> =
         headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let format = Format::accepted(&accept.join(","));
-    let status = ask(&api.control, ANSWER_TIMEOUT, Request::Status).await?;
-    let services = ask(&api.control, ANSWER_TIMEOUT, Request::Services).await?;
-    let servers = ask(&api.control, ANSWER_TIMEOUT, Request::Servers).await?;
-    let hosts = ask(&api.control, ANSWER_TIMEOUT, Request::Hosts).await?;
-    let farm = metrics::Farm { status, services, servers, hosts, process: Process::read() };
+    let text =
+        look(&api, move |farm| metrics::text(Scrape { farm: farm.farm(), process: Process::read() }, format));
     let fields = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
-    Ok((fields, metrics::text(farm, format)).into_response())
+    Ok((fields, text.await?).into_response())
 }
 
 async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
-    let status = ask(&api.control, HEALTH_TIMEOUT, Request::Status).await?;
-    if status.interfaces.is_empty() {
+    ask(&api.control, HEALTH_TIMEOUT, Request::Ping).await?;
+    if api.farm.interfaces().is_empty() {
         let message = "No interface is left to take packets from.";
         return Err(Failure(StatusCode::SERVICE_UNAVAILABLE, message.to_owned()));
     }

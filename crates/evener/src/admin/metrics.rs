@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::process::Process;
-use super::views::{Host, Server, Service, Status};
+use super::views::{Farm, Host, Server, Service, Status};
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,25 +51,19 @@ impl Format {
 
 /// What metrics are made of.
 #[derive(Debug)]
-pub struct Farm {
-    /// The daemon as a whole.
-    pub status: Status,
-    /// All services.
-    pub services: Vec<Service>,
-    /// All servers.
-    pub servers: Vec<Server>,
-    /// All hosts, where every one decides.
-    pub hosts: Vec<Host>,
+pub struct Scrape {
+    /// All that there is to see, of one moment.
+    pub farm: Farm,
     /// What the daemon takes.
     pub process: Process,
 }
 
 /// All metrics. They are made of the views anew for each scrape, so a server that is gone leaves none behind.
-pub fn text(farm: Farm, format: Format) -> String {
+pub fn text(scrape: Scrape, format: Format) -> String {
     let mut usual = Registry::default();
-    usual.register_collector(Box::new(farm.process));
+    usual.register_collector(Box::new(scrape.process));
     let mut registry = Registry::with_prefix("evener");
-    registry.register_collector(Box::new(farm));
+    registry.register_collector(Box::new(scrape.farm));
     let mut text = String::new();
     // Writing to a String does not fail.
     let _ = encode_registry(&mut text, &registry);
@@ -262,6 +256,12 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     )?;
     daemon.gauge("sessions_max", "Sessions that the table is sized for.", |status| status.sessions_max)?;
     daemon.gauge("session_slots", "Slots of the session table.", |status| status.session_slots)?;
+    daemon.gauge("generation", "The generation of tables that is in force.", |status| status.generation)?;
+    daemon.gauge(
+        "generation_wanted",
+        "The one that is to be: greater while the engine refuses a change.",
+        |s| s.generation_wanted,
+    )?;
     daemon.counter("reloads", "Configurations taken up since the daemon started.", |s| s.reloads)?;
     daemon.counter("reloads_refused", "Configurations that changed nothing, for an error.", |s| {
         s.reloads_refused

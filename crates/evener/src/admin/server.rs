@@ -23,6 +23,7 @@ use super::access::{Access, Reached};
 use super::api;
 use super::token::TokenError;
 use super::trace::Lasting;
+use super::views::Show;
 use crate::config;
 use crate::control::request::Handle;
 
@@ -78,9 +79,14 @@ impl From<ServerError> for io::Error {
 ///
 /// # Errors
 /// As for [`Server::bind`].
-pub async fn start(control: Handle, path: &Path, admin: &config::Admin) -> io::Result<()> {
+pub async fn start(
+    farm: Arc<dyn Show>,
+    control: Handle,
+    path: &Path,
+    admin: &config::Admin,
+) -> io::Result<()> {
     let server = Server::bind(path, admin)?;
-    tokio::spawn(server.run(control));
+    tokio::spawn(server.run(farm, control));
     Ok(())
 }
 
@@ -115,14 +121,14 @@ impl Server {
         self.tcp.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok())
     }
 
-    /// Answers, forever. Dropping the future closes every connection and removes the socket.
-    pub async fn run(self, control: Handle) {
+    /// Shows this farm, and gives orders to its loop, forever. Dropping the future closes every connection and removes the socket.
+    pub async fn run(self, farm: Arc<dyn Show>, control: Handle) {
         let Server { unix, tcp, path: _path } = self;
-        let everything = api::everything(control.clone());
+        let everything = api::everything(Arc::clone(&farm), control.clone());
         let unix = accept(|| async { Ok((unix.accept().await?.0, everything.clone())) });
         match tcp {
             Some((tcp, access)) => {
-                let read_only = api::read_only(control, access);
+                let read_only = api::read_only(farm, control, access);
                 let tcp = accept(|| async {
                     let (stream, _) = tcp.accept().await?;
                     let reached = Reached(stream.local_addr()?.ip());

@@ -172,6 +172,16 @@ pub(super) fn status(status: &Status, page: usize) -> String {
     if status.adopted {
         facts.push(("adopted", "yes: it carries on with what an earlier daemon left running".to_owned()));
     }
+    if status.reload_pending {
+        facts.push(("reload", "on its way: what is shown here is in force until it is".to_owned()));
+    }
+    if status.generation_wanted > status.generation {
+        let (is, wanted) = (status.generation, status.generation_wanted);
+        facts.push((
+            "not in force",
+            format!("generation {wanted}: the engine refuses it, so {is} goes on; it is tried again"),
+        ));
+    }
     if let Some(error) = &status.reload_error {
         facts.push(("reload failed", error.clone()));
     }

@@ -5,10 +5,11 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use evener_core::peers::Secret;
 use evener_core::sessions::Seed;
-use evener_dataplane::server::Hook;
+use evener_dataplane::server::{Hook, Tally};
 
 use super::duties::{self, Host, Identity};
 use super::place::{self, Site};
@@ -31,6 +32,27 @@ pub(crate) struct Resident {
     /// Where, by service address.
     ears: BTreeMap<IpAddr, Ear>,
     _lock: Lock,
+}
+
+/// What there is to see of it, for as many as look.
+#[derive(Clone)]
+pub(crate) struct Local {
+    /// What became of connections that were read here.
+    pub(crate) outcomes: Option<Arc<Outcomes>>,
+    /// Who speaks with other nodes here.
+    pub(crate) speaker: Option<Speaker>,
+    tally: Option<Arc<Tally>>,
+}
+
+impl Local {
+    /// What the programs counted, by the names of reasons.
+    pub(crate) fn tunnels(&self) -> BTreeMap<String, u64> {
+        let counted = self.tally.as_ref().map(|tally| tally.read()).transpose().unwrap_or_else(|error| {
+            tracing::debug!(%error, "no counters");
+            None
+        });
+        counted.into_iter().flatten().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
+    }
 }
 
 impl Resident {
@@ -112,15 +134,14 @@ impl Resident {
         self.site.renew_cookies();
     }
 
-    /// What the programs counted, by the names of reasons.
-    pub(crate) fn tunnels(&self) -> BTreeMap<String, u64> {
-        let counted = super::counters(&self.site).into_iter();
-        counted.map(|(reason, count)| (reason.name().to_owned(), count)).collect()
-    }
-
-    /// What became of connections that were read here.
-    pub(crate) fn outcomes(&self) -> Option<&Outcomes> {
-        self.reader.as_ref().map(|reader| &*reader.outcomes)
+    /// What there is to see.
+    pub(crate) fn local(&self) -> Local {
+        let reader = self.reader.as_ref();
+        Local {
+            outcomes: reader.map(|reader| Arc::clone(&reader.outcomes)),
+            speaker: reader.map(|reader| reader.speaker.clone()),
+            tally: self.site.server.as_ref().and_then(|server| server.tally().ok()).map(Arc::new),
+        }
     }
 
     /// Has a connection leave its server.

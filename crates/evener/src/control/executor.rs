@@ -20,8 +20,10 @@ use super::interfaces::forwarded;
 use super::neighbours::Neighbours;
 use super::now_ms;
 use super::settings::{Settings, is_reverse_path_strict};
+use super::showing::Showing;
 use super::telling::Telling;
 use super::totals::Totals;
+use crate::board::About;
 use crate::config::Config;
 use crate::network::resolve;
 use crate::probe::probe;
@@ -67,19 +69,23 @@ pub(super) struct Executor {
     pub(super) telling: Telling,
     pub(super) totals: Totals,
     pub(super) probed: mpsc::Sender<Probed>,
+    pub(super) showing: Showing,
     swept: usize,
 }
 
+/// What orders are carried out with.
+pub(super) struct Tools {
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) neighbours: Neighbours,
+    pub(super) settings: Settings,
+    pub(super) hosts: Option<Hosts>,
+    pub(super) probed: mpsc::Sender<Probed>,
+}
+
 impl Executor {
-    pub(super) fn new(
-        director: Director,
-        config: Config,
-        engine: Box<dyn Engine>,
-        neighbours: Neighbours,
-        settings: Settings,
-        hosts: Option<Hosts>,
-        probed: mpsc::Sender<Probed>,
-    ) -> Self {
+    pub(super) fn new(director: Director, config: Config, about: About, tools: Tools) -> Self {
+        let Tools { engine, neighbours, settings, hosts, probed } = tools;
+        let showing = Showing::begin(about, &director, &*engine);
         Executor {
             director,
             config,
@@ -91,6 +97,7 @@ impl Executor {
             telling: Telling::default(),
             totals: Totals::default(),
             probed,
+            showing,
             swept: 0,
         }
     }
@@ -110,6 +117,7 @@ impl Executor {
             // Only now: whose the servers were that are gone had to be known until here.
             self.totals.note(self.director.plan(), false);
         }
+        self.show();
         done
     }
 
@@ -178,6 +186,7 @@ impl Executor {
         self.sweep(0..buckets);
         self.engine.memory().ports.sweep(self.engine.now(), self.is_known());
         let counters = self.counters();
+        self.showing.board.begin_move();
         for (slot, server) in retired.iter().filter_map(|slot| Some((slot, before.servers.get(slot)?))) {
             self.totals.add(server.identity, counters.servers.get(slot).copied().unwrap_or_default());
         }
@@ -191,6 +200,7 @@ impl Executor {
                 }
             }
         }
+        self.publish();
     }
 
     /// Sweeps the next tenth of the table: called once a second, it keeps the counts of active sessions

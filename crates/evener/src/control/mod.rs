@@ -2,7 +2,6 @@
 
 mod conflicts;
 mod executor;
-mod explain;
 mod handoff;
 pub(crate) mod hosts;
 mod interfaces;
@@ -13,7 +12,7 @@ mod rehandoff;
 mod reload;
 pub mod request;
 pub(crate) mod settings;
-mod show;
+mod showing;
 mod start;
 mod telling;
 mod totals;
@@ -28,6 +27,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::admin::views::has_service;
 use crate::agent::resident::Resident;
 use crate::cli;
 use crate::cli::Exit;
@@ -41,7 +41,6 @@ use hosts::Heard;
 use neighbours::Frame;
 use reload::Fixed;
 use request::Request;
-use show::About;
 use start::StartError;
 
 /// How long a new daemon may look for servers before it says that it is ready all the same.
@@ -93,7 +92,6 @@ fn now_ms() -> u64 {
 /// Everything that runs.
 struct Daemon {
     executor: Executor,
-    about: About,
     config_path: PathBuf,
     directory: PathBuf,
     /// What of the file is read at the start only, as it was then.
@@ -212,7 +210,7 @@ impl Daemon {
     }
 
     fn say_ready(&mut self) {
-        let waited = now_ms().saturating_sub(self.about.started_ms) > READY_AFTER_MS;
+        let waited = now_ms().saturating_sub(self.executor.showing.about().started_ms) > READY_AFTER_MS;
         let settled = self.executor.director.is_serving() && self.executor.director.is_settled();
         if self.ready || !(settled || waited) {
             return;
@@ -230,7 +228,8 @@ impl Daemon {
     }
 
     fn next_wake(&self) -> Instant {
-        let ready = if self.ready { u64::MAX } else { self.about.started_ms + READY_AFTER_MS + 1 };
+        let ready =
+            if self.ready { u64::MAX } else { self.executor.showing.about().started_ms + READY_AFTER_MS + 1 };
         let at = self.executor.director.next_at().min(ready);
         Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).min(60_000))
     }
@@ -243,23 +242,21 @@ impl Daemon {
                     resident.look(&self.executor.config, self.executor.director.network()).await;
                 }
                 self.executor.follow_network();
+                self.show_local();
             }
             Err(error) => tracing::warn!(%error, "the network can't be read; what was known of it stays"),
         }
     }
 
+    /// Publishes what this host is as a server.
+    fn show_local(&mut self) {
+        self.executor.show_local(self.resident.as_ref().map(Resident::local));
+    }
+
     async fn answer(&mut self, request: Request) {
         // Who asked may have gone; that is no matter.
         match request {
-            Request::Status(to) => {
-                let resident = self.resident.as_ref();
-                drop(to.send(self.executor.show_status(&self.about, resident, now_ms())));
-            }
-            Request::Services(to) => drop(to.send(self.executor.show_services())),
-            Request::Servers(to) => drop(to.send(self.executor.show_servers())),
-            Request::Hosts(to) => drop(to.send(self.executor.show_hosts(now_ms()))),
-            Request::Sessions(filter, to) => drop(to.send(self.executor.show_sessions(&filter))),
-            Request::Explain(flow, to) => drop(to.send(self.executor.explain(&flow))),
+            Request::Ping(to) => drop(to.send(())),
             Request::Drain { service, server, drain, answer } => {
                 drop(answer.send(self.drain(ServerName { service, server }, drain)));
             }
@@ -269,7 +266,7 @@ impl Daemon {
     }
 
     fn drain(&mut self, name: ServerName, drain: bool) -> Result<String, String> {
-        self.executor.has_service(&name.service)?;
+        has_service(self.executor.director.farm(), &name.service)?;
         let director = &self.executor.director;
         let members = director.membership().members(&name.service);
         let names = members.iter().map(|member| member.name.as_str());

@@ -1,11 +1,11 @@
 //! Another configuration for a running daemon: all of it, or nothing.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::io::IsTerminal;
 use std::time::SystemTime;
 
 use evener_core::director::Input;
+use evener_core::farm::Farm;
 use evener_core::sessions::buckets_for;
 use evener_core::wire::Mac;
 use tokio::time::timeout_at;
@@ -14,6 +14,7 @@ use super::conflicts::Asked;
 use super::neighbours::Frame;
 use super::telling::open_log;
 use super::{Daemon, RESTART, display};
+use crate::board::Loaded;
 use crate::config::{self, Admin, Config, Engine};
 use crate::network::{self, Network, NetworkError};
 
@@ -21,77 +22,64 @@ impl Daemon {
     /// Reads the file again. What is wrong with it changes nothing and is returned in words.
     pub(super) async fn reload(&mut self) -> Result<String, String> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading]);
-        let done = self.try_reload().await;
-        match &done {
-            Ok(_) => {
-                self.about.reloads += 1;
-                self.about.reload_error = None;
-                self.about.config_loaded = SystemTime::now();
-            }
-            Err(error) => {
-                self.about.reloads_refused += 1;
-                self.about.reload_error = Some(error.clone());
+        let done = match self.try_reload().await {
+            Ok(said) => self.follow_log().map(|()| said),
+            Err(why) => {
                 // Whoever has moved the log aside waits for that, whatever is wrong with the file.
                 if let Err(error) = self.executor.reopen_log() {
                     tracing::warn!("{error}; it goes on where it was");
                 }
+                Err(format!("nothing was changed: {why}"))
             }
-        }
+        };
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         done
     }
 
+    /// Puts the file in force; says why it can't be, in words.
     async fn try_reload(&mut self) -> Result<String, String> {
-        let refused = |why: &dyn Display| format!("nothing was changed: {why}");
-        let config = config::load(&self.config_path).map_err(|problems| {
-            let colour = std::io::stderr().is_terminal();
-            refused(&format_args!("the file has errors\n{}", problems.render(colour)))
-        })?;
-        let network = network::read().await.map_err(|error| refused(&error))?;
-        let interfaces = network
-            .pick_interfaces(&config.engine.interfaces, &config.services)
-            .map_err(|error| refused(&NetworkError::from(error)))?;
-        self.executor.still_this_host(&config, &network).map_err(|error| refused(&error))?;
-        self.executor.hands_over_still(&config).map_err(|error| refused(&error))?;
-        let log = open_log(&config).map_err(|error| refused(&error))?;
-        let later = self.fixed.differences(&config);
-        if let Err(why) = self.take_up(config, network, interfaces).await {
-            // The rest of the daemon has begun to follow: back to what is in force.
-            if let Some(resident) = &mut self.resident {
-                resident.look(&self.executor.config, self.executor.director.network()).await;
+        let done = match self.prepare().await {
+            Ok(file) => self.put_in_force(file),
+            Err(error) => {
+                self.executor.tell(Input::ReloadRefused { error: error.clone() });
+                Err(error)
             }
-            self.executor.follow_network();
-            return Err(refused(&why));
+        };
+        if done.is_ok() {
+            self.executor.warn_of_host();
         }
-        self.executor.warn_of_host();
+        // After an error the rest of the daemon may have begun to follow: back to what is in force.
         if let Some(resident) = &mut self.resident {
             resident.look(&self.executor.config, self.executor.director.network()).await;
         }
         self.executor.follow_network();
+        self.show_local();
+        let later = done?;
         let path = display(&self.config_path);
-        self.executor
-            .tell_to(log)
-            .map_err(|error| format!("{path} is in force, but for its log: {error}"))?;
         tracing::info!(file = path, "reloaded");
-        let said = match &later {
+        Ok(match &later {
             Some(keys) => {
                 let remedy = remedy(keys);
                 tracing::warn!(file = path, "all of it is in force but {keys}: {remedy}");
                 format!("{path} is in force, but for {keys}: {remedy}")
             }
             None => format!("{path} is in force"),
-        };
-        self.about.restart_for = later;
-        Ok(said)
+        })
     }
 
-    /// Puts another file in force, unless something speaks against it that would keep a daemon from starting with it.
-    async fn take_up(
-        &mut self,
-        config: Config,
-        network: Network,
-        links: BTreeMap<u32, Mac>,
-    ) -> Result<(), String> {
+    /// Reads the file, and looks whether anything speaks against it that would keep a daemon from starting with it.
+    async fn prepare(&mut self) -> Result<File, String> {
+        let config = config::load(&self.config_path).map_err(|problems| {
+            let colour = std::io::stderr().is_terminal();
+            format!("the file has errors\n{}", problems.render(colour))
+        })?;
+        let network = network::read().await.map_err(|error| error.to_string())?;
+        let links = network
+            .pick_interfaces(&config.engine.interfaces, &config.services)
+            .map_err(|error| NetworkError::from(error).to_string())?;
+        self.executor.still_this_host(&config, &network)?;
+        self.executor.hands_over_still(&config)?;
+        open_log(&config)?;
         let farm = config.description();
         let mut heard = self.executor.director.links().clone();
         heard.extend(&links);
@@ -110,12 +98,40 @@ impl Daemon {
         if let Some(resident) = &mut self.resident {
             resident.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
+        Ok(File { config, farm, network, links })
+    }
+
+    /// Has the farm of a file in force, or nothing of it; gives the keys that take a restart.
+    fn put_in_force(&mut self, file: File) -> Result<Option<String>, String> {
+        let File { config, farm, network, links } = file;
+        let later = self.fixed.differences(&config);
+        let loaded = Loaded { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
+        self.executor.showing.will_load(Some(loaded));
         let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links };
-        self.executor.feed(reload).map_err(|error| error.to_string())?;
+        let done = self.executor.feed(reload).map_err(|error| error.to_string());
+        self.executor.showing.will_load(None);
+        done?;
         self.executor.config = config;
         self.executor.mark_what_is_passed_on();
-        Ok(())
+        Ok(later)
     }
+
+    /// Goes on with the log of the file in force.
+    fn follow_log(&mut self) -> Result<(), String> {
+        self.executor.reopen_log().map_err(|error| {
+            let trouble = format!("{} is in force, but for its log: {error}", display(&self.config_path));
+            self.executor.show_trouble(trouble.clone());
+            trouble
+        })
+    }
+}
+
+/// A file that nothing speaks against.
+struct File {
+    config: Config,
+    farm: Farm,
+    network: Network,
+    links: BTreeMap<u32, Mac>,
 }
 
 /// What to do about keys that a running daemon, or a running data plane, can't follow.

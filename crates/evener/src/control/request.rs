@@ -1,4 +1,4 @@
-//! What others may ask of the control loop.
+//! What others may ask of the control loop: orders. What there is to see is published ([`crate::board`]), and nobody asks for it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,21 +8,11 @@ use tokio::sync::{mpsc, oneshot};
 use crate::admin::views;
 use crate::cli::{Client, WebRequest};
 
-/// A question or an order, with where its answer goes.
+/// An order, with where its answer goes.
 #[derive(Debug)]
 pub enum Request {
-    /// The daemon as a whole.
-    Status(oneshot::Sender<views::Status>),
-    /// All services.
-    Services(oneshot::Sender<Vec<views::Service>>),
-    /// All servers.
-    Servers(oneshot::Sender<Vec<views::Server>>),
-    /// All hosts, where every one decides.
-    Hosts(oneshot::Sender<Vec<views::Host>>),
-    /// Sessions that match, or in a sentence why none can.
-    Sessions(SessionFilter, oneshot::Sender<Result<Vec<views::Session>, String>>),
-    /// Which server a flow or a request gets.
-    Explain(Subject, oneshot::Sender<views::Explanation>),
+    /// Whether the loop goes round.
+    Ping(oneshot::Sender<()>),
     /// Give a server no new sessions, or give it some again.
     Drain {
         /// Service name.

@@ -21,20 +21,20 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use super::conflicts::{Asked, OwnedElsewhere};
-use super::executor::{ExecuteError, Executor};
+use super::executor::{ExecuteError, Executor, Tools};
 use super::hosts::{self, Heard, Hosts};
 use super::lock::{Lock, LockError};
 use super::neighbours::{Frame, Neighbours};
 use super::reload::{self, Fixed};
 use super::request::Request;
 use super::settings::Settings;
-use super::show::About;
 use super::telling::open_log;
 use super::totals::Totals;
 use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms, paths};
 use crate::admin;
 use crate::agent::resident::Resident;
 use crate::agent::{self, AgentError};
+use crate::board::{About, Loaded};
 use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
 use crate::descriptors::Room;
@@ -171,8 +171,24 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let hosts = hosts.map(|(hosts, _)| hosts);
     let director = Director::new(start, beginning(&*engine, hosts.is_some(), started_ms));
     let (probe_results, probed) = mpsc::channel(256);
+    let fixed = Fixed::of(&config, &*engine);
+    let restart_for = fixed.differences(&config);
+    if let Some(keys) = &restart_for {
+        tracing::warn!(
+            "what runs was adopted, and is not as the file says in {keys}: {}",
+            reload::remedy(keys)
+        );
+    }
+    let about = About {
+        started_ms,
+        config: display(config_path),
+        adopted,
+        engine_note,
+        loaded: Loaded { at: SystemTime::now(), restart_for, trouble: None },
+    };
     let settings = Settings::new(&directory);
-    let mut executor = Executor::new(director, config, engine, neighbours, settings, hosts, probe_results);
+    let tools = Tools { engine, neighbours, settings, hosts, probed: probe_results };
+    let mut executor = Executor::new(director, config, about, tools);
     executor.totals = Totals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
@@ -190,26 +206,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         return Err(error);
     }
     let held = executor.held();
-    let fixed = Fixed::of(&executor.config, &*executor.engine);
-    let restart_for = fixed.differences(&executor.config);
-    if let Some(keys) = &restart_for {
-        tracing::warn!(
-            "what runs was adopted, and is not as the file says in {keys}: {}",
-            reload::remedy(keys)
-        );
-    }
     let mut daemon = Daemon {
-        about: About {
-            started_ms,
-            config: display(config_path),
-            adopted,
-            engine_note,
-            reloads: 0,
-            reloads_refused: 0,
-            reload_error: None,
-            restart_for,
-            config_loaded: SystemTime::now(),
-        },
         network_changes,
         fixed,
         executor,
@@ -355,7 +352,9 @@ async fn open(
     }
     tracing::info!(engine = executor.engine.describe(), adopted, "attached");
     executor.warn_of_host();
-    admin::server::start(requests, &directory.join("admin.sock"), &executor.config.admin)
+    executor.show_local(resident.as_ref().map(Resident::local));
+    let board = Arc::clone(&executor.showing.board);
+    admin::server::start(board, requests, &directory.join("admin.sock"), &executor.config.admin)
         .await
         .map_err(StartError::io("the admin interface can't be opened"))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use evener_core::plan::{Plan, ServerName, identity};
 use evener_dataplane::ServerCounters;
@@ -14,7 +15,7 @@ use evener_dataplane::ServerCounters;
 pub(super) struct Totals {
     /// `None` in a test that has no folder.
     path: Option<PathBuf>,
-    gone: BTreeMap<String, ServerCounters>,
+    gone: Arc<BTreeMap<String, ServerCounters>>,
     /// The services of the servers in force, by identity: a daemon that finds one in the data plane, and not in its file,
     /// knows it by that alone.
     services: BTreeMap<u64, String>,
@@ -44,7 +45,7 @@ impl Totals {
                 let mut words = rest.splitn(4, ' ');
                 let mut number = || words.next()?.parse().ok();
                 let counted = ServerCounters { packets: number()?, bytes: number()?, connections: number()? };
-                self.gone.insert(words.next()?.to_owned(), counted);
+                Arc::make_mut(&mut self.gone).insert(words.next()?.to_owned(), counted);
             }
             "server" => {
                 let (identity, service) = rest.split_once(' ')?;
@@ -58,14 +59,14 @@ impl Totals {
     /// A server is gone that had been given this.
     pub(super) fn add(&mut self, identity: u64, counted: ServerCounters) {
         if let Some(service) = self.services.get(&identity) {
-            let gone = self.gone.entry(service.clone()).or_default();
+            let gone = Arc::make_mut(&mut self.gone).entry(service.clone()).or_default();
             *gone = *gone + counted;
         }
     }
 
-    /// What a service's servers that are gone had been given.
-    pub(super) fn of(&self, service: &str) -> ServerCounters {
-        self.gone.get(service).copied().unwrap_or_default()
+    /// What servers that are gone had been given, by service.
+    pub(super) fn gone(&self) -> Arc<BTreeMap<String, ServerCounters>> {
+        Arc::clone(&self.gone)
     }
 
     /// Notes whose the servers of a plan are, and the sums, if any of that has changed.

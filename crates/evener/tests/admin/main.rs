@@ -14,42 +14,73 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use evener::admin::metrics::{Farm, Format};
+use evener::admin::metrics::{Format, Scrape};
 use evener::admin::process::Process;
-use evener::admin::views::Traced;
+use evener::admin::views::{Explanation, Farm, Host, Server, Service, Session, Show, Status, Traced};
 use evener::admin::{self, metrics};
 use evener::config::Admin;
-use evener::control::request::{Handle, Request};
+use evener::control::request::{Handle, Request, SessionFilter, Subject};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use views::{explanation, hosts, servers, services, sessions, status};
 
+/// The farm that everybody sees in these tests; what was asked shows in the answers.
+struct Shown;
+
+impl Show for Shown {
+    fn farm(&self) -> Farm {
+        farm()
+    }
+
+    fn status(&self) -> Status {
+        status()
+    }
+
+    fn services(&self) -> Vec<Service> {
+        services()
+    }
+
+    fn servers(&self) -> Vec<Server> {
+        servers()
+    }
+
+    fn hosts(&self) -> Vec<Host> {
+        hosts()
+    }
+
+    fn interfaces(&self) -> Vec<String> {
+        status().interfaces
+    }
+
+    fn sessions(&self, filter: &SessionFilter) -> Result<Vec<Session>, String> {
+        let mut found = sessions();
+        if filter.limit != Some(1) {
+            found[0].service = format!("{filter:?}");
+        }
+        match (filter.limit, filter.service.as_deref()) {
+            (_, Some("nope")) => Err("there is no service nope; there are: web".into()),
+            (Some(0), _) => Ok(Vec::new()),
+            _ => Ok(found),
+        }
+    }
+
+    fn explain(&self, subject: &Subject) -> Explanation {
+        explanation(subject)
+    }
+}
+
 /// Answers as the control loop would; what was asked shows in the answers.
 async fn control(mut requests: mpsc::Receiver<Request>) {
     // Whoever hung up meanwhile needs no answer.
     while let Some(request) = requests.recv().await {
         match request {
-            Request::Status(answer) => drop(answer.send(status())),
-            Request::Services(answer) => drop(answer.send(services())),
-            Request::Servers(answer) => drop(answer.send(servers())),
-            Request::Hosts(answer) => drop(answer.send(hosts())),
-            Request::Sessions(filter, answer) => {
-                let mut found = sessions();
-                if filter.limit != Some(1) {
-                    found[0].service = format!("{filter:?}");
-                }
-                drop(answer.send(match (filter.limit, filter.service.as_deref()) {
-                    (_, Some("nope")) => Err("there is no service nope; there are: web".into()),
-                    (Some(0), _) => Ok(Vec::new()),
-                    _ => Ok(found),
-                }));
-            }
-            Request::Explain(subject, answer) => drop(answer.send(explanation(&subject))),
+            Request::Ping(answer) => drop(answer.send(())),
             Request::Drain { service, server, drain, answer } => drop(answer.send(match server.as_str() {
                 "nobody" => Err(format!("Service {service} has no server {server}.")),
                 _ => Ok(format!("{service:?} {server:?} drains: {drain}.")),
@@ -99,7 +130,7 @@ impl Daemon {
         answer(requests);
         let server = admin::Server::bind(&folder.join("admin.sock"), admin).unwrap();
         let tcp = server.address().unwrap();
-        runtime.spawn(server.run(handle));
+        runtime.spawn(server.run(Arc::new(Shown), handle));
         drop(guard);
         Daemon { runtime: Some(runtime), folder, tcp }
     }
@@ -167,11 +198,12 @@ fn farm_metrics(text: &str) -> String {
 }
 
 fn farm() -> Farm {
-    Farm {
-        status: status(),
-        services: services(),
-        servers: servers(),
-        hosts: hosts(),
+    Farm { status: status(), services: services(), servers: servers(), hosts: hosts() }
+}
+
+fn scraped() -> Scrape {
+    Scrape {
+        farm: farm(),
         process: Process { open_fds: 12, start_seconds: 1_700_000_000.25, ..Process::default() },
     }
 }
@@ -201,7 +233,7 @@ fn views_are_the_same_on_both_sockets() {
     }
     assert_eq!(daemon.tcp("GET", "/healthz"), (200, "ok\n".into()));
     let (status, text) = daemon.tcp("GET", "/metrics");
-    let expected = metrics::text(farm(), Format::Text);
+    let expected = metrics::text(scraped(), Format::Text);
     assert_eq!((status, farm_metrics(&text)), (200, farm_metrics(&expected)));
 }
 
@@ -312,6 +344,9 @@ fn a_stuck_control_loop_is_unhealthy() {
     let daemon = Daemon::with(&admin("127.0.0.1:0"), |requests| kept = Some(requests));
     let (status, message) = error(daemon.tcp("GET", "/healthz"));
     assert!(status == 503 && message.contains("not answered within 1 s"), "{status} {message}");
+    // What there is to see doesn't wait for it.
+    assert_eq!(parsed(daemon.tcp("GET", "/v1/servers")), json!(servers()));
+    assert_eq!(daemon.tcp("GET", "/metrics").0, 200);
     drop(kept);
     let (status, message) = error(daemon.tcp("GET", "/healthz"));
     assert!(status == 503 && message.contains("the daemon is stopping"), "{status} {message}");
@@ -356,7 +391,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
 
 #[test]
 fn metrics_are_the_views() {
-    let text = metrics::text(farm(), Format::OpenMetrics);
+    let text = metrics::text(scraped(), Format::OpenMetrics);
     assert!(text.ends_with("# EOF\n"));
     let expected = [
         ("evener_build_info{version=\"0.1.0\"}", 1.0),
@@ -374,6 +409,8 @@ fn metrics_are_the_views() {
         ("evener_host_load{host=\"web2\"}", 17.0),
         ("evener_host_addresses{host=\"web2\"}", 1.0),
         ("evener_reloads_total", 3.0),
+        ("evener_generation", 17.0),
+        ("evener_generation_wanted", 18.0),
         ("evener_config_loaded_timestamp_seconds", 1_700_000_060.5),
         ("process_open_fds", 12.0),
         ("process_start_time_seconds", 1_700_000_000.25),
@@ -451,7 +488,7 @@ fn metrics_are_what_was_asked_for() {
 /// Samples and their types are the same in both formats, and every sample stands behind the type of its own family.
 #[test]
 fn both_formats_say_the_same() {
-    let [open, plain] = [Format::OpenMetrics, Format::Text].map(|format| metrics::text(farm(), format));
+    let [open, plain] = [Format::OpenMetrics, Format::Text].map(|format| metrics::text(scraped(), format));
     assert_eq!(samples(&open), samples(&plain));
     let (mut family, mut kind, mut told) = ("", "", Vec::new());
     for line in plain.lines() {
@@ -525,6 +562,8 @@ fn people_see_tables() {
     sessions:       12345 of 1.0M (1%)
     assured:        12300; 45 embryonic
     adopted:        yes: it carries on with what an earlier daemon left running
+    not in force:   generation 18: the engine refuses it, so 17 goes on; it is tried
+                    again
     reload failed:  evener.toml: 2 errors
                     second line
     needs restart:  [engine] sessions_max

@@ -72,6 +72,10 @@ pub(super) fn all(world: &mut World) -> Result<(), Broken> {
         if !node.refused && *node.engine.tables != director.plan().tables {
             return Err(Broken::Told(format!("the tables of node {number}")));
         }
+        let shown = director.snapshot();
+        if !node.refused && (*node.engine.tables != shown.plan.tables || *director.farm() != *shown.farm) {
+            return Err(Broken::Told(format!("the snapshot of node {number}")));
+        }
     }
     owned_once(world)
 }

@@ -8,12 +8,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
+use super::change::RETRY_MS;
 use super::*;
 use crate::farm::{self, Encapsulation, HealthKind, Placement, Protocol, Server, Timeouts};
 use crate::network::tests::{director as network, ip};
 use crate::tables::Tables;
 
 mod paths;
+mod snapshot;
 
 /// What the director runs in.
 struct World {

@@ -2,19 +2,52 @@
 
 mod request;
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use evener_core::director::ServerState;
+use evener_core::network::is_link_local;
 use evener_core::select::{Counts, select};
 use evener_core::sessions::{FlowHash, SessionKey, ms};
 use evener_core::tables::{NO_SERVER, Pick, ServerEntry, Vip, VipKey, Way};
+use serde::{Deserialize, Serialize};
 
-use super::executor::Executor;
-use super::request::{Flow, Subject};
-use crate::admin::views::Explanation;
+use crate::board::Published;
+use crate::control::request::{Flow, Subject};
 
-impl Executor {
+/// Which server a flow or a request gets, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The service, if the address is one's.
+    pub service: Option<String>,
+    /// The server, if there is one.
+    pub server: Option<String>,
+    /// Sentences, in the order of the decision.
+    pub because: Vec<String>,
+    /// Whether the choice waits for what isn't known: what the client asks for, or who it is.
+    #[serde(default)]
+    pub waits: bool,
+    /// What becomes of a request, if one was named.
+    #[serde(default)]
+    pub request: Option<Dispatch>,
+}
+
+/// Who serves a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dispatch {
+    /// The route that takes it, counted from 1 in the order of the file; none if all servers do.
+    pub route: Option<u64>,
+    /// What the route takes, in words.
+    pub pattern: Option<String>,
+    /// Names of the servers that it may go to.
+    pub servers: Vec<String>,
+    /// Whether the data plane leaves the choice to the daemon's own process.
+    pub asked: bool,
+}
+
+impl Published {
     /// Which server a flow or a request gets, and why.
-    pub(super) fn explain(&self, subject: &Subject) -> Explanation {
+    pub(crate) fn explain(&self, subject: &Subject) -> Explanation {
         let (mut explanation, flow) = match subject {
             Subject::Flow(flow) => (self.explain_flow(flow), Some(flow)),
             Subject::Request { request, flow, service } => {
@@ -29,20 +62,20 @@ impl Executor {
 
     fn explain_flow(&self, flow: &Flow) -> Explanation {
         let key = VipKey { address: flow.vip.ip(), port: flow.vip.port(), protocol: flow.protocol };
-        let Some(vip) = self.director.plan().tables.vips.get(&key) else {
+        let Some(vip) = self.snapshot.plan.tables.vips.get(&key) else {
             let because = vec![format!(
                 "no service has {} {}: the packet goes up the director's own stack",
                 flow.protocol, flow.vip
             )];
             return Explanation { because, ..Explanation::default() };
         };
-        let service = self.director.plan().services.get(&vip.service);
+        let service = self.snapshot.plan.services.get(&vip.service);
         let mut because =
             vec![format!("{} {} is service {}", flow.protocol, flow.vip, service.map_or("?", |s| &s.name))];
         let slot = self.explain_choice(flow, vip, &mut because);
         let server = slot.and_then(|slot| self.server_name(slot));
         because.extend(slot.and_then(|slot| self.explain_state(slot)));
-        if let Some(entry) = slot.and_then(|slot| self.director.plan().tables.servers.get(&slot)) {
+        if let Some(entry) = slot.and_then(|slot| self.snapshot.plan.tables.servers.get(&slot)) {
             because.extend(self.explain_way(entry));
         }
         Explanation {
@@ -56,13 +89,11 @@ impl Executor {
 
     /// What is wrong with a server that gets a flow all the same, if it isn't up.
     fn explain_state(&self, slot: u16) -> Option<String> {
-        let name = self.director.plan().servers.get(&slot)?;
-        let service = self.director.farm().service(&name.service)?;
-        let mut states = self.director.member_states(service).into_iter();
-        let state = states.find(|state| state.member.name == name.server)?;
-        let (word, reason) = self.director.state_of(name, service.method, &state);
-        let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
-        (word != "up").then(|| format!("but {} is {word}{reason}", name.server))
+        let name = self.snapshot.plan.servers.get(&slot)?;
+        let server = self.snapshot.server(name)?;
+        let reason = server.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        let state = server.state.name();
+        (server.state != ServerState::Up).then(|| format!("but {} is {state}{reason}", name.server))
     }
 
     fn explain_way(&self, entry: &ServerEntry) -> Vec<String> {
@@ -70,7 +101,7 @@ impl Executor {
             return vec!["that server is this host: the packet goes up its own stack".to_owned()];
         }
         let name =
-            self.director.network().interfaces.get(&entry.ifindex).map_or("?", |interface| &interface.name);
+            self.snapshot.network.interfaces.get(&entry.ifindex).map_or("?", |interface| &interface.name);
         let frames = format!("frames go to {} on {name}", entry.mac);
         let rewritten = match entry.way {
             Way::Link => None,
@@ -89,7 +120,7 @@ impl Executor {
     fn explain_choice(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
         if let Some(slot) = self.explain_session(flow, vip, because) {
             return Some(slot)
-                .filter(|_| vip.handoff.is_none() || self.director.plan().servers.contains_key(&slot));
+                .filter(|_| vip.handoff.is_none() || self.snapshot.plan.servers.contains_key(&slot));
         }
         if vip.handoff.is_some() {
             because.push(
@@ -99,7 +130,7 @@ impl Executor {
             return None;
         }
         because.push("there is no session: a new one would be chosen by the policy".to_owned());
-        let hash = self.session_key(flow, vip).ring_hash(self.engine.memory().ring_seed);
+        let hash = self.session_key(flow, vip).ring_hash(self.readings.memory().ring_seed);
         let (slot, why) = self.pick(vip.service, vip, Some(hash))?;
         because.push(why);
         Some(slot)
@@ -107,9 +138,9 @@ impl Executor {
 
     /// The slot that a flow's session names, if there is one.
     fn explain_session(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
-        let memory = self.engine.memory();
+        let memory = self.readings.memory();
         let key = self.session_key(flow, vip);
-        let now = self.engine.now();
+        let now = self.readings.now();
         let value = memory.sessions.find(key, key.hash(memory.seed), now)?.value;
         let server = match self.server_name(value.server()) {
             Some(name) => format!("its server is {name}"),
@@ -131,19 +162,19 @@ impl Executor {
     }
 
     fn server_name(&self, slot: u16) -> Option<String> {
-        self.director.plan().servers.get(&slot).map(|name| name.server.clone())
+        self.snapshot.plan.servers.get(&slot).map(|name| name.server.clone())
     }
 
     /// Whom the policy would choose from a ring, and in words why; nothing if that depends on a client who isn't named.
     fn pick(&self, ring: u16, vip: &Vip, hash: Option<FlowHash>) -> Option<(u16, String)> {
-        let memory = self.engine.memory();
+        let memory = self.readings.memory();
         // Copies, so that asking doesn't move the ring on.
         let cursors: Vec<_> = memory.counts.cursors.iter().map(|n| AtomicU64::new(n.load(Relaxed))).collect();
         let counts = Counts { cursors: &cursors, active: memory.counts.active };
         let hash = hash.or((vip.pick != Pick::Hash).then_some(FlowHash(0)))?;
-        let slot = select(&self.director.plan().tables, counts, ring, vip.pick, hash);
-        let policy = self.director.plan().services.get(&vip.service).map_or("?", |service| service.policy);
-        let name = self.director.plan().servers.get(&slot).map_or("no server", |name| name.server.as_str());
+        let slot = select(&self.snapshot.plan.tables, counts, ring, vip.pick, hash);
+        let policy = self.snapshot.plan.services.get(&vip.service).map_or("?", |service| service.policy);
+        let name = self.snapshot.plan.servers.get(&slot).map_or("no server", |name| name.server.as_str());
         let why = match (slot, vip.pick) {
             (NO_SERVER, _) => format!("{policy}: no server takes new sessions"),
             (_, Pick::Hash) => format!("{policy}: slot {} of the hash table is {name}", hash.hash_slot()),
@@ -151,5 +182,23 @@ impl Executor {
             (_, Pick::Least) => format!("{policy}: {name} has the fewest sessions for its weight"),
         };
         Some((slot, why))
+    }
+    /// Why packets of a client may never be seen, as far as this host's routes tell: where no interface that leads to it is
+    /// one that packets are taken from.
+    fn unseen(&self, client: IpAddr) -> Option<String> {
+        if self.snapshot.network.is_local(client) || is_link_local(client) {
+            return None;
+        }
+        let Some(hop) = self.snapshot.network.next_hop(client) else {
+            return Some(format!("but no route of this host leads to {client}"));
+        };
+        let taken = self.snapshot.plan.tables.interfaces.contains_key(&hop.ifindex);
+        (!taken).then(|| {
+            let name = self.snapshot.network.interfaces.get(&hop.ifindex).map_or("?", |interface| &interface.name);
+            format!(
+                "but {client} is behind {name} by this host's routes, and no packets are taken from there: what comes by \
+                 it is never seen"
+            )
+        })
     }
 }

@@ -6,13 +6,13 @@ use evener_core::content::{self, Asked, Class, Found, Reading, Routes};
 use evener_core::farm::{Method, Protocol, Route, Service};
 use evener_core::tables::{NO_SERVER, Vip, VipKey};
 
-use crate::admin::views::{Dispatch, Explanation};
+use super::{Dispatch, Explanation};
+use crate::board::Published;
 use crate::cli::WebRequest;
-use crate::control::executor::Executor;
 use crate::control::request::Flow;
 use crate::handoff::{Judged, Refusal, judge};
 
-impl Executor {
+impl Published {
     /// Which server a request gets, and why: in this flow, of this service, or of whichever it may be meant for.
     pub(super) fn explain_request(
         &self,
@@ -22,7 +22,7 @@ impl Executor {
     ) -> Explanation {
         let meant = match flow {
             Some(flow) => Ok(flow.vip),
-            None => meant(&self.director.farm().services, request, named),
+            None => meant(&self.snapshot.farm.services, request, named),
         };
         let vip = match meant {
             Ok(vip) => vip,
@@ -30,10 +30,10 @@ impl Executor {
         };
         let protocol = flow.map_or(Protocol::Tcp, |flow| flow.protocol);
         let key = VipKey { address: vip.ip(), port: vip.port(), protocol };
-        let known = self.director.plan().tables.vips.get(&key);
+        let known = self.snapshot.plan.tables.vips.get(&key);
         let known =
-            known.and_then(|vip| Some((vip, self.director.plan().services.get(&vip.service)?.name.as_str())));
-        let service = known.and_then(|(vip, name)| Some((vip, self.director.farm().service(name)?)));
+            known.and_then(|vip| Some((vip, self.snapshot.plan.services.get(&vip.service)?.name.as_str())));
+        let service = known.and_then(|(vip, name)| Some((vip, self.snapshot.farm.service(name)?)));
         match (service, flow) {
             (Some((vip, service)), _) if service.method == Method::Handoff => {
                 self.explain_dispatch(request, flow, vip, service)
@@ -82,7 +82,7 @@ impl Executor {
             explanation.waits = explanation.server.is_none();
             return Explanation { because, ..explanation };
         }
-        let Some(routes) = self.director.plan().tables.routes.get(&vip.service) else {
+        let Some(routes) = self.snapshot.plan.tables.routes.get(&vip.service) else {
             because.push("the data plane has no routes for it yet".to_owned());
             return Explanation { because, ..explanation };
         };
@@ -95,7 +95,7 @@ impl Executor {
         let (taken, dispatch) = taken(service, route, course.asked);
         because.push(taken);
         explanation.request = Some(dispatch);
-        let hash = flow.map(|flow| self.session_key(flow, vip).ring_hash(self.engine.memory().ring_seed));
+        let hash = flow.map(|flow| self.session_key(flow, vip).ring_hash(self.readings.memory().ring_seed));
         let Some((slot, why)) = self.pick(ring, vip, hash) else {
             because
                 .push("hash: which of them depends on the client: name its address and port, too".to_owned());
@@ -104,7 +104,7 @@ impl Executor {
         because.push(why);
         explanation.server = self.server_name(slot);
         because.extend(self.explain_state(slot));
-        match self.director.plan().tables.servers.get(&slot) {
+        match self.snapshot.plan.tables.servers.get(&slot) {
             Some(entry) => because.extend(self.explain_way(entry)),
             None => because.push("the client is answered 503".to_owned()),
         }

@@ -1,0 +1,253 @@
+//! The farm as it is at one moment, for whoever looks at it.
+//!
+//! A snapshot never changes: the director makes another one when something has. While tables are on their way to the engine it keeps
+//! the last one, so what it shows is in force, with all that belongs to it, and never half of a change.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::Director;
+use crate::farm::{self, Farm};
+use crate::health::{self, Health};
+use crate::membership::{Member, Refusal};
+use crate::network::Network;
+use crate::peers::{Counters, HostState};
+use crate::plan::{MemberState, Plan, ServerName};
+
+/// A farm at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// When it was made, in milliseconds. What only counts or lasts is as of then.
+    pub at_ms: u64,
+    /// The generation of tables that is in force; 0 before there is one.
+    pub generation: u64,
+    /// The one that is to be: greater where the engine has refused a change that is tried again.
+    pub wanted: u64,
+    /// What became of reloads.
+    pub reloads: Reloads,
+    /// The farm as its operator describes it.
+    pub farm: Arc<Farm>,
+    /// The network around this host.
+    pub network: Arc<Network>,
+    /// What the tables in force mean.
+    pub plan: Arc<Plan>,
+    /// The services, in the order of the farm.
+    pub services: Arc<[ServiceSnapshot]>,
+    /// All hosts, where every one decides.
+    pub hosts: Arc<[HostSnapshot]>,
+    /// Answers to ARP and neighbour discovery that were not believed, by reason.
+    pub refused: Arc<BTreeMap<&'static str, u64>>,
+    /// What became of datagrams between hosts, where every one decides.
+    pub datagrams: Option<Counters>,
+}
+
+/// What became of reloads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloads {
+    /// Whether one waits for the engine's answer. The rest of the snapshot is still that of the farm before.
+    pub pending: bool,
+    /// How many are in force, or were.
+    pub done: u64,
+    /// How many changed nothing.
+    pub refused: u64,
+    /// Why the last one changed nothing, if it did not.
+    pub error: Option<String>,
+}
+
+/// A service's part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Whether all its servers failed at once, so that those that worked last are kept.
+    pub degraded: bool,
+    /// Its servers, in order of name.
+    pub servers: Vec<ServerSnapshot>,
+}
+
+/// A server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerSnapshot {
+    /// Its name and its service's.
+    pub name: ServerName,
+    /// Who it is.
+    pub member: Member,
+    /// Its own address, as far as anybody knows it.
+    pub address: Option<IpAddr>,
+    /// Its number in the tables in force.
+    pub slot: Option<u16>,
+    /// How it is.
+    pub state: ServerState,
+    /// Why it isn't up, in words.
+    pub reason: Option<String>,
+    /// How long the last good probe took, in microseconds.
+    pub latency_us: Option<u64>,
+    /// Why the last probe failed, while the server isn't up.
+    pub probe_error: Option<String>,
+    /// Probes that failed.
+    pub probe_failures: u64,
+    /// How often probes found it up or down, when it was not so before.
+    pub state_changes: u64,
+}
+
+/// How a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerState {
+    /// It takes new sessions.
+    Up,
+    /// It can't.
+    Down,
+    /// It is to take none, and keeps those it has.
+    Draining,
+}
+
+impl ServerState {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            ServerState::Up => "up",
+            ServerState::Down => "down",
+            ServerState::Draining => "draining",
+        }
+    }
+}
+
+/// A host's part, where every one decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSnapshot {
+    /// What is known of it.
+    pub host: HostState,
+    /// The services that its own server is up for.
+    pub up: Vec<String>,
+    /// The services that its operator drains it for.
+    pub draining: Vec<String>,
+    /// Addresses that are this host's to own, but that somebody else answers for; none of other hosts.
+    pub put_off: BTreeSet<IpAddr>,
+}
+
+impl Snapshot {
+    /// All servers, by service in the order of the farm.
+    pub fn servers(&self) -> impl Iterator<Item = &ServerSnapshot> {
+        self.services.iter().flat_map(|service| &service.servers)
+    }
+
+    /// A server.
+    pub fn server(&self, name: &ServerName) -> Option<&ServerSnapshot> {
+        let service = self.services.iter().find(|service| service.name == name.service)?;
+        service.servers.iter().find(|server| server.name == *name)
+    }
+
+    /// Whose a slot is by the tables in force.
+    pub fn slot(&self, slot: u16) -> Option<&ServerName> {
+        self.plan.servers.get(&slot)
+    }
+}
+
+impl Director {
+    /// The farm at this moment; the same as before where nothing has changed since.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// Makes another snapshot, if something has changed and no change is half done.
+    pub(super) fn show(&mut self, now_ms: u64) {
+        if let Some(applying) = &self.applying {
+            if applying.before.is_some() && !self.snapshot.reloads.pending {
+                Arc::make_mut(&mut self.snapshot).reloads.pending = true;
+            }
+            return;
+        }
+        if self.has_changed {
+            self.has_changed = false;
+            self.snapshot = Arc::new(self.see(now_ms));
+        }
+    }
+
+    fn see(&self, now_ms: u64) -> Snapshot {
+        let slots: BTreeMap<&ServerName, u16> =
+            self.plan.servers.iter().map(|(slot, name)| (name, *slot)).collect();
+        Snapshot {
+            at_ms: now_ms,
+            generation: self.generation_in_force,
+            wanted: if self.retry_at_ms == u64::MAX { self.generation_in_force } else { self.generation },
+            reloads: self.reloads.clone(),
+            farm: Arc::clone(&self.farm),
+            network: Arc::clone(&self.network),
+            plan: Arc::clone(&self.plan),
+            services: self.farm.services.iter().map(|service| self.see_service(service, &slots)).collect(),
+            hosts: self.see_hosts(),
+            refused: Arc::new(self.see_refused()),
+            datagrams: self.hosts.as_ref().map(|hosts| hosts.peers.counters()),
+        }
+    }
+
+    fn see_service(&self, service: &farm::Service, slots: &BTreeMap<&ServerName, u16>) -> ServiceSnapshot {
+        let planned = self.plan.services.values().find(|planned| planned.name == service.name);
+        let states = self.member_states(service).into_iter();
+        ServiceSnapshot {
+            name: service.name.clone(),
+            degraded: planned.is_some_and(|planned| planned.degraded),
+            servers: states.map(|state| self.see_server(service, state, slots)).collect(),
+        }
+    }
+
+    fn see_server(
+        &self,
+        service: &farm::Service,
+        state: MemberState,
+        slots: &BTreeMap<&ServerName, u16>,
+    ) -> ServerSnapshot {
+        let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
+        let health = self.healths.get(&name);
+        let (how, reason) = self.state_of(&name, service, &state);
+        let failed = health.filter(|_| state.health.state != health::State::Up);
+        ServerSnapshot {
+            slot: slots.get(&name).copied(),
+            address: state.member.address.or_else(|| self.known_address(&state.member)),
+            state: how,
+            reason,
+            latency_us: health.and_then(Health::latency_us),
+            probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),
+            probe_failures: health.map_or(0, Health::failures),
+            state_changes: health.map_or(0, Health::changes),
+            member: state.member,
+            name,
+        }
+    }
+
+    /// The own address of a server that was discovered by its MAC address, if the host's neighbour table has it.
+    fn known_address(&self, member: &Member) -> Option<IpAddr> {
+        let (mac, ifindex) = (member.mac?, member.ifindex?);
+        let services = || self.farm.services.iter().flat_map(|service| &service.addresses);
+        let is_service = |address: &IpAddr| services().any(|vip| vip.ip() == *address);
+        let mut there = self.network.neighbours.iter().filter(|(_, known)| **known == mac);
+        there
+            .find(|((link, address), _)| *link == ifindex && !is_service(address))
+            .map(|((_, address), _)| *address)
+    }
+
+    fn see_hosts(&self) -> Arc<[HostSnapshot]> {
+        let Some(hosts) = &self.hosts else { return Arc::default() };
+        let seen = hosts.peers.hosts().into_iter().map(|host| HostSnapshot {
+            up: self.services_of(host.up),
+            draining: self.services_of(host.draining),
+            put_off: if host.own { hosts.peers.put_off().clone() } else { BTreeSet::new() },
+            host,
+        });
+        seen.collect()
+    }
+
+    fn see_refused(&self) -> BTreeMap<&'static str, u64> {
+        let mut refused = BTreeMap::new();
+        let services = self.farm.services.iter().map(|service| Some(service.name.as_str()));
+        for service in services.chain([None]) {
+            for (refusal, count) in self.membership.refused(service).iter() {
+                *refused.entry(Refusal::name(refusal)).or_default() += count;
+            }
+        }
+        refused
+    }
+}

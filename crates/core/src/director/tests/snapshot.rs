@@ -1,0 +1,120 @@
+//! What a director shows: what is in force, whole, whatever is on its way.
+
+use super::*;
+
+/// What a snapshot tells that a reload changes.
+fn told(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
+    let described = snapshot.farm.services[0].servers.iter().map(|server| server.name.clone());
+    let seen = snapshot.servers().map(|server| server.name.server.clone());
+    // All of it is of one farm.
+    let planned: BTreeSet<_> = snapshot.plan.servers.values().map(|name| name.server.clone()).collect();
+    let slots = snapshot.servers().filter(|server| server.slot.is_some());
+    assert_eq!(slots.map(|server| server.name.server.clone()).collect::<BTreeSet<_>>(), planned);
+    (described.collect(), seen.collect(), snapshot.generation)
+}
+
+/// Has a director begin with a reload; gives what it wants to be in force.
+fn begin(world: &mut World, farm: Farm) -> (u64, Arc<Tables>) {
+    let (farm, network) = (Box::new(farm), Box::new(network()));
+    let now = Moment { ms: world.now_ms, lease_holds: true };
+    world.director.handle(now, Input::Reload { farm, network, links: links() });
+    match world.director.poll_output() {
+        Some(Output::Apply { generation, tables }) => (generation, tables),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answer(world: &mut World, generation: u64, in_force: Arc<Tables>, error: Option<&str>) {
+    let now = Moment { ms: world.now_ms, lease_holds: true };
+    let error = error.map(String::from);
+    world.director.handle(now, Input::Applied { generation, in_force, error });
+}
+
+#[test]
+fn in_the_middle_of_a_reload_what_is_in_force_is_shown() {
+    for refusal in [None, Some("no room")] {
+        let mut world = World::serving(&[("a", 11), ("b", 12)]);
+        let before = Arc::clone(world.director.snapshot());
+        assert_eq!(told(&before).1, ["a", "b"]);
+        let (generation, tables) = begin(&mut world, farm(&[("b", 12), ("c", 13)]));
+        let meanwhile = Arc::clone(world.director.snapshot());
+        assert!(meanwhile.reloads.pending && !before.reloads.pending, "that it is on its way");
+        assert_eq!(told(&meanwhile), told(&before), "and nothing else");
+        assert_eq!(meanwhile.plan.tables, *world.in_force);
+        let in_force = if refusal.is_none() { tables } else { Arc::clone(&world.in_force) };
+        answer(&mut world, generation, Arc::clone(&in_force), refusal);
+        let after = Arc::clone(world.director.snapshot());
+        assert_eq!(after.plan.tables, *in_force);
+        match refusal {
+            None => {
+                assert_eq!(told(&after).1, ["b", "c"]);
+                assert_eq!(after.reloads, Reloads { done: 1, ..Reloads::default() });
+                assert_eq!((after.generation, after.wanted), (generation, generation));
+            }
+            Some(error) => {
+                assert_eq!(told(&after), told(&before));
+                let reloads = Reloads { refused: 1, error: Some(error.into()), ..Reloads::default() };
+                assert_eq!(after.reloads, reloads);
+                assert_eq!(after.wanted, before.wanted, "nothing is tried again");
+            }
+        }
+        assert_eq!(told(&before).1, ["a", "b"], "what was shown doesn't change");
+    }
+}
+
+#[test]
+fn a_refused_change_shows_what_is_in_force_and_what_is_wanted() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    let before = world.director.snapshot().generation;
+    world.refusal = Some("no room".into());
+    world.learn(Input::Drain { server: name("a"), drain: true });
+    let shown = Arc::clone(world.director.snapshot());
+    assert_eq!((shown.generation, shown.wanted), (before, before + 1));
+    assert_eq!(shown.plan.tables, *world.in_force);
+    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(ServerState::Draining));
+    world.pass(RETRY_MS);
+    let shown = world.director.snapshot();
+    assert_eq!(shown.generation, shown.wanted);
+    assert_eq!(shown.plan.tables, *world.in_force);
+}
+
+#[test]
+fn a_reload_that_never_reached_the_engine_is_told_of() {
+    let mut world = World::serving(&[("a", 11)]);
+    let before = Arc::clone(world.director.snapshot());
+    world.learn(Input::ReloadRefused { error: "the file has errors".into() });
+    let shown = Arc::clone(world.director.snapshot());
+    assert_eq!(shown.reloads.error.as_deref(), Some("the file has errors"));
+    assert_eq!((told(&shown), shown.reloads.refused), (told(&before), 1));
+    let mut twice = farm(&[("a", 11)]);
+    twice.services.push(twice.services[0].clone());
+    world.reload(twice);
+    assert_eq!(
+        (told(world.director.snapshot()), world.director.snapshot().reloads.refused),
+        (told(&before), 2)
+    );
+    world.reload(farm(&[("a", 11)]));
+    let reloads = Reloads { done: 1, refused: 2, ..Reloads::default() };
+    assert_eq!(world.director.snapshot().reloads, reloads, "the last one is in force");
+}
+
+#[test]
+fn a_snapshot_is_made_when_something_has_changed() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    world.pass(1_000);
+    let before = Arc::clone(world.director.snapshot());
+    let heard = Input::Frame { ifindex: 2, bytes: vec![0; 60] };
+    world.learn(heard);
+    world.learn(Input::Probed { server: name("a"), result: Ok(7) });
+    assert!(Arc::ptr_eq(&before, world.director.snapshot()), "nothing is otherwise");
+    world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
+    let shown = Arc::clone(world.director.snapshot());
+    let server = shown.server(&name("a")).unwrap();
+    assert_eq!((server.state, server.reason.as_deref()), (ServerState::Down, Some("connection refused")));
+    assert_eq!((server.probe_failures, server.latency_us), (1, Some(7)));
+    assert_eq!(before.server(&name("a")).map(|server| server.state), Some(ServerState::Up));
+    // What only goes on is looked at once a second.
+    world.learn(Input::Probed { server: name("b"), result: Ok(9) });
+    world.pass(1_000);
+    assert_eq!(world.director.snapshot().server(&name("b")).unwrap().latency_us, Some(9));
+}

@@ -1,0 +1,212 @@
+//! A director over a real engine that is refused one system call of a reload after the other: what it shows is what is in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use evener_core::director::{Director, Input, Moment, Output, Start};
+use evener_core::farm::{
+    self, Encapsulation, Farm, HealthKind, Method, Placement, Protocol, Server, Service,
+};
+use evener_core::network::{Interface, Network, Route};
+use evener_core::sessions::Seed;
+use evener_core::wire::Mac;
+use evener_dataplane::Engine;
+use evener_dataplane::refusals::Refusals;
+use evener_dataplane::xdp::{XdpEngine, pins};
+
+use crate::frames::{Bench, two_servers};
+use crate::hosts::{Host, VIP};
+use crate::kernel::kernel_engine;
+use crate::skipped;
+
+/// More than any reload takes: a test that gets there would go on for ever.
+const CALLS_MAX: u64 = 500;
+
+/// Servers whose MACs are known and who are not probed.
+fn farm(servers: &[u8], ports: &[u16]) -> Farm {
+    let server = |number: &u8| Server {
+        name: format!("web{number}"),
+        address: IpAddr::from([192, 0, 2, *number]),
+        port: None,
+        mac: Some(Mac([2, 0, 0, 0, 0, *number])),
+        weight: 1,
+        publish: Vec::new(),
+    };
+    let health = farm::Health {
+        kind: HealthKind::None,
+        interval_ms: 1_000,
+        timeout_ms: 500,
+        rise: 1,
+        fall: 1,
+        jitter_percent: 0,
+        port: None,
+    };
+    let service = |port: &u16| Service {
+        name: format!("port{port}"),
+        addresses: vec![SocketAddr::new(VIP.into(), *port)],
+        protocol: Protocol::Tcp,
+        method: Method::L2,
+        source_nat: false,
+        encapsulation: Encapsulation::Ipip,
+        tunnel_mtu: None,
+        clamp_mss: true,
+        later_requests: Default::default(),
+        proxy_protocol_port: None,
+        placement: Placement::Director,
+        stateless: false,
+        policy: "round-robin",
+        discover: None,
+        discover_interval_ms: 5_000,
+        discover_rounds: 3,
+        announce: true,
+        allow: Vec::new(),
+        servers_max: 64,
+        servers: servers.iter().map(server).collect(),
+        routes: Vec::new(),
+        health: health.clone(),
+        timeouts: farm::Timeouts::default(),
+        keep_last: true,
+    };
+    Farm { services: ports.iter().map(service).collect(), ..Farm::default() }
+}
+
+fn network(bench: &Bench) -> Network {
+    let (ifindex, mac) = bench.outside;
+    let interface = Interface {
+        name: "out0".into(),
+        mac,
+        addresses: vec![([192, 0, 2, 1].into(), 24)],
+        up: true,
+        carrier: true,
+        mtu: 1500,
+        loopback: false,
+        ethernet: true,
+    };
+    let route = Route {
+        destination: ([192, 0, 2, 0].into(), 24),
+        priority: 0,
+        ifindex: Some(ifindex),
+        on_link: true,
+        gateway: None,
+    };
+    Network { interfaces: [(ifindex, interface)].into(), routes: vec![route], ..Network::default() }
+}
+
+struct Daemon {
+    director: Director,
+    engine: XdpEngine,
+    now_ms: u64,
+}
+
+impl Daemon {
+    /// As the product does: orders in turn, and the engine's answer to each that is for it.
+    fn learn(&mut self, input: Input) -> Result<(), String> {
+        self.now_ms += 1;
+        let now = Moment { ms: self.now_ms, lease_holds: true };
+        self.director.handle(now, input);
+        let mut done = Ok(());
+        while let Some(order) = self.director.poll_output() {
+            match order {
+                Output::Apply { generation, tables } => {
+                    let error = self.engine.apply(&tables).err().map(|error| error.to_string());
+                    done = error.clone().map_or(done, Err);
+                    let in_force = Arc::clone(self.engine.tables());
+                    self.director.handle(now, Input::Applied { generation, in_force, error });
+                }
+                Output::Forget { retired, .. } => {
+                    for slot in retired {
+                        // A number whose counts can't be cleared stays taken.
+                        if self.engine.reset_server(slot).is_ok() {
+                            self.director.handle(now, Input::Released { slot });
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        done
+    }
+
+    fn reload(&mut self, farm: &Farm, bench: &Bench) -> Result<(), String> {
+        let (network, links) = (Box::new(network(bench)), self.director.links().clone());
+        self.learn(Input::Reload { farm: Box::new(farm.clone()), network, links })
+    }
+
+    /// Whether what is shown is this farm, and what the kernel has.
+    fn shows(&self, farm: &Farm, number: u64) {
+        let shown = self.director.snapshot();
+        assert_eq!(*shown.farm, *farm, "{number}");
+        assert_eq!(
+            (&shown.plan.tables, &shown.plan.tables),
+            (&**self.engine.tables(), &self.engine.read_back()),
+            "{number}"
+        );
+        let described = farm.services.iter().flat_map(|service| {
+            service.servers.iter().map(|server| (service.name.clone(), server.name.clone()))
+        });
+        let seen = shown.servers().map(|server| (server.name.service.clone(), server.name.server.clone()));
+        assert_eq!(seen.collect::<Vec<_>>(), described.collect::<Vec<_>>(), "{number}");
+        assert!(
+            shown.servers().all(|server| server.slot.is_some()),
+            "{number}: each has its number in force"
+        );
+        assert_eq!((shown.wanted, shown.reloads.pending), (shown.generation, false), "{number}");
+    }
+}
+
+#[test]
+fn whatever_is_refused_of_a_reload_what_is_in_force_is_shown() {
+    if skipped() {
+        return;
+    }
+    Host::new("director").enter(|| {
+        let bench = Bench::set_up();
+        let engine = kernel_engine(None, Some(pins::directory().unwrap()), two_servers(&bench));
+        let (before, after) = (farm(&[11, 12], &[80]), farm(&[12, 13, 14], &[80, 443]));
+        let start = Start {
+            farm: before.clone(),
+            network: network(&bench),
+            links: BTreeMap::from([bench.outside]),
+            drained: BTreeSet::new(),
+            host: None,
+            seed: Seed::default(),
+            running: None,
+        };
+        let director = Director::new(start, Moment { ms: 1, lease_holds: true });
+        let mut daemon = Daemon { director, engine, now_ms: 1 };
+        daemon.learn(Input::Time { own_sessions: 0 }).unwrap();
+        daemon.shows(&before, 0);
+        let refusals = Refusals::of(&[libc::SYS_bpf]).unwrap();
+        for number in 1..CALLS_MAX {
+            let (done, refused) = {
+                let reloads = daemon.director.snapshot().reloads.clone();
+                refusals.refuse(number, libc::ENOMEM);
+                let done = daemon.reload(&after, &bench);
+                let came = refusals.relent();
+                assert!(came || done.is_ok(), "{done:?}");
+                let now = &daemon.director.snapshot().reloads;
+                assert_eq!(
+                    (now.done - reloads.done, now.refused - reloads.refused),
+                    match &done {
+                        Ok(()) => (1, 0),
+                        Err(_) => (0, 1),
+                    }
+                );
+                assert_eq!(now.error, done.clone().err());
+                (done, came)
+            };
+            daemon.shows(if done.is_ok() { &after } else { &before }, number);
+            daemon.reload(&after, &bench).unwrap();
+            daemon.shows(&after, number);
+            daemon.reload(&before, &bench).unwrap();
+            daemon.shows(&before, number);
+            if !refused {
+                assert!(number > 3, "nothing was refused");
+                Box::new(daemon.engine).leave(false).unwrap();
+                return;
+            }
+        }
+        panic!("a reload takes more than {CALLS_MAX} calls");
+    });
+}

@@ -1,0 +1,87 @@
+//! What the loop publishes of the farm and of itself.
+
+use std::sync::Arc;
+
+use evener_core::director::Director;
+use evener_dataplane::{Engine, Readings};
+
+use super::executor::Executor;
+use crate::agent::resident::Local;
+use crate::board::{About, Board, Loaded, Published};
+
+/// Where it goes, and what of it the director doesn't know.
+pub(super) struct Showing {
+    pub(super) board: Arc<Board>,
+    about: Arc<About>,
+    readings: Arc<dyn Readings>,
+    /// About the file that a reload is putting in force.
+    next: Option<Loaded>,
+    local: Option<Local>,
+}
+
+impl Showing {
+    pub(super) fn begin(about: About, director: &Director, engine: &dyn Engine) -> Showing {
+        let (about, readings) = (Arc::new(about), engine.readings());
+        let board = Board::new(Published {
+            snapshot: Arc::clone(director.snapshot()),
+            about: Arc::clone(&about),
+            gone: Arc::default(),
+            engine: engine.kind(),
+            engine_detail: engine.describe(),
+            readings: Arc::clone(&readings),
+            recorder: Arc::default(),
+            local: None,
+        });
+        Showing { board: Arc::new(board), about, readings, next: None, local: None }
+    }
+
+    pub(super) fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// What is to be told of a file once it is in force: at once with the farm that it describes.
+    pub(super) fn will_load(&mut self, loaded: Option<Loaded>) {
+        self.next = loaded;
+    }
+}
+
+impl Executor {
+    /// Publishes what has changed, if something has.
+    pub(super) fn show(&mut self) {
+        if !Arc::ptr_eq(self.director.snapshot(), &self.showing.board.latest().snapshot) {
+            self.publish();
+        }
+    }
+
+    pub(super) fn publish(&mut self) {
+        let snapshot = Arc::clone(self.director.snapshot());
+        let before = self.showing.board.latest();
+        if snapshot.reloads.done != before.snapshot.reloads.done
+            && let Some(loaded) = self.showing.next.take()
+        {
+            Arc::make_mut(&mut self.showing.about).loaded = loaded;
+        }
+        self.showing.board.publish(Published {
+            snapshot,
+            about: Arc::clone(&self.showing.about),
+            gone: self.totals.gone(),
+            engine: self.engine.kind(),
+            engine_detail: self.engine.describe(),
+            readings: Arc::clone(&self.showing.readings),
+            recorder: Arc::clone(&self.telling.recorder),
+            local: self.showing.local.clone(),
+        });
+    }
+
+    /// Publishes what this host is as a server.
+    pub(super) fn show_local(&mut self, local: Option<Local>) {
+        self.showing.local = local;
+        self.publish();
+    }
+
+    /// Publishes what keeps the file in force from being followed.
+    pub(super) fn show_trouble(&mut self, trouble: String) {
+        Arc::make_mut(&mut self.showing.about).loaded.trouble = Some(trouble);
+        self.publish();
+    }
+}
