@@ -94,6 +94,30 @@ static __always_inline bool is_method_byte(__u8 byte)
 	return (byte >= 'A' && byte <= 'Z') || byte == '-' || byte == '_';
 }
 
+/* The last letters of a word, as `name` has them. */
+#define GET_SPACE 0x47455420
+#define HTTP_SLASH 0x485454502fULL
+
+/*
+ * Goes on from the target: whether the line may be a request's, as far as it goes. Of a body's bytes some begin like one by
+ * chance: core/src/content/mod.rs, may_be_line.
+ */
+static __always_inline long follow_line(struct reading *r, __u8 byte)
+{
+	if (byte == '\r' || byte == '\n') {
+		if (!r->version && !r->is_old)
+			r->state = BEGINS_NONE;
+		return 1;
+	}
+	if ((byte < ' ' && byte != '\t') || byte == 0x7f) {
+		r->state = BEGINS_NONE;
+		return 1;
+	}
+	if ((r->name & 0xffffffffffULL) == HTTP_SLASH)
+		r->version = 1;
+	return 0;
+}
+
 static long find_request_byte(__u32 at, void *arg)
 {
 	struct reading *r = *(struct reading **)arg;
@@ -102,6 +126,9 @@ static long find_request_byte(__u32 at, void *arg)
 	if (at >= READ_MAX)
 		return 1;
 	byte = r->payload[at];
+	r->name = r->name << 8 | byte;
+	if (r->state == BEGINS_REQUEST)
+		return follow_line(r, byte);
 	if (r->state == BEGINS_LINE && (byte == '\r' || byte == '\n'))
 		return 0;
 	if (r->state == BEGINS_LINE) {
@@ -111,14 +138,20 @@ static long find_request_byte(__u32 at, void *arg)
 	if (r->state == BEGINS_METHOD && is_method_byte(byte) && at - r->at < METHOD_MAX)
 		return 0;
 	if (byte == ' ' && at > r->at) {
+		/* HTTP/0.9 has no other method, and no version. */
+		if (at - r->at == 3 && (__u32)r->name == GET_SPACE)
+			r->is_old = 1;
 		r->state = BEGINS_TARGET;
 		return 0;
 	}
 	/* RFC 9112, section 3.2: a path, a whole URL, or an asterisk. */
-	if (r->state == BEGINS_TARGET && (byte == '/' || byte == '*' || (byte | 0x20) == 'h'))
+	if (r->state == BEGINS_TARGET && (byte == '/' || byte == '*' || (byte | 0x20) == 'h')) {
 		r->state = BEGINS_REQUEST;
-	else
-		r->state = BEGINS_NONE;
+		/* what stands before belongs to no version */
+		r->name = byte;
+		return 0;
+	}
+	r->state = BEGINS_NONE;
 	return 1;
 }
 
@@ -138,6 +171,9 @@ __attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u
 		return -1;
 	r->at = len;
 	r->state = BEGINS_LINE;
+	r->name = 0;
+	r->version = 0;
+	r->is_old = 0;
 	bpf_loop(len, find_request_byte, &r, 0);
 	if (r->state == BEGINS_NONE || (r->state == BEGINS_LINE && !is_more))
 		return -1;
