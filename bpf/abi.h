@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 9
+#define ABI_VERSION 10
 
 /* core/src/tables.rs */
 #define HASH_SLOTS 65537
@@ -110,6 +110,7 @@ enum reason {
 	REASON_MOVES = 43,
 	REASON_BAD_CHECKSUM = 44,
 	REASON_KEPT_BACK = 45,
+	REASON_LINK_LOCAL = 46,
 	REASON_MAX,
 };
 

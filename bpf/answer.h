@@ -53,6 +53,18 @@ static __always_inline struct ip client_of(const struct key6 *key, bool v6)
 	return client;
 }
 
+/* Makes a port's key that of its session again. */
+static __always_inline void take_near(struct key6 *key, struct near *near)
+{
+	near->link = 0;
+	if (key->word[0] >> 48 != LINK_LOCAL >> 48)
+		return;
+	near->link = key->word[0];
+	near->mac = bpf_cpu_to_be64(key->word[0] >> 32 << 48 | key->word[2] >> 32 << 16);
+	key->word[0] = LINK_LOCAL;
+	key->word[2] &= 0xffffffff;
+}
+
 static __always_inline __u64 session_hash(const struct key6 *key, bool v6)
 {
 	if (v6)
@@ -87,12 +99,14 @@ static __always_inline bool owned_by(const struct way_back *back, struct behind 
 	if (!server || !(server->flags & SERVER_NAT))
 		return false;
 	owner->port = 0;
+	owner->near.link = 0;
 	if (server->flags & SERVER_SOURCE_NAT) {
 		owner->port = bpf_ntohs(back->to_port);
 		if (!same_ip(&back->to, &server->own) ||
 		    !port_holder(behind.server, owner->port, back->now, &owner->key, &owned->port) ||
 		    (__u16)owner->key.word[2] != behind.vip)
 			return false;
+		take_near(&owner->key, &owner->near);
 	} else {
 		owner->key = session_key6(&back->to, v6, back->to_port, behind.vip);
 	}
@@ -159,6 +173,27 @@ __attribute__((noinline)) int find_owner(struct scratch *at, __u32 flags)
 	return true;
 }
 
+/* To a client with a link-local address, from which a packet has come. Its own packets had no tag, whatever answers have. */
+static __always_inline bool find_near(context *ctx, struct hop *hop, const struct near *near, __u32 len)
+{
+	struct interface *own = find_interface(near->link);
+	__u32 mtu = 0;
+
+	if (!own || bpf_check_mtu(ctx, near->link, &mtu, 0, 0) < 0)
+		return false;
+	if (mtu > 0xffff)
+		mtu = 0xffff;
+	if (len > mtu) {
+		hop->mtu = mtu;
+		return true;
+	}
+	hop->ifindex = near->link;
+	hop->lan = 0;
+	copy_mac(hop->src, own->mac);
+	copy_mac(hop->dst, (const __u8 *)&near->mac);
+	return true;
+}
+
 /* Finds where a packet goes from `src` to the owner's client; false if nowhere. */
 __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const struct ip *src, __u32 len)
 {
@@ -178,6 +213,15 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 		route.family = AF_INET6;
 		*(struct ip *)route.ipv6_src = *src;
 		*(struct ip *)route.ipv6_dst = *dst;
+		if (at->owner.near.link)
+			return find_near(ctx, hop, &at->owner.near, len);
+		/* The kernel's look-up knows no link-local addresses: the stack finds this one where the answer came by. */
+		if ((dst->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000)) {
+			hop->next_ifindex = frame_ingress(ctx);
+			hop->next.nh_family = AF_INET6;
+			*(struct ip *)hop->next.ipv6_nh = *dst;
+			return true;
+		}
 	} else {
 		route.family = AF_INET;
 		route.ipv4_src = src->word[0];
@@ -185,7 +229,7 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 	}
 	switch (bpf_fib_lookup(ctx, &route, sizeof(route), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
-		hop->ifindex = route.ifindex;
+		hop->ifindex = hop->lan = route.ifindex;
 		for (int i = 0; i < ETH_ALEN / 2; i++) {
 			((__u16 *)hop->src)[i] = ((__u16 *)route.smac)[i];
 			((__u16 *)hop->dst)[i] = ((__u16 *)route.dmac)[i];
@@ -230,9 +274,10 @@ __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 	if (!at || verdict == VERDICT_DROP)
 		return VERDICT_DROP;
 	at->owner.client = at->src;
+	at->owner.near.link = 0;
 	/* The host's own stack sends nothing on that has its own address as source. */
 	if (!find_hop(ctx, at, &at->from, sizeof(at->error6) + QUOTE_LEN) || !at->hop.ifindex ||
-	    !relink(ctx, at->journey.l3, at->hop.ifindex, at->journey.v6, at->hop.src, at->hop.dst))
+	    !relink(ctx, at->journey.l3, at->hop.lan, at->journey.v6, at->hop.src, at->hop.dst))
 		return VERDICT_DROP;
 	return frame_send(ctx, at->hop.ifindex);
 }
@@ -271,7 +316,7 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
-	if (!relink(ctx, journey->l3, hop->ifindex, journey->v6, hop->src, hop->dst))
+	if (!relink(ctx, journey->l3, hop->lan, journey->v6, hop->src, hop->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	return count_and(frame_send(ctx, hop->ifindex), REASON_ANSWERED);
 }
@@ -318,9 +363,11 @@ static __always_inline int later_answer(context *ctx, struct scratch *at, const 
 	struct found found;
 
 	owner->client = at->key.dst;
+	owner->near.link = 0;
 	if (track->port) {
 		if (!port_holder(track->server, track->port, now, &owner->key, &found))
 			return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
+		take_near(&owner->key, &owner->near);
 		owner->client = client_of(&owner->key, v6);
 	}
 	if (!(server->flags & SERVER_NAT))

@@ -23,6 +23,8 @@ __attribute__((noinline)) int send_far(context *ctx, struct scratch *at)
 	/* What no session is known of couldn't be answered either. */
 	if (server->flags & SERVER_NAT && !journey->session)
 		return count_and(VERDICT_DROP, journey->beside ? journey->beside : REASON_NO_SESSION);
+	if (server->flags & SERVER_NAT && !put_near(ctx, journey, server, &at->owner.key))
+		return count_and(VERDICT_DROP, REASON_LINK_LOCAL);
 	if (server->flags & SERVER_SOURCE_NAT) {
 		journey->port = hidden_port(vip, &at->owner.key, journey->hash, journey->session, ticks_now());
 		if (!journey->port)

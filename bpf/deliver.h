@@ -116,6 +116,40 @@ static __always_inline int deliver(context *ctx, struct scratch *at, const struc
 	return frame_send(ctx, server->ifindex);
 }
 
+/* The upper half of the one network that link-local addresses are in. */
+#define LINK_LOCAL (0xfe80ULL << 48)
+
+/* A MAC as a number, from what mac_bits() made of it. */
+static __always_inline __u64 mac_number(__u64 bits)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return bpf_be64_to_cpu(bits) & 0xffffffffffffULL;
+#else
+	return bits >> 16;
+#endif
+}
+
+/*
+ * Makes a session's key that of the port which stands for its client: where the packet's sender is, if it has a link-local
+ * address. Whether what the server answers would find it.
+ */
+static __always_inline bool put_near(context *ctx, const struct journey *journey, const struct server *server,
+				     struct key6 *key)
+{
+	__u64 mac = mac_number(journey->source);
+
+	if (key->word[0] >> 54 != LINK_LOCAL >> 54)
+		return true;
+	if (key->word[0] != LINK_LOCAL || journey->l3 != ETH_HLEN || frame_tags(ctx))
+		return false;
+	/* The server answers on its own link. */
+	if (!(server->flags & SERVER_SOURCE_NAT))
+		return server->ifindex == frame_ingress(ctx);
+	key->word[0] |= mac >> 32 << 32 | frame_ingress(ctx);
+	key->word[2] |= mac << 32;
+	return true;
+}
+
 /* The port that a session has towards a server, its slot found; 0 if it has none. */
 static __always_inline __u16 find_port(__u32 server, const struct key6 *key, __u64 hash, __u32 now, struct found *found)
 {

@@ -267,6 +267,9 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	}
 	at->quoted_ends = (struct ends){ .has_src = true, .src = server->to, .src_port = server->port };
 	if (server->flags & SERVER_SOURCE_NAT) {
+		/* Nobody but the client itself speaks of a link-local address. */
+		if (!put_near(ctx, journey, server, key))
+			return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		journey->port = find_port(journey->server, key, journey->hash, now, &port);
 		if (!journey->port)
 			return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
@@ -335,7 +338,7 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
 	if (!decrement_ttl(ctx, journey->l3, journey->v6) ||
-	    !relink(ctx, journey->l3, hop->ifindex, journey->v6, hop->src, hop->dst))
+	    !relink(ctx, journey->l3, hop->lan, journey->v6, hop->src, hop->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	return count_and(frame_send(ctx, hop->ifindex), REASON_ICMP_FORWARDED);
 }

@@ -128,6 +128,13 @@ struct ends {
 	__u8 has_src, has_dst;
 };
 
+/* Where a client with a link-local address is that a port stands for. */
+struct near {
+	__u32 link; /* 0: it has no such address */
+	__u32 pad;
+	__be64 mac; /* in the first six bytes */
+};
+
 /* The session that an answer belongs to. */
 struct owner {
 	struct key6 key; /* an IPv4 client is mapped */
@@ -139,6 +146,7 @@ struct owner {
 	__u16 server;
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
+	struct near near;
 	__u8 v6;
 };
 
@@ -154,6 +162,7 @@ struct way_back {
 /* Where a packet goes by the host's routes. */
 struct hop {
 	__u32 ifindex; /* 0: the neighbour's MAC isn't known yet */
+	__u32 lan; /* whose tags a frame may keep */
 	__u32 mtu; /* not 0: the packet is longer than this */
 	__u8 src[8];
 	__u8 dst[8];

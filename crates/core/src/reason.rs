@@ -119,4 +119,7 @@ reasons! {
     /// Held: a segment of a connection that is on its way to a server. It follows as soon as the connection is there. One that is
     /// longer than 2048 bytes, a fragment or damaged is dropped.
     KeptBack = 45, "kept_back";
+    /// Dropped: from a link-local address that an answer by `nat` couldn't find: without `source_nat` on another link than the
+    /// server, or in a VLAN below the interface.
+    LinkLocal = 46, "link_local";
 }

@@ -29,4 +29,7 @@ pub enum Hop {
 pub trait Routes: fmt::Debug {
     /// Where a packet from `src` to `dst` that came in by interface `ingress` goes.
     fn hop(&self, ingress: u32, src: IpAddr, dst: IpAddr) -> Hop;
+
+    /// The longest packet that an interface takes, in bytes; `None` if there is no such interface.
+    fn mtu(&self, ifindex: u32) -> Option<u16>;
 }

@@ -76,6 +76,11 @@ impl Routes for HostRoutes {
         // One packet by the host's own stack has it ask the neighbour whether it is still there.
         if doubtful { Hop::ByHost } else { hop }
     }
+
+    fn mtu(&self, ifindex: u32) -> Option<u16> {
+        let link = lock(&self.kernel).link(ifindex, crate::now_ns() / 1_000_000)?;
+        Some(link.mtu.min(u16::MAX.into()) as u16)
+    }
 }
 
 /// What is in these is whole at any moment, so a thread that failed leaves nothing half done.

@@ -30,10 +30,15 @@ impl Visit {
 
     /// The same from this port; 0 for any.
     pub fn open_from(host: &Host, port: u16, service: SocketAddr) -> Result<Visit> {
+        Self::open_at(host, SocketAddr::new(Family::of(service.ip()).any(), port), service)
+    }
+
+    /// The same from this address of the client's, whose port may be 0 for any.
+    pub fn open_at(host: &Host, from: SocketAddr, service: SocketAddr) -> Result<Visit> {
         let connect = || -> io::Result<TcpStream> {
             let socket = Socket::new(Domain::for_address(service), Type::STREAM, Some(Protocol::TCP))?;
             socket.set_reuse_address(true)?;
-            socket.bind(&SocketAddr::new(Family::of(service.ip()).any(), port).into())?;
+            socket.bind(&from.into())?;
             socket.connect_timeout(&service.into(), LIMIT)?;
             socket.set_read_timeout(Some(LIMIT))?;
             Ok(socket.into())

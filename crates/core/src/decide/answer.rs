@@ -7,6 +7,7 @@ use super::follow::{Side, follow};
 use super::{Decision, Knowledge, Reason, Verdict, fragment, has_bad_flags};
 use crate::packet::Packet;
 use crate::parse::{Layers, Segment};
+use crate::ports::{Holder, Near};
 use crate::rewrite::{self, Ends};
 use crate::routes::Hop;
 use crate::sessions::{Found, SessionKey};
@@ -24,6 +25,29 @@ pub(super) struct Owner<'a> {
     pub(super) vip: &'a Vip,
     /// The director's own address towards the server.
     pub(super) own: IpAddr,
+    pub(super) toward: Toward,
+}
+
+/// Where a client is to be found.
+#[derive(Clone, Copy)]
+pub(super) enum Toward {
+    /// Where the host's routes say.
+    Routes,
+    /// Where its own packets came from.
+    Near(Near),
+    /// At a link-local address on the link that the answer came by.
+    Link(u32),
+}
+
+impl Toward {
+    /// The way of an answer to a client that a port stands for, or to an address that the server itself knows.
+    pub(super) fn client(known: &Knowledge<'_>, client: IpAddr, holder: Option<Holder>) -> Toward {
+        match holder.and_then(|holder| holder.near) {
+            Some(near) => Toward::Near(near),
+            None if super::is_link_local(client) => Toward::Link(known.ingress),
+            None => Toward::Routes,
+        }
+    }
 }
 
 impl Owner<'_> {
@@ -51,13 +75,13 @@ fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option
     let Way::Nat { own, source_nat, .. } = tables.servers.get(&server)?.way else {
         return None;
     };
-    let (key, port) = if source_nat {
-        let (key, found) = (to.ip() == own)
+    let (key, port, holder) = if source_nat {
+        let (holder, found) = (to.ip() == own)
             .then(|| memory.ports.holder(server, to.port(), now))?
-            .filter(|(key, _)| key.vip == vip)?;
-        (key, Some((to.port(), found)))
+            .filter(|(holder, _)| holder.session.vip == vip)?;
+        (holder.session, Some((to.port(), found)), Some(holder))
     } else {
-        (SessionKey { client: to.ip(), port: to.port(), vip }, None)
+        (SessionKey { client: to.ip(), port: to.port(), vip }, None, None)
     };
     let session = memory.sessions.find(key, key.hash(memory.seed), now)?;
     let (service, vip) = tables.vip_by_id(vip)?;
@@ -69,6 +93,7 @@ fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option
         service: *service,
         vip,
         own,
+        toward: Toward::client(known, key.client, holder),
     })
 }
 
@@ -92,20 +117,26 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &S
         return Decision::drop(reason);
     }
     let rewrite = |packet: &mut Packet<'_>| rewrite::translate(packet, &at, &owner.ends());
-    send(known, packet, &at, (owner.service.address, owner.key.client), owner.own, rewrite)
+    let ends = (owner.service.address, owner.key.client);
+    send(known, packet, &at, ends, owner.toward, owner.own, rewrite)
 }
 
-/// Sends a packet on by the host's routes, rewritten: from the service's address `ends.0` to the client's. What is
-/// too long for the way is answered in the name of `own`.
+/// Sends a packet on, rewritten: from the service's address `ends.0` to the client's. What is too long for the way is
+/// answered in the name of `own`. Of link-local addresses the kernel's look-up of routes tells nothing (`bpf_ipv6_fib_lookup`).
 pub(super) fn send(
     known: &Knowledge<'_>,
     packet: &mut Packet<'_>,
     at: &Layers,
     ends: (IpAddr, IpAddr),
+    toward: Toward,
     own: IpAddr,
     rewrite: impl FnOnce(&mut Packet<'_>),
 ) -> Decision {
-    let hop = known.memory.routes.hop(packet.ingress, ends.0, ends.1);
+    let hop = match toward {
+        Toward::Routes => known.memory.routes.hop(packet.ingress, ends.0, ends.1),
+        Toward::Near(near) => hop_to(known, near),
+        Toward::Link(_) => Hop::ByHost,
+    };
     let most = match hop {
         Hop::Neighbour { mtu, .. } => usize::from(mtu),
         Hop::ByHost => usize::MAX,
@@ -118,10 +149,24 @@ pub(super) fn send(
     match hop {
         Hop::Neighbour { ifindex, src, dst, .. } => {
             rewrite::decrement_ttl(packet.frame_mut(), at);
-            untag(packet, at, ifindex);
+            // Such a client's packets came without a tag, whatever the server's have.
+            untag(packet, at, if matches!(toward, Toward::Near(_)) { NO_INTERFACE } else { ifindex });
             packet.readdress(src, dst);
             Decision::of(Verdict::Forward { ifindex }, Reason::Answered)
         }
-        _ => Decision::pass(Reason::ByHost),
+        _ => {
+            let link = if let Toward::Link(link) = toward { Some(link) } else { None };
+            Decision { link, ..Decision::pass(Reason::ByHost) }
+        }
+    }
+}
+
+/// No interface has this number.
+const NO_INTERFACE: u32 = 0;
+
+fn hop_to(known: &Knowledge<'_>, Near { link, mac }: Near) -> Hop {
+    match (known.tables.interfaces.get(&link), known.memory.routes.mtu(link)) {
+        (Some(&src), Some(mtu)) => Hop::Neighbour { ifindex: link, src, dst: mac, mtu },
+        _ => Hop::None,
     }
 }

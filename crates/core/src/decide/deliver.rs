@@ -5,6 +5,7 @@ use super::{Knowledge, Reason, Verdict};
 use crate::arrival::{ASKED, Arrival};
 use crate::packet::Packet;
 use crate::parse::{Layers, TCP_LEN, UDP_LEN};
+use crate::ports::Holder;
 use crate::rewrite::{self, Ends, Tunnel, encapsulate, link_len, outer_len, too_big};
 use crate::routes::Hop;
 use crate::sessions::FlowHash;
@@ -53,7 +54,11 @@ pub(super) fn deliver(
 
 /// Sends the error that a client's packet has become to the client, where the host's routes say.
 fn error_by_route(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers) -> Verdict {
-    match known.memory.routes.hop(packet.ingress, at.dst, at.src) {
+    let hop = match super::is_link_local(at.src) {
+        true => Hop::ByHost,
+        false => known.memory.routes.hop(packet.ingress, at.dst, at.src),
+    };
+    match hop {
         Hop::Neighbour { ifindex, src, dst, .. } => {
             untag(packet, at, ifindex);
             packet.readdress(src, dst);
@@ -157,6 +162,7 @@ fn longest(packet: &Packet<'_>, at: &Layers) -> usize {
 /// Why the packet can't go on: it has no session, or there is no port for one.
 pub(super) fn hidden_port(
     known: &Knowledge<'_>,
+    at: &Layers,
     flow: &Flow<'_>,
     choice: &Choice,
     server: &ServerEntry,
@@ -166,17 +172,23 @@ pub(super) fn hidden_port(
     };
     // What no session is known of couldn't be answered either.
     let session = choice.session.ok_or(choice.beside.unwrap_or(Reason::NoSession))?;
+    let near = known.near(at)?;
     if !source_nat {
-        return Ok(0);
+        // The server answers on its own link.
+        return if near.is_none_or(|near| near.link == server.ifindex) {
+            Ok(0)
+        } else {
+            Err(Reason::LinkLocal)
+        };
     }
-    let ports = known.memory.ports;
-    match ports.find(choice.server, flow.key, flow.hash, flow.now) {
+    let (ports, key) = (known.memory.ports, Holder { session: flow.key, near });
+    match ports.find(choice.server, key, flow.hash, flow.now) {
         Some((port, found)) => {
             if flow.is_stale(found.value, session) {
                 ports.keep(found, session);
             }
             Ok(port)
         }
-        None => ports.take(choice.server, flow.key, flow.hash, session, flow.now).ok_or(Reason::NoPort),
+        None => ports.take(choice.server, key, flow.hash, session, flow.now).ok_or(Reason::NoPort),
     }
 }

@@ -6,7 +6,8 @@ use super::deliver::{Route, deliver, fit, untag};
 use super::{Decision, Knowledge, Reason, Verdict};
 use crate::arrival::Arrival;
 use crate::packet::Packet;
-use crate::parse::IcmpError;
+use crate::parse::{IcmpError, Layers};
+use crate::ports::{Holder, Near};
 use crate::rewrite::{self, Ends};
 use crate::sessions::SessionKey;
 use crate::tables::{NO_SERVER, ServerEntry, Vip, VipKey, Way};
@@ -73,7 +74,8 @@ fn translated(
     let src = *known.tables.interfaces.get(&server.ifindex)?;
     let hidden = match source_nat {
         true => {
-            let (port, _) = known.memory.ports.find(slot, key, key.hash(known.memory.seed), known.now)?;
+            let holder = Holder { session: key, near: near(known, error)? };
+            let (port, _) = known.memory.ports.find(slot, holder, key.hash(known.memory.seed), known.now)?;
             Some(port)
         }
         false => None,
@@ -91,6 +93,12 @@ fn translated(
     untag(packet, &error.at, server.ifindex);
     packet.readdress(src, server.mac);
     Some(Decision::of(Verdict::Forward { ifindex: server.ifindex }, Reason::IcmpForwarded))
+}
+
+/// Where the client is that an error is about: if it has a link-local address, nobody else can have sent that. `None` if
+/// that is nowhere.
+fn near(known: &Knowledge<'_>, error: &IcmpError) -> Option<Option<Near>> {
+    known.near(&Layers { src: error.quoted.dst, ..error.at }).ok()
 }
 
 /// About what a client sent to a server, by the server or by a router on the way to it.
@@ -111,7 +119,7 @@ fn to_client(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) 
     };
     let ends = (owner.service.address, owner.key.client);
     let rewrite = |packet: &mut Packet<'_>| rewrite::translate_error(packet, error, &outer, &quoted);
-    let decision = answer::send(known, packet, &error.at, ends, owner.own, rewrite);
+    let decision = answer::send(known, packet, &error.at, ends, owner.toward, owner.own, rewrite);
     match decision.reason {
         Reason::Answered => Decision { reason: Reason::IcmpForwarded, ..decision },
         _ => decision,

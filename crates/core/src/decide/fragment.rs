@@ -1,6 +1,6 @@
 //! Fragments go where the first one went (RFC 791, section 3.2; RFC 8200, section 4.5).
 
-use super::answer;
+use super::answer::{self, Toward};
 use super::deliver::{Route, deliver};
 use super::{Decision, Knowledge, Reason};
 use crate::fragments::{FragmentKey, LIFETIME_MS, Track};
@@ -79,13 +79,16 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers
         return Decision { server, ..Decision::of(verdict, reason) };
     }
     let client = match track.port {
-        0 => Some(at.dst),
-        port => known.memory.ports.holder(track.server, port, known.now).map(|(key, _)| key.client),
+        0 => Some((at.dst, Toward::client(known, at.dst, None))),
+        port => known.memory.ports.holder(track.server, port, known.now).map(|(holder, _)| {
+            let client = holder.session.client;
+            (client, Toward::client(known, client, Some(holder)))
+        }),
     };
-    let (Some(client), Way::Nat { own, .. }) = (client, server.way) else {
+    let (Some((client, toward)), Way::Nat { own, .. }) = (client, server.way) else {
         return Decision::drop(Reason::FragmentLost);
     };
     let ends = Ends { src: Some(service.address), dst: Some(client), ..Ends::default() };
     let rewrite = |packet: &mut Packet<'_>| rewrite::translate(packet, at, &ends);
-    answer::send(known, packet, at, (service.address, client), own, rewrite)
+    answer::send(known, packet, at, (service.address, client), toward, own, rewrite)
 }

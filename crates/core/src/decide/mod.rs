@@ -21,15 +21,15 @@ use crate::fragments::Fragments;
 use crate::lease::Lease;
 use crate::mark::SharedMarker;
 use crate::packet::Packet;
-use crate::parse::{Parsed, Segment, odd_reason, parse};
-use crate::ports::Ports;
+use crate::parse::{Layers, Parsed, Segment, odd_reason, parse};
+use crate::ports::{self, Near, Ports};
 use crate::rewrite;
 use crate::routes::Routes;
 use crate::select::Counts;
 use crate::sessions::{Seed, Sessions};
 use crate::strays::Strays;
 use crate::tables::{NO_SERVER, Tables, Vip, VipKey};
-use crate::wire::{Mac, TCP_FIN, TCP_RST, TCP_SYN};
+use crate::wire::{ETHERNET_LEN, Mac, TCP_FIN, TCP_RST, TCP_SYN};
 use choose::{Choice, Flow, choose};
 use core::net::IpAddr;
 use deliver::{Route, deliver};
@@ -97,6 +97,8 @@ pub struct Decision {
     pub beside: Option<Reason>,
     /// Of a packet with which a client said what it wants: who was to have the connection. Nothing is counted by it.
     pub begun: Option<Begun>,
+    /// With [`Reason::ByHost`], to a link-local address: the interface that leads to it.
+    pub link: Option<u32>,
 }
 
 /// Who was given a connection for what its client said.
@@ -114,7 +116,15 @@ impl Begun {
 
 impl Decision {
     const fn of(verdict: Verdict, reason: Reason) -> Self {
-        Decision { verdict, reason, server: NO_SERVER, new_session: false, beside: None, begun: None }
+        Decision {
+            verdict,
+            reason,
+            server: NO_SERVER,
+            new_session: false,
+            beside: None,
+            begun: None,
+            link: None,
+        }
     }
     const fn pass(reason: Reason) -> Self {
         Decision::of(Verdict::Pass, reason)
@@ -138,6 +148,8 @@ struct Knowledge<'a> {
     memory: &'a Memory<'a>,
     /// The frame's source, which says how it came: [`Arrival::of`].
     source: Mac,
+    /// The interface that it came by.
+    ingress: u32,
     now: u32,
 }
 
@@ -145,7 +157,22 @@ impl<'a> Knowledge<'a> {
     /// What a packet's decision at tick `now` goes by.
     fn of(tables: &'a Tables, memory: &'a Memory<'a>, packet: &Packet<'_>, now: u32) -> Self {
         let source = packet.frame().get(6..).and_then(|rest| rest.first_chunk()).copied().map(Mac);
-        Knowledge { tables, memory, source: source.unwrap_or_default(), now }
+        Knowledge { tables, memory, source: source.unwrap_or_default(), ingress: packet.ingress, now }
+    }
+
+    /// Where the sender of this packet is, if it has a link-local address.
+    ///
+    /// # Errors
+    /// [`Reason::LinkLocal`] if nothing that is sent to it would find it: frames go out as the interface has them, without
+    /// tags.
+    fn near(&self, at: &Layers) -> Result<Option<Near>, Reason> {
+        if !is_link_local(at.src) {
+            return Ok(None);
+        }
+        if !ports::is_near(at.src) || at.l3 != ETHERNET_LEN {
+            return Err(Reason::LinkLocal);
+        }
+        Ok(Some(Near { link: self.ingress, mac: self.source }))
     }
 
     fn arrival(&self, vip: &Vip) -> Arrival {
@@ -206,6 +233,11 @@ pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now
     }
 }
 
+/// Whether an address says where its owner is on one link only.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
 /// SYN together with FIN or RST: no stack sends that.
 fn has_bad_flags(segment: &Segment) -> bool {
     segment.flags & TCP_SYN != 0 && segment.flags & (TCP_FIN | TCP_RST) != 0
@@ -235,7 +267,7 @@ fn carry(
     let Some(server) = known.tables.servers.get(&choice.server) else {
         return Decision::drop(Reason::NoServer);
     };
-    let port = match deliver::hidden_port(known, flow, choice, server) {
+    let port = match deliver::hidden_port(known, &segment.at, flow, choice, server) {
         Ok(port) => port,
         Err(reason) => return Decision::drop(reason),
     };
@@ -254,5 +286,6 @@ fn carry(
         new_session: choice.new_session,
         beside: choice.beside,
         begun: None,
+        link: None,
     }
 }

@@ -178,6 +178,16 @@ impl<'a, const N: usize> Table<'a, N> {
         })
     }
 
+    /// Gives what is live other keys, where nobody else uses the table.
+    pub(crate) fn rekey(&self, now: u32, key: impl Fn(Words<N>) -> Words<N>) {
+        for slot in self.buckets.iter().flat_map(|bucket| &bucket.0) {
+            let (old, value) = slot.read();
+            if value.is_live(now) {
+                slot.key.iter().zip(key(old)).for_each(|(word, new)| word.store(new, Relaxed));
+            }
+        }
+    }
+
     /// Frees what has expired and what `keep` doesn't want, so that the counts stay
     /// true. Returns how many slots it freed.
     pub fn sweep(&self, now: u32, mut keep: impl FnMut(Words<N>, Value) -> bool) -> usize {

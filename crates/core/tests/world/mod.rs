@@ -51,6 +51,9 @@ impl Routes for Around {
     fn hop(&self, _: u32, _: IpAddr, _: IpAddr) -> Hop {
         Hop::Neighbour { ifindex: 1, src: DIRECTOR, dst: ROUTER, mtu: 1500 }
     }
+    fn mtu(&self, _: u32) -> Option<u16> {
+        Some(1500)
+    }
 }
 
 /// What packets meet.

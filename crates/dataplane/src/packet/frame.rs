@@ -151,7 +151,7 @@ pub(super) fn work<'f>(
             around.loopback
         }
         (Verdict::Pass, Reason::ByHost) => {
-            return by_host(&mut buffer[start..end], &virtio, tools, around.exits);
+            return by_host(&mut buffer[start..end], &virtio, tools, around.exits, decision.link);
         }
         _ => return,
     };
@@ -200,15 +200,15 @@ fn finished(frame: &mut [u8], virtio: &Virtio) -> Virtio {
 }
 
 /// The host's own stack sends the packet on: it has yet to find the neighbour.
-fn by_host(frame: &mut [u8], virtio: &Virtio, tools: &mut Tools, exits: &Exits) {
+fn by_host(frame: &mut [u8], virtio: &Virtio, tools: &mut Tools, exits: &Exits, link: Option<u32>) {
     let l3 = l3_of(frame);
     if let Some(gathered) = gathered(frame, None, l3, virtio) {
         tools.segments.cut(&gathered, 0);
         for segment in tools.segments.each() {
-            exits.by_host(segment.get(l3..).unwrap_or_default());
+            exits.by_host(segment.get(l3..).unwrap_or_default(), link);
         }
         return;
     }
     finished(frame, virtio);
-    exits.by_host(frame.get(l3..).unwrap_or_default());
+    exits.by_host(frame.get(l3..).unwrap_or_default(), link);
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::marker::PhantomData;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd};
 
 use evener_core::decide::{Decision, Reason, Verdict};
@@ -45,8 +45,8 @@ impl Exits {
     }
 
     /// Has the host's own stack send a packet, from its IP header on, whose checksums are whole. What it has no
-    /// way for is lost.
-    pub(crate) fn by_host(&self, packet: &[u8]) {
+    /// way for is lost. `link` is the interface that leads to a link-local address.
+    pub(crate) fn by_host(&self, packet: &[u8], link: Option<u32>) {
         let Some((dst, len)) = destination(packet) else { return };
         let socket = match dst {
             IpAddr::V4(_) => &self.host_v4,
@@ -56,7 +56,11 @@ impl Exits {
             },
         };
         let Some(packet) = packet.get(..len) else { return };
-        let _ = socket.send_to_with_flags(packet, &SocketAddr::new(dst, 0).into(), libc::MSG_DONTWAIT);
+        let to: SocketAddr = match dst {
+            IpAddr::V4(dst) => SocketAddrV4::new(dst, 0).into(),
+            IpAddr::V6(dst) => SocketAddrV6::new(dst, 0, 0, link.unwrap_or_default()).into(),
+        };
+        let _ = socket.send_to_with_flags(packet, &to.into(), libc::MSG_DONTWAIT);
     }
 }
 
@@ -119,7 +123,7 @@ impl Outbox {
             }
             (Verdict::Pass, Reason::ByHost) => {
                 let frame = &packet[VIRTIO_LEN..];
-                exits.by_host(frame.get(l3_of(frame)..).unwrap_or_default());
+                exits.by_host(frame.get(l3_of(frame)..).unwrap_or_default(), decision.link);
             }
             _ => {}
         }

@@ -320,7 +320,7 @@ fn no_port_is_left_alike() {
                 let client = Ipv4Addr::from_bits(number).into();
                 let key = SessionKey { client, port: 1, vip: 1 };
                 let value = Value::new(server, State::Established, NOW + 100_000);
-                let _ = memory.ports.take(server, key, key.hash(SEED), value, NOW);
+                let _ = memory.ports.take(server, key.into(), key.hash(SEED), value, NOW);
             }
         }
         for (v6, client) in [false, true].into_iter().flat_map(|v6| (0..40).map(move |client| (v6, client))) {

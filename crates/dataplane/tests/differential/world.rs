@@ -79,7 +79,7 @@ pub fn vip(v6: bool, last: u8) -> IpAddr {
 }
 
 /// Clients 0 to 9 are behind the router, 10 and 11 behind one whose MAC isn't known, 12 and 13 behind a narrow
-/// link, and to the others there is no way.
+/// link, and to the others there is no way. With IPv6, 14 has an address of its link alone.
 pub fn client(v6: bool, number: u8) -> IpAddr {
     let net = match number {
         0..10 => 1,
@@ -87,7 +87,9 @@ pub fn client(v6: bool, number: u8) -> IpAddr {
         12 | 13 => 3,
         _ => 4,
     };
-    if v6 {
+    if v6 && number == 14 {
+        "fe80::14".parse().unwrap()
+    } else if v6 {
         format!("2001:db8:c{net}::{number}").parse().unwrap()
     } else {
         [203, 0, 110 + net, number].into()
@@ -145,6 +147,10 @@ impl Routes for TestRoutes {
             3 => known(1300),
             _ => Hop::None,
         }
+    }
+    fn mtu(&self, ifindex: u32) -> Option<u16> {
+        // the loopback interface
+        (ifindex == 1).then_some(u16::MAX)
     }
 }
 

@@ -84,6 +84,12 @@ impl Kernel {
     /// What becomes of one frame.
     fn one(&mut self, ingress: u32, frame: &[u8]) -> Result<Seen> {
         if self.ingress != ingress {
+            let (here, there) = (FIRST + ingress, FIRST + self.ingress);
+            self.engine.memory().ports.renumber(self.engine.now(), |link| match link {
+                LOOPBACK => there,
+                link if link == here => LOOPBACK,
+                link => link,
+            });
             self.ingress = ingress;
             self.load()?;
         }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use evener_core::routes::{Hop, Routes};
 use evener_core::wire::Mac;
 
+use super::ground::MTU;
 use super::words::{Words, Wrong};
 
 /// One route: where packets to a network go.
@@ -82,6 +83,10 @@ impl Routes for RoutingTable<'_> {
             Some(&src) => Hop::Neighbour { ifindex: interface, src, dst: mac, mtu },
             None => Hop::None,
         }
+    }
+
+    fn mtu(&self, ifindex: u32) -> Option<u16> {
+        self.interfaces.contains_key(&ifindex).then_some(MTU as u16)
     }
 }
 

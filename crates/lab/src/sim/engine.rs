@@ -35,6 +35,9 @@ impl Routes for Nothing {
     fn hop(&self, _: u32, _: IpAddr, _: IpAddr) -> Hop {
         Hop::None
     }
+    fn mtu(&self, _: u32) -> Option<u16> {
+        None
+    }
 }
 
 /// A data plane.

@@ -40,6 +40,7 @@ mod health;
 mod hostile;
 mod icmp;
 mod jumbo;
+mod link_local;
 mod listed;
 mod local;
 mod own_address;

@@ -19,8 +19,8 @@ by_every_way! {
 }
 
 /// XDP's modes, where the host's stack finds neighbours: a program of TC's has the kernel do so.
-const GENERIC: &str = "xdp\"\nxdp_mode = \"generic";
-const NATIVE: &str = "xdp\"\nxdp_mode = \"native";
+pub(crate) const GENERIC: &str = "xdp\"\nxdp_mode = \"generic";
+pub(crate) const NATIVE: &str = "xdp\"\nxdp_mode = \"native";
 
 /// Makes tests for one of XDP's modes.
 macro_rules! by_xdp {
@@ -70,7 +70,7 @@ fn a_service_address_may_be_the_directors_own(engine: &str, way: Way) -> Result<
 }
 
 /// Gives the far ends of the director's cables a program each, without which veth takes nothing that native XDP sends.
-fn receive_by_xdp(farm: &Farm) -> Result<Vec<impl Send + use<>>> {
+pub(crate) fn receive_by_xdp(farm: &Farm) -> Result<Vec<impl Send + use<>>> {
     let ports = farm.director().interfaces().iter().map(|interface| interface.port.as_str());
     let attach = |port: &str| anyhow::Ok(attach_pass(nix::net::if_::if_nametoindex(port)?)?);
     farm.switch().enter(|| ports.map(attach).collect())?

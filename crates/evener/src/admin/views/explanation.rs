@@ -76,7 +76,7 @@ impl Published {
         let server = slot.and_then(|slot| self.server_name(slot));
         because.extend(slot.and_then(|slot| self.explain_state(slot)));
         if let Some(entry) = slot.and_then(|slot| self.snapshot.plan.tables.servers.get(&slot)) {
-            because.extend(self.explain_way(entry));
+            because.extend(self.explain_way(Some(flow), entry));
         }
         Explanation {
             service: service.map(|service| service.name.clone()),
@@ -96,7 +96,7 @@ impl Published {
         (server.state != ServerState::Up).then(|| format!("but {} is {state}{reason}", name.server))
     }
 
-    fn explain_way(&self, entry: &ServerEntry) -> Vec<String> {
+    fn explain_way(&self, flow: Option<&Flow>, entry: &ServerEntry) -> Vec<String> {
         if entry.local {
             return vec!["that server is this host: the packet goes up its own stack".to_owned()];
         }
@@ -113,7 +113,11 @@ impl Published {
                 "it is put into a packet from {from} to {to} ({encapsulation}), which may be {mtu} bytes long"
             )),
         };
-        rewritten.into_iter().chain([frames]).collect()
+        rewritten
+            .into_iter()
+            .chain([frames])
+            .chain(flow.and_then(|flow| only_on_link(flow, entry, name)))
+            .collect()
     }
 
     /// The server's slot; nothing if it isn't settled yet.
@@ -201,4 +205,12 @@ impl Published {
             )
         })
     }
+}
+
+/// What `nat` can't do for a client with a link-local address, if the flow's is one and may be on another link than the server.
+fn only_on_link(flow: &Flow, entry: &ServerEntry, name: &str) -> Option<String> {
+    let Way::Nat { source_nat: false, .. } = entry.way else { return None };
+    matches!(flow.client.ip(), IpAddr::V6(client) if client.is_unicast_link_local()).then(|| {
+        format!("the client is answered if it is on {name}; elsewhere its packets are dropped (link_local): source_nat = true serves it there")
+    })
 }

@@ -105,7 +105,7 @@ impl Published {
         explanation.server = self.server_name(slot);
         because.extend(self.explain_state(slot));
         match self.snapshot.plan.tables.servers.get(&slot) {
-            Some(entry) => because.extend(self.explain_way(entry)),
+            Some(entry) => because.extend(self.explain_way(flow, entry)),
             None => because.push("the client is answered 503".to_owned()),
         }
         Explanation { because, ..explanation }
