@@ -136,7 +136,15 @@ fn beginning() -> impl Strategy<Value = Vec<u8>> {
     let methods = vec!["", "G", "GET", "POST", "VERSION-CONTROL", "ABCDEFGHIJKLMNOPQ", "get", "1A"];
     let spaces = prop_oneof![4 => 0usize..3, 1 => 240usize..260];
     let targets = vec!["", "/", "/img/", "http://x/", "*", "x", "\t/"];
-    let ends = vec!["", " HTTP/1.1\r\nHost: x.y\r\n\r\n", "\n", " http/1.1\n", "\x01 HTTP/1.1\r\n", " HTTP/\t\r", "HTTP\x7f/"];
+    let ends = vec![
+        "",
+        " HTTP/1.1\r\nHost: x.y\r\n\r\n",
+        "\n",
+        " http/1.1\n",
+        "\x01 HTTP/1.1\r\n",
+        " HTTP/\t\r",
+        "HTTP\x7f/",
+    ];
     let end = prop_oneof![2 => Just(ends[0]), 2 => Just(ends[1]), 1 => prop::sample::select(ends)];
     (lines, prop::sample::select(methods), spaces, prop::sample::select(targets), end).prop_map(
         |(lines, method, spaces, target, end)| {
