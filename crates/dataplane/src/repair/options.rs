@@ -98,7 +98,10 @@ impl Info {
         // TCPI_OPT_* of linux/tcp.h.
         let [timestamps, sack, scaling] = [1, 2, 4].map(|option| self.options & option != 0);
         let mss: u32 = get(socket, libc::TCP_MAXSEG, "TCP_MAXSEG")?;
-        let timestamp = get(socket, libc::TCP_TIMESTAMP, "TCP_TIMESTAMP")?;
+        let timestamp: u32 = get(socket, libc::TCP_TIMESTAMP, "TCP_TIMESTAMP")?;
+        // Since Linux 6.7 the lowest bit says by which unit the clock runs, and is none of the time: what was sent last may be one
+        // more. What comes next must not be less.
+        let timestamp = (timestamp | 1).wrapping_add(1);
         Ok(Terms {
             mss: u16::try_from(mss).unwrap_or(u16::MAX),
             window_scales: scaling.then_some(self.scales),
@@ -129,7 +132,8 @@ pub(super) fn set_terms(socket: BorrowedFd<'_>, terms: &Terms) -> Result<(), Rep
         set(socket, libc::TCP_REPAIR_OPTIONS, &option, "TCP_REPAIR_OPTIONS")?;
     }
     match terms.timestamp {
-        Some(now) => set(socket, libc::TCP_TIMESTAMP, &now, "setting TCP_TIMESTAMP"),
+        // An odd one would have the clock run by microseconds.
+        Some(now) => set(socket, libc::TCP_TIMESTAMP, &now.wrapping_add(now & 1), "setting TCP_TIMESTAMP"),
         None => Ok(()),
     }
 }

@@ -1,5 +1,8 @@
 //! What was agreed on in the handshake, which the kernel can't agree on again.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use evener_dataplane::repair::{Terms, save};
 use socket2::SockRef;
 
@@ -41,6 +44,30 @@ fn the_terms_are_those_of_the_handshake() {
         assert!(after.wrapping_sub(before) < 1 << 31, "our clock never goes back");
         assert_eq!(Terms { timestamp: first.timestamp, ..second }, first);
     }
+}
+
+/// The kernel has a second meaning for the lowest bit of the clock (Linux 6.7, TCP_TIMESTAMP).
+#[test]
+fn the_clock_runs_by_milliseconds_whatever_it_says() {
+    if skipped() {
+        return;
+    }
+    let farm = Farm::set_up(false);
+    let (client, server) = farm.connection();
+    pass(&client, &server, b"a question");
+    farm.hold();
+    let mut saved = save(server, &[]).unwrap();
+    let odd = saved.terms.timestamp.unwrap() | 1;
+    saved.terms.timestamp = Some(odd);
+    let begun = Instant::now();
+    let server = farm.restore(&saved, 1);
+    // So much by milliseconds, and a thousand times that by microseconds.
+    thread::sleep(Duration::from_millis(20));
+    farm.hold();
+    let again = save(server, &[]).unwrap();
+    let since = again.terms.timestamp.unwrap().wrapping_sub(odd);
+    assert!((20..begun.elapsed().as_millis() as u32 + 8).contains(&since), "{since}");
+    finish(client, farm.restore(&again, 0));
 }
 
 #[test]
