@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 10
+#define ABI_VERSION 11
 
 /* core/src/tables.rs */
 #define HASH_SLOTS 65537
@@ -111,6 +111,7 @@ enum reason {
 	REASON_BAD_CHECKSUM = 44,
 	REASON_KEPT_BACK = 45,
 	REASON_LINK_LOCAL = 46,
+	REASON_COOKIE_UNCHECKED = 47,
 	REASON_MAX,
 };
 

@@ -20,13 +20,9 @@
 #include "passed.h"
 #include "server.h"
 #include "tcp.h"
+#include "timestamps.h"
 #include "turns.h"
 #include "untunnel.h"
-
-/* Of a TCP header (RFC 9293, section 3.2). */
-#define OPTIONS_MAX 40
-/* RFC 7323, section 3.2. */
-#define OPTION_TIMESTAMP_LEN 10
 
 /* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared its way. */
 #define CLEARED 0xe7e2
@@ -50,13 +46,7 @@ struct segment {
 	bool v6;
 	bool turns; /* whether those of its connection are followed */
 	bool urgent;
-};
-
-/* The timestamps option (RFC 7323, section 3.2). */
-struct timestamps {
-	__u32 value;
-	__u32 echo;
-	__u32 present;
+	struct timestamps timestamps; /* once they are looked for */
 };
 
 /* A connection that is in the way of a new one between the same ends: what it expects and has seen last. */
@@ -207,44 +197,21 @@ static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *
 	return true;
 }
 
-/* Finds the timestamps among the options from `at` to `end`, offsets from the beginning of the frame, as the stack does: an
- * option of another length is none, and of two the last one counts. Global, so that it is verified once, and on its own. */
-__noinline int find_timestamps(struct __sk_buff *skb, __u32 at, __u32 end, struct timestamps *found)
+/* Looks for the timestamps, which only segments that may begin a connection need. */
+static __always_inline void look_for_timestamps(struct __sk_buff *skb, struct segment *segment)
 {
-	if (!found)
-		return 0;
-	for (int i = 0; i < OPTIONS_MAX; i++) {
-		__u8 option[2];
-		__be32 stamps[2];
-
-		if (at >= end || bpf_skb_load_bytes(skb, at, option, 1) || option[0] == OPTION_END)
-			return 0;
-		if (option[0] == OPTION_NOTHING) {
-			at += 1;
-			continue;
-		}
-		if (at + sizeof(option) > end || bpf_skb_load_bytes(skb, at, option, sizeof(option)) || option[1] < 2)
-			return 0;
-		if (option[0] == OPTION_TIMESTAMP && option[1] == OPTION_TIMESTAMP_LEN) {
-			if (at + OPTION_TIMESTAMP_LEN > end ||
-			    bpf_skb_load_bytes(skb, at + sizeof(option), stamps, sizeof(stamps)))
-				return 0;
-			found->value = bpf_ntohl(stamps[0]);
-			found->echo = bpf_ntohl(stamps[1]);
-			found->present = 1;
-		}
-		at += option[1];
-	}
-	return 0;
+	find_timestamps(skb, segment->l4 + sizeof(struct tcphdr), segment->l4_end, &segment->timestamps);
 }
 
+/* A director may have read the segment, and say it in its client's place. */
 static __always_inline bool has_good_cookie(struct segment *segment)
 {
+	struct cookie_said said = { segment->sequence, segment->acknowledgment, segment->timestamps.echo,
+				    segment->timestamps.present };
 	__u32 first = 0, now = bpf_ktime_get_ns() >> 20;
 	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &first);
 
-	return keys && cookie_is_good(keys, now, &segment->message, segment->sequence, segment->acknowledgment,
-				      segment->v6);
+	return keys && cookie_is_good(keys, now, &segment->message, &said, COOKIE_REPLAYED, segment->v6);
 }
 
 static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, struct segment *segment)
@@ -398,18 +365,18 @@ static __noinline bool is_sound(struct __sk_buff *skb, struct segment *segment)
 static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener, struct segment *segment)
 {
 	struct bpf_tcp_req_attrs attrs = {};
-	struct timestamps timestamps = {};
 	struct expectation *expectation;
 	struct sock *sk;
 	bool has_room;
 
+	look_for_timestamps(skb, segment);
 	if (!agreed(segment, &attrs))
 		return SERVER_BAD_COOKIE;
-	find_timestamps(skb, segment->l4 + sizeof(struct tcphdr), segment->l4_end, &timestamps);
-	if (!timestamps.present)
+	if (!segment->timestamps.present)
 		attrs.tstamp_ok = false;
-	attrs.rcv_tsval = timestamps.value;
-	attrs.rcv_tsecr = timestamps.echo;
+	/* The stack's clock for this connection goes on from what the client echoes. */
+	attrs.rcv_tsval = segment->timestamps.value;
+	attrs.rcv_tsecr = segment->timestamps.echo;
 	sk = (struct sock *)bpf_skc_to_tcp_sock(listener);
 	/* Looking at one of its fields has the compiler describe the type whole, as the kernel wants it. */
 	if (!sk || !sk->__sk_common.skc_family)
@@ -487,14 +454,13 @@ static __always_inline int give_to_other(struct __sk_buff *skb, struct segment *
 
 /* Whether the segment begins a connection that is newer than the one in its way, and is no straggler of it or of one
  * before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
-static __always_inline bool is_newer(struct __sk_buff *skb, const struct segment *segment, const struct old *old)
+static __always_inline bool is_newer(const struct segment *segment, const struct old *old)
 {
-	struct timestamps timestamps = {};
+	const struct timestamps *timestamps = &segment->timestamps;
 
 	if ((__s32)(segment->sequence - 1 - old->next) > 0)
 		return true;
-	find_timestamps(skb, segment->l4 + sizeof(struct tcphdr), segment->l4_end, &timestamps);
-	return timestamps.present && old->timestamp && (__s32)(timestamps.value - old->timestamp) > 0;
+	return timestamps->present && old->timestamp && (__s32)(timestamps->value - old->timestamp) > 0;
 }
 
 /* Makes the segment a reset of the old connection (RFC 9293, section 3.5.2): no more than a TCP header, and by no
@@ -598,7 +564,8 @@ static __always_inline int answer(struct __sk_buff *skb, struct segment *segment
 	if (reason == SERVER_NO_LISTENER && segment->listener != segment->port)
 		reason = give_to_other(skb, segment);
 	if (reason == SERVER_TIME_WAIT_CLEARED || reason == SERVER_STALE_CLEARED) {
-		if (may_begin(segment) && is_newer(skb, segment, &old))
+		look_for_timestamps(skb, segment);
+		if (may_begin(segment) && is_newer(segment, &old))
 			return clear(skb, segment, &old, reason);
 		return TC_ACT_UNSPEC;
 	}

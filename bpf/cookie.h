@@ -17,6 +17,10 @@
 #define COOKIE_WSCALE_MAX 14
 /* Neither window scaling nor selective acknowledgments. */
 #define COOKIE_NO_SCALE 15
+/* What of our clock a client's first segment echoes: less than so many milliseconds behind what the answer said; and one that
+ * is said again in its place. */
+#define COOKIE_FIRST 1
+#define COOKIE_REPLAYED (1 << 15)
 /* Of what is hashed, in words: both addresses and both ports. */
 #define COOKIE_ENDS4 3
 #define COOKIE_ENDS6 9
@@ -25,6 +29,14 @@
  * end, the client's initial sequence number and the terms. */
 struct cookie_message {
 	__be32 word[COOKIE_ENDS6 + 2];
+};
+
+/* What of a cookie a client's segment says. */
+struct cookie_said {
+	__u32 sequence;
+	__u32 acknowledgment;
+	__u32 echo; /* the clock, if it has timestamps */
+	__u32 has_echo;
 };
 
 /* A farm's key, and what the epoch is: core/src/cookie.rs, Schedule. A zero key is none. */
@@ -95,8 +107,10 @@ static __always_inline __u32 cookie_sealed(__u8 terms, __u32 epoch)
 	return (__u32)terms << 24 | (epoch & 0xffffff);
 }
 
-/* Apart from its callers, whose stack and instructions are few; the key is in a map. */
-static __noinline __u32 cookie_of(const struct sip_key *key, struct cookie_message *message, __u32 client_isn,
+/* The initial sequence number: the terms, and of a keyed hash over all that a cookie vouches for the lowest 24 bits. Above it the
+ * clock for clients with timestamps: its highest 32. Apart from its callers, whose stack and instructions are few; the key is in
+ * a map. */
+static __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *message, __u32 client_isn,
 				  __u32 sealed, bool v6)
 {
 	__u64 hash;
@@ -110,19 +124,22 @@ static __noinline __u32 cookie_of(const struct sip_key *key, struct cookie_messa
 		message->word[COOKIE_ENDS4 + 1] = bpf_htonl(sealed);
 		hash = siphash(key, message->word, COOKIE_ENDS4 + 2);
 	}
-	return (__u32)hash << 8 | sealed >> 24;
+	return hash >> 32 << 32 | (__u32)((__u32)hash << 8 | sealed >> 24);
 }
 
-/* Whether a segment with these numbers is the first one after an answer with a cookie, of the epoch before, of this one or
- * of the next. */
+/* Whether a segment that says this is the first one after an answer with a cookie, of the epoch before, of this one or of the
+ * next. What it echoes of our clock is less than `late` behind the answer's; a client without timestamps has nothing to echo. */
 static __always_inline bool cookie_is_good(const struct cookie_keys *keys, __u32 now, struct cookie_message *message,
-					   __u32 sequence, __u32 acknowledgment, bool v6)
+					   const struct cookie_said *said, __u32 late, bool v6)
 {
-	__u32 cookie = acknowledgment - 1, next = cookie_epoch(keys, now) + 1;
-	__u32 age = (next - cookie) & COOKIE_EPOCH_BITS;
+	__u32 number = said->acknowledgment - 1, next = cookie_epoch(keys, now) + 1;
+	__u32 age = (next - number) & COOKIE_EPOCH_BITS;
+	__u64 cookie;
 
-	return (keys->key.word[0] | keys->key.word[1]) && age != COOKIE_EPOCH_BITS &&
-	       cookie_of(&keys->key, message, sequence - 1, cookie_sealed(cookie, next - age), v6) == cookie;
+	if (!(keys->key.word[0] | keys->key.word[1]) || age == COOKIE_EPOCH_BITS)
+		return false;
+	cookie = cookie_of(&keys->key, message, said->sequence - 1, cookie_sealed(number, next - age), v6);
+	return (__u32)cookie == number && (!said->has_echo || said->echo - (__u32)(cookie >> 32) < late);
 }
 
 #endif

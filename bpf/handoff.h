@@ -47,15 +47,31 @@ static __always_inline void put_ends(struct scratch *at)
 	}
 }
 
-/* Whether a segment is the first after a cookie. */
-static __always_inline bool is_answer(struct scratch *at)
+/* Whether a segment may follow a cookie; its options are read then. */
+static __always_inline bool may_answer(context *ctx, struct scratch *at)
 {
-	__u32 sequence = bpf_ntohl(at->tcp.sequence), acknowledgment = bpf_ntohl(at->tcp.acknowledgment);
+	return (at->journey.flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK && !at->journey.is_fragment &&
+	       read_options(ctx, at);
+}
 
-	if ((at->journey.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK || at->journey.is_fragment)
-		return false;
+/* Whether a segment is the first after a cookie, or is said in the first's place so much later. */
+static __noinline bool has_cookie(struct scratch *at, __u32 late)
+{
+	struct cookie_said said = {
+		.sequence = bpf_ntohl(at->tcp.sequence),
+		.acknowledgment = bpf_ntohl(at->tcp.acknowledgment),
+		.echo = at->offered.echo,
+		.has_echo = at->offered.has_timestamp,
+	};
+
 	put_ends(at);
-	return cookie_is_good(&cookies, ticks_now(), &at->message, sequence, acknowledgment, at->journey.v6);
+	return cookie_is_good(&cookies, ticks_now(), &at->message, &said, late, at->journey.v6);
+}
+
+/* The same of one whose options are not read yet. */
+__attribute__((noinline)) int is_answer(context *ctx, struct scratch *at, __u32 late)
+{
+	return at && may_answer(ctx, at) && has_cookie(at, late);
 }
 
 /* The mark of the cookie that a segment is the first after, if it is. */
@@ -91,18 +107,52 @@ static __always_inline bool read_for(context *ctx, struct scratch *at, const str
 	return read_payload(ctx, at, payload_at(at) + behind, payload_len(at) - behind);
 }
 
+/* Whether a segment proves its client's handshake. */
+enum proof {
+	PROOF_MISSING,
+	PROOF_FIRST, /* it is the first after a cookie */
+	PROOF_UNCHECKED, /* nobody looks: too many like it were guesses */
+};
+
+/* Looks whether a segment that belongs to no session, or maybe to another than the one that is known, is the first after a
+ * cookie. Without data it would gain nothing by being taken for it, so that is no guess. */
+__attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_work)
+{
+	bool says_something, is_guess;
+	struct guesses *of;
+
+	if (!at || !may_answer(ctx, at))
+		return PROOF_MISSING;
+	of = &guesses[at->journey.vip % VIP_IDS];
+	says_something = payload_len(at);
+	is_guess = says_something && !at->offered.has_timestamp;
+	if (is_guess && !may_try(of, ticks_now(), at_work)) {
+		if (!at_work)
+			__sync_fetch_and_add(&of->unchecked, 1);
+		return PROOF_UNCHECKED;
+	}
+	if (has_cookie(at, COOKIE_FIRST))
+		return PROOF_FIRST;
+	if (is_guess)
+		guess_failed(of, ticks_now());
+	if (says_something && !at_work)
+		__sync_fetch_and_add(&of->bad, 1);
+	return PROOF_MISSING;
+}
+
 /* A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does.
  * Only then is its sender told. */
-static __always_inline int stray(const struct scratch *at, const struct flow *flow)
+static __always_inline int stray(const struct scratch *at, const struct flow *flow, __u32 reason)
 {
 	if (at->journey.flags & TCP_RST || !meet_stray(strays, flow->hash, flow->now))
-		return count_and(VERDICT_DROP, REASON_COOKIE_BAD);
+		return count_and(VERDICT_DROP, reason);
 	return STEP_RESET;
 }
 
 /* A segment that another host has passed on: who greeted the client has decided, and it is served here. A first one is
  * noted, so that this host knows the connection as its own. */
-static __always_inline int take_over(struct scratch *at, const struct flow *flow, struct found *found, bool known)
+static __always_inline int take_over(context *ctx, struct scratch *at, const struct flow *flow, struct found *found,
+				     bool known)
 {
 	struct journey *journey = &at->journey;
 	bool noted = known && value_server(found->value) == flow->vip->own;
@@ -110,7 +160,7 @@ static __always_inline int take_over(struct scratch *at, const struct flow *flow
 
 	journey->server = flow->vip->own;
 	/* What closes may be an old connection of the same port: no SYN would tell. */
-	if ((!noted || is_ending(found->value)) && payload_len(at) && is_answer(at)) {
+	if ((!noted || is_ending(found->value)) && payload_len(at) && is_answer(ctx, at, COOKIE_REPLAYED)) {
 		value = with_mark(value_in(flow, flow->vip->own, STATE_ESTABLISHED), answered_mark(at));
 		journey->new_session = true;
 		if (known && !change_session(found, value))
@@ -130,7 +180,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	struct flow flow = {};
 	struct journey *journey;
 	struct server *server;
-	bool known, alive, moves;
+	bool known, alive, at_work, moves;
+	int proof = PROOF_MISSING;
 
 	if (!at)
 		return VERDICT_DROP;
@@ -146,7 +197,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	known = find_flow(&flow, &found);
 	if (journey->arrival != ARRIVED_DIRECT)
-		return take_over(at, &flow, &found, known);
+		return take_over(ctx, at, &flow, &found, known);
 	if (opens(&flow)) {
 		/* It may be forged, in a connection that lives: that one goes on as before, until another cookie
 		 * comes back. */
@@ -158,19 +209,24 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	}
 	server = known ? present_server(value_server(found.value)) : 0;
 	alive = server;
+	at_work = alive && !is_ending(found.value);
 	moves = alive && server->flags & SERVER_NOBODY;
 	/* A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile,
 	 * or it has that one's cookie. */
 	if (!alive || (value_mark(found.value) & MARK_DOUBTED &&
 		       (value_mark(found.value) & ~MARK_DOUBTED) != answered_mark(at))) {
+		proof = prove(ctx, at, at_work);
 		/* The server's stack would drop one that isn't sound, and what comes in its place might be for another
 		 * server. */
-		if (is_answer(at))
+		if (proof == PROOF_FIRST)
 			return !payload_len(at) || is_sound(ctx, at) ? STEP_BEGIN :
 								       count_and(VERDICT_DROP, REASON_BAD_CHECKSUM);
 	}
+	/* Who has begun to end a connection says no more on it: this is for another. */
+	if (proof == PROOF_UNCHECKED && !at_work)
+		return stray(at, &flow, REASON_COOKIE_UNCHECKED);
 	if (!alive)
-		return stray(at, &flow);
+		return stray(at, &flow, REASON_COOKIE_BAD);
 	/* For the server that the connection will have: who moves it decides this again. */
 	if (moves)
 		return hold(ctx, at, REASON_KEPT_BACK);
@@ -239,7 +295,7 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	/* Another CPU may have set it aside meanwhile. */
 	at->journey.server = value_server(found.value);
 	/* What was asked about is sent once more as the first segment, when the connection moves or by the client. */
-	if (answers(ctx, at, handoff) || is_answer(at))
+	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
 		return keep_on(&at->journey, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)
 		return set_aside(ctx, at, handoff, &flow, &found);
@@ -252,9 +308,10 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 __attribute__((noinline)) int greet(context *ctx, struct scratch *at)
 {
 	const struct sip_key *key = &cookies.key;
-	__u32 now = ticks_now(), epoch, terms, cookie;
+	__u32 now = ticks_now(), epoch, terms;
 	struct handoff *handoff;
 	__u8 scale = COOKIE_NO_SCALE;
+	__u64 cookie;
 	bool scaling;
 
 	if (!at)
@@ -280,7 +337,7 @@ __attribute__((noinline)) int greet(context *ctx, struct scratch *at)
 	}
 	at->answer.sequence = bpf_htonl(cookie);
 	at->answer.acknowledgment = bpf_htonl(bpf_ntohl(at->tcp.sequence) + 1);
-	put_options(at, handoff->mss, now, scaling);
+	put_options(at, handoff->mss, cookie >> 32, scaling);
 	return answer_tcp(ctx, at, REASON_COOKIE_SENT);
 }
 

@@ -37,6 +37,7 @@ static long read_option(__u32 turn, void *arg)
 	} else if (option[0] == OPTION_TIMESTAMP && len == 10) {
 		found->has_timestamp = true;
 		found->timestamp = bpf_htonl(option[2] << 24 | option[3] << 16 | option[4] << 8 | option[5]);
+		found->echo = option[6] << 24 | option[7] << 16 | option[8] << 8 | option[9];
 	}
 	found->at += len;
 	return 0;

@@ -12,6 +12,7 @@
 #include "abi.h"
 #include "cookie.h"
 #include "cursor.h"
+#include "guess.h"
 #include "mark.h"
 #include "stray.h"
 
@@ -65,6 +66,9 @@ struct marker marker TABLE(marker);
 
 /* core/src/strays.rs: part of a flow's hash, above the tick it was first met at. */
 __u64 strays[STRAY_PLACES] TABLE(strays);
+
+/* core/src/guesses.rs */
+struct guesses guesses[VIP_IDS] TABLE(guesses);
 
 /* What is to be told: see tell.h. */
 struct watch watch TABLE(watch);

@@ -30,6 +30,7 @@ struct tcp_options {
 	__u8 has_mss, has_window_scale, has_sack, has_timestamp;
 	__u8 at, len; /* where the reading is, and where it ends */
 	__be32 timestamp;
+	__u32 echo; /* a number */
 };
 
 /* What an answer says, and its headers. */

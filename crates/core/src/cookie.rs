@@ -4,6 +4,9 @@
 //! connection's ends and the client's own number (Bernstein and Schenk 1996; RFC 4987, section 3.6). Whoever has the
 //! key reads it back from the first segment that acknowledges it: the director, which chooses a server, and the
 //! server, which makes a socket of it. `bpf/cookie.h` is its copy in C.
+//!
+//! There is room for 24 bits of the hash only, and of so few one can be guessed. 32 more are our clock in the answer, where
+//! the client has timestamps: it echoes them (RFC 7323, section 3.2), and who sees no answers doesn't know them.
 
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
@@ -11,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher24;
 
-use crate::parse::{Segment, TcpOptions};
+use crate::parse::{Segment, TcpHeader, TcpOptions};
 use crate::sessions::{Seed, ticks};
 
 /// How long an epoch is where the file says nothing else, in milliseconds. A cookie is believed for one to two epochs.
@@ -28,6 +31,11 @@ const NO_SCALE: u8 = 15;
 const EPOCH_BITS: u8 = 3;
 /// The largest window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
+/// What of our clock a client's first segment echoes: just what the answer said.
+pub const FIRST: u32 = 1;
+/// Of a segment that is said again in its place, the echo is up to so many milliseconds later: meanwhile this host's process
+/// read it, and its own socket's clock went on. Longer than that waits for a whole request.
+pub const REPLAYED: u32 = 1 << 15;
 
 /// What makes and believes cookies at one time: the farm's key, and the number of the epoch, which is hashed with the
 /// rest. So one key is enough for ever, and who has it needs no more than a clock. A zero key is none.
@@ -43,26 +51,55 @@ impl Keys {
     /// No key: no cookie is made or believed.
     pub const NONE: Keys = Keys { key: Seed(0, 0), epoch: 0 };
 
-    /// The number by which a client's SYN is answered, if there is a key.
-    pub fn make(&self, ends: &Ends, client_isn: u32, terms: Terms) -> Option<u32> {
+    /// By what a client's SYN is answered, if there is a key.
+    pub fn make(&self, ends: &Ends, client_isn: u32, terms: Terms) -> Option<Cookie> {
         let terms = terms.bits() | (self.epoch as u8 & EPOCH_BITS);
-        let mac = || mac(self.key, ends, client_isn, terms, self.epoch);
-        (self.key != Seed(0, 0)).then(|| mac() << 8 | u32::from(terms))
+        (self.key != Seed(0, 0)).then(|| cookie_of(self.key, ends, client_isn, terms, self.epoch))
     }
 
-    /// What was agreed on, if a segment with this sequence and acknowledgment number is the first one after such
-    /// an answer, of the epoch before, of this one or of the next.
-    pub fn check(&self, ends: &Ends, sequence: u32, acknowledgment: u32) -> Option<Terms> {
-        let cookie = acknowledgment.wrapping_sub(1);
-        let terms = cookie as u8;
+    /// What was agreed on, if a segment that says this is the first one after such an answer, of the epoch before, of this one
+    /// or of the next. What it echoes of our clock is less than `late` behind the answer's: [`FIRST`] or [`REPLAYED`].
+    pub fn check(&self, ends: &Ends, said: &Said, late: u32) -> Option<Terms> {
+        let number = said.acknowledgment.wrapping_sub(1);
+        let terms = number as u8;
         let next = self.epoch.wrapping_add(1);
         let age = (next as u8).wrapping_sub(terms) & EPOCH_BITS;
         if age == EPOCH_BITS || self.key == Seed(0, 0) {
             return None;
         }
         let made = next.wrapping_sub(age.into());
-        let good = mac(self.key, ends, sequence.wrapping_sub(1), terms, made) == cookie >> 8;
-        good.then(|| Terms::of_bits(terms))
+        let cookie = cookie_of(self.key, ends, said.sequence.wrapping_sub(1), terms, made);
+        // A client without timestamps has nothing to echo (RFC 7323, section 3.2).
+        let is_echoed = said.echo.is_none_or(|echo| echo.wrapping_sub(cookie.clock) < late);
+        (cookie.number == number && is_echoed).then(|| Terms::of_bits(terms))
+    }
+}
+
+/// What the answer to a SYN says that only its client can know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// The initial sequence number.
+    pub number: u32,
+    /// The clock, for clients with timestamps. It is no time; but who has the connection counts on from there.
+    pub clock: u32,
+}
+
+/// What of a cookie a client's segment says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Its sequence number.
+    pub sequence: u32,
+    /// Its acknowledgment.
+    pub acknowledgment: u32,
+    /// The clock that it echoes, if it has timestamps.
+    pub echo: Option<u32>,
+}
+
+impl Said {
+    /// By a client's segment.
+    pub fn by(header: &TcpHeader) -> Said {
+        let TcpHeader { sequence, acknowledgment, options, .. } = *header;
+        Said { sequence, acknowledgment, echo: options.timestamp_echo }
     }
 }
 
@@ -227,8 +264,8 @@ const fn sizes(v6: bool) -> &'static [u16; 4] {
     if v6 { &MSS6 } else { &MSS4 }
 }
 
-/// The lowest 24 bits of the keyed hash over all that a cookie vouches for.
-fn mac(key: Seed, ends: &Ends, client_isn: u32, terms: u8, epoch: u32) -> u32 {
+/// The terms, and a keyed hash over all that a cookie vouches for: its lowest 24 bits in the number, its highest 32 as clock.
+fn cookie_of(key: Seed, ends: &Ends, client_isn: u32, terms: u8, epoch: u32) -> Cookie {
     let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
     let mut write = |address: IpAddr| match address {
         IpAddr::V4(address) => hasher.write(&address.octets()),
@@ -241,7 +278,8 @@ fn mac(key: Seed, ends: &Ends, client_isn: u32, terms: u8, epoch: u32) -> u32 {
     hasher.write(&client_isn.to_be_bytes());
     // All but the highest byte of the epoch: those numbers come again after 34 years.
     hasher.write(&(u32::from(terms) << 24 | epoch & 0xff_ffff).to_be_bytes());
-    hasher.finish() as u32 & 0xff_ffff
+    let hash = hasher.finish();
+    Cookie { number: (hash as u32) << 8 | u32::from(terms), clock: (hash >> 32) as u32 }
 }
 
 #[cfg(test)]
@@ -257,6 +295,11 @@ mod tests {
         Schedule::new(Seed(1, 2), EPOCH_MS, unix_s * 1_000, 7).at(7)
     }
 
+    /// The first segment of a client without timestamps.
+    fn first(isn: u32, cookie: Cookie) -> Said {
+        Said { sequence: isn.wrapping_add(1), acknowledgment: cookie.number.wrapping_add(1), echo: None }
+    }
+
     #[test]
     fn what_was_offered_is_read_back() {
         for scale in [None, Some(0), Some(7), Some(14)] {
@@ -265,7 +308,7 @@ mod tests {
             {
                 let terms = Terms::new(v6, Some(mss), scale);
                 let cookie = keys(1_000).make(&ends(), 77, terms).expect("a key");
-                let read = keys(1_000).check(&ends(), 78, cookie.wrapping_add(1)).expect("good");
+                let read = keys(1_000).check(&ends(), &first(77, cookie), FIRST).expect("good");
                 assert_eq!((read.window_scale, read.mss(v6)), (scale, kept));
             }
         }
@@ -276,10 +319,11 @@ mod tests {
     #[test]
     fn what_differs_in_anything_is_refused() {
         let cookie = keys(1_000).make(&ends(), 77, Terms::new(false, Some(1460), Some(7))).expect("a key");
-        let ack = cookie.wrapping_add(1);
-        assert!(keys(1_000).check(&ends(), 78, ack).is_some());
-        assert!(keys(1_000).check(&ends(), 79, ack).is_none(), "a later segment");
-        assert!((0..32).all(|bit| keys(1_000).check(&ends(), 78, ack ^ 1 << bit).is_none()));
+        let said = first(77, cookie);
+        let good = |said: &Said| keys(1_000).check(&ends(), said, FIRST).is_some();
+        assert!(good(&said));
+        assert!(!good(&Said { sequence: 79, ..said }), "a later segment");
+        assert!((0..32).all(|bit| !good(&Said { acknowledgment: said.acknowledgment ^ 1 << bit, ..said })));
         let other = |client: &str, service: &str| Ends {
             client: client.parse().expect("an address"),
             service: service.parse().expect("an address"),
@@ -290,16 +334,31 @@ mod tests {
             other("203.0.113.7:40000", "192.0.2.101:80"),
             other("203.0.113.7:40000", "192.0.2.100:81"),
         ];
-        assert!(foreign.iter().all(|ends| keys(1_000).check(ends, 78, ack).is_none()));
-        assert!(Keys::NONE.check(&ends(), 78, ack).is_none());
+        assert!(foreign.iter().all(|ends| keys(1_000).check(ends, &said, FIRST).is_none()));
+        assert!(Keys::NONE.check(&ends(), &said, FIRST).is_none());
         assert!(Keys::NONE.make(&ends(), 77, Terms::new(false, None, None)).is_none());
+    }
+
+    #[test]
+    fn who_has_timestamps_echoes_the_clock() {
+        let cookie = keys(1_000).make(&ends(), 77, Terms::new(false, Some(1460), Some(7))).expect("a key");
+        let good = |echo: u32, late| {
+            keys(1_000).check(&ends(), &Said { echo: Some(echo), ..first(77, cookie) }, late).is_some()
+        };
+        assert!(good(cookie.clock, FIRST) && good(cookie.clock, REPLAYED));
+        assert!((0..32).all(|bit| !good(cookie.clock ^ 1 << bit, FIRST)));
+        let later = |by: u32| cookie.clock.wrapping_add(by);
+        assert!(good(later(1), REPLAYED) && good(later(REPLAYED - 1), REPLAYED));
+        assert!(!good(later(REPLAYED), REPLAYED) && !good(later(u32::MAX), REPLAYED));
+        let other = keys(1_000).make(&ends(), 78, Terms::new(false, Some(1460), Some(7))).expect("a key");
+        assert_ne!(other.clock, cookie.clock, "each handshake has its own");
     }
 
     #[test]
     fn a_cookie_outlives_one_change_of_keys_and_not_two() {
         let terms = Terms::new(false, Some(1460), None);
         let cookie = keys(64 * 100).make(&ends(), 1, terms).expect("a key");
-        let good = |unix_s| keys(unix_s).check(&ends(), 2, cookie.wrapping_add(1)).is_some();
+        let good = |unix_s| keys(unix_s).check(&ends(), &first(1, cookie), FIRST).is_some();
         assert!(good(64 * 99) && good(64 * 100 + 63) && good(64 * 101 + 63));
         assert!(!good(64 * 102) && !good(64 * 98 + 63) && !good(64 * 104));
     }
@@ -340,7 +399,8 @@ mod tests {
         let mut hasher = SipHasher24::new_with_keys(1, 2);
         hasher
             .write(&[203, 0, 113, 7, 192, 0, 2, 100, 0x9c, 0x40, 0, 80, 0, 0, 0, 77, 0x7c, 0x12, 0x34, 0x54]);
-        let cookie = (hasher.finish() as u32) << 8 | 0x7c;
+        let hash = hasher.finish();
+        let cookie = Cookie { number: (hash as u32) << 8 | 0x7c, clock: (hash >> 32) as u32 };
         assert_eq!(keys.make(&ends(), 77, terms), Some(cookie));
     }
 }

@@ -26,6 +26,7 @@ pub mod decide;
 pub mod director;
 pub mod farm;
 pub mod fragments;
+pub mod guesses;
 pub mod health;
 pub mod lccp;
 pub mod lease;

@@ -122,4 +122,7 @@ reasons! {
     /// Dropped: from a link-local address that an answer by `nat` couldn't find: without `source_nat` on another link than the
     /// server, or in a VLAN below the interface.
     LinkLocal = 46, "link_local";
+    /// Dropped: a segment of no session and without timestamps, while too many of that kind followed no cookie of ours. Whether
+    /// this one does wasn't looked at.
+    CookieUnchecked = 47, "cookie_unchecked";
 }

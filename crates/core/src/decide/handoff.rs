@@ -8,7 +8,7 @@ use super::{Begun, Decision, Knowledge, Memory, Reason, Verdict, carry};
 use crate::arrival::Arrival;
 use crate::checksum;
 use crate::content::{Found, NO_ROUTE, Reading, later_request, read};
-use crate::cookie::{DOUBTED, Ends, Terms, mark_of};
+use crate::cookie::{Cookie, DOUBTED, Ends, FIRST, REPLAYED, Said, Terms, mark_of};
 use crate::packet::{Checksum, Packet};
 use crate::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::rewrite;
@@ -46,13 +46,19 @@ pub(super) fn decide(
     let alive = found.filter(|found| known.tables.servers.contains_key(&found.value.server()));
     // A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile, or it has
     // that one's cookie.
-    let first = match alive.map(|alive| alive.value.mark()) {
-        Some(mark) if mark & DOUBTED == 0 => None,
-        Some(mark) => answered(known, packet, segment).filter(|of| *of != mark & !DOUBTED),
-        None => answered(known, packet, segment),
+    let is_at_work = alive.is_some_and(|alive| !alive.value.state().is_ending());
+    let names = mark_of(segment.acknowledgment.wrapping_sub(1));
+    let proof = match alive.map(|alive| alive.value.mark()) {
+        Some(mark) if mark & DOUBTED == 0 || mark & !DOUBTED == names => Proof::Missing,
+        _ => prove(known, packet, segment, flow, is_at_work),
     };
-    if let Some(mark) = first {
-        return begin(known, packet, segment, flow, found, mark);
+    match proof {
+        Proof::First(mark) => return begin(known, packet, segment, flow, found, mark),
+        // Who has begun to end a connection says no more on it: this is for another.
+        Proof::Unchecked if !is_at_work => {
+            return stray(known, packet, segment, flow, Reason::CookieUnchecked);
+        }
+        Proof::Unchecked | Proof::Missing => {}
     }
     match alive {
         // For the server that the connection will have: whoever moves it decides this again.
@@ -65,7 +71,7 @@ pub(super) fn decide(
             // What was asked about is sent once more as the first segment, when the connection moves or by the client.
             let is_elsewhere = handoff.later != Later::Stay
                 && !answers(known, packet, segment, flow, alive.value.server())
-                && answered(known, packet, segment).is_none();
+                && answered(known, packet, segment, REPLAYED).is_none();
             match handoff.later {
                 Later::Close if is_elsewhere => return close(known, packet, segment, flow, alive),
                 Later::Rehandoff if is_elsewhere => {
@@ -75,7 +81,7 @@ pub(super) fn decide(
             }
             go_on(known, packet, segment, flow, alive)
         }
-        None => stray(known, packet, segment, flow),
+        None => stray(known, packet, segment, flow, Reason::CookieBad),
     }
 }
 
@@ -151,7 +157,7 @@ pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u
 pub fn stay(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
         Some(found) => go_on(known, packet, segment, flow, found),
-        None => stray(known, packet, segment, flow),
+        None => stray(known, packet, segment, flow, Reason::CookieBad),
     })
 }
 
@@ -214,7 +220,7 @@ fn take(
     let is_open = noted.is_some_and(|noted| !noted.value.state().is_ending());
     let first = match is_open || TcpHeader::payload(packet.frame(), &segment.at).is_empty() {
         true => None,
-        false => answered(known, packet, segment),
+        false => answered(known, packet, segment, REPLAYED),
     };
     if let Some(mark) = first {
         let value = flow.value(own, State::Established).with_mark(mark);
@@ -245,19 +251,13 @@ fn greet(
     let keys = known.memory.cookies.at(known.now);
     let make = |terms| keys.make(&Ends::of(segment), header.sequence, terms);
     // A connection is told from the one before between the same ends by its cookie's mark.
-    let is_alike = |isn: &u32| before.is_some_and(|mark| mark & !DOUBTED == mark_of(*isn));
-    let Some(isn) =
-        make(terms).and_then(|isn| if is_alike(&isn) { make(terms.shorter()) } else { Some(isn) })
-    else {
+    let is_alike = |made: Cookie| before.is_some_and(|mark| mark & !DOUBTED == mark_of(made.number));
+    let made = make(terms);
+    let Some(cookie) = (if made.is_some_and(is_alike) { make(terms.shorter()) } else { made }) else {
         return Decision::drop(Reason::NoServer);
     };
     let ingress = packet.ingress;
-    rewrite::greeting(
-        packet,
-        &segment.at,
-        &header,
-        &rewrite::Greeting { isn, mss: handoff.mss, clock: known.now },
-    );
+    rewrite::greeting(packet, &segment.at, &header, &rewrite::Greeting { cookie, mss: handoff.mss });
     Decision::of(Verdict::Forward { ifindex: ingress }, Reason::CookieSent)
 }
 
@@ -268,12 +268,61 @@ fn is_plain(segment: &Segment) -> bool {
     at.fragment.is_none() && at.l4 == at.l3 + ip_len
 }
 
-/// The mark of the cookie that a segment is the first after, if it is.
-fn answered(known: &Knowledge<'_>, packet: &Packet<'_>, segment: &Segment) -> Option<u16> {
-    let header = TcpHeader::read(packet.frame(), &segment.at).filter(|_| segment.at.fragment.is_none());
-    let header = header.filter(|_| segment.flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK)?;
+/// Whether a segment proves its client's handshake.
+enum Proof {
+    /// It doesn't.
+    Missing,
+    /// It is the first after the cookie with this mark.
+    First(u16),
+    /// Nobody looks: too many like it were guesses.
+    Unchecked,
+}
+
+/// Looks whether a segment that belongs to no session, or maybe to another than the one that is known, is the first after a
+/// cookie. Without data it would gain nothing by being taken for it, so that is no guess.
+fn prove(
+    known: &Knowledge<'_>,
+    packet: &Packet<'_>,
+    segment: &Segment,
+    flow: &Flow<'_>,
+    is_at_work: bool,
+) -> Proof {
+    let Some(header) = header_of_answer(packet, segment) else { return Proof::Missing };
+    let (guesses, vip) = (known.memory.guesses, flow.vip.id);
+    let says_something = !TcpHeader::payload(packet.frame(), &segment.at).is_empty();
+    let is_guess = says_something && header.options.timestamp.is_none();
+    if is_guess && !guesses.may_try(vip, known.now, is_at_work) {
+        if !is_at_work {
+            guesses.count_unchecked(vip);
+        }
+        return Proof::Unchecked;
+    }
+    if let Some(mark) = mark_by(known, segment, &header, FIRST) {
+        return Proof::First(mark);
+    }
+    if is_guess {
+        guesses.failed(vip, known.now);
+    }
+    if says_something && !is_at_work {
+        guesses.count_bad(vip);
+    }
+    Proof::Missing
+}
+
+/// The mark of the cookie that a segment is the first after, or is said in the first's place so much later; if it is.
+fn answered(known: &Knowledge<'_>, packet: &Packet<'_>, segment: &Segment, late: u32) -> Option<u16> {
+    mark_by(known, segment, &header_of_answer(packet, segment)?, late)
+}
+
+/// The header of a segment that may follow a cookie.
+fn header_of_answer(packet: &Packet<'_>, segment: &Segment) -> Option<TcpHeader> {
+    let may = segment.flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK && segment.at.fragment.is_none();
+    TcpHeader::read(packet.frame(), &segment.at).filter(|_| may)
+}
+
+fn mark_by(known: &Knowledge<'_>, segment: &Segment, header: &TcpHeader, late: u32) -> Option<u16> {
     let keys = known.memory.cookies.at(known.now);
-    keys.check(&Ends::of(segment), header.sequence, header.acknowledgment)?;
+    keys.check(&Ends::of(segment), &Said::by(header), late)?;
     Some(mark_of(header.acknowledgment.wrapping_sub(1)))
 }
 
@@ -355,10 +404,16 @@ fn choose(known: &Knowledge<'_>, flow: &Flow<'_>, wants: &[u8]) -> (Begun, Optio
 
 /// A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does. Only
 /// then is its sender told.
-fn stray(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment, flow: &Flow<'_>) -> Decision {
+fn stray(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    segment: &Segment,
+    flow: &Flow<'_>,
+    reason: Reason,
+) -> Decision {
     match segment.flags & TCP_RST == 0 && known.memory.strays.meet(flow.hash, known.now) {
         true => reset(packet, segment),
-        false => Decision::drop(Reason::CookieBad),
+        false => Decision::drop(reason),
     }
 }
 

@@ -18,6 +18,7 @@ pub use handoff::{end, stay};
 use crate::arrival::Arrival;
 use crate::cookie::SharedKeys;
 use crate::fragments::Fragments;
+use crate::guesses::Guesses;
 use crate::lease::Lease;
 use crate::mark::SharedMarker;
 use crate::packet::Packet;
@@ -80,6 +81,8 @@ pub struct Memory<'a> {
     pub marker: SharedMarker<'a>,
     /// Who was met that nobody knows.
     pub strays: Strays<'a>,
+    /// How many wrong cookies were seen.
+    pub guesses: Guesses<'a>,
 }
 
 /// A verdict, and what there is to count.

@@ -5,7 +5,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 
 use super::{Octets, TTL, fields, put, send_back};
 use crate::checksum;
-use crate::cookie::RCV_WSCALE;
+use crate::cookie::{Cookie, RCV_WSCALE};
 use crate::packet::{Checksum, Packet};
 use crate::parse::{Layers, TCP_LEN, TcpHeader, tcp_option as option};
 use crate::wire::{IPV4_DONT_FRAGMENT, TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, Tcp, protocol};
@@ -18,12 +18,10 @@ const OPTIONS_MAX: usize = 20;
 /// How a SYN is answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Greeting {
-    /// The initial sequence number.
-    pub isn: u32,
+    /// The initial sequence number, and the clock for timestamps.
+    pub cookie: Cookie,
     /// The largest segment to offer.
     pub mss: u16,
-    /// The clock, for timestamps.
-    pub clock: u32,
 }
 
 /// Turns a whole SYN without anything between its headers into the SYN-ACK that answers it. It offers a subset of what
@@ -41,7 +39,7 @@ pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting:
     if let Some(theirs) = offered.timestamp {
         options.push(&sack);
         options.push(&[option::TIMESTAMP, 10]);
-        options.push(&greeting.clock.to_be_bytes());
+        options.push(&greeting.cookie.clock.to_be_bytes());
         options.push(&theirs.to_be_bytes());
     } else if scaling {
         options.push(&nothing);
@@ -51,7 +49,7 @@ pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting:
         options.push(&[option::NOTHING, option::WINDOW_SCALE, 3, RCV_WSCALE]);
     }
     let said = Said {
-        sequence: greeting.isn,
+        sequence: greeting.cookie.number,
         acknowledgment: syn.sequence.wrapping_add(1),
         flags: TCP_SYN | TCP_ACK,
         window: WINDOW,

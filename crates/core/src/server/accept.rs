@@ -9,7 +9,7 @@ use super::segment::{Segment, TCP_LEN};
 use super::{Reason, Tables};
 use crate::arrival::ASKED;
 use crate::checksum::{self, Change};
-use crate::cookie::{Ends, Keys, RCV_WSCALE};
+use crate::cookie::{self, Ends, Keys, RCV_WSCALE, REPLAYED};
 use crate::farm::Protocol;
 use crate::parse::TcpOptions;
 use crate::tables::VipKey;
@@ -195,7 +195,10 @@ impl<'a> Arrived<'a> {
         if was_made || expectation.is_some_and(|expectation| expectation.made) {
             return None;
         }
-        if let Some(cookie) = keys.check(&self.ends, sequence, acknowledgment) {
+        let echo = self.timestamps.map(|(_, echo)| echo);
+        let said = cookie::Said { sequence, acknowledgment, echo };
+        // A director may have read it, and say it in its client's place.
+        if let Some(cookie) = keys.check(&self.ends, &said, REPLAYED) {
             return Some(Terms {
                 mss: cookie.mss(self.ends.service.is_ipv6()),
                 window_scales: cookie.window_scale.map(|scale| (scale, RCV_WSCALE)),

@@ -10,6 +10,7 @@ use evener_core::cookie::{NO_KEYS, SharedKeys};
 use evener_core::decide::{Decision, Memory, decide, end, stay};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::guesses::Guesses;
 use evener_core::lease::{ENDLESS, Lease};
 use evener_core::mark::{self, Passed, SharedMarker};
 use evener_core::packet::{Checksum, HEADROOM, Packet};
@@ -156,6 +157,7 @@ impl World {
             cookies: SharedKeys(&NO_KEYS),
             marker: SharedMarker(&MARKER),
             strays: Strays(&[]),
+            guesses: Guesses(&[]),
         }
     }
 

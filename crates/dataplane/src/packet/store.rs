@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 use evener_core::cookie::{self, SharedKeys};
 use evener_core::decide::{Memory, Reason};
 use evener_core::fragments::Fragments;
+use evener_core::guesses::{self, Guesses};
 use evener_core::lease::Lease;
 use evener_core::mark::{self, SharedMarker};
 use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
@@ -45,8 +46,9 @@ mod layout {
     /// The tables in the kernel engine's own words: what server each slot is, and the VIPs.
     pub(super) const ENTRIES: Range<usize> = after(SERVERS, abi::SERVER_WORDS * SERVER_SLOTS);
     pub(super) const VIPS: Range<usize> = after(ENTRIES, abi::VIP_WORDS * VIPS_MAX);
+    pub(super) const GUESSES: Range<usize> = after(VIPS, super::guesses::WORDS);
     /// Whole pages, however large the machine's are.
-    pub(super) const WORDS: usize = VIPS.end.next_multiple_of(super::PAGE_LEN as usize / 8);
+    pub(super) const WORDS: usize = GUESSES.end.next_multiple_of(super::PAGE_LEN as usize / 8);
 
     const fn after(before: Range<usize>, len: usize) -> Range<usize> {
         before.end..before.end + len
@@ -62,7 +64,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
 const FOUR: usize = 4;
 const SIX: usize = 5;
 /// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 /// Where the hash key stands, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 
@@ -199,6 +201,10 @@ impl Store {
         Sessions::new(&self.four, &self.six, Counted { active: &self.words[layout::ACTIVE], shares })
     }
 
+    fn guesses(&self) -> Guesses<'_> {
+        Guesses(&self.words[layout::GUESSES])
+    }
+
     /// What packets meet, with what is not in the file.
     pub(super) fn memory<'a>(&'a self, fragments: &'a dyn Fragments, routes: &'a dyn Routes) -> Memory<'a> {
         Memory {
@@ -213,6 +219,7 @@ impl Store {
             cookies: SharedKeys(&self.cookies),
             marker: SharedMarker(&self.marker),
             strays: Strays(&self.strays),
+            guesses: self.guesses(),
         }
     }
 
@@ -260,6 +267,7 @@ impl Store {
     /// tables.
     pub(super) fn record(&self, tables: &Tables) {
         self.sessions().share(tables);
+        self.guesses().keep(tables);
         for (slot, place) in (0..).zip(self.words[layout::ENTRIES].chunks_exact(abi::SERVER_WORDS)) {
             let entry = tables.servers.get(&slot).map(|server| abi::server(server, Mac::default()));
             put(place, &entry.unwrap_or_default(), abi::SERVER_FLAGS_WORD);

@@ -39,7 +39,7 @@ pub(super) use handoff::{
 };
 
 /// `ABI_VERSION` of `bpf/abi.h`, as the object was built with it (checked when it is loaded).
-pub(super) const ABI_VERSION: u32 = 10;
+pub(super) const ABI_VERSION: u32 = 11;
 /// `STATES` of `bpf/abi.h`: idle times of a VIP.
 const STATES: usize = 8;
 /// `SERVICES_MAX`: rings there are room for.

@@ -214,6 +214,7 @@ impl Program {
             }
         }
         self.memory().sessions.share(tables);
+        self.memory().guesses.keep(tables);
         // Where the count says that there are none, none is looked for.
         self.answering[0].store(tables.endpoints.len() as u64, Release);
         self.halves = staged.halves;

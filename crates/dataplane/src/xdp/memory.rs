@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use evener_core::cookie::{self, NO_KEYS, SharedKeys};
 use evener_core::decide::{Memory, Reason};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::guesses::Guesses;
 use evener_core::lease::Lease;
 use evener_core::mark::{self, NO_MARKER, SharedMarker};
 use evener_core::ports::Ports;
@@ -39,6 +40,7 @@ pub(super) struct KernelMemory {
     /// [`mark::WORDS`] words.
     pub(super) marker: Shared<AtomicU64>,
     pub(super) strays: Shared<AtomicU64>,
+    pub(super) guesses: Shared<AtomicU64>,
     /// [`STAT_WORDS`] words for each server slot: what user space counted; at [`NO_SERVER`] all of servers that are gone.
     pub(super) stats: Shared<AtomicU64>,
     /// What user space counted, by reason.
@@ -64,6 +66,7 @@ impl KernelMemory {
             cookies: SharedKeys(self.cookies.first_chunk::<{ cookie::WORDS }>().unwrap_or(&NO_KEYS)),
             marker: SharedMarker(self.marker.first_chunk::<{ mark::WORDS }>().unwrap_or(&NO_MARKER)),
             strays: Strays(&self.strays),
+            guesses: Guesses(&self.guesses),
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use arc_swap::ArcSwap;
 use evener_core::cookie;
 use evener_core::decide::{Memory, Reason};
+use evener_core::guesses;
 use evener_core::mark;
 use evener_core::ports::{POOL_BUCKETS, POOLS};
 use evener_core::sessions::{SHARE_WORDS, Seed, buckets_for};
@@ -35,7 +36,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 35] = [
+pub(super) const PINNED: [&str; 36] = [
     "about",
     "commit",
     "vips",
@@ -51,6 +52,7 @@ pub(super) const PINNED: [&str; 35] = [
     "cookies",
     "marker",
     "strays",
+    "guesses",
     "pools",
     "routes",
     "rings",
@@ -191,6 +193,7 @@ impl Program {
             cookies: words("cookies", cookie::WORDS)?,
             marker: words("marker", mark::WORDS)?,
             strays: words("strays", strays::PLACES)?,
+            guesses: words("guesses", guesses::WORDS)?,
             stats: words("user_stats", SERVER_SLOTS * STAT_WORDS)?,
             reasons: words("user_count", Reason::ALL.len())?,
             fragments: FragmentMap(second(&maps["fragments"])?),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::checksum;
-use evener_core::cookie::{Ends, Keys, Terms};
+use evener_core::cookie::{Cookie, Ends, Keys, Terms};
 use evener_core::wire::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Ipv4, Ipv6, Mac, TCP_ACK, TCP_FIN, Tcp, protocol,
 };
@@ -18,7 +18,9 @@ pub struct Call {
     pub isn: u32,
     /// The number by which it was answered.
     pub cookie: u32,
-    /// The client's time, and the director's that it repeats.
+    /// The director's time in that answer.
+    pub clock: u32,
+    /// The client's time, and how much later than in the answer the director's is that it repeats.
     pub timestamps: Option<(u32, u32)>,
 }
 
@@ -32,11 +34,12 @@ pub struct Offered {
 impl Call {
     pub fn new(keys: &Keys, ends: Ends, isn: u32, offered: Offered) -> Call {
         let terms = Terms::new(ends.client.is_ipv6(), Some(offered.mss), offered.scale);
-        Call { ends, isn, cookie: keys.make(&ends, isn, terms).unwrap(), timestamps: None }
+        let Cookie { number: cookie, clock } = keys.make(&ends, isn, terms).unwrap();
+        Call { ends, isn, cookie, clock, timestamps: None }
     }
 
-    pub fn at(self, client: u32, director: u32) -> Call {
-        Call { timestamps: Some((client, director)), ..self }
+    pub fn at(self, client: u32, later: u32) -> Call {
+        Call { timestamps: Some((client, later)), ..self }
     }
 
     /// The first segment with data, of TCP and what is behind it.
@@ -72,7 +75,8 @@ impl Call {
     }
 
     fn options(&self) -> Vec<u8> {
-        let Some((client, director)) = self.timestamps else { return vec![] };
+        let Some((client, later)) = self.timestamps else { return vec![] };
+        let director = self.clock.wrapping_add(later);
         [&[1, 1, 8, 10][..], &client.to_be_bytes(), &director.to_be_bytes()].concat()
     }
 

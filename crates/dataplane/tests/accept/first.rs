@@ -62,7 +62,7 @@ fn a_connection_has_what_was_agreed_on() {
                 let port = 41_000 + number as u16;
                 let mut call = world.call_with(v6, port, 77, Offered { mss, scale });
                 if timestamps {
-                    call = call.at(5_000, 900_000);
+                    call = call.at(5_000, 900);
                 }
                 let mut stream = world.open(&call, &listener);
                 let known = knowledge();
@@ -82,7 +82,8 @@ fn a_connection_has_what_was_agreed_on() {
 
                 stream.write_all(b"hello").unwrap();
                 let heard = world.hear_data(&call);
-                let clock = heard.timestamps.map(|(server, client)| (server.wrapping_sub(900_000), client));
+                let since = |server: u32| server.wrapping_sub(call.clock.wrapping_add(900));
+                let clock = heard.timestamps.map(|(server, client)| (since(server), client));
                 // The server's clock goes on where the director's was, in milliseconds.
                 assert!(clock.is_none_or(|(since, client)| since < 60_000 && client == 5_000), "{heard:?}");
                 assert_eq!(clock.is_some(), timestamps);

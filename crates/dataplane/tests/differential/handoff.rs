@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evener_core::arrival::ASKED;
 use evener_core::content::{HashKey, HostPattern, PathPattern, Route, Routes};
-use evener_core::cookie::{Ends, Keys, Schedule, Terms};
+use evener_core::cookie::{Cookie, Ends, Keys, REPLAYED, Schedule, Terms};
 use evener_core::decide::Reason;
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::sessions::Seed;
@@ -238,6 +238,8 @@ pub struct Segment {
     what: What,
     /// Added to the sequence and the acknowledgment number.
     skew: (u32, u32),
+    /// How much later the clock is that it echoes than the one in the answer, if it has timestamps.
+    echo: Option<u32>,
     /// Added to the epoch in which the cookie was made.
     late: i8,
     tags: usize,
@@ -274,12 +276,17 @@ pub fn segment() -> impl Strategy<Value = Segment> {
     let tags = prop_oneof![8 => Just(0usize), 1 => Just(1), 1 => Just(2)];
     let damage = prop_oneof![12 => Just(None), 1 => (12usize..80, any::<u8>()).prop_map(Some)];
     let source = prop_oneof![3 => Just(SOURCES[0]), 2 => prop::sample::select(SOURCES.to_vec())];
-    (connection, offer, what, skew, late, (tags, source), damage, any::<bool>()).prop_map(
-        |(connection, offer, what, skew, late, (tags, source), damage, dont_fragment)| Segment {
+    let echo = prop_oneof![
+        5 => Just(Some(0u32)), 1 => (1..REPLAYED).prop_map(Some), 1 => Just(Some(REPLAYED - 1)),
+        1 => Just(Some(REPLAYED)), 1 => any::<Option<u32>>(), 5 => Just(None),
+    ];
+    (connection, offer, what, (skew, echo), late, (tags, source), damage, any::<bool>()).prop_map(
+        |(connection, offer, what, (skew, echo), late, (tags, source), damage, dont_fragment)| Segment {
             connection,
             offer,
             what,
             skew,
+            echo,
             late,
             tags,
             source,
@@ -323,6 +330,7 @@ impl Segment {
             offer: Offer::default(),
             what: What::Data(b"GET / HTTP/1.1\r\nHost: x.y\r\n\r\n".to_vec()),
             skew: (0, 0),
+            echo: None,
             late: 0,
             tags: 0,
             source: SOURCES[0],
@@ -353,7 +361,8 @@ impl Segment {
         let isn = 0xffff_fff0u32.wrapping_add(u32::from(port) << 3);
         let ends = Ends { client: SocketAddr::new(src, port), service: SocketAddr::new(dst, 80) };
         let made = Keys { epoch: keys.epoch.wrapping_add_signed(self.late.into()), ..*keys };
-        let cookie = made.make(&ends, isn, self.offer.terms(v6)).unwrap_or(12345);
+        let cookie =
+            made.make(&ends, isn, self.offer.terms(v6)).unwrap_or(Cookie { number: 12345, clock: 1 });
         let (flags, data): (u8, &[u8]) = match &self.what {
             What::Syn => (0x02, &[]),
             What::Ack => (0x10, &[]),
@@ -362,9 +371,12 @@ impl Segment {
             What::Other(flags, data) => (*flags, data),
         };
         let syn = matches!(self.what, What::Syn);
-        let options = if syn { self.offer.bytes() } else { Vec::new() };
+        let echoes = |later: u32| {
+            [&[1, 1, 8, 10, 0, 0, 0, 9][..], &cookie.clock.wrapping_add(later).to_be_bytes()].concat()
+        };
+        let options = if syn { self.offer.bytes() } else { self.echo.map(echoes).unwrap_or_default() };
         let sequence = if syn { isn } else { isn.wrapping_add(1).wrapping_add(self.skew.0) };
-        let acknowledgment = if syn { 0 } else { cookie.wrapping_add(1).wrapping_add(self.skew.1) };
+        let acknowledgment = if syn { 0 } else { cookie.number.wrapping_add(1).wrapping_add(self.skew.1) };
         let mut tcp = [port.to_be_bytes(), 80u16.to_be_bytes()].concat();
         tcp.extend(sequence.to_be_bytes());
         tcp.extend(acknowledgment.to_be_bytes());
@@ -389,49 +401,15 @@ impl Segment {
     }
 }
 
-/// An answer to a SYN without the clock and the checksum over it: the core's clock stands still, the kernel's
-/// doesn't. `None` if the checksum is wrong.
-pub fn without_clock(mut frame: Vec<u8>) -> Option<Vec<u8>> {
-    let mut l3 = 14;
-    while matches!(frame.get(l3 - 2..l3)?, [0x81, 0] | [0x88, 0xa8]) {
-        l3 += 4;
-    }
-    let v6 = frame.get(l3)? >> 4 == 6;
-    let l4 = l3 + if v6 { 40 } else { 20 };
-    let words = |range: &[u8]| -> u32 {
-        range.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(c.get(1).copied().unwrap_or(0))).sum()
-    };
-    let addresses = if v6 { l3 + 8..l4 } else { l3 + 12..l4 };
-    let mut total = words(&frame[addresses]) + words(&frame[l4..]) + 6 + (frame.len() - l4) as u32;
-    while total >> 16 != 0 {
-        total = (total & 0xffff) + (total >> 16);
-    }
-    if total != 0xffff {
-        return None;
-    }
-    frame[l4 + 16..l4 + 18].fill(0);
-    let mut at = l4 + 20;
-    while at < frame.len() {
-        match frame[at] {
-            1 => at += 1,
-            8 => {
-                frame[at + 2..at + 6].fill(0);
-                break;
-            }
-            _ => at += usize::from(*frame.get(at + 1)?).max(1),
-        }
-    }
-    Some(frame)
-}
-
 /// What the segments must meet between them.
-pub const MET: [Reason; 12] = [
+pub const MET: [Reason; 13] = [
     Reason::BadChecksum,
     Reason::Elsewhere,
     Reason::Moves,
     Reason::CookieSent,
     Reason::CookieAcked,
     Reason::CookieBad,
+    Reason::CookieUnchecked,
     Reason::Reset,
     Reason::Asked,
     Reason::Forwarded,

@@ -11,6 +11,7 @@ use evener_core::cookie::{self, Schedule, SharedKeys};
 use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::farm::{Encapsulation, Protocol};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::guesses::{self, Guesses};
 use evener_core::lease::Lease;
 use evener_core::mark::{self, Marker, SharedMarker};
 use evener_core::packet::{HEADROOM, Packet};
@@ -297,6 +298,7 @@ pub struct Core {
     cookies: [AtomicU64; cookie::WORDS],
     marker: [AtomicU64; mark::WORDS],
     strays: [AtomicU64; strays::PLACES],
+    guesses: Vec<AtomicU64>,
     pub fragments: TestFragments,
     pub reasons: BTreeMap<Reason, u64>,
     pub servers: BTreeMap<u16, ServerCounters>,
@@ -330,6 +332,7 @@ impl Core {
             cookies,
             marker,
             strays: [const { AtomicU64::new(0) }; strays::PLACES],
+            guesses: many(guesses::WORDS),
             fragments: TestFragments::default(),
             reasons: BTreeMap::new(),
             servers: BTreeMap::new(),
@@ -353,6 +356,7 @@ impl Core {
             cookies: SharedKeys(&self.cookies),
             marker: SharedMarker(&self.marker),
             strays: Strays(&self.strays),
+            guesses: Guesses(&self.guesses),
         }
     }
 

@@ -50,7 +50,7 @@ fn handing_off(bench: &Bench) -> Tables {
 fn request(bench: &Bench, port: u16, request: &str) -> Vec<u8> {
     let mut frame = segment(bench.client_mac, bench.inside.1, port, TCP_ACK);
     let ends = Ends { client: client(port), service: service(80) };
-    let cookie = keys().make(&ends, 999, Terms::new(false, Some(1460), None)).unwrap();
+    let cookie = keys().make(&ends, 999, Terms::new(false, Some(1460), None)).unwrap().number;
     frame[38..42].copy_from_slice(&1_000u32.to_be_bytes());
     frame[42..46].copy_from_slice(&cookie.wrapping_add(1).to_be_bytes());
     frame.extend(request.bytes());

@@ -324,7 +324,17 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[Service]) ->
     group.gauge("service_sessions", "Active sessions.", |service| service.sessions)?;
     group.counter("service_connections", "Times that a server was chosen.", |service| service.connections)?;
     group.counter("service_packets", "Frames sent to servers.", |service| service.packets)?;
-    group.counter("service_bytes", "Bytes of the frames sent to servers.", |service| service.bytes)
+    group.counter("service_bytes", "Bytes of the frames sent to servers.", |service| service.bytes)?;
+    group.counter(
+        "service_cookies_bad",
+        "First segments of connections to hand over that followed no cookie, as guesses do.",
+        |service| service.cookies_bad,
+    )?;
+    group.counter(
+        "service_cookies_unchecked",
+        "First segments without timestamps that were not looked at, since too many followed no cookie.",
+        |service| service.cookies_unchecked,
+    )
 }
 
 fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[Server]) -> fmt::Result {

@@ -210,6 +210,7 @@ impl Executor {
         let end = (self.swept + buckets.div_ceil(10)).min(buckets);
         self.forget_kept_back();
         self.sweep(self.swept..end);
+        self.engine.memory().guesses.forget_old(self.engine.now());
         self.swept = if end == buckets { 0 } else { end };
     }
 

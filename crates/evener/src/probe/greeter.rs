@@ -57,11 +57,11 @@ impl Greeter {
         let at = &segment.at;
         let terms = Terms::offered(at.dst.is_ipv6(), &header.options);
         let made = self.keys.make(&Ends::of(segment), header.sequence, terms);
-        let Some(isn) = made else { return Taken::Swallow };
+        let Some(cookie) = made else { return Taken::Swallow };
         let mut packet = Packet::new(frame, 0, 0);
         // What the probe sends is short.
         let mss = header.options.mss.unwrap_or_default();
-        rewrite::greeting(&mut packet, at, header, &Greeting { isn, mss, clock: 0 });
+        rewrite::greeting(&mut packet, at, header, &Greeting { cookie, mss });
         Taken::Answer(packet.frame().get(ETHERNET_LEN..).unwrap_or_default().to_vec())
     }
 }

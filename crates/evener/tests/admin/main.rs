@@ -435,6 +435,8 @@ fn metrics_are_the_views() {
         ("evener_service_servers_up{service=\"web\"}", 1.0),
         ("evener_service_degraded{service=\"web\"}", 0.0),
         ("evener_service_bytes_total{service=\"web\"}", 987_654_321.0),
+        ("evener_service_cookies_bad_total{service=\"web\"}", 7.0),
+        ("evener_service_cookies_unchecked_total{service=\"web\"}", 5.0),
         ("evener_server_up{service=\"web\",server=\"web2\"}", 0.0),
         ("evener_server_up{service=\"web\",server=\"02:00:00:00:00:0a\"}", 1.0),
         ("evener_server_draining{service=\"web\",server=\"caf\u{e9} \\\"1\\\"\"}", 1.0),

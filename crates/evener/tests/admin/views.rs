@@ -68,6 +68,8 @@ pub fn services() -> Vec<Service> {
         connections: 400,
         packets: 1_234_567,
         bytes: 987_654_321,
+        cookies_bad: 7,
+        cookies_unchecked: 5,
     }]
 }
 

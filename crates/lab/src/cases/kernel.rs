@@ -179,7 +179,7 @@ impl Subject for Kernel {
         memory.lease.set(None);
         memory.cookies.set(&Schedule::fixed(&keys(FIRST_EPOCH), now));
         memory.marker.set(&MARKER);
-        let words = memory.counts.cursors.iter().chain(memory.strays.0);
+        let words = memory.counts.cursors.iter().chain(memory.strays.0).chain(memory.guesses.0);
         words.for_each(|word| word.store(0, Ordering::Relaxed));
         self.load()
     }
@@ -196,6 +196,11 @@ impl Subject for Kernel {
 
     fn keys(&mut self, keys: &Keys) -> Result<()> {
         self.engine.memory().cookies.set(&Schedule::fixed(keys, self.engine.now()));
+        Ok(())
+    }
+
+    fn guessed(&mut self) -> Result<()> {
+        self.engine.memory().guesses.use_up(self.engine.now());
         Ok(())
     }
 

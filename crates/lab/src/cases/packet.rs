@@ -235,6 +235,12 @@ impl Subject for Bench {
         Ok(())
     }
 
+    fn guessed(&mut self) -> Result<()> {
+        let engine = self.engine()?;
+        engine.memory().guesses.use_up(engine.now());
+        Ok(())
+    }
+
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {
         let mut frames = self.frames()?;
         ensure!(frames.is_empty(), "One more frame came out for the packet before this one: {frames:02x?}");

@@ -43,6 +43,12 @@ pub trait Subject {
     /// When no case has begun.
     fn keys(&mut self, keys: &Keys) -> Result<()>;
 
+    /// Has it believe that so many guesses at cookies were wrong that no more are looked at; a case begins without any.
+    ///
+    /// # Errors
+    /// When no case has begun.
+    fn guessed(&mut self) -> Result<()>;
+
     /// Gives it a frame. What becomes of that may take a while to see: whoever has to wait, waits
     /// for what is expected.
     ///
@@ -110,6 +116,7 @@ fn play(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Result<(),
             Action::Change(tables) => subject.change(tables).map_err(failed(step.line))?,
             Action::Lease(lease) => subject.lease(*lease).map_err(failed(step.line))?,
             Action::Keys(keys) => subject.keys(keys).map_err(failed(step.line))?,
+            Action::Guessed => subject.guessed().map_err(failed(step.line))?,
             Action::Wait { ms } => subject.wait(*ms),
         }
     }

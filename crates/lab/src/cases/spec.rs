@@ -9,6 +9,7 @@ use anyhow::Result;
 use evener_core::cookie::{Keys, Schedule, SharedKeys, WORDS};
 use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
+use evener_core::guesses::{self, Guesses};
 use evener_core::lease;
 use evener_core::mark::{self, SharedMarker};
 use evener_core::packet::{HEADROOM, Packet as CorePacket};
@@ -40,6 +41,7 @@ pub struct Spec {
     cookies: [AtomicU64; WORDS],
     marker: [AtomicU64; mark::WORDS],
     strays: Vec<AtomicU64>,
+    guesses: Vec<AtomicU64>,
     now: u32,
 }
 
@@ -80,6 +82,7 @@ impl Spec {
             cookies: SharedKeys(&self.cookies),
             marker: SharedMarker(&self.marker),
             strays: Strays(&self.strays),
+            guesses: Guesses(&self.guesses),
         };
         let mut buffer = [&[0; HEADROOM], frame].concat();
         let mut packet = CorePacket::new(&mut buffer, HEADROOM, ingress);
@@ -145,6 +148,7 @@ impl Subject for Spec {
             active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
             shares: (0..SHARE_WORDS).map(|_| AtomicU64::new(0)).collect(),
             strays: (0..strays::PLACES).map(|_| AtomicU64::new(0)).collect(),
+            guesses: (0..guesses::WORDS).map(|_| AtomicU64::new(0)).collect(),
             cursors: case.tables.rings.keys().map(|_| AtomicU64::new(0)).collect(),
             // The clock may stand anywhere: shortly before it wraps is the likeliest place for a mistake.
             now: u32::MAX - 50,
@@ -168,6 +172,11 @@ impl Subject for Spec {
 
     fn keys(&mut self, keys: &Keys) -> Result<()> {
         SharedKeys(&self.cookies).set(&Schedule::fixed(keys, self.now));
+        Ok(())
+    }
+
+    fn guessed(&mut self) -> Result<()> {
+        Guesses(&self.guesses).use_up(self.now);
         Ok(())
     }
 

@@ -76,6 +76,10 @@ impl Reader {
                 self.world.set_keys(keys);
                 self.step(number, line, Action::Keys(keys))
             }
+            "guessed" => {
+                words.end()?;
+                self.step(number, line, Action::Guessed)
+            }
             "now" => {
                 self.world.change(&mut words)?;
                 let tables = Arc::new(self.world.tables());

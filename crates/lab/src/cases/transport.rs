@@ -7,7 +7,6 @@ use evener_core::wire::{Ipv4, Ipv6, Tcp, Udp, protocol};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::MARKER;
-use super::clock::NOW;
 use super::frame::{Scene, ends, payload};
 use super::ip::{self, Ends, fill_sum};
 use super::words::{Fields, Words, Wrong};
@@ -28,7 +27,7 @@ pub(super) fn tcp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
     let flags = flags(words.next("TCP flags")?)?;
     let fields = Fields::of(words, &["seq", "ack", "doff", "win", "sum", "options"])?;
     let options = match fields.text("options") {
-        Some(list) if list.parse::<u8>().is_err() => options(list)?,
+        Some(list) if list.parse::<u8>().is_err() => options(list, scene)?,
         _ => vec![NOP; 4 * fields.number::<u8>("options", 0)? as usize],
     };
     let header = Tcp {
@@ -50,21 +49,26 @@ pub(super) fn tcp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
 
 /// A number, or `cookie`, or `cookie+N`: by what the last SYN was answered, and N more.
 fn sequence(fields: &Fields<'_>, key: &str, right: u32, scene: &Scene<'_>) -> Result<u32, Wrong> {
-    let Some(more) = fields.text(key).and_then(|text| text.strip_prefix("cookie")) else {
-        return fields.number(key, right);
-    };
-    let cookie = scene.world.cookie.ok_or("no SYN came that could be answered with a cookie")?;
-    let more = match more.strip_prefix('+') {
-        Some(more) => more.parse().map_err(|_| format!("`{more}` is not a number"))?,
-        None if more.is_empty() => 0,
-        None => return Err(format!("`{key}=cookie{more}` is neither `cookie` nor `cookie+N`")),
-    };
-    Ok(cookie.wrapping_add(more))
+    let made = scene.world.cookie.map(|cookie| cookie.number);
+    let said = fields.text(key).and_then(|text| of_cookie(text, made));
+    said.unwrap_or_else(|| fields.number(key, right))
 }
 
-/// `mss:N`, `sack`, `ws:N`, `ts:N:N` (the first may be `now`), `nop` and `end`, and `xNN...` as it stands, with commas
+/// Of `cookie` or `cookie+N` the number, `cookie` being what was `made` of the last SYN; `None` of anything else.
+fn of_cookie(text: &str, made: Option<u32>) -> Option<Result<u32, Wrong>> {
+    let more = text.strip_prefix("cookie")?;
+    let more: Result<u32, Wrong> = match more.strip_prefix('+') {
+        Some(more) => more.parse().map_err(|_| format!("`{more}` is not a number")),
+        None if more.is_empty() => Ok(0),
+        None => Err(format!("`{text}` is neither `cookie` nor `cookie+N`")),
+    };
+    let made = made.ok_or_else(|| "no SYN came that could be answered with a cookie".to_owned());
+    Some(made.and_then(|made| Ok(made.wrapping_add(more?))))
+}
+
+/// `mss:N`, `sack`, `ws:N`, `ts:N:N` (each may be `cookie` or `cookie+N`), `nop` and `end`, and `xNN...` as it stands, with commas
 /// between them. Zeros fill the last word.
-fn options(list: &str) -> Result<Vec<u8>, Wrong> {
+fn options(list: &str, scene: &Scene<'_>) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     for item in list.split(',') {
         let wrong = || format!("`{item}` is no option; mss:N, sack, ws:N, ts:N:N, nop, end and xNN are");
@@ -76,10 +80,11 @@ fn options(list: &str) -> Result<Vec<u8>, Wrong> {
             }
             ["sack"] => bytes.extend([SACK_PERMITTED, 2]),
             ["ws", scale] => bytes.extend([WINDOW_SCALE, 3, scale.parse().map_err(|_| wrong())?]),
-            ["ts", clock, echo] => {
-                let clock = if clock == "now" { NOW } else { number(clock)? };
+            ["ts", clock_of, echo] => {
+                let made = scene.world.cookie.map(|cookie| cookie.clock);
+                let clock = |text| of_cookie(text, made).unwrap_or_else(|| number(text));
                 bytes.extend([TIMESTAMP, 10]);
-                bytes.extend([clock.to_be_bytes(), number(echo)?.to_be_bytes()].concat());
+                bytes.extend([clock(clock_of)?.to_be_bytes(), clock(echo)?.to_be_bytes()].concat());
             }
             ["nop"] => bytes.push(NOP),
             ["end"] => bytes.push(0),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evener_core::arrival::{PASSED, PASSED_TWICE};
 use evener_core::content::{HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes};
-use evener_core::cookie::{Ends, Keys, Terms as Agreed};
+use evener_core::cookie::{Cookie, Ends, Keys, Terms as Agreed};
 use evener_core::farm::{Encapsulation, Protocol, Timeouts};
 use evener_core::mark::Passed;
 use evener_core::parse::{Parsed, TcpHeader, parse};
@@ -36,8 +36,8 @@ pub(super) struct World {
     pub(super) routes: Vec<Route>,
     /// Of cookies.
     keys: Keys,
-    /// The number by which the last SYN is answered with a cookie.
-    pub(super) cookie: Option<u32>,
+    /// The cookie by which the last SYN is answered.
+    pub(super) cookie: Option<Cookie>,
 }
 
 #[derive(Clone)]

@@ -101,6 +101,10 @@ pub struct Service {
     pub degraded: bool,
     /// How often a server was chosen.
     pub connections: u64,
+    /// First segments that followed no cookie,
+    pub cookies_bad: u64,
+    /// and that weren't looked at.
+    pub cookies_unchecked: u64,
 }
 
 /// One server in `evener servers --json`.

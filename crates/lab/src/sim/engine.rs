@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use evener_core::cookie::{NO_KEYS, SharedKeys};
 use evener_core::decide::{Decision, Memory, decide};
 use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::guesses::Guesses;
 use evener_core::lease::Lease;
 use evener_core::mark::{NO_MARKER, SharedMarker};
 use evener_core::packet::{HEADROOM, Packet};
@@ -84,6 +85,7 @@ impl Engine {
             cookies: SharedKeys(&NO_KEYS),
             marker: SharedMarker(&NO_MARKER),
             strays: Strays(&[]),
+            guesses: Guesses(&[]),
         }
     }
 

@@ -9,6 +9,7 @@ extern crate evener_lab;
 mod asked;
 mod cluster;
 mod front;
+mod guesses;
 mod hostile;
 mod lccp;
 mod limits;

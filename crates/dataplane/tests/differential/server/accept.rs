@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::arrival::ASKED;
-use evener_core::cookie::{Ends, Keys, Schedule, Terms};
+use evener_core::cookie::{Ends, Keys, REPLAYED, Schedule, Terms};
 use evener_core::server::{Arrived, Fate, Reason, Tables};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::Hook;
@@ -50,6 +50,8 @@ struct Plan {
     sequence: i64,
     acknowledges: Acknowledges,
     options: Vec<u8>,
+    /// How much later the clock is that plain timestamps echo than the one in the answer.
+    late: u32,
     data: usize,
     damage: Option<Damage>,
 }
@@ -109,9 +111,12 @@ fn plan() -> impl Strategy<Value = Plan> {
         1 => (1usize..20).prop_map(Damage::Extend),
     ];
     let damage = prop_oneof![5 => Just(None), 2 => damage.prop_map(Some)];
+    let late = prop_oneof![
+        8 => Just(0u32), 2 => 1..REPLAYED, 1 => Just(REPLAYED - 1), 1 => Just(REPLAYED), 1 => Just(u32::MAX), 1 => any::<u32>(),
+    ];
     let first = (any::<bool>(), who, prop::sample::select(ports), prop::bool::weighted(0.3), flags);
-    (first, delta(), acknowledges, options(), data, damage).prop_map(
-        |((v6, who, port, asked, flags), sequence, acknowledges, options, data, damage)| Plan {
+    (first, delta(), acknowledges, (options(), late), data, damage).prop_map(
+        |((v6, who, port, asked, flags), sequence, acknowledges, (options, late), data, damage)| Plan {
             v6,
             who,
             port,
@@ -120,6 +125,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             sequence,
             acknowledges,
             options,
+            late,
             data,
             damage,
         },
@@ -150,17 +156,21 @@ impl Plan {
             _ => {}
         }
         let sequence = 5_000u32.wrapping_add(self.sequence as u32);
+        let mut options = self.options.clone();
         let acknowledgment = match self.acknowledges {
             Acknowledges::Cookie(mss, scale, age) => {
                 let terms = Terms::new(self.v6, Some(mss), scale);
-                let keys = keys_of(64 * age);
-                keys.make(&ends, sequence.wrapping_sub(1), terms).unwrap().wrapping_add(1)
+                let cookie = keys_of(64 * age).make(&ends, sequence.wrapping_sub(1), terms).unwrap();
+                if let [1, 1, 8, 10, _, _, _, _, echo @ ..] = &mut options[..] {
+                    echo.copy_from_slice(&cookie.clock.wrapping_add(self.late).to_be_bytes());
+                }
+                cookie.number.wrapping_add(1)
             }
             Acknowledges::Written(by) => 90_000u32.wrapping_add(by as u32),
             Acknowledges::Any(number) => number,
         };
         let data = vec![b'x'; self.data];
-        let tcp = Tcp { sequence, acknowledgment, flags: self.flags, options: &self.options, data: &data };
+        let tcp = Tcp { sequence, acknowledgment, flags: self.flags, options: &options, data: &data };
         let mut frame = tcp.frame(&ends);
         if self.asked {
             frame[6..12].copy_from_slice(&ASKED.0);

@@ -1,7 +1,10 @@
 //! The services.
 
+use std::net::SocketAddr;
+
 use evener_core::director::ServiceSnapshot;
 use evener_core::farm::{self, Farm};
+use evener_core::tables::VipKey;
 use serde::{Deserialize, Serialize};
 
 use super::Server;
@@ -38,6 +41,12 @@ pub struct Service {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// With `handoff`, first segments that followed no cookie of ours, as guesses do: of the service's present addresses.
+    #[serde(default)]
+    pub cookies_bad: u64,
+    /// Those that weren't looked at, since there were too many.
+    #[serde(default)]
+    pub cookies_unchecked: u64,
 }
 
 /// All services.
@@ -50,6 +59,11 @@ pub(crate) fn services(moment: &Moment) -> Vec<Service> {
 fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &Moment) -> Service {
     let servers: Vec<Server> = seen.servers.iter().map(|seen| server(service, seen, moment)).collect();
     let sum = |of: fn(&Server) -> u64| servers.iter().map(of).sum::<u64>();
+    let (guesses, vips) =
+        (moment.published.readings.memory().guesses, &moment.published.snapshot.plan.tables.vips);
+    let key = |at: &SocketAddr| VipKey { address: at.ip(), port: at.port(), protocol: service.protocol };
+    let ids: Vec<_> =
+        service.addresses.iter().filter_map(|at| vips.get(&key(at))).map(|vip| vip.id).collect();
     let gone = moment.published.gone.get(&service.name).copied().unwrap_or_default();
     Service {
         name: service.name.clone(),
@@ -65,6 +79,8 @@ fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &Moment) 
         connections: gone.connections + sum(|server| server.connections),
         packets: gone.packets + sum(|server| server.packets),
         bytes: gone.bytes + sum(|server| server.bytes),
+        cookies_bad: ids.iter().map(|vip| guesses.bad(*vip)).sum(),
+        cookies_unchecked: ids.iter().map(|vip| guesses.unchecked(*vip)).sum(),
     }
 }
 
