@@ -134,6 +134,12 @@ pub struct Farm {
 }
 
 impl Farm {
+    /// For how long a host may answer for addresses that hosts share without having been told so again, in milliseconds: less than
+    /// it takes until others think that it is gone.
+    pub fn lease_ms(&self) -> u64 {
+        self.peers.silence_ms * 2 / 3
+    }
+
     /// The service of this name.
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)

@@ -55,7 +55,10 @@ impl Director {
         let mut slots = self.slots.clone();
         let hosts = self.planned_hosts();
         let before = self.reloading.take();
-        match plan::plan(&self.states(), &links, &hosts, &mut slots, Some(&self.plan)) {
+        let mut fills = core::mem::take(&mut self.fills);
+        let planned = plan::plan(&self.states(), &links, &hosts, &mut slots, &mut fills, Some(&self.plan));
+        self.fills = fills;
+        match planned {
             Ok(plan) => {
                 self.generation += 1;
                 let (generation, tables) = (self.generation, Arc::new(plan.tables.clone()));

@@ -171,7 +171,7 @@ impl Director {
         if hosts.lapsed == 0 || hosts.lapsed > REPORTS_HEARD_FIRST {
             hosts.lapsed = 0;
             self.lease_holds = true;
-            self.outputs.push_back(Output::Lease { ms: self.farm.peers.silence_ms * 2 / 3 });
+            self.outputs.push_back(Output::Lease { ms: self.farm.lease_ms() });
         }
     }
 

@@ -41,6 +41,7 @@ use crate::membership::{Answer, Membership, Notice, Round};
 use crate::network::Network;
 use crate::peers::Key;
 use crate::plan::{self, MemberState, Plan, ServerName, ServiceState, Slots, identity};
+use crate::policy::Fills;
 use crate::sessions::Seed;
 use crate::tables::Tables;
 use crate::wire::Mac;
@@ -88,6 +89,7 @@ pub struct Director {
     told: Told,
     plan: Arc<Plan>,
     slots: Slots,
+    fills: Fills,
     in_force: Arc<Tables>,
     /// The generation that was given to the engine last, and the one that `plan` is.
     generation: u64,
@@ -127,6 +129,7 @@ impl Director {
             // Rings that run are what the next ones are held against.
             plan: Arc::new(Plan { tables: running.clone(), ..Plan::default() }),
             slots: Slots::default(),
+            fills: Fills::default(),
             in_force: Arc::default(),
             generation: 0,
             generation_in_force: 0,
@@ -435,6 +438,11 @@ impl Director {
     /// What the operator drained.
     pub fn drained(&self) -> &BTreeSet<ServerName> {
         &self.drained
+    }
+
+    /// Hash tables that were made lately. Whoever runs many directors may have them share those.
+    pub fn fills(&mut self) -> &mut Fills {
+        &mut self.fills
     }
 
     /// What the tables in force mean.

@@ -95,7 +95,7 @@ impl Planner<'_> {
         if let Some(ring) = ring.filter(|ring| !self.plan.tables.rings.contains_key(ring)) {
             let policy = of_service.policy;
             let among = Members { policy, chosen: &members, shares: &shares };
-            self.plan.tables.rings.insert(ring, rings::ring(self.previous, ring, &among, None));
+            self.plan.tables.rings.insert(ring, rings::ring(self.previous, self.fills, ring, &among, None));
             let planned = PlannedService {
                 name: service.name.clone(),
                 policy: policy.name(),

@@ -22,7 +22,7 @@ use rings::{Members, Standing};
 use crate::farm::{self, HealthKind, Method};
 use crate::health;
 use crate::membership::{Hop, Known, Member, Place};
-use crate::policy::{self, Policy, Weighted};
+use crate::policy::{self, Fills, Policy, Weighted};
 use crate::ports::HOLD_MS;
 use crate::sessions::{Seed, ticks};
 use crate::tables::{
@@ -194,18 +194,19 @@ pub fn digest(text: &str) -> u64 {
 ///
 /// The result depends on the arguments alone. `slots` gains what is new; on an error it is left as it
 /// was. `previous` is what was in force: rings whose members did not change are taken from it, and where every host
-/// decides it is remembered for who isn't known any more.
+/// decides it is remembered for who isn't known any more. `fills` makes no difference but to the time it takes.
 pub fn plan(
     services: &[ServiceState<'_>],
     interfaces: &[(u32, Mac)],
     hosts: &Hosts,
     slots: &mut Slots,
+    fills: &mut Fills,
     previous: Option<&Plan>,
 ) -> Result<Plan, PlanError> {
     let policies = check(services)?;
     let numbers = slots.number_services(services.iter().map(|state| state.service));
     slots.retain_pools(numbers.iter().copied().zip(services.iter().map(|state| state.service)));
-    let mut planner = Planner { slots, hosts, previous, plan: Plan::default() };
+    let mut planner = Planner { slots, fills, hosts, previous, plan: Plan::default() };
     planner.plan.tables.interfaces = interfaces.iter().copied().collect();
     for ((state, number), policy) in services.iter().zip(numbers).zip(policies) {
         planner.service(state, number, policy);
@@ -285,6 +286,7 @@ pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
 
 struct Planner<'a> {
     slots: &'a mut Slots,
+    fills: &'a mut Fills,
     hosts: &'a Hosts,
     previous: Option<&'a Plan>,
     plan: Plan,
@@ -310,7 +312,7 @@ impl Planner<'_> {
         let shares = if policy.by_load() { shares(&seated, &chosen) } else { chosen.clone() };
         let standing = self.standing(service, &seated);
         let members = Members { policy, chosen: &chosen, shares: &shares };
-        let ring = rings::ring(self.previous, number, &members, standing.as_ref());
+        let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
         self.plan.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
         let handoff = (service.method == Method::Handoff).then(|| self.hand_off(state, number, &members));

@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Plan;
-use crate::policy::{self, Policy, Weighted};
-use crate::tables::{HASH_SLOTS, NO_SERVER, Ring, SERVER_SLOTS};
+use crate::policy::{Fills, Policy, Weighted};
+use crate::tables::{NO_SERVER, Ring, SERVER_SLOTS};
 
 /// Who is picked from a ring.
 pub(super) struct Members<'a> {
@@ -29,6 +29,7 @@ pub(super) struct Standing {
 /// The ring of service `number`, from the previous plan as far as it would come out the same.
 pub(super) fn ring(
     previous: Option<&Plan>,
+    fills: &mut Fills,
     number: u16,
     members: &Members<'_>,
     standing: Option<&Standing>,
@@ -48,7 +49,7 @@ pub(super) fn ring(
     let chances = |hash: &[u16]| {
         standing.map_or_else(Vec::new, |standing| second_chances(known.map(|known| &**known), hash, standing))
     };
-    let hash = hash.map_or_else(|| policy::maglev(members.chosen, HASH_SLOTS), |known| known.hash.clone());
+    let hash = hash.map_or_else(|| fills.table(members.chosen), |known| known.hash.clone());
     let order = order.map_or_else(|| members.policy.order(members.shares), |known| known.order.clone());
     Arc::new(Ring { previous: chances(&hash), order, hash })
 }
@@ -61,28 +62,30 @@ pub(super) fn ring(
 /// that can't be reached are left out, since nobody can be sent to them, and their numbers may become others'.
 fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Vec<u16> {
     let Standing { own, last_ways } = standing;
-    let mut ways = alloc::vec![NO_SERVER; SERVER_SLOTS];
-    for (slot, way) in last_ways {
-        if let Some(place) = ways.get_mut(usize::from(*slot)) {
-            *place = *way;
-        }
+    if last_ways.is_empty() {
+        return Vec::new();
     }
-    let way_to = |slot: u16| ways.get(usize::from(slot)).copied().unwrap_or(NO_SERVER);
-    let mut kept = alloc::vec![false; SERVER_SLOTS];
-    last_ways
-        .values()
-        .for_each(|way| kept.get_mut(usize::from(*way)).into_iter().for_each(|kept| *kept = true));
-    let is_kept = |way: &u16| kept.get(usize::from(*way)).is_some_and(|kept| *kept);
-    let at = |table: Option<&Vec<u16>>, slot: usize| table.and_then(|table| table.get(slot)).copied();
-    let chance = |(slot, host): (usize, &u16)| {
-        if host != own {
-            return way_to(*host);
-        }
-        match at(known.map(|known| &known.hash), slot) {
-            Some(before) if before != *own => way_to(before),
-            _ => at(known.map(|known| &known.previous), slot).filter(is_kept).unwrap_or(NO_SERVER),
-        }
+    let (mut ways, mut kept) = ([NO_SERVER; SERVER_SLOTS], [NO_SERVER; SERVER_SLOTS]);
+    for (slot, way) in last_ways {
+        ways[place(*slot)] = *way;
+        kept[place(*way)] = *way;
+    }
+    // Of a slot that isn't known it is as if this host had had it all along.
+    let (unknown_hash, unknown_chances) = (alloc::vec![*own; hash.len()], alloc::vec![NO_SERVER; hash.len()]);
+    let whole = |table: &&Vec<u16>| table.len() == hash.len();
+    let known_hash = known.map(|known| &known.hash).filter(whole).unwrap_or(&unknown_hash);
+    let known_chances = known.map(|known| &known.previous).filter(whole).unwrap_or(&unknown_chances);
+    let chance = |((host, before), chance): ((&u16, &u16), &u16)| {
+        // Without a branch, since nobody can guess who is next in a hash table.
+        let other = if host == own { *before } else { *host };
+        let (way, kept) = (ways[place(other)], kept[place(*chance)]);
+        if other == *own { kept } else { way }
     };
-    let chances: Vec<u16> = hash.iter().enumerate().map(chance).collect();
+    let chances: Vec<u16> = hash.iter().zip(known_hash).zip(known_chances).map(chance).collect();
     if chances.iter().all(|slot| *slot == NO_SERVER) { Vec::new() } else { chances }
+}
+
+/// Where a table of all server slots has one: there are no others.
+fn place(slot: u16) -> usize {
+    usize::from(slot) % SERVER_SLOTS
 }

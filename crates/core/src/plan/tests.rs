@@ -96,7 +96,7 @@ fn plan(
     slots: &mut Slots,
     previous: Option<&Plan>,
 ) -> Result<Plan, PlanError> {
-    super::plan(services, interfaces, &Hosts::default(), slots, previous)
+    super::plan(services, interfaces, &Hosts::default(), slots, &mut Fills::default(), previous)
 }
 
 /// Plans one service, with fresh numbers: its servers a, b, c ... get the slots 1, 2, 3 ...

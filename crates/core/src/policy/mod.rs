@@ -3,11 +3,13 @@
 //! A policy runs when the farm changes, not when a packet comes: it lays the usable servers out in a
 //! table, and says by which of the few ways of [`Pick`] the data plane draws from it.
 
+mod fills;
 mod hash;
 mod least_connections;
 mod overflow;
 mod round_robin;
 
+pub use fills::Fills;
 pub use hash::{Hash, maglev};
 pub use least_connections::LeastConnections;
 pub use overflow::Overflow;

@@ -13,7 +13,7 @@ use evener_core::director::{Director, Identity, IdentityError, Input, Moment, St
 use evener_core::farm::Method;
 use evener_core::peers::Secret;
 use evener_core::plan::ServerName;
-use evener_core::sessions::Seed;
+use evener_core::sessions::{Seed, ticks};
 use evener_dataplane::packet::{self, PacketEngine};
 use evener_dataplane::xdp::{self, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError};
@@ -169,7 +169,8 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         running: engine.running().cloned(),
     };
     let hosts = hosts.map(|(hosts, _)| hosts);
-    let director = Director::new(start, beginning(&*engine, hosts.is_some(), started_ms));
+    let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());
+    let director = Director::new(start, beginning(&*engine, lease_ms, started_ms));
     let (probe_results, probed) = mpsc::channel(256);
     let fixed = Fixed::of(&config, &*engine);
     let restart_for = fixed.differences(&config);
@@ -229,13 +230,17 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
 }
 
 /// When the director begins. What runs may have a lease to answer for addresses, if hosts share them.
-fn beginning(engine: &dyn Engine, among_hosts: bool, now_ms: u64) -> Moment {
-    let lease = engine.memory().lease;
-    if !among_hosts {
+fn beginning(engine: &dyn Engine, lease_ms: Option<u64>, now_ms: u64) -> Moment {
+    let (lease, now) = (engine.memory().lease, engine.now());
+    let lease_holds = lease.until().is_some() && lease.holds(now);
+    match lease_ms {
         // What ran may have had hosts.
-        lease.set(None);
+        None => lease.set(None),
+        // A new one has no end: a host that begins without a cable, and so renews none, would answer after its daemon's death.
+        Some(ms) if lease.until().is_none() => lease.set(Some(now.wrapping_add(ticks(ms)))),
+        Some(_) => {}
     }
-    Moment { ms: now_ms, lease_holds: lease.until().is_some() && lease.holds(engine.now()) }
+    Moment { ms: now_ms, lease_holds: lease_holds && lease_ms.is_some() }
 }
 
 /// Who this host is among others, and the secret that they share, where every host decides.

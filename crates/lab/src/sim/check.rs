@@ -6,13 +6,18 @@ use std::net::IpAddr;
 
 use evener_core::checksum;
 use evener_core::decide::Verdict;
+use evener_core::plan::{PlannedService, ServerName};
+use evener_core::sessions::SessionKey;
 use evener_core::wire::{TCP_ACK, TCP_SYN};
 
 use super::farms::{self, Kind, LINK, SERVERS, SILENCE_MS, VIPS};
+use super::node::Node;
 use super::world::{Connection, World};
 
 /// A connection without packets is there for so long at least, in milliseconds: less than a first packet's session lasts.
 const IDLE_MS: u64 = 25_000;
+/// After this time a server that fails gets nothing new, in milliseconds: two probes, and some.
+const NOTICE_MS: u64 = 10_000;
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,10 +26,14 @@ pub enum Broken {
     Told(String),
     /// A drained server got a new connection.
     Drained(String),
+    /// A server got a new connection that has failed for long, though others work.
+    Failed(String),
     /// A connection went to another server than before, while its own was there.
     Moved(String),
     /// Two hosts that hear each other have owned an address for long.
     Twice(String),
+    /// A data plane answers for an address of every host, long after its daemon has died.
+    Outlived(String),
     /// A director wants to know a time that it was just told.
     Spins(String),
     /// After the last fault, and some time, a farm doesn't serve as it should.
@@ -37,8 +46,10 @@ impl Broken {
         match self {
             Broken::Told(_) => "told",
             Broken::Drained(_) => "drained",
+            Broken::Failed(_) => "failed",
             Broken::Moved(_) => "moved",
             Broken::Twice(_) => "twice",
+            Broken::Outlived(_) => "outlived",
             Broken::Spins(_) => "spins",
             Broken::Unhealed(_) => "unhealed",
         }
@@ -50,7 +61,9 @@ impl fmt::Display for Broken {
         match self {
             Broken::Told(what) => write!(f, "what is told is not in force: {what}"),
             Broken::Drained(what) => write!(f, "a drained server got a new connection: {what}"),
+            Broken::Failed(what) => write!(f, "a server that fails got a new connection: {what}"),
             Broken::Moved(what) => write!(f, "a connection moved: {what}"),
+            Broken::Outlived(what) => write!(f, "an address was answered for by the dead: {what}"),
             Broken::Twice(what) => write!(f, "an address was owned twice: {what}"),
             Broken::Spins(what) => write!(f, "no end of waking: {what}"),
             Broken::Unhealed(what) => write!(f, "all faults are over, but not what they did: {what}"),
@@ -67,9 +80,14 @@ pub(super) struct Watched {
 
 /// All that holds at every moment.
 pub(super) fn all(world: &mut World) -> Result<(), Broken> {
-    for (number, node) in world.nodes.iter().enumerate() {
-        let Some(director) = &node.director else { continue };
-        if !node.refused && *node.engine.tables != director.plan().tables {
+    for (number, node) in world.nodes.iter_mut().enumerate() {
+        let Some(director) = node.director.as_ref().filter(|_| node.news) else { continue };
+        node.news = false;
+        // A server that has left the file, even for a while, loses its connections.
+        for one in world.connections.values_mut().filter(|one| one.node == number) {
+            one.lost |= node.names.get(&one.slot) != Some(&one.server);
+        }
+        if *node.engine.tables != director.plan().tables {
             return Err(Broken::Told(format!("the tables of node {number}")));
         }
         let shown = director.snapshot();
@@ -77,7 +95,19 @@ pub(super) fn all(world: &mut World) -> Result<(), Broken> {
             return Err(Broken::Told(format!("the snapshot of node {number}")));
         }
     }
+    silent_when_dead(world)?;
     owned_once(world)
+}
+
+/// Who is dead for as long as others wait has fallen silent for what they take over.
+fn silent_when_dead(world: &World) -> Result<(), Broken> {
+    for (number, node) in world.nodes.iter().enumerate().filter(|_| world.kind == Kind::EveryHost) {
+        let is_dead = node.director.is_none() && world.now_ms - node.since_ms > SILENCE_MS;
+        if is_dead && let Some(vip) = VIPS.iter().find(|vip| node.answers(**vip, world.now_ms)) {
+            return Err(Broken::Outlived(format!("{vip} by node {number}")));
+        }
+    }
+    Ok(())
 }
 
 /// Nobody shares an address for longer than it takes to hear of the other.
@@ -126,27 +156,47 @@ pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(server) = node.names.get(&decision.server).filter(|_| served(decision.verdict)) else {
         return Ok(());
     };
-    let is_drained = node.director.as_ref().is_some_and(|director| director.drained().contains(server));
+    let is_drained = node.director.is_some() && node.drained.contains(server);
     // Where every host decides, one that has nobody else serves what it gets.
     if is_drained && !node.refused && world.kind != Kind::EveryHost {
         return Err(Broken::Drained(format!("{} at node {number}", server.server)));
     }
+    if has_failed(world, node, server) {
+        return Err(Broken::Failed(format!("{} at node {number}", server.server)));
+    }
     let (server, slot, last_ms) = (server.clone(), decision.server, world.now_ms);
-    let connection = Connection { node: number, vip, port, server, slot, last_ms };
+    let connection = Connection { node: number, vip, port, server, slot, last_ms, lost: false };
     world.connections.insert(client, connection);
     Ok(())
+}
+
+/// Whether a server should not get anything new, since its service fails: a director's, that had time to notice and to say so.
+fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
+    let Some(director) = node.director.as_ref().filter(|_| world.kind != Kind::EveryHost) else {
+        return false;
+    };
+    let is_last = |planned: &&PlannedService| planned.name == server.service && planned.degraded;
+    let number = (0..SERVERS).find(|number| farms::name(*number) == server.server).unwrap_or_default();
+    let since_ms = world.works_since_ms[number].max(node.since_ms);
+    !world.works[number]
+        && world.now_ms - since_ms > NOTICE_MS
+        && !node.refused
+        && director.plan().services.values().find(is_last).is_none()
 }
 
 /// A client goes on with its connection at the node that has it.
 pub(super) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(connection) = world.connections.get(&client).cloned() else { return Ok(()) };
-    let Connection { node: number, vip, port, server, slot, last_ms } = connection;
+    let Connection { node: number, vip, port, server, slot, last_ms, lost } = connection;
     let node = &world.nodes[number];
     let frame = segment(world.kind, number, client, port, vip, TCP_ACK);
     let decision = node.engine.decide(LINK, &frame, node.ticks(world.now_ms));
-    // A server that has left the file, even for a while, loses its connections; and what is new in them doesn't live long.
+    if let Some(other) = strayed(world, node, client, port).filter(|other| *other != server) {
+        return Err(Broken::Moved(format!("client {client}, from {} to {}", server.server, other.server)));
+    }
+    // What is new doesn't live long.
     let is_old = world.now_ms - last_ms > IDLE_MS;
-    if node.names.get(&slot) != Some(&server) || decision.new_session || is_old {
+    if lost || decision.new_session || is_old {
         world.connections.remove(&client);
     } else if served(decision.verdict) && decision.server != slot && world.kind != Kind::EveryHost {
         return Err(Broken::Moved(format!("client {client}, from {} at node {number}", server.server)));
@@ -155,6 +205,14 @@ pub(super) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
         connection.last_ms = world.now_ms;
     }
     Ok(())
+}
+
+/// The server that the session of a connection stands for now.
+fn strayed(world: &World, node: &Node, client: usize, port: u16) -> Option<ServerName> {
+    let (memory, now) = (node.engine.memory(), node.ticks(world.now_ms));
+    let is_its = |key: &SessionKey| key.client == farms::client(client) && key.port == port;
+    let found = memory.sessions.list(now).find(|session| is_its(&session.key));
+    found.and_then(|session| node.names.get(&session.value.server()).cloned())
 }
 
 fn served(verdict: Verdict) -> bool {
@@ -225,7 +283,7 @@ mod tests {
 
     /// A director with four servers that all work.
     fn serving() -> World {
-        let mut world = World::new(2);
+        let mut world = World::new(2, None);
         world.take(&Step::Wait(5_000)).unwrap();
         world
     }
@@ -234,6 +292,7 @@ mod tests {
     fn an_engine_that_says_it_has_what_it_has_not_is_found_out() {
         let mut world = serving();
         world.nodes[0].engine.tables = Arc::default();
+        world.nodes[0].news = true;
         assert_eq!(all(&mut world).unwrap_err().kind(), "told");
     }
 
@@ -270,5 +329,20 @@ mod tests {
         world.take(&Step::Fail(1)).unwrap();
         world.take(&Step::Wait(5_000)).unwrap();
         assert_eq!(settled(&world).unwrap_err().kind(), "unhealed");
+    }
+
+    /// It renews no lease, and what began without one must not have one without an end.
+    #[test]
+    fn a_host_that_began_without_a_cable_is_silent_when_its_daemon_dies() {
+        let mut world = World::new(4, None);
+        let steps = [Step::Unplug(2), Step::Crash(2), Step::Start(2), Step::Wait(5_000), Step::Plug(2)];
+        for step in steps.into_iter().chain([Step::Kill(2), Step::Wait(5_000)]) {
+            world.take(&step).unwrap();
+        }
+        world.nodes[2].engine.memory().lease.set(None);
+        assert!(
+            world.nodes[2].director.is_none()
+                && VIPS.iter().any(|vip| world.nodes[2].answers(*vip, world.now_ms))
+        );
     }
 }

@@ -11,7 +11,7 @@ use evener_core::guesses::Guesses;
 use evener_core::lease::Lease;
 use evener_core::mark::{NO_MARKER, SharedMarker};
 use evener_core::packet::{HEADROOM, Packet};
-use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
+use evener_core::ports::Ports;
 use evener_core::routes::{Hop, Routes};
 use evener_core::select::Counts;
 use evener_core::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for};
@@ -46,10 +46,11 @@ pub(super) struct Engine {
     pub(super) tables: Arc<Tables>,
     /// The write at which the next tables are refused.
     pub(super) refuse_at: Option<usize>,
+    /// Whether leases hold again that have ended.
+    pub(super) forgets_ends: bool,
     lease: AtomicU64,
     four: Vec<Bucket4>,
     six: Vec<Bucket6>,
-    ports: Vec<Bucket6>,
     active: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
     shares: Vec<AtomicU64>,
@@ -61,10 +62,10 @@ impl Engine {
         Engine {
             tables: Arc::default(),
             refuse_at: None,
+            forgets_ends: false,
             lease: AtomicU64::new(0),
             four: (0..buckets_for(SESSIONS)).map(|_| Bucket4::default()).collect(),
             six: (0..buckets_for(1)).map(|_| Bucket6::default()).collect(),
-            ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
             active: words(SERVER_SLOTS),
             cursors: words(64),
             shares: words(SHARE_WORDS),
@@ -76,10 +77,12 @@ impl Engine {
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
             counts: Counts { cursors: &self.cursors, active: &self.active },
-            ports: Ports::new(&self.ports),
+            // No service of a model borrows ports.
+            ports: Ports::new(&[]),
             fragments: &Nothing,
             routes: &Nothing,
-            seed: Seed(1, 2),
+            // One by which sessions are spread: a bucket has room for eight.
+            seed: Seed(0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03),
             ring_seed: Seed(3, 4),
             lease: Lease(&self.lease),
             cookies: SharedKeys(&NO_KEYS),
@@ -116,6 +119,15 @@ impl Engine {
     /// Whether it answers ARP for an address.
     pub(super) fn answers(&self, address: IpAddr, now: u32) -> bool {
         let shared = self.tables.vips.iter().any(|(key, vip)| key.address == address && vip.own != 0);
-        self.tables.announces(address) && (!shared || self.memory().lease.holds(now))
+        self.tables.announces(address) && (!shared || self.lease_holds(now))
+    }
+
+    /// Whether the lease to answer for addresses of every host holds.
+    pub(super) fn lease_holds(&self, now: u32) -> bool {
+        let lease = self.memory().lease;
+        match lease.until().filter(|_| self.forgets_ends) {
+            Some(until) => until.wrapping_sub(now) as i32 > 0,
+            None => lease.holds(now),
+        }
     }
 }

@@ -37,6 +37,11 @@ impl Kind {
         }
     }
 
+    /// Hosts of the farm, whether they decide or only serve.
+    pub(super) fn hosts(self) -> usize {
+        if self == Kind::EveryHost { SERVERS } else { self.nodes() + SERVERS }
+    }
+
     /// Nodes that run a director.
     pub(super) fn nodes(self) -> usize {
         if self == Kind::EveryHost { SERVERS } else { 1 }

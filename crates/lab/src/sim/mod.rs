@@ -7,6 +7,7 @@
 mod check;
 mod engine;
 mod farms;
+mod mutation;
 mod node;
 mod step;
 mod world;
@@ -14,6 +15,7 @@ mod world;
 use std::fmt;
 
 pub use check::Broken;
+pub use mutation::Mutation;
 pub use step::Step;
 use world::World;
 
@@ -24,6 +26,10 @@ pub struct Outcome {
     pub seed: u64,
     /// Facts that directors were told.
     pub facts: usize,
+    /// Hosts of the farm: those that decide, and those that only serve.
+    pub hosts: usize,
+    /// Clients of the farm.
+    pub clients: usize,
     /// The promise that was broken, if one was.
     pub broken: Option<Broken>,
     /// What happened, in words.
@@ -36,11 +42,21 @@ impl Outcome {
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
+
+    /// How much of that went wrong.
+    pub fn faults(&self) -> usize {
+        self.steps.iter().filter(|step| step.is_fault()).count()
+    }
 }
 
 /// Runs the farm of a seed.
 pub fn run(seed: u64) -> Outcome {
-    play(seed, step::make(seed))
+    play(seed, None, step::make(seed))
+}
+
+/// Runs the farm of a seed with a defect in it.
+pub fn run_with(mutation: Mutation, seed: u64) -> Outcome {
+    play(seed, Some(mutation), step::make(seed))
 }
 
 /// Runs the farm of a seed, and leaves out all steps that a broken promise doesn't need.
@@ -53,7 +69,7 @@ pub fn shrink(seed: u64) -> Outcome {
         while from < least.steps.len() {
             let mut fewer = least.steps.clone();
             fewer.drain(from..(from + chunk).min(fewer.len()));
-            let tried = play(seed, fewer);
+            let tried = play(seed, None, fewer);
             match tried.broken.as_ref().map(Broken::kind) {
                 Some(found) if found == kind => least = tried,
                 _ => from += chunk,
@@ -64,10 +80,11 @@ pub fn shrink(seed: u64) -> Outcome {
     least
 }
 
-fn play(seed: u64, steps: Vec<Step>) -> Outcome {
-    let mut world = World::new(seed);
+fn play(seed: u64, mutation: Option<Mutation>, steps: Vec<Step>) -> Outcome {
+    let mut world = World::new(seed, mutation);
     let broken = steps.iter().try_for_each(|step| world.take(step)).and_then(|()| world.heal()).err();
-    Outcome { seed, facts: world.facts, broken, history: world.history, steps }
+    let (hosts, clients) = (world.kind.hosts(), step::clients(&steps));
+    Outcome { seed, facts: world.facts, hosts, clients, broken, history: world.history, steps }
 }
 
 impl fmt::Display for Outcome {

@@ -1,5 +1,6 @@
 //! A host that decides: its daemon, which may be dead, its data plane, which may outlive that, and what its operator wants.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,20 +8,34 @@ use std::sync::Arc;
 use evener_core::director::{Director, Identity, Input, Moment, Output, Start};
 use evener_core::peers::Key;
 use evener_core::plan::ServerName;
+use evener_core::policy::Fills;
 use evener_core::sessions::{Seed, ticks};
+use evener_core::tables::Tables;
 use evener_core::wire::Mac;
 
 use super::engine::Engine;
 use super::farms::{self, Kind, LINK};
+use super::mutation::Mutation;
+
+/// Tables that a thread keeps, of 128 KiB each.
+const KEPT: usize = 256;
+
+thread_local! {
+    /// Hash tables depend on nothing but their members: all farms of a thread share them.
+    static FILLS: RefCell<Fills> = const { RefCell::new(Fills::keeping(KEPT)) };
+}
 
 /// A host that decides.
 pub(super) struct Node {
     kind: Kind,
     number: usize,
+    mutation: Option<Mutation>,
     /// How far its clock is ahead, in milliseconds.
     ahead_ms: u64,
     pub(super) director: Option<Director>,
     pub(super) engine: Engine,
+    /// When its daemon was started or killed.
+    pub(super) since_ms: u64,
     pub(super) has_carrier: bool,
     /// What its kernel has resolved.
     pub(super) neighbours: BTreeMap<IpAddr, Mac>,
@@ -31,22 +46,31 @@ pub(super) struct Node {
     pub(super) names: BTreeMap<u16, ServerName>,
     /// Whether the last tables were refused.
     pub(super) refused: bool,
+    /// Whether it was told something since promises were last looked at.
+    pub(super) news: bool,
+    next_at: Option<u64>,
 }
 
 impl Node {
-    pub(super) fn new(kind: Kind, number: usize) -> Node {
+    pub(super) fn new(kind: Kind, number: usize, mutation: Option<Mutation>) -> Node {
+        let mut engine = Engine::new();
+        engine.forgets_ends = mutation == Some(Mutation::LeaseHoldsAgain);
         Node {
             kind,
             number,
+            mutation,
             ahead_ms: [0, 1 << 40, 12_345_678, 999][number % 4],
             director: None,
-            engine: Engine::new(),
+            engine,
+            since_ms: 0,
             has_carrier: true,
             neighbours: BTreeMap::new(),
             file: u8::MAX,
             drained: BTreeSet::new(),
             names: BTreeMap::new(),
             refused: false,
+            news: true,
+            next_at: None,
         }
     }
 
@@ -57,13 +81,13 @@ impl Node {
     }
 
     fn moment(&self, now_ms: u64) -> Moment {
-        let lease_holds = self.engine.memory().lease.holds(self.ticks(now_ms));
+        let lease_holds = self.engine.lease_holds(self.ticks(now_ms));
         Moment { ms: now_ms + self.ahead_ms, lease_holds }
     }
 
     /// When its daemon wants to be told the time.
     pub(super) fn next_at(&self) -> Option<u64> {
-        self.director.as_ref().map(|director| director.next_at().saturating_sub(self.ahead_ms))
+        self.next_at.filter(|_| self.director.is_some())
     }
 
     /// Starts its daemon, over what runs.
@@ -73,12 +97,16 @@ impl Node {
         let (address, mac) = farms::node(self.kind, self.number);
         let among_hosts = self.kind == Kind::EveryHost;
         let identity = Identity { name: farms::name(self.number), address };
-        let running = !self.engine.tables.vips.is_empty();
+        let running = !self.engine.tables.vips.is_empty() && !self.has(Mutation::AdoptsNothing);
+        self.since_ms = now_ms;
         let lease = self.engine.memory().lease;
+        let now = self.ticks(now_ms);
+        let lease_holds = lease.until().is_some() && self.engine.lease_holds(now);
         if !among_hosts {
             lease.set(None);
+        } else if lease.until().is_none() {
+            lease.set(Some(now.wrapping_add(ticks(farm.lease_ms()))));
         }
-        let lease_holds = lease.until().is_some() && lease.holds(self.ticks(now_ms));
         let start = Start {
             farm,
             network,
@@ -90,12 +118,51 @@ impl Node {
         };
         let now = Moment { ms: now_ms + self.ahead_ms, lease_holds };
         self.director = Some(Director::new(start, now));
+        self.look();
     }
 
     /// Tells its daemon a fact; what others have to do about that.
     pub(super) fn tell(&mut self, now_ms: u64, input: Input) -> Vec<Output> {
+        self.share_fills();
+        let orders = self.handle(now_ms, input);
+        self.share_fills();
+        self.look();
+        orders
+    }
+
+    fn look(&mut self) {
+        let next_at = self.director.as_ref().map(Director::next_at);
+        (self.news, self.next_at) = (true, next_at.map(|at| at.saturating_sub(self.ahead_ms)));
+    }
+
+    fn share_fills(&mut self) {
+        if let Some(director) = &mut self.director {
+            FILLS.with_borrow_mut(|fills| std::mem::swap(fills, director.fills()));
+        }
+    }
+
+    fn has(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    /// Whether a fact doesn't get through.
+    fn misses(&self, input: &Input) -> bool {
+        match input {
+            Input::Drain { .. } => self.has(Mutation::DrainUnheard),
+            Input::Probed { result, .. } => result.is_err() && self.has(Mutation::FailureUntold),
+            _ => false,
+        }
+    }
+
+    fn handle(&mut self, now_ms: u64, input: Input) -> Vec<Output> {
         let mut orders = Vec::new();
-        let (now, ticks_now) = (self.moment(now_ms), self.ticks(now_ms));
+        let (mut now, ticks_now) = (self.moment(now_ms), self.ticks(now_ms));
+        if self.misses(&input) {
+            return orders;
+        }
+        if self.has(Mutation::LateClock) {
+            now.ms -= 1;
+        }
         let Some(director) = &mut self.director else { return orders };
         director.handle(now, input);
         loop {
@@ -104,19 +171,21 @@ impl Node {
             match director.poll_output() {
                 None => return orders,
                 Some(Output::Apply { generation, tables }) => {
-                    let done = self.engine.apply(&tables);
-                    self.refused = done.is_err();
-                    let in_force = Arc::clone(&self.engine.tables);
-                    director.handle(now, Input::Applied { generation, in_force, error: done.err() });
+                    let (in_force, error) = self.apply(&tables);
+                    let Some(director) = &mut self.director else { return orders };
+                    director.handle(now, Input::Applied { generation, in_force, error });
                     if !self.refused {
                         self.names.clone_from(&director.plan().servers);
                     }
                 }
                 Some(Output::Forget { retired, .. }) => {
+                    let [sweeps_all, sweeps_nothing] =
+                        [Mutation::SweepsAll, Mutation::SweepsNothing].map(|one| self.mutation == Some(one));
                     let (memory, tables) = (self.engine.memory(), &self.engine.tables);
                     let ids: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
                     memory.sessions.sweep(0..memory.sessions.buckets(), ticks_now, |key, value| {
-                        ids.contains(&key.vip) && tables.servers.contains_key(&value.server())
+                        ids.contains(&key.vip) && tables.servers.contains_key(&value.server()) && !sweeps_all
+                            || sweeps_nothing
                     });
                     for slot in retired {
                         director.handle(now, Input::Released { slot });
@@ -124,11 +193,40 @@ impl Node {
                 }
                 Some(Output::Lease { ms }) => {
                     let until = ticks_now.wrapping_add(ticks(ms));
-                    self.engine.memory().lease.set(Some(until));
+                    let until = Some(until).filter(|_| self.mutation != Some(Mutation::LeaseEndless));
+                    self.engine.memory().lease.set(until);
                 }
                 Some(order) => orders.push(order),
             }
         }
+    }
+
+    /// Puts tables in force; what is in force then is told, and why that isn't these.
+    fn apply(&mut self, tables: &Arc<Tables>) -> (Arc<Tables>, Option<String>) {
+        let before = Arc::clone(&self.engine.tables);
+        let error = self.engine.apply(tables).err();
+        self.refused = error.is_some();
+        match self.mutation.filter(|_| self.refused) {
+            Some(Mutation::KeepsRefused) => {
+                self.engine.tables = Arc::clone(tables);
+                (before, error)
+            }
+            Some(Mutation::BelievesOrders) => (Arc::clone(tables), None),
+            _ => (Arc::clone(&self.engine.tables), error),
+        }
+    }
+
+    /// Kills its daemon; its data plane runs on.
+    pub(super) fn kill(&mut self, now_ms: u64) {
+        if self.director.take().is_some() {
+            self.since_ms = now_ms;
+        }
+    }
+
+    /// Has its clock leap ahead: its data plane's, and its daemon's if that lives.
+    pub(super) fn leap(&mut self, days: u64) {
+        self.ahead_ms += days * 86_400_000;
+        self.look();
     }
 
     /// The time, with the load that its data plane has counted.

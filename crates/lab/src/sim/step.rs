@@ -1,10 +1,12 @@
 //! What is done to a farm: by its clients, its operator, and by misfortune.
 
+use std::collections::BTreeSet;
+
 use crate::load::random::Random;
 
 /// Steps of a run.
 const STEPS: usize = 90;
-/// Clients of a farm.
+/// Clients of a farm. Each opens a connection, at least.
 pub(super) const CLIENTS: usize = 20;
 
 /// One of them. Numbers of nodes and servers count round: any number is good.
@@ -50,14 +52,38 @@ pub enum Step {
     Lose(u8),
     /// A datagram that was recorded comes again, to some node.
     Replay(usize, usize),
+    /// One comes with another byte at this place: from another version, another farm, or broken.
+    Forge(usize, usize, usize),
+    /// The daemons of all nodes are restarted at once.
+    Restart,
+    /// A node sleeps for so many days, and takes it for no time: its clock leaps.
+    Leap(usize, u64),
+}
+
+impl Step {
+    /// Whether it is something that goes wrong.
+    pub fn is_fault(&self) -> bool {
+        match self {
+            Step::Fail(_) | Step::Silence(_) | Step::Refuse(..) | Step::Kill(_) | Step::Crash(_) => true,
+            Step::Unplug(_) | Step::Split(_) | Step::Replay(..) | Step::Forge(..) => true,
+            Step::Restart | Step::Leap(..) => true,
+            Step::Lose(percent) => *percent > 0,
+            Step::Wait(_) | Step::Connect(_) | Step::Send(_) | Step::Work(_) | Step::Answer(_) => false,
+            Step::Drain(..) | Step::Undrain(..) | Step::Reload(..) | Step::Start(_) => false,
+            Step::Plug(_) | Step::Join => false,
+        }
+    }
 }
 
 /// The steps of a seed.
 pub(super) fn make(seed: u64) -> Vec<Step> {
     let mut random = Random::new(seed);
     let mut steps = Vec::new();
-    for _ in 0..STEPS {
+    for number in 0..STEPS {
         steps.push(step(&mut random));
+        if number % (STEPS / CLIENTS) == 0 {
+            steps.push(Step::Connect(number / (STEPS / CLIENTS)));
+        }
         let pause = if random.below(4) == 0 { 3_000 } else { 300 };
         steps.push(Step::Wait(random.below(pause) as u64));
     }
@@ -66,7 +92,7 @@ pub(super) fn make(seed: u64) -> Vec<Step> {
 
 fn step(random: &mut Random) -> Step {
     let (a, b) = (random.below(64), random.below(64));
-    match random.below(40) {
+    match random.below(44) {
         0..=9 => Step::Connect(a),
         10..=16 => Step::Send(a),
         17 | 18 => Step::Fail(a),
@@ -86,6 +112,18 @@ fn step(random: &mut Random) -> Step {
         36 => Step::Join,
         37 => Step::Lose(random.below(60) as u8),
         38 => Step::Lose(0),
-        _ => Step::Replay(a, b),
+        39 | 40 => Step::Replay(a, b),
+        41 => Step::Forge(a, b, random.below(256)),
+        42 => Step::Restart,
+        _ => Step::Leap(a, [1, 30][b % 2]),
     }
+}
+
+/// How many clients open a connection.
+pub(super) fn clients(steps: &[Step]) -> usize {
+    let clients = steps.iter().filter_map(|step| match step {
+        Step::Connect(client) => Some(client % CLIENTS),
+        _ => None,
+    });
+    clients.collect::<BTreeSet<_>>().len()
 }

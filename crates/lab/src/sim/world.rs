@@ -10,6 +10,7 @@ use evener_core::wire::Mac;
 
 use super::check::{self, Broken};
 use super::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};
+use super::mutation::Mutation;
 use super::node::Node;
 use super::step::{CLIENTS, Step};
 use crate::load::random::Random;
@@ -32,6 +33,8 @@ pub(super) struct Connection {
     pub(super) port: u16,
     pub(super) server: ServerName,
     pub(super) slot: u16,
+    /// Whether its server has left the file since, even for a while.
+    pub(super) lost: bool,
     /// When its last packet came.
     pub(super) last_ms: u64,
 }
@@ -39,6 +42,7 @@ pub(super) struct Connection {
 /// The farm and all around it.
 pub(super) struct World {
     pub(super) kind: Kind,
+    mutation: Option<Mutation>,
     pub(super) now_ms: u64,
     pub(super) nodes: Vec<Node>,
     pub(super) connections: BTreeMap<usize, Connection>,
@@ -46,6 +50,8 @@ pub(super) struct World {
     pub(super) facts: usize,
     /// Whether each server's service works, and whether it answers ARP.
     pub(super) works: [bool; SERVERS],
+    /// Since when it is as it is.
+    pub(super) works_since_ms: [u64; SERVERS],
     pub(super) answers: [bool; SERVERS],
     /// Bit i: the side of node i.
     pub(super) sides: u8,
@@ -61,16 +67,18 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> World {
+    pub(super) fn new(seed: u64, mutation: Option<Mutation>) -> World {
         let kind = Kind::of(seed);
         let mut world = World {
             kind,
+            mutation,
             now_ms: 10_000,
-            nodes: (0..kind.nodes()).map(|number| Node::new(kind, number)).collect(),
+            nodes: (0..kind.nodes()).map(|number| Node::new(kind, number, mutation)).collect(),
             connections: BTreeMap::new(),
             history: vec![format!("a farm of {SERVERS} servers: {kind:?}")],
             facts: 0,
             works: [true; SERVERS],
+            works_since_ms: [0; SERVERS],
             answers: [true; SERVERS],
             sides: 0,
             loss: 0,
@@ -101,8 +109,8 @@ impl World {
             Step::Wait(ms) => return self.pass(ms),
             Step::Connect(client) => return check::connect(self, client % CLIENTS),
             Step::Send(client) => return check::send(self, client % CLIENTS),
-            Step::Fail(server) => self.works[server % SERVERS] = false,
-            Step::Work(server) => self.works[server % SERVERS] = true,
+            Step::Fail(server) => self.work(server % SERVERS, false),
+            Step::Work(server) => self.work(server % SERVERS, true),
             Step::Silence(server) => self.answers[server % SERVERS] = false,
             Step::Answer(server) => self.answers[server % SERVERS] = true,
             Step::Drain(node, server) => self.drain(node % nodes, server, true),
@@ -114,7 +122,7 @@ impl World {
                 self.carry_out(node, orders);
             }
             Step::Refuse(node, at) => self.nodes[node % nodes].engine.refuse_at = Some(at),
-            Step::Kill(node) => self.nodes[node % nodes].director = None,
+            Step::Kill(node) => self.nodes[node % nodes].kill(self.now_ms),
             Step::Crash(node) => self.crash(node % nodes),
             Step::Start(node) => self.start(node % nodes),
             Step::Unplug(node) => self.plug(node % nodes, false),
@@ -127,6 +135,24 @@ impl World {
                 if let Some(recorded) = self.recorded.get(what * 7 % len).cloned() {
                     self.send(to % nodes, None, 1, recorded);
                 }
+            }
+            Step::Forge(what, to, at) => {
+                let len = self.recorded.len().max(1);
+                if let Some(Input::Datagram { from, mut bytes }) = self.recorded.get(what * 7 % len).cloned()
+                {
+                    let at = at % bytes.len().max(1);
+                    bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = byte.wrapping_add(1));
+                    self.send(to % nodes, None, 1, Input::Datagram { from, bytes });
+                }
+            }
+            Step::Restart => (0..nodes).for_each(|node| {
+                self.nodes[node].kill(self.now_ms);
+                self.start(node);
+            }),
+            Step::Leap(node, days) => {
+                self.nodes[node % nodes].leap(days);
+                // Its sessions have ended.
+                self.connections.retain(|_, connection| connection.node != node % nodes);
             }
         }
         check::all(self)
@@ -152,6 +178,12 @@ impl World {
         check::settled(self)
     }
 
+    fn work(&mut self, server: usize, works: bool) {
+        if self.works[server] != works {
+            (self.works[server], self.works_since_ms[server]) = (works, self.now_ms);
+        }
+    }
+
     fn drain(&mut self, node: usize, server: usize, drain: bool) {
         // Hosts drain themselves.
         let server = if self.kind == Kind::EveryHost { node } else { server % SERVERS };
@@ -164,7 +196,7 @@ impl World {
     }
 
     fn crash(&mut self, node: usize) {
-        let mut fresh = Node::new(self.kind, node);
+        let mut fresh = Node::new(self.kind, node, self.mutation);
         let old = &mut self.nodes[node];
         (fresh.file, fresh.has_carrier) = (old.file, old.has_carrier);
         fresh.drained = std::mem::take(&mut old.drained);
@@ -174,7 +206,9 @@ impl World {
 
     fn start(&mut self, node: usize) {
         if self.nodes[node].director.is_none() {
-            self.incarnation += 1;
+            if self.mutation != Some(Mutation::SameLife) {
+                self.incarnation += 1;
+            }
             let (now_ms, incarnation) = (self.now_ms, self.incarnation);
             self.nodes[node].start(now_ms, incarnation);
             let orders = self.nodes[node].time(now_ms);

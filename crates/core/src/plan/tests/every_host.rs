@@ -104,7 +104,9 @@ fn only_what_this_host_owns_is_announced_and_it_has_a_slot_of_its_own() {
     let state = ServiceState { service: &service, members: link("ab") };
     let owned: BTreeSet<IpAddr> = ["192.0.2.101".parse().unwrap()].into();
     let hosts = Hosts { owned: owned.clone(), macs: [Mac([2, 0, 0, 9, 9, 9])].into(), ..Hosts::default() };
-    let plan = super::super::plan(&[state], INTERFACES, &hosts, &mut Slots::default(), None).unwrap();
+    let plan =
+        super::super::plan(&[state], INTERFACES, &hosts, &mut Slots::default(), &mut Fills::default(), None)
+            .unwrap();
     for (key, vip) in &plan.tables.vips {
         assert_eq!(vip.announce, owned.contains(&key.address), "{key:?}");
         assert!(plan.tables.servers[&vip.own].local);

@@ -33,7 +33,15 @@ fn planned(
     before: Option<&Plan>,
 ) -> Plan {
     let hosts = Hosts { asks: true, ..Hosts::default() };
-    super::super::plan(&[ServiceState { service, members }], INTERFACES, &hosts, slots, before).unwrap()
+    super::super::plan(
+        &[ServiceState { service, members }],
+        INTERFACES,
+        &hosts,
+        slots,
+        &mut Fills::default(),
+        before,
+    )
+    .unwrap()
 }
 
 /// The slots that serve a path.

@@ -1,0 +1,47 @@
+//! Defects that the farm's control plane has had, or came near to, put back: whoever looks for broken promises must find each.
+//!
+//! They are put into what stands between a director and its host, so the director that is looked at is that of the product.
+
+/// A defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// What the engine was refused half-way stays in force, and what it held before is told.
+    KeepsRefused,
+    /// What the engine has refused counts as done.
+    BelievesOrders,
+    /// A lease that has ended holds again when the clock of the data plane has wrapped.
+    LeaseHoldsAgain,
+    /// A lease doesn't end: the data plane of a dead daemon answers for addresses forever.
+    LeaseEndless,
+    /// A server that is drained takes new sessions.
+    DrainUnheard,
+    /// A daemon gives servers other numbers than the data plane has that runs already.
+    AdoptsNothing,
+    /// A probe that fails is forgotten.
+    FailureUntold,
+    /// Sessions of servers that stay go with those of servers that are gone.
+    SweepsAll,
+    /// Sessions of servers that are gone stay, and their numbers become others'.
+    SweepsNothing,
+    /// A host that begins anew says that it is the one from before.
+    SameLife,
+    /// A director is told a time that is already over.
+    LateClock,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: &[Mutation] = &[
+        Mutation::KeepsRefused,
+        Mutation::BelievesOrders,
+        Mutation::LeaseHoldsAgain,
+        Mutation::LeaseEndless,
+        Mutation::DrainUnheard,
+        Mutation::AdoptsNothing,
+        Mutation::FailureUntold,
+        Mutation::SweepsAll,
+        Mutation::SweepsNothing,
+        Mutation::SameLife,
+        Mutation::LateClock,
+    ];
+}
