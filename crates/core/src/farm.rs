@@ -3,6 +3,10 @@
 //! These types are what a valid configuration means. They hold no file positions and no defaults;
 //! the product's `config` module makes them from TOML, tests and the lab make them by hand.
 
+mod method;
+
+pub use method::{Agent, Forwarding, Found, Method, Properties, Replies, Signal};
+
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,31 +16,6 @@ use core::net::{IpAddr, SocketAddr};
 use crate::content::{HostPattern, PathPattern};
 use crate::tables::Later;
 use crate::wire::Mac;
-
-/// How a connection reaches its server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Method {
-    /// Rewrite the MAC addresses and send the frame on; the server replies directly (LSMAC).
-    L2,
-    /// Rewrite IP addresses and ports, in both directions (LSNAT, RFC 2391).
-    Nat,
-    /// Put the packet into another one, addressed to the server, which replies directly (RFC 2003).
-    Tunnel,
-    /// Accept the connection, read what the client wants, and give it to a server for that, which replies directly
-    /// (LCCP).
-    Handoff,
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Method::L2 => "l2",
-            Method::Nat => "nat",
-            Method::Tunnel => "tunnel",
-            Method::Handoff => "handoff",
-        })
-    }
-}
 
 /// What a packet is put into on its way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,7 +131,7 @@ impl Farm {
 
     /// Whether connections of any service are handed over.
     pub fn hands_over(&self) -> bool {
-        self.services.iter().any(|service| service.method == Method::Handoff)
+        self.services.iter().any(|service| service.method.hands_over())
     }
 
     /// From whom servers accept tunnels: directors, and every host that is one.
@@ -240,12 +219,12 @@ pub struct Service {
 impl Service {
     /// Whether its servers are known by the routes to them, and not asked for on the link.
     pub fn is_routed(&self) -> bool {
-        self.method != Method::L2 || self.placement == Placement::EveryHost
+        !self.method.asks_on_link() || self.is_on_every_host()
     }
 
     /// Whether a server is reached by its MAC address where it is on the link, and by a tunnel elsewhere.
     pub fn goes_by_link(&self) -> bool {
-        self.method == Method::Handoff || self.method == Method::L2 && self.is_on_every_host()
+        self.method.hands_over() || self.method.asks_on_link() && self.is_on_every_host()
     }
 
     /// The port that a server of [`Method::Nat`] serves on: its own, or else that of the service's first address.

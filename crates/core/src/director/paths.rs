@@ -6,7 +6,7 @@ use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Director, Event, Output};
-use crate::farm::{Farm, Method, Service};
+use crate::farm::{Farm, Service};
 use crate::membership::{Hop, Place, Surroundings};
 use crate::network::Network;
 use crate::wire::Mac;
@@ -76,7 +76,7 @@ pub fn tunnel_source(farm: &Farm, network: &Network, own: IpAddr) -> IpAddr {
 /// Why this host, as a server by `nat`, can't answer clients. It needs no translation, which its own stack's packets don't get: it
 /// answers as the service itself.
 pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Option<String> {
-    if service.method != Method::Nat {
+    if !service.method.translates() {
         return None;
     }
     if !service.keeps_ports(server) {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Director, Output, why_not_itself};
-use crate::farm::{Encapsulation, Health as Settings, HealthKind, Method, Service};
+use crate::farm::{Encapsulation, Health as Settings, HealthKind, Service};
 use crate::health::{Failure, Health};
 use crate::membership::Member;
 use crate::plan::ServerName;
@@ -94,7 +94,7 @@ impl Director {
             let service = self.farm.service(&server.service);
             match target.zip(service) {
                 Some((target, service)) => {
-                    let handed_over = service.method == Method::Handoff;
+                    let handed_over = service.method.hands_over();
                     let settings = service.health.clone();
                     let probe = Probe { server, target, handed_over, settings };
                     self.outputs.push_back(Output::Probe(probe));
@@ -135,7 +135,7 @@ impl Director {
     /// How a probe gets to a server, the way that clients' traffic takes.
     fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<Way> {
         let vip = destination.ip();
-        if service.method == Method::Nat && !member.local {
+        if service.method.translates() && !member.local {
             let port = service.health.port.or(service.server_port(&member.name))?;
             return Some(Way::Direct { to: SocketAddr::new(member.address?, port) });
         }
@@ -150,7 +150,7 @@ impl Director {
         let (mac, ifindex) = (member.mac?, member.ifindex?);
         let hop = Hop { ifindex, mac, own_mac: *self.links.get(&ifindex)? };
         let beyond = service.goes_by_link() && member.hop.is_some_and(|hop| !hop.on_link);
-        if service.method == Method::Tunnel || beyond {
+        if service.method.encapsulates() || beyond {
             let (to, from) = (member.address?, member.hop?.tunnel);
             let source = if from.is_ipv4() == vip.is_ipv4() {
                 Some(from)
@@ -171,7 +171,7 @@ impl Director {
 
     /// How connections are handed to this host itself for a probe, where every host decides: by the loopback interface.
     fn handed_to_itself(&self, service: &Service, member: &Member, vip: IpAddr) -> Option<Way> {
-        if service.method != Method::Handoff || !service.is_on_every_host() || !member.local {
+        if !service.method.hands_over() || !service.is_on_every_host() || !member.local {
             return None;
         }
         let (&ifindex, _) = self.network.interfaces.iter().find(|(_, found)| found.loopback)?;
@@ -193,7 +193,7 @@ pub(super) fn can_be_probed(service: &Service, member: &Member) -> bool {
 fn not_found(service: Option<&Service>) -> Failure {
     let ipv4 = |service: &Service| service.addresses.first().is_none_or(SocketAddr::is_ipv4);
     match service {
-        Some(service) if service.method != Method::L2 => Failure::NoWay,
+        Some(service) if !service.method.asks_on_link() => Failure::NoWay,
         Some(service) if !ipv4(service) => Failure::NoNeighbour,
         _ => Failure::NoArp,
     }

@@ -69,17 +69,17 @@ impl Director {
         let Some(address) = address else {
             return "no answer".to_owned();
         };
-        match (method, self.network.next_hop(address)) {
-            (Method::L2, _) if self.network.route_to(address).is_none() => {
-                format!("no interface here is on the LAN of {address}")
-            }
-            (Method::L2, _) => silent(address).to_owned(),
-            (_, None) => format!("no route leads to {address}"),
-            (_, Some(hop)) => {
-                let next = hop.gateway.unwrap_or(address);
-                format!("{} from {next}", silent(next))
-            }
+        if method.asks_on_link() {
+            return match self.network.route_to(address) {
+                None => format!("no interface here is on the LAN of {address}"),
+                Some(_) => silent(address).to_owned(),
+            };
         }
+        let Some(hop) = self.network.next_hop(address) else {
+            return format!("no route leads to {address}");
+        };
+        let next = hop.gateway.unwrap_or(address);
+        format!("{} from {next}", silent(next))
     }
 }
 

@@ -19,7 +19,7 @@ use siphasher::sip::SipHasher24;
 
 use rings::{Members, Standing};
 
-use crate::farm::{self, HealthKind, Method};
+use crate::farm::{self, HealthKind};
 use crate::health;
 use crate::membership::{Hop, Known, Member, Place};
 use crate::policy::{self, Fills, Policy, Weighted};
@@ -246,7 +246,7 @@ fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static dyn Policy>, Plan
 /// How many VIPs each endpoint of the listed servers stands behind.
 fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMap<VipKey, usize> {
     let mut behind = BTreeMap::new();
-    for service in services.filter(|service| service.method == Method::Nat) {
+    for service in services.filter(|service| service.method.translates()) {
         for server in &service.servers {
             if let Some(to) = ways::endpoint(service, &server.name, server.address) {
                 let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
@@ -315,7 +315,7 @@ impl Planner<'_> {
         let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
         self.plan.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
-        let handoff = (service.method == Method::Handoff).then(|| self.hand_off(state, number, &members));
+        let handoff = service.method.hands_over().then(|| self.hand_off(state, number, &members));
         for key in vip_keys(service) {
             let vip = Vip {
                 id: self.slots.vip_id(key),
@@ -394,7 +394,7 @@ impl Planner<'_> {
         let own = own.filter(|_| service.is_on_every_host())?.seat.slot;
         let mut last_ways = BTreeMap::new();
         // What was handed over is known by who handed it over: a ring that goes by hash names nobody.
-        let others = seated.iter().filter(|_| service.method != Method::Handoff);
+        let others = seated.iter().filter(|_| !service.method.hands_over());
         for Seated { state: MemberState { member, .. }, seat } in others {
             let way = ways::last(member).filter(|_| !member.local);
             let Some((way, (mac, ifindex))) = way.zip(self.destination(member)) else {
@@ -481,7 +481,7 @@ fn vip_keys(service: &farm::Service) -> impl Iterator<Item = VipKey> + '_ {
 fn idle_ticks(service: &farm::Service) -> IdleTicks {
     let timeouts = &service.timeouts;
     // A session goes with its port, and takes it along no sooner than the server lets go of the connection.
-    let borrows_ports = service.method == Method::Nat && service.source_nat;
+    let borrows_ports = service.method.translates() && service.source_nat;
     let least_ms = if borrows_ports { HOLD_MS } else { 0 };
     IdleTicks {
         syn: ticks(timeouts.syn_ms),

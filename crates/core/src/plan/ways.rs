@@ -2,28 +2,33 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use crate::farm::{self, Encapsulation, Method};
+use crate::farm::{self, Encapsulation, Forwarding};
 use crate::mark::Passed;
 use crate::membership::{Hop, Member};
 use crate::tables::Way;
 
 /// How packets get to a server, if its service's method can reach it.
 pub(super) fn way(service: &farm::Service, member: &Member) -> Option<Way> {
-    match service.method {
+    let forwarding = service.method.properties().forwarding;
+    if member.local {
         // What this host's own stack answers, nobody translates: it serves as the service itself, or not at all.
-        Method::Nat if member.local && !service.keeps_ports(&member.name) => None,
-        _ if member.local => Some(Way::Link),
-        // Each host is reached as where it is allows (Distributed Packet Rewriting, section 3).
-        _ if service.goes_by_link() && !member.hop?.on_link => first(service, member),
-        Method::L2 | Method::Handoff => Some(Way::Link),
-        Method::Nat => {
+        let serves = forwarding != Forwarding::Translated || service.keeps_ports(&member.name);
+        return serves.then_some(Way::Link);
+    }
+    // Each host is reached as where it is allows (Distributed Packet Rewriting, section 3).
+    if service.goes_by_link() && !member.hop?.on_link {
+        return first(service, member);
+    }
+    match forwarding {
+        Forwarding::Framed => Some(Way::Link),
+        Forwarding::Translated => {
             let (address, Hop { own, mtu, .. }) = member.address.zip(member.hop)?;
             let to = endpoint(service, &member.name, address)?;
             let of_family = |vip: &SocketAddr| vip.is_ipv4() == to.is_ipv4();
             let translates = service.addresses.iter().all(of_family) && own.is_ipv4() == to.is_ipv4();
             translates.then_some(Way::Nat { to, own, source_nat: service.source_nat, mtu })
         }
-        Method::Tunnel => first(service, member),
+        Forwarding::Encapsulated => first(service, member),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use evener_core::farm::{Method, Protocol};
+use evener_core::farm::Protocol;
 use evener_dataplane::server::{self, Hook, Reason};
 
 use super::duties::{self, Duties, Host, Identity, Role, Stance};
@@ -202,12 +202,12 @@ fn sockets(text: &str, tcp: bool) -> Vec<SocketAddr> {
 /// Whether anything listens where clients' packets arrive.
 fn ports(role: &Role<'_>, listening: &Listening) -> Vec<Finding> {
     let service = role.service;
-    let wanted: BTreeSet<SocketAddr> = match service.method {
-        Method::Nat => {
+    let wanted: BTreeSet<SocketAddr> = match service.method.translates() {
+        true => {
             let port = service.addresses.first().map_or(0, SocketAddr::port);
             role.own.iter().map(|(own, own_port)| SocketAddr::new(*own, own_port.unwrap_or(port))).collect()
         }
-        Method::L2 | Method::Tunnel | Method::Handoff => service.addresses.iter().copied().collect(),
+        false => service.addresses.iter().copied().collect(),
     };
     wanted
         .into_iter()
@@ -227,7 +227,7 @@ fn ports(role: &Role<'_>, listening: &Listening) -> Vec<Finding> {
 /// With nat, answers must pass the director: it is where they leave to.
 fn way_back(role: &Role<'_>, config: &Config, network: &Network) -> Option<Finding> {
     let service = role.service;
-    if service.method != Method::Nat || service.source_nat {
+    if !service.method.sees_replies() || service.source_nat {
         return None;
     }
     let directors = &config.farm.directors;

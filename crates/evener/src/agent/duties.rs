@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use evener_core::farm::{Encapsulation, Method, Protocol, Server, Service};
+use evener_core::farm::{Encapsulation, Protocol, Server, Service};
 use evener_core::mark::MARK_LEN;
 use evener_core::sessions::Seed;
 use evener_core::tables::{Later, VipKey};
@@ -48,7 +48,7 @@ impl<'a> Role<'a> {
 
     /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a second chance.
     pub(super) fn has_tunnels(&self) -> bool {
-        self.service.method == Method::Tunnel || self.service.is_on_every_host()
+        self.service.method.encapsulates() || self.service.is_on_every_host()
     }
 
     /// Whether what comes to it in tunnels has marks: of tunnels only GUE has room for them.
@@ -58,7 +58,7 @@ impl<'a> Role<'a> {
 
     /// Whether connections are handed over to it.
     pub(super) fn is_handed_over(&self) -> bool {
-        self.service.method == Method::Handoff
+        self.service.method.hands_over()
     }
 
     /// Whether it makes sockets of them for servers of its own, and doesn't read only.
@@ -75,7 +75,7 @@ impl<'a> Role<'a> {
     /// Whether tunnels are the way that most of its packets come, and not the exception.
     fn is_tunnelled(&self, network: &Network) -> bool {
         let is_far = |address: IpAddr| network.next_hop(address).is_some_and(|hop| hop.gateway.is_some());
-        self.service.method == Method::Tunnel
+        self.service.method.encapsulates()
             || self.service.is_on_every_host() && self.service.servers.iter().any(|s| is_far(s.address))
     }
 
@@ -86,10 +86,11 @@ impl<'a> Role<'a> {
 
     /// How this host has the addresses.
     pub(super) fn stance(&self) -> Stance {
-        match (self.service.method, self.service.discover) {
-            (Method::Nat, _) => Stance::Absent,
-            (Method::L2, Some(_)) => Stance::Answering,
-            _ => Stance::Silent,
+        let method = self.service.method;
+        match (method.translates(), method.asks_on_link() && self.service.discover.is_some()) {
+            (true, _) => Stance::Absent,
+            (false, true) => Stance::Answering,
+            (false, false) => Stance::Silent,
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use evener_core::farm::Method;
 use toml::Spanned;
 
 use super::problems::Problem;
@@ -25,7 +24,7 @@ pub(super) fn find(
     let written = written?;
     let text = written.get_ref();
     let problem = |message: String, help: &str| root.problem(Problem::new(written.span(), message, help));
-    if !placed.iter().any(|placed| placed.service.method == Method::Handoff) {
+    if !placed.iter().any(|placed| placed.service.method.hands_over()) {
         let message = "a dispatcher decides for services of method \"handoff\", and there is none".to_owned();
         problem(message, "remove it, or add method = \"handoff\" to a service");
         return None;

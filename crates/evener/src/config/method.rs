@@ -10,8 +10,15 @@ use super::problems::Problem;
 use super::section::Section;
 use super::{defaults, values};
 
-const METHODS: [(&str, Method); 4] =
-    [("l2", Method::L2), ("nat", Method::Nat), ("tunnel", Method::Tunnel), ("handoff", Method::Handoff)];
+const METHODS: [(&str, Method); Method::ALL.len()] = {
+    let mut named = [("", Method::L2); Method::ALL.len()];
+    let mut at = 0;
+    while at < named.len() {
+        named[at] = (Method::ALL[at].properties().name, Method::ALL[at]);
+        at += 1;
+    }
+    named
+};
 const LATER_REQUESTS: [(&str, Later); 3] =
     [("stay", Later::Stay), ("close", Later::Close), ("rehandoff", Later::Rehandoff)];
 const METHODS_LATER: [&str; 2] = ["redirect", "dns"];
@@ -62,19 +69,16 @@ impl Reach {
             reach.only_with(section, &[Method::Tunnel, Method::Handoff], &["encapsulation", "mtu"]);
         }
         // With a handoff it is who greets clients that offers them a segment size.
-        if placement == Placement::Director || reach.written == Some(Method::Handoff) {
+        if placement == Placement::Director || reach.written.is_some_and(Method::hands_over) {
             reach.only_with(section, &[Method::Tunnel], &["clamp_mss"]);
         }
-        match reach.written {
-            Some(Method::Nat) => {
-                one_family(section, addresses);
-                needs_director(section, placement);
-            }
-            Some(Method::Handoff) => {
-                can_be_handed_over(section, protocol, placement);
-                can_move(section, placement, reach.later_requests);
-            }
-            _ => {}
+        if reach.written.is_some_and(Method::translates) {
+            one_family(section, addresses);
+            needs_director(section, placement);
+        }
+        if reach.written.is_some_and(Method::hands_over) {
+            can_be_handed_over(section, protocol, placement);
+            can_move(section, placement, reach.later_requests);
         }
         reach
     }
@@ -85,14 +89,12 @@ impl Reach {
     }
 
     /// Why servers are reached by routes and not asked for on the link, if they are.
-    pub(super) fn routed(&self, placement: Placement) -> Option<&'static str> {
-        match (self.written, placement) {
-            (Some(Method::Nat), _) => Some("method \"nat\""),
-            (Some(Method::Tunnel), _) => Some("method \"tunnel\""),
-            (Some(Method::Handoff), _) => Some("method \"handoff\""),
-            (_, Placement::EveryHost) => Some("placement \"every-host\""),
-            _ => None,
-        }
+    pub(super) fn routed(&self, placement: Placement) -> Option<String> {
+        let by_method = self.written.filter(|method| !method.asks_on_link());
+        by_method.map(|method| format!("method \"{method}\"")).or_else(|| match placement {
+            Placement::EveryHost => Some("placement \"every-host\"".to_owned()),
+            Placement::Director => None,
+        })
     }
 
     /// Complains of keys that mean nothing with other methods than these.

@@ -27,7 +27,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub use evener_core::farm::Peers;
-use evener_core::farm::{self, Method, Protocol, Service};
+use evener_core::farm::{self, Protocol, Service};
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -71,7 +71,7 @@ impl Config {
 
     /// The services whose connections are handed over.
     pub fn handed_over(&self) -> impl Iterator<Item = &Service> + Clone {
-        self.services.iter().filter(|service| service.method == Method::Handoff)
+        self.services.iter().filter(|service| service.method.hands_over())
     }
 
     /// Whether there are any.

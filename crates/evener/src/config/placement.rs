@@ -98,7 +98,7 @@ fn check_secret(root: &Section<'_>, placed: &[Placed]) {
         service if service.is_on_every_host() => {
             Some((placed, "hosts of placement \"every-host\" know each other by"))
         }
-        service if service.method == Method::Handoff => {
+        service if service.method.hands_over() => {
             Some((placed, "servers know connections of method \"handoff\" by"))
         }
         _ => None,

@@ -68,11 +68,9 @@ impl<'a> Servers<'a> {
             section.missing(
                 "server",
                 "this service has no servers and does not look for any",
-                match self.reach.method() {
-                    Method::L2 => "add [[service.server]] with its address, or discover = \"arp\"",
-                    Method::Nat | Method::Tunnel | Method::Handoff => {
-                        "add [[service.server]] with its address"
-                    }
+                match self.reach.method().asks_on_link() {
+                    true => "add [[service.server]] with its address, or discover = \"arp\"",
+                    false => "add [[service.server]] with its address",
                 },
             );
         }
@@ -124,7 +122,7 @@ impl<'a> Servers<'a> {
         let address = address?;
         let (span, (ip, beside)) = (address.span(), address.into_inner());
         match (beside, &port, self.reach.written) {
-            (Some(beside), _, Some(written @ (Method::L2 | Method::Tunnel | Method::Handoff))) => {
+            (Some(beside), _, Some(written)) if !written.translates() => {
                 let message = format!("`address` has a port: \"{}\"", SocketAddr::new(ip, beside));
                 let help =
                     format!("write \"{ip}\": method \"{written}\" keeps the port that the client asked for");
@@ -177,7 +175,9 @@ impl<'a> Servers<'a> {
             section
                 .problem(Problem::new(at.span.clone(), message, help).also(service.span(), "the service's"));
         }
-        let Some(service) = self.service.first().filter(|_| self.reach.written == Some(Method::Nat)) else {
+        let Some(service) =
+            self.service.first().filter(|_| self.reach.written.is_some_and(Method::translates))
+        else {
             return;
         };
         if service.get_ref().is_ipv4() != at.address.is_ipv4() {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Discover, Method, Protocol, Service, Timeouts};
+use evener_core::farm::{Discover, Protocol, Service, Timeouts};
 use toml::Spanned;
 
 use super::method::Reach;
@@ -41,8 +41,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let routes = route::read(section, &reach, &listed);
     placement::join(&mut addresses, &listed.published);
     let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
-    let health =
-        section.section("health", |section| health::read(section, protocol, reach.routed(placement)));
+    let health = section
+        .section("health", |section| health::read(section, protocol, reach.routed(placement).as_deref()));
     let timeouts = section.section("timeouts", timeouts);
 
     let first = addresses.first()?;
@@ -152,7 +152,7 @@ impl Discovery {
             );
         }
         if let Some(span) = section.key_span("discover")
-            && let Some(method) = reach.written.filter(|method| *method != Method::L2)
+            && let Some(method) = reach.written.filter(|method| !method.asks_on_link())
         {
             let message = format!("`discover` is only for method \"l2\"; this service has \"{method}\"");
             let help =

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use evener_core::director::Director;
-use evener_core::farm::Method;
 use evener_dataplane::Engine;
 
 use super::settings::Forwarded;
@@ -12,7 +11,7 @@ use super::settings::Forwarded;
 /// What the kernel must let through for the sake of NAT. Of interfaces that the file doesn't name, only those that answers need.
 pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forwarded<'d> {
     let (farm, network) = (director.farm(), director.network());
-    let nat = || farm.services.iter().filter(|service| service.method == Method::Nat);
+    let nat = || farm.services.iter().filter(|service| service.method.translates());
     let addresses: BTreeSet<IpAddr> =
         nat().flat_map(|service| &service.addresses).map(|address| address.ip()).collect();
     let passing = network.passing_answers(nat());

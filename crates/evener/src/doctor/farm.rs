@@ -5,7 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use evener_core::farm::{Method, Service};
+use evener_core::farm::Service;
 
 use super::links::Links;
 use super::{Finding, admin, arrivals, host, hosts, owners, ways};
@@ -55,15 +55,15 @@ pub(super) async fn look(
     if !interfaces.is_empty() {
         links.look(interfaces.iter().copied(), findings);
     }
-    let nat = config.services.iter().any(|service| service.method == Method::Nat);
+    let nat = config.services.iter().any(|service| service.method.translates());
     findings.push(forwarding(config.engine.kind, nat));
     for service in &config.services {
         findings.extend(addresses(service, network));
         findings.extend(ways::loops(service, network));
-        match service.method {
-            Method::L2 if !service.is_on_every_host() => findings.extend(servers(service, network, links)),
-            _ => findings.extend(ways::look(config, service, network, links)),
-        }
+        findings.extend(match service.is_routed() {
+            true => ways::look(config, service, network, links),
+            false => servers(service, network, links),
+        });
     }
     let would_be = || picked.keys().map(|ifindex| interface_name(*ifindex)).collect();
     let attached = attached.unwrap_or_else(would_be);
@@ -133,18 +133,18 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
     let serves = has_local_server(service, network);
     let mut findings = Vec::new();
     for address in &own {
-        findings.push(match (serves, service.method) {
+        findings.push(match (serves, service.method.hands_over()) {
             (true, _) => {
                 Finding::ok(&service.name, format!("{address} is this host's own, which serves it too."))
             }
             // What is read in application space goes up this host's own stack.
-            (false, Method::Handoff) => Finding::ok(
+            (false, true) => Finding::ok(
                 &service.name,
                 format!(
                     "{address} is this host's own: `evener run` puts it here, to read what clients ask for."
                 ),
             ),
-            (false, _) => Finding::ok(
+            (false, false) => Finding::ok(
                 &service.name,
                 format!("{address} is this host's own, whose stack answers on ports without a service."),
             ),

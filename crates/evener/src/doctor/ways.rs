@@ -4,7 +4,7 @@ use evener_core::director::{tunnel_source, why_not_itself};
 use std::fs;
 use std::net::IpAddr;
 
-use evener_core::farm::{Method, Server, Service};
+use evener_core::farm::{Server, Service};
 
 use super::Finding;
 use super::links::Links;
@@ -15,14 +15,15 @@ use crate::network::Network;
 pub(super) fn look(config: &Config, service: &Service, network: &Network, links: &Links) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         service.servers.iter().filter_map(|server| way(service, server, network, links)).collect();
-    match service.method {
-        Method::Nat if !service.source_nat => findings.push(Finding::ok(
+    if service.method.sees_replies() && !service.source_nat {
+        findings.push(Finding::ok(
             &service.name,
             "Servers must send their answers back through this host, as by a default route to it; that can't be seen \
              from here: `evener doctor` on a server tells. With source_nat = true they need not.",
-        )),
-        Method::Tunnel => findings.extend(accepted(config, service, network)),
-        _ => {}
+        ));
+    }
+    if service.method.encapsulates() {
+        findings.extend(accepted(config, service, network));
     }
     findings
 }

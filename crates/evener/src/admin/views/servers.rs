@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::director::ServerSnapshot;
-use evener_core::farm::{self, Method};
+use evener_core::farm::{self, Forwarding, Method};
 use evener_core::membership::Source;
 use evener_core::tables::{ServerEntry, Way};
 use evener_dataplane::ServerCounters;
@@ -102,9 +102,14 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
 
 /// The way to a server, in a word: its own, or what its method will make of it.
 fn way(method: Method, entry: Option<&ServerEntry>) -> &'static str {
-    match (entry.filter(|entry| !entry.local).map(|entry| entry.way), method) {
-        (Some(Way::Link), _) | (None, Method::L2 | Method::Handoff) => "link",
-        (Some(Way::Nat { .. }), _) | (None, Method::Nat) => "nat",
-        (Some(Way::Tunnel { .. }), _) | (None, Method::Tunnel) => "tunnel",
+    match entry.filter(|entry| !entry.local).map(|entry| entry.way) {
+        Some(Way::Link) => "link",
+        Some(Way::Nat { .. }) => "nat",
+        Some(Way::Tunnel { .. }) => "tunnel",
+        None => match method.properties().forwarding {
+            Forwarding::Framed => "link",
+            Forwarding::Translated => "nat",
+            Forwarding::Encapsulated => "tunnel",
+        },
     }
 }

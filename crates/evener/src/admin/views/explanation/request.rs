@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use evener_core::content::{self, Asked, Class, Found, Reading, Routes};
-use evener_core::farm::{Method, Protocol, Route, Service};
+use evener_core::farm::{Protocol, Route, Service};
 use evener_core::tables::{NO_SERVER, Vip, VipKey};
 
 use super::{Dispatch, Explanation};
@@ -35,7 +35,7 @@ impl Published {
             known.and_then(|vip| Some((vip, self.snapshot.plan.services.get(&vip.service)?.name.as_str())));
         let service = known.and_then(|(vip, name)| Some((vip, self.snapshot.farm.service(name)?)));
         match (service, flow) {
-            (Some((vip, service)), _) if service.method == Method::Handoff => {
+            (Some((vip, service)), _) if service.method.hands_over() => {
                 self.explain_dispatch(request, flow, vip, service)
             }
             (Some((_, service)), None) => {
@@ -116,7 +116,7 @@ impl Published {
 fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Result<SocketAddr, String> {
     let wanted = |service: &&Service| match named {
         Some(name) => service.name == name,
-        None => service.method == Method::Handoff,
+        None => service.method.hands_over(),
     };
     let services: Vec<&Service> = services.iter().filter(wanted).collect();
     let addresses = || services.iter().flat_map(|service| &service.addresses).copied();

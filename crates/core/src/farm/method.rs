@@ -1,0 +1,178 @@
+//! What each method is: one row of a table, which everybody else asks.
+
+use core::fmt;
+
+/// How a connection reaches its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Method {
+    /// Rewrite the MAC addresses and send the frame on; the server replies directly (LSMAC).
+    L2,
+    /// Rewrite IP addresses and ports, in both directions (LSNAT, RFC 2391).
+    Nat,
+    /// Put the packet into another one, addressed to the server, which replies directly (RFC 2003).
+    Tunnel,
+    /// Accept the connection, read what the client wants, and give it to a server for that, which replies directly
+    /// (LCCP).
+    Handoff,
+}
+
+/// What there is to know of a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// Its name in the file and everywhere else.
+    pub name: &'static str,
+    /// Whether packets of its services meet a data plane.
+    pub data_path: bool,
+    /// What becomes of a packet on its way to a server.
+    pub forwarding: Forwarding,
+    /// Whether servers are chosen by what clients ask for.
+    pub routes: bool,
+    /// Which way answers take.
+    pub replies: Replies,
+    /// How it is known where a server is.
+    pub found: Found,
+    /// What Evener has to do on servers.
+    pub agent: Agent,
+    /// Whether each host may decide.
+    pub every_host: bool,
+    /// What a director learns of its servers while it works.
+    pub signals: &'static [Signal],
+}
+
+/// What becomes of a packet on its way to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forwarding {
+    /// It stays as it is, in a frame for the server.
+    Framed,
+    /// It gets the server's address and port, and answers get the service's.
+    Translated,
+    /// It goes inside another one.
+    Encapsulated,
+}
+
+/// Which way answers take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replies {
+    /// From the server to the client: the director never sees them.
+    Direct,
+    /// Through the director.
+    ThroughDirector,
+}
+
+/// How it is known where a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It is asked for on the link. Where every host decides, hosts are found by routes all the same.
+    OnLink,
+    /// By the routes of this host.
+    ByRoute,
+}
+
+/// What Evener has to do on servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agent {
+    /// Nothing; an agent can do what their operator would.
+    Optional,
+    /// Packets have to come out of tunnels, which something else may do as well.
+    Decapsulates,
+    /// Connections are accepted there, which nothing else does.
+    Accepts,
+}
+
+/// Something that a director learns of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Sessions that count as active.
+    Sessions,
+    /// How long a probe took.
+    ProbeLatency,
+    /// What it answers: when, and how much.
+    Answers,
+}
+
+impl Method {
+    /// All of them, in the order in which people are told of them.
+    pub const ALL: [Method; 4] = [Method::L2, Method::Nat, Method::Tunnel, Method::Handoff];
+
+    /// Its row of the table.
+    pub const fn properties(self) -> &'static Properties {
+        const BLIND: &[Signal] = &[Signal::Sessions, Signal::ProbeLatency];
+        match self {
+            Method::L2 => &Properties {
+                name: "l2",
+                data_path: true,
+                forwarding: Forwarding::Framed,
+                routes: false,
+                replies: Replies::Direct,
+                found: Found::OnLink,
+                agent: Agent::Optional,
+                every_host: true,
+                signals: BLIND,
+            },
+            Method::Nat => &Properties {
+                name: "nat",
+                data_path: true,
+                forwarding: Forwarding::Translated,
+                routes: false,
+                replies: Replies::ThroughDirector,
+                found: Found::ByRoute,
+                agent: Agent::Optional,
+                every_host: false,
+                signals: &[Signal::Sessions, Signal::ProbeLatency, Signal::Answers],
+            },
+            Method::Tunnel => &Properties {
+                name: "tunnel",
+                data_path: true,
+                forwarding: Forwarding::Encapsulated,
+                routes: false,
+                replies: Replies::Direct,
+                found: Found::ByRoute,
+                agent: Agent::Decapsulates,
+                every_host: true,
+                signals: BLIND,
+            },
+            Method::Handoff => &Properties {
+                name: "handoff",
+                data_path: true,
+                forwarding: Forwarding::Framed,
+                routes: true,
+                replies: Replies::Direct,
+                found: Found::ByRoute,
+                agent: Agent::Accepts,
+                every_host: true,
+                signals: BLIND,
+            },
+        }
+    }
+
+    /// Whether packets get other addresses and ports, and answers too.
+    pub fn translates(self) -> bool {
+        self.properties().forwarding == Forwarding::Translated
+    }
+
+    /// Whether all packets go in tunnels.
+    pub fn encapsulates(self) -> bool {
+        self.properties().forwarding == Forwarding::Encapsulated
+    }
+
+    /// Whether a connection is accepted before its server is known, and then handed to that.
+    pub fn hands_over(self) -> bool {
+        self.properties().agent == Agent::Accepts
+    }
+
+    /// Whether servers are asked for on the link.
+    pub fn asks_on_link(self) -> bool {
+        self.properties().found == Found::OnLink
+    }
+
+    /// Whether answers come back through the director.
+    pub fn sees_replies(self) -> bool {
+        self.properties().replies == Replies::ThroughDirector
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.properties().name)
+    }
+}
