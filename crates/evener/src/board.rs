@@ -14,6 +14,7 @@ use evener_core::director::Snapshot;
 use evener_dataplane::{Counters, Readings, ServerCounters};
 
 use crate::agent::resident::Local;
+use crate::events::Bus;
 use crate::record::Recorder;
 
 /// Between two looks at counts that are being moved, and how many looks there are at most.
@@ -58,6 +59,7 @@ pub(crate) struct Published {
     pub(crate) engine_detail: String,
     pub(crate) readings: Arc<dyn Readings>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) bus: Bus,
     /// What this host is as a server, and where it reads for the data plane.
     pub(crate) local: Option<Local>,
 }

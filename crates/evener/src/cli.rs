@@ -85,6 +85,8 @@ pub enum Command {
     Explain(Explain),
     /// Follow a client's packets and connections while they are served
     Trace(Trace),
+    /// Show what happens while it happens: servers, drains, reloads, hosts, links
+    Events(Events),
     /// Look for what is wrong with host, network and servers
     Doctor(Doctor),
     /// Send a server no new sessions; those it has go on
@@ -254,6 +256,23 @@ pub struct Trace {
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,
     /// End after this many lines
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Print JSON instead, an object a line
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the daemon.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// `evener events`
+#[derive(Debug, Args)]
+pub struct Events {
+    /// End after this many seconds
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<u64>,
+    /// End after this many events
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Print JSON instead, an object a line

@@ -11,6 +11,7 @@ pub mod config;
 pub mod control;
 mod descriptors;
 pub mod doctor;
+pub mod events;
 mod handoff;
 mod lccp;
 mod log;

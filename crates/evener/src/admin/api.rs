@@ -21,7 +21,7 @@ use super::access::{self, Access};
 use super::metrics::{self, Format, Scrape};
 use super::process::Process;
 use super::views::Show;
-use super::{trace, views};
+use super::{events, trace, views};
 use crate::cli::Client;
 use crate::control::request::{Flow, Handle, Request, SessionFilter, Subject};
 
@@ -52,7 +52,7 @@ pub struct Refusal {
 
 #[derive(Clone)]
 pub(super) struct Api {
-    farm: Arc<dyn Show>,
+    pub(super) farm: Arc<dyn Show>,
     pub(super) control: Handle,
     /// The most sessions in one answer.
     sessions_max: usize,
@@ -84,6 +84,7 @@ fn views_and_health() -> Router<Api> {
         .route("/v1/hosts", get(hosts))
         .route("/v1/sessions", get(sessions))
         .route("/v1/explain", get(explain))
+        .route("/v1/events", get(events::events))
         .route("/metrics", get(scrape))
         .route("/healthz", get(healthz))
 }
@@ -318,7 +319,7 @@ async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
 
 async fn no_such_path(request: HttpRequest) -> Failure {
     let message = format!(
-        "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/sessions, /v1/explain, \
+        "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/sessions, /v1/explain, /v1/events, \
          /metrics and /healthz, and on the admin socket /v1/trace.",
         request.uri().path()
     );

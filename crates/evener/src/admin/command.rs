@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use super::api::{Done, Refusal};
 use super::client::{Client, ClientError, escape};
 use super::views::Session;
-use super::{table, trace};
+use super::{events, table, trace};
 use crate::cli::{Admin, Command, Drain, Exit, Explain, Protocol, Sessions, View};
 use crate::control::paths;
 use crate::terminal;
@@ -17,7 +17,7 @@ use crate::terminal;
 /// Sessions that a terminal is shown where no number was asked for.
 const SESSIONS_SHOWN: usize = 100;
 
-/// Carries out `status`, `services`, `servers`, `hosts`, `sessions`, `explain`, `trace`, `drain`, `undrain` or `reload`,
+/// Carries out `status`, `services`, `servers`, `hosts`, `sessions`, `explain`, `trace`, `events`, `drain`, `undrain` or `reload`,
 /// and says on stderr what went wrong if something did; to programs on stdout too, as the API does.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
@@ -38,6 +38,7 @@ pub fn run(command: &Command) -> Exit {
         Command::Reload(view) => ask(view, Order::Post, "/v1/reload", done),
         // Printed while it comes.
         Command::Trace(args) => trace::run(args).map(|()| String::new()),
+        Command::Events(args) => events::run(args).map(|()| String::new()),
         _ => Err(CommandError::NotForDaemon),
     };
     match text.and_then(|text| print(&text).map_err(CommandError::Output)) {
@@ -66,6 +67,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Explain(args) => args.view.json,
         Command::Drain(args) | Command::Undrain(args) => args.view.json,
         Command::Trace(args) => args.json,
+        Command::Events(args) => args.json,
         _ => false,
     }
 }

@@ -237,6 +237,7 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
             |(_, count)| **count,
         )?;
 
+    encode_events(encoder, status)?;
     encode_told(encoder, status)?;
     let mut daemon = Group { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
     daemon
@@ -274,6 +275,18 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     daemon.gauge("reload_failed", "Whether the last reload changed nothing, for an error.", |status| {
         status.reload_error.is_some().into()
     })
+}
+
+/// What has happened.
+fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    let things: Vec<_> = status.events.iter().collect();
+    Group { encoder, things: &things, labels: |(event, _)| vec![("event", (*event).clone())] }.counter(
+        "events",
+        "What has happened since the daemon started.",
+        |(_, count)| **count,
+    )?;
+    let mut all = Group { encoder, things: &[()], labels: |()| Vec::new() };
+    all.counter("events_lost", "Events that came faster than somebody read them.", |()| status.events_lost)
 }
 
 /// What is told of single connections.

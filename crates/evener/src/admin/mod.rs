@@ -7,6 +7,7 @@ mod access;
 mod api;
 mod client;
 pub mod command;
+mod events;
 pub mod metrics;
 pub mod process;
 pub mod server;

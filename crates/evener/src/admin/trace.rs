@@ -32,6 +32,10 @@ const CONTENT_TYPE: &str = "application/x-ndjson";
 pub(super) struct Lasting(Arc<AtomicBool>);
 
 impl Lasting {
+    pub(super) fn begin(&self) {
+        self.0.store(true, Relaxed);
+    }
+
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Relaxed)
     }
@@ -53,7 +57,7 @@ pub(super) async fn trace(
     let client = client(&query.client)?;
     let lines = ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Trace(client, answer)).await?;
     let lines = lines.map_err(|why| Failure(StatusCode::SERVICE_UNAVAILABLE, format!("{why}.")))?;
-    lasting.0.store(true, Relaxed);
+    lasting.begin();
     let lines = stream::unfold(lines, |mut lines| async {
         let line = lines.recv().await?;
         Some((Ok::<_, Infallible>(Bytes::from(record::json(&line))), lines))

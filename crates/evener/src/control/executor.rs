@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evener_core::director::{Director, Event, Identity, Input, Level, Moment, Output, Probe, why_not_itself};
-use evener_core::farm::Method;
+use evener_core::director::{Director, Identity, Input, Moment, Output, Probe, why_not_itself};
 use evener_core::health::Failure;
 use evener_core::plan::{PlanError, ServerName};
 use evener_core::sessions::{SessionKey, Value, ticks};
 use evener_core::tables::Tables;
 use evener_dataplane::{Counters, Engine, EngineError};
 use tokio::sync::mpsc;
-use tracing::field::display;
 
 use super::handoff::Handing;
 use super::hosts::Hosts;
@@ -25,6 +23,7 @@ use super::telling::Telling;
 use super::totals::Totals;
 use crate::board::About;
 use crate::config::Config;
+use crate::events::{Bus, Event};
 use crate::network::resolve;
 use crate::probe::probe;
 use crate::record::Names;
@@ -69,6 +68,7 @@ pub(super) struct Executor {
     pub(super) telling: Telling,
     pub(super) totals: Totals,
     pub(super) probed: mpsc::Sender<Probed>,
+    pub(super) bus: Bus,
     pub(super) showing: Showing,
     swept: usize,
 }
@@ -80,12 +80,13 @@ pub(super) struct Tools {
     pub(super) settings: Settings,
     pub(super) hosts: Option<Hosts>,
     pub(super) probed: mpsc::Sender<Probed>,
+    pub(super) bus: Bus,
 }
 
 impl Executor {
     pub(super) fn new(director: Director, config: Config, about: About, tools: Tools) -> Self {
-        let Tools { engine, neighbours, settings, hosts, probed } = tools;
-        let showing = Showing::begin(about, &director, &*engine);
+        let Tools { engine, neighbours, settings, hosts, probed, bus } = tools;
+        let showing = Showing::begin(about, &director, &*engine, bus.clone());
         Executor {
             director,
             config,
@@ -97,6 +98,7 @@ impl Executor {
             telling: Telling::default(),
             totals: Totals::default(),
             probed,
+            bus,
             showing,
             swept: 0,
         }
@@ -163,7 +165,7 @@ impl Executor {
                 }
             }
             Output::Probe(probe) => self.start_probe(probe),
-            Output::Event(event) => log(&event),
+            Output::Event(event) => self.bus.tell(Event::Farm(event)),
         }
         Ok(())
     }
@@ -278,7 +280,7 @@ impl Executor {
     /// Says what about this host's own addresses and settings is likely a mistake.
     pub(super) fn warn_of_host(&self) {
         let (farm, network) = (self.director.farm(), self.director.network());
-        if farm.services.iter().any(|service| service.method == Method::Nat) {
+        if farm.services.iter().any(|service| service.method.translates()) {
             for name in self.link_names().filter(|name| is_reverse_path_strict(name)) {
                 tracing::warn!(
                     interface = name,
@@ -295,25 +297,5 @@ impl Executor {
                 tracing::warn!(service = service.name, server, "no client is sent there: {reason}");
             }
         }
-    }
-}
-
-/// The log's line for an event.
-fn log(event: &Event) {
-    let (service, server) = (event.service(), event.server().map(|server| server.server.as_str()));
-    let (mut reason, mut from, mut mac, mut interface) = (None, None, None, None);
-    match event {
-        Event::Health { transition, .. } => reason = transition.reason.as_ref().map(display),
-        Event::DatagramRefused { from: address, .. } => from = Some(display(address)),
-        Event::Answered { mac: other, .. } => mac = Some(display(other)),
-        Event::Link { interface: name, .. } | Event::Attached { interface: name } => {
-            interface = Some(name.as_str());
-        }
-        _ => {}
-    }
-    match event.level() {
-        Level::Info => tracing::info!(service, server, interface, from, mac, reason, "{event}"),
-        Level::Warning => tracing::warn!(service, server, interface, from, mac, reason, "{event}"),
-        Level::Error => tracing::error!(service, server, interface, from, mac, reason, "{event}"),
     }
 }

@@ -31,6 +31,8 @@ use crate::admin::views::has_service;
 use crate::agent::resident::Resident;
 use crate::cli;
 use crate::cli::Exit;
+use crate::events::log::Log;
+use crate::events::{Bus, Event};
 use crate::handoff::{Held, Question};
 use crate::log;
 use crate::network;
@@ -70,11 +72,20 @@ pub fn run(args: &cli::Run) -> Exit {
             return Exit::Failed;
         }
     };
+    let bus = Bus::default();
+    let written = match Log::start(&bus) {
+        Ok(written) => written,
+        Err(error) => {
+            log::error(format_args!("the log's thread can't be started: {error}"));
+            return Exit::Failed;
+        }
+    };
     let done = runtime.block_on(async {
-        let mut daemon = start::start(&args.config).await?;
+        let mut daemon = start::start(&args.config, bus).await?;
         let end = daemon.serve().await;
         daemon.leave(args.keep && end == End::Stopped).await
     });
+    drop(written);
     match done {
         Ok(()) => Exit::Ok,
         Err(error) => {
@@ -161,9 +172,8 @@ impl Daemon {
                 _ = signals.interrupt.recv() => return End::Stopped,
                 _ = signals.quit.recv() => return End::Dismantled,
                 _ = signals.hangup.recv() => {
-                    if let Err(error) = self.reload().await {
-                        tracing::error!("{error}");
-                    }
+                    // What came of it is told on the bus.
+                    let _ = self.reload().await;
                 }
                 Some(Frame { ifindex, bytes }) = self.frames.recv() => {
                     self.executor.tell(Input::Frame { ifindex, bytes });
@@ -216,11 +226,8 @@ impl Daemon {
             return;
         }
         self.ready = true;
-        if !self.executor.director.is_serving() {
-            tracing::warn!(
-                "some service has no server yet: its packets are dropped until one is found and healthy"
-            );
-        }
+        let serving = self.executor.director.is_serving();
+        self.executor.bus.tell(Event::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
             tracing::debug!(%error, "the service manager was not told");
@@ -302,6 +309,7 @@ impl Daemon {
     /// Leaves the farm as it should be left.
     async fn leave(mut self, keep: bool) -> Result<(), StartError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        self.executor.bus.tell(Event::Stopping);
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             let _ = std::fs::remove_file(start::drained_path(&self.directory));

@@ -16,12 +16,14 @@ use super::telling::open_log;
 use super::{Daemon, RESTART, display};
 use crate::board::Loaded;
 use crate::config::{self, Admin, Config, Engine};
+use crate::events::Event;
 use crate::network::{self, Network, NetworkError};
 
 impl Daemon {
     /// Reads the file again. What is wrong with it changes nothing and is returned in words.
     pub(super) async fn reload(&mut self) -> Result<String, String> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading]);
+        let before = self.executor.director.snapshot().reloads.done;
         let done = match self.try_reload().await {
             Ok(said) => self.follow_log().map(|()| said),
             Err(why) => {
@@ -32,6 +34,17 @@ impl Daemon {
                 Err(format!("nothing was changed: {why}"))
             }
         };
+        let file = display(&self.config_path);
+        self.executor.bus.tell(match &done {
+            Err(error) if self.executor.director.snapshot().reloads.done == before => {
+                Event::ReloadRefused { file, error: error.clone() }
+            }
+            Ok(_) | Err(_) => {
+                let Loaded { restart_for, trouble, .. } = &self.executor.showing.about().loaded;
+                let restart_for = restart_for.clone().map(|keys| (keys.clone(), remedy(&keys)));
+                Event::Reloaded { file, restart_for, trouble: trouble.clone() }
+            }
+        });
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         done
     }
@@ -56,12 +69,9 @@ impl Daemon {
         self.show_local();
         let later = done?;
         let path = display(&self.config_path);
-        tracing::info!(file = path, "reloaded");
         Ok(match &later {
             Some(keys) => {
-                let remedy = remedy(keys);
-                tracing::warn!(file = path, "all of it is in force but {keys}: {remedy}");
-                format!("{path} is in force, but for {keys}: {remedy}")
+                format!("{path} is in force, but for {keys}: {}", remedy(keys))
             }
             None => format!("{path} is in force"),
         })

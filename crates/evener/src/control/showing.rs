@@ -8,6 +8,7 @@ use evener_dataplane::{Engine, Readings};
 use super::executor::Executor;
 use crate::agent::resident::Local;
 use crate::board::{About, Board, Loaded, Published};
+use crate::events::Bus;
 
 /// Where it goes, and what of it the director doesn't know.
 pub(super) struct Showing {
@@ -20,7 +21,7 @@ pub(super) struct Showing {
 }
 
 impl Showing {
-    pub(super) fn begin(about: About, director: &Director, engine: &dyn Engine) -> Showing {
+    pub(super) fn begin(about: About, director: &Director, engine: &dyn Engine, bus: Bus) -> Showing {
         let (about, readings) = (Arc::new(about), engine.readings());
         let board = Board::new(Published {
             snapshot: Arc::clone(director.snapshot()),
@@ -30,6 +31,7 @@ impl Showing {
             engine_detail: engine.describe(),
             readings: Arc::clone(&readings),
             recorder: Arc::default(),
+            bus,
             local: None,
         });
         Showing { board: Arc::new(board), about, readings, next: None, local: None }
@@ -69,6 +71,7 @@ impl Executor {
             engine_detail: self.engine.describe(),
             readings: Arc::clone(&self.showing.readings),
             recorder: Arc::clone(&self.telling.recorder),
+            bus: self.bus.clone(),
             local: self.showing.local.clone(),
         });
     }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Start, tunnel_source};
-use evener_core::farm::Method;
 use evener_core::peers::Secret;
 use evener_core::plan::ServerName;
 use evener_core::sessions::{Seed, ticks};
@@ -38,6 +37,7 @@ use crate::board::{About, Loaded};
 use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
 use crate::descriptors::Room;
+use crate::events::{Bus, Event};
 use crate::handoff::{Asking, Question, Reader};
 use crate::lccp::{Part, Speaker};
 use crate::network::{self, Network, NetworkError, path_mtu};
@@ -116,7 +116,7 @@ impl StartError {
 }
 
 /// Starts everything. What was attached until an error is detached with it.
-pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
+pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartError> {
     let config = config::load(config_path).map_err(StartError::Config)?;
     let directory = paths::directory().map_err(StartError::io("the network namespace can't be told"))?;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
@@ -149,7 +149,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
     let started_ms = now_ms();
     let (asked, questions) = mpsc::channel(REQUESTS);
     let part = if identity.is_some() { Part::Host } else { Part::Director };
-    let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, part, &network));
+    let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, &bus, part, &network));
     let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
     let company = company(&config, identity, reader, config_path, &directory, engine.kind()).await;
     let Company { hosts, heard, mut resident } = match company {
@@ -188,7 +188,7 @@ pub(super) async fn start(config_path: &Path) -> Result<Daemon, StartError> {
         loaded: Loaded { at: SystemTime::now(), restart_for, trouble: None },
     };
     let settings = Settings::new(&directory);
-    let tools = Tools { engine, neighbours, settings, hosts, probed: probe_results };
+    let tools = Tools { engine, neighbours, settings, hosts, probed: probe_results, bus };
     let mut executor = Executor::new(director, config, about, tools);
     executor.totals = Totals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
@@ -289,10 +289,11 @@ fn reader(
     asked: mpsc::Sender<Question>,
     secret: Secret,
     recorder: &Arc<Recorder>,
+    bus: &Bus,
     part: Part,
     network: &Network,
 ) -> io::Result<(Reader, Secret)> {
-    let asking = Asking::new(asked, Arc::clone(recorder));
+    let asking = Asking::new(asked, Arc::clone(recorder), bus.clone());
     let speaker = Speaker::start(secret.clone(), part, network, Some(asking.clone()))?;
     Ok((Reader::new(asking, Arc::clone(recorder), speaker, Room::make()), secret))
 }
@@ -314,7 +315,7 @@ async fn hosts(
 /// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be heard.
 fn path_mtus(config: &Config) -> mpsc::Receiver<path_mtu::PathMtu> {
     path_mtu::listen().unwrap_or_else(|error| {
-        if config.services.iter().any(|service| service.method == Method::Tunnel) {
+        if config.services.iter().any(|service| service.method.encapsulates()) {
             tracing::warn!(%error, "routers that can't pass on long tunnel packets won't be heard: set `mtu`");
         }
         mpsc::channel(1).1
@@ -324,7 +325,7 @@ fn path_mtus(config: &Config) -> mpsc::Receiver<path_mtu::PathMtu> {
 /// Says what agents on servers will refuse.
 fn warn_of_unlisted_tunnels(executor: &Executor) {
     let (farm, network) = (executor.director.farm(), executor.director.network());
-    for service in farm.services.iter().filter(|service| service.method == Method::Tunnel) {
+    for service in farm.services.iter().filter(|service| service.method.encapsulates()) {
         let sources = service.servers.iter().filter_map(|server| network.source_towards(server.address));
         let mut sources = sources.map(|own| tunnel_source(farm, network, own));
         if let Some(source) = sources.find(|source| !farm.tunnel_sources().contains(source)) {
@@ -355,7 +356,7 @@ async fn open(
         // What makes connections here must stand behind the engine, which is there only now.
         resident.fulfil(&executor.config, executor.director.network()).await?;
     }
-    tracing::info!(engine = executor.engine.describe(), adopted, "attached");
+    executor.bus.tell(Event::Started { engine: executor.engine.describe(), adopted });
     executor.warn_of_host();
     executor.show_local(resident.as_ref().map(Resident::local));
     let board = Arc::clone(&executor.showing.board);

@@ -8,6 +8,7 @@ use evener_core::content::{NO_ROUTE, Routes};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{Chosen, Ends, Question, Wanted};
+use crate::events::{Bus, Event};
 use crate::record::Recorder;
 
 /// Threads that look through complex routes at a time; the processor's others are for everything else.
@@ -22,6 +23,7 @@ pub(crate) struct Asking {
     /// Has the routes in force.
     recorder: Arc<Recorder>,
     looking: Arc<Semaphore>,
+    bus: Bus,
 }
 
 /// Which route takes a request, by the routes of one moment.
@@ -54,8 +56,13 @@ impl Matched {
 }
 
 impl Asking {
-    pub(crate) fn new(questions: mpsc::Sender<Question>, recorder: Arc<Recorder>) -> Asking {
-        Asking { questions, recorder, looking: Arc::new(Semaphore::new(LOOKING_MAX)) }
+    pub(crate) fn new(questions: mpsc::Sender<Question>, recorder: Arc<Recorder>, bus: Bus) -> Asking {
+        Asking { questions, recorder, looking: Arc::new(Semaphore::new(LOOKING_MAX)), bus }
+    }
+
+    /// Tells of something that happened.
+    pub(crate) fn tell_of(&self, event: Event) {
+        self.bus.tell(event);
     }
 
     /// Asks; whether anybody listens.

@@ -10,6 +10,7 @@ use evener_core::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
 use tokio::sync::oneshot;
 
 use super::{Shared, Speaker, Way};
+use crate::events::Event;
 use crate::handoff::{Asking, Ends, Question, Wanted};
 
 /// A question is asked again after the first of these times, and given up after the second, in milliseconds.
@@ -83,7 +84,7 @@ impl Speaker {
         let known = &mut self.0.talk().dispatcher;
         known.unanswered = false;
         if std::mem::take(&mut known.alone) {
-            tracing::info!("the dispatcher {dispatcher} decides again");
+            self.tell_of_dispatcher(dispatcher, true);
         }
     }
 
@@ -92,9 +93,14 @@ impl Speaker {
         let known = &mut self.0.talk().dispatcher;
         known.unanswered |= asked;
         if !std::mem::replace(&mut known.alone, true) {
-            tracing::warn!(
-                "the dispatcher {dispatcher} doesn't answer: this host decides by its own tables until it does"
-            );
+            self.tell_of_dispatcher(dispatcher, false);
+        }
+    }
+
+    /// Only who has a control loop to ask has a dispatcher, too.
+    fn tell_of_dispatcher(&self, address: IpAddr, decides: bool) {
+        if let Some(asking) = &self.0.asking {
+            asking.tell_of(Event::Dispatcher { address, decides });
         }
     }
 }

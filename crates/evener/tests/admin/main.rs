@@ -4,6 +4,7 @@
 #![allow(unreachable_pub)]
 
 mod access;
+mod events;
 mod views;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use evener::admin::views::{Explanation, Farm, Host, Server, Service, Session, Sh
 use evener::admin::{self, metrics};
 use evener::config::Admin;
 use evener::control::request::{Handle, Request, SessionFilter, Subject};
+use evener::events::{Bus, Listener};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -31,7 +33,9 @@ use tokio::sync::mpsc;
 use views::{explanation, hosts, servers, services, sessions, status};
 
 /// The farm that everybody sees in these tests; what was asked shows in the answers.
-struct Shown;
+struct Shown {
+    bus: Bus,
+}
 
 impl Show for Shown {
     fn farm(&self) -> Farm {
@@ -73,6 +77,10 @@ impl Show for Shown {
     fn explain(&self, subject: &Subject) -> Explanation {
         explanation(subject)
     }
+
+    fn listen(&self) -> Option<Listener> {
+        self.bus.listen()
+    }
 }
 
 /// Answers as the control loop would; what was asked shows in the answers.
@@ -107,6 +115,7 @@ struct Daemon {
     runtime: Option<Runtime>,
     folder: PathBuf,
     tcp: SocketAddr,
+    bus: Bus,
 }
 
 impl Daemon {
@@ -130,9 +139,10 @@ impl Daemon {
         answer(requests);
         let server = admin::Server::bind(&folder.join("admin.sock"), admin).unwrap();
         let tcp = server.address().unwrap();
-        runtime.spawn(server.run(Arc::new(Shown), handle));
+        let bus = Bus::default();
+        runtime.spawn(server.run(Arc::new(Shown { bus: bus.clone() }), handle));
         drop(guard);
-        Daemon { runtime: Some(runtime), folder, tcp }
+        Daemon { runtime: Some(runtime), folder, tcp, bus }
     }
 
     fn socket(&self) -> PathBuf {
@@ -409,6 +419,8 @@ fn metrics_are_the_views() {
         ("evener_host_load{host=\"web2\"}", 17.0),
         ("evener_host_addresses{host=\"web2\"}", 1.0),
         ("evener_reloads_total", 3.0),
+        ("evener_events_total{event=\"server_down\"}", 4.0),
+        ("evener_events_lost_total", 5.0),
         ("evener_generation", 17.0),
         ("evener_generation_wanted", 18.0),
         ("evener_config_loaded_timestamp_seconds", 1_700_000_060.5),

@@ -34,6 +34,8 @@ pub fn status() -> Status {
         session_slots: 2_097_152,
         packets: counts(&[("forwarded", 1_234_567), ("fragment", 0), ("no_server", 7)]),
         refused: counts(&[("own_mac", 2)]),
+        events: counts(&[("server_down", 4)]),
+        events_lost: 5,
         interfaces: vec!["eth0".into()],
         peers: counts(&[("accepted", 77), ("forged", 3)]),
         tunnels: counts(&[("decapsulated", 9), ("forged_mark", 4)]),

@@ -33,6 +33,8 @@ pub struct Status {
     pub packets: BTreeMap<String, u64>,
     /// ARP answers that were not believed, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// What has happened, by the names of events.
+    pub events: BTreeMap<String, u64>,
     /// Datagrams of other hosts, where every host decides: `accepted`, and others by why they were refused.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,

@@ -206,7 +206,7 @@ fn what_takes_a_restart_is_said_until_it_is_done(engine: &str) -> Result<()> {
         let keys = evener.status()?.restart_for.unwrap_or_default();
         assert!(keys.starts_with("[engine] sessions_max"), "{keys}");
     }
-    assert!(evener.daemon().log().contains("SIGQUIT"));
+    crate::told::is_told(&mut evener, &["SIGQUIT"])?;
     let said = evener.reload(&good)?;
     assert!(!said.contains("sessions_max"), "nothing is left to be done: {said}");
     assert_eq!(evener.status()?.restart_for, None);

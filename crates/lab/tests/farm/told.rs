@@ -1,16 +1,19 @@
 //! What an operator is told: by the log, by commands, and by `evener doctor`.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Evener, program};
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
+use evener_lab::proc::Proc;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
+use serde_json::Value;
 
 use crate::file;
 
 on_both_engines! {
     the_log_tells_what_happens_to_servers_and_links,
+    events_are_shown_while_they_happen,
     the_doctor_knows_what_run_would_refuse,
 }
 
@@ -56,6 +59,51 @@ fn the_log_tells_what_happens_to_servers_and_links(engine: &str) -> Result<()> {
     farm.director().plug()?;
     is_told(&mut evener, &["INFO", "the interface works again", "eth0"])?;
     ensure!(!evener.daemon().log().contains("servers work again"), "none of them has failed");
+    Ok(())
+}
+
+/// Events so far, by name and what they are about.
+fn happened(listener: &Proc) -> Result<Vec<(String, String, String)>> {
+    let log = listener.log();
+    let whole = log.get(..=log.rfind('\n').unwrap_or_default()).unwrap_or_default();
+    let lines = whole.lines().filter(|line| line.starts_with('{'));
+    let events = lines.map(|line| {
+        let event: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+        Ok((text("event"), text("server"), text("reason")))
+    });
+    events.collect()
+}
+
+fn events_are_shown_while_they_happen(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let good = file::listed(engine, &farm, "");
+    let evener = Evener::start(farm.director(), &good)?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut listener = evener.begin("events", &["events", "--json"])?;
+    listener.wait_for("evener: listening", LONG)?;
+    let is_shown = |name: &str, server: &str, reason: &str| {
+        wait::until(&format!("{name} of {server:?} is shown"), || {
+            let all = happened(&listener)?;
+            Ok(all.iter().any(|event| event.0 == name && event.1 == server && event.2.contains(reason)))
+        })
+    };
+    farm.server(0).unplug()?;
+    is_shown("server_down", "web1", "answer")?;
+    farm.server(0).plug()?;
+    is_shown("server_up", "web1", "")?;
+    evener.command(&["drain", "web/web2"])?;
+    is_shown("server_drained", "web2", "")?;
+    evener.command(&["undrain", "web/web2"])?;
+    is_shown("server_undrained", "web2", "")?;
+    ensure!(evener.reload("nothing").is_err());
+    is_shown("reload_refused", "", "")?;
+    evener.reload(&good)?;
+    is_shown("reloaded", "", "")?;
+    farm.director().unplug()?;
+    is_shown("link_no_carrier", "", "")?;
+    let events = evener.status()?.events;
+    ensure!(events["server_drained"] == 1 && events["reloaded"] == 1, "{events:?}");
     Ok(())
 }
 

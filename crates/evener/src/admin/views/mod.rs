@@ -3,6 +3,7 @@
 //!
 //! Fields are only ever added. Times are seconds, sizes bytes.
 
+mod events;
 mod explanation;
 mod hosts;
 mod servers;
@@ -13,7 +14,9 @@ mod traced;
 
 use crate::board::Board;
 use crate::control::request::{SessionFilter, Subject};
+use crate::events::Listener;
 
+pub use events::{Event, Happening};
 pub use explanation::{Dispatch, Explanation};
 pub use hosts::Host;
 pub use servers::Server;
@@ -64,6 +67,9 @@ pub trait Show: Send + Sync + 'static {
 
     /// Which server a flow or a request gets.
     fn explain(&self, subject: &Subject) -> Explanation;
+
+    /// What happens from now on; `None` where too many listen already.
+    fn listen(&self) -> Option<Listener>;
 }
 
 impl Show for Board {
@@ -103,5 +109,9 @@ impl Show for Board {
 
     fn explain(&self, subject: &Subject) -> Explanation {
         self.latest().explain(subject)
+    }
+
+    fn listen(&self) -> Option<Listener> {
+        self.latest().bus.listen()
     }
 }

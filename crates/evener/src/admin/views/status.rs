@@ -67,6 +67,12 @@ pub struct Status {
     pub packets: BTreeMap<String, u64>,
     /// Answers to ARP and neighbour discovery that were not believed, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// What has happened since the start, by the names of events.
+    #[serde(default)]
+    pub events: BTreeMap<String, u64>,
+    /// Events that came faster than somebody read them, and were lost to him.
+    #[serde(default)]
+    pub events_lost: u64,
     /// The interfaces that packets are taken from.
     pub interfaces: Vec<String>,
     /// What came of other hosts' datagrams, where every host decides; else empty.
@@ -141,6 +147,7 @@ pub(crate) fn status(moment: &Moment) -> Status {
     let note = about.engine_note.iter().map(|note| format!("; {note}"));
     let sessions = memory.counts.active.iter().map(|count| count.load(Relaxed)).sum::<u64>();
     let assured = memory.sessions.shares().all_assured();
+    let (events, events_lost) = published.bus.counts();
     let (local, recorder) = (published.local.as_ref(), &published.recorder);
     let speaker = local.and_then(|local| local.speaker.as_ref());
     Status {
@@ -166,6 +173,8 @@ pub(crate) fn status(moment: &Moment) -> Status {
         session_slots: memory.sessions.capacity() as u64,
         packets: packets.collect(),
         refused: snapshot.refused.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
+        events: counted(events),
+        events_lost,
         peers: peers(snapshot),
         tunnels: local.map(|local| local.tunnels()).unwrap_or_default(),
         asked: local

@@ -1,0 +1,149 @@
+//! What happens in the farm, live: server-sent events for programs and browsers, lines for people.
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+
+use super::api::{Api, Failure};
+use super::client::ClientError;
+use super::command::{CommandError, daemon, runtime};
+use super::table::clean;
+use super::trace::Lasting;
+use super::views::{Event, Happening};
+use crate::cli::Events;
+use crate::events::{Listener, READERS_MAX};
+use crate::record;
+
+/// As WHATWG's HTML has it, section 9.2.
+const CONTENT_TYPE: &str = "text/event-stream";
+/// A comment so often, so that an end that is gone is noticed.
+const PULSE: Duration = Duration::from_secs(15);
+/// What a line of data begins with.
+const DATA: &[u8] = b"data:";
+
+/// Answers with what happens, until the other end hangs up.
+pub(super) async fn events(
+    State(api): State<Api>,
+    Extension(lasting): Extension<Lasting>,
+) -> Result<Response, Failure> {
+    let listener = api.farm.listen().ok_or_else(|| {
+        let why = format!("{READERS_MAX} listen already, and there can't be more: end one of them.");
+        Failure(StatusCode::SERVICE_UNAVAILABLE, why)
+    })?;
+    lasting.begin();
+    // Whoever waits for the answer's head learns that everything from here on is told.
+    let begun = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
+    let told = stream::unfold(listener, |mut listener| async {
+        Some((Ok::<_, Infallible>(Bytes::from(next(&mut listener).await?)), listener))
+    });
+    let fields = [(header::CONTENT_TYPE, CONTENT_TYPE), (header::CACHE_CONTROL, "no-store")];
+    Ok((fields, Body::from_stream(futures_util::StreamExt::chain(begun, told))).into_response())
+}
+
+/// The next piece of the stream; nothing if no more come.
+async fn next(listener: &mut Listener) -> Option<String> {
+    let Ok(heard) = tokio::time::timeout(PULSE, listener.next()).await else {
+        return Some(":\n\n".to_owned());
+    };
+    let happening = Happening::from(&heard?);
+    let head = match &happening {
+        Happening::Event(event) => format!("event: {}\nid: {}\n", event.event, event.number),
+        Happening::Lost { .. } => "event: lost\n".to_owned(),
+    };
+    // One line, which ends with its own newline.
+    Some(format!("{head}data: {}\n", record::json(&happening)))
+}
+
+/// Carries out `evener events`.
+pub(super) fn run(args: &Events) -> Result<(), CommandError> {
+    let limit = args.seconds.map_or(Duration::MAX, Duration::from_secs);
+    runtime()?.block_on(async {
+        match tokio::time::timeout(limit, follow(args)).await {
+            Ok(done) => done,
+            // As long as was asked for.
+            Err(_) => Ok(()),
+        }
+    })
+}
+
+async fn follow(args: &Events) -> Result<(), CommandError> {
+    let client = daemon(&args.admin)?;
+    let mut lines = client.follow("/v1/events").await?;
+    // On standard error, so that on the other are events only.
+    eprintln!("evener: listening");
+    let mut count = args.count.unwrap_or(u64::MAX);
+    while count > 0 {
+        let line = lines.next().await.ok_or(ClientError::Ended)?;
+        let Some(data) = line.strip_prefix(DATA) else { continue };
+        let happening: Happening = serde_json::from_slice(data).map_err(|error| client.garbled(error))?;
+        let text = if args.json { record::json(&happening) } else { text(&happening) + "\n" };
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => count -= 1,
+            // Who reads wants no more.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(CommandError::Output(error)),
+        }
+    }
+    Ok(())
+}
+
+/// For people.
+fn text(happening: &Happening) -> String {
+    let event = match happening {
+        Happening::Event(event) => event,
+        Happening::Lost { count } => return format!("{count} events are missing here: they came too fast"),
+    };
+    let Event { time, event: name, service, server, host, address, interface, reason, text, .. } = &**event;
+    let place = match (service, server) {
+        (Some(service), Some(server)) => Some(format!("{service}/{server}")),
+        (Some(one), None) | (None, Some(one)) => Some(one.clone()),
+        (None, None) => None,
+    };
+    let others = [host, address, interface].into_iter().flatten().cloned();
+    let about: Vec<String> = place.into_iter().chain(others).collect();
+    let about = if about.is_empty() { String::new() } else { format!(" {}", about.join(" ")) };
+    let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+    clean(&format!("{time} {name}{about}: {text}{reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_in_a_line() {
+        let event = Event {
+            number: 7,
+            time: "2026-01-02T03:04:05.678Z".into(),
+            event: "server_down".into(),
+            level: "warning".into(),
+            service: Some("web".into()),
+            server: Some("web1".into()),
+            host: None,
+            address: None,
+            interface: None,
+            reason: Some("no answer\u{1b}[2J".into()),
+            text: "server is down".into(),
+        };
+        insta::assert_snapshot!(text(&Happening::Event(Box::new(event.clone()))), @"2026-01-02T03:04:05.678Z server_down web/web1: server is down (no answer?[2J)");
+        let other = Event {
+            event: "link_up".into(),
+            service: None,
+            server: None,
+            interface: Some("eth0".into()),
+            reason: None,
+            text: "the interface works again".into(),
+            ..event
+        };
+        insta::assert_snapshot!(text(&Happening::Event(Box::new(other))), @"2026-01-02T03:04:05.678Z link_up eth0: the interface works again");
+        insta::assert_snapshot!(text(&Happening::Lost { count: 3 }), @"3 events are missing here: they came too fast");
+    }
+}

@@ -1,0 +1,95 @@
+//! The log as a reader of events. Who takes its lines may be slow, or stuck, and nobody else waits for that.
+
+use std::io;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use evener_core::director::{self, Level};
+use tracing::field::display;
+
+use super::{Bus, Event, Heard};
+
+/// How long the log's last lines may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The log's thread.
+#[derive(Debug)]
+pub(crate) struct Log {
+    bus: Bus,
+    /// Closed when it has written all.
+    written: Receiver<()>,
+}
+
+impl Log {
+    /// Begins to write what is told from now on.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub(crate) fn start(bus: &Bus) -> io::Result<Log> {
+        let (writing, written) = channel();
+        let mut listener = bus.always_listen();
+        thread::Builder::new().name("log".to_owned()).spawn(move || {
+            let _writing = writing;
+            while let Some(heard) = listener.wait() {
+                match heard {
+                    Heard::Event(told) => write(&told.event),
+                    Heard::Lost(count) => {
+                        tracing::warn!(
+                            "{count} events are missing here: they came faster than they could be written"
+                        );
+                    }
+                }
+            }
+        })?;
+        Ok(Log { bus: bus.clone(), written })
+    }
+}
+
+impl Drop for Log {
+    /// Ends all telling, with what waits to be written.
+    fn drop(&mut self) {
+        self.bus.end();
+        // It never sends: this ends when it does, or has taken too long.
+        let _ = self.written.recv_timeout(PATIENCE);
+    }
+}
+
+fn write(event: &Event) {
+    match event {
+        Event::Farm(event) => write_farm(event),
+        Event::Started { engine, adopted } => tracing::info!(engine, adopted, "{event}"),
+        Event::Reloaded { file, .. } | Event::ReloadRefused { file, .. } => match event.level() {
+            Level::Info => tracing::info!(file, "{event}"),
+            Level::Warning => tracing::warn!(file, "{event}"),
+            Level::Error => tracing::error!("{event}"),
+        },
+        // Standard error has that already.
+        Event::Ready { serving: true } => {}
+        Event::Stopping => tracing::debug!("{event}"),
+        Event::Ready { serving: false } | Event::Dispatcher { .. } => match event.level() {
+            Level::Info => tracing::info!("{event}"),
+            Level::Warning => tracing::warn!("{event}"),
+            Level::Error => tracing::error!("{event}"),
+        },
+    }
+}
+
+fn write_farm(event: &director::Event) {
+    let (service, server) = (event.service(), event.server().map(|server| server.server.as_str()));
+    let (mut reason, mut from, mut mac, mut interface) = (None, None, None, None);
+    match event {
+        director::Event::Health { transition, .. } => reason = transition.reason.as_ref().map(display),
+        director::Event::DatagramRefused { from: address, .. } => from = Some(display(address)),
+        director::Event::Answered { mac: other, .. } => mac = Some(display(other)),
+        director::Event::Link { interface: name, .. } | director::Event::Attached { interface: name } => {
+            interface = Some(name.as_str());
+        }
+        _ => {}
+    }
+    match event.level() {
+        Level::Info => tracing::info!(service, server, interface, from, mac, reason, "{event}"),
+        Level::Warning => tracing::warn!(service, server, interface, from, mac, reason, "{event}"),
+        Level::Error => tracing::error!(service, server, interface, from, mac, reason, "{event}"),
+    }
+}

@@ -1,0 +1,286 @@
+//! What happens, for whoever wants to know: one bus, on which the control loop never waits.
+//!
+//! Each reader has the last [`BEHIND_MAX`] events before it. One that is slower loses the oldest, and is told how many. The log
+//! ([`log`]) is one reader; `evener events` is another for each who asks.
+
+pub(crate) mod log;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use evener_core::director::{self, Level};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{self, Receiver, Sender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Events that a reader may be behind, before some are lost to it.
+pub const BEHIND_MAX: usize = 4_096;
+/// Readers besides the log at a time.
+pub const READERS_MAX: usize = 16;
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// In the farm, as its director says.
+    Farm(director::Event),
+    /// The daemon is at work.
+    Started {
+        /// How packets are taken.
+        engine: String,
+        /// Whether it carries on with what an earlier one left.
+        adopted: bool,
+    },
+    /// It serves.
+    Ready {
+        /// Whether every service has a server.
+        serving: bool,
+    },
+    /// It stops.
+    Stopping,
+    /// Another file is in force.
+    Reloaded {
+        /// Which.
+        file: String,
+        /// What of it waits for a restart, and what to do about that.
+        restart_for: Option<(String, String)>,
+        /// Why it isn't followed in all else.
+        trouble: Option<String>,
+    },
+    /// Another file is not.
+    ReloadRefused {
+        /// Which.
+        file: String,
+        /// Why.
+        error: String,
+    },
+    /// The node that decides for this one answers again, or doesn't.
+    Dispatcher {
+        /// Which.
+        address: IpAddr,
+        /// Whether it decides.
+        decides: bool,
+    },
+}
+
+impl Event {
+    /// Its name, which stays as it is.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::Farm(event) => event.name(),
+            Event::Started { .. } => "started",
+            Event::Ready { .. } => "ready",
+            Event::Stopping => "stopping",
+            Event::Reloaded { .. } => "reloaded",
+            Event::ReloadRefused { .. } => "reload_refused",
+            Event::Dispatcher { decides: true, .. } => "dispatcher_decides",
+            Event::Dispatcher { decides: false, .. } => "dispatcher_silent",
+        }
+    }
+
+    /// How much it matters.
+    pub fn level(&self) -> Level {
+        match self {
+            Event::Farm(event) => event.level(),
+            Event::ReloadRefused { .. } => Level::Error,
+            Event::Ready { serving: false }
+            | Event::Reloaded { restart_for: Some(_), .. }
+            | Event::Reloaded { trouble: Some(_), .. }
+            | Event::Dispatcher { decides: false, .. } => Level::Warning,
+            Event::Started { .. }
+            | Event::Ready { serving: true }
+            | Event::Stopping
+            | Event::Reloaded { restart_for: None, trouble: None, .. }
+            | Event::Dispatcher { decides: true, .. } => Level::Info,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Farm(event) => event.fmt(f),
+            Event::Started { .. } => f.write_str("attached"),
+            Event::Ready { serving: true } => f.write_str("ready"),
+            Event::Ready { serving: false } => f.write_str(
+                "some service has no server yet: its packets are dropped until one is found and healthy",
+            ),
+            Event::Stopping => f.write_str("stopping"),
+            Event::Reloaded { trouble: Some(trouble), .. } => write!(f, "reloaded: {trouble}"),
+            Event::Reloaded { restart_for: None, .. } => f.write_str("reloaded"),
+            Event::Reloaded { restart_for: Some((keys, remedy)), .. } => {
+                write!(f, "reloaded: all of it is in force but {keys}: {remedy}")
+            }
+            Event::ReloadRefused { error, .. } => f.write_str(error),
+            Event::Dispatcher { address, decides: true } => {
+                write!(f, "the dispatcher {address} decides again")
+            }
+            Event::Dispatcher { address, decides: false } => write!(
+                f,
+                "the dispatcher {address} doesn't answer: this host decides by its own tables until it does"
+            ),
+        }
+    }
+}
+
+/// An event as readers get it.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Counted from the daemon's start.
+    pub number: u64,
+    /// When it happened.
+    pub at: SystemTime,
+    /// What.
+    pub event: Event,
+}
+
+/// Where events are told. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Bus {
+    /// Nothing more comes after `None`.
+    told: Sender<Option<Arc<Told>>>,
+    next: Arc<AtomicU64>,
+    counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+    lost: Arc<AtomicU64>,
+    places: Arc<Semaphore>,
+}
+
+impl Default for Bus {
+    fn default() -> Self {
+        Bus::holding(BEHIND_MAX)
+    }
+}
+
+impl Bus {
+    fn holding(behind_max: usize) -> Bus {
+        Bus {
+            told: broadcast::channel(behind_max).0,
+            next: Arc::new(AtomicU64::new(1)),
+            counts: Arc::default(),
+            lost: Arc::default(),
+            places: Arc::new(Semaphore::new(READERS_MAX)),
+        }
+    }
+
+    /// Tells everybody, and waits for nobody.
+    pub fn tell(&self, event: Event) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(event.name()).or_default() += 1;
+        // Numbers are in the order in which events are told.
+        let number = self.next.fetch_add(1, Relaxed);
+        let told = Told { number, at: SystemTime::now(), event };
+        // It is no matter that nobody listens.
+        let _ = self.told.send(Some(Arc::new(told)));
+    }
+
+    /// Has every reader end once it has read what was told before.
+    pub fn end(&self) {
+        let _ = self.told.send(None);
+    }
+
+    /// Listens to what is told from now on; `None` where too many do already.
+    pub fn listen(&self) -> Option<Listener> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        Some(Listener { _place: Some(place), ..self.always_listen() })
+    }
+
+    /// The same for a reader of the daemon's own.
+    fn always_listen(&self) -> Listener {
+        Listener { told: self.told.subscribe(), lost: Arc::clone(&self.lost), _place: None }
+    }
+
+    /// How many events there were, by their names, and how many were lost to readers.
+    pub fn counts(&self) -> (BTreeMap<&'static str, u64>, u64) {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        (counts.clone(), self.lost.load(Relaxed))
+    }
+}
+
+/// A reader's end of the bus.
+#[derive(Debug)]
+pub struct Listener {
+    told: Receiver<Option<Arc<Told>>>,
+    lost: Arc<AtomicU64>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// What a reader gets.
+#[derive(Clone, Debug)]
+pub enum Heard {
+    /// The next event.
+    Event(Arc<Told>),
+    /// So many are missing here: they came faster than they were read.
+    Lost(u64),
+}
+
+impl Listener {
+    /// What comes next; `None` at the end.
+    pub async fn next(&mut self) -> Option<Heard> {
+        let next = self.told.recv().await;
+        self.heard(next)
+    }
+
+    /// The same on a thread that may wait.
+    fn wait(&mut self) -> Option<Heard> {
+        let next = self.told.blocking_recv();
+        self.heard(next)
+    }
+
+    fn heard(&self, next: Result<Option<Arc<Told>>, RecvError>) -> Option<Heard> {
+        match next {
+            Ok(told) => told.map(Heard::Event),
+            Err(RecvError::Lagged(count)) => {
+                self.lost.fetch_add(count, Relaxed);
+                Some(Heard::Lost(count))
+            }
+            Err(RecvError::Closed) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn tell(bus: &Bus, events: std::ops::Range<u64>) {
+        events.for_each(|_| bus.tell(Event::Stopping));
+    }
+
+    fn numbers(listener: &mut Listener) -> Vec<Result<u64, u64>> {
+        std::iter::from_fn(|| listener.wait())
+            .map(|heard| match heard {
+                Heard::Event(told) => Ok(told.number),
+                Heard::Lost(count) => Err(count),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_reader_hears_all_and_who_is_slow_hears_how_much_is_missing() {
+        let bus = Bus::holding(4);
+        let (mut quick, mut slow) = (bus.listen().unwrap(), bus.listen().unwrap());
+        tell(&bus, 0..3);
+        for number in 1..=3 {
+            assert!(matches!(quick.wait(), Some(Heard::Event(told)) if told.number == number));
+        }
+        // Nobody reads, and the one who tells doesn't wait: four are kept, the last of which is the end.
+        tell(&bus, 0..10);
+        bus.end();
+        assert_eq!(numbers(&mut quick), [Err(7), Ok(11), Ok(12), Ok(13)]);
+        assert_eq!(numbers(&mut slow), [Err(10), Ok(11), Ok(12), Ok(13)]);
+        assert_eq!(bus.counts(), ([("stopping", 13)].into(), 17));
+    }
+
+    #[test]
+    fn there_are_only_so_many_readers_and_one_that_ends_makes_room() {
+        let bus = Bus::default();
+        let mut readers: Vec<Listener> = (0..READERS_MAX).map(|_| bus.listen().unwrap()).collect();
+        assert!(bus.listen().is_none());
+        readers.pop();
+        assert!(bus.listen().is_some());
+    }
+}

@@ -1,0 +1,89 @@
+//! What happens, as it is told live over real sockets.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use evener::events::{Event, READERS_MAX};
+use serde_json::{Value, json};
+
+use super::{Daemon, error};
+
+/// `evener events`, once it listens.
+fn listening(daemon: &Daemon, args: &[&str]) -> Child {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_evener"))
+        .arg("events")
+        .args(args)
+        .arg("--socket")
+        .arg(daemon.socket())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "evener: listening\n");
+    child
+}
+
+fn dispatcher(decides: bool) -> Event {
+    Event::Dispatcher { address: IpAddr::from([192, 0, 2, 3]), decides }
+}
+
+#[test]
+fn events_are_shown_while_they_happen() {
+    let daemon = Daemon::start();
+    daemon.bus.tell(Event::Stopping);
+    let (people, programs) =
+        (listening(&daemon, &["--count", "2"]), listening(&daemon, &["--count", "2", "--json"]));
+    daemon.bus.tell(dispatcher(false));
+    daemon.bus.tell(Event::Reloaded { file: "evener.toml".into(), restart_for: None, trouble: None });
+    let people = String::from_utf8(people.wait_with_output().unwrap().stdout).unwrap();
+    let lines: Vec<&str> = people.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+    let silent = "the dispatcher 192.0.2.3 doesn't answer: this host decides by its own tables until it does";
+    let expected = format!("dispatcher_silent 192.0.2.3: {silent}");
+    assert_eq!(lines, [expected.as_str(), "reloaded: reloaded"], "nothing of what was before");
+    let programs = String::from_utf8(programs.wait_with_output().unwrap().stdout).unwrap();
+    let lines: Vec<Value> = programs.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let time = &lines[0]["time"];
+    let first = json!({"what": "event", "number": 2, "time": time, "event": "dispatcher_silent", "level": "warning",
+                       "address": "192.0.2.3", "text": silent});
+    assert_eq!((&lines[0], &lines[1]["number"], lines.len()), (&first, &json!(3), 2));
+}
+
+#[test]
+fn a_browser_gets_server_sent_events() {
+    let daemon = Daemon::start();
+    let mut stream = TcpStream::connect(daemon.tcp).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    write!(stream, "GET /v1/events HTTP/1.0\r\n\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    assert!(
+        head[0].contains(" 200 ") && head.contains(&"content-type: text/event-stream".to_owned()),
+        "{head:?}"
+    );
+    assert_eq!(lines.next().unwrap(), ": listening");
+    daemon.bus.tell(dispatcher(true));
+    daemon.bus.end();
+    let told: Vec<String> = lines.collect();
+    assert_eq!(told[..3], ["", "event: dispatcher_decides", "id: 1"].map(str::to_owned));
+    let data: Value = serde_json::from_str(told[3].strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!((&data["event"], &data["level"]), (&json!("dispatcher_decides"), &json!("info")));
+    assert_eq!(told[4..], [String::new()], "and that is the end");
+}
+
+#[test]
+fn only_so_many_can_listen() {
+    let daemon = Daemon::start();
+    let all: Vec<_> = (0..READERS_MAX).map(|_| daemon.bus.listen().unwrap()).collect();
+    let (status, message) = error(daemon.unix("GET", "/v1/events"));
+    assert!(status == 503 && message.contains("listen already"), "{status} {message}");
+    drop(all);
+    let mut child = listening(&daemon, &["--count", "1"]);
+    daemon.bus.tell(dispatcher(true));
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success() && said.contains("decides again"), "{said}");
+}
