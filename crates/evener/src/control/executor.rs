@@ -29,7 +29,7 @@ use crate::probe::probe;
 use crate::record::Names;
 
 /// The engine whose packets go by the kernel's routes.
-const KERNEL_ENGINE: &str = "xdp";
+pub(super) const KERNEL_ENGINE: &str = "xdp";
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -259,10 +259,7 @@ impl Executor {
             tracing::warn!(interface = name, %error, "no ARP and no neighbour discovery here");
         }
         self.neighbours.attend(&self.director.announceable());
-        // The packet engine finds its own way.
-        if self.engine.kind() == KERNEL_ENGINE {
-            self.settings.forward(&forwarded(&self.director, &*self.engine));
-        }
+        self.settings.forward(&forwarded(&self.director, &*self.engine));
     }
 
     /// The names of the interfaces that packets are taken from.

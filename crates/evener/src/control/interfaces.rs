@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use evener_core::director::Director;
+use evener_core::farm::Service;
 use evener_dataplane::Engine;
 
+use super::executor::KERNEL_ENGINE;
 use super::settings::Forwarded;
 
-/// What the kernel must let through for the sake of NAT. Of interfaces that the file doesn't name, only those that answers need.
+/// What the kernel must let through: for NAT, and from servers whose router this host is. Of interfaces that the file doesn't name, only those that answers need.
 pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forwarded<'d> {
     let (farm, network) = (director.farm(), director.network());
     let nat = || farm.services.iter().filter(|service| service.method.translates());
@@ -18,11 +20,23 @@ pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forw
     let named = !farm.interfaces.is_empty();
     let interfaces: Vec<u32> =
         director.links().keys().filter(|ifindex| named || passing.contains(ifindex)).copied().collect();
-    let is_own = addresses.iter().any(|address| address.is_ipv4() && network.is_local(*address));
-    let by_stack = if is_own { engine.sends_by_stack() } else { Vec::new() };
     let name = |ifindex: &u32| Some(network.interfaces.get(ifindex)?.name.as_str());
+    let is_own_v4 = |address: IpAddr| address.is_ipv4() && network.is_local(address);
+    let is_own = addresses.iter().any(|address| is_own_v4(*address));
+    // Servers that answer clients directly do so from the service's address. Where this host has it and is their router, its
+    // stack meets answers that seem to be its own.
+    let is_direct = |service: &&Service| !service.method.translates();
+    let is_owned = |service: &Service| service.addresses.iter().any(|address| is_own_v4(address.ip()));
+    let routes_own = farm.services.iter().filter(is_direct).any(is_owned);
+    let routed: BTreeSet<&str> = director.links().keys().filter(|_| routes_own).filter_map(name).collect();
+    // With NAT the packet engine finds its own way.
+    if engine.kind() != KERNEL_ENGINE {
+        return Forwarded { routed, ..Forwarded::default() };
+    }
+    let by_stack = if is_own { engine.sends_by_stack() } else { Vec::new() };
     Forwarded {
         own: interfaces.iter().filter(|ifindex| by_stack.contains(ifindex)).filter_map(name).collect(),
+        routed,
         interfaces: interfaces.iter().filter_map(name).collect(),
         addresses,
     }

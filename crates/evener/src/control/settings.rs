@@ -30,6 +30,8 @@ pub(super) struct Forwarded<'a> {
     pub(super) addresses: BTreeSet<IpAddr>,
     /// and from these of the interfaces also what is from an IPv4 address of this host's own.
     pub(super) own: BTreeSet<&'a str>,
+    /// Likewise from these, as far as they forward: this host may be the router of servers that answer from its address.
+    pub(super) routed: BTreeSet<&'a str>,
 }
 
 /// Settings that are not as they were found.
@@ -61,7 +63,9 @@ impl Settings {
     /// The kernel's route look-up wants forwarding on the interface that a packet comes from. An IPv6 interface
     /// that forwards forgets the routes that routers advertise, unless it is told to keep them (`accept_ra`
     /// 2, ip-sysctl).
-    pub(super) fn forward(&mut self, Forwarded { interfaces, addresses, own }: &Forwarded<'_>) {
+    pub(super) fn forward(&mut self, Forwarded { interfaces, addresses, own, routed }: &Forwarded<'_>) {
+        let routed = routed.iter().filter(|interface| self.forwards(interface));
+        let own: BTreeSet<&str> = own.iter().chain(routed).copied().collect();
         let mut wanted: Vec<(Name, &str)> =
             own.iter().flat_map(|interface| self.let_own_through(interface)).collect();
         for interface in interfaces {
@@ -89,13 +93,17 @@ impl Settings {
                 Err(error) if self.refused.insert(name.clone()) => tracing::warn!(
                     setting = name,
                     %error,
-                    "can't be set to {value}, without which answers of nat servers don't find their way: set it by hand"
+                    "can't be set to {value}, without which servers' answers don't find their way: set it by hand"
                 ),
                 Err(_) => {}
             }
         }
         let names: BTreeSet<Name> = wanted.into_iter().map(|(name, _)| name).collect();
         self.put_back(|name| !names.contains(name));
+    }
+
+    fn forwards(&self, interface: &str) -> bool {
+        self.read(&format!("net/ipv4/conf/{interface}/forwarding")).is_ok_and(|value| value == "1")
     }
 
     /// What has the stack take packets from its own addresses: as RFC 1812 (section 5.3.8) has it, it believes none of them, and
@@ -125,7 +133,7 @@ impl Settings {
         self.were.entry(name.to_owned()).or_insert(was);
         self.write_note()?;
         fs::write(self.root.join(name), value)?;
-        tracing::info!(setting = name, "set to {value} while nat services need it");
+        tracing::info!(setting = name, "set to {value} while services need it");
         Ok(())
     }
 
@@ -208,8 +216,31 @@ mod tests {
         Forwarded {
             interfaces: interfaces.iter().copied().collect(),
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-            own: BTreeSet::new(),
+            ..Forwarded::default()
         }
+    }
+
+    #[test]
+    fn a_router_of_servers_believes_answers_from_its_own_address() {
+        let host = Host::new("settings-routed");
+        let file = |name: &str| host.0.join(format!("net/ipv4/conf/{name}"));
+        fs::create_dir_all(file("all")).unwrap();
+        for (name, value) in [("all/rp_filter", "0"), ("eth0/rp_filter", "1"), ("eth0/accept_local", "0")] {
+            fs::write(file(name), value).unwrap();
+        }
+        let believes = || {
+            ["accept_local", "rp_filter"]
+                .map(|name| fs::read_to_string(file(&format!("eth0/{name}"))).unwrap())
+        };
+        let routed = Forwarded { routed: ["eth0", "gone"].into(), ..Forwarded::default() };
+        let mut settings = host.settings();
+        settings.forward(&routed);
+        assert_eq!(believes(), ["0", "1"], "it is no router");
+        fs::write(file("eth0/forwarding"), "1\n").unwrap();
+        settings.forward(&routed);
+        assert_eq!(believes(), ["1", "2"]);
+        settings.restore();
+        assert_eq!(believes(), ["0", "1"]);
     }
 
     #[test]

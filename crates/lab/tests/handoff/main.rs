@@ -6,6 +6,7 @@
 #[macro_use]
 extern crate evener_lab;
 
+mod abrupt;
 mod asked;
 mod cluster;
 mod front;

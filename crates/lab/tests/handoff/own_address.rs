@@ -10,7 +10,10 @@ use evener_lab::load::Load;
 use crate::talk::{Talk, get};
 use crate::unbroken;
 
-on_both_engines! { a_service_address_may_be_the_directors_own }
+on_both_engines! {
+    a_service_address_may_be_the_directors_own,
+    servers_may_answer_through_their_director,
+}
 
 fn has(host: &Host, farm: &Farm, device: &str) -> Result<bool> {
     let addresses = host.run(&["ip", "-brief", "addr", "show", "dev", device])?;
@@ -40,5 +43,21 @@ fn a_service_address_may_be_the_directors_own(engine: &str) -> Result<()> {
     }
     ensure!(handoff.evener.stop()? == 0);
     ensure!(has(&director, &handoff.farm, "eth0")?, "what the operator gave stays");
+    Ok(())
+}
+
+/// Their router is the director, which has the service's address: what they answer comes to it from an address of its own.
+fn servers_may_answer_through_their_director(engine: &str) -> Result<()> {
+    let farm = Farm::builder().routed().servers(2).build()?;
+    // as some distributions have it
+    farm.director().netns().sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
+    farm.forward_on_directors()?;
+    let mut handoff = Handoff::start(farm, Offer::new(engine, 2, &[]))?;
+    for family in Family::BOTH {
+        let load = Load { path: "/108k".to_owned(), requests: Some(8), ..Load::to(handoff.service(family)) };
+        let report = unbroken(load.run_on(handoff.client())?)?;
+        ensure!(report.servers.len() == 2, "{family}: {report:?}");
+    }
+    ensure!(handoff.evener.stop()? == 0);
     Ok(())
 }
