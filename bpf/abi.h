@@ -11,7 +11,7 @@
 /* A running data plane with another number is not adopted. */
 #define ABI_VERSION 11
 
-/* core/src/tables.rs */
+/* core/src/path/tables.rs */
 #define HASH_SLOTS 65537
 #define ORDER_MAX 4096
 #define SERVICE_SERVERS_MAX 256
@@ -25,11 +25,11 @@
 /* So many that a multiplier which gives each of PEERS_MAX peers a place of its own is soon found. */
 #define PEER_PLACES 65536
 
-/* core/src/sessions.rs */
+/* core/src/path/sessions.rs */
 #define BUCKET_SESSIONS 8
 #define MARK_MASK 0xfff
 
-/* core/src/content */
+/* core/src/path/content */
 #define READ_MAX 2048
 #define HOST_MAX 255
 #define HOST_LABELS_MAX 8
@@ -41,17 +41,17 @@
 /* Of all services, while they are changed: those in force and those to come. */
 #define ROUTE_ENTRIES 131072
 
-/* core/src/ports.rs */
+/* core/src/path/ports.rs */
 #define FIRST_PORT 4096
 #define PORTS 28672
 #define PORT_POOLS 16
 #define POOL_BUCKETS (PORTS / BUCKET_SESSIONS)
 
-/* core/src/fragments.rs */
+/* core/src/path/fragments.rs */
 #define FRAGMENT_LIFETIME_MS 5000
 #define FRAGMENTS_MAX 8192
 
-/* core/src/decide/mod.rs */
+/* core/src/path/decide/mod.rs */
 #define HELD_FRAME_MAX 2048
 /* Bytes of frames that are held, on their way to application space. */
 #define HELD_BYTES (1 << 20)
@@ -62,7 +62,7 @@
 /* Bytes of events on their way to their reader. */
 #define EVENT_BYTES (1 << 20)
 
-/* core/src/reason.rs */
+/* core/src/path/reason.rs */
 enum reason {
 	REASON_FORWARDED = 0,
 	REASON_LOCAL = 1,
@@ -115,21 +115,21 @@ enum reason {
 	REASON_MAX,
 };
 
-/* core/src/tables.rs, Pick */
+/* core/src/path/tables.rs, Pick */
 enum pick {
 	PICK_HASH = 0,
 	PICK_CURSOR = 1,
 	PICK_LEAST = 2,
 };
 
-/* core/src/tables.rs, Later */
+/* core/src/path/tables.rs, Later */
 enum later {
 	LATER_STAY = 0,
 	LATER_CLOSE = 1,
 	LATER_REHANDOFF = 2,
 };
 
-/* core/src/sessions.rs, State */
+/* core/src/path/sessions.rs, State */
 enum session_state {
 	STATE_FREE = 0,
 	STATE_CLAIMED = 1,
@@ -219,7 +219,7 @@ struct route_key {
 	__u32 pad;
 };
 
-/* Value of `routes`, by class: core/src/content/routes.rs, RouteEntry */
+/* Value of `routes`, by class: core/src/path/content/routes.rs, RouteEntry */
 struct route_entry {
 	__u16 route[CLASSES];
 	__u16 ring[CLASSES];
@@ -271,7 +271,7 @@ struct ring {
 #define SERVER_PRESENT 1
 #define SERVER_UP 2
 #define SERVER_LOCAL 4
-/* core/src/tables.rs, Way; without NAT or TUNNEL it is Link */
+/* core/src/path/tables.rs, Way; without NAT or TUNNEL it is Link */
 #define SERVER_NAT 8
 #define SERVER_SOURCE_NAT 16
 #define SERVER_TUNNEL 32
@@ -350,7 +350,7 @@ struct fragment_key {
 	__u16 pad;
 };
 
-/* Value of `fragments`: core/src/fragments.rs, Track */
+/* Value of `fragments`: core/src/path/fragments.rs, Track */
 struct track {
 	__u32 expires;
 	__u16 server;

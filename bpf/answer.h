@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What servers answer through the director: core/src/decide/answer.rs. */
+/* What servers answer through the director: core/src/path/decide/answer.rs. */
 #ifndef EVENER_ANSWER_H
 #define EVENER_ANSWER_H
 
@@ -381,7 +381,7 @@ static __always_inline int later_answer(context *ctx, struct scratch *at, const 
 	return send_back(ctx, at);
 }
 
-/* A fragment other than the first: core/src/decide/fragment.rs. */
+/* A fragment other than the first: core/src/path/decide/fragment.rs. */
 __attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
 {
 	struct journey *journey;

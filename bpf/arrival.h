@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How a packet came to this host, where every host decides: core/src/arrival.rs. */
+/* How a packet came to this host, where every host decides: core/src/path/arrival.rs. */
 #ifndef EVENER_ARRIVAL_H
 #define EVENER_ARRIVAL_H
 

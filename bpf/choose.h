@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Which server a client's packet goes to: core/src/decide/choose.rs. */
+/* Which server a client's packet goes to: core/src/path/decide/choose.rs. */
 #ifndef EVENER_CHOOSE_H
 #define EVENER_CHOOSE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What a client asks for, and which ring that is: core/src/content. What is known so far stands in the scratch: the
+ * What a client asks for, and which ring that is: core/src/path/content. What is known so far stands in the scratch: the
  * verifier can't tell its values apart, and walks through a loop over bytes once and not once for each state.
  */
 #ifndef EVENER_CONTENT_H
@@ -100,7 +100,7 @@ static __always_inline bool is_method_byte(__u8 byte)
 
 /*
  * Goes on from the target: whether the line may be a request's, as far as it goes. Of a body's bytes some begin like one by
- * chance: core/src/content/mod.rs, may_be_line.
+ * chance: core/src/path/content/mod.rs, may_be_line.
  */
 static __always_inline long follow_line(struct reading *r, __u8 byte)
 {
@@ -155,7 +155,7 @@ static long find_request_byte(__u32 at, void *arg)
 	return 1;
 }
 
-/* Where in the `len` bytes at `from` a later request begins; -1 if none does: core/src/content/mod.rs. */
+/* Where in the `len` bytes at `from` a later request begins; -1 if none does: core/src/path/content/mod.rs. */
 __attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u32 from, __u32 len)
 {
 	bool is_more = len > LATER_LOOKED_MAX;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* SYN cookies, as core/src/cookie.rs has them: the number holds what was agreed on, and a keyed hash of it. */
+/* SYN cookies, as core/src/path/cookie.rs has them: the number holds what was agreed on, and a keyed hash of it. */
 #ifndef EVENER_COOKIE_H
 #define EVENER_COOKIE_H
 
@@ -39,7 +39,7 @@ struct cookie_said {
 	__u32 has_echo;
 };
 
-/* A farm's key, and what the epoch is: core/src/cookie.rs, Schedule. A zero key is none. */
+/* A farm's key, and what the epoch is: core/src/path/cookie.rs, Schedule. A zero key is none. */
 struct cookie_keys {
 	struct sip_key key;
 	__u64 epoch_ns; /* length of an epoch */
@@ -87,7 +87,7 @@ static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, boo
 	return scale << 4 | index << 2 | (epoch & COOKIE_EPOCH_BITS);
 }
 
-/* What a session's mark has of a cookie, and beside it that a SYN came since: core/src/cookie.rs. */
+/* What a session's mark has of a cookie, and beside it that a SYN came since: core/src/path/cookie.rs. */
 #define MARK_DOUBTED 0x800
 
 static __always_inline __u16 cookie_mark(__u32 cookie)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* One packet, one verdict: core/src/decide. */
+/* One packet, one verdict: core/src/path/decide. */
 #ifndef EVENER_DECIDE_H
 #define EVENER_DECIDE_H
 

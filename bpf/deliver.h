@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How a packet gets to its server: core/src/decide/deliver.rs. */
+/* How a packet gets to its server: core/src/path/decide/deliver.rs. */
 #ifndef EVENER_DELIVER_H
 #define EVENER_DELIVER_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How a session's state moves with the packets of its flow: core/src/decide/follow.rs, whose comments say why. */
+/* How a session's state moves with the packets of its flow: core/src/path/decide/follow.rs, whose comments say why. */
 #ifndef EVENER_FOLLOW_H
 #define EVENER_FOLLOW_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Guesses at cookies, as core/src/guesses.rs has them: so many wrong ones are looked at, and no more. */
+/* Guesses at cookies, as core/src/path/guesses.rs has them: so many wrong ones are looked at, and no more. */
 #ifndef EVENER_GUESS_H
 #define EVENER_GUESS_H
 

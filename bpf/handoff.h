@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * Connections that are accepted here, with a cookie and no memory, and given to a server once the client has said what
- * it wants: core/src/decide/handoff.rs. Packets of sessions that are at work don't come here: see choose().
+ * it wants: core/src/path/decide/handoff.rs. Packets of sessions that are at work don't come here: see choose().
  */
 #ifndef EVENER_HANDOFF_H
 #define EVENER_HANDOFF_H

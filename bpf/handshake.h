@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Answers that a TCP would give, in the place of the client's packet: core/src/rewrite/handshake.rs. */
+/* Answers that a TCP would give, in the place of the client's packet: core/src/path/rewrite/handshake.rs. */
 #ifndef EVENER_HANDSHAKE_H
 #define EVENER_HANDSHAKE_H
 

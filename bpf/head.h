@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* The head of an HTTP/1 request (RFC 9112), byte by byte: core/src/content/head.rs. */
+/* The head of an HTTP/1 request (RFC 9112), byte by byte: core/src/path/content/head.rs. */
 #ifndef EVENER_HEAD_H
 #define EVENER_HEAD_H
 

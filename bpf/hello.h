@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* The server's name in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3): core/src/content/hello.rs. */
+/* The server's name in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3): core/src/path/content/hello.rs. */
 #ifndef EVENER_HELLO_H
 #define EVENER_HELLO_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Frames that application space has next: core/src/decide/mod.rs, Verdict. */
+/* Frames that application space has next: core/src/path/decide/mod.rs, Verdict. */
 #ifndef EVENER_HOLD_H
 #define EVENER_HOLD_H
 

@@ -55,19 +55,19 @@ __u64 answering TABLE(answering);
 __u64 peers[2 * PEER_PLACES] TABLE(peers);
 __u64 peers_in TABLE(peers_in);
 
-/* How long addresses may be answered for: core/src/lease.rs. */
+/* How long addresses may be answered for: core/src/path/lease.rs. */
 __u64 lease TABLE(lease);
 
-/* core/src/cookie.rs, SharedKeys */
+/* core/src/path/cookie.rs, SharedKeys */
 struct cookie_keys cookies TABLE(cookies);
 
-/* core/src/mark.rs, SharedMarker */
+/* core/src/path/mark.rs, SharedMarker */
 struct marker marker TABLE(marker);
 
-/* core/src/strays.rs: part of a flow's hash, above the tick it was first met at. */
+/* core/src/path/strays.rs: part of a flow's hash, above the tick it was first met at. */
 __u64 strays[STRAY_PLACES] TABLE(strays);
 
-/* core/src/guesses.rs */
+/* core/src/path/guesses.rs */
 struct guesses guesses[VIP_IDS] TABLE(guesses);
 
 /* What is to be told: see tell.h. */

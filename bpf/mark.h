@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How often a packet was passed on, as a GUE header says it, and the tag that shows that a host says so: core/src/mark.rs. */
+/* How often a packet was passed on, as a GUE header says it, and the tag that shows that a host says so: core/src/path/mark.rs. */
 #ifndef EVENER_MARK_H
 #define EVENER_MARK_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* From bytes to the little that a decision needs: core/src/parse, check by check in the same order. */
+/* From bytes to the little that a decision needs: core/src/path/parse, check by check in the same order. */
 #ifndef EVENER_PARSE_H
 #define EVENER_PARSE_H
 

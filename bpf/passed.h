@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * What a frame's source tells the program behind: of what came out of a tunnel that it was passed on, and of what goes
- * up the host's stack that it is to be read there. core/src/arrival.rs. What comes by a wire has none of them: untunnel.h.
+ * up the host's stack that it is to be read there. core/src/path/arrival.rs. What comes by a wire has none of them: untunnel.h.
  */
 #ifndef EVENER_PASSED_H
 #define EVENER_PASSED_H

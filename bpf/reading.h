@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What reading heads and hellos has in common: core/src/content/mod.rs and hash.rs. */
+/* What reading heads and hellos has in common: core/src/path/content/mod.rs and hash.rs. */
 #ifndef EVENER_READING_H
 #define EVENER_READING_H
 
@@ -9,7 +9,7 @@
 /* A host's end from a dot on, or a path's beginning up to a slash. */
 #define PART (1ULL << 31)
 
-/* core/src/content/mod.rs, Class */
+/* core/src/path/content/mod.rs, Class */
 enum class {
 	CLASS_GET = 0,
 	CLASS_HEAD = 1,

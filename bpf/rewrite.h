@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What a decision does to the bytes: core/src/rewrite. */
+/* What a decision does to the bytes: core/src/path/rewrite. */
 #ifndef EVENER_REWRITE_H
 #define EVENER_REWRITE_H
 

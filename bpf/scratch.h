@@ -11,7 +11,7 @@
 #include "frame.h"
 #include "maps.h"
 
-/* A client's TCP header, as far as a handshake needs it: core/src/parse/tcp.rs. */
+/* A client's TCP header, as far as a handshake needs it: core/src/path/parse/tcp.rs. */
 struct tcp_header {
 	__be32 ports;
 	__be32 sequence;
@@ -44,7 +44,7 @@ struct tcp_answer {
 	__be32 ip[10];
 };
 
-/* What a client asks for, and what that is looked up by: core/src/content. */
+/* What a client asks for, and what that is looked up by: core/src/path/content. */
 struct reading {
 	__u64 method; /* its letters, or the last eight */
 	__u64 name; /* a header's in lower case, the last eight letters */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Which server a new session gets: core/src/select.rs. */
+/* Which server a new session gets: core/src/path/select.rs. */
 #ifndef EVENER_SELECT_H
 #define EVENER_SELECT_H
 

@@ -21,7 +21,7 @@
 /* Options of a TCP header (RFC 9293, section 3.2). */
 #define OPTION_MSS_LEN 4
 
-/* core/src/strays.rs */
+/* core/src/path/strays.rs */
 __u64 strays[STRAY_PLACES];
 
 static __always_inline int refused(__u32 reason, int drop)

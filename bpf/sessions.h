@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The session table: core/src/sessions.rs, whose comments say why. Memory order: a compare-and-exchange is
+ * The session table: core/src/path/sessions.rs, whose comments say why. Memory order: a compare-and-exchange is
  * a full barrier; plain loads are ordered on x86, and elsewhere the worst is that one packet of a session
  * which expired at this instant follows its slot's next owner.
  */
@@ -110,7 +110,7 @@ static __always_inline __u32 is_ending(__u64 value)
 	return ENDING >> value_state(value) & 1;
 }
 
-/* Two rounds of multiply and fold, with secret odd multipliers: core/src/sessions.rs, FlowHash. */
+/* Two rounds of multiply and fold, with secret odd multipliers: core/src/path/sessions.rs, FlowHash. */
 static __always_inline __u64 hashed(__u64 key, const volatile __u64 seed[2])
 {
 	key *= seed[0] | 1;

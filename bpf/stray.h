@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Segments of connections that nobody knows, as core/src/strays.rs has them: they are answered when they come again. */
+/* Segments of connections that nobody knows, as core/src/path/strays.rs has them: they are answered when they come again. */
 #ifndef EVENER_STRAY_H
 #define EVENER_STRAY_H
 

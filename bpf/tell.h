@@ -45,7 +45,7 @@ static __always_inline void glance_behind(context *ctx, __u32 l4, struct event *
 	}
 }
 
-/* The packet's two ends, and the little more that tells it from another; core/src/parse/glance.rs. */
+/* The packet's two ends, and the little more that tells it from another; core/src/path/parse/glance.rs. */
 __attribute__((noinline)) int glance(context *ctx, struct event *event)
 {
 	__u32 l3 = ETH_HLEN, len;

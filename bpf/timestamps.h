@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* The timestamps of a segment, read where it comes in to a server: core/src/parse/tcp.rs, TcpOptions. */
+/* The timestamps of a segment, read where it comes in to a server: core/src/path/parse/tcp.rs, TcpOptions. */
 #ifndef EVENER_TIMESTAMPS_H
 #define EVENER_TIMESTAMPS_H
 

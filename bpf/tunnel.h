@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* A packet inside another one (RFC 2003; RFC 2473): core/src/rewrite/tunnel.rs. */
+/* A packet inside another one (RFC 2003; RFC 2473): core/src/path/rewrite/tunnel.rs. */
 #ifndef EVENER_TUNNEL_H
 #define EVENER_TUNNEL_H
 

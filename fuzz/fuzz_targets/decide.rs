@@ -8,9 +8,9 @@ mod world;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
-use evener_core::arrival::{PASSED, PASSED_TWICE};
-use evener_core::packet::Checksum;
-use evener_core::tables::Way;
+use evener_core::path::arrival::{PASSED, PASSED_TWICE};
+use evener_core::net::packet::Checksum;
+use evener_core::path::tables::Way;
 use libfuzzer_sys::fuzz_target;
 use world::{World, ways};
 

@@ -2,8 +2,8 @@
 #![no_main]
 
 use evener::network::path_mtu::{fragmentation_needed, packet_too_big};
-use evener_core::membership::Answer;
-use evener_core::neighbour::Advertisement;
+use evener_core::farm::membership::Answer;
+use evener_core::net::neighbour::Advertisement;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

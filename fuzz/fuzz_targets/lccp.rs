@@ -2,9 +2,9 @@
 //! what it would not write itself.
 #![no_main]
 
-use evener_core::lccp::wire::{Addresses, LEN_MIN, Message, seal};
-use evener_core::lccp::{Assembly, Body, Components, EPOCH_S, Keys, Own, Receptor, Session};
-use evener_core::peers::Secret;
+use evener_core::node::lccp::wire::{Addresses, LEN_MIN, Message, seal};
+use evener_core::node::lccp::{Assembly, Body, Components, EPOCH_S, Keys, Own, Receptor, Session};
+use evener_core::node::peers::Secret;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,8 +1,8 @@
 //! Nothing that a stranger, or a host with the right secret and the wrong program, sends makes a host panic.
 #![no_main]
 
-use evener_core::peers::wire::{LEN, TAG_LEN, seal};
-use evener_core::peers::{HostSetting, Key, Peers, Publishable, Secret, Settings};
+use evener_core::node::peers::wire::{LEN, TAG_LEN, seal};
+use evener_core::node::peers::{HostSetting, Key, Peers, Publishable, Secret, Settings};
 use libfuzzer_sys::fuzz_target;
 
 const KEY: Key = Key([9; 32]);

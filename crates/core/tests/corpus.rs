@@ -12,15 +12,15 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use evener_core::content::{
+use evener_core::net::packet::Checksum;
+use evener_core::node::peers::wire::{LEN, TAG_LEN, seal};
+use evener_core::node::peers::{HostSetting, Key, Peers, Secret, Settings};
+use evener_core::path::content::{
     Asked, Class, Found, HashKey, HostPattern, PathPattern, Reading, Route, Routes, Why, read,
 };
-use evener_core::decide::{Reason, Verdict};
-use evener_core::packet::Checksum;
-use evener_core::peers::wire::{LEN, TAG_LEN, seal};
-use evener_core::peers::{HostSetting, Key, Peers, Secret, Settings};
+use evener_core::path::decide::{Reason, Verdict};
+use evener_core::path::sessions::Seed;
 use evener_core::server;
-use evener_core::sessions::Seed;
 use world::{DIRECTOR, World, ways};
 
 /// The address and port that the frame is for, if it looks like IP, so that it gets as far as it can.
@@ -47,7 +47,7 @@ fn the_corpora_of_frames_are_decided_without_harm() {
             for way in ways(vip.is_ipv6()) {
                 for mut world in [World::new(vip, way), World::among_hosts(vip, way)] {
                     if let Some(own) = frame.first_chunk() {
-                        world.tables.interfaces.insert(1, evener_core::wire::Mac(*own));
+                        world.tables.interfaces.insert(1, evener_core::net::wire::Mac(*own));
                     }
                     let (decision, after) = world.decide(&frame, Checksum::Whole, 7);
                     match decision.verdict {

@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use etherparse::PacketBuilder;
-use evener_core::arrival::{PASSED, PASSED_TWICE};
-use evener_core::decide::{Reason, Verdict};
-use evener_core::farm::{Encapsulation, Protocol};
-use evener_core::mark::Passed;
-use evener_core::packet::{Checksum, Packet};
-use evener_core::plan::identity;
-use evener_core::policy::{Weighted, maglev};
+use evener_core::farm::plan::identity;
+use evener_core::farm::policy::{Weighted, maglev};
+use evener_core::net::packet::{Checksum, Packet};
+use evener_core::net::wire::Mac;
+use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::arrival::{PASSED, PASSED_TWICE};
+use evener_core::path::decide::{Reason, Verdict};
+use evener_core::path::mark::Passed;
+use evener_core::path::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_core::server;
-use evener_core::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
-use evener_core::wire::Mac;
 use proptest::prelude::*;
 use world::{MARK_KEY, ROUTER, World};
 

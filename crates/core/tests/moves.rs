@@ -6,10 +6,10 @@ mod world;
 use std::net::{IpAddr, SocketAddr};
 
 use etherparse::PacketBuilder;
-use evener_core::decide::{Decision, HELD_FRAME_MAX, Reason, Verdict};
-use evener_core::packet::Checksum;
-use evener_core::sessions::{SessionKey, State, Value};
-use evener_core::tables::{Handoff, Later, NO_SERVER, Way};
+use evener_core::net::packet::Checksum;
+use evener_core::path::decide::{Decision, HELD_FRAME_MAX, Reason, Verdict};
+use evener_core::path::sessions::{SessionKey, State, Value};
+use evener_core::path::tables::{Handoff, Later, NO_SERVER, Way};
 use world::{DIRECTOR, ROUTER, World};
 
 const CLIENT: [u8; 4] = [203, 0, 113, 7];

@@ -6,11 +6,11 @@ mod world;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use evener_core::decide::{Reason, Verdict};
-use evener_core::farm::Encapsulation;
-use evener_core::mark::{GUE_MARKED, MARK_LEN};
-use evener_core::packet::Checksum;
-use evener_core::tables::Way;
+use evener_core::net::Encapsulation;
+use evener_core::net::packet::Checksum;
+use evener_core::path::decide::{Reason, Verdict};
+use evener_core::path::mark::{GUE_MARKED, MARK_LEN};
+use evener_core::path::tables::Way;
 use proptest::prelude::*;
 use world::{DIRECTOR, ROUTER, SERVER, World, ways};
 
@@ -171,7 +171,7 @@ fn a_sum_that_hardware_is_to_finish_comes_out_right() {
             let (decision, mut out) = World::new(vip, way).decide(&frame, Checksum::Partial, 7);
             assert_eq!(decision.reason, Reason::Forwarded);
             assert_eq!(out[l4 + 16..l4 + 18], pseudo_sum(&out, v6, len).to_be_bytes());
-            let sum = evener_core::checksum::finish(evener_core::checksum::add(0, &out[l4..]));
+            let sum = evener_core::net::checksum::finish(evener_core::net::checksum::add(0, &out[l4..]));
             out[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
             assert_eq!(ends(&out[14..]).1, to);
         }
@@ -179,7 +179,7 @@ fn a_sum_that_hardware_is_to_finish_comes_out_right() {
 }
 
 fn pseudo_sum(frame: &[u8], v6: bool, len: u32) -> u16 {
-    use evener_core::checksum::{add, finish};
+    use evener_core::net::checksum::{add, finish};
     let addresses = if v6 { &frame[22..54] } else { &frame[26..34] };
     !finish(add(add(add(0, addresses), &len.to_be_bytes()), &[0, 6]))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use evener_core::sessions::{
+use evener_core::path::sessions::{
     Bucket4, Bucket6, Class, Counted, SHARE_WORDS, Seed, SessionKey, Sessions, Shares, State, Value,
     buckets_for,
 };

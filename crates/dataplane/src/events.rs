@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use evener_core::decide::{Reason, Verdict};
+use evener_core::path::decide::{Reason, Verdict};
 
 use crate::EngineError;
 

@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use evener_core::decide::{Memory, Reason};
-use evener_core::tables::Tables;
+use evener_core::path::decide::{Memory, Reason};
+use evener_core::path::tables::Tables;
 
 use events::{Events, Watch};
 
@@ -72,7 +72,7 @@ pub trait Engine: Send {
     fn count_choice(&self, slot: u16);
 
     /// Interfaces where the host's own stack sends on the answers whose next hop it has yet to find
-    /// ([`Reason::ByHost`](evener_core::decide::Reason::ByHost)): there it must take packets from a service address that is
+    /// ([`Reason::ByHost`](evener_core::path::decide::Reason::ByHost)): there it must take packets from a service address that is
     /// one of its own.
     fn sends_by_stack(&self) -> Vec<u32> {
         Vec::new()
@@ -99,7 +99,7 @@ pub trait Engine: Send {
     /// gathered from several. What is too long to be held comes again; what nobody takes doesn't, and what its client
     /// sends goes nowhere until somebody notes otherwise.
     ///
-    /// [`Later::Rehandoff`]: evener_core::tables::Later::Rehandoff
+    /// [`Later::Rehandoff`]: evener_core::path::tables::Later::Rehandoff
     fn moves(&mut self, mover: Mover);
 
     /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its daemon.

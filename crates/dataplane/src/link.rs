@@ -19,7 +19,7 @@ pub use libc::sock_filter as Instruction;
 pub enum EtherType {
     /// Any. The kernel hands copies out before traffic control sees a frame; what a filter refuses costs little.
     All,
-    /// This one only, as in [`evener_core::wire::ETHERTYPE_ARP`]. Not for IP where connections are handed over to this
+    /// This one only, as in [`evener_core::net::wire::ETHERTYPE_ARP`]. Not for IP where connections are handed over to this
     /// host: such a socket shares frames with the host's stack behind traffic control, and a shared frame loses
     /// the socket that a program there has given it.
     Only(u16),

@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use evener_core::checksum;
-use evener_core::decide::Reason;
-use evener_core::parse::{Parsed, parse};
-use evener_core::wire::{Mac, protocol};
+use evener_core::net::checksum;
+use evener_core::net::wire::{Mac, protocol};
+use evener_core::path::decide::Reason;
+use evener_core::path::parse::{Parsed, parse};
 
 use crate::{Mover, Moving};
 

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use evener_core::routes::{Hop, Routes};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::routes::{Hop, Routes};
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage};
 use netlink_packet_route::neighbour::{

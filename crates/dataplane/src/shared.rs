@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::AtomicU64;
 
-use evener_core::sessions::Bucket;
+use evener_core::path::sessions::Bucket;
 use memmap2::{MmapOptions, MmapRaw};
 
 /// Types that may stand in memory which others change at any time.

@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use evener_core::decide::{Decision, Memory, Verdict, decide};
-use evener_core::fragments::PATIENCE_MS;
-use evener_core::packet::{HEADROOM, Packet};
-use evener_core::sessions::ticks;
-use evener_core::tables::Tables;
+use evener_core::net::packet::{HEADROOM, Packet};
+use evener_core::path::decide::{Decision, Memory, Verdict, decide};
+use evener_core::path::fragments::PATIENCE_MS;
+use evener_core::path::sessions::ticks;
+use evener_core::path::tables::Tables;
 
 use crate::packet::VIRTIO_LEN;
 

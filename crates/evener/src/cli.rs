@@ -309,11 +309,11 @@ pub enum Protocol {
     Udp,
 }
 
-impl From<Protocol> for evener_core::farm::Protocol {
+impl From<Protocol> for evener_core::net::Protocol {
     fn from(protocol: Protocol) -> Self {
         match protocol {
-            Protocol::Tcp => evener_core::farm::Protocol::Tcp,
-            Protocol::Udp => evener_core::farm::Protocol::Udp,
+            Protocol::Tcp => evener_core::net::Protocol::Tcp,
+            Protocol::Udp => evener_core::net::Protocol::Udp,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::CommandFactory;
-use evener_core::decide::Reason;
+use evener_core::path::decide::Reason;
 use roff::{Roff, bold, italic, roman};
 
 use crate::cli::{CONFIG_FILE, Cli};

@@ -6,9 +6,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evener_core::cookie::Schedule;
-use evener_core::peers::{KEY_LEN, Secret, SecretError};
-use evener_core::sessions::Seed;
+use evener_core::node::peers::{KEY_LEN, Secret, SecretError};
+use evener_core::path::cookie::Schedule;
+use evener_core::path::sessions::Seed;
 
 /// A file with more is no key file.
 const FILE_BYTES: u64 = 64 * 1024;

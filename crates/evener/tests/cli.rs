@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use evener_core::decide::Reason;
+use evener_core::path::decide::Reason;
 
 const COMMANDS: [&str; 11] = [
     "run", "check", "status", "services", "servers", "sessions", "explain", "doctor", "drain", "undrain",

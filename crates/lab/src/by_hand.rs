@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use etherparse::{PacketBuilder, SlicedPacket, TcpHeader, TcpOptionElement, TransportSlice};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
 use evener_dataplane::link::{EtherType, LinkSocket, tcp_filter, tcp_filter_v6};
 use nix::net::if_::if_nametoindex;
 

@@ -7,7 +7,7 @@ use etherparse::{
     EtherType, Ethernet2Header, IpFragOffset, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6FragmentHeader,
     Ipv6Header, UdpHeader,
 };
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
 
 /// Time to live, or hop limit.
 const TTL: u8 = 64;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use etherparse::checksum::Sum16BitWords;
-use evener_core::wire::{icmp, icmpv6};
+use evener_core::net::wire::{icmp, icmpv6};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::family::Family;

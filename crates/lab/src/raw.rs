@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use evener_core::wire::{ARP_REPLY, Arp, ETHERNET_LEN, ETHERTYPE_IPV4, Mac, arp_request};
+use evener_core::net::wire::{ARP_REPLY, Arp, ETHERNET_LEN, ETHERTYPE_IPV4, Mac, arp_request};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use nix::net::if_::if_nametoindex;
 use zerocopy::{FromBytes, IntoBytes};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
 
 use crate::cut::{Datagram, Order};
 use crate::family::Family;

@@ -9,12 +9,12 @@ use alloc::vec::Vec;
 use super::hosts::Hosts;
 use super::{Director, Event, Output, Reloads};
 use crate::farm::Farm;
-use crate::health::Health;
-use crate::membership::{Membership, Notice};
-use crate::network::Network;
-use crate::plan::{self, Plan, ServerName, Slots};
-use crate::tables::Tables;
-use crate::wire::Mac;
+use crate::farm::health::Health;
+use crate::farm::membership::{Membership, Notice};
+use crate::farm::network::Network;
+use crate::farm::plan::{self, Plan, ServerName, Slots};
+use crate::net::wire::Mac;
+use crate::path::tables::Tables;
 
 /// A change that the engine refused is tried again after this time, in milliseconds.
 pub(super) const RETRY_MS: u64 = 5_000;
@@ -40,7 +40,7 @@ pub(super) struct Before {
     pub(super) reachable: BTreeSet<ServerName>,
     pub(super) hosts: Option<Hosts>,
     pub(super) members_notices: Vec<Notice>,
-    pub(super) hosts_notices: Vec<crate::peers::Notice>,
+    pub(super) hosts_notices: Vec<crate::node::peers::Notice>,
 }
 
 impl Director {

@@ -4,11 +4,11 @@ use alloc::string::String;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::health::{State, Transition};
-use crate::membership;
-use crate::peers;
-use crate::plan::ServerName;
-use crate::wire::Mac;
+use crate::farm::health::{State, Transition};
+use crate::farm::membership;
+use crate::farm::plan::ServerName;
+use crate::net::wire::Mac;
+use crate::node::peers;
 
 /// Something that happened. Its text names neither service nor server, which stand beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]

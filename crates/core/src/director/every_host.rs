@@ -8,14 +8,14 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::hosts::{self, Hosts};
 use super::{Director, Event, Output};
+use crate::farm::health::{self, Health, State};
+use crate::farm::load::Loaded;
+use crate::farm::membership::{Answer, Member};
+use crate::farm::plan::{self, MemberState, ServerName};
+use crate::farm::policy;
 use crate::farm::{Farm, Service};
-use crate::health::{self, Health, State};
-use crate::load::Loaded;
-use crate::membership::{Answer, Member};
-use crate::peers::{HostState, Notice, Own, Received, Tick};
-use crate::plan::{self, MemberState, ServerName};
-use crate::policy;
-use crate::tables::{NO_SERVER, Tables};
+use crate::node::peers::{HostState, Notice, Own, Received, Tick};
+use crate::path::tables::{NO_SERVER, Tables};
 
 /// Reports of others that a host waits for before it answers again.
 const REPORTS_HEARD_FIRST: u32 = 2;

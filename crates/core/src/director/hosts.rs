@@ -5,12 +5,12 @@ use alloc::format;
 use alloc::string::String;
 use core::net::IpAddr;
 
+use crate::farm::load::Balance;
+use crate::farm::network::Network;
+use crate::farm::plan::{self, ServerName};
 use crate::farm::{Farm, Service};
-use crate::load::Balance;
-use crate::network::Network;
-use crate::peers::{HostSetting, HostState, Key, Peers, Publishable, Settings};
-use crate::plan::{self, ServerName};
-use crate::wire::Mac;
+use crate::net::wire::Mac;
+use crate::node::peers::{HostSetting, HostState, Key, Peers, Publishable, Settings};
 
 /// Who this host is in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]

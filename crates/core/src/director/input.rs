@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use crate::farm::Farm;
-use crate::health::Failure;
-use crate::network::Network;
-use crate::plan::ServerName;
-use crate::tables::Tables;
-use crate::wire::Mac;
+use crate::farm::health::Failure;
+use crate::farm::network::Network;
+use crate::farm::plan::ServerName;
+use crate::net::wire::Mac;
+use crate::path::tables::Tables;
 
 /// When something is learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use alloc::string::{String, ToString};
 use core::net::IpAddr;
 
 use super::event::{Event, Link};
-use crate::health::State;
-use crate::{membership, peers};
+use crate::farm::health::State;
+use crate::{farm::membership, node::peers};
 
 /// What an event is about, as far as it is about anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use core::net::IpAddr;
 
 use super::event::Event;
 use super::probe::Probe;
-use crate::plan::PlanError;
-use crate::tables::Tables;
+use crate::farm::plan::PlanError;
+use crate::path::tables::Tables;
 
 /// An order, to be carried out in turn.
 #[derive(Clone, Debug)]

@@ -6,10 +6,10 @@ use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Director, Event, Output};
+use crate::farm::membership::{Hop, Place, Surroundings};
+use crate::farm::network::Network;
 use crate::farm::{Farm, Service};
-use crate::membership::{Hop, Place, Surroundings};
-use crate::network::Network;
-use crate::wire::Mac;
+use crate::net::wire::Mac;
 
 /// A path MTU is forgotten after this time, since the path may have changed (RFC 1191, section 6.3), in milliseconds.
 const PATH_MTU_MS: u64 = 10 * 60 * 1_000;

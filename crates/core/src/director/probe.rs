@@ -5,11 +5,14 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Director, Output, why_not_itself};
-use crate::farm::{Encapsulation, Health as Settings, HealthKind, Service};
-use crate::health::{Failure, Health};
-use crate::membership::Member;
-use crate::plan::ServerName;
-use crate::wire::Mac;
+use crate::farm::health::{Failure, Health};
+use crate::farm::membership::Member;
+use crate::farm::plan::ServerName;
+use crate::net::wire::Mac;
+use crate::{
+    farm::{Health as Settings, HealthKind, Service},
+    net::Encapsulation,
+};
 
 /// A probe that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,12 +10,12 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::Director;
+use crate::farm::health::{self, Health};
+use crate::farm::membership::{Member, Refusal};
+use crate::farm::network::Network;
+use crate::farm::plan::{MemberState, Plan, ServerName};
 use crate::farm::{self, Farm};
-use crate::health::{self, Health};
-use crate::membership::{Member, Refusal};
-use crate::network::Network;
-use crate::peers::{Counters, HostState};
-use crate::plan::{MemberState, Plan, ServerName};
+use crate::node::peers::{Counters, HostState};
 
 /// A farm at one moment.
 #[derive(Clone, Debug, Default)]

@@ -6,9 +6,9 @@ use alloc::string::{String, ToString};
 use core::net::IpAddr;
 
 use super::{Director, ServerState};
+use crate::farm::health;
+use crate::farm::plan::{MemberState, ServerName};
 use crate::farm::{Method, Service};
-use crate::health;
-use crate::plan::{MemberState, ServerName};
 
 impl Director {
     /// How a server is, and why it isn't up.

@@ -5,9 +5,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::{Director, Event, Link};
-use crate::membership::Notice;
-use crate::network::Network;
-use crate::plan::{Plan, ServerName};
+use crate::farm::membership::Notice;
+use crate::farm::network::Network;
+use crate::farm::plan::{Plan, ServerName};
 
 /// Looks, one a second, before a server that nobody has found is told of: first answers take a moment.
 const LOOKS: u32 = 3;

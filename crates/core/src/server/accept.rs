@@ -7,13 +7,13 @@ use core::net::SocketAddr;
 use super::exchange::{Exchange, Said};
 use super::segment::{Segment, TCP_LEN};
 use super::{Reason, Tables};
-use crate::arrival::ASKED;
-use crate::checksum::{self, Change};
-use crate::cookie::{self, Ends, Keys, RCV_WSCALE, REPLAYED};
-use crate::farm::Protocol;
-use crate::parse::TcpOptions;
-use crate::tables::VipKey;
-use crate::wire::{ETHERNET_LEN, TCP_ACK, TCP_RST, TCP_SYN, TCP_URG, protocol};
+use crate::net::Protocol;
+use crate::net::checksum::{self, Change};
+use crate::net::wire::{ETHERNET_LEN, TCP_ACK, TCP_RST, TCP_SYN, TCP_URG, protocol};
+use crate::path::arrival::ASKED;
+use crate::path::cookie::{self, Ends, Keys, RCV_WSCALE, REPLAYED};
+use crate::path::parse::TcpOptions;
+use crate::path::tables::VipKey;
 
 /// What the host has besides the tables.
 pub trait Host {

@@ -12,12 +12,12 @@ use core::net::SocketAddr;
 use super::exchange::{Exchange, Said};
 use super::segment::{Segment, TCP_LEN};
 use super::{Offer, Reason, Tables};
-use crate::checksum::Change;
-use crate::cookie::Ends;
-use crate::farm::Protocol;
-use crate::parse::tcp_option as option;
-use crate::tables::VipKey;
-use crate::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG};
+use crate::net::Protocol;
+use crate::net::checksum::Change;
+use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG};
+use crate::path::cookie::Ends;
+use crate::path::parse::tcp_option as option;
+use crate::path::tables::VipKey;
 
 /// Bytes of the MSS option (RFC 9293, section 3.2).
 const OPTION_MSS_LEN: usize = 4;

@@ -21,8 +21,8 @@ pub use reason::Reason;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 
-use crate::sessions::Seed;
-use crate::tables::VipKey;
+use crate::path::sessions::Seed;
+use crate::path::tables::VipKey;
 
 /// What a server's programs go by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub struct Tables {
     pub directors: BTreeSet<IpAddr>,
     /// What may come out, and may be handed off: this host's services.
     pub services: BTreeMap<VipKey, Offer>,
-    /// Where this host decides too, and passes packets on, the key of marks ([`crate::mark`]): the source of what comes out
-    /// then says how often that was done already ([`crate::arrival`]).
+    /// Where this host decides too, and passes packets on, the key of marks ([`crate::path::mark`]): the source of what comes out
+    /// then says how often that was done already ([`crate::path::arrival`]).
     pub marks: Option<Seed>,
 }
 
@@ -47,7 +47,7 @@ pub struct Offer {
     /// another one for who asks on its behalf. The connections have the service's port all the same.
     pub listener: Option<u16>,
     /// The same of the connections that are to be read here before it is known who serves them, where this host may serve
-    /// others itself: their frames' source says so ([`crate::arrival::ASKED`]).
+    /// others itself: their frames' source says so ([`crate::path::arrival::ASKED`]).
     pub ear: Option<u16>,
     /// Whether the turns of request and answer are followed, by which it is known when a connection is at rest.
     pub turns: bool,

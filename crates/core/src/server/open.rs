@@ -6,16 +6,16 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::{Offer, Reason, Tables};
-use crate::arrival::{PASSED, PASSED_TWICE};
-use crate::checksum::Change;
-use crate::farm::Protocol;
-use crate::mark::{self, GUE_LAST, GUE_MARKED, MARK_LEN, Passed};
-use crate::packet::Packet;
-use crate::tables::VipKey;
-use crate::wire::{
+use crate::net::Protocol;
+use crate::net::checksum::Change;
+use crate::net::packet::Packet;
+use crate::net::wire::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, FragmentHeader, GUE_PORT, IPV4_FRAGMENT_OFFSET,
     IPV4_MORE_FRAGMENTS, Ipv4, Ipv6, Mac, Udp, protocol,
 };
+use crate::path::arrival::{PASSED, PASSED_TWICE};
+use crate::path::mark::{self, GUE_LAST, GUE_MARKED, MARK_LEN, Passed};
+use crate::path::tables::VipKey;
 
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;

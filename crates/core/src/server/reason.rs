@@ -45,7 +45,7 @@ pub enum Reason {
     /// A reset that the host's stack would have answered a segment with that may have overtaken its connection's first.
     ResetHeld = 18,
     /// Looks as if another host had passed it on, and none has said so: no mark or a wrong one, or a frame whose source only this
-    /// host itself writes ([`crate::arrival`]).
+    /// host itself writes ([`crate::path::arrival`]).
     ForgedMark = 19,
 }
 

@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use zerocopy::FromBytes;
 
-use crate::wire::{
+use crate::net::wire::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Ipv4,
     Ipv6, Mac, Tcp, protocol,
 };

@@ -3,16 +3,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::checksum;
-use evener_core::cookie::{Ends, Keys};
-use evener_core::farm::Protocol;
-use evener_core::parse::Glance;
+use evener_core::net::Protocol;
+use evener_core::net::checksum;
+use evener_core::net::wire::TCP_RST;
+use evener_core::path::cookie::{Ends, Keys};
+use evener_core::path::parse::Glance;
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::VipKey;
 use evener_core::server::{
     Arrived, Expectation, Fate, Host, Leaving, Made, Offer, Old, Socket, Tables, Terms,
 };
-use evener_core::sessions::Seed;
-use evener_core::tables::VipKey;
-use evener_core::wire::TCP_RST;
 
 /// A host that has, by the client's port, every kind of socket.
 struct World;

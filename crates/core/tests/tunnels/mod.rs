@@ -3,13 +3,13 @@
 
 use std::net::IpAddr;
 
-use evener_core::arrival::{PASSED, PASSED_TWICE};
-use evener_core::farm::Protocol;
-use evener_core::packet::Packet;
-use evener_core::parse::Glance;
+use evener_core::net::Protocol;
+use evener_core::net::packet::Packet;
+use evener_core::path::arrival::{PASSED, PASSED_TWICE};
+use evener_core::path::parse::Glance;
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::VipKey;
 use evener_core::server::{Offer, Reason, Tables, open};
-use evener_core::sessions::Seed;
-use evener_core::tables::VipKey;
 
 /// Of both families: this host's own address, a director's, and that of a service.
 fn addresses(last: u8) -> [IpAddr; 2] {

@@ -6,23 +6,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
-use evener_core::cookie::{NO_KEYS, SharedKeys};
-use evener_core::decide::{Decision, Memory, decide, end, stay};
-use evener_core::farm::{Encapsulation, Protocol};
-use evener_core::fragments::{FragmentKey, Fragments, Track};
-use evener_core::guesses::Guesses;
-use evener_core::lease::{ENDLESS, Lease};
-use evener_core::mark::{self, Passed, SharedMarker};
-use evener_core::packet::{Checksum, HEADROOM, Packet};
-use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
-use evener_core::routes::{Hop, Routes};
-use evener_core::select::Counts;
-use evener_core::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for};
-use evener_core::strays::Strays;
-use evener_core::tables::{
+use evener_core::net::packet::{Checksum, HEADROOM, Packet};
+use evener_core::net::wire::Mac;
+use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::cookie::{NO_KEYS, SharedKeys};
+use evener_core::path::decide::{Decision, Memory, decide, end, stay};
+use evener_core::path::fragments::{FragmentKey, Fragments, Track};
+use evener_core::path::guesses::Guesses;
+use evener_core::path::lease::{ENDLESS, Lease};
+use evener_core::path::mark::{self, Passed, SharedMarker};
+use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
+use evener_core::path::routes::{Hop, Routes};
+use evener_core::path::select::Counts;
+use evener_core::path::sessions::{
+    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for,
+};
+use evener_core::path::strays::Strays;
+use evener_core::path::tables::{
     Behind, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey, Way,
 };
-use evener_core::wire::Mac;
 
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
 /// Of marks.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use evener_core::fragments::{FragmentKey, Fragments, Track};
+use evener_core::path::fragments::{FragmentKey, Fragments, Track};
 
 use crate::xdp::abi::FRAGMENTS_MAX;
 

@@ -1,9 +1,9 @@
 //! What becomes of one frame: decided where it lies, and put into the batch that goes out.
 
-use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
-use evener_core::packet::{Checksum, Packet};
-use evener_core::rewrite::outer_len;
-use evener_core::tables::{Tables, Way};
+use evener_core::net::packet::{Checksum, Packet};
+use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
+use evener_core::path::rewrite::outer_len;
+use evener_core::path::tables::{Tables, Way};
 
 use super::outbox::{Exits, Filling, Outbox, l3_of, make_local};
 use super::ring::{RESERVE, VLAN_LEN};

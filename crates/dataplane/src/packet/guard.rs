@@ -12,8 +12,8 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, UdpSocket};
 use std::process::{Command, Stdio};
 
-use evener_core::ports::{FIRST_PORT, PORTS};
-use evener_core::tables::{Tables, VipKey, Way};
+use evener_core::path::ports::{FIRST_PORT, PORTS};
+use evener_core::path::tables::{Tables, VipKey, Way};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_indextoname;
 

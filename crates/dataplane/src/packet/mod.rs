@@ -25,10 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::ArcSwap;
-use evener_core::decide::Memory;
-use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
-use evener_core::sessions::Seed;
-use evener_core::tables::{SERVER_SLOTS, Tables};
+use evener_core::farm::plan::{SERVICES_MAX, VIPS_MAX};
+use evener_core::path::decide::Memory;
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::{SERVER_SLOTS, Tables};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use crate::events::{Events, Watch};

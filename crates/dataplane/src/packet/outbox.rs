@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd};
 
-use evener_core::decide::{Decision, Reason, Verdict};
-use evener_core::wire::{ETHERNET_LEN, ETHERTYPE_QINQ, ETHERTYPE_VLAN};
+use evener_core::net::wire::{ETHERNET_LEN, ETHERTYPE_QINQ, ETHERTYPE_VLAN};
+use evener_core::path::decide::{Decision, Reason, Verdict};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ring::VLAN_LEN;

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Release};
 
-use evener_core::packet::HEADROOM;
-use evener_core::wire::ETHERTYPE_VLAN;
+use evener_core::net::packet::HEADROOM;
+use evener_core::net::wire::ETHERTYPE_VLAN;
 use memmap2::{MmapOptions, MmapRaw};
 use socket2::Socket;
 

@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use evener_core::checksum;
-use evener_core::wire::protocol;
+use evener_core::net::checksum;
+use evener_core::net::wire::protocol;
 
 const TCP_FIN_PSH: u8 = 0x09;
 const TCP_CWR: u8 = 0x80;

@@ -9,22 +9,22 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
-use evener_core::cookie::{self, SharedKeys};
-use evener_core::decide::{Memory, Reason};
-use evener_core::fragments::Fragments;
-use evener_core::guesses::{self, Guesses};
-use evener_core::lease::Lease;
-use evener_core::mark::{self, SharedMarker};
-use evener_core::plan::{SERVICES_MAX, VIPS_MAX};
-use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
-use evener_core::routes::Routes;
-use evener_core::select::Counts;
-use evener_core::sessions::{
+use evener_core::farm::plan::{SERVICES_MAX, VIPS_MAX};
+use evener_core::net::wire::Mac;
+use evener_core::path::cookie::{self, SharedKeys};
+use evener_core::path::decide::{Memory, Reason};
+use evener_core::path::fragments::Fragments;
+use evener_core::path::guesses::{self, Guesses};
+use evener_core::path::lease::Lease;
+use evener_core::path::mark::{self, SharedMarker};
+use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
+use evener_core::path::routes::Routes;
+use evener_core::path::select::Counts;
+use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, Table, buckets_for,
 };
-use evener_core::strays::{self, Strays};
-use evener_core::tables::{NO_SERVER, SERVER_SLOTS, Tables};
-use evener_core::wire::Mac;
+use evener_core::path::strays::{self, Strays};
+use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 
 use super::Options;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::decide::{Decision, Reason};
-use evener_core::tables::{NO_SERVER, SERVER_SLOTS};
+use evener_core::path::decide::{Decision, Reason};
+use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS};
 
 use super::outbox::BATCH;
 use super::store::Store;

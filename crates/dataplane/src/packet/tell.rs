@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use evener_core::decide::{Decision, Reason};
-use evener_core::packet::Packet;
-use evener_core::parse::{Glance, Parsed, TcpHeader, parse};
-use evener_core::ports::{FIRST_PORT, PORTS};
-use evener_core::tables::{Tables, VipKey};
+use evener_core::net::packet::Packet;
+use evener_core::path::decide::{Decision, Reason};
+use evener_core::path::parse::{Glance, Parsed, TcpHeader, parse};
+use evener_core::path::ports::{FIRST_PORT, PORTS};
+use evener_core::path::tables::{Tables, VipKey};
 
 use crate::events::{ConnectionEvent, Event, Events, HEAD_MAX, PacketEvent, Watch};
 

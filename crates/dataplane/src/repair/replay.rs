@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use evener_core::checksum;
-use evener_core::wire::{IPV4_DONT_FRAGMENT, Ipv4, TCP_ACK, TCP_RST, Tcp, protocol};
+use evener_core::net::checksum;
+use evener_core::net::wire::{IPV4_DONT_FRAGMENT, Ipv4, TCP_ACK, TCP_RST, Tcp, protocol};
 use zerocopy::IntoBytes;
 
 use super::Saved;
@@ -128,7 +128,7 @@ fn ipv6(payload_len: usize) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
-    use evener_core::wire::Ipv6;
+    use evener_core::net::wire::Ipv6;
     use zerocopy::FromBytes;
 
     use super::*;

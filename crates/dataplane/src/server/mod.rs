@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use evener_core::cookie::Schedule;
+use evener_core::path::cookie::Schedule;
 
 use crate::EngineError;
 use crate::test_run;

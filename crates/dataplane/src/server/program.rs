@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use evener_core::cookie::Schedule;
-use evener_core::sessions::Seed;
-use evener_core::tables::VipKey;
+use evener_core::path::cookie::Schedule;
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::VipKey;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::attach::{ACCEPT, LOOK};
@@ -230,7 +230,7 @@ fn offer_value(offer: Offer) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evener_core::farm::Protocol;
+    use evener_core::net::Protocol;
 
     #[test]
     fn keys_are_as_in_the_header() {

@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use evener_core::decide::{HELD_FRAME_MAX, Reason};
-use evener_core::farm::{Encapsulation, Protocol};
-use evener_core::fragments::{FragmentKey, Track};
-use evener_core::mark::Passed;
-use evener_core::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
-use evener_core::tables::{self, Behind, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey, Way};
-use evener_core::wire::Mac;
-use evener_core::{fragments, ports};
+use evener_core::net::wire::Mac;
+use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
+use evener_core::path::fragments::{FragmentKey, Track};
+use evener_core::path::mark::Passed;
+use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
+use evener_core::path::tables::{self, Behind, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey, Way};
+use evener_core::path::{fragments, ports};
 
 /// Generated; its names are C's.
 #[allow(

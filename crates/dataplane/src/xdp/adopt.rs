@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use evener_core::tables::{Behind, Tables, VipKey};
+use evener_core::path::tables::{Behind, Tables, VipKey};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::abi;

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
-use evener_core::tables::{Delta, Ring, ServerEntry, Tables};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::tables::{Delta, Ring, ServerEntry, Tables};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::abi::{self, InForce};

@@ -6,10 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use evener_core::farm::Protocol;
-use evener_core::sessions::Seed;
-use evener_core::tables::{Tables, VipKey};
-use evener_core::wire::{TCP_ACK, TCP_SYN};
+use evener_core::net::Protocol;
+use evener_core::net::wire::{TCP_ACK, TCP_SYN};
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::{Tables, VipKey};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 
 use super::abi;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 
 use arc_swap::ArcSwap;
-use evener_core::decide::{Decision, Reason};
-use evener_core::tables::{NO_SERVER, Tables};
+use evener_core::path::decide::{Decision, Reason};
+use evener_core::path::tables::{NO_SERVER, Tables};
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

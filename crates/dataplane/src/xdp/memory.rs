@@ -3,16 +3,16 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use evener_core::cookie::{self, NO_KEYS, SharedKeys};
-use evener_core::decide::{Memory, Reason};
-use evener_core::fragments::{FragmentKey, Fragments, Track};
-use evener_core::guesses::Guesses;
-use evener_core::lease::Lease;
-use evener_core::mark::{self, NO_MARKER, SharedMarker};
-use evener_core::ports::Ports;
-use evener_core::select::Counts;
-use evener_core::sessions::{Bucket4, Bucket6, Counted, Seed, Sessions, Shares};
-use evener_core::strays::Strays;
+use evener_core::path::cookie::{self, NO_KEYS, SharedKeys};
+use evener_core::path::decide::{Memory, Reason};
+use evener_core::path::fragments::{FragmentKey, Fragments, Track};
+use evener_core::path::guesses::Guesses;
+use evener_core::path::lease::Lease;
+use evener_core::path::mark::{self, NO_MARKER, SharedMarker};
+use evener_core::path::ports::Ports;
+use evener_core::path::select::Counts;
+use evener_core::path::sessions::{Bucket4, Bucket6, Counted, Seed, Sessions, Shares};
+use evener_core::path::strays::Strays;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::abi;

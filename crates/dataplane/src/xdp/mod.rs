@@ -25,9 +25,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::decide::{Memory, Verdict};
-use evener_core::sessions::Seed;
-use evener_core::tables::Tables;
+use evener_core::path::decide::{Memory, Verdict};
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::Tables;
 use nix::net::if_::if_indextoname;
 
 use crate::events::{Events, Watch};

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::tables::PEERS_MAX;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::tables::PEERS_MAX;
 
 use super::abi;
 use super::apply::separating;

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
-use evener_core::cookie;
-use evener_core::decide::{Memory, Reason};
-use evener_core::guesses;
-use evener_core::mark;
-use evener_core::ports::{POOL_BUCKETS, POOLS};
-use evener_core::sessions::{SHARE_WORDS, Seed, buckets_for};
-use evener_core::strays;
-use evener_core::tables::{NO_SERVER, SERVER_SLOTS, Tables};
+use evener_core::path::cookie;
+use evener_core::path::decide::{Memory, Reason};
+use evener_core::path::guesses;
+use evener_core::path::mark;
+use evener_core::path::ports::{POOL_BUCKETS, POOLS};
+use evener_core::path::sessions::{SHARE_WORDS, Seed, buckets_for};
+use evener_core::path::strays;
+use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use super::abi::{self, Settings};

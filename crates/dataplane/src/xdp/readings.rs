@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::ArcSwap;
-use evener_core::decide::{Memory, Reason};
-use evener_core::tables::NO_SERVER;
+use evener_core::path::decide::{Memory, Reason};
+use evener_core::path::tables::NO_SERVER;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::memory::KernelMemory;

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use evener_core::content::Routes;
-use evener_core::tables::Delta;
+use evener_core::path::content::Routes;
+use evener_core::path::tables::Delta;
 use libbpf_rs::MapCore;
 
 use super::abi;

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use evener_core::decide::Verdict;
+use evener_core::path::decide::Verdict;
 
 use super::attach::Hook;
 use super::program::Program;

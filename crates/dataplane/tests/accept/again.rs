@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use evener_core::wire::{TCP_ACK, TCP_FIN, TCP_RST};
+use evener_core::net::wire::{TCP_ACK, TCP_FIN, TCP_RST};
 use evener_dataplane::server::Reason;
 use socket2::SockRef;
 

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use evener_core::cookie::Ends;
+use evener_core::net::wire::Mac;
+use evener_core::path::cookie::Ends;
 use evener_core::server::{Arrived, Expectation, Fate, Host, Made, Socket, Terms};
-use evener_core::wire::Mac;
 use evener_dataplane::server::Look;
 
 use crate::call::{Call, Offered};

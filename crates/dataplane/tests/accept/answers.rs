@@ -2,7 +2,7 @@
 
 use std::net::{Shutdown, TcpListener};
 
-use evener_core::wire::{TCP_ACK, TCP_FIN, TCP_RST};
+use evener_core::net::wire::{TCP_ACK, TCP_FIN, TCP_RST};
 
 use crate::talk::{ANSWER, GET, OTHER, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, World, listen};

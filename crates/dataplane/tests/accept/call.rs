@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::checksum;
-use evener_core::cookie::{Cookie, Ends, Keys, Terms};
-use evener_core::wire::{
+use evener_core::net::checksum;
+use evener_core::net::wire::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Ipv4, Ipv6, Mac, TCP_ACK, TCP_FIN, Tcp, protocol,
 };
+use evener_core::path::cookie::{Cookie, Ends, Keys, Terms};
 use zerocopy::{FromBytes, IntoBytes};
 
 const TCP_LEN: usize = 20;

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use evener_core::wire::{TCP_ACK, TCP_FIN, TCP_RST};
+use evener_core::net::wire::{TCP_ACK, TCP_FIN, TCP_RST};
 use evener_dataplane::server::{Places, Reason};
 
 use crate::hosts::{NEVER, SOON};

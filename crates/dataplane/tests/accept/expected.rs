@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use evener_core::wire::TCP_RST;
+use evener_core::net::wire::TCP_RST;
 use evener_dataplane::repair::{Saved, Terms, Window};
 use evener_dataplane::server::{Connections, Reason};
 use socket2::{Domain, SockRef, Socket, Type};

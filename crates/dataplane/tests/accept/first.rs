@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 
-use evener_core::cookie::Keys;
-use evener_core::wire::{TCP_ACK, TCP_FIN, TCP_RST};
+use evener_core::net::wire::{TCP_ACK, TCP_FIN, TCP_RST};
+use evener_core::path::cookie::Keys;
 use evener_dataplane::server::Reason;
 
 use crate::call::{Call, Offered};

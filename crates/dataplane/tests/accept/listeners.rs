@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 
-use evener_core::arrival::ASKED;
-use evener_core::wire::TCP_RST;
+use evener_core::net::wire::TCP_RST;
+use evener_core::path::arrival::ASKED;
 use evener_dataplane::server::{Places, Reason};
 use socket2::{Domain, Protocol, Socket, Type};
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_core::checksum;
-use evener_core::sessions::Seed;
-use evener_core::tables::Tables;
-use evener_core::wire::{Ipv4, protocol};
+use evener_core::net::checksum;
+use evener_core::net::wire::{Ipv4, protocol};
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::Tables;
 use evener_dataplane::Engine;
 use evener_dataplane::server::{self, Connections, Hook, Look, Places, Reason, Server};
 use evener_dataplane::xdp::{Mode, Options, XdpEngine, pins};

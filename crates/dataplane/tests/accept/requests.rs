@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use evener_core::wire::TCP_ACK;
+use evener_core::net::wire::TCP_ACK;
 use evener_dataplane::server::Look;
 
 use crate::call::{Call, Offered};

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_core::wire::TCP_ACK;
+use evener_core::net::wire::TCP_ACK;
 use evener_dataplane::server::{Connections, Look};
 
 use crate::call::Call;

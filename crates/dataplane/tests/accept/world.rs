@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_core::cookie::{Ends, Keys, Schedule};
-use evener_core::farm::Protocol;
-use evener_core::sessions::Seed;
-use evener_core::tables::VipKey;
-use evener_core::wire::{Mac, TCP_RST};
+use evener_core::net::Protocol;
+use evener_core::net::wire::{Mac, TCP_RST};
+use evener_core::path::cookie::{Ends, Keys, Schedule};
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::VipKey;
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::{self, Offer, Places, Reason, Server, Tables};

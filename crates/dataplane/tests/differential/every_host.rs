@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evener_core::arrival::{PASSED, PASSED_TWICE};
-use evener_core::farm::{Encapsulation, Protocol};
-use evener_core::mark::Passed;
-use evener_core::tables::{HASH_SLOTS, Pick, Ring, ServerEntry, Tables, Way};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::arrival::{PASSED, PASSED_TWICE};
+use evener_core::path::mark::Passed;
+use evener_core::path::tables::{HASH_SLOTS, Pick, Ring, ServerEntry, Tables, Way};
 
 use crate::world::{Builder, vip};
 

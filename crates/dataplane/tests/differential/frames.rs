@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use evener_core::checksum;
+use evener_core::net::checksum;
 use proptest::prelude::*;
 
 use crate::every_host::{EVERY_HOST, SOURCES};

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use evener_core::arrival::ASKED;
-use evener_core::content::{HashKey, HostPattern, PathPattern, Route, Routes};
-use evener_core::cookie::{Cookie, Ends, Keys, REPLAYED, Schedule, Terms};
-use evener_core::decide::Reason;
-use evener_core::farm::{Encapsulation, Protocol};
-use evener_core::sessions::Seed;
-use evener_core::tables::{Handoff, Later, NO_SERVER, Pick, Ring, Tables, Way};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::arrival::ASKED;
+use evener_core::path::content::{HashKey, HostPattern, PathPattern, Route, Routes};
+use evener_core::path::cookie::{Cookie, Ends, Keys, REPLAYED, Schedule, Terms};
+use evener_core::path::decide::Reason;
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::{Handoff, Later, NO_SERVER, Pick, Ring, Tables, Way};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
@@ -108,7 +108,7 @@ pub fn add(builder: &mut Builder) {
         let hash = match members {
             [] => Vec::new(),
             members => {
-                (0..evener_core::tables::HASH_SLOTS).map(|slot| members[slot % members.len()]).collect()
+                (0..evener_core::path::tables::HASH_SLOTS).map(|slot| members[slot % members.len()]).collect()
             }
         };
         let ring_of = Ring { order: members.to_vec(), hash, previous: vec![] };

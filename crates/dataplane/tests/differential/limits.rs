@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use evener_core::content::{HashKey, HostPattern, PathPattern, Route, Routes};
-use evener_core::cookie::Schedule;
-use evener_core::decide::Reason;
-use evener_core::farm::Protocol;
-use evener_core::sessions::Seed;
-use evener_core::tables::{Behind, Tables, VipKey};
+use evener_core::net::Protocol;
+use evener_core::path::content::{HashKey, HostPattern, PathPattern, Route, Routes};
+use evener_core::path::cookie::Schedule;
+use evener_core::path::decide::Reason;
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::{Behind, Tables, VipKey};
 use evener_dataplane::EngineError;
 
 use crate::handoff::{HANDOFF, KEYS, RINGS, Segment};

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use evener_core::decide::{Decision, Reason};
-use evener_core::parse::{Glance, Parsed, TcpHeader, parse};
-use evener_core::ports::{FIRST_PORT, PORTS};
+use evener_core::path::decide::{Decision, Reason};
+use evener_core::path::parse::{Glance, Parsed, TcpHeader, parse};
+use evener_core::path::ports::{FIRST_PORT, PORTS};
 use evener_dataplane::events::{ConnectionEvent, Event, HEAD_MAX, PacketEvent, Watch};
 
 use crate::world::{OWN, client};

@@ -7,25 +7,25 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use evener_core::cookie::{self, Schedule, SharedKeys};
-use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
-use evener_core::farm::{Encapsulation, Protocol};
-use evener_core::fragments::{FragmentKey, Fragments, Track};
-use evener_core::guesses::{self, Guesses};
-use evener_core::lease::Lease;
-use evener_core::mark::{self, Marker, SharedMarker};
-use evener_core::packet::{HEADROOM, Packet};
-use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
-use evener_core::routes::{Hop, Routes};
-use evener_core::select::Counts;
-use evener_core::sessions::{
+use evener_core::net::packet::{HEADROOM, Packet};
+use evener_core::net::wire::Mac;
+use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::cookie::{self, Schedule, SharedKeys};
+use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
+use evener_core::path::fragments::{FragmentKey, Fragments, Track};
+use evener_core::path::guesses::{self, Guesses};
+use evener_core::path::lease::Lease;
+use evener_core::path::mark::{self, Marker, SharedMarker};
+use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
+use evener_core::path::routes::{Hop, Routes};
+use evener_core::path::select::Counts;
+use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for, ticks,
 };
-use evener_core::strays::{self, Strays};
-use evener_core::tables::{
+use evener_core::path::strays::{self, Strays};
+use evener_core::path::tables::{
     Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey, Way,
 };
-use evener_core::wire::Mac;
 use evener_dataplane::xdp::XdpEngine;
 use evener_dataplane::{Engine, ServerCounters};
 

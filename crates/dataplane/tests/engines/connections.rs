@@ -5,10 +5,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use evener_core::arrival::PASSED;
-use evener_core::decide::Reason;
-use evener_core::tables::ServerEntry;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::arrival::PASSED;
+use evener_core::path::decide::Reason;
+use evener_core::path::tables::ServerEntry;
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;
 

@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_core::decide::Reason;
-use evener_core::wire::TCP_SYN;
+use evener_core::net::wire::TCP_SYN;
+use evener_core::path::decide::Reason;
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;
 
@@ -24,7 +24,7 @@ fn fragments(bench: &Bench, port: u16, id: u8) -> [Vec<u8>; 2] {
         frame[19] = id;
         frame[20..22].copy_from_slice(&((offset / 8) | (u16::from(more) << 13)).to_be_bytes());
         frame[24..26].fill(0);
-        let sum = evener_core::checksum::finish(evener_core::checksum::add(0, &frame[14..34]));
+        let sum = evener_core::net::checksum::finish(evener_core::net::checksum::add(0, &frame[14..34]));
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
         frame
     };

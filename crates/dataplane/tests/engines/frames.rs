@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use evener_core::decide::Reason;
-use evener_core::tables::NO_SERVER;
-use evener_core::wire::{
+use evener_core::net::wire::{
     ARP_REPLY, ARP_REQUEST, Arp, ETHERTYPE_ARP, ETHERTYPE_IPV4, Ethernet, Mac, TCP_ACK, TCP_RST, TCP_SYN,
 };
+use evener_core::path::decide::Reason;
+use evener_core::path::tables::NO_SERVER;
 use evener_dataplane::link::{EtherType, LinkSocket, tcp_filter};
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::{Engine, EngineError};
@@ -69,7 +69,7 @@ impl Bench {
     }
 }
 
-pub fn two_servers(bench: &Bench) -> evener_core::tables::Tables {
+pub fn two_servers(bench: &Bench) -> evener_core::path::tables::Tables {
     let servers = [SERVER, SERVER2].map(|mac| server(mac, bench.outside.0));
     tables(&bench.interfaces(), &servers, true)
 }

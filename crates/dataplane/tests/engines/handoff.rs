@@ -4,11 +4,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evener_core::content::{HashKey, Routes};
-use evener_core::cookie::{Keys, Schedule};
-use evener_core::sessions::Seed;
-use evener_core::tables::{Handoff, Later, NO_SERVER, Tables};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::content::{HashKey, Routes};
+use evener_core::path::cookie::{Keys, Schedule};
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::{Handoff, Later, NO_SERVER, Tables};
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::xdp::Mode;

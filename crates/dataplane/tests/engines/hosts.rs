@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_core::wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, Mac, TCP_ACK, Tcp};
+use evener_core::net::wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, Mac, TCP_ACK, Tcp};
 use evener_dataplane::link::LinkSocket;
 use nix::sched::{CloneFlags, setns};
 use zerocopy::IntoBytes;

@@ -5,16 +5,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use evener_core::arrival::{PASSED, PASSED_TWICE};
-use evener_core::decide::Reason;
-use evener_core::farm::Encapsulation;
-use evener_core::mark::{Marker, Passed};
-use evener_core::packet::{HEADROOM, Packet};
-use evener_core::parse::{Parsed, parse};
-use evener_core::rewrite::{Tunnel, encapsulate};
-use evener_core::sessions::{FlowHash, Seed};
-use evener_core::tables::{Behind, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables, VipKey, Way};
-use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
+use evener_core::net::Encapsulation;
+use evener_core::net::packet::{HEADROOM, Packet};
+use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
+use evener_core::path::arrival::{PASSED, PASSED_TWICE};
+use evener_core::path::decide::Reason;
+use evener_core::path::mark::{Marker, Passed};
+use evener_core::path::parse::{Parsed, parse};
+use evener_core::path::rewrite::{Tunnel, encapsulate};
+use evener_core::path::sessions::{FlowHash, Seed};
+use evener_core::path::tables::{Behind, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables, VipKey, Way};
 use evener_dataplane::Engine;
 use evener_dataplane::server::{Offer, Places, Reason as ServerReason, Server};
 use evener_dataplane::xdp::{Bench as Measure, Mode, Options, Subject, XdpEngine, pins};
@@ -245,7 +245,7 @@ fn farm(way: Way) -> Arc<Tables> {
     let entry = ServerEntry { way, ..server(Mac([2, 0, 0, 0, 0, 9]), 1) };
     let mut tables = tables(&[(1, own)], &[entry], false);
     if let Way::Nat { to, .. } = way {
-        let protocol = evener_core::farm::Protocol::Tcp;
+        let protocol = evener_core::net::Protocol::Tcp;
         let endpoint = VipKey { address: to.ip(), port: to.port(), protocol };
         tables.endpoints.insert(endpoint, vec![Behind { vip: 1, server: 1 }]);
     }

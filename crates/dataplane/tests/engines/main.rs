@@ -20,11 +20,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use evener_core::decide::Reason;
-use evener_core::farm::Protocol;
-use evener_core::sessions::{Seed, ticks};
-use evener_core::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
-use evener_core::wire::Mac;
+use evener_core::net::Protocol;
+use evener_core::net::wire::Mac;
+use evener_core::path::decide::Reason;
+use evener_core::path::sessions::{Seed, ticks};
+use evener_core::path::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_dataplane::Engine;
 use evener_dataplane::packet::{Options, PacketEngine};
 

@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_core::decide::Reason;
-use evener_core::farm::{Encapsulation, Protocol};
-use evener_core::mark::Passed;
-use evener_core::sessions::ticks;
-use evener_core::tables::{Behind, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::decide::Reason;
+use evener_core::path::mark::Passed;
+use evener_core::path::sessions::ticks;
+use evener_core::path::tables::{
+    Behind, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way,
+};
 use evener_dataplane::Engine;
 use evener_dataplane::events::{Event, Events, Watch};
 use evener_dataplane::link::{EtherType, LinkSocket};
@@ -333,8 +335,10 @@ fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<Passed>) {
         run(&format!("ip route add {} via {}", row.client_address(), row.own()));
     });
     row.director.enter(forward);
-    let decapsulator =
-        Decapsulator::start(&row.server, evener_core::rewrite::outer_len(encapsulation, to, mark.is_some()));
+    let decapsulator = Decapsulator::start(
+        &row.server,
+        evener_core::path::rewrite::outer_len(encapsulation, to, mark.is_some()),
+    );
     let engine = row.start(Kind::Packet, Way::Tunnel { encapsulation, from, to, mtu: 1500, mark });
     row.exchange(SocketAddr::new(vip, 80), &data());
     assert!(decapsulator.packets.load(Relaxed) > 2800, "the upload came in segments of the link's length");

@@ -8,14 +8,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_core::checksum;
-use evener_core::content::{HashKey, PathPattern, Route, Routes};
-use evener_core::cookie::{Keys, Schedule};
-use evener_core::decide::Reason;
-use evener_core::parse::{Parsed, TcpHeader, parse};
-use evener_core::sessions::{Seed, SessionKey, State, Value, ticks};
-use evener_core::tables::{Handoff, Later, NO_SERVER, Ring, Tables};
-use evener_core::wire::Mac;
+use evener_core::net::checksum;
+use evener_core::net::wire::Mac;
+use evener_core::path::content::{HashKey, PathPattern, Route, Routes};
+use evener_core::path::cookie::{Keys, Schedule};
+use evener_core::path::decide::Reason;
+use evener_core::path::parse::{Parsed, TcpHeader, parse};
+use evener_core::path::sessions::{Seed, SessionKey, State, Value, ticks};
+use evener_core::path::tables::{Handoff, Later, NO_SERVER, Ring, Tables};
 use evener_dataplane::{Engine, Mover, Moving};
 
 use crate::handoff::on_every_engine;

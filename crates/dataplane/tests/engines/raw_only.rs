@@ -3,7 +3,7 @@
 use std::env;
 use std::process::Command;
 
-use evener_core::wire::TCP_SYN;
+use evener_core::net::wire::TCP_SYN;
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::{Engine, EngineError};
 
@@ -84,7 +84,7 @@ fn a_host_that_would_answer_itself_is_refused() {
 
 #[test]
 fn hidden_clients_need_a_guard() {
-    use evener_core::tables::Way;
+    use evener_core::path::tables::Way;
     if !inside() {
         return again("raw_only::hidden_clients_need_a_guard", "true");
     }
@@ -92,7 +92,7 @@ fn hidden_clients_need_a_guard() {
     let mut engine = PacketEngine::start(options(session_file())).unwrap();
     let to = std::net::SocketAddr::from(([10, 0, 5, 2], 8080));
     let way = Way::Nat { to, own: [10, 0, 5, 1].into(), source_nat: true, mtu: 1500 };
-    let nat = evener_core::tables::ServerEntry { way, ..server(SERVER, bench.outside.0) };
+    let nat = evener_core::path::tables::ServerEntry { way, ..server(SERVER, bench.outside.0) };
     let tables = tables(&bench.interfaces(), &[nat], true);
     let error = engine.apply(&tables.into()).unwrap_err();
     assert!(matches!(&error, EngineError::Host(why) if why.contains("switch source_nat off")), "{error}");

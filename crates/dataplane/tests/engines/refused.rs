@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 
-use evener_core::farm::Protocol;
-use evener_core::tables::{Behind, HASH_SLOTS, Ring, ServerEntry, Tables, Vip, VipKey, Way};
-use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
+use evener_core::net::Protocol;
+use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
+use evener_core::path::tables::{Behind, HASH_SLOTS, Ring, ServerEntry, Tables, Vip, VipKey, Way};
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::refusals::Refusals;

@@ -5,12 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use evener_core::director::{Director, Input, Moment, Output, Start};
-use evener_core::farm::{
-    self, Encapsulation, Farm, HealthKind, Method, Placement, Protocol, Server, Service,
+use evener_core::farm::network::{Interface, Network, Route};
+use evener_core::net::wire::Mac;
+use evener_core::path::sessions::Seed;
+use evener_core::{
+    farm::{self, Farm, HealthKind, Method, Placement, Server, Service},
+    net::{Encapsulation, Protocol},
 };
-use evener_core::network::{Interface, Network, Route};
-use evener_core::sessions::Seed;
-use evener_core::wire::Mac;
 use evener_dataplane::Engine;
 use evener_dataplane::refusals::Refusals;
 use evener_dataplane::xdp::{XdpEngine, pins};

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use evener_core::wire::{Mac, TCP_RST};
+use evener_core::net::wire::{Mac, TCP_RST};
 use evener_dataplane::repair::{self, Saved};
 use socket2::{SockFilter, SockRef};
 

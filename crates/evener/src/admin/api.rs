@@ -13,7 +13,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use evener_core::farm::Protocol;
+use evener_core::net::Protocol;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 

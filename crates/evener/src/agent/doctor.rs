@@ -5,7 +5,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use evener_core::farm::Protocol;
+use evener_core::net::Protocol;
 use evener_dataplane::server::{self, Hook, Reason};
 
 use super::duties::{self, Duties, Host, Identity, Role, Stance};

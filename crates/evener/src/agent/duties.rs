@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use evener_core::farm::{Encapsulation, Protocol, Server, Service};
-use evener_core::mark::MARK_LEN;
-use evener_core::sessions::Seed;
-use evener_core::tables::{Later, VipKey};
+use evener_core::path::mark::MARK_LEN;
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::{Later, VipKey};
+use evener_core::{
+    farm::{Server, Service},
+    net::{Encapsulation, Protocol},
+};
 use evener_dataplane::server::{Hook, Offer, Places, Tables};
 use serde::{Deserialize, Serialize};
 

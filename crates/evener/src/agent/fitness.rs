@@ -5,8 +5,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::process::Command;
 
-use evener_core::lccp::PROTOCOL;
-use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use evener_core::net::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use evener_core::node::lccp::PROTOCOL;
 use evener_dataplane::server::{self, Hook, Reason};
 
 use super::doctor::finding;

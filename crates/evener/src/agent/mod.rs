@@ -18,7 +18,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use evener_core::peers::Secret;
+use evener_core::node::peers::Secret;
 use evener_dataplane::server::{Hook, Reason};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;

@@ -6,8 +6,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
-use evener_core::cookie::EPOCH_MS;
-use evener_core::peers::Secret;
+use evener_core::node::peers::Secret;
+use evener_core::path::cookie::EPOCH_MS;
 use evener_dataplane::server::{self, Connections, Hook, Server, ServerError};
 use evener_dataplane::{EngineError, now_ticks};
 use futures_util::TryStreamExt;

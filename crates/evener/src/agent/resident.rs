@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use evener_core::peers::Secret;
-use evener_core::sessions::Seed;
+use evener_core::node::peers::Secret;
+use evener_core::path::sessions::Seed;
 use evener_dataplane::server::{Hook, Tally};
 
 use super::duties::{self, Host, Identity};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-use evener_core::content::METHOD_MAX;
+use evener_core::path::content::METHOD_MAX;
 
 const HELP: &str = "write it as in 'GET http://img.example.com/a.png' or https://img.example.com/";
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::farm::Allow;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
 use toml::de::DeValue;
 
 use super::section::Complaint;

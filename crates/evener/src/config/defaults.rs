@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::RangeInclusive;
 
-use evener_core::tables::SERVICE_SERVERS_MAX;
+use evener_core::path::tables::SERVICE_SERVERS_MAX;
 
 use super::EngineKind;
 use super::XdpMode;
@@ -39,7 +39,7 @@ pub(super) fn health_timeout_ms(interval_ms: u64) -> u64 {
     (interval_ms / 2).min(1_000)
 }
 
-pub(super) const COOKIE_EPOCH_MS: u64 = evener_core::cookie::EPOCH_MS;
+pub(super) const COOKIE_EPOCH_MS: u64 = evener_core::path::cookie::EPOCH_MS;
 pub(super) const PEER_PORT: u16 = 9181;
 pub(super) const REPORT_INTERVAL_MS: u64 = 500;
 /// Reports that a host may miss before it counts as down, and the fewest that a file may ask for.

@@ -1,6 +1,9 @@
 //! `[service.health]`: how servers are probed.
 
-use evener_core::farm::{Health, HealthKind, Protocol};
+use evener_core::{
+    farm::{Health, HealthKind},
+    net::Protocol,
+};
 use toml::Spanned;
 use toml::de::DeValue;
 

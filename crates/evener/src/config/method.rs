@@ -2,8 +2,11 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Encapsulation, Method, Placement, Protocol};
-use evener_core::tables::Later;
+use evener_core::path::tables::Later;
+use evener_core::{
+    farm::{Method, Placement},
+    net::{Encapsulation, Protocol},
+};
 use toml::Spanned;
 
 use super::problems::Problem;

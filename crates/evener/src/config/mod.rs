@@ -27,7 +27,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub use evener_core::farm::Peers;
-use evener_core::farm::{self, Protocol, Service};
+use evener_core::{
+    farm::{self, Service},
+    net::Protocol,
+};
 use toml::Spanned;
 use toml::de::DeTable;
 

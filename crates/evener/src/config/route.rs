@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use evener_core::content::{HostPattern, METHOD_MAX, PathPattern, PatternError};
+use evener_core::farm::plan::SERVICES_MAX;
 use evener_core::farm::{Method, Route};
-use evener_core::plan::SERVICES_MAX;
+use evener_core::path::content::{HostPattern, METHOD_MAX, PathPattern, PatternError};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -110,7 +110,7 @@ fn pattern<T>(
     parse(&text).or_else(|error| Complaint::new(format!("matches no {what}: {text:?}"), error.to_string()))
 }
 
-/// A method as clients send it: the data plane reads no others (`evener_core::content`).
+/// A method as clients send it: the data plane reads no others (`evener_core::path::content`).
 fn method(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = values::word(value)?;
     if text.len() <= METHOD_MAX && text.bytes().all(|byte| byte.is_ascii_uppercase()) {

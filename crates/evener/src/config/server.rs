@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::farm::{Method, Placement, Server};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
 use toml::Spanned;
 
 use super::method::Reach;

@@ -2,7 +2,10 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Discover, Protocol, Service, Timeouts};
+use evener_core::{
+    farm::{Discover, Service, Timeouts},
+    net::Protocol,
+};
 use toml::Spanned;
 
 use super::method::Reach;

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evener_core::policy;
+use evener_core::farm::policy;
 use toml::de::DeValue;
 
 use super::LogTarget;

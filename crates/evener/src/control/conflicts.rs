@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use evener_core::farm::Farm;
-use evener_core::membership::Answer;
-use evener_core::wire::Mac;
+use evener_core::farm::membership::Answer;
+use evener_core::net::wire::Mac;
 use tokio::time::Instant;
 
 use super::executor::Executor;

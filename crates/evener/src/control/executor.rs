@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evener_core::director::{Director, Identity, Input, Moment, Output, Probe, why_not_itself};
-use evener_core::health::Failure;
-use evener_core::plan::{PlanError, ServerName};
-use evener_core::sessions::{SessionKey, Value, ticks};
-use evener_core::tables::Tables;
+use evener_core::farm::health::Failure;
+use evener_core::farm::plan::{PlanError, ServerName};
+use evener_core::path::sessions::{SessionKey, Value, ticks};
+use evener_core::path::tables::Tables;
 use evener_dataplane::{Counters, Engine, EngineError};
 use tokio::sync::mpsc;
 

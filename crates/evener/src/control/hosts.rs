@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evener_core::director::{Identity, generation};
-use evener_core::mark::Marker;
-use evener_core::peers::{Key, LABEL, Secret};
-use evener_core::sessions::Seed;
+use evener_core::node::peers::{Key, LABEL, Secret};
+use evener_core::path::mark::Marker;
+use evener_core::path::sessions::Seed;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 

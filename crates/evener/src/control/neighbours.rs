@@ -6,9 +6,9 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use evener_core::neighbour::{announcement, solicitation, solicited_node};
-use evener_core::wire::icmpv6::NEIGHBOUR_ADVERTISEMENT;
-use evener_core::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV6, Mac, arp_request, protocol};
+use evener_core::net::neighbour::{announcement, solicitation, solicited_node};
+use evener_core::net::wire::icmpv6::NEIGHBOUR_ADVERTISEMENT;
+use evener_core::net::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV6, Mac, arp_request, protocol};
 use evener_dataplane::link::{EtherType, Field, Instruction, LinkSocket, filter};
 use socket2::{Domain, Socket, Type};
 use tokio::io::unix::AsyncFd;

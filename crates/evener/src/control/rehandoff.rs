@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use evener_core::cookie;
-use evener_core::decide::{self, Decision, Memory, Reason, Verdict};
-use evener_core::packet::{HEADROOM, Packet};
-use evener_core::parse::{Parsed, TcpHeader, parse};
-use evener_core::sessions::{SessionKey, Value};
-use evener_core::tables::{Tables, Vip};
+use evener_core::net::packet::{HEADROOM, Packet};
+use evener_core::path::cookie;
+use evener_core::path::decide::{self, Decision, Memory, Reason, Verdict};
+use evener_core::path::parse::{Parsed, TcpHeader, parse};
+use evener_core::path::sessions::{SessionKey, Value};
+use evener_core::path::tables::{Tables, Vip};
 use evener_dataplane::Moving;
 use tokio::sync::mpsc;
 

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use evener_core::director::Input;
 use evener_core::farm::Farm;
-use evener_core::sessions::buckets_for;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::sessions::buckets_for;
 use tokio::time::timeout_at;
 
 use super::conflicts::Asked;

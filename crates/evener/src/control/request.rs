@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::Protocol;
+use evener_core::net::Protocol;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::views;

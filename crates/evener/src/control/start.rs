@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Start, tunnel_source};
-use evener_core::peers::Secret;
-use evener_core::plan::ServerName;
-use evener_core::sessions::{Seed, ticks};
+use evener_core::farm::plan::ServerName;
+use evener_core::node::peers::Secret;
+use evener_core::path::sessions::{Seed, ticks};
 use evener_dataplane::packet::{self, PacketEngine};
 use evener_dataplane::xdp::{self, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError};

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use evener_core::plan::{Plan, ServerName, identity};
+use evener_core::farm::plan::{Plan, ServerName, identity};
 use evener_dataplane::ServerCounters;
 
 /// Sums by service, and whose server is whose.

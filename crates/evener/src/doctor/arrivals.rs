@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use evener_core::farm::{Protocol, Service};
-use evener_core::wire::protocol;
+use evener_core::net::wire::protocol;
+use evener_core::{farm::Service, net::Protocol};
 use evener_dataplane::link::{EtherType, LinkSocket, sent_to};
 use futures_util::future::join_all;
 use tokio::io::unix::AsyncFd;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use evener_core::membership::Answer;
-use evener_core::wire::Mac;
+use evener_core::farm::membership::Answer;
+use evener_core::net::wire::Mac;
 use tokio::time::{Instant, timeout_at};
 
 use super::Finding;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evener_core::content::{NO_ROUTE, Routes};
+use evener_core::path::content::{NO_ROUTE, Routes};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{Chosen, Ends, Question, Wanted};

@@ -1,7 +1,7 @@
 //! What a client wants, where the data plane wasn't sure: read in full, made normal, or refused as the protocol says.
 
-use evener_core::content::{Asked, Class, HELLO_MAX, HOST_MAX, Reading, Why, joined, read_within};
-use evener_core::lccp::Content;
+use evener_core::node::lccp::Content;
+use evener_core::path::content::{Asked, Class, HELLO_MAX, HOST_MAX, Reading, Why, joined, read_within};
 use percent_encoding::percent_decode;
 
 /// The longest head that is read, in bytes; servers take no longer ones either.

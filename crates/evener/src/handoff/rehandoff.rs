@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::decide::Reason;
-use evener_core::parse::TcpHeader;
+use evener_core::path::decide::Reason;
+use evener_core::path::parse::TcpHeader;
 use evener_dataplane::repair::{Saved, Terms, Window};
 
 use super::{Ends, Judged, Question, Reader, conversation, judge, restore};
@@ -95,7 +95,7 @@ fn taken_up(moving: &Move, at_rest: Saved) -> Saved {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use evener_core::parse::TcpOptions;
+    use evener_core::path::parse::TcpOptions;
 
     use super::*;
 

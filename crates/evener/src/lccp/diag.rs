@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
-use evener_core::lccp::SocketId;
+use evener_core::node::lccp::SocketId;
 use socket2::{Domain, Protocol, Socket, Type};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

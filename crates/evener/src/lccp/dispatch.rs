@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::lccp::wire::Message;
-use evener_core::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
+use evener_core::node::lccp::wire::Message;
+use evener_core::node::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
 use tokio::sync::oneshot;
 
 use super::{Shared, Speaker, Way};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use evener_core::lccp::{Body, ErrorCode, Receptor};
+use evener_core::node::lccp::{Body, ErrorCode, Receptor};
 use evener_dataplane::repair::Saved;
 use tokio::time::{Instant, timeout_at};
 

@@ -1,6 +1,6 @@
 //! This host as a node of the cluster: it speaks LCCP with the farm's other nodes (`docs/lccp.md`), directly over IP.
 //!
-//! [`evener_core::lccp`] says what is believed and how it is written. Here are the sockets, the clock, and what the
+//! [`evener_core::node::lccp`] says what is believed and how it is written. Here are the sockets, the clock, and what the
 //! messages are for: [`give`] hands open connections to servers, [`take`] makes sockets of those that come, [`release`]
 //! has a server let one go, [`dispatch`] has one node decide for all.
 
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use evener_core::lccp::wire::Message;
-use evener_core::lccp::{Body, Components, Keys, Notice, Own, Receptor, Refusal, Session, SocketId};
-use evener_core::peers::Secret;
+use evener_core::node::lccp::wire::Message;
+use evener_core::node::lccp::{Body, Components, Keys, Notice, Own, Receptor, Refusal, Session, SocketId};
+use evener_core::node::peers::Secret;
 use evener_dataplane::server::Connections;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;

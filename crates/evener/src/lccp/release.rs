@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use evener_core::lccp::wire::Message;
-use evener_core::lccp::{Body, ErrorCode, Handed, Receptor, SocketId, TcpState};
+use evener_core::node::lccp::wire::Message;
+use evener_core::node::lccp::{Body, ErrorCode, Handed, Receptor, SocketId, TcpState};
 use evener_dataplane::repair::{self, Saved};
 use evener_dataplane::server::{Connections, Look};
 

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
 use std::sync::Arc;
 
-use evener_core::lccp::{self, wire};
+use evener_core::node::lccp::{self, wire};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;

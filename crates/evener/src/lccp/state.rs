@@ -1,6 +1,6 @@
 //! A saved connection in the words of the protocol, and back.
 
-use evener_core::lccp::{Handed, Scales, SocketId, TcpState, TcpWindow, Transfer};
+use evener_core::node::lccp::{Handed, Scales, SocketId, TcpState, TcpWindow, Transfer};
 use evener_dataplane::repair::{Saved, Terms, Window};
 use evener_dataplane::server::Idle;
 
@@ -83,7 +83,7 @@ pub(super) fn saved(socket: SocketId, handed: Handed) -> Saved {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use evener_core::lccp::Assembly;
+    use evener_core::node::lccp::Assembly;
 
     use super::*;
 

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use evener_core::lccp::wire::Message;
-use evener_core::lccp::{Assembly, Body, ErrorCode, Piece, Receptor, SocketId, TcpState};
+use evener_core::node::lccp::wire::Message;
+use evener_core::node::lccp::{Assembly, Body, ErrorCode, Piece, Receptor, SocketId, TcpState};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::repair::{self, Saved};
 use evener_dataplane::server::Connections;
@@ -355,7 +355,7 @@ impl Shared {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use evener_core::lccp::Transfer;
+    use evener_core::node::lccp::Transfer;
 
     use super::*;
 

@@ -5,10 +5,10 @@ mod read;
 mod resolve;
 mod watch;
 
-use evener_core::network::PickError;
+use evener_core::farm::network::PickError;
 use nix::net::if_::if_indextoname;
 
-pub use evener_core::network::{Interface, Network, NextHop, Route};
+pub use evener_core::farm::network::{Interface, Network, NextHop, Route};
 pub use read::read;
 pub use resolve::resolve;
 pub use watch::watch;

@@ -6,8 +6,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use evener_core::checksum;
-use evener_core::wire::{GUE_PORT, Icmp, Ipv4, Ipv6, Udp, icmp, icmpv6, protocol};
+use evener_core::net::checksum;
+use evener_core::net::wire::{GUE_PORT, Icmp, Ipv4, Ipv6, Udp, icmp, icmpv6, protocol};
 use evener_dataplane::link::TooBigSocket;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -122,7 +122,7 @@ fn ipv4(packet: &[u8]) -> Option<(&Ipv4, &[u8])> {
     let header_len = usize::from(header.version_ihl & 0x0f) * 4;
     let is_ipv4 = header.version_ihl >> 4 == 4 && header_len >= size_of::<Ipv4>();
     // Of a fragment behind the first, what follows is no header.
-    let is_first = header.fragment.get() & evener_core::wire::IPV4_FRAGMENT_OFFSET == 0;
+    let is_first = header.fragment.get() & evener_core::net::wire::IPV4_FRAGMENT_OFFSET == 0;
     Some((header, packet.get(header_len..).filter(|_| is_ipv4 && is_first)?))
 }
 

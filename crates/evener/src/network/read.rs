@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use evener_core::membership::Router;
-use evener_core::wire::Mac;
+use evener_core::farm::membership::Router;
+use evener_core::net::wire::Mac;
 use futures_util::{Stream, TryStreamExt};
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::AddressFamily;

@@ -2,11 +2,11 @@
 //! as the data plane makes it with clients. The server then sees what it sees of them: a first segment with data, to
 //! make a socket of. So one answer proves all that a handoff needs.
 
-use evener_core::cookie::{Ends, Keys, Terms};
-use evener_core::packet::Packet;
-use evener_core::parse::{Parsed, Segment, TcpHeader, parse};
-use evener_core::rewrite::{self, Greeting};
-use evener_core::wire::{ETHERNET_LEN, Ethernet, Mac, TCP_SYN};
+use evener_core::net::packet::Packet;
+use evener_core::net::wire::{ETHERNET_LEN, Ethernet, Mac, TCP_SYN};
+use evener_core::path::cookie::{Ends, Keys, Terms};
+use evener_core::path::parse::{Parsed, Segment, TcpHeader, parse};
+use evener_core::path::rewrite::{self, Greeting};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evener_core::farm::HealthKind;
-use evener_core::health::{Failure, Judgement};
+use evener_core::farm::health::{Failure, Judgement};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -16,10 +16,10 @@ mod tcp;
 
 use std::time::{Duration, Instant};
 
-use evener_core::cookie::Keys;
 pub use evener_core::director::{Hop, Target, Way};
 use evener_core::farm::HealthKind;
-use evener_core::health::Failure;
+use evener_core::farm::health::Failure;
+use evener_core::path::cookie::Keys;
 
 /// Probes a server once: how long a good answer took, in microseconds. Where connections are handed over, the handshake is made here
 /// by these keys.

@@ -3,9 +3,9 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-use evener_core::checksum;
-use evener_core::farm::Encapsulation;
-use evener_core::wire::{GUE_PORT, IPV4_DONT_FRAGMENT, Ipv4, Ipv6, Udp, protocol};
+use evener_core::net::Encapsulation;
+use evener_core::net::checksum;
+use evener_core::net::wire::{GUE_PORT, IPV4_DONT_FRAGMENT, Ipv4, Ipv6, Udp, protocol};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::{U16, U32};
 

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use evener_core::content::Routes;
-use evener_core::decide::Reason;
-use evener_core::tables::NO_SERVER;
+use evener_core::path::content::Routes;
+use evener_core::path::decide::Reason;
+use evener_core::path::tables::NO_SERVER;
 use evener_dataplane::events::{ConnectionEvent, PacketEvent, Told, Watch};
 use tokio::sync::mpsc;
 

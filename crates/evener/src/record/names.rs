@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evener_core::content::Routes;
-use evener_core::farm::Protocol;
-use evener_core::plan::Plan;
-use evener_core::tables::{Tables, VipKey};
+use evener_core::farm::plan::Plan;
+use evener_core::net::Protocol;
+use evener_core::path::content::Routes;
+use evener_core::path::tables::{Tables, VipKey};
 
 /// The names of what is in force.
 #[derive(Debug, Default)]

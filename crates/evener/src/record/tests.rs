@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use std::path::PathBuf;
 
-use evener_core::plan::{Plan, ServerName};
+use evener_core::farm::plan::{Plan, ServerName};
 use tokio::sync::mpsc::Receiver;
 
 use super::*;

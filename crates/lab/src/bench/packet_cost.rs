@@ -4,13 +4,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use anyhow::Result;
-use evener_core::farm::{Encapsulation, Protocol};
-use evener_core::policy::{self, Weighted};
-use evener_core::sessions::ticks;
-use evener_core::tables::{
+use evener_core::farm::policy::{self, Weighted};
+use evener_core::net::wire::Mac;
+use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::sessions::ticks;
+use evener_core::path::tables::{
     Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way,
 };
-use evener_core::wire::Mac;
 use evener_dataplane::xdp::{Bench, Subject};
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use evener_core::wire::{ARP_REPLY, ARP_REQUEST, Arp, ETHERTYPE_IPV4, Mac};
+use evener_core::net::wire::{ARP_REPLY, ARP_REQUEST, Arp, ETHERTYPE_IPV4, Mac};
 use zerocopy::IntoBytes;
 
 use super::words::{Fields, Words, Wrong};

@@ -1,6 +1,6 @@
 //! Frames from words, right in every field that a line doesn't say otherwise about.
 
-use evener_core::wire::{
+use evener_core::net::wire::{
     ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, protocol,
 };
 use zerocopy::IntoBytes;

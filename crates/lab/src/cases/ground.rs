@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::process::Command;
 
 use anyhow::Result;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
 
 use super::CaseFile;
 use super::routes::{Next, Route};

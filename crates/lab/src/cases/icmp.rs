@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use etherparse::checksum::Sum16BitWords;
-use evener_core::wire::{Icmp, icmp as kinds4, icmpv6 as kinds6, protocol};
+use evener_core::net::wire::{Icmp, icmp as kinds4, icmpv6 as kinds6, protocol};
 use zerocopy::IntoBytes;
 
 use super::frame::Scene;

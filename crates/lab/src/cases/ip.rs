@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::checksum::Sum16BitWords;
-use evener_core::wire::{FragmentHeader, Ipv4, Ipv6, protocol};
+use evener_core::net::wire::{FragmentHeader, Ipv4, Ipv6, protocol};
 use zerocopy::IntoBytes;
 
 use super::frame::{Scene, ends, payload};

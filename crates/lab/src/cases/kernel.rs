@@ -9,12 +9,12 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use evener_core::cookie::{Keys, Schedule};
-use evener_core::decide::{HELD_FRAME_MAX, Reason, Verdict};
-use evener_core::parse::{Parsed, parse};
-use evener_core::sessions::State;
-use evener_core::tables::Tables;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::cookie::{Keys, Schedule};
+use evener_core::path::decide::{HELD_FRAME_MAX, Reason, Verdict};
+use evener_core::path::parse::{Parsed, parse};
+use evener_core::path::sessions::State;
+use evener_core::path::tables::Tables;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 use evener_dataplane::{Engine, EngineError};
 

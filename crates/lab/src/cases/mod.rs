@@ -25,12 +25,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use evener_core::cookie::Keys;
-use evener_core::decide::Reason;
-use evener_core::mark::Marker;
-use evener_core::sessions::{Seed, State, ticks};
-use evener_core::tables::Tables;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::cookie::Keys;
+use evener_core::path::decide::Reason;
+use evener_core::path::mark::Marker;
+use evener_core::path::sessions::{Seed, State, ticks};
+use evener_core::path::tables::Tables;
 
 pub use kernel::play as play_on_kernel;
 pub use packet::Cables;

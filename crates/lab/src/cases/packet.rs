@@ -9,11 +9,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use evener_core::cookie::{Keys, Schedule};
-use evener_core::decide::Reason;
-use evener_core::sessions::State;
-use evener_core::tables::Tables;
-use evener_core::wire::{icmpv6, protocol};
+use evener_core::net::wire::{icmpv6, protocol};
+use evener_core::path::cookie::{Keys, Schedule};
+use evener_core::path::decide::Reason;
+use evener_core::path::sessions::State;
+use evener_core::path::tables::Tables;
 use evener_dataplane::Engine;
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::packet::{Options, PacketEngine};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use evener_core::routes::{Hop, Routes};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::routes::{Hop, Routes};
 
 use super::ground::MTU;
 use super::words::{Words, Wrong};

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use evener_core::cookie::Keys;
-use evener_core::decide::Reason;
-use evener_core::sessions::State;
-use evener_core::tables::Tables;
+use evener_core::path::cookie::Keys;
+use evener_core::path::decide::Reason;
+use evener_core::path::sessions::State;
+use evener_core::path::tables::Tables;
 
 use super::{Action, Case, CaseFile, Lease, Packet, Seen, Step};
 

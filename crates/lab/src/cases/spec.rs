@@ -6,20 +6,20 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use evener_core::cookie::{Keys, Schedule, SharedKeys, WORDS};
-use evener_core::decide::{Decision, Memory, Reason, Verdict, decide};
-use evener_core::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
-use evener_core::guesses::{self, Guesses};
-use evener_core::lease;
-use evener_core::mark::{self, SharedMarker};
-use evener_core::packet::{HEADROOM, Packet as CorePacket};
-use evener_core::ports::{POOL_BUCKETS, POOLS, Ports};
-use evener_core::select::Counts;
-use evener_core::sessions::{
+use evener_core::net::packet::{HEADROOM, Packet as CorePacket};
+use evener_core::path::cookie::{Keys, Schedule, SharedKeys, WORDS};
+use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
+use evener_core::path::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
+use evener_core::path::guesses::{self, Guesses};
+use evener_core::path::lease;
+use evener_core::path::mark::{self, SharedMarker};
+use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
+use evener_core::path::select::Counts;
+use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, State, buckets_for, ticks,
 };
-use evener_core::strays::{self, Strays};
-use evener_core::tables::{SERVER_SLOTS, Tables};
+use evener_core::path::strays::{self, Strays};
+use evener_core::path::tables::{SERVER_SLOTS, Tables};
 
 use super::routes::{Route, RoutingTable};
 use super::{Case, Exit, FIRST_EPOCH, Lease, MARKER, Packet, SEED, Seen, Subject, keys};

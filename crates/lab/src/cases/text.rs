@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use evener_core::cookie::Keys;
-use evener_core::decide::Reason;
-use evener_core::sessions::State;
+use evener_core::path::cookie::Keys;
+use evener_core::path::decide::Reason;
+use evener_core::path::sessions::State;
 
 use super::frame::frame;
 use super::words::{Words, Wrong};

@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use evener_core::mark::{self, Passed};
-use evener_core::wire::{Ipv4, Ipv6, Tcp, Udp, protocol};
+use evener_core::net::wire::{Ipv4, Ipv6, Tcp, Udp, protocol};
+use evener_core::path::mark::{self, Passed};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::MARKER;

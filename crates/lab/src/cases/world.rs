@@ -4,18 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evener_core::arrival::{PASSED, PASSED_TWICE};
-use evener_core::content::{HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes};
-use evener_core::cookie::{Cookie, Ends, Keys, Terms as Agreed};
-use evener_core::farm::{Encapsulation, Protocol, Timeouts};
-use evener_core::mark::Passed;
-use evener_core::parse::{Parsed, TcpHeader, parse};
-use evener_core::policy::{self, Policy, Weighted, maglev};
-use evener_core::sessions::ticks;
-use evener_core::tables::{
+use evener_core::farm::policy::{self, Policy, Weighted, maglev};
+use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
+use evener_core::path::arrival::{PASSED, PASSED_TWICE};
+use evener_core::path::content::{
+    HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes,
+};
+use evener_core::path::cookie::{Cookie, Ends, Keys, Terms as Agreed};
+use evener_core::path::mark::Passed;
+use evener_core::path::parse::{Parsed, TcpHeader, parse};
+use evener_core::path::sessions::ticks;
+use evener_core::path::tables::{
     Behind, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Ring, ServerEntry, Tables, Vip, VipKey, Way,
 };
-use evener_core::wire::{Mac, TCP_ACK, TCP_SYN};
+use evener_core::{
+    farm::Timeouts,
+    net::{Encapsulation, Protocol},
+};
 
 use super::routes::Route;
 use super::words::{Fields, Words, Wrong};

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use evener_core::checksum;
-use evener_core::decide::Verdict;
-use evener_core::plan::{PlannedService, ServerName};
-use evener_core::sessions::SessionKey;
-use evener_core::wire::{TCP_ACK, TCP_SYN};
+use evener_core::farm::plan::{PlannedService, ServerName};
+use evener_core::net::checksum;
+use evener_core::net::wire::{TCP_ACK, TCP_SYN};
+use evener_core::path::decide::Verdict;
+use evener_core::path::sessions::SessionKey;
 
 use super::farms::{self, Kind, LINK, SERVERS, SILENCE_MS, VIPS};
 use super::node::Node;

@@ -4,19 +4,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use evener_core::cookie::{NO_KEYS, SharedKeys};
-use evener_core::decide::{Decision, Memory, decide};
-use evener_core::fragments::{FragmentKey, Fragments, Track};
-use evener_core::guesses::Guesses;
-use evener_core::lease::Lease;
-use evener_core::mark::{NO_MARKER, SharedMarker};
-use evener_core::packet::{HEADROOM, Packet};
-use evener_core::ports::Ports;
-use evener_core::routes::{Hop, Routes};
-use evener_core::select::Counts;
-use evener_core::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for};
-use evener_core::strays::Strays;
-use evener_core::tables::{Delta, SERVER_SLOTS, Tables};
+use evener_core::net::packet::{HEADROOM, Packet};
+use evener_core::path::cookie::{NO_KEYS, SharedKeys};
+use evener_core::path::decide::{Decision, Memory, decide};
+use evener_core::path::fragments::{FragmentKey, Fragments, Track};
+use evener_core::path::guesses::Guesses;
+use evener_core::path::lease::Lease;
+use evener_core::path::mark::{NO_MARKER, SharedMarker};
+use evener_core::path::ports::Ports;
+use evener_core::path::routes::{Hop, Routes};
+use evener_core::path::select::Counts;
+use evener_core::path::sessions::{
+    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for,
+};
+use evener_core::path::strays::Strays;
+use evener_core::path::tables::{Delta, SERVER_SLOTS, Tables};
 
 /// Sessions of a model: more than its clients ever have.
 const SESSIONS: usize = 256;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::{
-    Encapsulation, Farm, Health, HealthKind, Method, Peers, Placement, Protocol, Server, Service, Timeouts,
+use evener_core::farm::network::{Interface, Network, Route};
+use evener_core::net::wire::Mac;
+use evener_core::{
+    farm::{Farm, Health, HealthKind, Method, Peers, Placement, Server, Service, Timeouts},
+    net::{Encapsulation, Protocol},
 };
-use evener_core::network::{Interface, Network, Route};
-use evener_core::wire::Mac;
 
 /// The one interface of every host.
 pub(super) const LINK: u32 = 2;

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evener_core::director::{Director, Identity, Input, Moment, Output, Start};
-use evener_core::peers::Key;
-use evener_core::plan::ServerName;
-use evener_core::policy::Fills;
-use evener_core::sessions::{Seed, ticks};
-use evener_core::tables::Tables;
-use evener_core::wire::Mac;
+use evener_core::farm::plan::ServerName;
+use evener_core::farm::policy::Fills;
+use evener_core::net::wire::Mac;
+use evener_core::node::peers::Key;
+use evener_core::path::sessions::{Seed, ticks};
+use evener_core::path::tables::Tables;
 
 use super::engine::Engine;
 use super::farms::{self, Kind, LINK};

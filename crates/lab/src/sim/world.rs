@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use evener_core::director::{Input, Output, Probe};
-use evener_core::health::Failure;
-use evener_core::plan::ServerName;
-use evener_core::wire::Mac;
+use evener_core::farm::health::Failure;
+use evener_core::farm::plan::ServerName;
+use evener_core::net::wire::Mac;
 
 use super::check::{self, Broken};
 use super::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};

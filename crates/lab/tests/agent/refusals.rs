@@ -149,7 +149,7 @@ fn outer_fragments(trial: &Trial<'_>, good: &[u8]) -> Result<()> {
     let (director, server) = (trial.farm.director(), trial.farm.server(0));
     // straight into its interface: a bridge between would keep malformed frames to itself
     let raw = server.raw_to(0)?;
-    let mac = server.mac().parse::<evener_core::wire::Mac>()?.0;
+    let mac = server.mac().parse::<evener_core::net::wire::Mac>()?.0;
     let frame = |change: &dyn Fn(&mut Ipv4Header)| {
         let outer = nested(director.address().into(), server.address().into(), 4, good);
         let outer = changed(&outer, change);

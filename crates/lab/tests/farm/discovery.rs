@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::Result;
-use evener_core::wire::{ETHERTYPE_ARP, Mac};
+use evener_core::net::wire::{ETHERTYPE_ARP, Mac};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::load::Load;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use etherparse::PacketBuilder;
-use evener_core::ports::PORTS;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
+use evener_core::path::ports::PORTS;
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::late::{Asked, Late, silent};

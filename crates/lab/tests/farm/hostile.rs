@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::Result;
 use etherparse::PacketBuilder;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
 use evener_lab::evener::Evener;
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::load::Load;

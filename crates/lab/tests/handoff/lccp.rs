@@ -7,10 +7,12 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use etherparse::Ipv4Header;
-use evener_core::lccp::wire::{Addresses, Message, TAG_LEN, seal};
-use evener_core::lccp::{Body, Components, ErrorCode, Keys, Own, PROTOCOL, Receptor, Session, SocketId};
-use evener_core::peers::Secret;
-use evener_core::wire::ETHERNET_LEN;
+use evener_core::net::wire::ETHERNET_LEN;
+use evener_core::node::lccp::wire::{Addresses, Message, TAG_LEN, seal};
+use evener_core::node::lccp::{
+    Body, Components, ErrorCode, Keys, Own, PROTOCOL, Receptor, Session, SocketId,
+};
+use evener_core::node::peers::Secret;
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_lab::evener::{Evener, Handoff, Offer, route};
 use evener_lab::family::Family;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use etherparse::PacketBuilder;
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
 use evener_lab::evener::{Plan, Team};
 use evener_lab::load::Load;
 use evener_lab::visit::Visit;

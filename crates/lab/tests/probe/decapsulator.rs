@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use evener_core::checksum;
-use evener_core::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, GUE_PORT, Mac};
+use evener_core::net::checksum;
+use evener_core::net::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, GUE_PORT, Mac};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_lab::host::Host;
 use nix::net::if_::if_nametoindex;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use evener::network::path_mtu::{self, PathMtu};
 use evener::network::{self, NextHop, resolve, watch};
-use evener_core::wire::Mac;
+use evener_core::net::wire::Mac;
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;

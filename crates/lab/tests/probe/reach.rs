@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use evener::probe::{Hop, Target, Way};
-use evener_core::farm::{Encapsulation, HealthKind};
-use evener_core::health::Failure;
-use evener_core::wire::Mac;
+use evener_core::farm::health::Failure;
+use evener_core::net::wire::Mac;
+use evener_core::{farm::HealthKind, net::Encapsulation};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::skip;

@@ -10,9 +10,12 @@ use core::net::SocketAddr;
 
 use super::change::RETRY_MS;
 use super::*;
-use crate::farm::{self, Encapsulation, HealthKind, Placement, Protocol, Server, Timeouts};
-use crate::network::tests::{director as network, ip};
-use crate::tables::Tables;
+use crate::farm::network::tests::{director as network, ip};
+use crate::path::tables::Tables;
+use crate::{
+    farm::{self, HealthKind, Placement, Server, Timeouts},
+    net::{Encapsulation, Protocol},
+};
 
 mod paths;
 mod snapshot;

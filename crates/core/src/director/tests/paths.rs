@@ -1,5 +1,5 @@
 use super::*;
-use crate::membership::{Hop, Place};
+use crate::farm::membership::{Hop, Place};
 
 /// A farm whose servers are behind tunnels: one far away, one on a link.
 fn tunnels(directors: &[&str]) -> Farm {

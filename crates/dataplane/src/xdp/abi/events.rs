@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::content::NO_ROUTE;
-use evener_core::decide::Reason;
+use evener_core::path::content::NO_ROUTE;
+use evener_core::path::decide::Reason;
 
 use super::{c, from_bytes, ip, ip_of, words};
 use crate::events::{CLIENTS_MAX, ConnectionEvent, Event, HEAD_MAX, PacketEvent, Told, Watch};

@@ -1,10 +1,10 @@
 //! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what routes are found by.
 
-use evener_core::content::{CLASSES, Class, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX};
-use evener_core::content::{LATER_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
-use evener_core::cookie;
-use evener_core::mark;
-use evener_core::tables::{Handoff, Later};
+use evener_core::path::content::{CLASSES, Class, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX};
+use evener_core::path::content::{LATER_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
+use evener_core::path::cookie;
+use evener_core::path::mark;
+use evener_core::path::tables::{Handoff, Later};
 
 use super::{bytes, c, from_bytes, from_words, words};
 

@@ -1,9 +1,9 @@
 //! What was written is read back.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use evener_core::content::RouteKey;
-use evener_core::mark::Passed;
-use evener_core::tables::{Handoff, Later};
+use evener_core::path::content::RouteKey;
+use evener_core::path::mark::Passed;
+use evener_core::path::tables::{Handoff, Later};
 
 use super::*;
 

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::arrival::ASKED;
-use evener_core::cookie::{Ends, Keys, REPLAYED, Schedule, Terms};
+use evener_core::path::arrival::ASKED;
+use evener_core::path::cookie::{Ends, Keys, REPLAYED, Schedule, Terms};
 use evener_core::server::{Arrived, Fate, Reason, Tables};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::Hook;

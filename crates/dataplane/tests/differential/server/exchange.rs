@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::cookie::Ends;
+use evener_core::path::cookie::Ends;
 use evener_core::server::{Arrived, Exchange, Fate, Leaving, Reason, Said, Tables, Turn};
 use evener_dataplane::server::Hook;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};

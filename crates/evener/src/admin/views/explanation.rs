@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evener_core::director::ServerState;
-use evener_core::network::is_link_local;
-use evener_core::select::{Counts, select};
-use evener_core::sessions::{FlowHash, SessionKey, ms};
-use evener_core::tables::{NO_SERVER, Pick, ServerEntry, Vip, VipKey, Way};
+use evener_core::farm::network::is_link_local;
+use evener_core::path::select::{Counts, select};
+use evener_core::path::sessions::{FlowHash, SessionKey, ms};
+use evener_core::path::tables::{NO_SERVER, Pick, ServerEntry, Vip, VipKey, Way};
 use serde::{Deserialize, Serialize};
 
 use crate::board::Published;

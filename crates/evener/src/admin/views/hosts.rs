@@ -1,7 +1,7 @@
 //! The hosts of a farm where every host decides.
 
 use evener_core::director::{HostSnapshot, Snapshot};
-use evener_core::peers::HostState;
+use evener_core::node::peers::HostState;
 use serde::{Deserialize, Serialize};
 
 /// A host of a farm where every host decides.

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::director::ServerSnapshot;
+use evener_core::farm::membership::Source;
 use evener_core::farm::{self, Forwarding, Method};
-use evener_core::membership::Source;
-use evener_core::tables::{ServerEntry, Way};
+use evener_core::path::tables::{ServerEntry, Way};
 use evener_dataplane::ServerCounters;
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use evener_core::director::ServiceSnapshot;
 use evener_core::farm::{self, Farm};
-use evener_core::tables::VipKey;
+use evener_core::path::tables::VipKey;
 use serde::{Deserialize, Serialize};
 
 use super::Server;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use evener_core::sessions::{self, State, ms};
-use evener_core::tables::VipKey;
+use evener_core::path::sessions::{self, State, ms};
+use evener_core::path::tables::VipKey;
 use serde::{Deserialize, Serialize};
 
 use super::services::has_service;

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evener_core::decide::Reason;
 use evener_core::director::{Reloads, Snapshot};
-use evener_core::peers::Refusal;
+use evener_core::node::peers::Refusal;
+use evener_core::path::decide::Reason;
 use serde::{Deserialize, Serialize};
 
 use crate::board::{About, Moment};

@@ -2,9 +2,12 @@
 
 use std::net::SocketAddr;
 
-use evener_core::content::{self, Asked, Class, Found, Reading, Routes};
-use evener_core::farm::{Protocol, Route, Service};
-use evener_core::tables::{NO_SERVER, Vip, VipKey};
+use evener_core::path::content::{self, Asked, Class, Found, Reading, Routes};
+use evener_core::path::tables::{NO_SERVER, Vip, VipKey};
+use evener_core::{
+    farm::{Route, Service},
+    net::Protocol,
+};
 
 use super::{Dispatch, Explanation};
 use crate::board::Published;
@@ -236,8 +239,8 @@ fn pattern(route: &Route) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use evener_core::content::{self, HashKey};
-    use evener_core::sessions::Seed;
+    use evener_core::path::content::{self, HashKey};
+    use evener_core::path::sessions::Seed;
 
     use super::*;
     use crate::config::{self, Config};

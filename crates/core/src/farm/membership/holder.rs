@@ -1,0 +1,182 @@
+//! Where the holder of an address, or of a MAC, is: the first place that answers, until it is silent.
+
+use core::fmt;
+
+use crate::net::wire::Mac;
+
+/// A MAC on the LAN of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The MAC.
+    pub mac: Mac,
+    /// The interface of this host that leads to it.
+    pub ifindex: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on interface {}", self.mac, self.ifindex)
+    }
+}
+
+/// Follows one holder over rounds of asking.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holder {
+    place: Option<Place>,
+    /// Whether it answered since the last round.
+    answered: bool,
+    /// Rounds in a row without an answer.
+    silent_rounds: u32,
+    /// Another place that says it is the holder, and whether it said so since the last round.
+    claim: Option<(Place, bool)>,
+    /// The place can't be reached any more: its interface is gone.
+    stranded: bool,
+}
+
+/// What an answer meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// The first: the holder is there.
+    First,
+    /// From the holder, as expected.
+    Again,
+    /// From elsewhere, for the first time. At most once a round, however many claim it.
+    Claim {
+        /// Where the holder is.
+        from: Place,
+    },
+    /// From elsewhere, nothing new.
+    OldClaim,
+    /// From elsewhere, after the place where it was had gone.
+    Landed {
+        /// Where the holder was.
+        from: Place,
+    },
+}
+
+impl Holder {
+    /// A holder already known, with all rounds before it to answer.
+    pub(super) fn at(place: Place) -> Holder {
+        Holder { place: Some(place), answered: true, ..Holder::default() }
+    }
+
+    pub(super) fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    /// Rounds in a row without an answer.
+    pub(super) fn silent_rounds(&self) -> u32 {
+        self.silent_rounds
+    }
+
+    /// Takes in an answer.
+    pub(super) fn heard(&mut self, place: Place) -> Heard {
+        match (self.place, &mut self.claim) {
+            (None, _) => {
+                *self = Holder::at(place);
+                Heard::First
+            }
+            (Some(own), _) if own == place => {
+                self.answered = true;
+                self.silent_rounds = 0;
+                self.stranded = false;
+                Heard::Again
+            }
+            (Some(from), _) if self.stranded => {
+                *self = Holder::at(place);
+                Heard::Landed { from }
+            }
+            (Some(_), Some((claimed, recent))) => {
+                *recent |= *claimed == place;
+                Heard::OldClaim
+            }
+            (Some(from), claim @ None) => {
+                *claim = Some((place, true));
+                Heard::Claim { from }
+            }
+        }
+    }
+
+    /// Ends a round. Once the holder has been silent for `rounds` of them, a claim made in the last one
+    /// is followed; gives where the holder was and where it is now.
+    pub(super) fn end_round(&mut self, rounds: u32) -> Option<(Place, Place)> {
+        let from = self.place?;
+        self.silent_rounds = if self.answered { 0 } else { self.silent_rounds.saturating_add(1) };
+        self.answered = false;
+        match self.claim {
+            Some((to, true)) if self.silent_rounds >= rounds.max(1) => {
+                *self = Holder { place: Some(to), ..Holder::default() };
+                return Some((from, to));
+            }
+            Some((to, true)) => self.claim = Some((to, false)),
+            Some((_, false)) => self.claim = None,
+            None => {}
+        }
+        None
+    }
+
+    /// The holder's interface is gone: whoever answers next is followed, since nobody is left to be asked.
+    pub(super) fn strand(&mut self) {
+        self.stranded = self.place.is_some();
+    }
+
+    /// Forgets where the holder is.
+    pub(super) fn clear(&mut self) {
+        *self = Holder::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Place = Place { mac: Mac([2, 0, 0, 0, 0, 1]), ifindex: 1 };
+    const B: Place = Place { mac: Mac([2, 0, 0, 0, 0, 2]), ifindex: 1 };
+
+    #[test]
+    fn a_claim_is_followed_only_after_the_holder_was_silent() {
+        let mut holder = Holder::default();
+        assert_eq!(holder.heard(A), Heard::First);
+        assert_eq!(holder.heard(B), Heard::Claim { from: A });
+        for _ in 0..10 {
+            holder.heard(A);
+            assert_eq!(holder.heard(B), Heard::OldClaim);
+            assert_eq!(holder.end_round(2), None);
+        }
+        holder.heard(B);
+        assert_eq!(holder.end_round(2), None);
+        holder.heard(B);
+        assert_eq!(holder.end_round(2), Some((A, B)));
+        assert_eq!(holder.place(), Some(B));
+    }
+
+    #[test]
+    fn who_is_stranded_is_followed_at_once() {
+        let mut holder = Holder::at(A);
+        holder.strand();
+        assert_eq!(holder.heard(B), Heard::Landed { from: A });
+        assert_eq!(holder.heard(A), Heard::Claim { from: B });
+    }
+
+    #[test]
+    fn a_claim_not_repeated_is_forgotten() {
+        let mut holder = Holder::at(A);
+        holder.heard(B);
+        for _ in 0..5 {
+            assert_eq!(holder.end_round(2), None);
+        }
+        assert_eq!((holder.place(), holder.silent_rounds()), (Some(A), 4));
+        assert_eq!(holder.heard(A), Heard::Again);
+        assert_eq!(holder.silent_rounds(), 0);
+    }
+
+    #[test]
+    fn many_claims_in_one_round_are_one() {
+        let mut holder = Holder::at(A);
+        assert_eq!(holder.heard(B), Heard::Claim { from: A });
+        for last in 3..100 {
+            let place = Place { mac: Mac([2, 0, 0, 0, 0, last]), ifindex: 1 };
+            assert_eq!(holder.heard(place), Heard::OldClaim);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Who the servers are and at which MAC address, from what ARP and neighbour discovery tell (LSMAC,
+//! section 3.1), or from the routes to them.
+//!
+//! The director asks everyone on its links for a service address; every MAC that answers is a server. Servers
+//! the operator listed are asked for by their own address. Who falls silent is drained, then removed.
+//! Discovery is not identity: answers pass an `allow` list, a cap, and [`Surroundings`], and whoever
+//! claims another's place is logged first and followed only when the other is gone.
+//!
+//! Servers of methods `nat` and `tunnel` may be on other networks, where nobody answers: they are listed, the
+//! way to each comes in with [`Surroundings::hops`], and only probes tell whether they work.
+//!
+//! [`Membership`] is a state machine: frames and the time go in, addresses to ask for and
+//! [`Notice`]s come out, [`Membership::members`] is the state.
+
+mod event;
+mod holder;
+mod seat;
+mod strangers;
+mod surroundings;
+mod team;
+#[cfg(test)]
+mod tests;
+
+pub use event::{Event, Notice, Refusal, Removal};
+pub use holder::Place;
+pub use strangers::Refused;
+pub use surroundings::{Answer, Hop, Router, Surroundings};
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::farm;
+use crate::net::wire::Mac;
+use crate::path::tables::SERVICE_SERVERS_MAX;
+use strangers::Strangers;
+use team::Team;
+
+/// Where a server is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The operator listed it.
+    Listed,
+    /// It answered for the service address; its name is its MAC.
+    Discovered,
+}
+
+/// A server of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Unique within its service.
+    pub name: String,
+    /// Its own address; not known of discovered servers.
+    pub address: Option<IpAddr>,
+    /// Where its frames go; `None` until that is known, and for a local server.
+    pub mac: Option<Mac>,
+    /// The interface that leads to it; as `mac`.
+    pub ifindex: Option<u32>,
+    /// The way to it, if it is reached by routes and not on the link.
+    pub hop: Option<Hop>,
+    /// Share of new sessions; 1 for discovered servers.
+    pub weight: u16,
+    /// Whether it is this host itself.
+    pub local: bool,
+    /// Whether it has been silent for so long that it takes no new sessions.
+    pub draining: bool,
+    /// Where it is known from.
+    pub source: Source,
+    /// When it last joined, fell silent or returned, in milliseconds.
+    pub since_ms: u64,
+    /// When it last answered, in milliseconds; never for one that is reached by routes.
+    pub last_seen_ms: Option<u64>,
+}
+
+/// What a round of discovery asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Round {
+    /// Addresses to ask everyone for, on every interface: by ARP, or by neighbour solicitation.
+    pub asks: Vec<IpAddr>,
+    /// What the silence since the last round meant.
+    pub notices: Vec<Notice>,
+}
+
+/// A server that a running data plane already sends to, known again after a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its service.
+    pub service: String,
+    /// Its name: a listed server's, or the MAC of a discovered one.
+    pub server: String,
+    /// Where its frames go.
+    pub place: Place,
+    /// The way to it, if it is reached by routes.
+    pub hop: Option<Hop>,
+}
+
+/// Who the servers of all services are.
+#[derive(Clone, Debug, Default)]
+pub struct Membership {
+    surroundings: Surroundings,
+    teams: BTreeMap<String, Team>,
+    /// Who claimed a place of the director or a router.
+    impostors: Strangers,
+}
+
+impl Membership {
+    /// The most impostors remembered, beyond which they are counted but not logged.
+    const IMPOSTORS_MAX: usize = 4 * SERVICE_SERVERS_MAX;
+
+    /// A farm of these services, none of whose servers has been heard of.
+    pub fn new(services: &[farm::Service], surroundings: Surroundings, now_ms: u64) -> Membership {
+        let impostors = Strangers::new(Self::IMPOSTORS_MAX);
+        let mut membership = Membership { surroundings, teams: BTreeMap::new(), impostors };
+        membership.reconfigure(services, now_ms);
+        membership
+    }
+
+    /// Goes on with other services after a reload. Servers of services that stay, stay.
+    pub fn reconfigure(&mut self, services: &[farm::Service], now_ms: u64) -> Vec<Notice> {
+        let mut old = core::mem::take(&mut self.teams);
+        let mut notices = Vec::new();
+        for service in services {
+            let team = match old.remove(&service.name) {
+                Some(mut team) => {
+                    let events = team.reconfigure(service, &self.surroundings, now_ms);
+                    notices.extend(about(&service.name, events));
+                    team
+                }
+                None => Team::new(service, &self.surroundings, now_ms),
+            };
+            self.teams.insert(service.name.clone(), team);
+        }
+        notices
+    }
+
+    /// Takes in what is newly known of the director's interfaces, its addresses, the routers and the ways to
+    /// servers. Who turns out to be a router is a server no longer.
+    pub fn surroundings(&mut self, surroundings: Surroundings, now_ms: u64) -> Vec<Notice> {
+        let moved = self.surroundings.interfaces != surroundings.interfaces;
+        self.surroundings = surroundings;
+        if moved {
+            self.teams.values_mut().for_each(|team| team.ask_now(now_ms));
+        }
+        self.each_team(|team, surroundings| team.surroundings_changed(surroundings, now_ms))
+    }
+
+    /// Takes back, after a restart, a server that the data plane already sends to. It has as many
+    /// rounds to answer as any other. Those of services and servers that are gone are ignored.
+    pub fn resume(&mut self, known: &Known, now_ms: u64) {
+        if let Some(team) = self.teams.get_mut(&known.service) {
+            team.resume(known, &self.surroundings, now_ms);
+        }
+    }
+
+    /// Takes in a frame received on an interface. Frames that answer neither ARP nor neighbour discovery, or
+    /// are about addresses that mean nothing to the farm, change nothing.
+    pub fn frame(&mut self, now_ms: u64, ifindex: u32, frame: &[u8]) -> Vec<Notice> {
+        match Answer::read(ifindex, frame) {
+            Ok(Some(reply)) => self.answer(now_ms, reply),
+            Ok(None) => Vec::new(),
+            Err(malformed) => self.impostor(malformed, Refusal::Malformed),
+        }
+    }
+
+    /// Takes in an answer: this MAC says that it has this address.
+    pub fn answer(&mut self, now_ms: u64, reply: Answer) -> Vec<Notice> {
+        let concerns_servers = self.teams.values().any(|team| team.is_concerned(reply.address));
+        if !concerns_servers && !self.surroundings.is_concerned(reply.address) {
+            return Vec::new();
+        }
+        let service_address = self.teams.values().any(|team| team.has_address(reply.address));
+        if let Err(refusal) = self.surroundings.judge(&reply, service_address) {
+            return self.impostor(reply, refusal);
+        }
+        self.each_team(|team, _| team.heard(now_ms, &reply))
+    }
+
+    /// When the next round is due, in milliseconds; `None` if no service ever asks.
+    pub fn next_round_at(&self) -> Option<u64> {
+        self.teams.values().filter_map(Team::next_round_at).min()
+    }
+
+    /// Draws the conclusions from the silence since the last round, and begins the next, for each
+    /// service whose time it is.
+    pub fn round(&mut self, now_ms: u64) -> Round {
+        let mut asks = BTreeSet::new();
+        let notices = self.each_team(|team, _| {
+            let due = team.next_round_at().is_some_and(|at| at <= now_ms);
+            if due { team.round(now_ms, &mut asks) } else { Vec::new() }
+        });
+        Round { asks: asks.into_iter().collect(), notices }
+    }
+
+    /// The servers of a service, in order of name.
+    pub fn members(&self, service: &str) -> Vec<Member> {
+        self.teams.get(service).map(Team::members).unwrap_or_default()
+    }
+
+    /// How many answers were refused, by reason: those of a service, or with `None` those refused
+    /// whatever the service.
+    pub fn refused(&self, service: Option<&str>) -> Refused {
+        match service {
+            None => self.impostors.refused(),
+            Some(name) => self.teams.get(name).map(Team::refused).unwrap_or_default(),
+        }
+    }
+
+    fn impostor(&mut self, reply: Answer, refusal: Refusal) -> Vec<Notice> {
+        let event = self.impostors.refuse(reply, refusal);
+        event.map(|event| Notice { service: None, event }).into_iter().collect()
+    }
+
+    fn each_team(&mut self, mut act: impl FnMut(&mut Team, &Surroundings) -> Vec<Event>) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for (name, team) in &mut self.teams {
+            notices.extend(about(name, act(team, &self.surroundings)));
+        }
+        notices
+    }
+}
+
+fn about(service: &str, events: Vec<Event>) -> impl Iterator<Item = Notice> {
+    events.into_iter().map(move |event| Notice { service: Some(service.into()), event })
+}

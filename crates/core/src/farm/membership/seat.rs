@@ -1,0 +1,241 @@
+//! One server's place in a team.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::event::{Event, Removal};
+use super::holder::{Heard, Holder, Place};
+use super::surroundings::{Hop, Surroundings};
+use super::{Known, Member, Source};
+use crate::farm;
+use crate::net::wire::Mac;
+
+/// A server, listed or discovered.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub(super) name: String,
+    pub(super) address: Option<IpAddr>,
+    pub(super) weight: u16,
+    pub(super) source: Source,
+    pub(super) local: bool,
+    /// The MAC that the operator fixed.
+    pub(super) fixed: Option<Mac>,
+    pub(super) draining: bool,
+    /// It is reached by routes: nobody is asked where it is, and [`Seat::hop`] is the way.
+    routed: bool,
+    hop: Option<Hop>,
+    holder: Holder,
+    since_ms: u64,
+    last_seen_ms: Option<u64>,
+}
+
+impl Seat {
+    pub(super) fn listed(server: &farm::Server, routed: bool, around: &Surroundings, now_ms: u64) -> Seat {
+        let mut seat = Seat {
+            name: server.name.clone(),
+            address: Some(server.address),
+            weight: server.weight,
+            source: Source::Listed,
+            local: around.is_local(server.address),
+            fixed: server.mac,
+            draining: false,
+            routed,
+            hop: around.hops.get(&server.address).copied().filter(|_| routed),
+            holder: Holder::default(),
+            since_ms: now_ms,
+            last_seen_ms: None,
+        };
+        seat.place_fixed(around);
+        seat
+    }
+
+    pub(super) fn discovered(place: Place, now_ms: u64) -> Seat {
+        Seat {
+            name: place.mac.to_string(),
+            address: None,
+            weight: 1,
+            source: Source::Discovered,
+            local: false,
+            fixed: None,
+            draining: false,
+            routed: false,
+            hop: None,
+            holder: Holder::at(place),
+            since_ms: now_ms,
+            last_seen_ms: None,
+        }
+    }
+
+    /// Whether this is what the operator lists, weight aside.
+    pub(super) fn is_listed_as(&self, server: &farm::Server, routed: bool) -> bool {
+        self.source == Source::Listed
+            && self.address == Some(server.address)
+            && self.fixed == server.mac
+            && self.routed == routed
+    }
+
+    /// Where it is, if that is known and it isn't this host.
+    pub(super) fn place(&self) -> Option<Place> {
+        if self.routed { self.hop.filter(|_| !self.local).map(|hop| hop.place) } else { self.holder.place() }
+    }
+
+    /// Whether this MAC is its own. One that is reached by routes may stand behind a gateway's.
+    pub(super) fn has_mac(&self, mac: Mac) -> bool {
+        let found = self.place().is_some_and(|place| place.mac == mac);
+        self.fixed == Some(mac) || (found && !self.routed)
+    }
+
+    /// The address that everyone must be asked for to find it.
+    pub(super) fn address_to_ask(&self) -> Option<IpAddr> {
+        self.address.filter(|_| !self.local && !self.routed)
+    }
+
+    /// Whether it has yet to be found.
+    pub(super) fn is_missing(&self) -> bool {
+        !self.local && self.place().is_none()
+    }
+
+    /// Whether it is there: here, or found and not silent.
+    pub(super) fn is_present(&self) -> bool {
+        self.local || (self.place().is_some() && !self.draining)
+    }
+
+    /// Takes in an answer in its name.
+    pub(super) fn heard(&mut self, place: Place, now_ms: u64) -> Option<Event> {
+        let server = self.name.clone();
+        match self.holder.heard(place) {
+            Heard::First => {
+                self.last_seen_ms = Some(now_ms);
+                self.since_ms = now_ms;
+                Some(Event::Joined { server, place })
+            }
+            Heard::Again => {
+                self.last_seen_ms = Some(now_ms);
+                self.draining.then(|| {
+                    self.draining = false;
+                    self.since_ms = now_ms;
+                    Event::Returned { server }
+                })
+            }
+            Heard::Landed { from } => {
+                self.last_seen_ms = Some(now_ms);
+                self.since_ms = now_ms;
+                self.draining = false;
+                Some(Event::Followed { server, from, to: place })
+            }
+            Heard::Claim { from } => Some(Event::Moved { server, from, to: place }),
+            Heard::OldClaim => None,
+        }
+    }
+
+    /// Ends a round: follows it if it has moved, drains it if it has been silent for `rounds`.
+    ///
+    /// A server whose MAC the operator fixed may well not answer; health checks speak for it, as they do for
+    /// one that is reached by routes.
+    pub(super) fn end_round(&mut self, rounds: u32, now_ms: u64) -> Option<Event> {
+        if let Some((from, to)) = self.holder.end_round(rounds) {
+            self.draining = false;
+            self.since_ms = now_ms;
+            return Some(Event::Followed { server: self.name.clone(), from, to });
+        }
+        let silent = self.fixed.is_none() && self.holder.silent_rounds() >= rounds;
+        (silent && !self.draining).then(|| {
+            self.draining = true;
+            self.since_ms = now_ms;
+            Event::Silent { server: self.name.clone() }
+        })
+    }
+
+    /// Whether it was only ever heard, and has been silent for twice the rounds that drain it.
+    pub(super) fn is_gone(&self, rounds: u32) -> bool {
+        self.source == Source::Discovered && self.holder.silent_rounds() >= rounds.saturating_mul(2)
+    }
+
+    /// Places it where a running data plane has it.
+    pub(super) fn resume(&mut self, known: &Known) {
+        if !self.is_missing() || self.fixed.is_some_and(|fixed| fixed != known.place.mac) {
+            return;
+        }
+        match self.routed {
+            true => self.hop = known.hop,
+            false => self.holder = Holder::at(known.place),
+        }
+    }
+
+    pub(super) fn is_routed(&self) -> bool {
+        self.routed
+    }
+
+    /// Follows the way to a server that is reached by routes. While its next hop is unresolved, the way known
+    /// last is kept, with the sessions on it: the kernel asks again, and probes tell whether it works.
+    fn follow(&mut self, around: &Surroundings, now_ms: u64) -> Option<Event> {
+        let hop = *around.hops.get(&self.address?)?;
+        let from = self.place();
+        self.hop = Some(hop);
+        if self.local || from == Some(hop.place) {
+            return None;
+        }
+        self.since_ms = now_ms;
+        let (server, place) = (self.name.clone(), hop.place);
+        Some(match from {
+            None => Event::Joined { server, place },
+            Some(from) => Event::Rerouted { server, from, to: place },
+        })
+    }
+
+    /// Forgets where it is, if that is where a server cannot be, and whether it is this host.
+    pub(super) fn surroundings_changed(&mut self, around: &Surroundings, now_ms: u64) -> Vec<Event> {
+        let mut events = Vec::new();
+        let local = self.address.is_some_and(|address| around.is_local(address));
+        if self.routed {
+            self.local = local;
+            return self.follow(around, now_ms).into_iter().collect();
+        }
+        let misplaced = self.place().is_some_and(|place| around.excludes(place.mac));
+        if misplaced || local != self.local {
+            if !local && !self.is_missing() {
+                let why = if misplaced { Removal::NotAServer } else { Removal::Configuration };
+                events.push(Event::Removed { server: self.name.clone(), why });
+            }
+            self.local = local;
+            self.draining = false;
+            self.since_ms = now_ms;
+            self.holder.clear();
+        }
+        if self.place().is_some_and(|place| !around.interfaces.contains_key(&place.ifindex)) {
+            self.holder.strand();
+        }
+        if !misplaced {
+            self.place_fixed(around);
+        }
+        events
+    }
+
+    /// A fixed MAC with one interface to reach it by needs nobody to be asked.
+    fn place_fixed(&mut self, around: &Surroundings) {
+        let mut interfaces = around.interfaces.keys();
+        if let (Some(mac), Some(&ifindex), None, true) =
+            (self.fixed, interfaces.next(), interfaces.next(), self.is_missing() && !self.routed)
+        {
+            self.holder = Holder::at(Place { mac, ifindex });
+        }
+    }
+
+    pub(super) fn member(&self) -> Member {
+        let place = self.place();
+        Member {
+            name: self.name.clone(),
+            address: self.address,
+            mac: place.map(|place| place.mac),
+            ifindex: place.map(|place| place.ifindex),
+            hop: self.hop.filter(|_| !self.local),
+            weight: self.weight,
+            local: self.local,
+            draining: self.draining,
+            source: self.source,
+            since_ms: self.since_ms,
+            last_seen_ms: self.last_seen_ms,
+        }
+    }
+}

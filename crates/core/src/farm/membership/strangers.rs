@@ -1,0 +1,59 @@
+//! Those who were refused: all counted, each logged once, no more remembered than there is room for.
+
+use alloc::collections::BTreeSet;
+
+use super::event::{Event, Refusal};
+use super::surroundings::Answer;
+use crate::net::wire::Mac;
+
+/// How many answers were refused, by reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Refused([u64; Refusal::ALL.len()]);
+
+impl Refused {
+    /// How many for this reason.
+    pub fn count(&self, refusal: Refusal) -> u64 {
+        self.0[refusal as usize]
+    }
+
+    /// All reasons with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (Refusal, u64)> + '_ {
+        Refusal::ALL.into_iter().map(|refusal| (refusal, self.count(refusal)))
+    }
+}
+
+/// The memory of refusals.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Strangers {
+    max: usize,
+    logged: BTreeSet<(Mac, Refusal)>,
+    refused: Refused,
+}
+
+impl Strangers {
+    /// Remembers up to `max` pairs of MAC and reason.
+    pub(super) fn new(max: usize) -> Strangers {
+        Strangers { max, ..Strangers::default() }
+    }
+
+    /// Counts a refusal; gives the event the first time, as long as there is room to remember it.
+    pub(super) fn refuse(&mut self, reply: Answer, refusal: Refusal) -> Option<Event> {
+        let count = &mut self.refused.0[refusal as usize];
+        *count = count.saturating_add(1);
+        let news = self.logged.len() < self.max && self.logged.insert((reply.place.mac, refusal));
+        news.then_some(Event::Refused { reply, refusal })
+    }
+
+    /// Forgets a MAC that has become a server.
+    pub(super) fn forget(&mut self, mac: Mac) {
+        self.logged.retain(|(logged, _)| *logged != mac);
+    }
+
+    pub(super) fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
+    pub(super) fn refused(&self) -> Refused {
+        self.refused
+    }
+}

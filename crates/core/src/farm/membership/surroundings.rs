@@ -1,0 +1,148 @@
+//! What stands around the servers and must not be taken for one: the director itself and the routers.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use zerocopy::FromBytes;
+
+use super::event::Refusal;
+use super::holder::Place;
+use crate::net::neighbour::Advertisement;
+use crate::net::wire::{ARP_LEN, ARP_REPLY, Arp, ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV6, Ethernet, Mac};
+
+/// The director's own interfaces and addresses, and its routers.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Surroundings {
+    /// The director's interfaces that lead to servers, by index, with their own MAC.
+    pub interfaces: BTreeMap<u32, Mac>,
+    /// The director's own addresses, on whatever interface.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The gateways of its routes.
+    pub routers: Vec<Router>,
+    /// The ways to servers that are reached by routes (methods `nat` and `tunnel`), by server address, as far
+    /// as they are known.
+    pub hops: BTreeMap<IpAddr, Hop>,
+}
+
+/// The way to a server that may be on another network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Where frames go: to the server itself, or to the gateway before it.
+    pub place: Place,
+    /// The director's address towards the server.
+    pub own: IpAddr,
+    /// The director's address that servers accept tunnels from.
+    pub tunnel: IpAddr,
+    /// The longest packet that the way takes, in bytes.
+    pub mtu: u16,
+    /// Whether the server is on the link itself, with no router before it.
+    pub on_link: bool,
+}
+
+/// A gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Router {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its MAC, once the host has resolved it.
+    pub mac: Option<Mac>,
+}
+
+impl Surroundings {
+    /// Whether an answer for this address is worth judging.
+    pub(super) fn is_concerned(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address) || self.routers.iter().any(|router| router.address == address)
+    }
+
+    /// Whether this host has the address.
+    pub(super) fn is_local(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+
+    /// Whether this MAC cannot be a server's.
+    pub(super) fn excludes(&self, mac: Mac) -> bool {
+        self.is_own(mac) || self.is_router(mac)
+    }
+
+    /// Whether an answer may be believed. `service_address`: it is for a service's address, which the
+    /// director may have too, being a server itself (LSMAC, section 4.2.4).
+    pub(super) fn judge(&self, reply: &Answer, service_address: bool) -> Result<(), Refusal> {
+        let Place { mac, .. } = reply.place;
+        let address = reply.address;
+        let own_address = self.is_local(address) && !service_address;
+        let router = self.routers.iter().find(|router| router.address == address);
+        if !mac.is_unicast() {
+            Err(Refusal::MulticastMac)
+        } else if self.is_own(mac) {
+            if self.is_local(address) { Ok(()) } else { Err(Refusal::OwnMac) }
+        } else if own_address {
+            Err(Refusal::ClaimsDirector)
+        } else if let Some(Router { mac: router, .. }) = router {
+            if router.is_none_or(|router| router == mac) { Ok(()) } else { Err(Refusal::ClaimsRouter) }
+        } else if self.is_router(mac) {
+            Err(Refusal::IsRouter)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn is_own(&self, mac: Mac) -> bool {
+        self.interfaces.values().any(|own| *own == mac)
+    }
+
+    fn is_router(&self, mac: Mac) -> bool {
+        self.routers.iter().any(|router| router.mac == Some(mac))
+    }
+}
+
+/// An answer by ARP or neighbour discovery: this place says that it has this address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The MAC that has the address, and the interface it was heard on.
+    pub place: Place,
+    /// The address.
+    pub address: IpAddr,
+}
+
+impl Answer {
+    /// Reads an untagged Ethernet frame; `None` if it is neither an ARP reply nor a neighbour advertisement.
+    /// The error is what can be told of a malformed one: its Ethernet source.
+    pub fn read(ifindex: u32, frame: &[u8]) -> Result<Option<Answer>, Answer> {
+        let Some((header, body)) = frame.split_at_checked(ETHERNET_LEN) else {
+            return Ok(None);
+        };
+        let Ok(header) = Ethernet::ref_from_bytes(header) else {
+            return Ok(None);
+        };
+        let from = Place { mac: header.src, ifindex };
+        match header.ethertype.get() {
+            ETHERTYPE_ARP => Answer::read_arp(from, body),
+            ETHERTYPE_IPV6 => Answer::read_advertisement(from, frame),
+            _ => Ok(None),
+        }
+    }
+
+    /// The Ethernet source need not be the ARP sender: bonded interfaces and virtual routers differ
+    /// there. The ARP sender is who frames must be sent to.
+    fn read_arp(from: Place, body: &[u8]) -> Result<Option<Answer>, Answer> {
+        let malformed = Answer { place: from, address: Ipv4Addr::UNSPECIFIED.into() };
+        let arp = body.get(..ARP_LEN).and_then(|body| Arp::ref_from_bytes(body).ok()).ok_or(malformed)?;
+        if !arp.is_ipv4_over_ethernet() {
+            return Err(malformed);
+        }
+        let place = Place { mac: arp.sender_mac, ..from };
+        let answer = Answer { place, address: Ipv4Addr::from_bits(arp.sender_ip.get()).into() };
+        Ok((arp.operation.get() == ARP_REPLY).then_some(answer))
+    }
+
+    /// Who was asked alone may answer without naming its MAC: frames reach it where the question did.
+    fn read_advertisement(from: Place, frame: &[u8]) -> Result<Option<Answer>, Answer> {
+        let malformed = Answer { place: from, address: Ipv6Addr::UNSPECIFIED.into() };
+        let found = Advertisement::read(frame).map_err(|_| malformed)?;
+        Ok(found.map(|found| Answer {
+            place: Place { mac: found.mac.unwrap_or(from.mac), ..from },
+            address: found.target.into(),
+        }))
+    }
+}

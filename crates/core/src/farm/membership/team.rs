@@ -1,0 +1,324 @@
+//! The servers of one service.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::event::{Event, Refusal, Removal};
+use super::holder::{Holder, Place};
+use super::seat::Seat;
+use super::strangers::{Refused, Strangers};
+use super::surroundings::{Answer, Surroundings};
+use super::{Known, Member, Source};
+use crate::farm::{self, Allow};
+use crate::net::wire::Mac;
+use crate::path::tables::SERVICE_SERVERS_MAX;
+
+/// The second round comes this soon after the first, in milliseconds: an answer lost at the start
+/// must not cost a whole interval.
+const SECOND_ROUND_MS: u64 = 1_000;
+
+/// The servers of one service, by name.
+#[derive(Clone, Debug)]
+pub(super) struct Team {
+    service: farm::Service,
+    seats: BTreeMap<String, Seat>,
+    /// Who answers for the addresses on the `allow` list.
+    allowed: BTreeMap<IpAddr, Holder>,
+    /// Who answered for the service address before it was clear whether they are listed or allowed.
+    waiting: BTreeMap<Mac, Answer>,
+    strangers: Strangers,
+    rounds_asked: u32,
+    next_round_ms: u64,
+}
+
+impl Team {
+    pub(super) fn new(service: &farm::Service, around: &Surroundings, now_ms: u64) -> Team {
+        let mut team = Team {
+            service: service.clone(),
+            seats: BTreeMap::new(),
+            allowed: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            strangers: Strangers::default(),
+            rounds_asked: 0,
+            next_round_ms: now_ms,
+        };
+        team.configure(around, now_ms);
+        team
+    }
+
+    pub(super) fn reconfigure(
+        &mut self,
+        service: &farm::Service,
+        around: &Surroundings,
+        now_ms: u64,
+    ) -> Vec<Event> {
+        if self.service == *service {
+            return Vec::new();
+        }
+        self.service = service.clone();
+        self.configure(around, now_ms)
+    }
+
+    /// Makes the seats what the service says, keeping whom it still has, and asks anew.
+    fn configure(&mut self, around: &Surroundings, now_ms: u64) -> Vec<Event> {
+        let mut old = core::mem::take(&mut self.seats);
+        for server in &self.service.servers {
+            let known = old.remove(&server.name);
+            let seat = match known {
+                Some(mut seat) if seat.is_listed_as(server, self.service.is_routed()) => {
+                    seat.weight = server.weight;
+                    seat
+                }
+                _ => Seat::listed(server, self.service.is_routed(), around, now_ms),
+            };
+            self.seats.insert(seat.name.clone(), seat);
+        }
+        let mut events = Vec::new();
+        for (server, seat) in old {
+            if seat.source == Source::Discovered && self.discovers() {
+                self.seats.insert(server, seat);
+            } else {
+                events.push(Event::Removed { server, why: Removal::Configuration });
+            }
+        }
+        let mut known = core::mem::take(&mut self.allowed);
+        let addresses = self.service.allow.iter().filter_map(|allow| match allow {
+            Allow::Address(address) => Some(*address),
+            Allow::Mac(_) => None,
+        });
+        self.allowed = addresses.map(|a| (a, known.remove(&a).unwrap_or_default())).collect();
+        self.strangers.set_max(self.service.servers_max.saturating_mul(4));
+        self.ask_now(now_ms);
+        events.extend(self.remove_who_is_not_allowed());
+        events
+    }
+
+    pub(super) fn resume(&mut self, known: &Known, around: &Surroundings, now_ms: u64) {
+        let Known { server: name, place, .. } = known;
+        let seat = self.seats.get_mut(name);
+        // The way to a server on another network leads over a router.
+        let misplaced = around.excludes(place.mac) && !seat.as_ref().is_some_and(|seat| seat.is_routed());
+        if misplaced || !around.interfaces.contains_key(&place.ifindex) {
+            return;
+        }
+        if let Some(seat) = seat {
+            seat.resume(known);
+        } else if self.discovers() && *name == place.mac.to_string() && !self.is_full() {
+            self.seats.insert(name.clone(), Seat::discovered(*place, now_ms));
+        }
+    }
+
+    pub(super) fn surroundings_changed(&mut self, around: &Surroundings, now_ms: u64) -> Vec<Event> {
+        self.waiting.retain(|mac, _| !around.excludes(*mac));
+        let events = self.seats.values_mut().flat_map(|seat| seat.surroundings_changed(around, now_ms));
+        let events = events.collect();
+        self.seats.retain(|_, seat| seat.source == Source::Listed || !seat.is_missing());
+        events
+    }
+
+    /// Begins anew with asking, as after a change of the director's interfaces.
+    pub(super) fn ask_now(&mut self, now_ms: u64) {
+        self.rounds_asked = 0;
+        self.next_round_ms = now_ms;
+    }
+
+    /// Whether an answer for this address means anything here.
+    pub(super) fn is_concerned(&self, address: IpAddr) -> bool {
+        self.has_address(address)
+            || self.allowed.contains_key(&address)
+            || self.seats.values().any(|seat| seat.address == Some(address))
+    }
+
+    /// Whether this is an address of the service.
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        self.service.addresses.iter().any(|service| service.ip() == address)
+    }
+
+    /// Takes in an answer that [`Surroundings::judge`] found credible.
+    pub(super) fn heard(&mut self, now_ms: u64, reply: &Answer) -> Vec<Event> {
+        let mut events = Vec::new();
+        if let Some(holder) = self.allowed.get_mut(&reply.address) {
+            holder.heard(reply.place);
+        }
+        let own: Vec<String> = self.names(|seat| seat.address_to_ask() == Some(reply.address));
+        for name in own {
+            events.extend(self.heard_listed(&name, reply, now_ms));
+        }
+        if self.has_address(reply.address) {
+            events.extend(self.heard_for_service(reply, now_ms));
+        }
+        if !self.waiting.is_empty() && !self.is_unresolved() {
+            events.extend(self.admit_waiting(now_ms));
+        }
+        events
+    }
+
+    /// Someone answers for a listed server's own address.
+    fn heard_listed(&mut self, name: &str, reply: &Answer, now_ms: u64) -> Vec<Event> {
+        let Some(seat) = self.seats.get_mut(name) else {
+            return Vec::new();
+        };
+        if seat.fixed.is_some_and(|fixed| fixed != reply.place.mac) {
+            return self.strangers.refuse(*reply, Refusal::NotAllowed).into_iter().collect();
+        }
+        let mut events: Vec<Event> = seat.heard(reply.place, now_ms).into_iter().collect();
+        events.extend(self.merge(name));
+        events
+    }
+
+    /// Someone answers for the service address (LSMAC, section 3.1).
+    fn heard_for_service(&mut self, reply: &Answer, now_ms: u64) -> Vec<Event> {
+        if !self.discovers() {
+            // Where every host decides, each answers for its own addresses.
+            let stray = self.service.announce && !self.service.is_on_every_host();
+            return stray
+                .then(|| self.strangers.refuse(*reply, Refusal::Announced))
+                .flatten()
+                .into_iter()
+                .collect();
+        }
+        let Place { mac, .. } = reply.place;
+        let known = self.names(|seat| seat.has_mac(mac));
+        if !known.is_empty() {
+            let heard = known.iter().filter_map(|name| self.seats.get_mut(name)?.heard(reply.place, now_ms));
+            return heard.collect();
+        }
+        let room = self.waiting.len() < self.service.servers_max.saturating_mul(4);
+        if self.rounds_asked <= 1 && self.is_unresolved() && room {
+            self.waiting.insert(mac, *reply);
+            return Vec::new();
+        }
+        self.admit(*reply, now_ms).into_iter().collect()
+    }
+
+    /// Makes a server of who answered, if that is allowed.
+    fn admit(&mut self, reply: Answer, now_ms: u64) -> Option<Event> {
+        let place = reply.place;
+        if self.seats.values().any(|seat| seat.has_mac(place.mac)) {
+            return None;
+        }
+        if !self.is_allowed(place.mac) {
+            return self.strangers.refuse(reply, Refusal::NotAllowed);
+        }
+        let mut seat = Seat::discovered(place, now_ms);
+        if self.is_full() || self.seats.contains_key(&seat.name) {
+            return self.strangers.refuse(reply, Refusal::Full);
+        }
+        self.strangers.forget(place.mac);
+        seat.heard(place, now_ms);
+        let event = Event::Joined { server: seat.name.clone(), place };
+        self.seats.insert(seat.name.clone(), seat);
+        Some(event)
+    }
+
+    fn admit_waiting(&mut self, now_ms: u64) -> Vec<Event> {
+        let waiting = core::mem::take(&mut self.waiting);
+        waiting.into_values().filter_map(|reply| self.admit(reply, now_ms)).collect()
+    }
+
+    /// A discovered server whose MAC turns out to be a listed server's is that server.
+    fn merge(&mut self, listed: &str) -> Option<Event> {
+        let place = self.seats.get(listed)?.place()?;
+        let name = place.mac.to_string();
+        let twin = self.seats.get(&name)?;
+        if twin.source == Source::Listed {
+            return None;
+        }
+        self.seats.remove(&name);
+        Some(Event::Removed { server: name, why: Removal::Listed(listed.into()) })
+    }
+
+    pub(super) fn next_round_at(&self) -> Option<u64> {
+        let asks = self.discovers() || self.seats.values().any(|seat| seat.address_to_ask().is_some());
+        asks.then_some(self.next_round_ms)
+    }
+
+    /// Ends the last round and begins another: adds the addresses to ask for.
+    pub(super) fn round(&mut self, now_ms: u64, asks: &mut BTreeSet<IpAddr>) -> Vec<Event> {
+        let events = if self.rounds_asked > 0 { self.end_round(now_ms) } else { Vec::new() };
+        self.rounds_asked = self.rounds_asked.saturating_add(1);
+        let interval = self.service.discover_interval_ms;
+        let wait = if self.rounds_asked == 1 { interval.min(SECOND_ROUND_MS) } else { interval };
+        self.next_round_ms = now_ms.saturating_add(wait.max(1));
+        if self.discovers() {
+            asks.extend(self.service.addresses.iter().map(|address| address.ip()));
+        }
+        asks.extend(self.seats.values().filter_map(Seat::address_to_ask));
+        asks.extend(self.allowed.keys());
+        events
+    }
+
+    fn end_round(&mut self, now_ms: u64) -> Vec<Event> {
+        let rounds = self.service.discover_rounds.max(1);
+        let mut events = self.admit_waiting(now_ms);
+        for holder in self.allowed.values_mut() {
+            holder.end_round(rounds);
+        }
+        events.extend(self.seats.values_mut().filter_map(|seat| seat.end_round(rounds, now_ms)));
+        for name in self.names(|seat| seat.source == Source::Listed) {
+            events.extend(self.merge(&name));
+        }
+        // When all are silent at once, it is more likely that the director cannot hear them.
+        if !self.service.keep_last || self.seats.values().any(Seat::is_present) {
+            for server in self.names(|seat| seat.is_gone(rounds)) {
+                self.seats.remove(&server);
+                events.push(Event::Removed { server, why: Removal::Silent });
+            }
+        }
+        events.extend(self.remove_who_is_not_allowed());
+        events
+    }
+
+    /// Removes discovered servers that the `allow` list no longer names, once it is known whose MACs
+    /// its addresses stand for.
+    fn remove_who_is_not_allowed(&mut self) -> Vec<Event> {
+        if self.allowed.values().any(|holder| holder.place().is_none()) {
+            return Vec::new();
+        }
+        let discovered = |seat: &Seat| seat.source == Source::Discovered;
+        let barred = self
+            .names(|seat| discovered(seat) && !seat.place().is_some_and(|place| self.is_allowed(place.mac)));
+        let remove = |server: String| {
+            self.seats.remove(&server);
+            Event::Removed { server, why: Removal::Configuration }
+        };
+        barred.into_iter().map(remove).collect()
+    }
+
+    pub(super) fn members(&self) -> Vec<Member> {
+        self.seats.values().map(Seat::member).collect()
+    }
+
+    pub(super) fn refused(&self) -> Refused {
+        self.strangers.refused()
+    }
+
+    fn discovers(&self) -> bool {
+        self.service.discover.is_some()
+    }
+
+    fn is_full(&self) -> bool {
+        self.seats.len() >= self.service.servers_max.min(SERVICE_SERVERS_MAX)
+    }
+
+    fn is_allowed(&self, mac: Mac) -> bool {
+        let holds = |address| self.allowed.get(address).and_then(Holder::place).is_some_and(|p| p.mac == mac);
+        self.service.allow.is_empty()
+            || self.service.allow.iter().any(|allow| match allow {
+                Allow::Mac(allowed) => *allowed == mac,
+                Allow::Address(address) => holds(address),
+            })
+    }
+
+    /// Whether someone listed or allowed has yet to say where it is.
+    fn is_unresolved(&self) -> bool {
+        self.seats.values().any(Seat::is_missing)
+            || self.allowed.values().any(|holder| holder.place().is_none())
+    }
+
+    fn names(&self, which: impl Fn(&Seat) -> bool) -> Vec<String> {
+        self.seats.values().filter(|seat| which(seat)).map(|seat| seat.name.clone()).collect()
+    }
+}

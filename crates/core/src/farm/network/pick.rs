@@ -1,0 +1,308 @@
+//! Which interfaces a director works on: those named in the file, else all that clients' packets may come by.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::{Interface, Network, is_link_local};
+use crate::farm::Service;
+use crate::net::wire::Mac;
+
+/// Why a director can't work on the interfaces that it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PickError {
+    /// A configured interface is not there.
+    #[error("there is no interface {name:?} here: there are {}", known.join(", "))]
+    NoSuchInterface {
+        /// As configured.
+        name: String,
+        /// Those that could be meant.
+        known: Vec<String>,
+    },
+    /// MAC addresses cannot be rewritten there.
+    #[error("interface {name} is not Ethernet, and {why}: the director sends Ethernet frames, and no others")]
+    NotEthernet {
+        /// The interface.
+        name: String,
+        /// Why it matters.
+        why: String,
+    },
+    /// Nothing to work on.
+    #[error(
+        "no Ethernet interface of this host is up and has an address or a route over it: name the interfaces in [engine], \
+         as in interfaces = [\"eth0\"]"
+    )]
+    NoInterface,
+}
+
+impl Network {
+    /// The interfaces of these names with their MACs. With no names, every Ethernet interface that is up and leads
+    /// somewhere, since clients' packets may come by any: it has an address, or a route goes over it. Those by
+    /// which listed servers are reached are among them even while they are down; servers by `nat` and `tunnel` may
+    /// be behind a gateway there.
+    ///
+    /// # Errors
+    /// For names that don't exist, for interfaces that aren't Ethernet, and when nothing is left.
+    pub fn pick_interfaces(
+        &self,
+        configured: &[String],
+        services: &[Service],
+    ) -> Result<BTreeMap<u32, Mac>, PickError> {
+        let picked = match configured {
+            [] => &self.leading_somewhere() | &self.leading_to_servers(services)?,
+            names => names.iter().map(|name| self.named(name)).collect::<Result<_, _>>()?,
+        };
+        if picked.is_empty() {
+            return Err(PickError::NoInterface);
+        }
+        Ok(self
+            .interfaces
+            .iter()
+            .filter(|(i, _)| picked.contains(*i))
+            .map(|(i, found)| (*i, found.mac))
+            .collect())
+    }
+
+    fn named(&self, name: &str) -> Result<u32, PickError> {
+        let found = self.interfaces.iter().find(|(_, interface)| interface.name == name);
+        let Some((&ifindex, interface)) = found else {
+            let ethernet = self.interfaces.values().filter(|found| found.ethernet);
+            let known = ethernet.map(|found| found.name.clone()).collect();
+            return Err(PickError::NoSuchInterface { name: name.into(), known });
+        };
+        ethernet(interface, || "[engine] names it".into())?;
+        Ok(ifindex)
+    }
+
+    /// Interfaces by which answers of these services' servers come in, or what they say by themselves comes back: those
+    /// that lead to servers and service addresses, and the default routes'. Where a service address is on no link,
+    /// it is every one that leads somewhere.
+    pub fn passing_answers<'a>(&self, services: impl IntoIterator<Item = &'a Service>) -> BTreeSet<u32> {
+        let mut passing: BTreeSet<u32> = self.default_routes().collect();
+        for service in services {
+            let servers = service.servers.iter().filter_map(|server| self.interface_towards(server.address));
+            passing.extend(servers.map(|(ifindex, _)| ifindex));
+            for address in &service.addresses {
+                match self.route_to(address.ip()) {
+                    Some(ifindex) => drop(passing.insert(ifindex)),
+                    None => passing.extend(self.leading_somewhere()),
+                }
+            }
+        }
+        passing
+    }
+
+    fn leading_to_servers(&self, services: &[Service]) -> Result<BTreeSet<u32>, PickError> {
+        let mut picked = BTreeSet::new();
+        for service in services {
+            for server in &service.servers {
+                let found = match service.is_routed() {
+                    false => self.interface_to(server.address),
+                    true => self.interface_towards(server.address),
+                };
+                if let Some((ifindex, interface)) = found {
+                    ethernet(interface, || {
+                        format!("server {} ({}) is reached by it", server.name, server.address)
+                    })?;
+                    picked.insert(ifindex);
+                }
+            }
+        }
+        Ok(picked)
+    }
+
+    fn interface_to(&self, address: IpAddr) -> Option<(u32, &Interface)> {
+        let ifindex = self.route_to(address)?;
+        Some((ifindex, self.interfaces.get(&ifindex)?))
+    }
+
+    /// The same, also behind a gateway.
+    fn interface_towards(&self, address: IpAddr) -> Option<(u32, &Interface)> {
+        let ifindex = self.next_hop(address)?.ifindex;
+        Some((ifindex, self.interfaces.get(&ifindex)?))
+    }
+
+    /// The Ethernet interfaces that default routes lead to.
+    fn default_routes(&self) -> impl Iterator<Item = u32> {
+        let defaults = self.routes.iter().filter(|route| route.destination.1 == 0 && route.gateway.is_some());
+        let ethernet =
+            |ifindex: &u32| self.interfaces.get(ifindex).is_some_and(|interface| interface.ethernet);
+        defaults.filter_map(|route| route.ifindex).filter(ethernet)
+    }
+
+    /// The Ethernet interfaces that are up and lead somewhere. What is link-local comes by itself, and says nothing.
+    fn leading_somewhere(&self) -> BTreeSet<u32> {
+        let routed = |ifindex| {
+            let mut routes = self.routes.iter().filter(|route| route.ifindex == Some(ifindex));
+            routes.any(|route| !is_link_local(route.destination.0))
+        };
+        let has_address = |found: &Interface| found.addresses.iter().any(|(own, _)| !is_link_local(*own));
+        let leads = self.interfaces.iter().filter(|(ifindex, found)| {
+            found.up && found.ethernet && (has_address(found) || routed(**ifindex))
+        });
+        leads.map(|(ifindex, _)| *ifindex).collect()
+    }
+}
+
+fn ethernet(interface: &Interface, why: impl FnOnce() -> String) -> Result<(), PickError> {
+    if interface.ethernet {
+        return Ok(());
+    }
+    Err(PickError::NotEthernet { name: interface.name.clone(), why: why() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{director, interface, ip, route, via};
+    use super::*;
+    use crate::{
+        farm::{Health, HealthKind, Method, Placement, Server, Service, Timeouts},
+        net::{Encapsulation, Protocol},
+    };
+    use alloc::borrow::ToOwned;
+    use alloc::string::ToString;
+    use alloc::vec;
+    use core::net::SocketAddr;
+
+    fn service(address: &str, servers: &[&str]) -> Service {
+        let server = |address: &&str| Server {
+            name: format!("at {address}"),
+            address: ip(address),
+            port: None,
+            mac: None,
+            weight: 1,
+            publish: Vec::new(),
+        };
+        Service {
+            name: "web".to_owned(),
+            addresses: vec![SocketAddr::new(ip(address), 80)],
+            protocol: Protocol::Tcp,
+            method: Method::L2,
+            source_nat: false,
+            encapsulation: Encapsulation::Ipip,
+            tunnel_mtu: None,
+            clamp_mss: true,
+            later_requests: Default::default(),
+            proxy_protocol_port: None,
+            placement: Placement::Director,
+            stateless: false,
+            policy: "hash",
+            discover: None,
+            discover_interval_ms: 1,
+            discover_rounds: 1,
+            announce: false,
+            allow: Vec::new(),
+            servers_max: 1,
+            servers: servers.iter().map(server).collect(),
+            routes: Vec::new(),
+            health: Health {
+                kind: HealthKind::None,
+                interval_ms: 1,
+                timeout_ms: 1,
+                rise: 1,
+                fall: 1,
+                jitter_percent: 0,
+                port: None,
+            },
+            timeouts: Timeouts::default(),
+            keep_last: true,
+        }
+    }
+
+    fn picked(names: &[&str], services: &[Service]) -> Result<Vec<u32>, String> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let picked = director().pick_interfaces(&names, services);
+        picked.map(|picked| picked.into_keys().collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn names_are_taken_at_their_word() {
+        assert_eq!(picked(&["eth1", "eth2"], &[service("192.0.2.100", &[])]), Ok(vec![3, 5]));
+        let wrong = picked(&["eht0"], &[]).unwrap_err();
+        assert_eq!(wrong, "there is no interface \"eht0\" here: there are eth0, eth1, eth2");
+        let tunnel = picked(&["wg0"], &[]).unwrap_err();
+        assert!(tunnel.starts_with("interface wg0 is not Ethernet, and [engine] names it"), "{tunnel}");
+    }
+
+    #[test]
+    fn clients_may_come_by_any_interface_that_leads_somewhere() {
+        let services = [service("198.51.100.100", &["198.51.100.11"])];
+        assert_eq!(picked(&[], &services), Ok(vec![2, 3]), "eth0 leads to neither");
+        let mut network = director();
+        network.routes.push(via("2001:db8:c::", 48, 5, "fe80::9"));
+        let picked = |network: &Network| {
+            network.pick_interfaces(&[], &services).unwrap().into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(picked(&network), [2, 3, 5], "without an address, but a route goes over it");
+        network.interfaces.get_mut(&2).unwrap().up = false;
+        assert_eq!(picked(&network), [3, 5]);
+        network.interfaces.get_mut(&3).unwrap().up = false;
+        assert_eq!(picked(&network), [3, 5], "servers are there");
+    }
+
+    #[test]
+    fn answers_pass_where_servers_addresses_and_default_routes_lead() {
+        let passing = |vip, server| {
+            let passing = director().passing_answers(&[service(vip, &[server])]);
+            passing.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(passing("192.0.2.101", "192.0.2.11"), [2]);
+        assert_eq!(passing("192.0.2.101", "192.0.2.200"), [2, 3], "by the gateway's interface");
+        assert_eq!(passing("203.0.113.9", "192.0.2.11"), [2, 3], "the address is on no link");
+    }
+
+    #[test]
+    fn servers_are_reached_by_ethernet() {
+        let tunnel = picked(&[], &[service("192.0.2.100", &["10.9.0.7"])]).unwrap_err();
+        assert!(tunnel.contains("server at 10.9.0.7 (10.9.0.7) is reached by it"), "{tunnel}");
+    }
+
+    #[test]
+    fn servers_to_be_discovered_may_be_anywhere() {
+        let discovering =
+            Service { discover: Some(crate::farm::Discover::Arp), ..service("192.0.2.100", &[]) };
+        assert_eq!(picked(&[], &[discovering]), Ok(vec![2, 3]));
+    }
+
+    #[test]
+    fn routed_servers_may_be_behind_gateways() {
+        let mut network = director();
+        network.interfaces.values_mut().for_each(|interface| interface.up = false);
+        let by = |method, server| {
+            let service = Service { method, ..service("192.0.2.101", &[server]) };
+            let picked = network.pick_interfaces(&[], &[service]);
+            picked.map(|picked| picked.into_keys().collect::<Vec<_>>()).map_err(|error| error.to_string())
+        };
+        assert!(by(Method::L2, "192.0.2.200").is_err(), "l2 can't go there");
+        assert_eq!(by(Method::Tunnel, "192.0.2.200"), Ok(vec![3]), "by the gateway's interface");
+        assert_eq!(by(Method::Tunnel, "198.51.100.11"), Ok(vec![3]));
+        assert_eq!(by(Method::Tunnel, "2001:db8:9::11"), Ok(vec![3]));
+        assert_eq!(by(Method::Nat, "203.0.113.9"), Ok(vec![2]), "by the default route");
+        assert!(by(Method::Tunnel, "10.9.0.7").unwrap_err().contains("wg0 is not Ethernet"));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_alone_will_do() {
+        let network = Network {
+            interfaces: BTreeMap::from([
+                (2, interface("eth0", 2, &[("fe80::2", 64), ("2001:db8::2", 64)])),
+                (3, interface("eth1", 3, &[("fe80::3", 64)])),
+            ]),
+            routes: vec![route("2001:db8::", 64, 2, true), via("::", 0, 2, "fe80::1")],
+            ..Network::default()
+        };
+        for service in [service("2001:db8::100", &["2001:db8::11"]), service("2001:db9::100", &[])] {
+            let picked = network.pick_interfaces(&[], &[service]).unwrap();
+            assert_eq!(picked.into_keys().collect::<Vec<_>>(), [2]);
+        }
+    }
+
+    #[test]
+    fn where_nothing_leads_anywhere_all_are_tried() {
+        assert_eq!(picked(&[], &[service("203.0.113.9", &[])]), Ok(vec![2, 3]));
+        let nowhere = Network::default().pick_interfaces(&[], &[service("203.0.113.9", &[])]);
+        assert!(matches!(nowhere, Err(PickError::NoInterface)));
+    }
+}

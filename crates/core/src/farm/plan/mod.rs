@@ -1,0 +1,494 @@
+//! From what is known of the farm to the tables that packets meet.
+
+mod handoff;
+mod rings;
+mod slots;
+#[cfg(test)]
+mod tests;
+mod ways;
+
+pub use slots::{SERVICES_MAX, Slots, VIP_IDS};
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use siphasher::sip::SipHasher24;
+
+use rings::{Members, Standing};
+
+use crate::farm::health;
+use crate::farm::membership::{Hop, Known, Member, Place};
+use crate::farm::policy::{self, Fills, Policy, Weighted};
+use crate::farm::{self, HealthKind};
+use crate::net::wire::Mac;
+use crate::path::ports::HOLD_MS;
+use crate::path::sessions::{Seed, ticks};
+use crate::path::tables::{
+    BEHIND_MAX, Behind, IdleTicks, NO_SERVER, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip, VipKey, Way,
+};
+
+/// The most VIPs of a farm: addresses, each with a port and a protocol.
+pub const VIPS_MAX: usize = 64;
+
+/// A service and who its servers are at the moment.
+#[derive(Clone, Debug)]
+pub struct ServiceState<'a> {
+    /// As the operator describes it.
+    pub service: &'a farm::Service,
+    /// Its servers.
+    pub members: Vec<MemberState>,
+}
+
+/// A server and all that decides whether it takes new sessions.
+#[derive(Clone, Debug)]
+pub struct MemberState {
+    /// From [`crate::farm::membership`].
+    pub member: Member,
+    /// From [`crate::farm::health`].
+    pub health: health::Status,
+    /// Whether the operator drains it.
+    pub admin_draining: bool,
+    /// Its share of what this host is asked for, where the policy goes by load; else its weight.
+    pub share: Option<u16>,
+}
+
+/// What concerns this host among others, where every host decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosts {
+    /// The service addresses that this host answers for.
+    pub owned: BTreeSet<IpAddr>,
+    /// The MACs that other hosts send with.
+    pub macs: BTreeSet<Mac>,
+    /// Whether a process here reads what the data plane doesn't decide, where connections are handed over.
+    pub asks: bool,
+    /// A secret for the hash of what clients ask for.
+    pub seed: Seed,
+}
+
+impl MemberState {
+    /// Whether it is wanted for new sessions, working or not: neither the operator nor its weight
+    /// drains it.
+    fn is_wanted(&self) -> bool {
+        !self.admin_draining && self.member.weight > 0
+    }
+
+    fn is_working(&self) -> bool {
+        self.health.state == health::State::Up && !self.member.draining
+    }
+
+    fn has_failed(&self) -> bool {
+        self.health.state == health::State::Down || self.member.draining
+    }
+
+    /// Since when a server that once worked does not, in milliseconds.
+    fn failed_since_ms(&self) -> Option<u64> {
+        let down = (self.health.state == health::State::Down).then_some(self.health.since_ms);
+        let silent = self.member.draining.then_some(self.member.since_ms);
+        let since_ms = [down, silent].into_iter().flatten().min();
+        since_ms.filter(|_| self.health.was_up)
+    }
+}
+
+/// The tables, and what they mean.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// For the engine.
+    pub tables: Tables,
+    /// The services, by their number.
+    pub services: BTreeMap<u16, PlannedService>,
+    /// The servers that routes name together, by the number of their ring.
+    pub pools: BTreeMap<u16, PlannedService>,
+    /// The servers, by their slot.
+    pub servers: BTreeMap<u16, ServerName>,
+    /// Servers that no room was left for: the farm is full.
+    pub left_out: Vec<ServerName>,
+}
+
+/// What a plan made of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedService {
+    /// Its name.
+    pub name: String,
+    /// The policy that filled its ring.
+    pub policy: &'static str,
+    /// Who is in its ring.
+    pub ring_members: Vec<Weighted>,
+    /// The same with their shares of what this host is asked for.
+    pub shares: Vec<Weighted>,
+    /// Whether all its servers failed at once, so that the ring keeps the last that worked.
+    pub degraded: bool,
+    /// This host among them, where every host decides.
+    standing: Option<Standing>,
+}
+
+/// A server's name and its service's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerName {
+    /// The service's.
+    pub service: String,
+    /// The server's, unique within its service.
+    pub server: String,
+}
+
+/// Why there is no plan. A checked configuration meets none of these.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Two services have the same address, port and protocol.
+    #[error("services {first} and {second} both have {protocol} {address}",
+        protocol = .key.protocol, address = SocketAddr::new(.key.address, .key.port))]
+    SharedVip {
+        /// What they share.
+        key: VipKey,
+        /// One service.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// More VIPs than [`VIPS_MAX`].
+    #[error("the farm has {0} service addresses; the most is {VIPS_MAX}")]
+    TooManyVips(usize),
+    /// Two services have the same name.
+    #[error("two services are called {0}")]
+    SharedName(String),
+    /// More service addresses than [`BEHIND_MAX`] on one server endpoint.
+    #[error(
+        "{protocol} {address} serves {count} service addresses by method nat; the most is {BEHIND_MAX}: give the \
+         server another port for some of them", protocol = .key.protocol,
+        address = SocketAddr::new(.key.address, .key.port)
+    )]
+    TooManyBehind {
+        /// The server's endpoint.
+        key: VipKey,
+        /// How many VIPs.
+        count: usize,
+    },
+    /// No policy has this name.
+    #[error("service {service} asks for the policy {policy}, which there isn't")]
+    UnknownPolicy {
+        /// The service.
+        service: String,
+        /// The name.
+        policy: String,
+    },
+}
+
+/// What names the way to a host that is the last one that a packet takes; no server is called so.
+fn last_identity(service: &str, server: &str) -> u64 {
+    identity(service, &format!("{server}/last"))
+}
+
+/// What names a server through restarts and reloads: a digest of its names.
+pub fn identity(service: &str, server: &str) -> u64 {
+    digest(&format!("{service}/{server}"))
+}
+
+/// A number that stands for a text: the same after restarts, and on every host.
+pub fn digest(text: &str) -> u64 {
+    SipHasher24::new_with_keys(0x6576_656e_6572, 0x7365_7276_6572).hash(text.as_bytes())
+}
+
+/// Makes the tables for these services, with packets taken from these interfaces.
+///
+/// The result depends on the arguments alone. `slots` gains what is new; on an error it is left as it
+/// was. `previous` is what was in force: rings whose members did not change are taken from it, and where every host
+/// decides it is remembered for who isn't known any more. `fills` makes no difference but to the time it takes.
+pub fn plan(
+    services: &[ServiceState<'_>],
+    interfaces: &[(u32, Mac)],
+    hosts: &Hosts,
+    slots: &mut Slots,
+    fills: &mut Fills,
+    previous: Option<&Plan>,
+) -> Result<Plan, PlanError> {
+    let policies = check(services)?;
+    let numbers = slots.number_services(services.iter().map(|state| state.service));
+    slots.retain_pools(numbers.iter().copied().zip(services.iter().map(|state| state.service)));
+    let mut planner = Planner { slots, fills, hosts, previous, plan: Plan::default() };
+    planner.plan.tables.interfaces = interfaces.iter().copied().collect();
+    for ((state, number), policy) in services.iter().zip(numbers).zip(policies) {
+        planner.service(state, number, policy);
+    }
+    planner.recognise_peers(services);
+    let Planner { slots, plan, .. } = planner;
+    slots.retain(&plan.tables);
+    Ok(plan)
+}
+
+/// Finds what no plan can be made of, before anything is numbered; gives the services' policies.
+fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static dyn Policy>, PlanError> {
+    let mut policies = Vec::new();
+    let mut names = BTreeSet::new();
+    let mut vips: BTreeMap<VipKey, &str> = BTreeMap::new();
+    for ServiceState { service, .. } in services {
+        if !names.insert(&service.name) {
+            return Err(PlanError::SharedName(service.name.clone()));
+        }
+        policies.push(policy_of(service)?);
+        for key in vip_keys(service) {
+            if let Some(first) = vips.insert(key, &service.name) {
+                return Err(PlanError::SharedVip { key, first: first.into(), second: service.name.clone() });
+            }
+        }
+    }
+    if vips.len() > VIPS_MAX {
+        return Err(PlanError::TooManyVips(vips.len()));
+    }
+    let crowded = vips_behind(services.iter().map(|state| state.service));
+    match crowded.into_iter().find(|(_, count)| *count > BEHIND_MAX) {
+        Some((key, count)) => Err(PlanError::TooManyBehind { key, count }),
+        None => Ok(policies),
+    }
+}
+
+/// How many VIPs each endpoint of the listed servers stands behind.
+fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMap<VipKey, usize> {
+    let mut behind = BTreeMap::new();
+    for service in services.filter(|service| service.method.translates()) {
+        for server in &service.servers {
+            if let Some(to) = ways::endpoint(service, &server.name, server.address) {
+                let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
+                *behind.entry(key).or_default() += service.addresses.len();
+            }
+        }
+    }
+    behind
+}
+
+/// Which servers of a running data plane are whose, for [`crate::farm::membership::Membership::resume`].
+pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
+    let mut known = Vec::new();
+    for server in tables.servers.values().filter(|server| !server.local) {
+        let place = Place { mac: server.mac, ifindex: server.ifindex };
+        let hop = match server.way {
+            Way::Link => None,
+            Way::Nat { own, mtu, .. } => Some(Hop { place, own, tunnel: own, mtu, on_link: false }),
+            Way::Tunnel { from, mtu, .. } => {
+                Some(Hop { place, own: from, tunnel: from, mtu, on_link: false })
+            }
+        };
+        let mac = server.mac.to_string();
+        for service in services {
+            let listed = service.servers.iter().map(|listed| &listed.name);
+            let name = listed.chain([&mac]).find(|name| identity(&service.name, name) == server.identity);
+            known.extend(name.map(|name| Known {
+                service: service.name.clone(),
+                server: name.clone(),
+                place,
+                hop,
+            }));
+        }
+    }
+    known
+}
+
+struct Planner<'a> {
+    slots: &'a mut Slots,
+    fills: &'a mut Fills,
+    hosts: &'a Hosts,
+    previous: Option<&'a Plan>,
+    plan: Plan,
+}
+
+/// A server that has its slot.
+struct Seated<'a> {
+    state: &'a MemberState,
+    seat: Weighted,
+}
+
+impl Planner<'_> {
+    fn service(&mut self, state: &ServiceState<'_>, number: u16, policy: &'static dyn Policy) {
+        let service = state.service;
+        let seated = self.seat_members(state);
+        let (chosen, degraded) = chosen(service, &seated);
+        for slot in chosen.iter().map(|member| member.slot) {
+            if let Some(entry) = self.plan.tables.servers.get_mut(&slot) {
+                // Servers that all failed at once are given the benefit of the doubt.
+                entry.up = true;
+            }
+        }
+        let shares = if policy.by_load() { shares(&seated, &chosen) } else { chosen.clone() };
+        let standing = self.standing(service, &seated);
+        let members = Members { policy, chosen: &chosen, shares: &shares };
+        let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
+        self.plan.tables.rings.insert(number, ring);
+        let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
+        let handoff = service.method.hands_over().then(|| self.hand_off(state, number, &members));
+        for key in vip_keys(service) {
+            let vip = Vip {
+                id: self.slots.vip_id(key),
+                service: number,
+                announce: service.announce && (own == NO_SERVER || self.hosts.owned.contains(&key.address)),
+                pick: policy.pick(),
+                idle: idle_ticks(service),
+                own,
+                stateless: service.stateless,
+                handoff: handoff.map(|own| handoff::terms(state, key.address.is_ipv6(), own)),
+            };
+            self.plan.tables.vips.insert(key, vip);
+            self.stand_behind(vip.id, key, &seated);
+        }
+        let name = service.name.clone();
+        let planned =
+            PlannedService { name, policy: policy.name(), ring_members: chosen, shares, degraded, standing };
+        self.plan.services.insert(number, planned);
+    }
+
+    /// Notes that packets from these servers' own endpoints may be answers of this VIP.
+    fn stand_behind(&mut self, vip: u16, key: VipKey, seated: &[Seated<'_>]) {
+        let tables = &mut self.plan.tables;
+        for server in seated.iter().map(|seated| seated.seat.slot) {
+            let Some(&ServerEntry { way: Way::Nat { to, .. }, .. }) = tables.servers.get(&server) else {
+                continue;
+            };
+            let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: key.protocol };
+            let behind = tables.endpoints.entry(endpoint).or_default();
+            behind.push(Behind { vip, server });
+            behind.sort_unstable();
+        }
+    }
+
+    /// Gives every server that packets can be sent to its slot and entry, by slot.
+    fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<Seated<'a>> {
+        let mut seated = Vec::new();
+        for member in &state.members {
+            let way = self.destination(&member.member).zip(ways::way(state.service, &member.member));
+            let Some(((mac, ifindex), way)) = way else {
+                continue;
+            };
+            let Member { name: server, weight, local, .. } = &member.member;
+            let name = ServerName { service: state.service.name.clone(), server: server.clone() };
+            let identity = identity(&name.service, server);
+            let room = seated.len() < SERVICE_SERVERS_MAX;
+            let Some(slot) = room.then(|| self.slots.server(identity)).flatten() else {
+                self.plan.left_out.push(name);
+                continue;
+            };
+            let up = !member.has_failed();
+            let takes = if member.is_wanted() { *weight } else { 0 };
+            let entry = ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, way };
+            self.plan.tables.servers.insert(slot, entry);
+            self.plan.servers.insert(slot, name);
+            seated.push(Seated { state: member, seat: Weighted { slot, weight: *weight, seed: identity } });
+        }
+        seated.sort_unstable_by_key(|seated| seated.seat.slot);
+        seated
+    }
+
+    /// Where a server's frames go, if that is known and an interface of ours leads there.
+    fn destination(&self, member: &Member) -> Option<(Mac, u32)> {
+        if member.local {
+            return Some((Mac::default(), 0));
+        }
+        let ifindex = member.ifindex?;
+        let reached = self.plan.tables.interfaces.contains_key(&ifindex);
+        member.mac.filter(|_| reached).map(|mac| (mac, ifindex))
+    }
+
+    /// Where this host stands among the servers, if every host decides and this is one of them. Every other host
+    /// gets an entry more: the way to it that is a packet's last. One whose daemon is silent may still serve what it has.
+    fn standing(&mut self, service: &farm::Service, seated: &[Seated<'_>]) -> Option<Standing> {
+        let own = seated.iter().find(|seated| seated.state.member.local);
+        let own = own.filter(|_| service.is_on_every_host())?.seat.slot;
+        let mut last_ways = BTreeMap::new();
+        // What was handed over is known by who handed it over: a ring that goes by hash names nobody.
+        let others = seated.iter().filter(|_| !service.method.hands_over());
+        for Seated { state: MemberState { member, .. }, seat } in others {
+            let way = ways::last(member).filter(|_| !member.local);
+            let Some((way, (mac, ifindex))) = way.zip(self.destination(member)) else {
+                continue;
+            };
+            let identity = last_identity(&service.name, &member.name);
+            if let Some(slot) = self.slots.server(identity) {
+                let entry = ServerEntry { identity, mac, ifindex, weight: 1, up: true, local: false, way };
+                self.plan.tables.servers.insert(slot, entry);
+                last_ways.insert(seat.slot, slot);
+            }
+        }
+        Some(Standing { own, last_ways })
+    }
+
+    /// Notes by which MACs other hosts are known that pass packets on by the link: those that they name, and those that the link does.
+    fn recognise_peers(&mut self, services: &[ServiceState<'_>]) {
+        let passes_on =
+            |state: &&ServiceState<'_>| state.service.is_on_every_host() && state.service.goes_by_link();
+        for member in
+            services.iter().filter(passes_on).flat_map(|state| &state.members).map(|state| &state.member)
+        {
+            self.plan.tables.peers.extend(&self.hosts.macs);
+            self.plan
+                .tables
+                .peers
+                .extend(member.mac.filter(|_| !member.local && member.hop.is_some_and(|hop| hop.on_link)));
+        }
+    }
+}
+
+/// Who is picked how often for what this host is asked for: by their shares, where there are any.
+fn shares(seated: &[Seated<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
+    let share = |slot| seated.iter().find(|seated| seated.seat.slot == slot)?.state.share;
+    let shares = chosen.iter().map(|one| Weighted { weight: share(one.slot).unwrap_or(one.weight), ..*one });
+    let shares: Vec<Weighted> = shares.collect();
+    if shares.iter().any(|one| one.weight > 0) { shares } else { chosen.to_vec() }
+}
+
+/// Who takes new sessions, and whether that is only because all have failed at once.
+fn chosen(service: &farm::Service, seated: &[Seated<'_>]) -> (Vec<Weighted>, bool) {
+    let wanted = || seated.iter().filter(|seated| seated.state.is_wanted());
+    let working: Vec<Weighted> = wanted().filter(|s| s.state.is_working()).map(|s| s.seat).collect();
+    if !working.is_empty() || !service.keep_last {
+        return (working, false);
+    }
+    // No two servers are seen to fail in the same instant. Those that failed within the time it takes
+    // to notice, counted back from the last, failed at once with it.
+    let last_ms = wanted().filter_map(|s| s.state.failed_since_ms()).max();
+    let from_ms = last_ms.unwrap_or(0).saturating_sub(time_to_notice_ms(service));
+    let last_set: Vec<Weighted> = wanted()
+        .filter(|s| s.state.failed_since_ms().is_some_and(|since_ms| since_ms >= from_ms))
+        .map(|s| s.seat)
+        .collect();
+    let degraded = !last_set.is_empty();
+    (last_set, degraded)
+}
+
+/// How far apart servers that fail in the same instant may be seen to fail, in milliseconds.
+fn time_to_notice_ms(service: &farm::Service) -> u64 {
+    let health = &service.health;
+    let interval_ms =
+        health.interval_ms.saturating_mul(100 + u64::from(health.jitter_percent.min(100))) / 100;
+    let probes_ms = match health.kind {
+        HealthKind::None => 0,
+        _ => interval_ms.saturating_mul(u64::from(health.fall) + 1).saturating_add(health.timeout_ms),
+    };
+    // An answer lost makes one server seem silent a round earlier than the others.
+    probes_ms.max(service.discover_interval_ms.saturating_mul(2))
+}
+
+fn policy_of(service: &farm::Service) -> Result<&'static dyn Policy, PlanError> {
+    policy::by_name(service.policy).ok_or_else(|| PlanError::UnknownPolicy {
+        service: service.name.clone(),
+        policy: service.policy.into(),
+    })
+}
+
+fn vip_keys(service: &farm::Service) -> impl Iterator<Item = VipKey> + '_ {
+    let protocol = service.protocol;
+    service.addresses.iter().map(move |at| VipKey { address: at.ip(), port: at.port(), protocol })
+}
+
+fn idle_ticks(service: &farm::Service) -> IdleTicks {
+    let timeouts = &service.timeouts;
+    // A session goes with its port, and takes it along no sooner than the server lets go of the connection.
+    let borrows_ports = service.method.translates() && service.source_nat;
+    let least_ms = if borrows_ports { HOLD_MS } else { 0 };
+    IdleTicks {
+        syn: ticks(timeouts.syn_ms),
+        tcp: ticks(timeouts.tcp_ms),
+        half_closed: ticks(timeouts.half_closed_ms.max(least_ms)),
+        closing: ticks(timeouts.closing_ms.max(least_ms)),
+        udp: ticks(timeouts.udp_ms),
+        udp_new: ticks(timeouts.udp_ms.min(timeouts.syn_ms)),
+    }
+}

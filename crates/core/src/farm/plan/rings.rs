@@ -1,0 +1,91 @@
+//! The tables that a service's servers are picked from, and, where every host decides, where packets get a second chance.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::Plan;
+use crate::farm::policy::{Fills, Policy, Weighted};
+use crate::path::tables::{NO_SERVER, Ring, SERVER_SLOTS};
+
+/// Who is picked from a ring.
+pub(super) struct Members<'a> {
+    pub(super) policy: &'static dyn Policy,
+    /// With the weights that all hosts know.
+    pub(super) chosen: &'a [Weighted],
+    /// With their shares of what this host is asked for.
+    pub(super) shares: &'a [Weighted],
+}
+
+/// This host among the servers of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Its slot.
+    pub(super) own: u16,
+    /// The slots of other hosts that can be reached, each with that of the way there that is a packet's last.
+    pub(super) last_ways: BTreeMap<u16, u16>,
+}
+
+/// The ring of service `number`, from the previous plan as far as it would come out the same.
+pub(super) fn ring(
+    previous: Option<&Plan>,
+    fills: &mut Fills,
+    number: u16,
+    members: &Members<'_>,
+    standing: Option<&Standing>,
+) -> Arc<Ring> {
+    let known = previous.and_then(|previous| previous.tables.rings.get(&number));
+    let before = previous
+        .and_then(|previous| previous.services.get(&number).or(previous.pools.get(&number)))
+        .filter(|before| before.policy == members.policy.name() && before.ring_members == members.chosen);
+    let order = known.filter(|_| before.is_some_and(|before| before.shares == members.shares));
+    let hash = known.filter(|_| before.is_some());
+    // With the same hash table, and the same ways, second chances come out the same.
+    if let Some(known) = order
+        && before.is_some_and(|before| before.standing.as_ref() == standing)
+    {
+        return Arc::clone(known);
+    }
+    let chances = |hash: &[u16]| {
+        standing.map_or_else(Vec::new, |standing| second_chances(known.map(|known| &**known), hash, standing))
+    };
+    let hash = hash.map_or_else(|| fills.table(members.chosen), |known| known.hash.clone());
+    let order = order.map_or_else(|| members.policy.order(members.shares), |known| known.order.clone());
+    Arc::new(Ring { previous: chances(&hash), order, hash })
+}
+
+/// Where packets get a second chance, by slot of the hash table: who has passed one on to here may know more, or less,
+/// than this host.
+///
+/// What this host's own table names another one for goes there: who passed it on has changed its table already. What
+/// it names this host for goes to whom it named before: that lasts until the slot's host changes again. Hosts
+/// that can't be reached are left out, since nobody can be sent to them, and their numbers may become others'.
+fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Vec<u16> {
+    let Standing { own, last_ways } = standing;
+    if last_ways.is_empty() {
+        return Vec::new();
+    }
+    let (mut ways, mut kept) = ([NO_SERVER; SERVER_SLOTS], [NO_SERVER; SERVER_SLOTS]);
+    for (slot, way) in last_ways {
+        ways[place(*slot)] = *way;
+        kept[place(*way)] = *way;
+    }
+    // Of a slot that isn't known it is as if this host had had it all along.
+    let (unknown_hash, unknown_chances) = (alloc::vec![*own; hash.len()], alloc::vec![NO_SERVER; hash.len()]);
+    let whole = |table: &&Vec<u16>| table.len() == hash.len();
+    let known_hash = known.map(|known| &known.hash).filter(whole).unwrap_or(&unknown_hash);
+    let known_chances = known.map(|known| &known.previous).filter(whole).unwrap_or(&unknown_chances);
+    let chance = |((host, before), chance): ((&u16, &u16), &u16)| {
+        // Without a branch, since nobody can guess who is next in a hash table.
+        let other = if host == own { *before } else { *host };
+        let (way, kept) = (ways[place(other)], kept[place(*chance)]);
+        if other == *own { kept } else { way }
+    };
+    let chances: Vec<u16> = hash.iter().zip(known_hash).zip(known_chances).map(chance).collect();
+    if chances.iter().all(|slot| *slot == NO_SERVER) { Vec::new() } else { chances }
+}
+
+/// Where a table of all server slots has one: there are no others.
+fn place(slot: u16) -> usize {
+    usize::from(slot) % SERVER_SLOTS
+}

@@ -1,0 +1,138 @@
+//! Services that hand connections over: routes, the rings of their servers, and who is asked.
+
+use super::*;
+use crate::path::content::{Asked, Class, Found, HostPattern, PathPattern};
+use crate::path::mark::Passed;
+
+fn near(name: &str, on_link: bool) -> MemberState {
+    change(up(name), |m| {
+        let place = Place { mac: m.member.mac.unwrap(), ifindex: ETH };
+        let own = [192, 0, 2, 2].into();
+        m.member.address = Some([198, 51, 100, 9].into());
+        m.member.hop = Some(Hop { place, own, tunnel: own, mtu: 1_500, on_link });
+    })
+}
+
+fn route(host: Option<&str>, path: Option<&str>, servers: &[&str]) -> farm::Route {
+    farm::Route {
+        host: host.map(|host| HostPattern::parse(host).unwrap()),
+        path: path.map(|path| PathPattern::parse(path).unwrap()),
+        methods: vec![],
+        servers: servers.iter().map(|name| (*name).into()).collect(),
+    }
+}
+
+fn web(routes: Vec<farm::Route>) -> farm::Service {
+    farm::Service { method: Method::Handoff, discover: None, routes, ..service("web", 80) }
+}
+
+fn planned(
+    service: &farm::Service,
+    members: Vec<MemberState>,
+    slots: &mut Slots,
+    before: Option<&Plan>,
+) -> Plan {
+    let hosts = Hosts { asks: true, ..Hosts::default() };
+    super::super::plan(
+        &[ServiceState { service, members }],
+        INTERFACES,
+        &hosts,
+        slots,
+        &mut Fills::default(),
+        before,
+    )
+    .unwrap()
+}
+
+/// The slots that serve a path.
+fn serve(plan: &Plan, path: &str) -> Vec<u16> {
+    let asked = Asked { class: Class::Get, host: b"a.example", path: path.as_bytes(), method: b"GET" };
+    match plan.tables.routes[&0].find(&asked) {
+        Found::Ring { ring, .. } => plan.tables.rings[&ring].order.clone(),
+        Found::Ask => panic!("{path} is asked"),
+    }
+}
+
+#[test]
+fn routes_have_rings_of_their_servers_and_equal_sets_share_one() {
+    let routes = vec![
+        route(None, Some("/img/*"), &["c"]),
+        route(None, Some("/css/*"), &["c"]),
+        route(Some("a.example"), Some("/x"), &["b", "a"]),
+    ];
+    let service = web(routes);
+    let members = || ["a", "b", "c"].map(|name| near(name, true)).to_vec();
+    let mut slots = Slots::default();
+    let plan = planned(&service, members(), &mut slots, None);
+    assert_eq!(serve(&plan, "/img/a"), [3]);
+    assert_eq!(serve(&plan, "/css/a"), [3]);
+    assert_eq!(serve(&plan, "/x"), [1, 2]);
+    assert_eq!(serve(&plan, "/"), [1, 2, 3]);
+    assert_eq!(plan.tables.rings.len(), 3);
+    let again = planned(&service, members(), &mut slots, Some(&plan));
+    assert!(Delta::between(&plan.tables, &again.tables).is_empty());
+    assert!(Arc::ptr_eq(&plan.tables.routes[&0], &again.tables.routes[&0]));
+}
+
+#[test]
+fn a_route_whose_servers_fail_has_nobody_and_the_others_go_on() {
+    let service = web(vec![route(None, Some("/img/*"), &["b"])]);
+    let plan = planned(
+        &service,
+        vec![near("a", true), change(near("b", true), |m| m.health = down("b", 1).health)],
+        &mut Slots::default(),
+        None,
+    );
+    assert_eq!(serve(&plan, "/img/a"), [0u16; 0]);
+    assert_eq!(serve(&plan, "/"), [1]);
+}
+
+#[test]
+fn servers_beyond_the_link_are_reached_by_a_tunnel_and_segments_fit_into_it() {
+    let service = web(vec![]);
+    let mss = |members: Vec<MemberState>| {
+        let plan = planned(&service, members, &mut Slots::default(), None);
+        plan.tables.vips.values().next().unwrap().handoff.unwrap().mss
+    };
+    assert_eq!(mss(vec![near("a", true)]), 1_460);
+    assert_eq!(mss(vec![near("a", true), near("b", false)]), 1_440);
+    let plan = planned(&service, vec![near("b", false)], &mut Slots::default(), None);
+    assert!(matches!(plan.tables.servers[&1].way, Way::Tunnel { mark: None, .. }));
+}
+
+#[test]
+fn who_is_asked_is_this_host_and_packets_kept_back_go_nowhere() {
+    let plan = planned(&web(vec![]), vec![near("a", true)], &mut Slots::default(), None);
+    let handoff = plan.tables.vips.values().next().unwrap().handoff.unwrap();
+    assert!(plan.tables.servers[&handoff.asker].local);
+    let held = plan.tables.servers[&handoff.held];
+    assert!(!held.local && !plan.tables.interfaces.contains_key(&held.ifindex));
+    assert!(!plan.servers.contains_key(&handoff.asker), "no view shows it as a server");
+    let nobody = plan_service(&web(vec![]), vec![near("a", true)]);
+    let handoff = nobody.tables.vips.values().next().unwrap().handoff.unwrap();
+    assert_eq!((handoff.asker, handoff.held), (NO_SERVER, NO_SERVER));
+}
+
+#[test]
+fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
+    let routes = vec![route(None, Some("/img/*"), &["a"])];
+    let service = farm::Service { placement: Placement::EveryHost, policy: "overflow", ..web(routes) };
+    let members = |share: u16| {
+        let own = change(near("a", true), |m| (m.member.local, m.share) = (true, Some(share)));
+        vec![own, change(near("b", true), |m| m.share = Some(3))]
+    };
+    let mut slots = Slots::default();
+    let before = planned(&service, vec![near("b", true)], &mut slots, None);
+    let plan = planned(&service, members(0), &mut slots, Some(&before));
+    let vip = plan.tables.vips.values().next().unwrap();
+    assert!(plan.tables.servers[&vip.own].local && !plan.tables.servers[&vip.own].asks());
+    assert!(plan.tables.servers[&vip.handoff.unwrap().asker].asks());
+    assert!(!plan.tables.servers[&vip.handoff.unwrap().held].asks());
+    let is_last = |server: &ServerEntry| matches!(server.way, Way::Tunnel { mark: Some(Passed::Twice), .. });
+    assert!(!plan.tables.servers.values().any(is_last));
+    assert!(plan.tables.rings.values().all(|ring| ring.previous.is_empty()));
+    // shares count among a route's hosts too, unless none of them has one
+    let other = *plan.servers.iter().find(|(_, name)| name.server == "b").unwrap().0;
+    assert!(serve(&plan, "/").iter().all(|slot| *slot == other));
+    assert_eq!(serve(&plan, "/img/a"), [vip.own]);
+}

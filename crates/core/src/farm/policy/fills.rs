@@ -1,0 +1,137 @@
+//! Hash tables that were filled lately: a server that fails and comes back, is drained and taken up again, or a change that the engine
+//! refused and that is tried again, costs no second fill.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::{Weighted, maglev};
+use crate::path::tables::{HASH_SLOTS, NO_SERVER};
+
+/// Tables that are kept at most: two for each service of the largest farm, 16 MiB.
+const KEPT: usize = 128;
+
+/// Hash tables by their members; those that were asked for last.
+#[derive(Clone, Debug)]
+pub struct Fills {
+    /// By what the members' places come from, and their weights in lowest terms.
+    tables: BTreeMap<Vec<(u64, u16)>, Kept>,
+    kept: usize,
+    asked: u64,
+}
+
+impl Default for Fills {
+    fn default() -> Fills {
+        Fills::keeping(KEPT)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    table: Vec<u16>,
+    /// The members' slots in it.
+    slots: Vec<u16>,
+    /// When it was asked for last, counted in questions.
+    asked: u64,
+}
+
+impl Fills {
+    /// Keeps so many tables, of 128 KiB each.
+    pub const fn keeping(kept: usize) -> Fills {
+        Fills { tables: BTreeMap::new(), kept, asked: 0 }
+    }
+
+    /// The table of [`HASH_SLOTS`] entries that [`maglev`] makes of these members.
+    pub fn table(&mut self, members: &[Weighted]) -> Vec<u16> {
+        let mut members: Vec<Weighted> = members.iter().copied().filter(|one| one.weight > 0).collect();
+        members.sort_unstable_by_key(|one| (one.seed, one.slot));
+        let divisor = members.iter().fold(0, |divisor, one| gcd(divisor, one.weight)).max(1);
+        let key: Vec<_> = members.iter().map(|one| (one.seed, one.weight / divisor)).collect();
+        let slots: Vec<u16> = members.iter().map(|one| one.slot).collect();
+        self.asked += 1;
+        if let Some(kept) = self.tables.get_mut(&key) {
+            kept.asked = self.asked;
+            kept.name(slots);
+            return kept.table.clone();
+        }
+        let table = maglev(&members, HASH_SLOTS);
+        if self.tables.len() >= self.kept {
+            let oldest = self.tables.iter().min_by_key(|(_, kept)| kept.asked);
+            if let Some(oldest) = oldest.map(|(members, _)| members.clone()) {
+                self.tables.remove(&oldest);
+            }
+        }
+        self.tables.insert(key, Kept { table: table.clone(), slots, asked: self.asked });
+        table
+    }
+}
+
+impl Kept {
+    /// Has the same members stand in it by these slots.
+    fn name(&mut self, slots: Vec<u16>) {
+        if self.slots == slots {
+            return;
+        }
+        let most = self.slots.iter().max().map_or(0, |most| usize::from(*most));
+        let mut new = alloc::vec![NO_SERVER; most + 1];
+        for (old, slot) in self.slots.iter().zip(&slots) {
+            if let Some(place) = new.get_mut(usize::from(*old)) {
+                *place = *slot;
+            }
+        }
+        for entry in &mut self.table {
+            *entry = new.get(usize::from(*entry)).copied().unwrap_or(NO_SERVER);
+        }
+        self.slots = slots;
+    }
+}
+
+fn gcd(a: u16, b: u16) -> u16 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn members(weights: &[u16], first: u16) -> Vec<Weighted> {
+        let slots = (first..).zip(weights);
+        slots.map(|(slot, weight)| Weighted { slot, weight: *weight, seed: u64::from(slot % 8) }).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn what_is_kept_is_what_would_be_filled(
+            sets in prop::collection::vec((prop::collection::vec(0_u16..4, 0..4), 1_u16..20), 1..8)
+        ) {
+            let mut fills = Fills::keeping(3);
+            for (weights, first) in sets {
+                let members = members(&weights, first);
+                prop_assert_eq!(fills.table(&members), maglev(&members, HASH_SLOTS));
+                prop_assert!(fills.tables.len() <= 3);
+            }
+        }
+    }
+
+    #[test]
+    fn other_slots_and_multiples_of_weights_need_no_other_fill() {
+        let mut fills = Fills::default();
+        for (weights, first) in [([1, 2], 1), ([1, 2], 9), ([3, 6], 17)] {
+            let members = members(&weights, first);
+            assert_eq!(fills.table(&members), maglev(&members, HASH_SLOTS));
+        }
+        assert_eq!(fills.tables.len(), 1);
+    }
+
+    #[test]
+    fn what_was_not_asked_for_longest_goes_first() {
+        let mut fills = Fills::keeping(3);
+        for first in [0, 1, 2, 0, 3] {
+            fills.table(&members(&[1], first));
+        }
+        let seeds: Vec<u64> = fills.tables.keys().map(|key| key[0].0).collect();
+        assert_eq!(seeds, [0, 2, 3]);
+    }
+}

@@ -1,0 +1,214 @@
+//! Maglev hashing (Eisenbud et al. 2016, section 3.4), weighted: the flow decides the server, and a
+//! change of servers moves little else.
+
+use alloc::vec::Vec;
+
+use siphasher::sip::SipHasher24;
+
+use super::{Policy, Weighted};
+use crate::path::tables::Pick;
+
+/// The server that the flow's hash names.
+pub struct Hash;
+
+impl Policy for Hash {
+    fn name(&self) -> &'static str {
+        "hash"
+    }
+
+    fn about(&self) -> &'static str {
+        "the server that the flow's hash names (Maglev); the same on every director and after any restart"
+    }
+
+    fn pick(&self) -> Pick {
+        Pick::Hash
+    }
+
+    /// None: [`maglev`] makes the table that this policy draws from.
+    fn order(&self, _: &[Weighted]) -> Vec<u16> {
+        Vec::new()
+    }
+}
+
+/// Fills a hash table of `slots` entries, a prime, with server slots in proportion to weight.
+///
+/// The outcome depends on the set of members, not on their order. Each member with a weight has at
+/// least one entry while `slots` is no less than their number. Empty if no member has a weight.
+pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
+    debug_assert!(is_prime(slots), "a walk by any stride must reach every slot");
+    let mut members: Vec<Weighted> = members.iter().copied().filter(|m| m.weight > 0).collect();
+    members.sort_unstable_by_key(|m| (m.seed, m.slot));
+    let heaviest = members.iter().map(|m| u32::from(m.weight)).max().unwrap_or(0);
+    let mut walks: Vec<Walk> = members.iter().map(|m| Walk::new(m, heaviest, slots)).collect();
+    let mut table = alloc::vec![0; if walks.is_empty() { 0 } else { slots }];
+    // Most probes late in the fill meet taken slots. A bit each keeps these in the first-level cache.
+    let mut taken = alloc::vec![0u64; table.len().div_ceil(64)];
+    let mut left = table.len();
+    while left > 0 {
+        for (walk, member) in walks.iter_mut().zip(&members) {
+            if !walk.has_turn(heaviest) {
+                continue;
+            }
+            table[walk.take(&mut taken, slots)] = member.slot;
+            left -= 1;
+            if left == 0 {
+                break;
+            }
+        }
+    }
+    table
+}
+
+/// A member's own order of preference among all slots, walked from `at` by `stride`.
+struct Walk {
+    at: usize,
+    stride: usize,
+    weight: u32,
+    credit: u32,
+}
+
+impl Walk {
+    fn new(member: &Weighted, heaviest: u32, slots: usize) -> Walk {
+        // A fixed key: every director of a farm must come to the same table.
+        let digest =
+            SipHasher24::new_with_keys(0x6576_656e_6572, 0x6d61_676c_6576).hash(&member.seed.to_le_bytes());
+        let (low, high) = (digest as u32 as usize, (digest >> 32) as usize);
+        let weight = u32::from(member.weight);
+        Walk {
+            at: low % slots,
+            stride: high % (slots.max(2) - 1) + 1,
+            weight,
+            // Everyone takes a slot in the first turn, so that the lightest isn't left out.
+            credit: heaviest - weight,
+        }
+    }
+
+    /// The heaviest takes a slot every turn, the others as often as their weight allows.
+    fn has_turn(&mut self, heaviest: u32) -> bool {
+        self.credit += self.weight;
+        let turn = self.credit >= heaviest;
+        if turn {
+            self.credit -= heaviest;
+        }
+        turn
+    }
+
+    /// The next free slot on the walk; there must be one.
+    fn take(&mut self, taken: &mut [u64], slots: usize) -> usize {
+        loop {
+            let at = self.at;
+            self.at += self.stride;
+            if self.at >= slots {
+                self.at -= slots;
+            }
+            let (word, bit) = (at / 64, 1 << (at % 64));
+            if taken[word] & bit == 0 {
+                taken[word] |= bit;
+                return at;
+            }
+        }
+    }
+}
+
+fn is_prime(n: usize) -> bool {
+    n >= 2 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::tables::HASH_SLOTS;
+    use proptest::prelude::*;
+    use std::println;
+
+    fn members(weights: &[u16], seed: u64) -> Vec<Weighted> {
+        (1u16..)
+            .zip(weights)
+            .map(|(slot, &weight)| Weighted { slot, weight, seed: seed.wrapping_add(u64::from(slot)) })
+            .collect()
+    }
+
+    fn moved(a: &[u16], b: &[u16]) -> usize {
+        a.iter().zip(b).filter(|(a, b)| a != b).count()
+    }
+
+    #[test]
+    fn nobody_gives_no_table() {
+        assert!(maglev(&[], HASH_SLOTS).is_empty());
+        assert!(maglev(&members(&[0, 0], 0), HASH_SLOTS).is_empty());
+    }
+
+    #[test]
+    fn one_server_has_it_all() {
+        assert!(maglev(&members(&[7], 0), HASH_SLOTS).iter().all(|&slot| slot == 1));
+    }
+
+    #[test]
+    fn the_lightest_is_not_left_out() {
+        let mut weights = std::vec![u16::MAX; 255];
+        weights.push(1);
+        let table = maglev(&members(&weights, 9), HASH_SLOTS);
+        assert!(table.contains(&256));
+    }
+
+    /// The figure promised: changing one of N servers of equal weight moves at most 2/N of the slots.
+    #[test]
+    fn a_change_of_one_server_moves_at_most_twice_its_share() {
+        let mut worst = 0.0f64;
+        for n in 3..=64usize {
+            let all = members(&std::vec![1; n], n as u64 * 1_000);
+            let full = maglev(&all, HASH_SLOTS);
+            for out in [0, n / 2, n - 1] {
+                let mut fewer = all.clone();
+                fewer.remove(out);
+                // Removing from N, and read backwards, adding to N - 1: the larger farm sets the bound.
+                let share = moved(&full, &maglev(&fewer, HASH_SLOTS)) as f64 / HASH_SLOTS as f64;
+                worst = worst.max(share * n as f64);
+                assert!(share <= 2.0 / n as f64, "{n} servers: {share} moved");
+            }
+        }
+        println!("one of N in or out, N = 3..=64: at most {worst:.3}/N of the slots moved");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn shares_follow_weights(weights in prop::collection::vec(1u16..=10, 1..24), seed: u64) {
+            let members = members(&weights, seed);
+            let table = maglev(&members, HASH_SLOTS);
+            prop_assert_eq!(table.len(), HASH_SLOTS);
+            prop_assert!(!table.contains(&0));
+            let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+            for member in &members {
+                let share = table.iter().filter(|&&s| s == member.slot).count() as f64;
+                let due = HASH_SLOTS as f64 * f64::from(member.weight) / total;
+                prop_assert!((share / due - 1.0).abs() < 0.02, "{share} slots, due {due}");
+            }
+        }
+
+        #[test]
+        fn the_order_of_members_does_not_matter(
+            (sorted, shuffled) in prop::collection::vec(0u16..=5, 1..16)
+                .prop_map(|weights| members(&weights, 1))
+                .prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle()))
+        ) {
+            prop_assert_eq!(maglev(&sorted, HASH_SLOTS), maglev(&shuffled, HASH_SLOTS));
+        }
+
+        #[test]
+        fn a_drained_server_leaves_the_others_mostly_where_they_were(
+            weights in prop::collection::vec(1u16..=4, 3..20), out: prop::sample::Index
+        ) {
+            let before = members(&weights, 77);
+            let mut after = before.clone();
+            let out = out.index(after.len());
+            after[out].weight = 0;
+            let (old, new) = (maglev(&before, HASH_SLOTS), maglev(&after, HASH_SLOTS));
+            let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+            let own = f64::from(weights[out]) / total;
+            let astray = old.iter().zip(&new).filter(|(o, n)| **o != before[out].slot && o != n).count();
+            prop_assert!(astray as f64 / HASH_SLOTS as f64 <= own, "{astray} slots astray, share {own}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Who is chosen for a new session: one file per policy, and one line in [`POLICIES`].
+//!
+//! A policy runs when the farm changes, not when a packet comes: it lays the usable servers out in a
+//! table, and says by which of the few ways of [`Pick`] the data plane draws from it.
+
+mod fills;
+mod hash;
+mod least_connections;
+mod overflow;
+mod round_robin;
+
+pub use fills::Fills;
+pub use hash::{Hash, maglev};
+pub use least_connections::LeastConnections;
+pub use overflow::Overflow;
+pub use round_robin::RoundRobin;
+
+use alloc::vec::Vec;
+
+use crate::path::tables::Pick;
+
+/// Every policy there is, the default first.
+pub static POLICIES: &[&dyn Policy] = &[&RoundRobin, &Hash, &LeastConnections, &Overflow];
+
+/// A way to share new sessions among servers.
+pub trait Policy: Sync {
+    /// Its name in configuration, views and metrics.
+    fn name(&self) -> &'static str;
+    /// One line for the documentation.
+    fn about(&self) -> &'static str;
+    /// How the data plane draws from the tables.
+    fn pick(&self) -> Pick;
+    /// The ring to draw from in order, as slots; at most [`crate::path::tables::ORDER_MAX`]. Members of
+    /// weight 0 are not in it.
+    fn order(&self, members: &[Weighted]) -> Vec<u16>;
+    /// Whether [`Policy::order`] goes by shares that come from load, instead of weights.
+    fn by_load(&self) -> bool {
+        false
+    }
+}
+
+/// A server that may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weighted {
+    /// Its number in the tables.
+    pub slot: u16,
+    /// Its share relative to the others; 0 is never chosen.
+    pub weight: u16,
+    /// What its place in hash tables comes from: its identity, so that restarts and other directors
+    /// arrive at the same table.
+    pub seed: u64,
+}
+
+/// The policy of this name.
+pub fn by_name(name: &str) -> Option<&'static dyn Policy> {
+    POLICIES.iter().copied().find(|policy| policy.name() == name)
+}
+
+/// The names of all policies, the default first.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    POLICIES.iter().map(|policy| policy.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::tables::ORDER_MAX;
+    use alloc::collections::BTreeSet;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_policy_is_found_by_its_own_name() {
+        for policy in POLICIES {
+            let found = by_name(policy.name()).unwrap();
+            assert_eq!(found.about(), policy.about());
+        }
+        assert!(by_name("fastest").is_none());
+        assert_eq!(names().collect::<BTreeSet<_>>().len(), POLICIES.len());
+    }
+
+    proptest! {
+        #[test]
+        fn a_ring_holds_every_server_with_a_weight_and_no_other(
+            weights in prop::collection::vec(prop_oneof![Just(0u16), 1u16..10, any::<u16>()], 0..64)
+        ) {
+            let members: Vec<Weighted> = (1..)
+                .zip(&weights)
+                .map(|(slot, &weight)| Weighted { slot, weight, seed: u64::from(slot) })
+                .collect();
+            let with_weight: BTreeSet<u16> =
+                members.iter().filter(|m| m.weight > 0).map(|m| m.slot).collect();
+            for policy in POLICIES {
+                let order = policy.order(&members);
+                prop_assert!(order.len() <= ORDER_MAX);
+                if policy.pick() != Pick::Hash {
+                    prop_assert_eq!(order.into_iter().collect::<BTreeSet<_>>(), with_weight.clone());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Weighted round robin, smooth: a heavy server's turns are spread out, not bunched (LSMAC, section 3.3,
+//! with weights; the smoothing is nginx's).
+
+use alloc::vec::Vec;
+
+use super::{Policy, Weighted};
+use crate::path::tables::{ORDER_MAX, Pick};
+
+/// Servers in turn, as often as their weight says.
+pub struct RoundRobin;
+
+impl Policy for RoundRobin {
+    fn name(&self) -> &'static str {
+        "round-robin"
+    }
+
+    fn about(&self) -> &'static str {
+        "servers in turn, as often as their weight says, turns spread evenly; for requests of like cost"
+    }
+
+    fn pick(&self) -> Pick {
+        Pick::Cursor
+    }
+
+    fn order(&self, members: &[Weighted]) -> Vec<u16> {
+        let members: Vec<Weighted> =
+            members.iter().copied().filter(|m| m.weight > 0).take(ORDER_MAX).collect();
+        smooth(&members, &turns(&members))
+    }
+}
+
+/// How many turns each member gets in one lap: its weight in lowest terms, scaled down where the lap
+/// would be longer than [`ORDER_MAX`], but never to nothing.
+fn turns(members: &[Weighted]) -> Vec<usize> {
+    let divisor = members.iter().fold(0, |d, m| gcd(d, usize::from(m.weight))).max(1);
+    let weights: Vec<usize> = members.iter().map(|m| usize::from(m.weight) / divisor).collect();
+    let lap: usize = weights.iter().sum();
+    if lap <= ORDER_MAX {
+        return weights;
+    }
+    // One entry is set aside for each member, so that rounding up to 1 never overflows the lap.
+    let room = ORDER_MAX - members.len();
+    weights.iter().map(|weight| (weight * room / lap).max(1)).collect()
+}
+
+/// Lays out one lap: at each step everyone gains its own number of turns, the richest is chosen and
+/// pays the whole lap. Ties go to the first.
+fn smooth(members: &[Weighted], turns: &[usize]) -> Vec<u16> {
+    let lap: usize = turns.iter().sum();
+    let mut credits = alloc::vec![0i64; members.len()];
+    let mut order = Vec::with_capacity(lap);
+    for _ in 0..lap {
+        let mut richest = 0;
+        for (at, turns) in turns.iter().enumerate() {
+            credits[at] += *turns as i64;
+            if credits[at] > credits[richest] {
+                richest = at;
+            }
+        }
+        credits[richest] -= lap as i64;
+        order.push(members[richest].slot);
+    }
+    order
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn order(weights: &[u16]) -> Vec<u16> {
+        let members: Vec<Weighted> =
+            (1..).zip(weights).map(|(slot, &weight)| Weighted { slot, weight, seed: 0 }).collect();
+        RoundRobin.order(&members)
+    }
+
+    fn count(order: &[u16], slot: u16) -> usize {
+        order.iter().filter(|&&s| s == slot).count()
+    }
+
+    #[test]
+    fn a_heavy_server_does_not_take_its_turns_in_a_bunch() {
+        assert_eq!(order(&[5, 1, 1]), [1, 1, 2, 1, 3, 1, 1]);
+        assert_eq!(order(&[1, 1, 1]), [1, 2, 3]);
+        assert_eq!(order(&[2, 1]), [1, 2, 1]);
+    }
+
+    #[test]
+    fn only_the_ratio_of_weights_matters() {
+        assert_eq!(order(&[500, 100, 100]), order(&[5, 1, 1]));
+        assert_eq!(order(&[60_000, 60_000]), [1, 2]);
+    }
+
+    #[test]
+    fn nobody_and_weight_zero() {
+        assert!(order(&[]).is_empty());
+        assert!(order(&[0, 0]).is_empty());
+        assert_eq!(order(&[0, 3]), [2]);
+    }
+
+    #[test]
+    fn a_lap_too_long_is_scaled_down_and_leaves_nobody_out() {
+        let mut weights = std::vec![65_535; 255];
+        weights.push(1);
+        let order = order(&weights);
+        assert!(order.len() <= ORDER_MAX);
+        assert_eq!(count(&order, 256), 1);
+        assert_eq!(count(&order, 1), count(&order, 255));
+    }
+
+    proptest! {
+        #[test]
+        fn shares_are_exact_and_turns_are_spread(weights in prop::collection::vec(1u16..=20, 1..12)) {
+            let order = order(&weights);
+            let lap: usize = order.len();
+            let total: usize = weights.iter().map(|&w| usize::from(w)).sum();
+            for (slot, &weight) in (1..).zip(&weights) {
+                prop_assert_eq!(count(&order, slot) * total, usize::from(weight) * lap);
+                // After any number of steps a server is less than its fellows away from its due.
+                let mut had = 0usize;
+                for (step, &at) in order.iter().enumerate() {
+                    had += usize::from(at == slot);
+                    let due = (step + 1) as f64 * f64::from(weight) / total as f64;
+                    prop_assert!((had as f64 - due).abs() < weights.len() as f64);
+                }
+                // A server with at most half of all turns never has more than two in a row.
+                if usize::from(weight) * 2 <= total && weights.len() > 1 {
+                    prop_assert!(order.windows(3).all(|three| three.iter().any(|&s| s != slot)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! What is on the wire: headers, checksums, the questions for neighbours. Nothing here knows of services.
+//!
+//! [`wire`] headers as they are laid out · [`packet`] a frame in a buffer, with room in front · [`checksum`] sums and their updates ·
+//! [`neighbour`] ARP and neighbour discovery
+
+pub mod checksum;
+pub mod neighbour;
+pub mod packet;
+pub mod wire;
+
+mod protocol;
+pub use protocol::{Encapsulation, Protocol};

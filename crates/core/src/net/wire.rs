@@ -1,0 +1,395 @@
+//! Headers as they stand on the wire: unaligned, big-endian views over bytes.
+//!
+//! A view says where the fields are; whether they make sense is for [`crate::path::parse`].
+
+use core::fmt;
+use core::net::Ipv4Addr;
+use core::str::FromStr;
+
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// EtherType of IPv4 (RFC 894).
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// EtherType of ARP (RFC 826).
+pub const ETHERTYPE_ARP: u16 = 0x0806;
+/// EtherType of IPv6 (RFC 2464, section 3).
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// EtherType of a VLAN tag (IEEE 802.1Q).
+pub const ETHERTYPE_VLAN: u16 = 0x8100;
+/// EtherType of a service VLAN tag (IEEE 802.1ad).
+pub const ETHERTYPE_QINQ: u16 = 0x88a8;
+
+/// "Don't fragment" in [`Ipv4::fragment`] (RFC 791, section 3.1).
+pub const IPV4_DONT_FRAGMENT: u16 = 0x4000;
+/// "More fragments" in [`Ipv4::fragment`].
+pub const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
+/// The fragment's offset in [`Ipv4::fragment`], in units of eight bytes.
+pub const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
+
+/// IANA protocol numbers, of transports and of what may stand before them.
+pub mod protocol {
+    /// IPv6 hop-by-hop options (RFC 8200, section 4.3).
+    pub const HOP_BY_HOP: u8 = 0;
+    /// RFC 792.
+    pub const ICMP: u8 = 1;
+    /// IPv4 inside (RFC 2003).
+    pub const IPV4: u8 = 4;
+    /// RFC 9293.
+    pub const TCP: u8 = 6;
+    /// RFC 768.
+    pub const UDP: u8 = 17;
+    /// IPv6 inside (RFC 2473).
+    pub const IPV6: u8 = 41;
+    /// IPv6 routing header (RFC 8200, section 4.4).
+    pub const ROUTING: u8 = 43;
+    /// IPv6 fragment header (RFC 8200, section 4.5).
+    pub const FRAGMENT: u8 = 44;
+    /// RFC 4443.
+    pub const ICMPV6: u8 = 58;
+    /// IPv6 destination options (RFC 8200, section 4.6).
+    pub const DESTINATION_OPTIONS: u8 = 60;
+}
+
+/// The UDP port of Generic UDP Encapsulation, as IANA assigns it.
+pub const GUE_PORT: u16 = 6080;
+
+/// ICMP types (RFC 792).
+pub mod icmp {
+    /// Answer to an echo request.
+    pub const ECHO_REPLY: u8 = 0;
+    /// Destination unreachable.
+    pub const UNREACHABLE: u8 = 3;
+    /// Code of [`UNREACHABLE`]: too long, and not to be fragmented (RFC 1191, section 4).
+    pub const FRAGMENTATION_NEEDED: u8 = 4;
+    /// Echo request.
+    pub const ECHO: u8 = 8;
+    /// Time exceeded.
+    pub const TIME_EXCEEDED: u8 = 11;
+    /// Parameter problem.
+    pub const PARAMETER_PROBLEM: u8 = 12;
+}
+
+/// ICMPv6 types (RFC 4443; RFC 4861, section 4).
+pub mod icmpv6 {
+    /// Destination unreachable, the first of the errors.
+    pub const UNREACHABLE: u8 = 1;
+    /// Packet too big.
+    pub const TOO_BIG: u8 = 2;
+    /// Parameter problem, the last of the errors.
+    pub const PARAMETER_PROBLEM: u8 = 4;
+    /// Echo request.
+    pub const ECHO: u8 = 128;
+    /// Answer to an echo request.
+    pub const ECHO_REPLY: u8 = 129;
+    /// Neighbour solicitation: who has this address?
+    pub const NEIGHBOUR_SOLICITATION: u8 = 135;
+    /// Neighbour advertisement: I have.
+    pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+}
+
+/// TCP control bits (RFC 9293, section 3.1).
+pub const TCP_FIN: u8 = 0x01;
+/// Synchronise sequence numbers.
+pub const TCP_SYN: u8 = 0x02;
+/// Reset the connection.
+pub const TCP_RST: u8 = 0x04;
+/// Acknowledgment field is significant.
+pub const TCP_ACK: u8 = 0x10;
+/// Urgent pointer field is significant.
+pub const TCP_URG: u8 = 0x20;
+
+/// ARP operation: who has this address (RFC 826).
+pub const ARP_REQUEST: u16 = 1;
+/// ARP operation: I have.
+pub const ARP_REPLY: u16 = 2;
+
+/// Length of an Ethernet header without tags, in bytes.
+pub const ETHERNET_LEN: usize = 14;
+/// Length of an ARP body for IPv4 over Ethernet, in bytes.
+pub const ARP_LEN: usize = 28;
+
+/// A 48-bit MAC address.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    FromBytes,
+    IntoBytes,
+    KnownLayout,
+    Immutable,
+    Unaligned,
+)]
+#[repr(transparent)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// `ff:ff:ff:ff:ff:ff`.
+    pub const BROADCAST: Mac = Mac([0xff; 6]);
+
+    /// Whether the group bit is set (IEEE 802, section 8.2): multicast or broadcast.
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// Whether this can name one station: neither a group address nor all zeros.
+    pub fn is_unicast(self) -> bool {
+        !self.is_multicast() && self.0 != [0; 6]
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Text that is not a MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a MAC address: write six pairs of hex digits, as in 02:00:5e:10:00:01")]
+pub struct MacError;
+
+impl FromStr for Mac {
+    type Err = MacError;
+
+    fn from_str(text: &str) -> Result<Self, MacError> {
+        let mut mac = [0; 6];
+        let mut parts = text.split([':', '-']);
+        for byte in &mut mac {
+            let part = parts.next().filter(|p| p.len() == 2).ok_or(MacError)?;
+            // from_str_radix would take a sign
+            if !part.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return Err(MacError);
+            }
+            *byte = u8::from_str_radix(part, 16).map_err(|_| MacError)?;
+        }
+        if parts.next().is_some() { Err(MacError) } else { Ok(Mac(mac)) }
+    }
+}
+
+/// An Ethernet II header.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Ethernet {
+    /// Destination.
+    pub dst: Mac,
+    /// Source.
+    pub src: Mac,
+    /// What follows.
+    pub ethertype: U16,
+}
+
+/// An IPv4 header without options (RFC 791, section 3.1).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Ipv4 {
+    /// Version in the high four bits, header length in 32-bit words in the low four.
+    pub version_ihl: u8,
+    /// Type of service.
+    pub tos: u8,
+    /// Header and payload, in bytes.
+    pub total_len: U16,
+    /// Identification.
+    pub id: U16,
+    /// Flags and fragment offset; see [`IPV4_FRAGMENT_OFFSET`].
+    pub fragment: U16,
+    /// Time to live.
+    pub ttl: u8,
+    /// IANA protocol number.
+    pub protocol: u8,
+    /// Header checksum.
+    pub checksum: U16,
+    /// Source address.
+    pub src: U32,
+    /// Destination address.
+    pub dst: U32,
+}
+
+/// An IPv6 header (RFC 8200, section 3).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Ipv6 {
+    /// Version in the high four bits, then traffic class and flow label.
+    pub version_class_flow: U32,
+    /// What follows this header, in bytes.
+    pub payload_len: U16,
+    /// What follows this header, as a protocol number.
+    pub next_header: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Source address.
+    pub src: [u8; 16],
+    /// Destination address.
+    pub dst: [u8; 16],
+}
+
+/// An IPv6 fragment header (RFC 8200, section 4.5).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct FragmentHeader {
+    /// What the fragmented part begins with.
+    pub next_header: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// Offset in units of eight bytes in the high 13 bits; "more fragments" in the lowest.
+    pub offset_more: U16,
+    /// Identification.
+    pub id: U32,
+}
+
+/// What ICMP and ICMPv6 messages begin with (RFC 792; RFC 4443, section 2.1).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Icmp {
+    /// The kind of message.
+    pub kind: u8,
+    /// Its variety.
+    pub code: u8,
+    /// Checksum, in ICMPv6 with a pseudo-header.
+    pub checksum: U16,
+    /// What depends on the kind.
+    pub rest: U32,
+}
+
+/// A neighbour solicitation or advertisement without options (RFC 4861, sections 4.3 and 4.4).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Neighbour {
+    /// The ICMPv6 header; `rest` has an advertisement's flags.
+    pub icmp: Icmp,
+    /// The address asked for, or spoken for.
+    pub target: [u8; 16],
+}
+
+/// A TCP header without options (RFC 9293, section 3.1).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Tcp {
+    /// Source port.
+    pub src_port: U16,
+    /// Destination port.
+    pub dst_port: U16,
+    /// Sequence number.
+    pub seq: U32,
+    /// Acknowledgment number.
+    pub ack: U32,
+    /// Data offset in 32-bit words in the high four bits.
+    pub data_offset: u8,
+    /// Control bits.
+    pub flags: u8,
+    /// Window.
+    pub window: U16,
+    /// Checksum.
+    pub checksum: U16,
+    /// Urgent pointer.
+    pub urgent: U16,
+}
+
+/// A UDP header (RFC 768).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Udp {
+    /// Source port.
+    pub src_port: U16,
+    /// Destination port.
+    pub dst_port: U16,
+    /// Header and payload, in bytes.
+    pub len: U16,
+    /// Checksum.
+    pub checksum: U16,
+}
+
+/// An ARP body for IPv4 over Ethernet (RFC 826).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Arp {
+    /// 1: Ethernet.
+    pub hardware_type: U16,
+    /// 0x0800: IPv4.
+    pub protocol_type: U16,
+    /// 6.
+    pub hardware_len: u8,
+    /// 4.
+    pub protocol_len: u8,
+    /// [`ARP_REQUEST`] or [`ARP_REPLY`].
+    pub operation: U16,
+    /// Sender's MAC.
+    pub sender_mac: Mac,
+    /// Sender's address.
+    pub sender_ip: U32,
+    /// Target's MAC; zero in a request.
+    pub target_mac: Mac,
+    /// Target's address.
+    pub target_ip: U32,
+}
+
+impl Arp {
+    /// Whether the lengths and types are those of IPv4 over Ethernet.
+    pub fn is_ipv4_over_ethernet(&self) -> bool {
+        self.hardware_type.get() == 1
+            && self.protocol_type.get() == ETHERTYPE_IPV4
+            && self.hardware_len == 6
+            && self.protocol_len == 4
+    }
+}
+
+/// An ARP request, to everyone: who has `target`? With `sender` equal to `target` it is an announcement;
+/// with 0.0.0.0 a probe (RFC 5227, sections 1.1 and 3).
+pub fn arp_request(own: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> [u8; ETHERNET_LEN + ARP_LEN] {
+    let ethernet = Ethernet { dst: Mac::BROADCAST, src: own, ethertype: U16::new(ETHERTYPE_ARP) };
+    let arp = Arp {
+        hardware_type: U16::new(1),
+        protocol_type: U16::new(ETHERTYPE_IPV4),
+        hardware_len: 6,
+        protocol_len: 4,
+        operation: U16::new(ARP_REQUEST),
+        sender_mac: own,
+        sender_ip: U32::new(sender.to_bits()),
+        target_mac: Mac::default(),
+        target_ip: U32::new(target.to_bits()),
+    };
+    let mut frame = [0; ETHERNET_LEN + ARP_LEN];
+    let (head, body) = frame.split_at_mut(ETHERNET_LEN);
+    head.copy_from_slice(ethernet.as_bytes());
+    body.copy_from_slice(arp.as_bytes());
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn mac_text_goes_both_ways() {
+        let mac: Mac = "02:00:5E:10:00:0a".parse().unwrap();
+        assert_eq!(mac.to_string(), "02:00:5e:10:00:0a");
+        assert_eq!("02-00-5e-10-00-0a".parse(), Ok(mac));
+        for bad in ["", "02:00:5e:10:00", "02:00:5e:10:00:0a:01", "2:0:5e:10:0:a", "+2:00:5e:10:00:0a"] {
+            assert_eq!(bad.parse::<Mac>(), Err(MacError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn headers_have_their_wire_lengths() {
+        assert_eq!(size_of::<Ethernet>(), ETHERNET_LEN);
+        assert_eq!(size_of::<Ipv4>(), 20);
+        assert_eq!(size_of::<Ipv6>(), 40);
+        assert_eq!(size_of::<Neighbour>(), 24);
+        assert_eq!(size_of::<Tcp>(), 20);
+        assert_eq!(size_of::<Udp>(), 8);
+        assert_eq!(size_of::<Arp>(), ARP_LEN);
+    }
+}

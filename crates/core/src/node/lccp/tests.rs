@@ -1,0 +1,104 @@
+//! What the tests share: messages of every kind, and two nodes that talk.
+
+mod corpus;
+mod dissector;
+mod document;
+mod format;
+mod talk;
+mod transfer;
+
+use core::net::IpAddr;
+use std::vec::Vec;
+
+use super::wire::{Addresses, Message, Numbers};
+use super::*;
+use crate::node::peers::Secret;
+
+/// The second half of hour 500,000.
+const NOW_S: u64 = 500_000 * EPOCH_S + EPOCH_S / 2;
+
+fn secret() -> Secret {
+    Secret::new(core::array::from_fn(|i| i as u8))
+}
+
+fn keys() -> Keys {
+    Keys::at(&secret(), NOW_S)
+}
+
+fn address(last: u8) -> IpAddr {
+    [192, 0, 2, last].into()
+}
+
+/// From node 11 to node 12.
+fn there() -> Addresses {
+    Addresses { source: address(11), destination: address(12) }
+}
+
+fn socket(ipv6: bool) -> SocketId {
+    let (client, server) = match ipv6 {
+        false => ("203.0.113.7:40000", "192.0.2.100:80"),
+        true => ("[2001:db8::7]:40000", "[2001:db8:1::100]:443"),
+    };
+    SocketId::new(client.parse().unwrap(), server.parse().unwrap()).unwrap()
+}
+
+fn state() -> TcpState {
+    TcpState {
+        snd_una: 1_000,
+        snd_nxt: 1_000,
+        rcv_nxt: 5_018,
+        mss: 1_448,
+        scales: Some(Scales { snd: 8, rcv: 7 }),
+        sack: true,
+        timestamp: Some(123_456_789),
+        window: TcpWindow {
+            snd_wl1: 5_000,
+            snd_wnd: 64_256,
+            max_window: 64_256,
+            rcv_wnd: 65_160,
+            rcv_wup: 5_018,
+        },
+        send_len: 0,
+        receive_len: 18,
+    }
+}
+
+/// The same with nothing on its way.
+fn at_rest() -> TcpState {
+    TcpState { rcv_nxt: 5_000, receive_len: 0, ..state() }
+}
+
+fn message(receptor: Receptor, body: Body) -> Message {
+    Message {
+        numbers: Numbers { incarnation: 0x1111_2222_3333_4444, sequence: 7 },
+        echo: Numbers { incarnation: 0x5555_6666_7777_8888, sequence: 0 },
+        receptor,
+        body,
+    }
+}
+
+/// A message of every command, for connections of this family.
+fn samples(ipv6: bool) -> Vec<Message> {
+    let socket = socket(ipv6);
+    let server = if ipv6 { "[2001:db8:2::5]:8443" } else { "192.0.2.21:80" }.parse().unwrap();
+    let components = Components::new(&[Receptor::Distributor, Receptor::Forwarder]);
+    let content = Content::new(b"www.example.com", b"GET", b"/img/a.png").unwrap();
+    let piece = Transfer::new(state(), b"", b"GET / HTTP/1.0\r\n\r\n").unwrap().pieces(0).next().unwrap();
+    let error = |socket| message(Receptor::Distributor, Body::Error { socket, code: ErrorCode::NoRoom });
+    [
+        message(Receptor::Agent, Body::Init { components }),
+        message(Receptor::Agent, Body::InitAck { components }),
+        message(Receptor::Dispatcher, Body::DispatchRequest { socket, content }),
+        message(Receptor::Distributor, Body::DispatchReply { socket, route: 3, server }),
+        message(Receptor::Distributor, Body::Handoff { socket, piece }),
+        message(Receptor::Distributor, Body::HandoffAck { socket, missing: 18 }),
+        message(Receptor::Forwarder, Body::Forward { socket, server }),
+        message(Receptor::Distributor, Body::ForwardAck { socket }),
+        message(Receptor::Forwarder, Body::Close { socket }),
+        message(Receptor::Distributor, Body::Release { socket, rcv_nxt: 5_000, snd_nxt: 1_000 }),
+        message(Receptor::Distributor, Body::Released { socket, state: at_rest() }),
+        error(Some(socket)),
+        error(None),
+    ]
+    .into()
+}

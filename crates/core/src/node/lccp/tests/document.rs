@@ -1,0 +1,56 @@
+//! What is said of the format elsewhere is so.
+
+use std::string::String;
+use std::vec::Vec;
+
+use super::super::wire::Message;
+use super::*;
+
+const DOCUMENT: &str = include_str!("../../../../../../docs/lccp.md");
+const DISSECTOR: &str = include_str!("../../../../../../packaging/wireshark/lccp.lua");
+
+/// The bytes of the worked example: hex digits in the block that is marked so, up to a bar in each line.
+fn example() -> Vec<u8> {
+    let block = DOCUMENT.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let digits: String = block.lines().filter_map(|line| line.split('|').next()).collect();
+    digits.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+#[test]
+fn the_worked_example_is_what_is_written() {
+    let handoff = samples(false).remove(4);
+    let bytes = handoff.write(there(), &keys());
+    assert_eq!(example(), bytes, "should be {bytes:02x?}");
+    assert_eq!(Message::read(&example(), there(), &keys()), Ok(handoff));
+}
+
+/// A name as both call it.
+fn kebab(name: &str) -> String {
+    let mut kebab = String::new();
+    for (at, c) in name.chars().enumerate() {
+        if c.is_uppercase() && at > 0 {
+            kebab.push('-');
+        }
+        kebab.extend(c.to_lowercase());
+    }
+    kebab
+}
+
+#[test]
+fn document_and_dissector_know_every_number() {
+    let commands = samples(false).into_iter().map(|message| {
+        let name = std::format!("{:?}", message.body);
+        (message.body.fields().command, kebab(name.split(' ').next().unwrap()))
+    });
+    let receptors = Receptor::ALL.map(|one| (one as u32, kebab(&std::format!("{one:?}"))));
+    let codes = ErrorCode::ALL.map(|one| (one as u32, kebab(&std::format!("{one:?}"))));
+    let all: Vec<(u32, String)> = commands.chain(receptors).chain(codes).collect();
+    assert_eq!(all.len(), 22);
+    for (number, name) in all {
+        assert!(DOCUMENT.contains(&std::format!("| {number} | {name} |")), "document: {number} {name}");
+        assert!(DISSECTOR.contains(&std::format!("[{number}] = \"{name}\"")), "dissector: {number} {name}");
+    }
+    for refusal in Refusal::ALL {
+        assert!(DOCUMENT.contains(&std::format!("| `{}` |", refusal.name())), "{refusal:?}");
+    }
+}

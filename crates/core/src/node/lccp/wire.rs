@@ -1,0 +1,248 @@
+//! The message, byte by byte as in `docs/lccp.md`.
+//!
+//! Every version begins with the same prefix and ends with the same tag. In between stands the paper's header with the
+//! paper's fields and lengths, and what a command may come with behind it.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use hmac::Mac as _;
+use zerocopy::byteorder::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::body::{Body, CONTENT_MAX, Fields, Receptor, mapped};
+use super::handoff::STATE_LEN;
+use super::key::Keys;
+use super::socket::SocketId;
+use super::transfer::CHUNK_LEN;
+pub use crate::node::peers::wire::Numbers;
+use crate::node::peers::{Key, mac};
+
+/// What every message begins with.
+pub const MAGIC: [u8; 4] = *b"LCCP";
+/// The version written here.
+pub const VERSION: u8 = 1;
+/// Length of the shortest message, in bytes.
+pub const LEN_MIN: usize = size_of::<Prefix>() + size_of::<Header>() + TAG_LEN;
+/// Length of the longest.
+pub const LEN_MAX: usize = LEN_MIN + PAYLOAD_MAX;
+/// Length of the tag at the end: HMAC-SHA-256, of which the left half is sent (RFC 2104, section 5).
+pub const TAG_LEN: usize = 16;
+
+const PAYLOAD_MAX: usize = if CONTENT_MAX > CHUNK_LEN as usize { CONTENT_MAX } else { CHUNK_LEN as usize };
+// No message is ever a fragment: it fits the least MTU of IPv6 behind its header (RFC 8200, sections 3 and 5).
+const _: () = assert!(LEN_MAX <= 1_280 - 40);
+// The paper's Receptor, Command, Data, Socket ID and Handoff Information.
+const _: () = assert!(size_of::<Information>() == 90 && size_of::<Header>() == 3 * 4 + 12 + 90);
+
+/// In [`Prefix::flags`]: the connection is one of IPv6.
+const FLAG_IPV6: u8 = 1;
+
+/// What all versions share.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Prefix {
+    magic: [u8; 4],
+    version: u8,
+    flags: u8,
+    length: U16,
+    key: U32,
+    incarnation: U64,
+    sequence: U64,
+    echo_incarnation: U64,
+    echo_sequence: U64,
+}
+
+/// The paper's header.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Header {
+    receptor: U32,
+    command: U32,
+    data: U32,
+    client: [u8; 4],
+    client_port: U16,
+    server: [u8; 4],
+    server_port: U16,
+    information: Information,
+}
+
+/// The paper's Handoff Information. IPv6 addresses have no room in the Socket ID.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Information {
+    subject: [u8; STATE_LEN],
+    client: [u8; 16],
+    server: [u8; 16],
+    reserved: [u8; 8],
+}
+
+/// Between which hosts a message goes. It is good between no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// The IP header's source.
+    pub source: IpAddr,
+    /// The IP header's destination.
+    pub destination: IpAddr,
+}
+
+/// A message whose tag is right, or one to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Its own numbers.
+    pub numbers: Numbers,
+    /// The receiver's incarnation that it was written to, and the number of the message that it answers; 0 if none.
+    pub echo: Numbers,
+    /// The component that it is for.
+    pub receptor: Receptor,
+    /// What it says.
+    pub body: Body,
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Not the shape of one, whoever wrote it; or authentic, but against the rules of its version.
+    #[error("not a message of the cluster control protocol")]
+    Malformed,
+    /// Written with a key that is not believed now.
+    #[error("written with the key of another hour")]
+    Key,
+    /// Of the right shape, but the tag is wrong: another secret, or meant for another host.
+    #[error("the tag is wrong: written with another secret, or between other hosts")]
+    Forged,
+    /// Authentic, and of another version.
+    #[error("of version {0}, and this is version {VERSION}")]
+    Version(u8),
+}
+
+impl Message {
+    /// The bytes to send, behind the IP header.
+    pub fn write(&self, addresses: Addresses, keys: &Keys) -> Vec<u8> {
+        let (number, key) = keys.own();
+        seal(self.unsealed(number), addresses, key)
+    }
+
+    /// Reads what stood behind the IP header. Nothing is believed before the tag was found right, in constant time.
+    ///
+    /// # Errors
+    /// [`ReadError::Malformed`] also for what is authentic, but not exactly what would have been written.
+    pub fn read(bytes: &[u8], addresses: Addresses, keys: &Keys) -> Result<Message, ReadError> {
+        let signed_len = bytes.len().checked_sub(TAG_LEN).ok_or(ReadError::Malformed)?;
+        let (signed, tag) = bytes.split_at_checked(signed_len).ok_or(ReadError::Malformed)?;
+        let (prefix, rest) = Prefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
+        if prefix.magic != MAGIC || usize::from(prefix.length.get()) != bytes.len() {
+            return Err(ReadError::Malformed);
+        }
+        let key = keys.get(prefix.key.get()).ok_or(ReadError::Key)?;
+        let sealed = mac(&key.0).chain_update(pseudo_header(addresses)).chain_update(signed);
+        sealed.verify_truncated_left(tag).map_err(|_| ReadError::Forged)?;
+        if prefix.version != VERSION {
+            return Err(ReadError::Version(prefix.version));
+        }
+        let (header, payload) = Header::ref_from_prefix(rest).map_err(|_| ReadError::Malformed)?;
+        let message = Message::of(prefix, header, payload).ok_or(ReadError::Malformed)?;
+        // one way to say a thing: what is reserved is zero, and nothing stands where nothing belongs
+        if message.unsealed(prefix.key.get()) == signed { Ok(message) } else { Err(ReadError::Malformed) }
+    }
+
+    fn of(prefix: &Prefix, header: &Header, payload: &[u8]) -> Option<Message> {
+        let fields = Fields {
+            command: header.command.get(),
+            data: header.data.get(),
+            socket: header.socket(prefix.flags & FLAG_IPV6 != 0),
+            subject: header.information.subject,
+            payload: payload.into(),
+        };
+        let (body, receptor) = (fields.body()?, Receptor::of_number(header.receptor.get())?);
+        let first = matches!(body, Body::Init { .. } | Body::InitAck { .. });
+        (!first || receptor == Receptor::Agent).then_some(Message {
+            numbers: Numbers { incarnation: prefix.incarnation.get(), sequence: prefix.sequence.get() },
+            echo: Numbers {
+                incarnation: prefix.echo_incarnation.get(),
+                sequence: prefix.echo_sequence.get(),
+            },
+            receptor,
+            body,
+        })
+    }
+
+    /// All but the tag.
+    fn unsealed(&self, key: u32) -> Vec<u8> {
+        let fields = self.body.fields();
+        let ipv6 = fields.socket.is_some_and(|socket| socket.client().is_ipv6());
+        let length = LEN_MIN + fields.payload.len();
+        let prefix = Prefix {
+            magic: MAGIC,
+            version: VERSION,
+            flags: if ipv6 { FLAG_IPV6 } else { 0 },
+            length: U16::new(length as u16),
+            key: key.into(),
+            incarnation: self.numbers.incarnation.into(),
+            sequence: self.numbers.sequence.into(),
+            echo_incarnation: self.echo.incarnation.into(),
+            echo_sequence: self.echo.sequence.into(),
+        };
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(prefix.as_bytes());
+        bytes.extend_from_slice(Header::of(self.receptor, &fields).as_bytes());
+        bytes.extend_from_slice(&fields.payload);
+        bytes
+    }
+}
+
+/// Bytes with their tag, which is over the addresses too.
+pub fn seal(mut bytes: Vec<u8>, addresses: Addresses, key: &Key) -> Vec<u8> {
+    let tag = mac(&key.0).chain_update(pseudo_header(addresses)).chain_update(&bytes).finalize().into_bytes();
+    bytes.extend(tag.iter().take(TAG_LEN));
+    bytes
+}
+
+/// What the tag is over besides the message: the first two fields of that of RFC 8200, section 8.1.
+fn pseudo_header(addresses: Addresses) -> [u8; 32] {
+    let both = [mapped(addresses.source).octets(), mapped(addresses.destination).octets()];
+    zerocopy::transmute!(both)
+}
+
+impl Header {
+    fn of(receptor: Receptor, fields: &Fields) -> Header {
+        let mut header = Header {
+            receptor: U32::new(receptor as u32),
+            command: fields.command.into(),
+            data: fields.data.into(),
+            client: [0; 4],
+            client_port: U16::ZERO,
+            server: [0; 4],
+            server_port: U16::ZERO,
+            information: Information {
+                subject: fields.subject,
+                client: [0; 16],
+                server: [0; 16],
+                reserved: [0; 8],
+            },
+        };
+        let Some(socket) = fields.socket else { return header };
+        let (client, server) = (socket.client(), socket.server());
+        put(client, &mut header.client, &mut header.information.client, &mut header.client_port);
+        put(server, &mut header.server, &mut header.information.server, &mut header.server_port);
+        header
+    }
+
+    /// The connection; `None` also where no connection has these ends.
+    fn socket(&self, ipv6: bool) -> Option<SocketId> {
+        let end = |short: [u8; 4], long: [u8; 16], port: U16| {
+            let address = if ipv6 { Ipv6Addr::from(long).into() } else { Ipv4Addr::from(short).into() };
+            SocketAddr::new(address, port.get())
+        };
+        let client = end(self.client, self.information.client, self.client_port);
+        SocketId::new(client, end(self.server, self.information.server, self.server_port))
+    }
+}
+
+fn put(end: SocketAddr, short: &mut [u8; 4], long: &mut [u8; 16], port: &mut U16) {
+    match end.ip() {
+        IpAddr::V4(address) => *short = address.octets(),
+        IpAddr::V6(address) => *long = address.octets(),
+    }
+    *port = end.port().into();
+}

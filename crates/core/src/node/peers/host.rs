@@ -1,0 +1,121 @@
+//! Hosts as the configuration has them, as they tell of themselves, and as they are seen.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::event::Notice;
+use super::key::Key;
+use crate::net::wire::Mac;
+
+/// The most services and the most publishable addresses of a farm: a datagram has a bit for each.
+pub const BITS: usize = 64;
+
+/// What a host knows of the farm from its configuration.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This host's name.
+    pub name: String,
+    /// All hosts, this one included.
+    pub hosts: Vec<HostSetting>,
+    /// The names of the services, in the order that bits of `up` and `draining` have; at most [`BITS`].
+    pub services: Vec<String>,
+    /// The service addresses that hosts own, in the same order on every host; at most [`BITS`].
+    pub addresses: Vec<Publishable>,
+    /// Digest of all in the configuration that hosts must agree on.
+    pub generation: u64,
+    /// Time between two datagrams to a host, in milliseconds.
+    pub interval_ms: u64,
+    /// A host not heard for this long counts as down, in milliseconds. Several intervals.
+    pub silence_ms: u64,
+    /// Derived from the farm's secret with [`super::LABEL`].
+    pub key: Key,
+}
+
+/// A host of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSetting {
+    /// Unique among the hosts.
+    pub name: String,
+    /// Where its datagrams go.
+    pub address: IpAddr,
+}
+
+/// A service address that one of the hosts owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publishable {
+    /// The address.
+    pub address: IpAddr,
+    /// The host that publishes it; `None` has hosts elect one.
+    pub publisher: Option<String>,
+}
+
+/// What this host tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Own {
+    /// Sessions being served here.
+    pub load: u32,
+    /// Bit `i`: its server of service `i` is healthy.
+    pub up: u64,
+    /// Bit `i`: it is drained there.
+    pub draining: u64,
+    /// The MACs that its frames may have as source; [`super::wire::MACS_MAX`] of them are told.
+    pub macs: Vec<Mac>,
+}
+
+/// A host, as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostState {
+    /// Its name.
+    pub name: String,
+    /// Its own address.
+    pub address: IpAddr,
+    /// Whether it is this host.
+    pub own: bool,
+    /// Whether it was heard lately.
+    pub alive: bool,
+    /// Whether it takes part. Of use only while it is alive.
+    pub ready: bool,
+    /// Bit `i`: its server of service `i` is healthy.
+    pub up: u64,
+    /// Bit `i`: it is drained there.
+    pub draining: u64,
+    /// Sessions being served there.
+    pub load: u32,
+    /// Whether it runs another configuration: `ready`, `up`, `draining`, `load` and `owned` are from before.
+    pub generation_differs: bool,
+    /// The MACs that its frames may have as source. They outlive silence: a host whose daemon is dead still sends.
+    pub macs: Vec<Mac>,
+    /// The addresses it says it owns.
+    pub owned: Vec<IpAddr>,
+    /// When it was last heard, in milliseconds.
+    pub heard_ms: Option<u64>,
+    /// When `alive` last changed, in milliseconds.
+    pub since_ms: u64,
+}
+
+/// What a datagram led to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// For the log.
+    pub notices: Vec<Notice>,
+    /// To be sent to this host now.
+    pub answer: Option<(IpAddr, Vec<u8>)>,
+    /// Whether [`super::Peers::hosts`], loads and times aside, or [`super::Peers::owned`] changed.
+    pub changed: bool,
+}
+
+/// What time led to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tick {
+    /// To be sent to these hosts.
+    pub datagrams: Vec<(IpAddr, Vec<u8>)>,
+    /// Addresses to ask everyone for, by ARP or neighbour solicitation; answers go to [`super::Peers::answered`].
+    pub asks: Vec<IpAddr>,
+    /// Addresses that are owned here, to be announced to everyone.
+    pub claimed: Vec<IpAddr>,
+    /// For the log.
+    pub notices: Vec<Notice>,
+    /// As [`Received::changed`].
+    pub changed: bool,
+}

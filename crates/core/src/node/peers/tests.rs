@@ -1,0 +1,356 @@
+//! Two hosts and what can go wrong between them; many of them in [`farm`].
+
+mod farm;
+
+use super::*;
+use crate::net::wire::Mac;
+use std::format;
+use std::string::ToString;
+use std::vec;
+
+const INTERVAL_MS: u64 = 500;
+const SILENCE_MS: u64 = 3_000;
+const KEY: Key = Key([9; KEY_LEN]);
+
+fn address(last: u8) -> IpAddr {
+    [192, 0, 2, last].into()
+}
+
+/// The settings of host `name` of these; `web1` publishes .101 and so on, and .100 is anybody's.
+fn settings(name: &str, hosts: &[&str]) -> Settings {
+    let hosts: Vec<HostSetting> = (1..)
+        .zip(hosts)
+        .map(|(last, name)| HostSetting { name: name.to_string(), address: [10, 0, 0, last].into() })
+        .collect();
+    let published = (101..)
+        .zip(&hosts)
+        .map(|(last, host)| Publishable { address: address(last), publisher: Some(host.name.clone()) });
+    let mut addresses: Vec<Publishable> = published.collect();
+    addresses.push(Publishable { address: address(100), publisher: None });
+    Settings {
+        name: name.to_string(),
+        hosts,
+        services: vec!["web".to_string(), "dns".to_string()],
+        addresses,
+        generation: 1,
+        interval_ms: INTERVAL_MS,
+        silence_ms: SILENCE_MS,
+        key: KEY,
+    }
+}
+
+const TWO: [&str; 2] = ["web1", "web2"];
+
+fn host(name: &str, incarnation: u64, now_ms: u64) -> Peers {
+    Peers::new(settings(name, &TWO), incarnation, now_ms)
+}
+
+fn tick(peers: &mut Peers, now_ms: u64) -> Vec<u8> {
+    peers.tick(now_ms).datagrams.remove(0).1
+}
+
+fn other(peers: &Peers) -> HostState {
+    peers.hosts().into_iter().find(|host| !host.own).unwrap()
+}
+
+/// Two hosts that have heard each other at 0; their clocks are `b_ahead_ms` apart.
+fn acquainted(b_ahead_ms: u64) -> (Peers, Peers) {
+    let (mut a, mut b) = (host("web1", 11, 0), host("web2", 22, b_ahead_ms));
+    let hello = tick(&mut a, 0);
+    let (_, answer) = b.receive(b_ahead_ms, &hello).answer.unwrap();
+    let (_, echo) = a.receive(0, &answer).answer.unwrap();
+    assert!(b.receive(b_ahead_ms, &echo).answer.is_none());
+    (a, b)
+}
+
+#[test]
+fn two_hosts_know_each_other_after_three_datagrams() {
+    let (mut a, mut b) = acquainted(1 << 40);
+    for (peers, now_ms) in [(&mut a, 0), (&mut b, 1 << 40)] {
+        assert!(peers.hosts().iter().all(|host| host.alive));
+        assert_eq!(Refusal::ALL.map(|refusal| peers.counters().refused(refusal)), [0; 9]);
+        assert!(
+            !peers.tick(now_ms + INTERVAL_MS - 1).changed && !peers.ready,
+            "the ring of the others comes first"
+        );
+        assert!(peers.tick(now_ms + INTERVAL_MS).changed && peers.ready);
+    }
+}
+
+#[test]
+fn what_a_host_says_of_itself_arrives_and_is_told_soon() {
+    let (mut a, mut b) = acquainted(0);
+    let macs = vec![Mac([2, 0, 0, 0, 0, 1])];
+    tick(&mut a, 500);
+    assert_eq!(a.send_at_ms, 1_000);
+    a.set_own(Own { load: 5, up: 1, draining: 2, macs: macs.clone() });
+    assert_eq!(a.send_at_ms, 625);
+    assert!(b.receive(625, &tick(&mut a, 625)).changed);
+    let seen = other(&b);
+    assert_eq!((seen.load, seen.up, seen.draining, &seen.macs, seen.heard_ms), (5, 1, 2, &macs, Some(625)));
+    a.set_own(Own { load: 6, up: 1, draining: 2, macs });
+    assert_eq!(a.send_at_ms, 1_125);
+    assert!(!b.receive(1_125, &tick(&mut a, 1_125)).changed, "a load calls for nothing");
+    assert_eq!(other(&b).load, 6);
+}
+
+#[test]
+fn silence_counts_as_down_and_is_told_once() {
+    let (mut a, _) = acquainted(0);
+    for now_ms in (500..SILENCE_MS).step_by(500) {
+        assert!(!a.tick(now_ms).changed || other(&a).alive);
+    }
+    let tick = a.tick(SILENCE_MS);
+    assert_eq!(tick.notices, [Notice::Silent { host: "web2".to_string() }]);
+    assert!(tick.changed && !other(&a).alive);
+    assert!(a.tick(SILENCE_MS + 500).notices.iter().all(|n| !matches!(n, Notice::Silent { .. })));
+}
+
+#[test]
+fn a_replayed_a_late_and_a_misdirected_datagram_change_nothing() {
+    let (mut a, mut b) = acquainted(0);
+    let old = tick(&mut b, 500);
+    let new = tick(&mut b, 1_000);
+    assert!(a.receive(1_000, &new).answer.is_none());
+    let before = a.hosts();
+    for bytes in [&old, &new] {
+        let received = a.receive(1_001, bytes);
+        assert!(received.answer.is_none() && !received.changed);
+    }
+    assert_eq!(a.hosts(), before);
+    assert_eq!(a.counters().refused(Refusal::Replayed), 2);
+    b.receive(1_001, &tick(&mut b.clone(), 1_500));
+    assert_eq!(b.counters().refused(Refusal::Replayed), 1, "its own datagram came back");
+    let mut c = Peers::new(settings("web3", &["web1", "web2", "web3"]), 33, 0);
+    c.receive(0, &new);
+    assert_eq!(c.counters().refused(Refusal::Misdirected), 1);
+}
+
+#[test]
+fn a_datagram_that_was_held_up_is_a_hello_at_most() {
+    let (mut a, mut b) = acquainted(0);
+    let held = tick(&mut b, 500);
+    a.tick(SILENCE_MS);
+    let received = a.receive(SILENCE_MS + 1, &held);
+    assert!(!other(&a).alive && !received.changed);
+    assert_eq!(a.counters().refused(Refusal::Stale), 1);
+    let (_, answer) = received.answer.unwrap();
+    b.receive(SILENCE_MS + 1, &answer);
+    a.receive(SILENCE_MS + 2, &tick(&mut b, SILENCE_MS + 2));
+    assert!(other(&a).alive && other(&b).alive, "and so they find each other again");
+}
+
+#[test]
+fn a_restarted_host_is_known_at_once_and_its_former_life_is_refused() {
+    let (mut a, mut b) = acquainted(0);
+    let former = tick(&mut b, 500);
+    let mut b = host("web2", 23, 600);
+    let (_, answer) = a.receive(600, &tick(&mut b, 600)).answer.unwrap();
+    let (_, echo) = b.receive(600, &answer).answer.unwrap();
+    assert!(a.receive(600, &echo).answer.is_none());
+    let before = a.hosts();
+    let received = a.receive(700, &former);
+    assert!(received.answer.is_none() && a.hosts() == before);
+    assert_eq!(a.counters().refused(Refusal::Replayed), 1);
+}
+
+#[test]
+fn a_recorded_hello_does_not_take_the_echo_from_the_host_that_lives() {
+    let mut former = host("web2", 21, 0);
+    let recorded = tick(&mut former, 0);
+    let (mut a, mut b) = acquainted(0);
+    let echo = |a: &mut Peers, now_ms| Datagram::read(&tick(a, now_ms), &KEY).unwrap().echo.incarnation;
+    a.receive(100, &recorded);
+    assert_eq!(echo(&mut a, 500), 22);
+    a.receive(600, &tick(&mut b, 600));
+    assert!(other(&a).alive);
+    a.tick(600 + SILENCE_MS);
+    a.receive(601 + SILENCE_MS, &tick(&mut former, 601 + SILENCE_MS));
+    assert_eq!(echo(&mut a, 700 + SILENCE_MS + INTERVAL_MS), 21, "while it is silent, it may be a new one");
+}
+
+#[test]
+fn a_second_host_of_the_same_name_is_told_of_and_ignored() {
+    let (mut a, mut b) = acquainted(0);
+    let mut twin = host("web2", 99, 0);
+    let mut notices = Vec::new();
+    for now_ms in (500..20_000).step_by(500) {
+        let answer = tick(&mut a, now_ms);
+        notices.extend(a.receive(now_ms, &tick(&mut b, now_ms)).notices);
+        b.receive(now_ms, &answer);
+        notices.extend(a.receive(now_ms, &tick(&mut twin, now_ms)).notices);
+        assert!(other(&a).alive && other(&b).alive);
+    }
+    assert!(a.counters().refused(Refusal::Namesake) > 10);
+    let told = notices.iter().filter(|n| matches!(n, Notice::Refused { refusal: Refusal::Namesake, .. }));
+    assert!(told.count() <= 1);
+    // when the first is gone, the other one is who it says
+    for now_ms in (20_000..24_000).step_by(500) {
+        twin.receive(now_ms, &tick(&mut a, now_ms));
+        if let Some((_, answer)) = a.receive(now_ms, &tick(&mut twin, now_ms)).answer {
+            twin.receive(now_ms, &answer);
+        }
+    }
+    assert!(other(&a).alive);
+    let received = b.receive(24_000, &tick(&mut twin, 24_000));
+    assert!(matches!(&received.notices[..], [Notice::Refused { host: None, refusal: Refusal::Namesake }]));
+}
+
+#[test]
+fn strangers_and_forgers_are_counted_and_told_once() {
+    let (mut a, mut b) = acquainted(0);
+    let mut stranger = Peers::new(settings("web9", &["web9", "web1"]), 1, 0);
+    b.settings.key = Key([1; KEY_LEN]);
+    let before = a.hosts();
+    let mut notices = Vec::new();
+    for now_ms in (500..5_000).step_by(500) {
+        for bytes in [tick(&mut b, now_ms), tick(&mut stranger, now_ms), vec![1, 2, 3]] {
+            let received = a.receive(now_ms, &bytes);
+            assert_eq!((received.answer, received.changed), (None, false));
+            notices.extend(received.notices);
+        }
+    }
+    assert_eq!(a.hosts(), before);
+    assert_eq!(notices.len(), 3);
+    for refusal in [Refusal::Forged, Refusal::Stranger, Refusal::Malformed] {
+        assert_eq!(a.counters().refused(refusal), 9, "{refusal:?}");
+    }
+}
+
+#[test]
+fn another_configuration_counts_as_alive_and_no_more_until_files_agree() {
+    let (mut a, mut b) = acquainted(0);
+    b.set_own(Own { load: 7, up: 3, ..Own::default() });
+    a.receive(500, &tick(&mut b, 500));
+    b.reconfigure(Settings { generation: 2, ..settings("web2", &TWO) }, 600);
+    b.set_own(Own { load: 99, up: 0, draining: 3, macs: vec![Mac([2; 6])] });
+    let mut notices = Vec::new();
+    for now_ms in (1_000..10_000).step_by(500) {
+        b.receive(now_ms, &tick(&mut a, now_ms));
+        notices.extend(a.receive(now_ms, &tick(&mut b, now_ms)).notices);
+    }
+    let seen = other(&a);
+    assert!(seen.alive && seen.generation_differs && seen.ready);
+    assert_eq!((seen.load, seen.up, seen.draining, seen.macs), (7, 3, 0, vec![Mac([2; 6])]));
+    assert!(a.counters().refused(Refusal::Generation) > 10);
+    assert_eq!(notices, [Notice::Differs { host: "web2".to_string(), generation: 2 }]);
+    assert!(notices[0].to_string().starts_with("host web2 runs another configuration (generation 00"));
+
+    a.reconfigure(Settings { generation: 2, ..settings("web1", &TWO) }, 10_000);
+    let agrees = a.receive(10_000, &tick(&mut b, 10_000)).notices;
+    assert_eq!(agrees, [Notice::Agrees { host: "web2".to_string() }]);
+    assert_eq!((other(&a).load, other(&a).draining), (99, 3));
+}
+
+#[test]
+fn another_version_counts_as_alive_and_its_body_is_not_read() {
+    let (mut a, mut b) = acquainted(0);
+    b.set_own(Own { up: 3, ..Own::default() });
+    a.receive(500, &tick(&mut b, 500));
+    b.receive(500, &tick(&mut a, 500));
+    let mut datagram = Datagram::read(&tick(&mut b, 1_000), &KEY).unwrap();
+    datagram.body = Body::Foreign { version: 2 };
+    let received = a.receive(3_400, &datagram.write(&KEY));
+    assert_eq!(received.notices.len(), 1);
+    assert!(!a.tick(3_500).notices.contains(&Notice::Silent { host: "web2".to_string() }));
+    assert!(other(&a).alive && other(&a).up == 3 && other(&a).generation_differs);
+    assert_eq!(a.counters().refused(Refusal::Version), 1);
+}
+
+#[test]
+fn a_reload_keeps_what_is_known_under_the_services_new_places() {
+    let (mut a, mut b) = acquainted(0);
+    b.set_own(Own { up: 0b10, draining: 0b01, ..Own::default() });
+    a.receive(500, &tick(&mut b, 500));
+    let mut new = settings("web1", &TWO);
+    new.services = ["dns", "new", "web"].map(ToString::to_string).to_vec();
+    new.addresses.retain(|one| one.address != address(101));
+    a.owner.resume(address(101));
+    let lost = a.reconfigure(new, 600);
+    assert_eq!(lost, [Notice::Released { address: address(101), to: None }]);
+    assert_eq!((other(&a).up, other(&a).draining), (0b001, 0b100));
+    a.reconfigure(settings("web1", &["web1"]), 700);
+    assert_eq!(a.hosts().len(), 1);
+    a.reconfigure(settings("web1", &TWO), 800);
+    b.receive(800, &tick(&mut a, 825));
+    a.receive(900, &tick(&mut b, 1_000));
+    assert!(other(&a).alive, "the host that came back counts on from where it was");
+}
+
+#[test]
+fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
+    let mut a = host("web1", 5, 0);
+    assert!(!a.hosts()[0].ready);
+    a.resume(0, [("web2", 3), ("gone", 1)].into_iter(), &BTreeSet::from([address(101), address(7)]));
+    assert_eq!(a.owned(), &BTreeSet::from([address(101)]));
+    let (own, seen) = (a.hosts().remove(0), other(&a));
+    assert!(own.ready && seen.alive && seen.ready && seen.heard_ms.is_none());
+    assert_eq!(seen.up, 3);
+    assert_eq!(
+        a.tick(0).claimed,
+        [address(101)],
+        "announced again: others may have taken it in the meantime"
+    );
+    assert!(a.tick(SILENCE_MS).changed && !other(&a).alive);
+}
+
+#[test]
+fn who_left_and_comes_back_is_told_of() {
+    let (mut a, mut b) = acquainted(0);
+    a.receive(500, &tick(&mut b, 500));
+    let (_, end) = b.leave(600).remove(0);
+    assert_eq!(a.receive(600, &end).notices, [Notice::Left { host: "web2".to_string() }]);
+    // It starts anew before anybody has missed it.
+    let mut b = host("web2", 33, 700);
+    let mut notices = Vec::new();
+    for now_ms in (700..SILENCE_MS + 5_000).step_by(100) {
+        for (_, datagram) in a.tick(now_ms).datagrams {
+            if let Some((_, answer)) = b.receive(now_ms, &datagram).answer {
+                notices.extend(a.receive(now_ms, &answer).notices);
+            }
+        }
+        for (_, datagram) in b.tick(now_ms).datagrams {
+            let received = a.receive(now_ms, &datagram);
+            notices.extend(received.notices);
+            if let Some((_, answer)) = received.answer {
+                b.receive(now_ms, &answer);
+            }
+        }
+    }
+    let back = |notice: &&Notice| matches!(notice, Notice::Returned { host } if host == "web2");
+    assert_eq!(notices.iter().filter(back).count(), 1, "{notices:?}");
+}
+
+#[test]
+fn who_leaves_is_followed_at_once() {
+    let (mut a, mut b) = acquainted(0);
+    a.receive(500, &tick(&mut b, 500));
+    let (_, end) = b.leave(600).remove(0);
+    let received = a.receive(600, &end);
+    assert!(received.changed);
+    assert_eq!(received.notices, [Notice::Left { host: "web2".to_string() }]);
+    let mut claimed = Vec::new();
+    for now_ms in (600..1_600).step_by(100) {
+        claimed.extend(a.tick(now_ms).claimed);
+        assert!(b.tick(now_ms).asks.is_empty(), "it wants nothing any more");
+    }
+    assert_eq!(claimed.into_iter().collect::<BTreeSet<_>>().len(), 3);
+    assert_eq!(a.owned().len(), 3);
+}
+
+#[test]
+fn hellos_are_answered_a_few_times_an_interval() {
+    let (mut a, _) = acquainted(0);
+    let mut twin = host("web2", 77, 0);
+    let mut answers = 0;
+    for now_ms in 0..1_000 {
+        let (_, bytes) = twin.leave(now_ms).remove(0);
+        if let Some((to, answer)) = a.receive(now_ms, &bytes).answer {
+            assert!(to == IpAddr::from([10, 0, 0, 2]) && answer.len() <= bytes.len());
+            answers += 1;
+        }
+    }
+    assert!((7..=9).contains(&answers), "{answers}");
+    assert!(format!("{a:?}").len() < 100_000, "nothing grows");
+    assert_eq!(Refusal::ALL.map(Refusal::name).into_iter().collect::<BTreeSet<_>>().len(), 9);
+}

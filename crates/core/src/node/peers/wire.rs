@@ -1,0 +1,329 @@
+//! The datagram by which a host tells another of itself, byte by byte as in `docs/peers.md`.
+//!
+//! Every version begins with the same prefix and ends with the same tag, so that hosts of different versions
+//! still see that the other one lives.
+
+use alloc::vec::Vec;
+
+use hmac::Mac as _;
+use zerocopy::byteorder::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::key::{self, Key};
+use crate::net::wire::Mac;
+
+/// What every datagram begins with.
+pub const MAGIC: [u8; 4] = *b"EVNR";
+/// The version written here; see [`Body::Foreign`].
+pub const VERSION: u8 = 1;
+/// Length of a datagram of [`VERSION`], in bytes.
+pub const LEN: usize = size_of::<Prefix>() + size_of::<Fields>() + TAG_LEN;
+/// Length of the tag at the end: HMAC-SHA-256, of which the left half is sent (RFC 2104, section 5).
+pub const TAG_LEN: usize = 16;
+/// The most MACs that a host tells of.
+pub const MACS_MAX: usize = 8;
+
+/// The only kind of datagram so far.
+const KIND_REPORT: u8 = 1;
+/// In [`Fields::flags`]: the host takes part.
+const FLAG_READY: u8 = 1;
+const FLAG_ACCOMPANIED: u8 = 2;
+
+/// What all versions share.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Prefix {
+    magic: [u8; 4],
+    version: u8,
+    kind: u8,
+    length: U16,
+    sender: U64,
+    receiver: U64,
+    incarnation: U64,
+    sequence: U64,
+    echo_incarnation: U64,
+    echo_sequence: U64,
+}
+
+/// What this version says after the prefix.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Fields {
+    generation: U64,
+    load: U32,
+    flags: u8,
+    macs_len: u8,
+    reserved: U16,
+    up: U64,
+    draining: U64,
+    owned: U64,
+    macs: [Mac; MACS_MAX],
+}
+
+/// Which datagram of which life of a host. Zeros name none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Numbers {
+    /// Random for each start of the daemon, never 0.
+    pub incarnation: u64,
+    /// Counts the datagrams of one incarnation, from 1.
+    pub sequence: u64,
+}
+
+/// A datagram whose tag is right, or one to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Digest of the name of the host that sent it.
+    pub sender: u64,
+    /// Digest of the name of the host it is for.
+    pub receiver: u64,
+    /// Its own numbers.
+    pub numbers: Numbers,
+    /// The last that the sender has heard from the receiver.
+    pub echo: Numbers,
+    /// What it says.
+    pub body: Body,
+}
+
+/// What a datagram says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Of [`VERSION`].
+    Report(Report),
+    /// Of another version: the sender lives, no more is known.
+    Foreign {
+        /// Which one.
+        version: u8,
+    },
+}
+
+/// What a host says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Digest of its configuration. What follows means something only to hosts that have the same.
+    pub generation: u64,
+    /// Sessions being served there.
+    pub load: u32,
+    /// Whether it takes part: in rings, and as an owner of addresses.
+    pub ready: bool,
+    /// Whether it knows of others that do, besides whom this is sent to.
+    pub accompanied: bool,
+    /// Bit `i`: its own server of the configuration's service `i` is healthy.
+    pub up: u64,
+    /// Bit `i`: it is drained there.
+    pub draining: u64,
+    /// Bit `i`: it owns the configuration's publishable address `i`.
+    pub owned: u64,
+    /// The MACs that its frames may have as source; at most [`MACS_MAX`].
+    pub macs: Vec<Mac>,
+}
+
+/// Why bytes are no datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Not the shape of one, whoever wrote it.
+    #[error("not a datagram between hosts of a farm")]
+    Malformed,
+    /// Of the right shape, but the tag is wrong: whoever wrote it has another secret.
+    #[error("the tag is wrong: written with another secret")]
+    Forged,
+}
+
+impl Datagram {
+    /// The bytes to send. MACs beyond [`MACS_MAX`] are left out; what is of another version has no body.
+    pub fn write(&self, key: &Key) -> Vec<u8> {
+        let (version, fields) = match &self.body {
+            Body::Report(report) => (VERSION, Some(Fields::of(report))),
+            Body::Foreign { version } => (*version, None),
+        };
+        let body = fields.as_ref().map(IntoBytes::as_bytes).unwrap_or_default();
+        let length = size_of::<Prefix>() + body.len() + TAG_LEN;
+        let prefix = Prefix {
+            magic: MAGIC,
+            version,
+            kind: KIND_REPORT,
+            length: U16::new(length as u16),
+            sender: self.sender.into(),
+            receiver: self.receiver.into(),
+            incarnation: self.numbers.incarnation.into(),
+            sequence: self.numbers.sequence.into(),
+            echo_incarnation: self.echo.incarnation.into(),
+            echo_sequence: self.echo.sequence.into(),
+        };
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(prefix.as_bytes());
+        bytes.extend_from_slice(body);
+        seal(bytes, key)
+    }
+
+    /// Reads what was received. Nothing is believed before the tag was found right, in constant time.
+    ///
+    /// # Errors
+    /// [`ReadError::Malformed`] also for what is authentic but breaks the rules of its version.
+    pub fn read(bytes: &[u8], key: &Key) -> Result<Datagram, ReadError> {
+        let signed_len = bytes.len().checked_sub(TAG_LEN).ok_or(ReadError::Malformed)?;
+        let (signed, tag) = bytes.split_at_checked(signed_len).ok_or(ReadError::Malformed)?;
+        let (prefix, body) = Prefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
+        if prefix.magic != MAGIC || usize::from(prefix.length.get()) != bytes.len() {
+            return Err(ReadError::Malformed);
+        }
+        key::mac(&key.0).chain_update(signed).verify_truncated_left(tag).map_err(|_| ReadError::Forged)?;
+        let body = match prefix.version {
+            VERSION if prefix.kind != KIND_REPORT => return Err(ReadError::Malformed),
+            VERSION => {
+                Body::Report(Fields::ref_from_bytes(body).map_err(|_| ReadError::Malformed)?.report()?)
+            }
+            version => Body::Foreign { version },
+        };
+        Ok(Datagram {
+            sender: prefix.sender.get(),
+            receiver: prefix.receiver.get(),
+            numbers: Numbers { incarnation: prefix.incarnation.get(), sequence: prefix.sequence.get() },
+            echo: Numbers {
+                incarnation: prefix.echo_incarnation.get(),
+                sequence: prefix.echo_sequence.get(),
+            },
+            body,
+        })
+    }
+}
+
+/// Bytes with their tag.
+pub fn seal(mut bytes: Vec<u8>, key: &Key) -> Vec<u8> {
+    let tag = key::mac(&key.0).chain_update(&bytes).finalize().into_bytes();
+    bytes.extend(tag.iter().take(TAG_LEN));
+    bytes
+}
+
+impl Fields {
+    fn of(report: &Report) -> Fields {
+        let mut macs = [Mac::default(); MACS_MAX];
+        for (place, mac) in macs.iter_mut().zip(&report.macs) {
+            *place = *mac;
+        }
+        Fields {
+            generation: report.generation.into(),
+            load: report.load.into(),
+            flags: if report.ready { FLAG_READY } else { 0 }
+                | if report.accompanied { FLAG_ACCOMPANIED } else { 0 },
+            macs_len: report.macs.len().min(MACS_MAX) as u8,
+            reserved: U16::ZERO,
+            up: report.up.into(),
+            draining: report.draining.into(),
+            owned: report.owned.into(),
+            macs,
+        }
+    }
+
+    fn report(&self) -> Result<Report, ReadError> {
+        let macs = self.macs.get(..usize::from(self.macs_len)).ok_or(ReadError::Malformed)?;
+        Ok(Report {
+            generation: self.generation.get(),
+            load: self.load.get(),
+            ready: self.flags & FLAG_READY != 0,
+            accompanied: self.flags & FLAG_ACCOMPANIED != 0,
+            up: self.up.get(),
+            draining: self.draining.get(),
+            owned: self.owned.get(),
+            // a group address as a frame's source says nothing of who sent it
+            macs: macs.iter().copied().filter(|mac| mac.is_unicast()).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KEY: Key = Key([7; 32]);
+
+    fn sample() -> Datagram {
+        let macs = (1..=3).map(|last| Mac([2, 0, 0, 0, 0, last])).collect();
+        let body = Report {
+            generation: 5,
+            load: 77,
+            ready: true,
+            accompanied: false,
+            up: 0b101,
+            draining: 0b100,
+            owned: 1 << 63,
+            macs,
+        };
+        Datagram {
+            sender: 1,
+            receiver: 2,
+            numbers: Numbers { incarnation: 3, sequence: 4 },
+            echo: Numbers { incarnation: 5, sequence: 6 },
+            body: Body::Report(body),
+        }
+    }
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let bytes = sample().write(&KEY);
+        assert_eq!((size_of::<Prefix>(), bytes.len(), LEN), (56, 160, 160));
+        assert_eq!(bytes[..8], *b"EVNR\x01\x01\x00\xa0");
+        assert_eq!(bytes[64..70], [0, 0, 0, 77, 1, 3]);
+        assert_eq!(bytes[79], 0b101);
+        assert_eq!(bytes[88], 0x80);
+        assert_eq!(bytes[96..102], [2, 0, 0, 0, 0, 1]);
+        assert_eq!(Datagram::read(&bytes, &KEY), Ok(sample()));
+    }
+
+    #[test]
+    fn every_truncation_and_every_flipped_bit_is_refused() {
+        let bytes = sample().write(&KEY);
+        for len in 0..bytes.len() {
+            assert_eq!(Datagram::read(&bytes[..len], &KEY), Err(ReadError::Malformed), "{len}");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Datagram::read(&flipped, &KEY).is_err(), "bit {bit}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(Datagram::read(&longer, &KEY), Err(ReadError::Malformed));
+        assert_eq!(Datagram::read(&bytes, &Key([8; 32])), Err(ReadError::Forged));
+    }
+
+    #[test]
+    fn an_authentic_datagram_may_still_be_malformed_or_foreign() {
+        let bytes = sample().write(&KEY);
+        let changed = |at: usize, to: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = to;
+            bytes.truncate(LEN - TAG_LEN);
+            Datagram::read(&seal(bytes, &KEY), &KEY)
+        };
+        assert_eq!(changed(5, 2), Err(ReadError::Malformed), "an unknown kind");
+        assert_eq!(changed(69, 9), Err(ReadError::Malformed), "more MACs than there is room for");
+        assert_eq!(changed(4, 9).unwrap().body, Body::Foreign { version: 9 });
+        let foreign = Datagram { body: Body::Foreign { version: 2 }, ..sample() };
+        assert_eq!(Datagram::read(&foreign.write(&KEY), &KEY), Ok(foreign), "whatever its length");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            numbers in any::<[u64; 6]>(), bits in any::<[u64; 4]>(), load: u32, (ready, accompanied) in any::<(bool, bool)>(),
+            macs in prop::collection::vec(any::<[u8; 6]>(), 0..12),
+        ) {
+            let macs: Vec<Mac> = macs.into_iter().map(Mac).filter(|mac| mac.is_unicast()).collect();
+            let [generation, up, draining, owned] = bits;
+            let mut report = Report { generation, load, ready, accompanied, up, draining, owned, macs };
+            let mut datagram = Datagram {
+                sender: numbers[0],
+                receiver: numbers[1],
+                numbers: Numbers { incarnation: numbers[2], sequence: numbers[3] },
+                echo: Numbers { incarnation: numbers[4], sequence: numbers[5] },
+                body: Body::Report(report.clone()),
+            };
+            let bytes = datagram.write(&KEY);
+            prop_assert_eq!(bytes.len(), LEN);
+            report.macs.truncate(MACS_MAX);
+            datagram.body = Body::Report(report);
+            prop_assert_eq!(Datagram::read(&bytes, &KEY), Ok(datagram));
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! How a packet came to this host, where every host decides: from a client, or passed on by another host.
+//!
+//! A packet is passed on once, and a second time only to a host that another ring names: this host's own, or the one
+//! before its last change (Distributed Packet Rewriting has no such rule: its hosts agree on one ring). So it can't go in circles,
+//! whatever hosts know of each other: who gets it has to see how often it was passed on. On the link the frame's source
+//! tells, which is then another host's MAC; out of a tunnel, whoever opened it says so in the source's place, by the tunnel's
+//! mark ([`crate::path::mark`]). What comes by a wire with such a source is dropped by who opens tunnels. A stranger on the link who writes
+//! another host's MAC gains that the packet is served here, and changes no session of another host's.
+
+use crate::net::wire::Mac;
+use crate::path::mark::Passed;
+use crate::path::tables::{NO_SERVER, ServerEntry, Tables, Vip, Way};
+
+/// The source of frames that came out of a tunnel from another host; never on a wire (locally administered).
+pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
+/// The same, passed on for the second time.
+pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
+/// The source of frames that go up this host's own stack to who reads what isn't decided here, and not to the server
+/// that this host may be as well; never on a wire. A stranger who writes it gains that the packet is read.
+pub const ASKED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
+
+/// How a packet came to this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// From a client, or a router before it.
+    Direct,
+    /// Another host chose this one.
+    Passed,
+    /// The second host that had it did.
+    PassedTwice,
+}
+
+impl Arrival {
+    /// By the frame's source; always direct for a service that a director alone decides.
+    pub fn of(tables: &Tables, vip: &Vip, src: Mac) -> Arrival {
+        if vip.own == NO_SERVER {
+            Arrival::Direct
+        } else if src == PASSED_TWICE {
+            Arrival::PassedTwice
+        } else if src == PASSED || tables.peers.contains(&src) {
+            Arrival::Passed
+        } else {
+            Arrival::Direct
+        }
+    }
+
+    /// Whether a packet that came so may go on to this server.
+    pub fn may_go_to(self, server: &ServerEntry) -> bool {
+        match self {
+            Arrival::Direct => true,
+            Arrival::Passed => {
+                server.local || matches!(server.way, Way::Tunnel { mark: Some(Passed::Twice), .. })
+            }
+            Arrival::PassedTwice => server.local,
+        }
+    }
+}

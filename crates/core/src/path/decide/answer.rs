@@ -1,0 +1,172 @@
+//! What servers answer through the director (RFC 2391; LSNAT, section 3.2): its source becomes the service
+//! again, and it goes where the host's routes say.
+
+use super::choose::Flow;
+use super::deliver::{fit, untag};
+use super::follow::{Side, follow};
+use super::{Decision, Knowledge, Reason, Verdict, fragment, has_bad_flags};
+use crate::net::packet::Packet;
+use crate::path::parse::{Layers, Segment};
+use crate::path::ports::{Holder, Near};
+use crate::path::rewrite::{self, Ends};
+use crate::path::routes::Hop;
+use crate::path::sessions::{Found, SessionKey};
+use crate::path::tables::{Behind, Vip, VipKey, Way};
+use core::net::{IpAddr, SocketAddr};
+
+/// The session that an answer belongs to.
+pub(super) struct Owner<'a> {
+    pub(super) server: u16,
+    pub(super) key: SessionKey,
+    pub(super) session: Found<'a>,
+    /// The port that stands for the client, and its place.
+    pub(super) port: Option<(u16, Found<'a>)>,
+    pub(super) service: VipKey,
+    pub(super) vip: &'a Vip,
+    /// The director's own address towards the server.
+    pub(super) own: IpAddr,
+    pub(super) toward: Toward,
+}
+
+/// Where a client is to be found.
+#[derive(Clone, Copy)]
+pub(super) enum Toward {
+    /// Where the host's routes say.
+    Routes,
+    /// Where its own packets came from.
+    Near(Near),
+    /// At a link-local address on the link that the answer came by.
+    Link(u32),
+}
+
+impl Toward {
+    /// The way of an answer to a client that a port stands for, or to an address that the server itself knows.
+    pub(super) fn client(known: &Knowledge<'_>, client: IpAddr, holder: Option<Holder>) -> Toward {
+        match holder.and_then(|holder| holder.near) {
+            Some(near) => Toward::Near(near),
+            None if super::is_link_local(client) => Toward::Link(known.ingress),
+            None => Toward::Routes,
+        }
+    }
+}
+
+impl Owner<'_> {
+    /// What a packet's ends become on its way back to the client.
+    pub(super) fn ends(&self) -> Ends {
+        Ends {
+            src: Some(self.service.address),
+            src_port: Some(self.service.port),
+            dst: self.port.map(|_| self.key.client),
+            dst_port: self.port.map(|_| self.key.port),
+        }
+    }
+}
+
+/// Finds the session of what goes from a server's endpoint to `to`: a client, or where the director speaks
+/// for one.
+pub(super) fn owner<'a>(known: &Knowledge<'a>, endpoint: &VipKey, to: SocketAddr) -> Option<Owner<'a>> {
+    let behind = known.tables.endpoints.get(endpoint)?;
+    behind.iter().find_map(|behind| owned_by(known, *behind, to))
+}
+
+fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option<Owner<'a>> {
+    let Knowledge { tables, memory, now, .. } = *known;
+    let Behind { vip, server } = behind;
+    let Way::Nat { own, source_nat, .. } = tables.servers.get(&server)?.way else {
+        return None;
+    };
+    let (key, port, holder) = if source_nat {
+        let (holder, found) = (to.ip() == own)
+            .then(|| memory.ports.holder(server, to.port(), now))?
+            .filter(|(holder, _)| holder.session.vip == vip)?;
+        (holder.session, Some((to.port(), found)), Some(holder))
+    } else {
+        (SessionKey { client: to.ip(), port: to.port(), vip }, None, None)
+    };
+    let session = memory.sessions.find(key, key.hash(memory.seed), now)?;
+    let (service, vip) = tables.vip_by_id(vip)?;
+    (session.value.server() == server).then_some(Owner {
+        server,
+        key,
+        session,
+        port,
+        service: *service,
+        vip,
+        own,
+        toward: Toward::client(known, key.client, holder),
+    })
+}
+
+/// A packet that is for no service: it may be from a server.
+pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment) -> Decision {
+    let Segment { at, protocol, .. } = *segment;
+    let endpoint = VipKey { address: at.src, port: segment.src_port, protocol };
+    let Some(owner) = owner(known, &endpoint, SocketAddr::new(at.dst, segment.dst_port)) else {
+        return Decision::pass(Reason::NotService);
+    };
+    if has_bad_flags(segment) {
+        return Decision::drop(Reason::BadFlags);
+    }
+    let flow = Flow::of(owner.key, known, segment, owner.vip);
+    let value = follow(known.memory, &flow, Side::Server, owner.session);
+    if let Some((_, found)) = owner.port.filter(|(_, found)| flow.is_stale(found.value, value)) {
+        known.memory.ports.keep(found, value);
+    }
+    let port = owner.port.map_or(0, |(port, _)| port);
+    if let Err(reason) = fragment::note(known, &at, owner.server, owner.vip.id, port, true) {
+        return Decision::drop(reason);
+    }
+    let rewrite = |packet: &mut Packet<'_>| rewrite::translate(packet, &at, &owner.ends());
+    let ends = (owner.service.address, owner.key.client);
+    send(known, packet, &at, ends, owner.toward, owner.own, rewrite)
+}
+
+/// Sends a packet on, rewritten: from the service's address `ends.0` to the client's. What is too long for the way is
+/// answered in the name of `own`. Of link-local addresses the kernel's look-up of routes tells nothing (`bpf_ipv6_fib_lookup`).
+pub(super) fn send(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    at: &Layers,
+    ends: (IpAddr, IpAddr),
+    toward: Toward,
+    own: IpAddr,
+    rewrite: impl FnOnce(&mut Packet<'_>),
+) -> Decision {
+    let hop = match toward {
+        Toward::Routes => known.memory.routes.hop(packet.ingress, ends.0, ends.1),
+        Toward::Near(near) => hop_to(known, near),
+        Toward::Link(_) => Hop::ByHost,
+    };
+    let most = match hop {
+        Hop::Neighbour { mtu, .. } => usize::from(mtu),
+        Hop::ByHost => usize::MAX,
+        Hop::None => return Decision::drop(Reason::NoRoute),
+    };
+    if let Err((verdict, reason)) = fit(packet, at, most, own) {
+        return Decision::of(verdict, reason);
+    }
+    rewrite(packet);
+    match hop {
+        Hop::Neighbour { ifindex, src, dst, .. } => {
+            rewrite::decrement_ttl(packet.frame_mut(), at);
+            // Such a client's packets came without a tag, whatever the server's have.
+            untag(packet, at, if matches!(toward, Toward::Near(_)) { NO_INTERFACE } else { ifindex });
+            packet.readdress(src, dst);
+            Decision::of(Verdict::Forward { ifindex }, Reason::Answered)
+        }
+        _ => {
+            let link = if let Toward::Link(link) = toward { Some(link) } else { None };
+            Decision { link, ..Decision::pass(Reason::ByHost) }
+        }
+    }
+}
+
+/// No interface has this number.
+const NO_INTERFACE: u32 = 0;
+
+fn hop_to(known: &Knowledge<'_>, Near { link, mac }: Near) -> Hop {
+    match (known.tables.interfaces.get(&link), known.memory.routes.mtu(link)) {
+        (Some(&src), Some(mtu)) => Hop::Neighbour { ifindex: link, src, dst: mac, mtu },
+        _ => Hop::None,
+    }
+}

@@ -1,0 +1,199 @@
+//! Which server a client's packet goes to: its session's, a new one's, or the hash's (LSMAC, section 3.1).
+
+use super::follow::{Side, first_mark, follow, has_ended, has_moved_on};
+use super::{Knowledge, Memory, Reason};
+use crate::net::Protocol;
+use crate::net::wire::{TCP_ACK, TCP_SYN};
+use crate::path::arrival::Arrival;
+use crate::path::parse::Segment;
+use crate::path::select::{by_hash, by_previous, select};
+use crate::path::sessions::{FlowHash, Found, SessionKey, State, Value};
+use crate::path::tables::{NO_SERVER, ServerEntry, Tables, Vip, Way};
+
+/// A packet of a session, on its way to the server or back.
+pub(super) struct Flow<'a> {
+    pub(super) vip: &'a Vip,
+    pub(super) key: SessionKey,
+    pub(super) hash: FlowHash,
+    pub(super) arrival: Arrival,
+    pub(super) udp: bool,
+    pub(super) flags: u8,
+    pub(super) sequence: u32,
+    pub(super) acknowledgment: u32,
+    pub(super) now: u32,
+}
+
+impl<'a> Flow<'a> {
+    pub(super) fn new(known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
+        let key = SessionKey { client: segment.at.src, port: segment.src_port, vip: vip.id };
+        Flow::of(key, known, segment, vip)
+    }
+
+    pub(super) fn of(key: SessionKey, known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
+        let (hash, arrival) = (key.hash(known.memory.seed), known.arrival(vip));
+        let udp = segment.protocol == Protocol::Udp;
+        let &Segment { flags, sequence, acknowledgment, .. } = segment;
+        Flow { vip, key, hash, arrival, udp, flags, sequence, acknowledgment, now: known.now }
+    }
+
+    /// Whether its session's mark is not for who follows it: it is from the connection's cookie.
+    pub(super) fn keeps_mark(&self) -> bool {
+        self.vip.handoff.is_some()
+    }
+
+    /// Whether this packet may begin a session: any of UDP's, a SYN without ACK of TCP's.
+    pub(super) fn opens(&self) -> bool {
+        self.udp || self.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
+    }
+
+    pub(super) fn value(&self, server: u16, state: State) -> Value {
+        Value::new(server, state, self.now.wrapping_add(state.idle(&self.vip.idle)))
+    }
+
+    /// A cache line written for every packet would travel between CPUs: every few seconds is enough, a 64th
+    /// of the idle time at the most.
+    pub(super) fn is_stale(&self, old: Value, new: Value) -> bool {
+        let gained = new.expires().wrapping_sub(old.expires()) as i32;
+        let step = (new.state().idle(&self.vip.idle) >> 6).min(1 << 12) as i32;
+        let is_marked_anew = match new.state() {
+            State::Established => has_moved_on(old.mark(), new.mark()),
+            _ => old.mark() != new.mark(),
+        };
+        is_marked_anew || (old.state(), old.server()) != (new.state(), new.server()) || gained > step
+    }
+}
+
+/// What was chosen.
+pub(super) struct Choice {
+    pub(super) server: u16,
+    pub(super) new_session: bool,
+    pub(super) beside: Option<Reason>,
+    /// The session as it now is; `None` if there is none.
+    pub(super) session: Option<Value>,
+}
+
+impl Choice {
+    fn unnoted(server: u16, new_session: bool, beside: Option<Reason>) -> Choice {
+        Choice { server, new_session, beside, session: None }
+    }
+}
+
+pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> Choice {
+    let found = memory.sessions.find(flow.key, flow.hash, flow.now);
+    match found {
+        Some(found)
+            if heeds(flow.arrival, flow.vip, found.value) && !chooses_anew(tables, flow, found.value) =>
+        {
+            let server = tables.servers.get(&found.value.server());
+            let session = Some(follow(memory, flow, client_side(server), found));
+            Choice { server: found.value.server(), new_session: false, beside: None, session }
+        }
+        _ if !flow.opens() => {
+            let (server, beside) = unknown(tables, memory, flow.vip, flow.key, flow.arrival);
+            Choice::unnoted(server, false, beside)
+        }
+        _ => open(tables, memory, flow, found),
+    }
+}
+
+/// Whether a session says where a packet goes. Who passed the packet on means this host, and knows better than what
+/// was noted here of another one.
+pub(super) fn heeds(arrival: Arrival, vip: &Vip, session: Value) -> bool {
+    arrival == Arrival::Direct || session.server() == vip.own
+}
+
+/// The server of a packet that no session is known of and that begins none, and what to count beside.
+///
+/// It is the one that the hash table names. Where that is this host itself, which knows nothing of the flow either, or
+/// another host has gone by that already, the flow may be older than the last change of hosts: it gets a second chance
+/// with the host that the hash table named before, and that one keeps it.
+pub(super) fn unknown(
+    tables: &Tables,
+    memory: &Memory<'_>,
+    vip: &Vip,
+    key: SessionKey,
+    arrival: Arrival,
+) -> (u16, Option<Reason>) {
+    let Some(ring) = tables.rings.get(&vip.service) else {
+        return (vip.own, Some(Reason::NoSession));
+    };
+    let hash = key.ring_hash(memory.ring_seed);
+    if arrival == Arrival::Direct {
+        let server = by_hash(ring, hash);
+        if server == NO_SERVER || server != vip.own {
+            // What is stateless needs no session.
+            return (server, (!vip.stateless).then_some(Reason::NoSession));
+        }
+    }
+    if arrival != Arrival::PassedTwice {
+        let server = by_previous(ring, hash);
+        if tables.servers.get(&server).is_some_and(|server| !server.local) {
+            return (server, Some(Reason::SecondChance));
+        }
+    }
+    (vip.own, Some(Reason::NoSession))
+}
+
+/// A client's packet, and whether its server's answers come by here.
+pub(super) fn client_side(server: Option<&ServerEntry>) -> Side {
+    Side::Client { sees_answers: server.is_some_and(|server| matches!(server.way, Way::Nat { .. })) }
+}
+
+/// Whether a packet gets a new choice although its session is known: the server is gone; a client's port is used again
+/// after the old connection; or a first try meets a server that has failed.
+///
+/// Where it isn't plausible that the client has closed, its port stays with the server while that takes new sessions: a
+/// stranger's RST and SYN would else move a connection that is open. What is stateless goes by the hash.
+fn chooses_anew(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
+    let Some(server) = tables.servers.get(&value.server()) else {
+        return true;
+    };
+    flow.opens()
+        && match value.state() {
+            _ if has_ended(value) => true,
+            State::New | State::Answered | State::UdpNew | State::Udp => !server.up,
+            State::HalfClosed | State::ServerClosed => flow.vip.stateless || !server.up || server.weight == 0,
+            State::Free | State::Claimed | State::Established | State::Closing => false,
+        }
+}
+
+/// Whether a session stands against a SYN that another host seems to have passed on for this one. Anybody on the link can
+/// write such a frame; a connection that is open goes on as before.
+fn stands(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
+    let is_open = value.state().is_assured() || value.state().is_ending() && !has_ended(value);
+    is_open && !heeds(flow.arrival, flow.vip, value) && tables.servers.contains_key(&value.server())
+}
+
+/// Begins a session, in the place of `found` if there was one.
+fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Found<'_>>) -> Choice {
+    let ring_hash = flow.key.ring_hash(memory.ring_seed);
+    let server = match flow.arrival {
+        Arrival::Direct => select(tables, memory.counts, flow.vip.service, flow.vip.pick, ring_hash),
+        Arrival::Passed | Arrival::PassedTwice => flow.vip.own,
+    };
+    if server == NO_SERVER {
+        return Choice::unnoted(server, false, None);
+    }
+    if found.is_some_and(|found| stands(tables, flow, found.value)) {
+        return Choice::unnoted(server, false, None);
+    }
+    let state = if flow.udp { State::UdpNew } else { State::New };
+    let value = flow.value(server, state).with_mark(first_mark(flow));
+    let unnoted = match found {
+        // Changed by another CPU meanwhile: that one's choice is the session's.
+        Some(found) => (!memory.sessions.change(found, value)).then_some(Reason::NoSession),
+        // What is passed on goes by the hash, packet by packet (Distributed Packet Rewriting, section 3). Only an
+        // old session must not stand against that, so it is changed above.
+        None if flow.vip.stateless && server != flow.vip.own => return Choice::unnoted(server, true, None),
+        None => memory.sessions.insert(flow.key, flow.hash, value, flow.now).err().map(|_| Reason::TableFull),
+    };
+    match unnoted {
+        None => Choice { server, new_session: true, beside: None, session: Some(value) },
+        // What the flow's next packets will find as well.
+        beside if flow.arrival != Arrival::Direct => Choice::unnoted(server, true, beside),
+        beside => {
+            let ring = tables.rings.get(&flow.vip.service);
+            Choice::unnoted(ring.map_or(NO_SERVER, |ring| by_hash(ring, ring_hash)), true, beside)
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! ICMP errors go to whoever sent the packet that they are about (RFC 792; RFC 4443; RFC 5508, section 4.2).
+
+use super::answer::{self, owner};
+use super::choose::{heeds, unknown};
+use super::deliver::{Route, deliver, fit, untag};
+use super::{Decision, Knowledge, Reason, Verdict};
+use crate::net::packet::Packet;
+use crate::path::arrival::Arrival;
+use crate::path::parse::{IcmpError, Layers};
+use crate::path::ports::{Holder, Near};
+use crate::path::rewrite::{self, Ends};
+use crate::path::sessions::SessionKey;
+use crate::path::tables::{NO_SERVER, ServerEntry, Vip, VipKey, Way};
+use core::net::SocketAddr;
+
+pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
+    if known.tables.has_address(error.at.dst) {
+        let sender = VipKey { address: error.quoted.src, port: error.src_port, protocol: error.protocol };
+        let vip = known.tables.vips.get(&sender).filter(|_| error.quoted.src == error.at.dst);
+        return match vip {
+            Some(vip) => to_server(known, packet, error, vip),
+            None => Decision::drop(Reason::IcmpUnknown),
+        };
+    }
+    to_client(known, packet, error)
+}
+
+/// About what a server sent to a client.
+fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, vip: &Vip) -> Decision {
+    let key = SessionKey { client: error.quoted.dst, port: error.dst_port, vip: vip.id };
+    let hash = key.hash(known.memory.seed);
+    let arrival = known.arrival(vip);
+    let found = known.memory.sessions.find(key, hash, known.now);
+    let noted = found.map(|found| found.value).filter(|session| heeds(arrival, vip, *session));
+    let (slot, beside) = match noted {
+        Some(session) => (session.server(), None),
+        None if vip.own == NO_SERVER => return Decision::drop(Reason::IcmpUnknown),
+        // Only who noted a connection that was handed over knows whose it is; who passed the error on did.
+        None if vip.handoff.is_some() && arrival == Arrival::Direct => {
+            return Decision::drop(Reason::IcmpUnknown);
+        }
+        None if vip.handoff.is_some() => (vip.own, None),
+        // Another host may have noted it, or none: it goes where the flow's packets go.
+        None => unknown(known.tables, known.memory, vip, key, arrival),
+    };
+    let Some(server) = known.tables.servers.get(&slot) else {
+        return Decision::drop(Reason::IcmpUnknown);
+    };
+    let (verdict, reason) = match server.way {
+        Way::Nat { .. } => match translated(known, packet, error, (slot, server), key) {
+            Some(decision) => return decision,
+            None => return Decision::drop(Reason::IcmpUnknown),
+        },
+        _ => deliver(known, packet, &error.at, server, &Route { hash, port: 0, arrival }),
+    };
+    let reason = match reason {
+        Reason::Forwarded | Reason::Local => Reason::IcmpForwarded,
+        other => other,
+    };
+    Decision { beside, ..Decision::of(verdict, reason) }
+}
+
+/// The error as a server must see it that knows itself by another address.
+fn translated(
+    known: &Knowledge<'_>,
+    packet: &mut Packet<'_>,
+    error: &IcmpError,
+    (slot, server): (u16, &ServerEntry),
+    key: SessionKey,
+) -> Option<Decision> {
+    let Way::Nat { to, own, source_nat, mtu } = server.way else {
+        return None;
+    };
+    let src = *known.tables.interfaces.get(&server.ifindex)?;
+    let hidden = match source_nat {
+        true => {
+            let holder = Holder { session: key, near: near(known, error)? };
+            let (port, _) = known.memory.ports.find(slot, holder, key.hash(known.memory.seed), known.now)?;
+            Some(port)
+        }
+        false => None,
+    };
+    if let Err((verdict, reason)) = fit(packet, &error.at, mtu.into(), error.at.dst) {
+        return Some(Decision::of(verdict, reason));
+    }
+    rewrite::decrement_ttl(packet.frame_mut(), &error.at);
+    // A server that knows only the director hears it from the director: what a router says in its own name it
+    // would drop itself, were it on the way to the server too.
+    let outer = Ends { src: source_nat.then_some(own), dst: Some(to.ip()), ..Ends::default() };
+    let quoted =
+        Ends { src: Some(to.ip()), src_port: Some(to.port()), dst: hidden.map(|_| own), dst_port: hidden };
+    rewrite::translate_error(packet, error, &outer, &quoted);
+    untag(packet, &error.at, server.ifindex);
+    packet.readdress(src, server.mac);
+    Some(Decision::of(Verdict::Forward { ifindex: server.ifindex }, Reason::IcmpForwarded))
+}
+
+/// Where the client is that an error is about: if it has a link-local address, nobody else can have sent that. `None` if
+/// that is nowhere.
+fn near(known: &Knowledge<'_>, error: &IcmpError) -> Option<Option<Near>> {
+    known.near(&Layers { src: error.quoted.dst, ..error.at }).ok()
+}
+
+/// About what a client sent to a server, by the server or by a router on the way to it.
+fn to_client(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
+    let endpoint = VipKey { address: error.quoted.dst, port: error.dst_port, protocol: error.protocol };
+    let from = SocketAddr::new(error.quoted.src, error.src_port);
+    let Some(owner) = owner(known, &endpoint, from) else {
+        return Decision::pass(Reason::NotService);
+    };
+    // The servers' network is its operator's own: the client hears from the service, whoever there speaks (RFC 5508,
+    // section 4.2).
+    let outer = Ends { src: Some(owner.service.address), dst: Some(owner.key.client), ..Ends::default() };
+    let quoted = Ends {
+        src: owner.port.map(|_| owner.key.client),
+        src_port: owner.port.map(|_| owner.key.port),
+        dst: Some(owner.service.address),
+        dst_port: Some(owner.service.port),
+    };
+    let ends = (owner.service.address, owner.key.client);
+    let rewrite = |packet: &mut Packet<'_>| rewrite::translate_error(packet, error, &outer, &quoted);
+    let decision = answer::send(known, packet, &error.at, ends, owner.toward, owner.own, rewrite);
+    match decision.reason {
+        Reason::Answered => Decision { reason: Reason::IcmpForwarded, ..decision },
+        _ => decision,
+    }
+}

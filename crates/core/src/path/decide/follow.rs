@@ -1,0 +1,182 @@
+//! How a session's state moves with the packets of its flow, whichever side they are from.
+//!
+//! A TCP session is *embryonic* until its client has answered. Where the server's SYN and ACK come by here, the client must
+//! acknowledge the server's initial sequence number, of which the mark keeps 12 bits: only who has seen it knows it. Elsewhere
+//! a second segment has to follow the client's own initial sequence number closely; a blind sender of both can do that, and the
+//! shares of services bound what it gains. A UDP flow is embryonic until an answer comes by, or elsewhere until it has lasted
+//! for a second or more.
+//!
+//! Windows aren't tracked, so a FIN or RST may be anybody's. One in the client's name makes a session half-closed, which
+//! puts an end to nothing: it lives on (RFC 9293, section 3.6), and a segment that doesn't belong before that end
+//! shows that the client knows nothing of it, and revives the session. An end that is close to what was last noted of the
+//! client's numbers is *plausible*, as one forged blindly is once in sixteen times. Any other takes none of the session's time away,
+//! and only behind a plausible one may the port begin a new connection to another server. Where both sides are seen, FINs of both end a connection, and so does an RST of the server, which answers
+//! for itself.
+//!
+//! Where both sides are seen, nothing but the client's answer makes an embryonic session more than that, no end either. Linux
+//! resets a half-open connection that gets another SYN within its window; if that closed a session, strangers' SYNs would come
+//! to hold places and ports for as long as clients do that were served.
+
+use super::Memory;
+use super::choose::Flow;
+use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
+use crate::path::sessions::{Found, State, Value};
+
+/// How far from where it belongs a sequence number may be, in units of [`near_mark`]: 64 KB. More isn't on its way before
+/// the first acknowledgment, or behind the last byte.
+const NEAR: u16 = 64;
+/// Of the mark of a session that is half-closed: the end is plausible.
+const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
+const NEAR_MASK: u16 = PLAUSIBLE - 1;
+/// How long a UDP flow must last where answers aren't seen, in units of [`time_mark`].
+const LASTING: u16 = 2;
+const MARK_MASK: u16 = (1 << Value::MARK_BITS) - 1;
+
+/// A sequence number to the kilobyte, in eleven bits.
+const fn near_mark(sequence: u32) -> u16 {
+    (sequence >> 10) as u16 & NEAR_MASK
+}
+
+/// A sequence number's lower bits.
+const fn exact_mark(sequence: u32) -> u16 {
+    sequence as u16 & MARK_MASK
+}
+
+/// A tick to the second.
+const fn time_mark(now: u32) -> u16 {
+    (now >> 10) as u16 & MARK_MASK
+}
+
+/// Who sent a packet, and what more is seen of its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The client; whether answers come by here too.
+    Client {
+        /// Else they go straight to the client.
+        sees_answers: bool,
+    },
+    /// The server.
+    Server,
+}
+
+/// The mark of a session that this packet begins.
+pub(super) fn first_mark(flow: &Flow<'_>) -> u16 {
+    if flow.udp { time_mark(flow.now) } else { near_mark(flow.sequence) }
+}
+
+/// Whether a client has sent so much that its mark is to be noted anew, lest it loses touch.
+pub(super) fn has_moved_on(old: u16, new: u16) -> bool {
+    new.wrapping_sub(old).wrapping_add(NEAR / 4) & NEAR_MASK > NEAR / 2
+}
+
+/// Whether a session is over, as far as can be told: its client's port may be used again.
+pub(super) fn has_ended(value: Value) -> bool {
+    match value.state() {
+        State::Closing => true,
+        State::HalfClosed => value.mark() & PLAUSIBLE != 0,
+        _ => false,
+    }
+}
+
+/// What becomes of a session with a packet.
+#[derive(Clone, Copy)]
+struct Step {
+    state: State,
+    mark: u16,
+    /// Whether it lives at least as long as before.
+    lasts: bool,
+}
+
+/// Keeps a session alive and moves its state on.
+pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, side: Side, found: Found<'_>) -> Value {
+    let was = found.value;
+    let step = match side {
+        Side::Client { sees_answers } => of_client(flow, was, sees_answers),
+        Side::Server => of_server(flow, was),
+    };
+    let Some(step) = step else { return was };
+    let next = flow.value(was.server(), step.state).with_mark(step.mark);
+    let gained = next.expires().wrapping_sub(was.expires()) as i32;
+    let value = if step.lasts && gained < 0 { next.moved_to(step.state, was.expires()) } else { next };
+    if flow.is_stale(was, value) {
+        memory.sessions.change(found, value);
+    }
+    value
+}
+
+/// `None` where a packet changes nothing.
+fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<Step> {
+    let has = |flag| flow.flags & flag != 0;
+    let (state, mark) = (was.state(), was.mark());
+    let to = |state| Some(Step { state, mark, lasts: false });
+    let near = if flow.keeps_mark() { mark } else { near_mark(flow.sequence) };
+    let is_near = flow.keeps_mark() || fits_mark(flow.sequence, mark);
+    let ended = |plausible: bool| {
+        let mark = if plausible && !flow.keeps_mark() { near | PLAUSIBLE } else { near };
+        Some(Step { state: State::HalfClosed, mark, lasts: !plausible })
+    };
+    match state {
+        State::New if flow.opens() => Some(Step { state, mark: near, lasts: false }),
+        State::New if has(TCP_RST) && is_near && !sees_answers => ended(true),
+        State::New | State::Answered if has(TCP_RST) => None,
+        State::New | State::Answered if answers(flow, was, sees_answers) => match has(TCP_FIN) {
+            true => ended(true),
+            false => Some(Step { state: State::Established, mark: near, lasts: false }),
+        },
+        State::Established if has(TCP_FIN | TCP_RST) => ended(is_near),
+        // What a stranger writes here must not make his end plausible.
+        State::Established if is_near => Some(Step { state, mark: near, lasts: false }),
+        State::HalfClosed if has(TCP_SYN) => None,
+        State::HalfClosed if is_near => Some(Step { state, mark, lasts: true }),
+        // The plausible one stands.
+        State::HalfClosed if has(TCP_FIN | TCP_RST) && mark & PLAUSIBLE != 0 => None,
+        State::HalfClosed if has(TCP_FIN | TCP_RST) => ended(false),
+        State::HalfClosed => Some(Step { state: State::Established, mark: near, lasts: true }),
+        State::ServerClosed | State::Closing if has(TCP_RST) => None,
+        State::ServerClosed if has(TCP_FIN) => to(State::Closing),
+        State::UdpNew if !sees_answers && has_lasted(flow, mark) => to(State::Udp),
+        same => to(same),
+    }
+}
+
+/// The same for a packet of the server's.
+fn of_server(flow: &Flow<'_>, was: Value) -> Option<Step> {
+    let has = |flag| flow.flags & flag != 0;
+    let (state, mark) = (was.state(), was.mark());
+    let to = |state| Some(Step { state, mark, lasts: false });
+    match state {
+        _ if flow.udp => to(State::Udp),
+        State::Closing => to(state),
+        // An RST to who has not answered ends nothing that was assured, so its place and port stay anybody's.
+        State::New | State::Answered => match flow.flags & (TCP_SYN | TCP_ACK) == TCP_SYN | TCP_ACK {
+            true => Some(Step { state: State::Answered, mark: exact_mark(flow.sequence), lasts: false }),
+            false => None,
+        },
+        _ if has(TCP_RST) => to(State::Closing),
+        State::HalfClosed if has(TCP_FIN) => to(State::Closing),
+        State::HalfClosed => Some(Step { state, mark, lasts: true }),
+        State::Established if has(TCP_FIN) => to(State::ServerClosed),
+        same => to(same),
+    }
+}
+
+/// Whether a client's segment is what follows its SYN.
+fn answers(flow: &Flow<'_>, was: Value, sees_answers: bool) -> bool {
+    let is_answer = flow.flags & (TCP_SYN | TCP_ACK) == TCP_ACK;
+    is_answer
+        && match was.state() {
+            // Its cookie was looked at.
+            _ if flow.keeps_mark() => true,
+            State::Answered => exact_mark(flow.acknowledgment.wrapping_sub(1)) == was.mark(),
+            _ => !sees_answers && fits_mark(flow.sequence, was.mark()),
+        }
+}
+
+/// Whether a sequence number is close to the marked one.
+fn fits_mark(sequence: u32, mark: u16) -> bool {
+    near_mark(sequence).wrapping_sub(mark).wrapping_add(NEAR) & NEAR_MASK <= 2 * NEAR
+}
+
+fn has_lasted(flow: &Flow<'_>, since: u16) -> bool {
+    time_mark(flow.now).wrapping_sub(since) & MARK_MASK >= LASTING
+}

@@ -1,0 +1,191 @@
+//! How often other hosts have passed a packet on, as a GUE header says it, and the tag that shows that a host of the farm says
+//! so. `bpf/mark.h` is its copy in C.
+//!
+//! The mark is the private data of the header, 12 bytes, big endian: the generation of the sender's configuration (4) and
+//! the tag (8); the header's flags say that it is there, and how often the packet was passed on. The tag is SipHash-2-4,
+//! under a key that comes from the farm's secret, of the outer addresses, the inner ones, the generation and that number:
+//! all addresses as IPv6 has them. So it is good for one way from host to host and one pair of client and service, and it is
+//! checked before anything else of the inner packet is read.
+//!
+//! It covers no ports and nothing behind them: the kernel puts one header before all the segments that it cuts a long one
+//! into, and later fragments have no ports. Whoever sees such packets on the way, and can write outer source addresses, can
+//! hence pass on what they like in the same client's name, as they could send it in that client's own; it is served, or refused,
+//! where it comes out, and no session of another host's changes by it ([`crate::path::arrival`]).
+
+use core::hash::Hasher;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use siphasher::sip::SipHasher24;
+
+use crate::path::sessions::Seed;
+
+/// Length of the mark in a GUE header, in bytes.
+pub const MARK_LEN: usize = 12;
+/// In a GUE header's flags, of those that are private to the two ends: whoever opens the tunnel keeps the packet.
+pub const GUE_LAST: u16 = 0x0001;
+/// Likewise: a mark follows.
+pub const GUE_MARKED: u16 = 0x0002;
+
+/// How often a packet was passed on, the tunnel that it is in included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Passed {
+    /// By the host that a client sent it to.
+    Once = 1,
+    /// By a second one: whoever gets it keeps it.
+    Twice = 2,
+}
+
+impl Passed {
+    /// The flags of the GUE header.
+    pub const fn flags(self) -> u16 {
+        match self {
+            Passed::Once => GUE_MARKED,
+            Passed::Twice => GUE_MARKED | GUE_LAST,
+        }
+    }
+
+    /// What the flags of a GUE header say that has a mark.
+    pub const fn of_flags(flags: u16) -> Passed {
+        if flags & GUE_LAST != 0 { Passed::Twice } else { Passed::Once }
+    }
+}
+
+/// Where a packet goes from and to, and the one around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The tunnel's.
+    pub outer: (IpAddr, IpAddr),
+    /// Client and service, of the same family.
+    pub inner: (IpAddr, IpAddr),
+}
+
+/// What a host writes marks with.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Marker {
+    /// Of all hosts of a farm; zero is none.
+    pub key: Seed,
+    /// Of this host's configuration. Hosts don't read a new file at one moment, so any is believed.
+    pub generation: u32,
+}
+
+impl core::fmt::Debug for Marker {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Marker").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+impl Marker {
+    /// The mark of a packet.
+    pub fn mark(&self, ends: &Ends, passed: Passed) -> [u8; MARK_LEN] {
+        let mut mark = [0; MARK_LEN];
+        let (generation, tag) = mark.split_at_mut(4);
+        generation.copy_from_slice(&self.generation.to_be_bytes());
+        tag.copy_from_slice(&tag_of(self.key, ends, self.generation, passed).to_be_bytes());
+        mark
+    }
+}
+
+/// Whether a packet's mark is of a host that has this key.
+pub fn is_good(key: Seed, ends: &Ends, passed: Passed, mark: &[u8; MARK_LEN]) -> bool {
+    let [a, b, c, d, tag @ ..] = *mark;
+    let generation = u32::from_be_bytes([a, b, c, d]);
+    key != Seed(0, 0) && u64::from_be_bytes(tag) == tag_of(key, ends, generation, passed)
+}
+
+fn tag_of(key: Seed, ends: &Ends, generation: u32, passed: Passed) -> u64 {
+    let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
+    for address in [ends.outer.0, ends.outer.1, ends.inner.0, ends.inner.1] {
+        let octets = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        hasher.write(&octets);
+    }
+    hasher.write(&generation.to_be_bytes());
+    hasher.write(&(passed as u32).to_be_bytes());
+    hasher.finish()
+}
+
+/// Words of a [`Marker`].
+pub const WORDS: usize = 3;
+
+/// A [`Marker`] in words that control plane and engine share.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedMarker<'a>(pub &'a [AtomicU64; WORDS]);
+
+/// The words of nobody's marker.
+pub static NO_MARKER: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+
+impl SharedMarker<'_> {
+    /// What marks are written with. The key is written once, before any packet is passed on.
+    pub fn get(&self) -> Marker {
+        let [first, second, generation] = self.0.each_ref().map(|word| word.load(Relaxed));
+        Marker { key: Seed(first, second), generation: generation as u32 }
+    }
+
+    /// Has marks written with this from now on.
+    pub fn set(&self, marker: &Marker) {
+        let Marker { key, generation } = *marker;
+        for (place, word) in self.0.iter().zip([key.0, key.1, generation.into()]) {
+            place.store(word, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::format;
+
+    const KEY: Seed = Seed(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
+
+    fn ends(v6: bool) -> Ends {
+        let text = match v6 {
+            false => ["10.0.0.1", "10.0.0.2", "203.0.113.7", "192.0.2.100"],
+            true => ["2001:db8::1", "2001:db8::2", "2001:db8:c::7", "2001:db8::100"],
+        };
+        let [from, to, client, service] = text.map(|text| text.parse().unwrap());
+        Ends { outer: (from, to), inner: (client, service) }
+    }
+
+    #[test]
+    fn only_what_was_marked_is_believed() {
+        for (v6, passed) in [(false, Passed::Once), (true, Passed::Once), (false, Passed::Twice)] {
+            let (ends, other) = (ends(v6), ends(!v6));
+            let mark = Marker { key: KEY, generation: 7 }.mark(&ends, passed);
+            assert!(is_good(KEY, &ends, passed, &mark));
+            for bit in 0..8 * MARK_LEN {
+                let mut wrong = mark;
+                wrong[bit / 8] ^= 1 << (bit % 8);
+                assert!(!is_good(KEY, &ends, passed, &wrong), "bit {bit}");
+            }
+            let another = if passed == Passed::Once { Passed::Twice } else { Passed::Once };
+            assert!(!is_good(KEY, &ends, another, &mark));
+            assert!(!is_good(Seed(KEY.0, 9), &ends, passed, &mark));
+            let swapped = Ends { outer: (ends.outer.1, ends.outer.0), ..ends };
+            for wrong in [swapped, Ends { outer: other.outer, ..ends }, Ends { inner: other.inner, ..ends }] {
+                assert!(!is_good(KEY, &wrong, passed, &mark), "{wrong:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_generation_is_believed_and_no_key_is_none() {
+        let ends = ends(false);
+        for generation in [0, 1, u32::MAX] {
+            assert!(is_good(
+                KEY,
+                &ends,
+                Passed::Once,
+                &Marker { key: KEY, generation }.mark(&ends, Passed::Once)
+            ));
+            let unkeyed = Marker { generation, ..Marker::default() }.mark(&ends, Passed::Once);
+            assert!(!is_good(Seed(0, 0), &ends, Passed::Once, &unkeyed));
+        }
+        let told = format!("{:?}", Marker { key: KEY, generation: 7 });
+        assert_eq!(told, "Marker { generation: 7, .. }", "no key in a log");
+    }
+}

@@ -1,0 +1,24 @@
+//! One packet's way through a director. This room is the specification of the C in `bpf/`.
+//!
+//! * in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`], [`select`], [`cookie`] and [`content`] · [`rewrite`]
+//! * what it goes by: [`tables`]
+//! * what it asks of its surroundings: [`routes`] · [`fragments`] · [`ports`] · [`lease`]
+//! * why a packet went no further: [`reason`] · [`strays`] · [`guesses`]
+
+pub mod arrival;
+pub mod content;
+pub mod cookie;
+pub mod decide;
+pub mod fragments;
+pub mod guesses;
+pub mod lease;
+pub mod mark;
+pub mod parse;
+pub mod ports;
+pub mod reason;
+pub mod rewrite;
+pub mod routes;
+pub mod select;
+pub mod sessions;
+pub mod strays;
+pub mod tables;

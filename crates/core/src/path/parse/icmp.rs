@@ -1,0 +1,130 @@
+//! ICMP of both versions, as far as it concerns services.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use zerocopy::FromBytes;
+
+use super::ip::{IPV4_LEN, IPV6_LEN, transport, walk};
+use super::{IcmpError, Layers, Parsed};
+use crate::net::Protocol;
+use crate::net::wire::{IPV4_FRAGMENT_OFFSET, Icmp, Ipv4, Ipv6, Neighbour, icmp, icmpv6};
+use crate::path::reason::Reason;
+
+/// Bytes of an ICMP header.
+pub(crate) const ICMP_LEN: usize = size_of::<Icmp>();
+/// The least that every IPv4 link takes in one piece (RFC 791, section 3.2).
+const IPV4_MTU_MIN: u32 = 68;
+/// The same for IPv6 (RFC 8200, section 5).
+const IPV6_MTU_MIN: u32 = 1280;
+
+/// A message's header and what follows it.
+fn message<'f>(frame: &'f [u8], at: &Layers) -> Result<(&'f Icmp, &'f [u8]), Reason> {
+    if at.fragment.is_some() {
+        return Err(Reason::Fragment);
+    }
+    let message = frame.get(at.l4..at.l3 + at.len).unwrap_or_default();
+    Icmp::ref_from_prefix(message).map_err(|_| Reason::Truncated)
+}
+
+pub(super) fn parse_v4(frame: &[u8], at: Layers) -> Parsed {
+    let odd = |reason| Parsed::Odd(reason, at.dst);
+    let (header, quoted) = match message(frame, &at) {
+        Ok(message) => message,
+        Err(reason) => return odd(reason),
+    };
+    match header.kind {
+        icmp::ECHO if header.code == 0 => return Parsed::Echo(at),
+        icmp::UNREACHABLE | icmp::TIME_EXCEEDED | icmp::PARAMETER_PROBLEM => {}
+        _ => return Parsed::Pass(Reason::NotService),
+    }
+    if header.kind == icmp::UNREACHABLE && header.code == icmp::FRAGMENTATION_NEEDED {
+        // Old routers say 0 (RFC 1191, section 5).
+        let mtu = header.rest.get() & 0xffff;
+        if mtu != 0 && mtu < IPV4_MTU_MIN {
+            return odd(Reason::ForgedMtu);
+        }
+    }
+    let Ok((ip, _)) = Ipv4::ref_from_prefix(quoted) else {
+        return odd(Reason::Truncated);
+    };
+    let header_len = usize::from(ip.version_ihl & 0x0f) * 4;
+    let fragment = ip.fragment.get() & IPV4_FRAGMENT_OFFSET != 0;
+    let Some(protocol) = transport(ip.protocol).filter(|_| !fragment) else {
+        return odd(Reason::IcmpUnknown);
+    };
+    if ip.version_ihl >> 4 != 4 || header_len < IPV4_LEN {
+        return odd(Reason::IcmpUnknown);
+    }
+    let (src, dst) = (Ipv4Addr::from_bits(ip.src.get()), Ipv4Addr::from_bits(ip.dst.get()));
+    about(frame, at, (src.into(), dst.into()), protocol, header_len)
+}
+
+pub(super) fn parse_v6(frame: &[u8], at: Layers) -> Parsed {
+    let odd = |reason| Parsed::Odd(reason, at.dst);
+    let (header, quoted) = match message(frame, &at) {
+        Ok(message) => message,
+        Err(reason) => return odd(reason),
+    };
+    match header.kind {
+        icmpv6::ECHO if header.code == 0 => return Parsed::Echo(at),
+        icmpv6::UNREACHABLE..=icmpv6::PARAMETER_PROBLEM => {}
+        _ => return Parsed::Pass(Reason::NotService),
+    }
+    if header.kind == icmpv6::TOO_BIG && header.rest.get() < IPV6_MTU_MIN {
+        return odd(Reason::ForgedMtu);
+    }
+    let Ok((ip, rest)) = Ipv6::ref_from_prefix(quoted) else {
+        return odd(Reason::Truncated);
+    };
+    // The quoted packet is cut off somewhere; its headers must be there.
+    let Ok(upper) = walk(rest, ip.next_header) else {
+        return odd(Reason::IcmpUnknown);
+    };
+    let later = upper.fragment.is_some_and(|fragment| fragment.offset != 0);
+    let Some(protocol) = transport(upper.protocol).filter(|_| !later) else {
+        return odd(Reason::IcmpUnknown);
+    };
+    if ip.version_class_flow.get() >> 28 != 6 {
+        return odd(Reason::IcmpUnknown);
+    }
+    let (src, dst) = (Ipv6Addr::from(ip.src), Ipv6Addr::from(ip.dst));
+    about(frame, at, (src.into(), dst.into()), protocol, IPV6_LEN + upper.offset)
+}
+
+/// The error, once its quoted packet's IP headers, `header_len` bytes long, are known to make sense.
+fn about(
+    frame: &[u8],
+    at: Layers,
+    (src, dst): (IpAddr, IpAddr),
+    protocol: Protocol,
+    header_len: usize,
+) -> Parsed {
+    let l3 = at.l4 + ICMP_LEN;
+    let l4 = l3 + header_len;
+    let Some(ports) = frame.get(l4..at.l3 + at.len).and_then(|transport| transport.first_chunk::<8>()) else {
+        return Parsed::Odd(Reason::Truncated, at.dst);
+    };
+    let quoted =
+        Layers { l3, l4, len: at.l3 + at.len - l3, src, dst, protocol: protocol.number(), fragment: None };
+    Parsed::IcmpError(IcmpError {
+        at,
+        quoted,
+        protocol,
+        src_port: u16::from_be_bytes([ports[0], ports[1]]),
+        dst_port: u16::from_be_bytes([ports[2], ports[3]]),
+    })
+}
+
+/// A neighbour solicitation as it must be (RFC 4861, section 7.1.1), but for its checksum: answering one
+/// that was damaged harms nobody.
+pub(super) fn solicitation(frame: &[u8], l3: usize, l4: usize, ip: &Ipv6) -> Option<Parsed> {
+    let message = frame.get(l4..l3 + IPV6_LEN + usize::from(ip.payload_len.get()))?;
+    let (question, _) = Neighbour::ref_from_prefix(message).ok()?;
+    let target = Ipv6Addr::from(question.target);
+    let right = question.icmp.kind == icmpv6::NEIGHBOUR_SOLICITATION
+        && question.icmp.code == 0
+        && ip.hop_limit == 255
+        && l4 == l3 + IPV6_LEN
+        && !target.is_multicast();
+    right.then(|| Parsed::Solicitation { l3, target, sender: ip.src.into() })
+}

@@ -1,0 +1,272 @@
+//! From bytes to the little that a decision needs, or the reason why there is nothing to decide.
+//!
+//! Order matters and the C keeps the same one: what can't be for a service address is left to the
+//! host's own stack, whatever its faults; what is for one and is malformed is dropped and counted.
+
+mod glance;
+mod icmp;
+mod ip;
+mod tcp;
+
+pub use glance::Glance;
+pub(crate) use tcp::option as tcp_option;
+pub use tcp::{TcpHeader, TcpOptions};
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use zerocopy::FromBytes;
+
+use crate::net::Protocol;
+use crate::net::wire::{
+    ARP_LEN, ARP_REQUEST, Arp, ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ,
+    ETHERTYPE_VLAN, Ethernet, Mac, Tcp, Udp,
+};
+use crate::path::reason::Reason;
+use crate::path::tables::Tables;
+
+/// Bytes of a TCP header without options.
+pub(crate) const TCP_LEN: usize = 20;
+/// Bytes of a UDP header.
+pub(crate) const UDP_LEN: usize = 8;
+/// Bytes of a VLAN tag.
+const TAG_LEN: usize = 4;
+/// The most tags that are looked behind: a customer's and a provider's (IEEE 802.1ad).
+const TAGS_MAX: usize = 2;
+
+/// Where an IP packet stands in its frame, and what every one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layers {
+    /// Where the IP header begins.
+    pub l3: usize,
+    /// Where the transport header begins.
+    pub l4: usize,
+    /// Bytes of the IP packet, header included.
+    pub len: usize,
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// Of the transport, as IANA numbers it.
+    pub protocol: u8,
+    /// What a fragment says of itself.
+    pub fragment: Option<Fragment>,
+}
+
+/// A part of a packet (RFC 791, section 3.2; RFC 8200, section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Names the packet among those of its source, destination and protocol.
+    pub id: u32,
+    /// Where the part belongs, in units of eight bytes.
+    pub offset: u16,
+    /// Whether there are parts behind it.
+    pub more: bool,
+    /// Where the part ends, in units of eight bytes, rounded up.
+    pub end: u16,
+}
+
+/// A packet with ports, whole or a first fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it stands.
+    pub at: Layers,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// TCP control bits; 0 for UDP.
+    pub flags: u8,
+    /// TCP's sequence number; 0 for UDP.
+    pub sequence: u32,
+    /// TCP's acknowledgment number; 0 for UDP.
+    pub acknowledgment: u32,
+}
+
+/// An ICMP error: about which packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpError {
+    /// The error itself.
+    pub at: Layers,
+    /// Where the packet that it is about stands in it.
+    pub quoted: Layers,
+    /// That packet's transport.
+    pub protocol: Protocol,
+    /// Its source port.
+    pub src_port: u16,
+    /// Its destination port.
+    pub dst_port: u16,
+}
+
+/// What a frame turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// A well-formed TCP or UDP packet. Whether it is for a service shows when its VIP is looked up.
+    Segment(Segment),
+    /// A fragment other than the first: it has no ports.
+    LaterFragment(Layers),
+    /// An ICMP error about a TCP or UDP packet.
+    IcmpError(IcmpError),
+    /// An ICMP echo request.
+    Echo(Layers),
+    /// Someone asks by ARP who has this address.
+    ArpRequest {
+        /// Where the ARP body begins.
+        l3: usize,
+        /// The address asked for.
+        target: Ipv4Addr,
+        /// The address of who asks; 0.0.0.0 in a probe (RFC 5227).
+        sender: Ipv4Addr,
+    },
+    /// Someone asks by neighbour discovery who has this address.
+    Solicitation {
+        /// Where the IP header begins.
+        l3: usize,
+        /// The address asked for.
+        target: Ipv6Addr,
+        /// The address of who asks; `::` in a probe (RFC 4862, section 5.4.2).
+        sender: Ipv6Addr,
+    },
+    /// Nothing to decide: the host's own stack may have it.
+    Pass(Reason),
+    /// Malformed, and if it is for a service address it must not go on. The host's stack has it otherwise.
+    Odd(Reason, IpAddr),
+}
+
+/// Reads a frame that came in on an interface whose own address is `own`.
+pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
+    let Ok((ethernet, _)) = Ethernet::ref_from_prefix(frame) else {
+        return Parsed::Pass(Reason::Runt);
+    };
+    let Some((l3, ethertype)) = behind_tags(frame, ethernet.ethertype.get()) else {
+        return Parsed::Pass(Reason::Runt);
+    };
+    match ethertype {
+        ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => {}
+        ETHERTYPE_ARP => return parse_arp(frame, l3, ethernet, own),
+        ETHERTYPE_VLAN | ETHERTYPE_QINQ => return Parsed::Pass(Reason::Vlan),
+        _ => return Parsed::Pass(Reason::NotIp),
+    }
+    // A frame for another station (a flooding switch, a broadcast) was not sent to the director.
+    // Taking it would rewrite what was already rewritten.
+    if own == Some(ethernet.dst) {
+        return if ethertype == ETHERTYPE_IPV4 {
+            ip::parse_v4(frame, l3, ethernet.src)
+        } else {
+            ip::parse_v6(frame, l3, ethernet.src)
+        };
+    }
+    // Solicitations are sent to a group that all those may be in who could have the address (RFC 4291,
+    // section 2.7.1).
+    if own.is_some() && ethertype == ETHERTYPE_IPV6 && ethernet.dst.0.starts_with(&[0x33, 0x33, 0xff]) {
+        return match ip::parse_v6(frame, l3, ethernet.src) {
+            solicitation @ Parsed::Solicitation { .. } => solicitation,
+            _ => Parsed::Pass(Reason::OtherHost),
+        };
+    }
+    Parsed::Pass(Reason::OtherHost)
+}
+
+/// Where the layer-three header begins, behind at most two tags, and its type; `None` if the frame ends before.
+fn behind_tags(frame: &[u8], mut ethertype: u16) -> Option<(usize, u16)> {
+    let mut l3 = ETHERNET_LEN;
+    for _ in 0..TAGS_MAX {
+        if ethertype != ETHERTYPE_VLAN && ethertype != ETHERTYPE_QINQ {
+            break;
+        }
+        let inner = frame.get(l3 + 2..l3 + TAG_LEN)?;
+        ethertype = u16::from_be_bytes([inner[0], inner[1]]);
+        l3 += TAG_LEN;
+    }
+    Some((l3, ethertype))
+}
+
+fn parse_arp(frame: &[u8], l3: usize, ethernet: &Ethernet, own: Option<Mac>) -> Parsed {
+    if own.is_none() || (own != Some(ethernet.dst) && ethernet.dst != Mac::BROADCAST) {
+        return Parsed::Pass(Reason::OtherHost);
+    }
+    let Some(arp) = frame.get(l3..l3 + ARP_LEN).and_then(|b| Arp::ref_from_bytes(b).ok()) else {
+        return Parsed::Pass(Reason::Runt);
+    };
+    if !arp.is_ipv4_over_ethernet() || arp.operation.get() != ARP_REQUEST || !arp.sender_mac.is_unicast() {
+        return Parsed::Pass(Reason::NotIp);
+    }
+    Parsed::ArpRequest {
+        l3,
+        target: Ipv4Addr::from_bits(arp.target_ip.get()),
+        sender: Ipv4Addr::from_bits(arp.sender_ip.get()),
+    }
+}
+
+/// What stands behind the IP headers of a packet that is well-formed up to there.
+fn parse_transport(frame: &[u8], at: Layers, protocol: Protocol) -> Parsed {
+    let odd = |reason| Parsed::Odd(reason, at.dst);
+    if let Some(fragment) = at.fragment.filter(|fragment| fragment.offset != 0) {
+        // It would be written over the ports, or over the control bits behind them (RFC 1858, section 4).
+        let least = match protocol {
+            Protocol::Tcp => TCP_LEN,
+            Protocol::Udp => UDP_LEN,
+        };
+        if usize::from(fragment.offset) * 8 < least {
+            return odd(Reason::FragmentOverlap);
+        }
+        return Parsed::LaterFragment(at);
+    }
+    let Some(transport) = frame.get(at.l4..at.l3 + at.len) else {
+        return odd(Reason::BadLength);
+    };
+    let cut = if at.fragment.is_some() { Reason::TinyFragment } else { Reason::Truncated };
+    let segment = match protocol {
+        Protocol::Tcp => parse_tcp(transport, at, cut),
+        Protocol::Udp => parse_udp(transport, at, cut),
+    };
+    segment.map_or_else(odd, Parsed::Segment)
+}
+
+fn parse_tcp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reason> {
+    let Ok((tcp, _)) = Tcp::ref_from_prefix(transport) else {
+        return Err(cut);
+    };
+    let header_len = usize::from(tcp.data_offset >> 4) * 4;
+    if header_len < TCP_LEN {
+        return Err(Reason::BadLength);
+    }
+    if header_len > transport.len() {
+        return Err(if at.fragment.is_some() { Reason::TinyFragment } else { Reason::BadLength });
+    }
+    Ok(Segment {
+        at,
+        protocol: Protocol::Tcp,
+        src_port: tcp.src_port.get(),
+        dst_port: tcp.dst_port.get(),
+        flags: tcp.flags,
+        sequence: tcp.seq.get(),
+        acknowledgment: tcp.ack.get(),
+    })
+}
+
+fn parse_udp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reason> {
+    let Ok((udp, _)) = Udp::ref_from_prefix(transport) else {
+        return Err(cut);
+    };
+    let len = usize::from(udp.len.get());
+    // A first fragment says how long the whole is.
+    if len < UDP_LEN || (len > transport.len() && at.fragment.is_none()) {
+        return Err(Reason::BadLength);
+    }
+    Ok(Segment {
+        at,
+        protocol: Protocol::Udp,
+        src_port: udp.src_port.get(),
+        dst_port: udp.dst_port.get(),
+        flags: 0,
+        sequence: 0,
+        acknowledgment: 0,
+    })
+}
+
+/// What becomes of an [`Parsed::Odd`] frame: dropped if it is for a service address, else none of ours.
+pub fn odd_reason(tables: &Tables, reason: Reason, dst: IpAddr) -> Reason {
+    if tables.has_address(dst) { reason } else { Reason::NotService }
+}

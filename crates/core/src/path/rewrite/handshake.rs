@@ -1,0 +1,149 @@
+//! Answers that a TCP would give, made of the client's own packet and no longer than it.
+
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::network_endian::{U16, U32};
+
+use super::{Octets, TTL, fields, put, send_back};
+use crate::net::checksum;
+use crate::net::packet::{Checksum, Packet};
+use crate::net::wire::{IPV4_DONT_FRAGMENT, TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, Tcp, protocol};
+use crate::path::cookie::{Cookie, RCV_WSCALE};
+use crate::path::parse::{Layers, TCP_LEN, TcpHeader, tcp_option as option};
+
+/// The window that is offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2).
+const WINDOW: u16 = 65_535;
+/// The longest options of an answer: what Linux sends.
+const OPTIONS_MAX: usize = 20;
+
+/// How a SYN is answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Greeting {
+    /// The initial sequence number, and the clock for timestamps.
+    pub cookie: Cookie,
+    /// The largest segment to offer.
+    pub mss: u16,
+}
+
+/// Turns a whole SYN without anything between its headers into the SYN-ACK that answers it. It offers a subset of what
+/// the SYN does, so it is no longer.
+pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting: &Greeting) {
+    let mut options = Options::default();
+    let offered = syn.options;
+    let scaling = offered.scale_with_sack().is_some();
+    if offered.mss.is_some() {
+        let [high, low] = greeting.mss.to_be_bytes();
+        options.push(&[option::MSS, 4, high, low]);
+    }
+    let nothing = [option::NOTHING, option::NOTHING];
+    let sack = if scaling { [option::SACK_PERMITTED, 2] } else { nothing };
+    if let Some(theirs) = offered.timestamp {
+        options.push(&sack);
+        options.push(&[option::TIMESTAMP, 10]);
+        options.push(&greeting.cookie.clock.to_be_bytes());
+        options.push(&theirs.to_be_bytes());
+    } else if scaling {
+        options.push(&nothing);
+        options.push(&sack);
+    }
+    if scaling {
+        options.push(&[option::NOTHING, option::WINDOW_SCALE, 3, RCV_WSCALE]);
+    }
+    let said = Said {
+        sequence: greeting.cookie.number,
+        acknowledgment: syn.sequence.wrapping_add(1),
+        flags: TCP_SYN | TCP_ACK,
+        window: WINDOW,
+    };
+    answer(packet, at, &said, options.bytes());
+}
+
+/// Turns a packet into the reset that answers it (RFC 9293, section 3.5.2).
+pub fn reset(packet: &mut Packet<'_>, at: &Layers, to: &TcpHeader) {
+    let said = if to.flags & TCP_ACK != 0 {
+        Said { sequence: to.acknowledgment, acknowledgment: 0, flags: TCP_RST, window: 0 }
+    } else {
+        // FIN takes a number of its own; a SYN is never answered so.
+        let said = TcpHeader::payload(packet.frame(), at).len() as u32 + u32::from(to.flags & TCP_FIN != 0);
+        let acknowledgment = to.sequence.wrapping_add(said);
+        Said { sequence: 0, acknowledgment, flags: TCP_RST | TCP_ACK, window: 0 }
+    };
+    answer(packet, at, &said, &[]);
+}
+
+#[derive(Default)]
+struct Options {
+    bytes: [u8; OPTIONS_MAX],
+    len: usize,
+}
+
+impl Options {
+    fn push(&mut self, more: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(self.len..self.len + more.len()) {
+            place.copy_from_slice(more);
+            self.len += more.len();
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// A header's own words.
+struct Said {
+    sequence: u32,
+    acknowledgment: u32,
+    flags: u8,
+    window: u16,
+}
+
+/// Writes an answer in the place of a packet, to whence it came.
+fn answer(packet: &mut Packet<'_>, at: &Layers, said: &Said, options: &[u8]) {
+    let v6 = at.dst.is_ipv6();
+    let tcp_len = TCP_LEN + options.len();
+    let len = at.l4 - at.l3 + tcp_len;
+    debug_assert!(len <= at.len, "an answer is no longer than what it answers");
+    if !packet.truncate(at.l3 + len) {
+        return;
+    }
+    send_back(packet);
+    packet.segment_len = None;
+    let partial = packet.checksum == Checksum::Partial;
+    let frame = packet.frame_mut();
+    let places = fields(v6);
+    put(frame, at.l3 + places.src, Octets::of(at.dst).bytes());
+    put(frame, at.l3 + places.dst, Octets::of(at.src).bytes());
+    if v6 {
+        put(frame, at.l3, &(6u32 << 28).to_be_bytes());
+        put(frame, at.l3 + 4, &(tcp_len as u16).to_be_bytes());
+        if let Some(hops) = frame.get_mut(at.l3 + places.ttl) {
+            *hops = TTL;
+        }
+    } else {
+        let [high, low] = (len as u16).to_be_bytes();
+        let [flags, offset] = IPV4_DONT_FRAGMENT.to_be_bytes();
+        put(frame, at.l3, &[0x45, 0, high, low, 0, 0, flags, offset, TTL, protocol::TCP, 0, 0]);
+        let sum = checksum::finish(checksum::add(0, frame.get(at.l3..at.l4).unwrap_or_default()));
+        put(frame, at.l3 + 10, &sum.to_be_bytes());
+    }
+    let Some(transport) = frame.get_mut(at.l4..at.l4 + tcp_len) else { return };
+    let (src_port, dst_port) = ([transport[2], transport[3]], [transport[0], transport[1]]);
+    let header = Tcp {
+        src_port: U16::from_bytes(src_port),
+        dst_port: U16::from_bytes(dst_port),
+        seq: U32::new(said.sequence),
+        ack: U32::new(said.acknowledgment),
+        data_offset: (tcp_len as u8 / 4) << 4,
+        flags: said.flags,
+        window: U16::new(said.window),
+        checksum: U16::new(0),
+        urgent: U16::new(0),
+    };
+    transport[..TCP_LEN].copy_from_slice(header.as_bytes());
+    transport[TCP_LEN..].copy_from_slice(options);
+    let pseudo = checksum::pseudo_header(at.src, at.dst, protocol::TCP, tcp_len);
+    // Hardware that was to finish the client's finishes this one.
+    let sum =
+        if partial { !checksum::finish(pseudo) } else { checksum::finish(checksum::add(pseudo, transport)) };
+    transport[16..18].copy_from_slice(&sum.to_be_bytes());
+}

@@ -1,0 +1,111 @@
+//! What a decision does to the bytes.
+//!
+//! Functions here trust the layers that [`crate::path::parse`] found: bytes that aren't there are left alone.
+
+mod answer;
+mod handshake;
+mod nat;
+mod tunnel;
+
+use answer::send_back;
+pub use answer::{QUOTE_LEN, arp_answer, echo_answer, neighbour_answer, too_big};
+pub use handshake::{Greeting, greeting, reset};
+pub use nat::{Ends, translate, translate_error};
+pub use tunnel::{Tunnel, encapsulate, outer_len};
+
+use core::net::IpAddr;
+
+use crate::net::checksum::Change;
+use crate::net::packet::Packet;
+use crate::net::wire::ETHERNET_LEN;
+use crate::path::parse::Layers;
+
+/// Time to live and hop limit of packets that begin here.
+const TTL: u8 = 64;
+
+/// An address as it stands in a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Octets {
+    Four([u8; 4]),
+    Six([u8; 16]),
+}
+
+impl Octets {
+    pub(crate) fn of(address: IpAddr) -> Octets {
+        match address {
+            IpAddr::V4(address) => Octets::Four(address.octets()),
+            IpAddr::V6(address) => Octets::Six(address.octets()),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Octets::Four(bytes) => bytes,
+            Octets::Six(bytes) => bytes,
+        }
+    }
+}
+
+/// Overwrites bytes and says how the sum over them changed.
+fn put(frame: &mut [u8], at: usize, new: &[u8]) -> Change {
+    match frame.get_mut(at..at + new.len()) {
+        Some(place) => {
+            let change = Change::of(place, new);
+            place.copy_from_slice(new);
+            change
+        }
+        None => Change::default(),
+    }
+}
+
+/// Applies a change to the checksum at `at`.
+fn fix(frame: &mut [u8], at: usize, change: Change) {
+    if let Some(place) = frame.get_mut(at..at + 2) {
+        let checksum = change.applied(u16::from_be_bytes([place[0], place[1]]));
+        place.copy_from_slice(&checksum.to_be_bytes());
+    }
+}
+
+/// Where a version's header has its addresses and its time to live.
+struct Fields {
+    src: usize,
+    dst: usize,
+    ttl: usize,
+}
+
+const fn fields(v6: bool) -> Fields {
+    if v6 { Fields { src: 8, dst: 24, ttl: 7 } } else { Fields { src: 12, dst: 16, ttl: 8 } }
+}
+
+/// The time to live, or hop limit.
+pub fn ttl(frame: &[u8], at: &Layers) -> u8 {
+    frame.get(at.l3 + fields(at.dst.is_ipv6()).ttl).copied().unwrap_or_default()
+}
+
+/// One hop less (RFC 1812, section 5.3.1). The caller has seen that there is one.
+pub fn decrement_ttl(frame: &mut [u8], at: &Layers) {
+    let v6 = at.dst.is_ipv6();
+    let place = at.l3 + fields(v6).ttl;
+    let ttl = ttl(frame, at);
+    if v6 {
+        if let Some(hops) = frame.get_mut(place) {
+            *hops = ttl.saturating_sub(1);
+        }
+        return;
+    }
+    // The protocol stands beside it in the same word of the sum.
+    let protocol = at.protocol;
+    let change = put(frame, place, &[ttl.saturating_sub(1), protocol]);
+    fix(frame, at.l3 + 10, change);
+}
+
+/// A link header of the frame's own, or a plain one where it goes out of another interface than it came in
+/// by: tags belong to the LAN that they came from.
+pub(crate) fn link_len(packet: &Packet<'_>, at: &Layers, ifindex: u32) -> usize {
+    if ifindex == packet.ingress { at.l3 } else { ETHERNET_LEN }
+}
+
+/// An ethertype by IP version.
+pub(crate) const fn ethertype(v6: bool) -> u16 {
+    if v6 { crate::net::wire::ETHERTYPE_IPV6 } else { crate::net::wire::ETHERTYPE_IPV4 }
+}

@@ -1,0 +1,100 @@
+//! Addresses and ports, and the checksums over them (RFC 3022, section 4; RFC 1624).
+
+use core::net::IpAddr;
+
+use super::{Octets, fields, fix, put};
+use crate::net::checksum::Change;
+use crate::net::packet::{Checksum, Packet};
+use crate::net::wire::protocol;
+use crate::path::parse::{IcmpError, Layers};
+
+/// What becomes of a packet's two ends; `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// Source address.
+    pub src: Option<IpAddr>,
+    /// Source port.
+    pub src_port: Option<u16>,
+    /// Destination address.
+    pub dst: Option<IpAddr>,
+    /// Destination port.
+    pub dst_port: Option<u16>,
+}
+
+/// Gives a TCP or UDP packet, or a fragment of one, other ends of the same IP version.
+pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Ends) {
+    let checksum = packet.checksum;
+    let frame = packet.frame_mut();
+    let addresses = put_addresses(frame, at, ends);
+    // Only the first fragment has ports, and the checksum over all of them.
+    if at.fragment.is_some_and(|fragment| fragment.offset != 0) {
+        return;
+    }
+    let ports = put_ports(frame, at, ends);
+    let udp = at.protocol == protocol::UDP;
+    let place = at.l4 + if udp { 6 } else { 16 };
+    let Some(field) = frame.get_mut(place..place + 2) else { return };
+    let old = u16::from_be_bytes([field[0], field[1]]);
+    let new = match checksum {
+        // The hardware will add the ports, so the sum so far is of the pseudo-header alone.
+        Checksum::Partial => addresses.applied_to_sum(old),
+        // No checksum (RFC 768).
+        Checksum::Whole if udp && old == 0 => return,
+        Checksum::Whole => match addresses.with(ports).applied(old) {
+            0 if udp => 0xffff,
+            new => new,
+        },
+    };
+    field.copy_from_slice(&new.to_be_bytes());
+}
+
+/// Gives an ICMP error other ends, and the packet that it quotes (RFC 5508, section 4.2). The quoted
+/// transport checksum stays: nobody checks it, and mostly it is cut off.
+pub fn translate_error(packet: &mut Packet<'_>, error: &IcmpError, outer: &Ends, quoted: &Ends) {
+    let frame = packet.frame_mut();
+    let addresses = put_addresses(frame, &error.at, outer);
+    let header_before = quoted_checksum(frame, &error.quoted);
+    let mut change =
+        put_addresses(frame, &error.quoted, quoted).with(put_ports(frame, &error.quoted, quoted));
+    change = match (header_before, quoted_checksum(frame, &error.quoted)) {
+        (Some(before), Some(after)) => change.and(&before, &after),
+        _ => change,
+    };
+    // ICMPv6 has a pseudo-header (RFC 4443, section 2.3).
+    if error.at.dst.is_ipv6() {
+        change = change.with(addresses);
+    }
+    fix(frame, error.at.l4 + 2, change);
+}
+
+/// The header checksum of a quoted IPv4 packet.
+fn quoted_checksum(frame: &[u8], quoted: &Layers) -> Option<[u8; 2]> {
+    let field = frame.get(quoted.l3 + 10..quoted.l3 + 12).filter(|_| quoted.dst.is_ipv4())?;
+    field.first_chunk().copied()
+}
+
+/// Writes the addresses; the change is what a pseudo-header sees of it.
+fn put_addresses(frame: &mut [u8], at: &Layers, ends: &Ends) -> Change {
+    let v6 = at.dst.is_ipv6();
+    let places = fields(v6);
+    let mut change = Change::default();
+    for (place, address) in [(places.src, ends.src), (places.dst, ends.dst)] {
+        if let Some(address) = address.filter(|address| address.is_ipv6() == v6) {
+            change = change.with(put(frame, at.l3 + place, Octets::of(address).bytes()));
+        }
+    }
+    if !v6 {
+        fix(frame, at.l3 + 10, change);
+    }
+    change
+}
+
+fn put_ports(frame: &mut [u8], at: &Layers, ends: &Ends) -> Change {
+    let mut change = Change::default();
+    for (place, port) in [(0, ends.src_port), (2, ends.dst_port)] {
+        if let Some(port) = port {
+            change = change.with(put(frame, at.l4 + place, &port.to_be_bytes()));
+        }
+    }
+    change
+}

@@ -1,0 +1,154 @@
+//! A packet inside another one (RFC 2003; RFC 2473; draft-ietf-intarea-gue, section 3).
+
+use core::net::IpAddr;
+
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::network_endian::{U16, U32};
+
+use super::{Octets, TTL, ethertype, link_len};
+use crate::net::Encapsulation;
+use crate::net::checksum;
+use crate::net::packet::Packet;
+use crate::net::wire::{GUE_PORT, IPV4_DONT_FRAGMENT, Ipv4, Ipv6, Udp, protocol};
+use crate::path::mark::{self, MARK_LEN, Marker, Passed};
+use crate::path::parse::Layers;
+use crate::path::sessions::FlowHash;
+
+/// UDP and the four bytes of GUE without options.
+const GUE_LEN: usize = 12;
+
+/// The packet around a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunnel {
+    /// Of which kind.
+    pub encapsulation: Encapsulation,
+    /// The outer source.
+    pub from: IpAddr,
+    /// The outer destination, of the same family.
+    pub to: IpAddr,
+    /// As in [`crate::path::tables::Way::Tunnel`], and what marks are written with.
+    pub mark: Option<(Passed, Marker)>,
+}
+
+/// Bytes that go before a packet on its way to `to`.
+pub const fn outer_len(encapsulation: Encapsulation, to: IpAddr, is_marked: bool) -> usize {
+    match encapsulation {
+        Encapsulation::Ipip => ip_len(to),
+        Encapsulation::Gue if is_marked => ip_len(to) + GUE_LEN + MARK_LEN,
+        Encapsulation::Gue => ip_len(to) + GUE_LEN,
+    }
+}
+
+const fn ip_len(address: IpAddr) -> usize {
+    if address.is_ipv6() { 40 } else { 20 }
+}
+
+/// Puts the packet into another one, in front of which stands a link header without addresses yet. False,
+/// and nothing changed, where the frame has no room.
+#[must_use]
+pub fn encapsulate(
+    packet: &mut Packet<'_>,
+    at: &Layers,
+    tunnel: Tunnel,
+    hash: FlowHash,
+    ifindex: u32,
+) -> bool {
+    let Tunnel { encapsulation, from, to, mark } = tunnel;
+    let (class, dont_fragment, id) = inherited(packet.frame(), at);
+    let link_len = link_len(packet, at, ifindex);
+    let outer_len = outer_len(encapsulation, to, mark.is_some());
+    if !packet.relink(at.l3, outer_len, link_len, ethertype(to.is_ipv6())) {
+        return false;
+    }
+    let inner = if at.dst.is_ipv6() { protocol::IPV6 } else { protocol::IPV4 };
+    let next = match encapsulation {
+        Encapsulation::Ipip => inner,
+        Encapsulation::Gue => protocol::UDP,
+    };
+    let (ip_len, rest_len) = (ip_len(to), at.len + outer_len - ip_len(to));
+    let frame = packet.frame_mut();
+    let Some(header) = frame.get_mut(link_len..link_len + outer_len) else { return false };
+    match (Octets::of(from), Octets::of(to)) {
+        (Octets::Four(from), Octets::Four(to)) => {
+            let ip = outer_v4(class, rest_len, dont_fragment, id, next, from, to);
+            header[..20].copy_from_slice(ip.as_bytes());
+        }
+        (from, to) => {
+            let ip = outer_v6(class, rest_len, hash, next);
+            header[..8].copy_from_slice(&ip.as_bytes()[..8]);
+            header[8..24].copy_from_slice(from.bytes());
+            header[24..40].copy_from_slice(to.bytes());
+        }
+    }
+    if encapsulation == Encapsulation::Gue {
+        let udp = Udp {
+            // From the range that is for such (RFC 6335, section 6), so that paths and queues spread.
+            src_port: U16::new(0xc000 | (hash.0 >> 48) as u16 & 0x3fff),
+            dst_port: U16::new(GUE_PORT),
+            len: U16::new(rest_len as u16),
+            // None: the inner packet has its own, and tunnels may leave it out (RFC 6935; RFC 768).
+            checksum: U16::new(0),
+        };
+        header[ip_len..ip_len + 8].copy_from_slice(udp.as_bytes());
+        let (words, flags) = match mark {
+            Some((passed, _)) => ((MARK_LEN / 4) as u8, passed.flags()),
+            None => (0, 0),
+        };
+        let [high, low] = flags.to_be_bytes();
+        header[ip_len + 8..ip_len + GUE_LEN].copy_from_slice(&[words, inner, high, low]);
+        if let Some((passed, marker)) = mark {
+            let ends = mark::Ends { outer: (from, to), inner: (at.src, at.dst) };
+            header[ip_len + GUE_LEN..].copy_from_slice(&marker.mark(&ends, passed));
+        }
+    }
+    true
+}
+
+/// What the outer header takes from the inner one: traffic class with ECN (RFC 6040, section 4.1), whether it
+/// may be fragmented, and an identification.
+fn inherited(frame: &[u8], at: &Layers) -> (u8, bool, u16) {
+    let byte = |place: usize| frame.get(at.l3 + place).copied().unwrap_or_default();
+    if at.dst.is_ipv6() {
+        return (byte(0) << 4 | byte(1) >> 4, true, 0);
+    }
+    (byte(1), byte(6) & (IPV4_DONT_FRAGMENT >> 8) as u8 != 0, u16::from_be_bytes([byte(4), byte(5)]))
+}
+
+fn outer_v4(
+    tos: u8,
+    rest_len: usize,
+    dont_fragment: bool,
+    id: u16,
+    protocol: u8,
+    from: [u8; 4],
+    to: [u8; 4],
+) -> Ipv4 {
+    let mut ip = Ipv4 {
+        version_ihl: 0x45,
+        tos,
+        total_len: U16::new((20 + rest_len) as u16),
+        // Needed only where it may be fragmented (RFC 6864, section 4).
+        id: U16::new(if dont_fragment { 0 } else { id }),
+        fragment: U16::new(if dont_fragment { IPV4_DONT_FRAGMENT } else { 0 }),
+        ttl: TTL,
+        protocol,
+        checksum: U16::new(0),
+        src: U32::from_bytes(from),
+        dst: U32::from_bytes(to),
+    };
+    ip.checksum = U16::new(checksum::finish(checksum::add(0, ip.as_bytes())));
+    ip
+}
+
+/// Without addresses. The flow label spreads flows over equal-cost paths (RFC 6438).
+fn outer_v6(class: u8, rest_len: usize, hash: FlowHash, next_header: u8) -> Ipv6 {
+    let label = (hash.0 >> 44) as u32 & 0xf_ffff;
+    Ipv6 {
+        version_class_flow: U32::new(6 << 28 | u32::from(class) << 20 | label),
+        payload_len: U16::new(rest_len as u16),
+        next_header,
+        hop_limit: TTL,
+        src: [0; 16],
+        dst: [0; 16],
+    }
+}

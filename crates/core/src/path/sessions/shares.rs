@@ -1,0 +1,84 @@
+//! What of a session table is each VIP's own, and how much of it is taken.
+//!
+//! Any service may fill what is vacant. Where room is short, one that has less than its share takes it from one that has
+//! more, and nobody takes from one that has no more than its share. Only assured sessions count: the others are anybody's.
+
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::farm::plan::VIP_IDS;
+use crate::path::tables::Tables;
+
+/// Words of all shares: two for each VIP, by its number.
+pub const SHARE_WORDS: usize = 2 * VIP_IDS;
+
+/// Words that the engine's threads and the control plane share: for each VIP how many assured sessions are its own, and how
+/// many it has.
+#[derive(Clone, Copy, Debug)]
+pub struct Shares<'a>(pub &'a [AtomicU64]);
+
+impl Shares<'_> {
+    fn word(&self, vip: u16, at: usize) -> Option<&AtomicU64> {
+        self.0.get(2 * usize::from(vip) + at)
+    }
+
+    fn read(&self, vip: u16, at: usize) -> u64 {
+        self.word(vip, at).map_or(0, |word| word.load(Relaxed))
+    }
+
+    /// How many assured sessions are a VIP's own.
+    pub fn own(&self, vip: u16) -> u64 {
+        self.read(vip, 0)
+    }
+
+    /// How many it has.
+    pub fn assured(&self, vip: u16) -> u64 {
+        self.read(vip, 1)
+    }
+
+    /// How many all have.
+    pub fn all_assured(&self) -> u64 {
+        self.0.iter().skip(1).step_by(2).map(|word| word.load(Relaxed)).sum()
+    }
+
+    /// Whether a VIP has less than its own.
+    pub(super) fn is_short(&self, vip: u16) -> bool {
+        self.assured(vip) < self.own(vip)
+    }
+
+    /// Whether a VIP has more than its own.
+    pub(super) fn is_beyond(&self, vip: u16) -> bool {
+        self.assured(vip) > self.own(vip)
+    }
+
+    pub(super) fn count(&self, vip: u16, by: i64) {
+        if let Some(word) = self.word(vip, 1) {
+            word.fetch_add(by as u64, Relaxed);
+        }
+    }
+
+    pub(super) fn clear_counts(&self) {
+        self.0.iter().skip(1).step_by(2).for_each(|word| word.store(0, Relaxed));
+    }
+
+    /// Shares tables that are sized for `four` IPv4 and `six` IPv6 sessions among the services of `tables`, evenly, and each
+    /// service's part among its addresses.
+    pub(super) fn share(&self, tables: &Tables, four: usize, six: usize) {
+        let of = |vip: u16| {
+            let (key, of) = tables.vip_by_id(vip)?;
+            let kin =
+                || tables.vips.iter().filter(|(other, _)| other.address.is_ipv4() == key.address.is_ipv4());
+            let mut services: alloc::vec::Vec<u16> = kin().map(|(_, vip)| vip.service).collect();
+            services.sort_unstable();
+            services.dedup();
+            let addresses = kin().filter(|(_, vip)| vip.service == of.service).count();
+            let sized_for = if matches!(key.address, IpAddr::V4(_)) { four } else { six };
+            Some(sized_for / services.len() / addresses)
+        };
+        for vip in 0..VIP_IDS as u16 {
+            if let Some(word) = self.word(vip, 0) {
+                word.store(of(vip).unwrap_or_default() as u64, Relaxed);
+            }
+        }
+    }
+}

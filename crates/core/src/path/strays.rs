@@ -1,0 +1,76 @@
+//! Segments of connections that nobody knows.
+//!
+//! One may have overtaken its connection's first segment, or that was lost: then a reset would end what is about to
+//! begin, and its sender sends it again anyway, with the first. Only what still comes after some time belongs
+//! to nothing, and is told so. Nothing is remembered for long, nor of many.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::path::sessions::{FlowHash, ticks};
+
+/// Flows that are remembered at a time, at most.
+pub const PLACES: usize = 1_024;
+/// Until then what was lost has come again: a client's TCP repeats it within three seconds, even where it knows nothing of
+/// the path (RFC 6298, sections 2 and 5).
+pub const PATIENCE_TICKS: u32 = ticks(3_000);
+/// What comes later than this is met as if for the first time: longer than the pauses of who only asks whether the
+/// connection lives (RFC 9293, section 3.8.4, as systems have it).
+pub const FORGOTTEN_TICKS: u32 = ticks(300_000);
+
+/// Words that the engine's threads share: for each place part of a flow's hash, above the tick it was first met at.
+#[derive(Clone, Copy, Debug)]
+pub struct Strays<'a>(pub &'a [AtomicU64]);
+
+impl Strays<'_> {
+    /// Whether a flow was met before, long enough ago; it is forgotten then. Flows that share a place may make each other
+    /// wait. Ticks wrap after 52 days: what was met then is taken for met just now, so it is answered, if at all, a little later or
+    /// sooner than it should be.
+    pub fn meet(&self, flow: FlowHash, now: u32) -> bool {
+        let Some(place) = self.0.get(flow.0 as usize % PLACES) else { return false };
+        let (name, was) = (flow.0 >> 32 << 32, place.load(Relaxed));
+        let age = now.wrapping_sub(was as u32);
+        let known = was != 0 && was >> 32 << 32 == name && age < FORGOTTEN_TICKS;
+        match known {
+            true if age < PATIENCE_TICKS => false,
+            true => {
+                place.store(0, Relaxed);
+                true
+            }
+            false => {
+                place.store(name | u64::from(now), Relaxed);
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_known_when_it_comes_again_but_not_at_once() {
+        let words = [const { AtomicU64::new(0) }; PLACES];
+        let strays = Strays(&words);
+        let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 6));
+        let begin = u32::MAX - 10;
+        let at = |ticks: u32| begin.wrapping_add(ticks);
+        assert!(!strays.meet(one, at(0)));
+        assert!(!strays.meet(other, at(PATIENCE_TICKS)));
+        assert!(!strays.meet(one, at(PATIENCE_TICKS - 1)));
+        assert!(strays.meet(one, at(PATIENCE_TICKS)));
+        assert!(!strays.meet(one, at(PATIENCE_TICKS + 1)), "each is answered once");
+        assert!(!strays.meet(other, at(PATIENCE_TICKS + FORGOTTEN_TICKS)), "that was too long ago");
+    }
+
+    #[test]
+    fn who_shares_a_place_takes_it_over() {
+        let words = [const { AtomicU64::new(0) }; PLACES];
+        let strays = Strays(&words);
+        let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 5));
+        assert!(!strays.meet(one, 0));
+        assert!(!strays.meet(other, 1));
+        assert!(!strays.meet(one, PATIENCE_TICKS + 1));
+        assert!(strays.meet(one, 2 * PATIENCE_TICKS + 1));
+    }
+}
