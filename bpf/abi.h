@@ -105,7 +105,7 @@ enum reason {
 	REASON_COOKIE_ACKED = 38,
 	REASON_COOKIE_BAD = 39,
 	REASON_RESET = 40,
-	REASON_ASKED = 41,
+	REASON_PUNTED = 41,
 	REASON_ELSEWHERE = 42,
 	REASON_MOVES = 43,
 	REASON_BAD_CHECKSUM = 44,
@@ -204,7 +204,7 @@ struct handoff {
 	__u32 multiplier[2]; /* of the hash of hosts and paths */
 	__u32 generation; /* of the service's routes */
 	__u16 mss;
-	__u16 asker; /* server slot */
+	__u16 punt; /* server slot */
 	__u16 complex_from;
 	__u16 default_ring;
 	__u16 later; /* enum later */

@@ -17,12 +17,12 @@
 #include <bpf/bpf_endian.h>
 #include "cookie.h"
 #include "cursor.h"
-#include "passed.h"
+#include "forwarded.h"
 #include "server.h"
 #include "tcp.h"
 #include "timestamps.h"
-#include "turns.h"
-#include "untunnel.h"
+#include "exchange.h"
+#include "decapsulate.h"
 
 /* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared its way. */
 #define CLEARED 0xe7e2
@@ -147,7 +147,7 @@ static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *
 	ethernet = take(&cursor, sizeof(*ethernet));
 	if (!ethernet)
 		return false;
-	asked = mac_bits(ethernet->h_source) == ASKED;
+	asked = mac_bits(ethernet->h_source) == PUNTED;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = take(&cursor, sizeof(*ip));
 

@@ -165,7 +165,7 @@ __attribute__((noinline)) int find_owner(struct scratch *at, __u32 flags)
 		.now = back->now,
 		.udp = back->from.protocol == IPPROTO_UDP,
 		.flags = flags,
-		.numbers = at->journey.sequence,
+		.numbers = at->pkt.sequence,
 	};
 	value = follow(&flow, OF_SERVER, &owned.session);
 	if (owner->port && owned.port.place && is_stale(vip, owned.port.value, value))
@@ -209,7 +209,7 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 	hop->mtu = 0;
 	route.ifindex = frame_ingress(ctx);
 	route.tot_len = len;
-	if (at->journey.v6) {
+	if (at->pkt.v6) {
 		route.family = AF_INET6;
 		*(struct ip *)route.ipv6_src = *src;
 		*(struct ip *)route.ipv6_dst = *dst;
@@ -260,7 +260,7 @@ static __always_inline int send_by_host(context *ctx, struct scratch *at)
 {
 	count_reason(REASON_BY_HOST);
 	/* Of a frame with two tags the kernel would not find the packet. */
-	if (!FRAME_FINDS_NEIGHBOURS || at->journey.l3 != ETH_HLEN)
+	if (!FRAME_FINDS_NEIGHBOURS || at->pkt.l3 != ETH_HLEN)
 		return VERDICT_PASS;
 	frame_leave(ctx);
 	return frame_to_neighbour(ctx, at->hop.next_ifindex, &at->hop.next);
@@ -277,7 +277,7 @@ __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 	at->owner.near.link = 0;
 	/* The host's own stack sends nothing on that has its own address as source. */
 	if (!find_hop(ctx, at, &at->from, sizeof(at->error6) + QUOTE_LEN) || !at->hop.ifindex ||
-	    !relink(ctx, at->journey.l3, at->hop.lan, at->journey.v6, at->hop.src, at->hop.dst))
+	    !relink(ctx, at->pkt.l3, at->hop.lan, at->pkt.v6, at->hop.src, at->hop.dst))
 		return VERDICT_DROP;
 	return frame_send(ctx, at->hop.ifindex);
 }
@@ -299,12 +299,12 @@ static __always_inline void ends_back(const struct owner *owner, struct ends *en
 /* Sends a packet with new ends on by the host's routes. */
 static __always_inline int send_back(context *ctx, struct scratch *at)
 {
-	const struct journey *journey = &at->journey;
+	const struct packet_context *pkt = &at->pkt;
 	const struct hop *hop = &at->hop;
 
-	if (!find_hop(ctx, at, &at->owner.service, longest(ctx, journey)))
+	if (!find_hop(ctx, at, &at->owner.service, longest(ctx, pkt)))
 		return count_and(VERDICT_DROP, REASON_NO_ROUTE);
-	if (load_ttl(ctx, journey->l3, journey->v6) <= 1)
+	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1)
 		return count_and(VERDICT_DROP, REASON_TTL_EXPIRED);
 	if (hop->mtu) {
 		at->mtu = hop->mtu;
@@ -312,11 +312,11 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 		return STEP_TOO_BIG;
 	}
 	ends_back(&at->owner, &at->ends);
-	if (!translate(ctx, journey, &at->ends, hop->ifindex != 0))
+	if (!translate(ctx, pkt, &at->ends, hop->ifindex != 0))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
-	if (!relink(ctx, journey->l3, hop->lan, journey->v6, hop->src, hop->dst))
+	if (!relink(ctx, pkt->l3, hop->lan, pkt->v6, hop->src, hop->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	return count_and(frame_send(ctx, hop->ifindex), REASON_ANSWERED);
 }
@@ -324,32 +324,32 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 /* A packet that is for no service: it may be from a server. */
 __attribute__((noinline)) int answer(context *ctx, struct scratch *at)
 {
-	struct journey *journey;
+	struct packet_context *pkt;
 	struct way_back *back;
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
+	pkt = &at->pkt;
 	back = &at->back;
-	if (!load_ends(ctx, journey->l3, journey->v6, &back->from.address, &back->to))
+	if (!load_ends(ctx, pkt->l3, pkt->v6, &back->from.address, &back->to))
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
-	back->from.port = journey->src_port;
-	back->from.protocol = journey->protocol;
-	back->from.v6 = journey->v6;
-	back->to_port = journey->dst_port;
+	back->from.port = pkt->src_port;
+	back->from.protocol = pkt->protocol;
+	back->from.v6 = pkt->v6;
+	back->to_port = pkt->dst_port;
 	back->now = ticks_now();
 	/* A session is left as it is by flags that no stack sends. */
-	if (journey->flags & TCP_SYN && journey->flags & (TCP_FIN | TCP_RST)) {
+	if (pkt->flags & TCP_SYN && pkt->flags & (TCP_FIN | TCP_RST)) {
 		if (find_owner(at, FOLLOW_NOT))
 			return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
 	}
-	if (!find_owner(at, journey->flags))
+	if (!find_owner(at, pkt->flags))
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
-	journey->server = at->owner.server;
-	journey->vip = at->owner.vip;
-	journey->port = at->owner.port;
-	if (journey->is_fragment && !note_track(ctx, at, true))
+	pkt->server = at->owner.server;
+	pkt->vip = at->owner.vip;
+	pkt->port = at->owner.port;
+	if (pkt->is_fragment && !note_track(ctx, at, true))
 		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
 	return send_back(ctx, at);
 }
@@ -359,7 +359,7 @@ static __always_inline int later_answer(context *ctx, struct scratch *at, const 
 					const struct vip *vip, const struct server *server, __u32 now)
 {
 	struct owner *owner = &at->owner;
-	bool v6 = at->journey.v6;
+	bool v6 = at->pkt.v6;
 	struct found found;
 
 	owner->client = at->key.dst;
@@ -384,7 +384,7 @@ static __always_inline int later_answer(context *ctx, struct scratch *at, const 
 /* A fragment other than the first: core/src/path/decide/fragment.rs. */
 __attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
 {
-	struct journey *journey;
+	struct packet_context *pkt;
 	struct server *server;
 	struct track *track;
 	__u32 now = ticks_now();
@@ -392,29 +392,29 @@ __attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
-	if (!fragment_key_of(ctx, journey, &at->key))
+	pkt = &at->pkt;
+	if (!fragment_key_of(ctx, pkt, &at->key))
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
 	track = find_track(&at->key, now);
 	if (!track) {
-		if (address_flags(&at->key.dst, journey->v6) & ADDRESS_SERVICE ||
-		    address_flags(&at->key.src, journey->v6) & ADDRESS_ENDPOINT)
+		if (address_flags(&at->key.dst, pkt->v6) & ADDRESS_SERVICE ||
+		    address_flags(&at->key.src, pkt->v6) & ADDRESS_ENDPOINT)
 			return hold(ctx, at, REASON_FRAGMENT_HELD);
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
 	}
-	if (journey->fragment.offset < track->first_end)
+	if (pkt->fragment.offset < track->first_end)
 		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
 	server = present_server(track->server);
 	vip = find_vip_by_id(track->vip);
 	if (!server || !vip)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
-	journey->server = track->server;
-	journey->port = track->port;
+	pkt->server = track->server;
+	pkt->port = track->port;
 	if (track->answer)
 		return later_answer(ctx, at, track, vip, server, now);
 	if (vip->own != NO_SERVER)
-		journey->arrival = arrival_from(journey->source);
-	journey->bytes = frame_len(ctx);
+		pkt->arrival = arrival_from(pkt->source);
+	pkt->bytes = frame_len(ctx);
 	return deliver(ctx, at, server);
 }
 

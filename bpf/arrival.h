@@ -5,7 +5,7 @@
 
 #include <linux/if_ether.h>
 #include "maps.h"
-#include "passed.h"
+#include "forwarded.h"
 
 /* The flags of which a server must have one that the packet may go on to; to any, if none. */
 enum arrival {

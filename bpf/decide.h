@@ -4,36 +4,36 @@
 #define EVENER_DECIDE_H
 
 #include "icmp.h"
-#include "tell.h"
+#include "trace.h"
 
 /* Sends a client's packet to the server that was chosen for it, with all that there may be to do. */
 __attribute__((noinline)) int send_far(context *ctx, struct scratch *at)
 {
-	struct journey *journey;
+	struct packet_context *pkt;
 	struct server *server;
 	struct vip *vip;
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
-	server = present_server(journey->server);
-	vip = find_vip_by_id(journey->vip);
+	pkt = &at->pkt;
+	server = present_server(pkt->server);
+	vip = find_vip_by_id(pkt->vip);
 	if (!server || !vip)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	/* What no session is known of couldn't be answered either. */
-	if (server->flags & SERVER_NAT && !journey->session)
-		return count_and(VERDICT_DROP, journey->beside ? journey->beside : REASON_NO_SESSION);
-	if (server->flags & SERVER_NAT && !put_near(ctx, journey, server, &at->owner.key))
+	if (server->flags & SERVER_NAT && !pkt->session)
+		return count_and(VERDICT_DROP, pkt->beside ? pkt->beside : REASON_NO_SESSION);
+	if (server->flags & SERVER_NAT && !put_near(ctx, pkt, server, &at->owner.key))
 		return count_and(VERDICT_DROP, REASON_LINK_LOCAL);
 	if (server->flags & SERVER_SOURCE_NAT) {
-		journey->port = hidden_port(vip, &at->owner.key, journey->hash, journey->session, ticks_now());
-		if (!journey->port)
+		pkt->port = hidden_port(vip, &at->owner.key, pkt->hash, pkt->session, ticks_now());
+		if (!pkt->port)
 			return count_and(VERDICT_DROP, REASON_NO_PORT);
 	}
-	if (journey->is_fragment && !note_track(ctx, at, false))
+	if (pkt->is_fragment && !note_track(ctx, at, false))
 		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
-	if (journey->beside)
-		count_reason(journey->beside);
+	if (pkt->beside)
+		count_reason(pkt->beside);
 	return deliver(ctx, at, server);
 }
 
@@ -47,14 +47,14 @@ static __always_inline int go_far(const struct packet *packet, const struct flow
 		return VERDICT_DROP;
 	if (!flow->v6)
 		at->owner.key = (struct key6){ { 0, 0xffff00000000ULL | flow->key >> 32, flow->key & 0xffffffff } };
-	at->journey.hash = flow->hash;
-	at->journey.session = choice->session;
-	at->journey.beside = choice->beside;
-	at->journey.server = choice->server;
-	at->journey.vip = flow->vip->id;
-	at->journey.arrival = flow->arrival;
-	at->journey.bytes = frame_bytes;
-	at->journey.new_session = choice->new_session;
+	at->pkt.hash = flow->hash;
+	at->pkt.session = choice->session;
+	at->pkt.beside = choice->beside;
+	at->pkt.server = choice->server;
+	at->pkt.vip = flow->vip->id;
+	at->pkt.arrival = flow->arrival;
+	at->pkt.bytes = frame_bytes;
+	at->pkt.new_session = choice->new_session;
 	return STEP_SEND_FAR;
 }
 
@@ -70,7 +70,7 @@ static __always_inline __u32 whole_len(context *ctx, const struct packet *packet
  * The short way for what is most: whole, untagged IPv4 packets into an IPIP tunnel over IPv4, or to new addresses
  * with the client's own port. Does what the long way does, by pointers; 0 where that one must be taken.
  */
-static __always_inline int wrap_near(context *ctx, const struct packet *packet, const struct server *server)
+static __always_inline int wrap_fast(context *ctx, const struct packet *packet, const struct server *server)
 {
 	struct iphdr *ip = bytes_at(ctx, ETH_HLEN, sizeof(*ip));
 	struct inherited inherited;
@@ -99,7 +99,7 @@ static __always_inline int wrap_near(context *ctx, const struct packet *packet, 
 	return bpf_redirect(server->ifindex, 0);
 }
 
-static __always_inline int translate_near(context *ctx, const struct packet *packet, const struct server *server)
+static __always_inline int translate_fast(context *ctx, const struct packet *packet, const struct server *server)
 {
 	struct {
 		__u16 link[7];
@@ -129,7 +129,7 @@ static __always_inline int translate_near(context *ctx, const struct packet *pac
 }
 
 /* Whether one of them will do. */
-static __always_inline bool is_near(context *ctx, const struct packet *packet, const struct choice *choice,
+static __always_inline bool is_fast(context *ctx, const struct packet *packet, const struct choice *choice,
 				    const struct server *server)
 {
 	const struct iphdr *ip = (void *)packet->ethernet + ETH_HLEN;
@@ -148,11 +148,11 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 	__u16 far = server->flags & (SERVER_TUNNEL | SERVER_NAT);
 	bool goes_on = may_go_to(flow->arrival, server);
 
-	if (far && goes_on && is_near(ctx, packet, choice, server)) {
+	if (far && goes_on && is_fast(ctx, packet, choice, server)) {
 		if (choice->beside)
 			count_reason(choice->beside);
 		count_server(choice->server, whole_len(ctx, packet), choice->new_session);
-		return far & SERVER_TUNNEL ? wrap_near(ctx, packet, server) : translate_near(ctx, packet, server);
+		return far & SERVER_TUNNEL ? wrap_fast(ctx, packet, server) : translate_fast(ctx, packet, server);
 	}
 	if (far || packet->is_fragment || packet->l3 != ETH_HLEN)
 		return go_far(packet, flow, choice, whole_len(ctx, packet));
@@ -178,7 +178,7 @@ static __always_inline void note_server(const struct packet *packet, __u16 serve
 	struct scratch *at = packet->at ? packet->at : scratch_here();
 
 	if (at)
-		at->journey.server = server;
+		at->pkt.server = server;
 }
 
 /* `is_most` where the packet is one of what is most, for which the verifier has patience. */
@@ -236,7 +236,7 @@ static __always_inline struct vip *vip_of(const struct packet *packet)
 }
 
 /* Any packet at all. Not inlined: few come here, see decide(). */
-__attribute__((noinline)) int decide_any(context *ctx)
+__attribute__((noinline)) int decide_slow(context *ctx)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
 	struct packet packet = {};
@@ -286,9 +286,9 @@ __attribute__((noinline)) int decide_any(context *ctx)
 /*
  * The same steps for what is most, untagged IPv4 without a fault, in few instructions: the way of every packet is
  * the shorter for what it needs not ask. Nothing is changed before it is known that this will do. Not inlined: what it
- * has on the stack would else be there beside that of decide_any().
+ * has on the stack would else be there beside that of decide_slow().
  */
-__attribute__((noinline)) int decide_most(context *ctx)
+__attribute__((noinline)) int decide_fast(context *ctx)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
 	struct packet packet = { .l3 = ETH_HLEN, .l4 = ETH_HLEN + sizeof(struct iphdr) };
@@ -324,7 +324,7 @@ __attribute__((noinline)) int decide_most(context *ctx)
 static __always_inline int go_on(context *ctx, struct scratch *at, int step)
 {
 	if (step == STEP_ANY)
-		step = decide_any(ctx);
+		step = decide_slow(ctx);
 	if (step == STEP_SOLICITATION)
 		return answer_solicitation(ctx, at);
 	if (step == STEP_ICMP)
@@ -337,10 +337,10 @@ static __always_inline int go_on(context *ctx, struct scratch *at, int step)
 		step = answer(ctx, at);
 	else if (step == STEP_LATER_FRAGMENT)
 		step = later_fragment(ctx, at);
-	else if (step == STEP_SEND_FAR && at->journey.server == NO_SERVER)
+	else if (step == STEP_SEND_FAR && at->pkt.server == NO_SERVER)
 		step = hand_off(ctx, at);
 	if (step == STEP_GREET)
-		return greet(ctx, at);
+		return answer_syn(ctx, at);
 	if (step == STEP_BEGIN)
 		step = watched() & WATCH_CONNECTIONS ? begin_told(ctx, at) : begin(ctx, at);
 	else if (step == STEP_AGAIN)
@@ -352,7 +352,7 @@ static __always_inline int go_on(context *ctx, struct scratch *at, int step)
 	if (step == STEP_DELIVER)
 		step = deliver_far(ctx, at);
 	if (step == STEP_TOO_BIG)
-		step = at->journey.arrival ? too_big_by_route(ctx, at) : too_big(ctx, at);
+		step = at->pkt.arrival ? too_big_by_route(ctx, at) : too_big(ctx, at);
 	return step;
 }
 
@@ -365,7 +365,7 @@ static __always_inline int finish(context *ctx, int step)
 	if (!at)
 		return VERDICT_DROP;
 	verdict = go_on(ctx, at, step);
-	if (at->journey.tells)
+	if (at->pkt.tells)
 		tell(ctx, at, verdict);
 	return verdict;
 }
@@ -377,7 +377,7 @@ static __always_inline int decide(context *ctx)
 	if (is_traced(ctx))
 		frame_begin(ctx);
 	else
-		verdict = decide_most(ctx);
+		verdict = decide_fast(ctx);
 	return verdict < STEP_ANY ? verdict : finish(ctx, verdict);
 }
 

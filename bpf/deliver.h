@@ -21,16 +21,16 @@ static __always_inline void ends_towards(const struct server *server, __u16 port
 /* Whether a packet may go on over a way that takes `most` bytes; else the verdict on it, or the next step. */
 static __always_inline bool fits(context *ctx, struct scratch *at, __u32 most, int *verdict)
 {
-	const struct journey *journey = &at->journey;
+	const struct packet_context *pkt = &at->pkt;
 
-	if (load_ttl(ctx, journey->l3, journey->v6) <= 1) {
+	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1) {
 		*verdict = count_and(VERDICT_DROP, REASON_TTL_EXPIRED);
 		return false;
 	}
-	if (longest(ctx, journey) <= most)
+	if (longest(ctx, pkt) <= most)
 		return true;
 	at->mtu = most;
-	if (load_ends(ctx, journey->l3, journey->v6, &at->src, &at->from))
+	if (load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->from))
 		*verdict = STEP_TOO_BIG;
 	else
 		*verdict = count_and(VERDICT_DROP, REASON_NO_ROOM);
@@ -50,26 +50,26 @@ static __always_inline void count_server(__u32 slot, __u64 bytes, bool new_sessi
 }
 
 /* Counts a packet that is sent to its server. The sum of the servers' counts is that of forwarded packets. */
-static __always_inline void delivered(const struct journey *journey)
+static __always_inline void delivered(const struct packet_context *pkt)
 {
-	if (journey->reason)
-		count_reason(journey->reason);
+	if (pkt->reason)
+		count_reason(pkt->reason);
 	else
-		count_server(journey->server, journey->bytes, journey->new_session);
+		count_server(pkt->server, pkt->bytes, pkt->new_session);
 }
 
 /* Sends a packet to a server behind a tunnel or NAT. Not inlined: layer two goes without it. */
 __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 {
-	const struct journey *journey;
+	const struct packet_context *pkt;
 	struct server *server;
 	__u32 most;
 	int verdict;
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
-	server = present_server(journey->server);
+	pkt = &at->pkt;
+	server = present_server(pkt->server);
 	if (!server)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	most = server->mtu;
@@ -78,41 +78,41 @@ __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 	if (!fits(ctx, at, most, &verdict))
 		return verdict;
 	if (server->flags & SERVER_TUNNEL) {
-		if (!wrap(ctx, journey->l3, journey->len, journey->v6, journey->hash, server, &at->mark))
+		if (!wrap(ctx, pkt->l3, pkt->len, pkt->v6, pkt->hash, server, &at->mark))
 			return count_and(VERDICT_DROP, REASON_NO_ROOM);
-		delivered(journey);
+		delivered(pkt);
 		return frame_send(ctx, server->ifindex);
 	}
-	ends_towards(server, journey->port, &at->ends);
-	if (!translate(ctx, journey, &at->ends, true) ||
-	    !relink(ctx, journey->l3, server->ifindex, journey->v6, server->src, server->dst))
+	ends_towards(server, pkt->port, &at->ends);
+	if (!translate(ctx, pkt, &at->ends, true) ||
+	    !relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	delivered(journey);
+	delivered(pkt);
 	return frame_send(ctx, server->ifindex);
 }
 
 /* Sends any packet to a server. */
 static __always_inline int deliver(context *ctx, struct scratch *at, const struct server *server)
 {
-	const struct journey *journey = &at->journey;
+	const struct packet_context *pkt = &at->pkt;
 
 	if (server->flags & SERVER_NOBODY)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
-	if (server->flags & SERVER_LOCAL || !may_go_to(journey->arrival, server)) {
+	if (server->flags & SERVER_LOCAL || !may_go_to(pkt->arrival, server)) {
 		struct ethhdr *ethernet = server->flags & SERVER_ASKED ? bytes_at(ctx, 0, sizeof(*ethernet)) : 0;
 
 		if (ethernet)
 			mark_asked(ethernet->h_source);
-		delivered(journey);
-		if (!journey->reason)
+		delivered(pkt);
+		if (!pkt->reason)
 			count_reason(REASON_LOCAL);
 		return VERDICT_PASS;
 	}
 	if (server->flags & (SERVER_TUNNEL | SERVER_NAT))
 		return STEP_DELIVER;
-	if (!relink(ctx, journey->l3, server->ifindex, journey->v6, server->src, server->dst))
+	if (!relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	delivered(journey);
+	delivered(pkt);
 	return frame_send(ctx, server->ifindex);
 }
 
@@ -133,14 +133,14 @@ static __always_inline __u64 mac_number(__u64 bits)
  * Makes a session's key that of the port which stands for its client: where the packet's sender is, if it has a link-local
  * address. Whether what the server answers would find it.
  */
-static __always_inline bool put_near(context *ctx, const struct journey *journey, const struct server *server,
+static __always_inline bool put_near(context *ctx, const struct packet_context *pkt, const struct server *server,
 				     struct key6 *key)
 {
-	__u64 mac = mac_number(journey->source);
+	__u64 mac = mac_number(pkt->source);
 
 	if (key->word[0] >> 54 != LINK_LOCAL >> 54)
 		return true;
-	if (key->word[0] != LINK_LOCAL || journey->l3 != ETH_HLEN || frame_tags(ctx))
+	if (key->word[0] != LINK_LOCAL || pkt->l3 != ETH_HLEN || frame_tags(ctx))
 		return false;
 	/* The server answers on its own link. */
 	if (!(server->flags & SERVER_SOURCE_NAT))

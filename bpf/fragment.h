@@ -6,14 +6,14 @@
 #include "rewrite.h"
 #include "sessions.h"
 
-static __always_inline bool fragment_key_of(context *ctx, const struct journey *journey, struct fragment_key *key)
+static __always_inline bool fragment_key_of(context *ctx, const struct packet_context *pkt, struct fragment_key *key)
 {
-	key->id = journey->fragment.id;
+	key->id = pkt->fragment.id;
 	/* Of IPv6 the identification alone tells (RFC 8200, section 4.5): later fragments don't name it. */
-	key->protocol = journey->v6 ? 0 : journey->protocol;
-	key->v6 = journey->v6;
+	key->protocol = pkt->v6 ? 0 : pkt->protocol;
+	key->v6 = pkt->v6;
 	key->pad = 0;
-	return load_ends(ctx, journey->l3, journey->v6, &key->src, &key->dst);
+	return load_ends(ctx, pkt->l3, pkt->v6, &key->src, &key->dst);
 }
 
 static __always_inline struct track *find_track(const struct fragment_key *key, __u32 now)
@@ -30,22 +30,22 @@ __attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32
 {
 	struct track track = {}, *seen;
 	__u32 now = ticks_now();
-	struct journey *journey;
+	struct packet_context *pkt;
 
 	if (!at)
 		return false;
-	journey = &at->journey;
-	if (!fragment_key_of(ctx, journey, &at->key))
+	pkt = &at->pkt;
+	if (!fragment_key_of(ctx, pkt, &at->key))
 		return false;
 	seen = find_track(&at->key, now);
 	if (seen)
-		return seen->server == journey->server && seen->vip == journey->vip && seen->port == journey->port &&
-		       seen->first_end == journey->fragment.end && seen->answer == answer;
+		return seen->server == pkt->server && seen->vip == pkt->vip && seen->port == pkt->port &&
+		       seen->first_end == pkt->fragment.end && seen->answer == answer;
 	track.expires = now + (FRAGMENT_LIFETIME_MS * 1000000ULL >> 20);
-	track.server = journey->server;
-	track.vip = journey->vip;
-	track.port = journey->port;
-	track.first_end = journey->fragment.end;
+	track.server = pkt->server;
+	track.vip = pkt->vip;
+	track.port = pkt->port;
+	track.first_end = pkt->fragment.end;
 	track.answer = answer;
 	bpf_map_update_elem(&fragments, &at->key, &track, BPF_ANY);
 	return true;

@@ -14,18 +14,18 @@
 /* The client's flow again, from what is noted of it. */
 static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
 {
-	const struct journey *journey = &at->journey;
-	const struct vip *vip = find_vip_by_id(journey->vip);
+	const struct packet_context *pkt = &at->pkt;
+	const struct vip *vip = find_vip_by_id(pkt->vip);
 
 	if (!vip)
 		return false;
 	flow->vip = vip;
-	flow->key = session_key(at->src.word[0], journey->src_port, journey->vip);
+	flow->key = session_key(at->src.word[0], pkt->src_port, pkt->vip);
 	flow->key6 = &at->owner.key;
-	flow->hash = journey->hash;
+	flow->hash = pkt->hash;
 	flow->now = ticks_now();
-	flow->v6 = journey->v6;
-	flow->flags = journey->flags;
+	flow->v6 = pkt->v6;
+	flow->flags = pkt->flags;
 	return true;
 }
 
@@ -34,7 +34,7 @@ static __always_inline void put_ends(struct scratch *at)
 {
 	__be32 *word = at->message.word;
 
-	if (at->journey.v6) {
+	if (at->pkt.v6) {
 		for (int i = 0; i < 4; i++) {
 			word[i] = at->src.word[i];
 			word[4 + i] = at->dst.word[i];
@@ -50,7 +50,7 @@ static __always_inline void put_ends(struct scratch *at)
 /* Whether a segment may follow a cookie; its options are read then. */
 static __always_inline bool may_answer(context *ctx, struct scratch *at)
 {
-	return (at->journey.flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK && !at->journey.is_fragment &&
+	return (at->pkt.flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK && !at->pkt.is_fragment &&
 	       read_options(ctx, at);
 }
 
@@ -65,7 +65,7 @@ static __noinline bool has_cookie(struct scratch *at, __u32 late)
 	};
 
 	put_ends(at);
-	return cookie_is_good(&cookies, ticks_now(), &at->message, &said, late, at->journey.v6);
+	return cookie_is_good(&cookies, ticks_now(), &at->message, &said, late, at->pkt.v6);
 }
 
 /* The same of one whose options are not read yet. */
@@ -81,22 +81,22 @@ static __always_inline __u16 answered_mark(const struct scratch *at)
 }
 
 /* On the way of a connection that is at work. */
-static __always_inline int keep_on(struct journey *journey, const struct flow *flow, struct found *found)
+static __always_inline int keep_on(struct packet_context *pkt, const struct flow *flow, struct found *found)
 {
-	journey->session = follow(flow, 0, found);
-	journey->server = value_server(found->value);
+	pkt->session = follow(flow, 0, found);
+	pkt->server = value_server(found->value);
 	return STEP_SEND_FAR;
 }
 
 /* Where what the client wants begins, and how long it is. */
 static __always_inline __u32 payload_at(const struct scratch *at)
 {
-	return at->journey.l4 + TCP_LEN + options_len(at);
+	return at->pkt.l4 + TCP_LEN + options_len(at);
 }
 
 static __always_inline __u32 payload_len(const struct scratch *at)
 {
-	return at->journey.l3 + at->journey.len - payload_at(at);
+	return at->pkt.l3 + at->pkt.len - payload_at(at);
 }
 
 /* Reads what a client wants of a service, behind so many bytes; whether that leaves no doubt. */
@@ -123,7 +123,7 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
 
 	if (!at || !may_answer(ctx, at))
 		return PROOF_MISSING;
-	of = &guesses[at->journey.vip % VIP_IDS];
+	of = &guesses[at->pkt.vip % VIP_IDS];
 	says_something = payload_len(at);
 	is_guess = says_something && !at->offered.has_timestamp;
 	if (is_guess && !may_try(of, ticks_now(), at_work)) {
@@ -144,7 +144,7 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
  * Only then is its sender told. */
 static __always_inline int stray(const struct scratch *at, const struct flow *flow, __u32 reason)
 {
-	if (at->journey.flags & TCP_RST || !meet_stray(strays, flow->hash, flow->now))
+	if (at->pkt.flags & TCP_RST || !meet_unmatched(unmatched, flow->hash, flow->now))
 		return count_and(VERDICT_DROP, reason);
 	return STEP_RESET;
 }
@@ -154,21 +154,21 @@ static __always_inline int stray(const struct scratch *at, const struct flow *fl
 static __always_inline int take_over(context *ctx, struct scratch *at, const struct flow *flow, struct found *found,
 				     bool known)
 {
-	struct journey *journey = &at->journey;
+	struct packet_context *pkt = &at->pkt;
 	bool noted = known && value_server(found->value) == flow->vip->own;
 	__u64 value;
 
-	journey->server = flow->vip->own;
+	pkt->server = flow->vip->own;
 	/* What closes may be an old connection of the same port: no SYN would tell. */
 	if ((!noted || is_ending(found->value)) && payload_len(at) && is_answer(ctx, at, COOKIE_REPLAYED)) {
 		value = with_mark(value_in(flow, flow->vip->own, STATE_ESTABLISHED), answered_mark(at));
-		journey->new_session = true;
+		pkt->new_session = true;
 		if (known && !change_session(found, value))
-			journey->beside = REASON_NO_SESSION;
+			pkt->beside = REASON_NO_SESSION;
 		else if (!known && !insert_flow(flow, value))
-			journey->beside = REASON_TABLE_FULL;
+			pkt->beside = REASON_TABLE_FULL;
 	} else if (noted) {
-		journey->session = follow(flow, 0, found);
+		pkt->session = follow(flow, 0, found);
 	}
 	return STEP_SEND_FAR;
 }
@@ -178,32 +178,32 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 {
 	struct found found = {};
 	struct flow flow = {};
-	struct journey *journey;
+	struct packet_context *pkt;
 	struct server *server;
 	bool known, alive, at_work, moves;
 	int proof = PROOF_MISSING;
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
+	pkt = &at->pkt;
 	/* Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4): of one request that
 	 * makes two. */
-	if (journey->flags & TCP_URG)
+	if (pkt->flags & TCP_URG)
 		return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
-	if (!load_ends(ctx, journey->l3, journey->v6, &at->src, &at->dst) ||
-	    frame_load(ctx, journey->l4, &at->tcp, sizeof(at->tcp)))
+	if (!load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->dst) ||
+	    frame_load(ctx, pkt->l4, &at->tcp, sizeof(at->tcp)))
 		return count_and(VERDICT_DROP, REASON_BAD_LENGTH);
 	if (!flow_of(at, &flow))
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	known = find_flow(&flow, &found);
-	if (journey->arrival != ARRIVED_DIRECT)
+	if (pkt->arrival != ARRIVED_DIRECT)
 		return take_over(ctx, at, &flow, &found, known);
 	if (opens(&flow)) {
 		/* It may be forged, in a connection that lives: that one goes on as before, until another cookie
 		 * comes back. */
 		if (known) {
 			change_session(&found, with_mark(found.value, value_mark(found.value) | MARK_DOUBTED));
-			journey->session = found.value;
+			pkt->session = found.value;
 		}
 		return STEP_GREET;
 	}
@@ -230,19 +230,19 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	/* For the server that the connection will have: who moves it decides this again. */
 	if (moves)
 		return hold(ctx, at, REASON_KEPT_BACK);
-	if (flow.vip->flags & VIP_LATER && !(journey->flags & TCP_RST) && !journey->is_fragment &&
+	if (flow.vip->flags & VIP_LATER && !(pkt->flags & TCP_RST) && !pkt->is_fragment &&
 	    payload_len(at)) {
-		journey->server = value_server(found.value);
+		pkt->server = value_server(found.value);
 		return STEP_AGAIN;
 	}
-	return keep_on(journey, &flow, &found);
+	return keep_on(pkt, &flow, &found);
 }
 
 /* Whether a server answers what a segment of its connection may ask for. What doesn't begin like a request is part of
  * one, or nobody's to read; of one that can't be read here nothing is known. */
 static __always_inline bool answers(context *ctx, struct scratch *at, const struct handoff *handoff)
 {
-	__u64 rings = pools[at->journey.server % SERVER_SLOTS];
+	__u64 rings = pools[at->pkt.server % SERVER_SLOTS];
 	__u32 ring = NO_RING;
 	int begins;
 
@@ -289,23 +289,23 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 
 	if (!at)
 		return VERDICT_DROP;
-	handoff = find_handoff(at->journey.vip);
+	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !flow_of(at, &flow) || !find_flow(&flow, &found))
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	/* Another CPU may have set it aside meanwhile. */
-	at->journey.server = value_server(found.value);
+	at->pkt.server = value_server(found.value);
 	/* What was asked about is sent once more as the first segment, when the connection moves or by the client. */
 	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
-		return keep_on(&at->journey, &flow, &found);
+		return keep_on(&at->pkt, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)
 		return set_aside(ctx, at, handoff, &flow, &found);
-	change_session(&found, with_mark(value_in(&flow, at->journey.server, STATE_CLOSING), value_mark(found.value)));
-	at->journey.beside = REASON_ELSEWHERE;
+	change_session(&found, with_mark(value_in(&flow, at->pkt.server, STATE_CLOSING), value_mark(found.value)));
+	at->pkt.beside = REASON_ELSEWHERE;
 	return STEP_RESET;
 }
 
 /* Answers a SYN. Nothing is remembered but what the client will send back. */
-__attribute__((noinline)) int greet(context *ctx, struct scratch *at)
+__attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
 {
 	const struct sip_key *key = &cookies.key;
 	__u32 now = ticks_now(), epoch, terms;
@@ -316,9 +316,9 @@ __attribute__((noinline)) int greet(context *ctx, struct scratch *at)
 
 	if (!at)
 		return VERDICT_DROP;
-	if (!is_plain(&at->journey) || !read_options(ctx, at))
+	if (!is_plain(&at->pkt) || !read_options(ctx, at))
 		return count_and(VERDICT_DROP, REASON_BAD_LENGTH);
-	handoff = find_handoff(at->journey.vip);
+	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !(key->word[0] | key->word[1]))
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	scaling = at->offered.has_window_scale && at->offered.has_sack;
@@ -326,14 +326,14 @@ __attribute__((noinline)) int greet(context *ctx, struct scratch *at)
 	if (scaling)
 		scale = at->offered.window_scale > COOKIE_WSCALE_MAX ? COOKIE_WSCALE_MAX : at->offered.window_scale;
 	epoch = cookie_epoch(&cookies, now);
-	terms = cookie_sealed(cookie_terms(at->offered.mss, scale, epoch, at->journey.v6), epoch);
+	terms = cookie_sealed(cookie_terms(at->offered.mss, scale, epoch, at->pkt.v6), epoch);
 	put_ends(at);
 	at->answer = (struct tcp_answer){ .flags = TCP_SYN | TCP_ACK, .window = GREETING_WINDOW };
-	cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->journey.v6);
+	cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->pkt.v6);
 	/* A connection is told from the one before between the same ends by its cookie's mark. */
-	if (at->journey.session && (value_mark(at->journey.session) & ~MARK_DOUBTED) == cookie_mark(cookie)) {
+	if (at->pkt.session && (value_mark(at->pkt.session) & ~MARK_DOUBTED) == cookie_mark(cookie)) {
 		terms = cookie_sealed(cookie_shorter(cookie), epoch);
-		cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->journey.v6);
+		cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->pkt.v6);
 	}
 	at->answer.sequence = bpf_htonl(cookie);
 	at->answer.acknowledgment = bpf_htonl(bpf_ntohl(at->tcp.sequence) + 1);
@@ -361,23 +361,23 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	struct found found = {};
 	struct flow flow = {};
 	struct handoff *handoff;
-	struct journey *journey;
+	struct packet_context *pkt;
 	__u64 value;
 	__u16 server;
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
+	pkt = &at->pkt;
 	/* Who closes without having said anything is not waited for. */
 	if (!payload_len(at))
-		return journey->flags & TCP_FIN ? STEP_RESET : count_and(VERDICT_DROP, REASON_COOKIE_ACKED);
-	handoff = find_handoff(journey->vip);
+		return pkt->flags & TCP_FIN ? STEP_RESET : count_and(VERDICT_DROP, REASON_COOKIE_ACKED);
+	handoff = find_handoff(pkt->vip);
 	if (!handoff || !flow_of(at, &flow))
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
 	server = choose_by_content(ctx, at, handoff, &flow);
 	if (server == NO_SERVER) {
-		server = handoff->asker;
-		journey->beside = REASON_ASKED;
+		server = handoff->punt;
+		pkt->beside = REASON_PUNTED;
 	}
 	if (server == NO_SERVER)
 		return count_and(VERDICT_DROP, REASON_NO_SERVER);
@@ -388,12 +388,12 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 			return count_and(VERDICT_DROP, REASON_NO_SESSION);
 	} else if (!insert_flow(&flow, value)) {
 		/* The next segment would find nobody. */
-		journey->beside = REASON_TABLE_FULL;
+		pkt->beside = REASON_TABLE_FULL;
 		return STEP_RESET;
 	}
-	journey->session = value;
-	journey->server = server;
-	journey->new_session = true;
+	pkt->session = value;
+	pkt->server = server;
+	pkt->new_session = true;
 	return STEP_SEND_FAR;
 }
 

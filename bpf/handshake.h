@@ -58,7 +58,7 @@ static __always_inline bool read_options(context *ctx, struct scratch *at)
 	if (!len)
 		return true;
 	hide(len);
-	if (len < 1 || len > TCP_OPTIONS_MAX || frame_load(ctx, at->journey.l4 + TCP_LEN, at->options, len))
+	if (len < 1 || len > TCP_OPTIONS_MAX || frame_load(ctx, at->pkt.l4 + TCP_LEN, at->options, len))
 		return false;
 	bpf_loop(TCP_OPTIONS_MAX, read_option, &at, 0);
 	return true;
@@ -95,7 +95,7 @@ static __always_inline __u64 put_answer_ip(struct scratch *at, __u32 tcp_len)
 
 	for (int i = 0; i < 4; i++)
 		pseudo += (__u64)at->src.word[i] + at->dst.word[i];
-	if (at->journey.v6) {
+	if (at->pkt.v6) {
 		ip[0] = bpf_htonl(6 << 28);
 		ip[1] = bpf_htonl(tcp_len << 16 | IPPROTO_TCP << 8 | TTL);
 		for (int i = 0; i < 4; i++) {
@@ -146,8 +146,8 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 
 	if (!at)
 		return VERDICT_DROP;
-	l3 = at->journey.l3;
-	ip_len = at->journey.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	l3 = at->pkt.l3;
+	ip_len = at->pkt.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	tcp_len = TCP_LEN + at->answer.options_len;
 	if (l3 > LINK_LEN_MAX || tcp_len > sizeof(at->answer.tcp) || !load_link(ctx, &at->link, l3))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
@@ -155,7 +155,7 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 	change.body = put_answer_tcp(at, tcp_len, put_answer_ip(at, tcp_len));
 	if (frame_len(ctx) != l3 + ip_len + tcp_len && frame_cut(ctx, l3 + ip_len + tcp_len))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	if (at->journey.v6)
+	if (at->pkt.v6)
 		failed = frame_store(ctx, l3, at->answer.ip, sizeof(struct ipv6hdr));
 	else
 		failed = frame_store(ctx, l3, at->answer.ip, sizeof(struct iphdr));
@@ -212,8 +212,8 @@ __attribute__((noinline)) int is_sound(context *ctx, struct scratch *at)
 
 	if (!at)
 		return false;
-	summing.from = at->journey.l4;
-	summing.end = at->journey.l3 + at->journey.len;
+	summing.from = at->pkt.l4;
+	summing.end = at->pkt.l3 + at->pkt.len;
 	len = summing.end - summing.from;
 	pseudo = (__u64)bpf_htonl(len) + bpf_htonl(IPPROTO_TCP);
 	for (int i = 0; i < 4; i++)
@@ -225,35 +225,35 @@ __attribute__((noinline)) int is_sound(context *ctx, struct scratch *at)
 }
 
 /* Whether the packet is whole, and nothing stands between the headers: what can be answered in its place. */
-static __always_inline bool is_plain(const struct journey *journey)
+static __always_inline bool is_plain(const struct packet_context *pkt)
 {
-	__u32 ip_len = journey->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	__u32 ip_len = pkt->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 
-	return !journey->is_fragment && journey->l4 == journey->l3 + ip_len;
+	return !pkt->is_fragment && pkt->l4 == pkt->l3 + ip_len;
 }
 
 /* Tells the sender that there is no such connection (RFC 9293, section 3.5.2). */
 __attribute__((noinline)) int reset(context *ctx, struct scratch *at)
 {
 	struct tcp_answer *answer;
-	struct journey *journey;
+	struct packet_context *pkt;
 	__u32 said;
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
+	pkt = &at->pkt;
 	answer = &at->answer;
-	if (journey->beside)
-		count_reason(journey->beside);
-	if (!is_plain(journey))
+	if (pkt->beside)
+		count_reason(pkt->beside);
+	if (!is_plain(pkt))
 		return count_and(VERDICT_DROP, REASON_COOKIE_BAD);
 	*answer = (struct tcp_answer){ .flags = TCP_RST };
-	if (journey->flags & TCP_ACK) {
+	if (pkt->flags & TCP_ACK) {
 		answer->sequence = at->tcp.acknowledgment;
 	} else {
 		/* FIN takes a number of its own; a SYN is never answered so. */
-		said = journey->l3 + journey->len - (journey->l4 + TCP_LEN + options_len(at));
-		said += !!(journey->flags & TCP_FIN);
+		said = pkt->l3 + pkt->len - (pkt->l4 + TCP_LEN + options_len(at));
+		said += !!(pkt->flags & TCP_FIN);
 		answer->acknowledgment = bpf_htonl(bpf_ntohl(at->tcp.sequence) + said);
 		answer->flags = TCP_RST | TCP_ACK;
 	}

@@ -37,7 +37,7 @@ __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reaso
 		return VERDICT_DROP;
 	if (reason == REASON_FRAGMENT_HELD && frame_len(ctx) > HELD_FRAME_MAX)
 		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
-	at->told.is_held = give(ctx, reason, at->journey.server);
+	at->told.is_held = give(ctx, reason, at->pkt.server);
 	/* It was to wait, and there is no room for it any more. */
 	if (reason == REASON_FRAGMENT_HELD && !at->told.is_held)
 		count_reason(REASON_FRAGMENT_LOST);

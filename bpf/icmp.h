@@ -20,7 +20,7 @@ static __always_inline int odd_verdict(const struct ip *dst, bool v6, __u32 reas
 /* Turns an echo request into its answer, to whence it came. */
 __attribute__((noinline)) int answer_echo(context *ctx, struct scratch *at)
 {
-	const struct journey *journey;
+	const struct packet_context *pkt;
 	__u16 field[2], checksum, ttl = bpf_htons(TTL << 8 | IPPROTO_ICMP);
 	struct ip pair[2];
 	struct icmp icmp;
@@ -28,19 +28,19 @@ __attribute__((noinline)) int answer_echo(context *ctx, struct scratch *at)
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
-	l3 = journey->l3;
-	l4 = journey->l4;
-	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, journey->v6, &pair[1], &pair[0]) ||
+	pkt = &at->pkt;
+	l3 = pkt->l3;
+	l4 = pkt->l4;
+	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, pkt->v6, &pair[1], &pair[0]) ||
 	    frame_load(ctx, l4, &icmp, sizeof(icmp)))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	field[0] = *(__u16 *)&icmp.type;
-	icmp.type = journey->v6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
+	icmp.type = pkt->v6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
 	icmp.checksum = changed(icmp.checksum, (__u64)(__u16)~field[0] + *(__u16 *)&icmp.type);
 	turn_round(&at->link);
 	if (frame_store(ctx, l4, &icmp, sizeof(icmp)) || !store_link(ctx, &at->link, l3))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	if (journey->v6) {
+	if (pkt->v6) {
 		if (frame_store(ctx, l3 + 8, pair, 32) || frame_store(ctx, l3 + 7, &ttl, 1))
 			return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	} else {
@@ -164,11 +164,11 @@ __attribute__((noinline)) int translate_error(context *ctx, struct scratch *at)
 
 	if (!at)
 		return false;
-	if (!put_addresses_at(ctx, at->journey.l3, at->journey.v6, &at->ends, &outer, &header))
+	if (!put_addresses_at(ctx, at->pkt.l3, at->pkt.v6, &at->ends, &outer, &header))
 		return false;
 	header = 0;
 	ends = &at->quoted_ends;
-	if (!put_addresses_at(ctx, at->quoted.l3, at->journey.v6, ends, &change, &header))
+	if (!put_addresses_at(ctx, at->quoted.l3, at->pkt.v6, ends, &change, &header))
 		return false;
 	change += header;
 	if (frame_load(ctx, at->quoted.l4, port, sizeof(port)))
@@ -182,9 +182,9 @@ __attribute__((noinline)) int translate_error(context *ctx, struct scratch *at)
 		port[1] = ends->dst_port;
 	}
 	/* ICMPv6 has a pseudo-header (RFC 4443, section 2.3). */
-	if (at->journey.v6)
+	if (at->pkt.v6)
 		change += outer;
-	l4 = at->journey.l4;
+	l4 = at->pkt.l4;
 	if (frame_store(ctx, at->quoted.l4, port, sizeof(port)) || frame_load(ctx, l4 + 2, &checksum, 2))
 		return false;
 	checksum = changed(checksum, change);
@@ -216,7 +216,7 @@ static __always_inline bool decrement_ttl(context *ctx, __u32 l3, bool v6)
 __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 {
 	struct found found = {}, port = {};
-	struct journey *journey;
+	struct packet_context *pkt;
 	struct quoted *quoted;
 	__u32 now = ticks_now();
 	struct server *server;
@@ -226,56 +226,56 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
+	pkt = &at->pkt;
 	quoted = &at->quoted;
 	key = &at->owner.key;
-	if (journey->v6)
+	if (pkt->v6)
 		vip = find_vip6(&quoted->src, quoted->src_port, quoted->protocol);
 	else
 		vip = find_vip(vip_bits(quoted->src.word[0], quoted->src_port, quoted->protocol));
 	if (!vip)
 		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
-	*key = session_key6(&quoted->dst, journey->v6, quoted->dst_port, vip->id);
-	journey->hash = session_hash(key, journey->v6);
+	*key = session_key6(&quoted->dst, pkt->v6, quoted->dst_port, vip->id);
+	pkt->hash = session_hash(key, pkt->v6);
 	if (vip->own != NO_SERVER)
-		journey->arrival = arrival_from(journey->source);
-	if (find_by_key6(key, journey->v6, now, &found) && heeds(journey->arrival, vip, found.value)) {
-		journey->server = value_server(found.value);
+		pkt->arrival = arrival_from(pkt->source);
+	if (find_by_key6(key, pkt->v6, now, &found) && heeds(pkt->arrival, vip, found.value)) {
+		pkt->server = value_server(found.value);
 	} else if (vip->own != NO_SERVER && vip->flags & VIP_HANDOFF) {
 		/* Only who noted a connection that was handed over knows whose it is; who passed the error on did. */
-		if (journey->arrival == ARRIVED_DIRECT)
+		if (pkt->arrival == ARRIVED_DIRECT)
 			return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
-		journey->server = vip->own;
+		pkt->server = vip->own;
 	} else if (vip->own != NO_SERVER) {
 		/* Another host may have noted it, or none: it goes where the flow's packets go. */
-		int chosen = unknown(vip->service, vip->flags, ring_hash_by_key6(key, journey->v6), vip->own,
-				     journey->arrival);
+		int chosen = unknown(vip->service, vip->flags, ring_hash_by_key6(key, pkt->v6), vip->own,
+				     pkt->arrival);
 
-		journey->server = chosen & 0xffff;
-		journey->beside = chosen >> 16;
+		pkt->server = chosen & 0xffff;
+		pkt->beside = chosen >> 16;
 	} else {
 		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	}
-	server = present_server(journey->server);
+	server = present_server(pkt->server);
 	if (!server)
 		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	if (!(server->flags & SERVER_NAT)) {
-		if (journey->beside)
-			count_reason(journey->beside);
-		journey->reason = REASON_ICMP_FORWARDED;
+		if (pkt->beside)
+			count_reason(pkt->beside);
+		pkt->reason = REASON_ICMP_FORWARDED;
 		return deliver(ctx, at, server);
 	}
 	at->quoted_ends = (struct ends){ .has_src = true, .src = server->to, .src_port = server->port };
 	if (server->flags & SERVER_SOURCE_NAT) {
 		/* Nobody but the client itself speaks of a link-local address. */
-		if (!put_near(ctx, journey, server, key))
+		if (!put_near(ctx, pkt, server, key))
 			return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
-		journey->port = find_port(journey->server, key, journey->hash, now, &port);
-		if (!journey->port)
+		pkt->port = find_port(pkt->server, key, pkt->hash, now, &port);
+		if (!pkt->port)
 			return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		at->quoted_ends.has_dst = true;
 		at->quoted_ends.dst = server->own;
-		at->quoted_ends.dst_port = bpf_htons(journey->port);
+		at->quoted_ends.dst_port = bpf_htons(pkt->port);
 	}
 	if (!fits(ctx, at, server->mtu, &verdict))
 		return verdict;
@@ -286,8 +286,8 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 		at->ends.has_src = true;
 		at->ends.src = server->own;
 	}
-	if (!translate_error(ctx, at) || !decrement_ttl(ctx, journey->l3, journey->v6) ||
-	    !relink(ctx, journey->l3, server->ifindex, journey->v6, server->src, server->dst))
+	if (!translate_error(ctx, at) || !decrement_ttl(ctx, pkt->l3, pkt->v6) ||
+	    !relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	return count_and(frame_send(ctx, server->ifindex), REASON_ICMP_FORWARDED);
 }
@@ -295,21 +295,21 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 /* About what a client sent to a server, by the server or by a router on the way to it. */
 __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 {
-	struct journey *journey;
+	struct packet_context *pkt;
 	struct quoted *quoted;
 	struct owner *owner;
 	struct hop *hop;
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
+	pkt = &at->pkt;
 	quoted = &at->quoted;
 	owner = &at->owner;
 	hop = &at->hop;
 	at->back.from.address = quoted->dst;
 	at->back.from.port = quoted->dst_port;
 	at->back.from.protocol = quoted->protocol;
-	at->back.from.v6 = journey->v6;
+	at->back.from.v6 = pkt->v6;
 	at->back.to = quoted->src;
 	at->back.to_port = quoted->src_port;
 	at->back.now = ticks_now();
@@ -324,9 +324,9 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 		at->quoted_ends.src = owner->client;
 		at->quoted_ends.src_port = owner->client_port;
 	}
-	if (!find_hop(ctx, at, &owner->service, journey->len))
+	if (!find_hop(ctx, at, &owner->service, pkt->len))
 		return count_and(VERDICT_DROP, REASON_NO_ROUTE);
-	if (load_ttl(ctx, journey->l3, journey->v6) <= 1)
+	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1)
 		return count_and(VERDICT_DROP, REASON_TTL_EXPIRED);
 	if (hop->mtu) {
 		at->mtu = hop->mtu;
@@ -337,8 +337,8 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
-	if (!decrement_ttl(ctx, journey->l3, journey->v6) ||
-	    !relink(ctx, journey->l3, hop->lan, journey->v6, hop->src, hop->dst))
+	if (!decrement_ttl(ctx, pkt->l3, pkt->v6) ||
+	    !relink(ctx, pkt->l3, hop->lan, pkt->v6, hop->src, hop->dst))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	return count_and(frame_send(ctx, hop->ifindex), REASON_ICMP_FORWARDED);
 }
@@ -353,21 +353,21 @@ static __always_inline bool is_error(__u8 type, bool v6)
 /* An ICMP message to this host's MAC. */
 __attribute__((noinline)) int decide_icmp(context *ctx, struct scratch *at)
 {
-	struct journey *journey;
+	struct packet_context *pkt;
 	struct icmp icmp = {};
 	__u32 end, reason;
 	bool v6, service;
 
 	if (!at)
 		return VERDICT_DROP;
-	journey = &at->journey;
-	v6 = journey->v6;
-	end = journey->l3 + journey->len;
-	if (!load_ends(ctx, journey->l3, v6, &at->src, &at->dst))
+	pkt = &at->pkt;
+	v6 = pkt->v6;
+	end = pkt->l3 + pkt->len;
+	if (!load_ends(ctx, pkt->l3, v6, &at->src, &at->dst))
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
-	if (journey->is_fragment)
+	if (pkt->is_fragment)
 		return odd_verdict(&at->dst, v6, REASON_FRAGMENT);
-	if (journey->l4 + sizeof(icmp) > end || frame_load(ctx, journey->l4, &icmp, sizeof(icmp)))
+	if (pkt->l4 + sizeof(icmp) > end || frame_load(ctx, pkt->l4, &icmp, sizeof(icmp)))
 		return odd_verdict(&at->dst, v6, REASON_TRUNCATED);
 	service = address_flags(&at->dst, v6) & ADDRESS_SERVICE;
 	if (icmp.type == (v6 ? ICMPV6_ECHO : ICMP_ECHO) && icmp.code == 0)
@@ -386,7 +386,7 @@ __attribute__((noinline)) int decide_icmp(context *ctx, struct scratch *at)
 	at->quoted.v6 = v6;
 	at->quoted.src = (struct ip){};
 	at->quoted.dst = (struct ip){};
-	reason = read_quoted(ctx, journey->l4 + sizeof(icmp), end, &at->quoted);
+	reason = read_quoted(ctx, pkt->l4 + sizeof(icmp), end, &at->quoted);
 	if (reason)
 		return odd_verdict(&at->dst, v6, reason);
 	if (!service)
@@ -408,7 +408,7 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 	if (!at)
 		return VERDICT_DROP;
 	answer = &at->advertisement;
-	l3 = at->journey.l3;
+	l3 = at->pkt.l3;
 	if (l3 > LINK_LEN_MAX || !load_link(ctx, &at->link, l3) ||
 	    frame_load(ctx, l3, &at->question, sizeof(at->question)))
 		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);

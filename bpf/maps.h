@@ -14,7 +14,7 @@
 #include "cursor.h"
 #include "guess.h"
 #include "mark.h"
-#include "stray.h"
+#include "unmatched.h"
 
 /* Filled before loading. */
 const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2 };
@@ -64,13 +64,13 @@ struct cookie_keys cookies TABLE(cookies);
 /* core/src/path/mark.rs, SharedMarker */
 struct marker marker TABLE(marker);
 
-/* core/src/path/strays.rs: part of a flow's hash, above the tick it was first met at. */
-__u64 strays[STRAY_PLACES] TABLE(strays);
+/* core/src/path/unmatched.rs: part of a flow's hash, above the tick it was first met at. */
+__u64 unmatched[STRAY_PLACES] TABLE(unmatched);
 
 /* core/src/path/guesses.rs */
 struct guesses guesses[VIP_IDS] TABLE(guesses);
 
-/* What is to be told: see tell.h. */
+/* What is to be told: see trace.h. */
 struct watch watch TABLE(watch);
 
 struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);

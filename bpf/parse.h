@@ -69,7 +69,7 @@ struct packet {
 	__u8 protocol;
 	__u8 v6;
 	__u8 flags;
-	__u8 is_fragment; /* and at->journey.fragment says which */
+	__u8 is_fragment; /* and at->pkt.fragment says which */
 	__u8 reason; /* of PARSED_PASS and PARSED_ODD */
 	__u8 has_data; /* behind a TCP header */
 };
@@ -155,11 +155,11 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 {
 	enum reason cut = packet->is_fragment ? REASON_TINY_FRAGMENT : REASON_TRUNCATED;
 
-	if (packet->is_fragment && packet->at && packet->at->journey.fragment.offset != 0) {
+	if (packet->is_fragment && packet->at && packet->at->pkt.fragment.offset != 0) {
 		/* It would be written over the transport header (RFC 1858, section 4). */
 		__u32 least = packet->protocol == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr);
 
-		if (packet->at->journey.fragment.offset * 8 < least)
+		if (packet->at->pkt.fragment.offset * 8 < least)
 			return odd(packet, REASON_FRAGMENT_OVERLAP);
 		return PARSED_LATER_FRAGMENT;
 	}
@@ -241,7 +241,7 @@ static __always_inline enum parsed parse_ipv4(context *ctx, struct cursor *curso
 
 		packet->is_fragment = true;
 		packet->at = scratch_here();
-		if (!packet->at || !note_fragment(&packet->at->journey.fragment, bpf_ntohs(ip->id), word & IPV4_FRAGMENT_OFFSET,
+		if (!packet->at || !note_fragment(&packet->at->pkt.fragment, bpf_ntohs(ip->id), word & IPV4_FRAGMENT_OFFSET,
 				   word & IPV4_MORE_FRAGMENTS, total_len - sizeof(*ip)))
 			return odd(packet, REASON_BAD_LENGTH);
 	}
@@ -383,7 +383,7 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 		packet->l4 = l4;
 		packet->protocol = walked.protocol;
 		packet->is_fragment = walked.is_fragment;
-		packet->at->journey.fragment = walked.fragment;
+		packet->at->pkt.fragment = walked.fragment;
 		packet->ethernet = bytes_at(ctx, 0, sizeof(struct ethhdr));
 		if (!packet->ethernet)
 			return odd(packet, REASON_TRUNCATED);

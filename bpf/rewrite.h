@@ -16,38 +16,38 @@
 static __always_inline struct scratch *scratch_for(const struct packet *packet)
 {
 	struct scratch *at = packet->at ? packet->at : scratch_here();
-	struct journey *journey;
+	struct packet_context *pkt;
 
 	if (!at)
 		return 0;
-	journey = &at->journey;
-	journey->hash = 0;
-	journey->session = 0;
-	journey->source = mac_bits(packet->ethernet->h_source);
-	journey->beside = 0;
-	journey->server = NO_SERVER;
-	journey->l3 = packet->l3;
-	journey->l4 = packet->l4;
-	journey->len = packet->len;
-	journey->bytes = 0;
-	journey->new_session = false;
-	journey->reason = 0;
-	journey->vip = 0;
-	journey->port = 0;
-	journey->arrival = ARRIVED_DIRECT;
-	journey->protocol = packet->protocol;
-	journey->v6 = packet->v6;
-	journey->flags = packet->flags;
-	journey->is_fragment = packet->is_fragment;
-	journey->src_port = packet->client_port;
-	journey->dst_port = packet->port;
-	journey->sequence = packet->numbers;
+	pkt = &at->pkt;
+	pkt->hash = 0;
+	pkt->session = 0;
+	pkt->source = mac_bits(packet->ethernet->h_source);
+	pkt->beside = 0;
+	pkt->server = NO_SERVER;
+	pkt->l3 = packet->l3;
+	pkt->l4 = packet->l4;
+	pkt->len = packet->len;
+	pkt->bytes = 0;
+	pkt->new_session = false;
+	pkt->reason = 0;
+	pkt->vip = 0;
+	pkt->port = 0;
+	pkt->arrival = ARRIVED_DIRECT;
+	pkt->protocol = packet->protocol;
+	pkt->v6 = packet->v6;
+	pkt->flags = packet->flags;
+	pkt->is_fragment = packet->is_fragment;
+	pkt->src_port = packet->client_port;
+	pkt->dst_port = packet->port;
+	pkt->sequence = packet->numbers;
 	return at;
 }
 
-static __always_inline bool is_later(const struct journey *journey)
+static __always_inline bool is_later(const struct packet_context *pkt)
 {
-	return journey->is_fragment && journey->fragment.offset != 0;
+	return pkt->is_fragment && pkt->fragment.offset != 0;
 }
 
 static __always_inline void rewrite_link(struct ethhdr *ethernet, const __u8 src[ETH_ALEN], const __u8 dst[ETH_ALEN])
@@ -154,15 +154,15 @@ static __always_inline bool put_ports(context *ctx, __u32 l4, const struct ends 
 }
 
 /* Gives a TCP or UDP packet, or a fragment of one, other ends, and takes a hop off it. */
-static __always_inline bool translate(context *ctx, const struct journey *journey, const struct ends *ends, bool hop)
+static __always_inline bool translate(context *ctx, const struct packet_context *pkt, const struct ends *ends, bool hop)
 {
-	__u32 l3 = journey->l3, l4 = journey->l4;
-	bool udp = journey->protocol == IPPROTO_UDP;
+	__u32 l3 = pkt->l3, l4 = pkt->l4;
+	bool udp = pkt->protocol == IPPROTO_UDP;
 	struct change change = {};
 
-	if (l3 > LINK_LEN_MAX || l4 > 0x1fff || !put_addresses(ctx, l3, journey->v6, ends, hop, &change.pseudo))
+	if (l3 > LINK_LEN_MAX || l4 > 0x1fff || !put_addresses(ctx, l3, pkt->v6, ends, hop, &change.pseudo))
 		return false;
-	if (is_later(journey))
+	if (is_later(pkt))
 		return true;
 	if (!put_ports(ctx, l4, ends, &change.body))
 		return false;
@@ -198,18 +198,18 @@ static __always_inline __u8 load_ttl(context *ctx, __u32 l3, bool v6)
 }
 
 /* The longest of the packets that the frame is or will be cut into. */
-static __always_inline __u32 longest(context *ctx, const struct journey *journey)
+static __always_inline __u32 longest(context *ctx, const struct packet_context *pkt)
 {
 	__u32 payload_len = segment_len(ctx), header_len = sizeof(struct udphdr);
 	__u8 offset = 0x50;
 
 	if (!payload_len)
-		return journey->len;
-	if (journey->protocol != IPPROTO_UDP) {
-		frame_load(ctx, journey->l4 + 12, &offset, 1);
+		return pkt->len;
+	if (pkt->protocol != IPPROTO_UDP) {
+		frame_load(ctx, pkt->l4 + 12, &offset, 1);
 		header_len = (offset >> 4) * 4;
 	}
-	return journey->l4 - journey->l3 + header_len + payload_len;
+	return pkt->l4 - pkt->l3 + header_len + payload_len;
 }
 
 static __always_inline bool load_link(context *ctx, struct link *link, __u32 len)
@@ -250,11 +250,11 @@ __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 
 	if (!at)
 		return VERDICT_DROP;
-	l3 = at->journey.l3;
-	header_len = at->journey.v6 ? sizeof(*error6) : sizeof(*error4);
+	l3 = at->pkt.l3;
+	header_len = at->pkt.v6 ? sizeof(*error6) : sizeof(*error4);
 	error4 = &at->error4;
 	error6 = &at->error6;
-	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, at->journey.v6, &at->src, &error6->ip.from))
+	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, at->pkt.v6, &at->src, &error6->ip.from))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
 	for (__u32 offset = 0; offset < QUOTE_LEN; offset += sizeof(part)) {
 		if (frame_load(ctx, l3 + offset, part, sizeof(part)))
@@ -264,7 +264,7 @@ __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 	turn_round(&at->link);
 	if (frame_cut(ctx, l3 + QUOTE_LEN) || frame_grow(ctx, header_len) || !store_link(ctx, &at->link, l3))
 		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	if (at->journey.v6) {
+	if (at->pkt.v6) {
 		error6->ip.word = bpf_htonl(6 << 28);
 		error6->ip.payload_len = bpf_htons(sizeof(struct icmp) + QUOTE_LEN);
 		error6->ip.next = IPPROTO_ICMPV6;

@@ -21,7 +21,7 @@ struct tcp_header {
 
 #define TCP_OPTIONS_MAX 40
 /* Of an answer: what Linux sends. */
-#define GREETING_OPTIONS_MAX 20
+#define SYN_ACK_OPTIONS_MAX 20
 
 /* The options that matter to a handshake. */
 struct tcp_options {
@@ -40,7 +40,7 @@ struct tcp_answer {
 	__be16 flags; /* the lower byte */
 	__be16 window;
 	__u32 options_len;
-	__be32 tcp[(20 + GREETING_OPTIONS_MAX) / 4];
+	__be32 tcp[(20 + SYN_ACK_OPTIONS_MAX) / 4];
 	__be32 ip[10];
 };
 
@@ -88,7 +88,7 @@ struct key6 {
 };
 
 /* A packet on its way, for what is not inlined: by offsets, since pointers don't survive a call. */
-struct journey {
+struct packet_context {
 	__u64 hash;
 	__u64 session; /* its value, as it now is; 0 if there is none */
 	__u64 source; /* of the frame: mac_bits() */
@@ -247,7 +247,7 @@ enum step {
 #define TELLS_CONNECTION 2
 #define TELLS_ANSWER 4 /* if it goes to a client that is watched */
 
-/* What there is to tell of a packet: see tell.h. */
+/* What there is to tell of a packet: see trace.h. */
 struct told {
 	__u8 reason, beside;
 	__u8 is_held; /* what is held is dropped here */
@@ -257,7 +257,7 @@ struct told {
 };
 
 struct scratch {
-	struct journey journey;
+	struct packet_context pkt;
 	struct way_back back;
 	struct owner owner;
 	struct ends ends; /* the packet's new ones */

@@ -7,9 +7,9 @@
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
 #include "accept.h"
-#include "look.h"
-#include "stray.h"
-#include "untunnel.h"
+#include "socket.h"
+#include "unmatched.h"
+#include "decapsulate.h"
 
 /* Ethernet, IPv6, UDP, GUE with all its words, IPv6 with some extension headers, ports. */
 #define HEADERS_LEN 256
@@ -21,8 +21,8 @@
 /* Options of a TCP header (RFC 9293, section 3.2). */
 #define OPTION_MSS_LEN 4
 
-/* core/src/path/strays.rs */
-__u64 strays[STRAY_PLACES];
+/* core/src/path/unmatched.rs */
+__u64 unmatched[STRAY_PLACES];
 
 static __always_inline int refused(__u32 reason, int drop)
 {
@@ -52,7 +52,7 @@ int untunnel_xdp(struct xdp_md *ctx)
 
 	if (is_forged(cursor))
 		return refused(SERVER_FORGED_MARK, XDP_DROP);
-	verdict = untunnel(cursor, cursor.end - cursor.at, &inner);
+	verdict = decapsulate(cursor, cursor.end - cursor.at, &inner);
 	if (verdict == NOT_OURS)
 		return XDP_PASS;
 	if (verdict != SERVER_DECAPSULATED || (void *)(old + 1) > cursor.end)
@@ -87,7 +87,7 @@ int untunnel_tc(struct __sk_buff *skb)
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return TC_ACT_UNSPEC;
 	cursor = beginning(skb, HEADERS_LEN);
-	verdict = untunnel(cursor, skb->len, &inner);
+	verdict = decapsulate(cursor, skb->len, &inner);
 	if (verdict == NOT_OURS)
 		return TC_ACT_UNSPEC;
 	if (verdict != SERVER_DECAPSULATED)
@@ -196,7 +196,7 @@ static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *
 	return true;
 }
 
-/* Whom a segment from here is for, mixed: by part of it strays are told apart. */
+/* Whom a segment from here is for, mixed: by part of it unmatched segments are told apart. */
 static __always_inline __u64 mixed(const struct leaving *leaving)
 {
 	const struct connection *connection = &leaving->connection;
@@ -243,7 +243,7 @@ int outgoing(struct __sk_buff *skb)
 		lower_mss(skb, leaving.l4, leaving.l4 + sizeof(struct tcphdr), leaving.said.from, offer->mss);
 	/* What a director sends on has come in by an interface, and what it sends itself is marked. */
 	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
-	    !meet_stray(strays, mixed(&leaving), bpf_ktime_get_ns() >> 20))
+	    !meet_unmatched(unmatched, mixed(&leaving), bpf_ktime_get_ns() >> 20))
 		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
 	if (offer->turns && !(flags & TCP_SYN))
 		follow_answer(skb, &leaving.connection, &leaving.said, flags & (TCP_FIN | TCP_RST));

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use evener_core::path::arrival::{PASSED, PASSED_TWICE};
 use evener_core::net::packet::Checksum;
-use evener_core::path::tables::Way;
+use evener_core::path::tables::Forwarding;
 use libfuzzer_sys::fuzz_target;
 use world::{World, ways};
 
@@ -18,7 +18,7 @@ use world::{World, ways};
 static WORLDS: LazyLock<Vec<World>> = LazyLock::new(|| worlds(World::new));
 static AMONG_HOSTS: LazyLock<Vec<World>> = LazyLock::new(|| worlds(World::among_hosts));
 
-fn worlds(make: fn(SocketAddr, Way) -> World) -> Vec<World> {
+fn worlds(make: fn(SocketAddr, Forwarding) -> World) -> Vec<World> {
     let mut worlds = Vec::new();
     for (v6, vip) in [(false, "192.0.2.100:80"), (true, "[2001:db8::100]:80")] {
         let vip: SocketAddr = vip.parse().unwrap();

@@ -81,8 +81,8 @@ fn the_corpus_of_tunnel_packets_is_opened_without_harm() {
         ("mapped", Some(server::Reason::NotOwnService)),
         ("mapped-outer", None),
     ];
-    for (file, fate) in fates {
-        assert_eq!(tunnels::open_and_check(&fs::read(corpus.join(file)).unwrap()), fate, "{file}");
+    for (file, outcome) in fates {
+        assert_eq!(tunnels::open_and_check(&fs::read(corpus.join(file)).unwrap()), outcome, "{file}");
     }
     // None, and all that can become of a tunnel packet where frames can be shortened.
     assert!(met.len() == 11 && met[&None] > 1, "{met:?}: the corpus is thin");
@@ -111,7 +111,7 @@ fn the_corpus_of_segments_is_met_without_harm() {
         "leaves, None, true",
         "leaves, None, false",
     ]);
-    let missing: Vec<_> = wanted.filter(|fate| !met.keys().any(|one| one.starts_with(fate))).collect();
+    let missing: Vec<_> = wanted.filter(|outcome| !met.keys().any(|one| one.starts_with(outcome))).collect();
     assert!(missing.is_empty(), "never met {missing:?}: {met:?}");
 }
 

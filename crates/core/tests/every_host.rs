@@ -16,7 +16,9 @@ use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::arrival::{PASSED, PASSED_TWICE};
 use evener_core::path::decide::{Reason, Verdict};
 use evener_core::path::mark::Passed;
-use evener_core::path::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
+use evener_core::path::tables::{
+    Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
+};
 use evener_core::server;
 use proptest::prelude::*;
 use world::{MARK_KEY, ROUTER, World};
@@ -87,13 +89,13 @@ fn follow(hosts: &[World], entry: usize, frame: &[u8]) -> (Vec<usize>, Option<us
     }
 }
 
-fn entry(host: usize, local: bool, way: Way) -> ServerEntry {
+fn entry(host: usize, local: bool, way: Forwarding) -> ServerEntry {
     let identity = identity("web", &host.to_string());
     ServerEntry { identity, mac: mac(host), ifindex: 1, weight: 1, up: true, local, way }
 }
 
-fn tunnel(own: usize, to: usize, encapsulation: Encapsulation, mark: Option<Passed>) -> Way {
-    Way::Tunnel { encapsulation, from: address(own), to: address(to), mtu: 1500, mark }
+fn tunnel(own: usize, to: usize, encapsulation: Encapsulation, mark: Option<Passed>) -> Forwarding {
+    Forwarding::Tunnel { encapsulation, from: address(own), to: address(to), mtu: 1500, mark }
 }
 
 /// A host's tables but for servers and ring.
@@ -138,13 +140,13 @@ impl Dice {
         let own = self.below(3) as u16 + 1;
         let mut tables = tables(host, own, pick, self.below(2) == 0);
         if self.below(8) > 0 {
-            tables.servers.insert(own, entry(host, true, Way::Link));
+            tables.servers.insert(own, entry(host, true, Forwarding::Link));
         }
         for slot in 4..12 {
             let peer = self.below(hosts);
             let way = match self.below(5) {
                 0 => continue,
-                1 => Way::Link,
+                1 => Forwarding::Link,
                 2 => tunnel(host, peer, Encapsulation::Ipip, None),
                 3 => tunnel(host, peer, Encapsulation::Gue, Some(Passed::Once)),
                 _ => tunnel(host, peer, Encapsulation::Gue, Some(Passed::Twice)),
@@ -186,7 +188,7 @@ proptest! {
 /// A farm under the hash policy whose hosts agree on who is in the ring, each with slots of its own.
 struct Farm {
     stateless: bool,
-    method: Way,
+    method: Forwarding,
     seed: u64,
 }
 
@@ -213,7 +215,7 @@ impl Farm {
         let mut tables = tables(host, self.slot(host, host), Pick::Hash, self.stateless);
         for &peer in alive {
             let way = match self.method {
-                Way::Tunnel { encapsulation, mark, .. } => tunnel(host, peer, encapsulation, mark),
+                Forwarding::Tunnel { encapsulation, mark, .. } => tunnel(host, peer, encapsulation, mark),
                 way => way,
             };
             tables.servers.insert(self.slot(host, peer), entry(peer, peer == host, way));
@@ -250,8 +252,8 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 /// By IPIP no host learns how often a packet was passed on: there is no second chance behind it.
-fn method() -> impl Strategy<Value = Way> {
-    prop_oneof![Just(Way::Link), Just(tunnel(0, 0, Encapsulation::Gue, Some(Passed::Once)))]
+fn method() -> impl Strategy<Value = Forwarding> {
+    prop_oneof![Just(Forwarding::Link), Just(tunnel(0, 0, Encapsulation::Gue, Some(Passed::Once)))]
 }
 
 proptest! {

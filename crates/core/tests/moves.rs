@@ -9,7 +9,7 @@ use etherparse::PacketBuilder;
 use evener_core::net::packet::Checksum;
 use evener_core::path::decide::{Decision, HELD_FRAME_MAX, Reason, Verdict};
 use evener_core::path::sessions::{SessionKey, State, Value};
-use evener_core::path::tables::{Handoff, Later, NO_SERVER, Way};
+use evener_core::path::tables::{Forwarding, Handoff, Later, NO_SERVER};
 use world::{DIRECTOR, ROUTER, World};
 
 const CLIENT: [u8; 4] = [203, 0, 113, 7];
@@ -19,8 +19,8 @@ const NOW: u32 = 1_000;
 
 /// A connection with server 1, of a service whose routes nobody knows: whatever is asked for may be another's.
 fn world(later: Later) -> World {
-    let World { mut tables, .. } = World::new(SocketAddr::new(VIP.into(), 80), Way::Link);
-    let handoff = Handoff { mss: 1460, asker: NO_SERVER, held: NO_SERVER, later };
+    let World { mut tables, .. } = World::new(SocketAddr::new(VIP.into(), 80), Forwarding::Link);
+    let handoff = Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later };
     tables.vips.values_mut().filter(|vip| vip.id == 1).for_each(|vip| vip.handoff = Some(handoff));
     let world = World::of(tables);
     let memory = world.memory();

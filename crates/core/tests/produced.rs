@@ -10,7 +10,7 @@ use evener_core::net::Encapsulation;
 use evener_core::net::packet::Checksum;
 use evener_core::path::decide::{Reason, Verdict};
 use evener_core::path::mark::{GUE_MARKED, MARK_LEN};
-use evener_core::path::tables::Way;
+use evener_core::path::tables::Forwarding;
 use proptest::prelude::*;
 use world::{DIRECTOR, ROUTER, SERVER, World, ways};
 
@@ -132,16 +132,16 @@ proptest! {
             prop_assert_eq!(decision.reason, Reason::Forwarded);
             prop_assert_eq!(&out[..6], &SERVER.0[..]);
             let (to, source_nat) = match way {
-                Way::Link => {
+                Forwarding::Link => {
                     prop_assert_eq!(ends(&out[14..]), (client, vip, payload.clone()));
                     continue;
                 }
-                Way::Tunnel { encapsulation, .. } => {
+                Forwarding::Tunnel { encapsulation, .. } => {
                     let inner = unwrapped(&out[14..], encapsulation);
                     prop_assert_eq!(ends(&inner), (client, vip, payload.clone()));
                     continue;
                 }
-                Way::Nat { to, source_nat, .. } => (to, source_nat),
+                Forwarding::Nat { to, source_nat, .. } => (to, source_nat),
             };
             let (from, seen, inside) = ends(&out[14..]);
             prop_assert_eq!((seen, &inside), (to, &payload));
@@ -161,7 +161,7 @@ fn a_sum_that_hardware_is_to_finish_comes_out_right() {
         let vip = SocketAddr::new(address(v6, 0x0900), 80);
         let client = SocketAddr::new(address(v6, 0x0700), 40_000);
         for way in ways(v6) {
-            let Way::Nat { to, .. } = way else { continue };
+            let Forwarding::Nat { to, .. } = way else { continue };
             let mut frame = frame(client, vip, false, 2, b"hello");
             let l4 = if v6 { 54 } else { 34 };
             // What a stack leaves there: the folded sum of the pseudo-header.
@@ -190,7 +190,7 @@ fn what_is_too_long_is_told_so() {
         let vip = SocketAddr::new(address(v6, 0x0900), 80);
         let client = SocketAddr::new(address(v6, 0x0700), 40_000);
         for way in ways(v6) {
-            let Way::Tunnel { .. } = way else { continue };
+            let Forwarding::Tunnel { .. } = way else { continue };
             let world = World::new(vip, way);
             let whole = frame(client, vip, false, 16, &[7; 1400 + 60]);
             let (decision, out) = world.decide(&whole, Checksum::Whole, 7);

@@ -66,11 +66,11 @@ pub struct ConnectionEvent {
     pub client: SocketAddr,
     /// The service address that it came to.
     pub service: SocketAddr,
-    /// The slot of the server or asker that now has the connection; `NO_SERVER` where nobody does.
+    /// The slot, of a server or for what is punted, that now has the connection; `NO_SERVER` where nobody does.
     pub server: u16,
     /// What became of the segment.
     pub reason: Reason,
-    /// [`Reason::Asked`]: the server is yet to be chosen, in application space. [`Reason::TableFull`]: refused.
+    /// [`Reason::Punted`]: the server is yet to be chosen, in application space. [`Reason::TableFull`]: refused.
     pub beside: Option<Reason>,
     /// The number of the route that chose, in the service's list; `None` where none did, or where it is yet to be chosen.
     pub route: Option<u16>,

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evener_core::net::wire::Mac;
-use evener_core::path::routes::{Hop, Routes};
+use evener_core::path::routes::{FibResult, Routes};
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage};
 use netlink_packet_route::neighbour::{
@@ -43,7 +43,7 @@ pub(crate) struct HostRoutes {
 #[derive(Clone, Copy)]
 struct Remembered {
     dst: IpAddr,
-    hop: Hop,
+    hop: FibResult,
     until_ms: u64,
 }
 
@@ -62,19 +62,19 @@ impl HostRoutes {
 }
 
 impl Routes for HostRoutes {
-    fn hop(&self, _ingress: u32, _src: IpAddr, dst: IpAddr) -> Hop {
+    fn hop(&self, _ingress: u32, _src: IpAddr, dst: IpAddr) -> FibResult {
         let now_ms = crate::now_ns() / 1_000_000;
         let place = self.hash.hash_one(dst) as usize % self.places.len();
-        let Some(place) = self.places.get(place) else { return Hop::None };
+        let Some(place) = self.places.get(place) else { return FibResult::None };
         let remembered = *lock(place);
         if let Some(known) = remembered.filter(|known| known.dst == dst && now_ms < known.until_ms) {
             return known.hop;
         }
         let Looked { hop, doubtful } = lock(&self.kernel).look(dst, now_ms);
-        let lifetime_ms = if hop == Hop::ByHost { PENDING_MS } else { LIFETIME_MS };
+        let lifetime_ms = if hop == FibResult::ByHost { PENDING_MS } else { LIFETIME_MS };
         *lock(place) = Some(Remembered { dst, hop, until_ms: now_ms + lifetime_ms });
         // One packet by the host's own stack has it ask the neighbour whether it is still there.
-        if doubtful { Hop::ByHost } else { hop }
+        if doubtful { FibResult::ByHost } else { hop }
     }
 
     fn mtu(&self, ifindex: u32) -> Option<u16> {
@@ -90,13 +90,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What a look at the tables gave.
 struct Looked {
-    hop: Hop,
+    hop: FibResult,
     /// The kernel hasn't heard of the neighbour for a while.
     doubtful: bool,
 }
 
-impl From<Hop> for Looked {
-    fn from(hop: Hop) -> Self {
+impl From<FibResult> for Looked {
+    fn from(hop: FibResult) -> Self {
         Looked { hop, doubtful: false }
     }
 }
@@ -128,22 +128,22 @@ impl Netlink {
     fn look(&mut self, dst: IpAddr, now_ms: u64) -> Looked {
         let Ok(RouteNetlinkMessage::NewRoute(route)) = self.ask(RouteNetlinkMessage::GetRoute(question(dst)))
         else {
-            return Hop::None.into();
+            return FibResult::None.into();
         };
-        let Way { ifindex, gateway, mtu } = match route.header.kind {
+        let RouteFound { ifindex, gateway, mtu } = match route.header.kind {
             RouteType::Unicast => way(&route),
             // The host itself, or a group: its own stack knows.
-            _ => return Hop::ByHost.into(),
+            _ => return FibResult::ByHost.into(),
         };
         let link = self.link(ifindex, now_ms);
         let Some((src, link_mtu)) = link.and_then(|link| Some((link.mac?, link.mtu))) else {
-            return Hop::ByHost.into();
+            return FibResult::ByHost.into();
         };
         let Some((dst, doubtful)) = self.neighbour(ifindex, gateway.unwrap_or(dst)) else {
-            return Hop::ByHost.into();
+            return FibResult::ByHost.into();
         };
         let mtu = mtu.map_or(link_mtu, |mtu| mtu.min(link_mtu)).min(u16::MAX.into()) as u16;
-        Looked { hop: Hop::Neighbour { ifindex, src, dst, mtu }, doubtful }
+        Looked { hop: FibResult::Neighbour { ifindex, src, dst, mtu }, doubtful }
     }
 
     fn link(&mut self, ifindex: u32, now_ms: u64) -> Option<Link> {
@@ -242,15 +242,15 @@ fn question(dst: IpAddr) -> RouteMessage {
     message
 }
 
-struct Way {
+struct RouteFound {
     ifindex: u32,
     gateway: Option<IpAddr>,
     /// The route's own, or what was learned of the path.
     mtu: Option<u32>,
 }
 
-fn way(route: &RouteMessage) -> Way {
-    let mut way = Way { ifindex: 0, gateway: None, mtu: None };
+fn way(route: &RouteMessage) -> RouteFound {
+    let mut way = RouteFound { ifindex: 0, gateway: None, mtu: None };
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Oif(ifindex) => way.ifindex = *ifindex,

@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use evener_core::director::Snapshot;
 use evener_dataplane::{Counters, Readings, ServerCounters};
 
-use crate::agent::resident::Local;
+use crate::agent::local_server::Local;
 use crate::events::Bus;
 use crate::record::Recorder;
 

@@ -28,7 +28,7 @@ pub use input::{Input, Moment};
 pub use name::About;
 pub use output::Output;
 pub use paths::{tunnel_source, why_not_itself};
-pub use probe::{Hop, Probe, Target, Way};
+pub use probe::{Adjacency, Probe, ProbePath, Target};
 pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServerState, ServiceSnapshot, Snapshot};
 
 use alloc::boxed::Box;

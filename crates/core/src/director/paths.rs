@@ -6,7 +6,7 @@ use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Director, Event, Output};
-use crate::farm::membership::{Hop, Place, Surroundings};
+use crate::farm::membership::{Place, ServerRoute, Surroundings};
 use crate::farm::network::Network;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
@@ -43,13 +43,13 @@ impl Paths {
         around
     }
 
-    fn hop(&self, farm: &Farm, network: &Network, address: IpAddr) -> Option<Hop> {
+    fn hop(&self, farm: &Farm, network: &Network, address: IpAddr) -> Option<ServerRoute> {
         let next = network.next_hop(address)?;
         let place = Place { mac: next.mac?, ifindex: next.ifindex };
         let own = network.source_towards(address)?;
         let mtu = u16::try_from(next.mtu).unwrap_or(u16::MAX);
         let path = self.mtus.get(&address).map_or(u16::MAX, |(mtu, _)| *mtu);
-        Some(Hop {
+        Some(ServerRoute {
             place,
             own,
             tunnel: tunnel_source(farm, network, own),

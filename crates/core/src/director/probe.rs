@@ -33,12 +33,12 @@ pub struct Target {
     /// The service address, and the port to probe.
     pub destination: SocketAddr,
     /// How the probe gets there.
-    pub way: Way,
+    pub way: ProbePath,
 }
 
 /// How a probe gets to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ProbePath {
     /// The server is this host: its own stack connects here.
     Local {
         /// The service address if this host has it, else its own.
@@ -52,7 +52,7 @@ pub enum Way {
     /// By the server's MAC address.
     Link {
         /// The server itself.
-        hop: Hop,
+        hop: Adjacency,
         /// This host's address towards it; of the family of what is asked for.
         source: IpAddr,
         /// The server's own address, which ARP probes ask for; unknown for a discovered one.
@@ -61,7 +61,7 @@ pub enum Way {
     /// Inside another packet, as traffic by a tunnel comes. Answers come as they are, by any interface.
     Tunnel {
         /// The server, or the router before it.
-        hop: Hop,
+        hop: Adjacency,
         /// The address of this host's that answers go to; of the service address's family.
         source: IpAddr,
         /// What it is put into.
@@ -75,7 +75,7 @@ pub enum Way {
 
 /// The next station on the way, by its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hop {
+pub struct Adjacency {
     /// The interface that leads to it.
     pub ifindex: u32,
     /// Its MAC.
@@ -136,11 +136,11 @@ impl Director {
     }
 
     /// How a probe gets to a server, the way that clients' traffic takes.
-    fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<Way> {
+    fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<ProbePath> {
         let vip = destination.ip();
         if service.method.translates() && !member.local {
             let port = service.health.port.or(service.server_port(&member.name))?;
-            return Some(Way::Direct { to: SocketAddr::new(member.address?, port) });
+            return Some(ProbePath::Direct { to: SocketAddr::new(member.address?, port) });
         }
         if let Some(way) = self.handed_to_itself(service, member, vip) {
             return Some(way);
@@ -148,10 +148,10 @@ impl Director {
         if member.local {
             // This host as a server answers on the service address if it has it, else on its own.
             let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
-            return Some(Way::Local { to: SocketAddr::new(own, destination.port()) });
+            return Some(ProbePath::Local { to: SocketAddr::new(own, destination.port()) });
         }
         let (mac, ifindex) = (member.mac?, member.ifindex?);
-        let hop = Hop { ifindex, mac, own_mac: *self.links.get(&ifindex)? };
+        let hop = Adjacency { ifindex, mac, own_mac: *self.links.get(&ifindex)? };
         let beyond = service.goes_by_link() && member.hop.is_some_and(|hop| !hop.on_link);
         if service.method.encapsulates() || beyond {
             let (to, from) = (member.address?, member.hop?.tunnel);
@@ -161,7 +161,7 @@ impl Director {
                 self.network.source_for(ifindex, vip)
             };
             let encapsulation = service.encapsulation;
-            return Some(Way::Tunnel { hop, source: source?, encapsulation, from, to });
+            return Some(ProbePath::Tunnel { hop, source: source?, encapsulation, from, to });
         }
         // A server answers the director's own address; without one on that interface any will be routed. ARP
         // probes ask for the server's own address, which may be of the other family.
@@ -169,11 +169,11 @@ impl Director {
         let fits = |address: &IpAddr| asked || address.is_ipv4() == vip.is_ipv4();
         let towards = member.address.filter(fits).unwrap_or(vip);
         let source = self.network.source_for(ifindex, towards)?;
-        Some(Way::Link { hop, source, server: member.address })
+        Some(ProbePath::Link { hop, source, server: member.address })
     }
 
     /// How connections are handed to this host itself for a probe, where every host decides: by the loopback interface.
-    fn handed_to_itself(&self, service: &Service, member: &Member, vip: IpAddr) -> Option<Way> {
+    fn handed_to_itself(&self, service: &Service, member: &Member, vip: IpAddr) -> Option<ProbePath> {
         if !service.method.hands_over() || !service.is_on_every_host() || !member.local {
             return None;
         }
@@ -181,8 +181,8 @@ impl Director {
         let own = member.address.filter(|own| own.is_ipv4() == vip.is_ipv4());
         let mut links = self.links.keys();
         let source = own.or_else(|| links.find_map(|link| self.network.source_for(*link, vip)))?;
-        let hop = Hop { ifindex, mac: Mac::default(), own_mac: Mac::default() };
-        Some(Way::Link { hop, source, server: member.address })
+        let hop = Adjacency { ifindex, mac: Mac::default(), own_mac: Mac::default() };
+        Some(ProbePath::Link { hop, source, server: member.address })
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Properties {
     /// Whether packets of its services meet a data plane.
     pub data_path: bool,
     /// What becomes of a packet on its way to a server.
-    pub forwarding: Forwarding,
+    pub forwarding: PacketForm,
     /// Whether servers are chosen by what clients ask for.
     pub routes: bool,
     /// Which way answers take.
@@ -41,7 +41,7 @@ pub struct Properties {
 
 /// What becomes of a packet on its way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forwarding {
+pub enum PacketForm {
     /// It stays as it is, in a frame for the server.
     Framed,
     /// It gets the server's address and port, and answers get the service's.
@@ -101,7 +101,7 @@ impl Method {
             Method::L2 => &Properties {
                 name: "l2",
                 data_path: true,
-                forwarding: Forwarding::Framed,
+                forwarding: PacketForm::Framed,
                 routes: false,
                 replies: Replies::Direct,
                 found: Found::OnLink,
@@ -112,7 +112,7 @@ impl Method {
             Method::Nat => &Properties {
                 name: "nat",
                 data_path: true,
-                forwarding: Forwarding::Translated,
+                forwarding: PacketForm::Translated,
                 routes: false,
                 replies: Replies::ThroughDirector,
                 found: Found::ByRoute,
@@ -123,7 +123,7 @@ impl Method {
             Method::Tunnel => &Properties {
                 name: "tunnel",
                 data_path: true,
-                forwarding: Forwarding::Encapsulated,
+                forwarding: PacketForm::Encapsulated,
                 routes: false,
                 replies: Replies::Direct,
                 found: Found::ByRoute,
@@ -134,7 +134,7 @@ impl Method {
             Method::Handoff => &Properties {
                 name: "handoff",
                 data_path: true,
-                forwarding: Forwarding::Framed,
+                forwarding: PacketForm::Framed,
                 routes: true,
                 replies: Replies::Direct,
                 found: Found::ByRoute,
@@ -147,12 +147,12 @@ impl Method {
 
     /// Whether packets get other addresses and ports, and answers too.
     pub fn translates(self) -> bool {
-        self.properties().forwarding == Forwarding::Translated
+        self.properties().forwarding == PacketForm::Translated
     }
 
     /// Whether all packets go in tunnels.
     pub fn encapsulates(self) -> bool {
-        self.properties().forwarding == Forwarding::Encapsulated
+        self.properties().forwarding == PacketForm::Encapsulated
     }
 
     /// Whether a connection is accepted before its server is known, and then handed to that.

@@ -12,7 +12,7 @@ pub mod policy;
 
 mod method;
 mod model;
-pub use method::{Agent, Forwarding, Found, Method, Properties, Replies, Signal};
+pub use method::{Agent, Found, Method, PacketForm, Properties, Replies, Signal};
 pub use model::{
     Allow, Discover, Farm, Health, HealthKind, Peers, Placement, Route, Server, Service, Timeouts,
 };

@@ -9,7 +9,7 @@
 
 use crate::net::wire::Mac;
 use crate::path::mark::Passed;
-use crate::path::tables::{NO_SERVER, ServerEntry, Tables, Vip, Way};
+use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
 
 /// The source of frames that came out of a tunnel from another host; never on a wire (locally administered).
 pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
@@ -17,7 +17,7 @@ pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
 pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
 /// The source of frames that go up this host's own stack to who reads what isn't decided here, and not to the server
 /// that this host may be as well; never on a wire. A stranger who writes it gains that the packet is read.
-pub const ASKED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
+pub const PUNTED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
 
 /// How a packet came to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Arrival {
         match self {
             Arrival::Direct => true,
             Arrival::Passed => {
-                server.local || matches!(server.way, Way::Tunnel { mark: Some(Passed::Twice), .. })
+                server.local || matches!(server.way, Forwarding::Tunnel { mark: Some(Passed::Twice), .. })
             }
             Arrival::PassedTwice => server.local,
         }

@@ -52,14 +52,14 @@ impl Keys {
     pub const NONE: Keys = Keys { key: Seed(0, 0), epoch: 0 };
 
     /// By what a client's SYN is answered, if there is a key.
-    pub fn make(&self, ends: &Ends, client_isn: u32, terms: Terms) -> Option<Cookie> {
+    pub fn make(&self, ends: &FourTuple, client_isn: u32, terms: Terms) -> Option<Cookie> {
         let terms = terms.bits() | (self.epoch as u8 & EPOCH_BITS);
         (self.key != Seed(0, 0)).then(|| cookie_of(self.key, ends, client_isn, terms, self.epoch))
     }
 
     /// What was agreed on, if a segment that says this is the first one after such an answer, of the epoch before, of this one
     /// or of the next. What it echoes of our clock is less than `late` behind the answer's: [`FIRST`] or [`REPLAYED`].
-    pub fn check(&self, ends: &Ends, said: &Said, late: u32) -> Option<Terms> {
+    pub fn check(&self, ends: &FourTuple, said: &Said, late: u32) -> Option<Terms> {
         let number = said.acknowledgment.wrapping_sub(1);
         let terms = number as u8;
         let next = self.epoch.wrapping_add(1);
@@ -181,17 +181,17 @@ impl SharedKeys<'_> {
 
 /// A connection's ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct FourTuple {
     /// The client.
     pub client: SocketAddr,
     /// The service. Of the same family.
     pub service: SocketAddr,
 }
 
-impl Ends {
+impl FourTuple {
     /// Of a client's segment.
-    pub fn of(segment: &Segment) -> Ends {
-        Ends {
+    pub fn of(segment: &Segment) -> FourTuple {
+        FourTuple {
             client: SocketAddr::new(segment.at.src, segment.src_port),
             service: SocketAddr::new(segment.at.dst, segment.dst_port),
         }
@@ -265,7 +265,7 @@ const fn sizes(v6: bool) -> &'static [u16; 4] {
 }
 
 /// The terms, and a keyed hash over all that a cookie vouches for: its lowest 24 bits in the number, its highest 32 as clock.
-fn cookie_of(key: Seed, ends: &Ends, client_isn: u32, terms: u8, epoch: u32) -> Cookie {
+fn cookie_of(key: Seed, ends: &FourTuple, client_isn: u32, terms: u8, epoch: u32) -> Cookie {
     let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
     let mut write = |address: IpAddr| match address {
         IpAddr::V4(address) => hasher.write(&address.octets()),
@@ -286,9 +286,9 @@ fn cookie_of(key: Seed, ends: &Ends, client_isn: u32, terms: u8, epoch: u32) -> 
 mod tests {
     use super::*;
 
-    fn ends() -> Ends {
+    fn ends() -> FourTuple {
         let at = |text: &str| text.parse().expect("an address");
-        Ends { client: at("203.0.113.7:40000"), service: at("192.0.2.100:80") }
+        FourTuple { client: at("203.0.113.7:40000"), service: at("192.0.2.100:80") }
     }
 
     fn keys(unix_s: u64) -> Keys {
@@ -324,7 +324,7 @@ mod tests {
         assert!(good(&said));
         assert!(!good(&Said { sequence: 79, ..said }), "a later segment");
         assert!((0..32).all(|bit| !good(&Said { acknowledgment: said.acknowledgment ^ 1 << bit, ..said })));
-        let other = |client: &str, service: &str| Ends {
+        let other = |client: &str, service: &str| FourTuple {
             client: client.parse().expect("an address"),
             service: service.parse().expect("an address"),
         };

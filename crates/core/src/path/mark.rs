@@ -54,7 +54,7 @@ impl Passed {
 
 /// Where a packet goes from and to, and the one around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct TunnelAddresses {
     /// The tunnel's.
     pub outer: (IpAddr, IpAddr),
     /// Client and service, of the same family.
@@ -78,7 +78,7 @@ impl core::fmt::Debug for Marker {
 
 impl Marker {
     /// The mark of a packet.
-    pub fn mark(&self, ends: &Ends, passed: Passed) -> [u8; MARK_LEN] {
+    pub fn mark(&self, ends: &TunnelAddresses, passed: Passed) -> [u8; MARK_LEN] {
         let mut mark = [0; MARK_LEN];
         let (generation, tag) = mark.split_at_mut(4);
         generation.copy_from_slice(&self.generation.to_be_bytes());
@@ -88,13 +88,13 @@ impl Marker {
 }
 
 /// Whether a packet's mark is of a host that has this key.
-pub fn is_good(key: Seed, ends: &Ends, passed: Passed, mark: &[u8; MARK_LEN]) -> bool {
+pub fn is_good(key: Seed, ends: &TunnelAddresses, passed: Passed, mark: &[u8; MARK_LEN]) -> bool {
     let [a, b, c, d, tag @ ..] = *mark;
     let generation = u32::from_be_bytes([a, b, c, d]);
     key != Seed(0, 0) && u64::from_be_bytes(tag) == tag_of(key, ends, generation, passed)
 }
 
-fn tag_of(key: Seed, ends: &Ends, generation: u32, passed: Passed) -> u64 {
+fn tag_of(key: Seed, ends: &TunnelAddresses, generation: u32, passed: Passed) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
     for address in [ends.outer.0, ends.outer.1, ends.inner.0, ends.inner.1] {
         let octets = match address {
@@ -142,13 +142,13 @@ mod tests {
 
     const KEY: Seed = Seed(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
 
-    fn ends(v6: bool) -> Ends {
+    fn ends(v6: bool) -> TunnelAddresses {
         let text = match v6 {
             false => ["10.0.0.1", "10.0.0.2", "203.0.113.7", "192.0.2.100"],
             true => ["2001:db8::1", "2001:db8::2", "2001:db8:c::7", "2001:db8::100"],
         };
         let [from, to, client, service] = text.map(|text| text.parse().unwrap());
-        Ends { outer: (from, to), inner: (client, service) }
+        TunnelAddresses { outer: (from, to), inner: (client, service) }
     }
 
     #[test]
@@ -165,8 +165,12 @@ mod tests {
             let another = if passed == Passed::Once { Passed::Twice } else { Passed::Once };
             assert!(!is_good(KEY, &ends, another, &mark));
             assert!(!is_good(Seed(KEY.0, 9), &ends, passed, &mark));
-            let swapped = Ends { outer: (ends.outer.1, ends.outer.0), ..ends };
-            for wrong in [swapped, Ends { outer: other.outer, ..ends }, Ends { inner: other.inner, ..ends }] {
+            let swapped = TunnelAddresses { outer: (ends.outer.1, ends.outer.0), ..ends };
+            for wrong in [
+                swapped,
+                TunnelAddresses { outer: other.outer, ..ends },
+                TunnelAddresses { inner: other.inner, ..ends },
+            ] {
                 assert!(!is_good(KEY, &wrong, passed, &mark), "{wrong:?}");
             }
         }

@@ -3,7 +3,7 @@
 //! * in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`], [`select`], [`cookie`] and [`content`] · [`rewrite`]
 //! * what it goes by: [`tables`]
 //! * what it asks of its surroundings: [`routes`] · [`fragments`] · [`ports`] · [`lease`]
-//! * why a packet went no further: [`reason`] · [`strays`] · [`guesses`]
+//! * why a packet went no further: [`reason`] · [`unmatched`] · [`guesses`]
 
 pub mod arrival;
 pub mod content;
@@ -20,5 +20,5 @@ pub mod rewrite;
 pub mod routes;
 pub mod select;
 pub mod sessions;
-pub mod strays;
 pub mod tables;
+pub mod unmatched;

@@ -109,7 +109,7 @@ reasons! {
     /// Answered with a reset: it belongs to nothing.
     Reset = 40, "reset";
     /// Beside the verdict: what the client wants is read in application space.
-    Asked = 41, "asked";
+    Punted = 41, "punted";
     /// Beside the verdict: a later request on a connection that other servers are for. The connection ends.
     Elsewhere = 42, "elsewhere";
     /// Held: a later request that other servers are for. Its connection moves.

@@ -7,7 +7,7 @@ use crate::net::wire::Mac;
 
 /// Where a packet goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hop {
+pub enum FibResult {
     /// To this neighbour.
     Neighbour {
         /// Out of this interface,
@@ -28,7 +28,7 @@ pub enum Hop {
 /// The host's routing table.
 pub trait Routes: fmt::Debug {
     /// Where a packet from `src` to `dst` that came in by interface `ingress` goes.
-    fn hop(&self, ingress: u32, src: IpAddr, dst: IpAddr) -> Hop;
+    fn hop(&self, ingress: u32, src: IpAddr, dst: IpAddr) -> FibResult;
 
     /// The longest packet that an interface takes, in bytes; `None` if there is no such interface.
     fn mtu(&self, ifindex: u32) -> Option<u16>;

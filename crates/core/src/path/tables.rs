@@ -11,7 +11,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
-use crate::path::arrival::ASKED;
+use crate::path::arrival::PUNTED;
 use crate::path::content::Routes;
 use crate::path::mark::Passed;
 
@@ -22,7 +22,7 @@ pub const HASH_SLOTS: usize = 65_537;
 pub const ORDER_MAX: usize = 4_096;
 /// The most servers one service can have.
 pub const SERVICE_SERVERS_MAX: usize = 256;
-/// The most VIPs that one address and port of a server may stand behind with [`Way::Nat`].
+/// The most VIPs that one address and port of a server may stand behind with [`Forwarding::Nat`].
 pub const BEHIND_MAX: usize = 8;
 /// The most MACs of other hosts: [`Tables::peers`].
 pub const PEERS_MAX: usize = 1_024;
@@ -100,7 +100,7 @@ pub struct Handoff {
     pub mss: u16,
     /// The slot that stands for this host's own process, which reads what isn't decided here; [`NO_SERVER`] if there
     /// is none.
-    pub asker: u16,
+    pub punt: u16,
     /// The slot that stands for nobody, where packets are kept back while their connection moves; [`NO_SERVER`] if there is
     /// none.
     pub held: u16,
@@ -137,7 +137,7 @@ pub struct Ring {
 
 /// How a packet reaches its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Forwarding {
     /// By its MAC address alone; nothing above layer two changes.
     Link,
     /// By rewriting addresses and ports.
@@ -172,7 +172,7 @@ pub enum Way {
 pub struct ServerEntry {
     /// Names the server through restarts: a digest of service and server name.
     pub identity: u64,
-    /// Where its frames go. Of who is asked about what isn't decided here, [`ASKED`]: the source by which the host's own
+    /// Where its frames go. Of who is asked about what isn't decided here, [`PUNTED`]: the source by which the host's own
     /// stack tells what is for it.
     pub mac: Mac,
     /// The interface it is reached by; 0 if it stands for nobody.
@@ -185,13 +185,13 @@ pub struct ServerEntry {
     /// Whether it is this host itself: packets go up the host's own stack.
     pub local: bool,
     /// How packets get there.
-    pub way: Way,
+    pub way: Forwarding,
 }
 
 impl ServerEntry {
     /// Whether it stands for the process on this host that reads what isn't decided in the data plane.
     pub fn asks(&self) -> bool {
-        self.local && self.mac == ASKED
+        self.local && self.mac == PUNTED
     }
 
     /// Whether it stands for nobody: what its connections say is kept back until they have another server.
@@ -220,7 +220,7 @@ pub struct Tables {
     pub servers: BTreeMap<u16, ServerEntry>,
     /// The interfaces that packets are taken from, with their own MAC.
     pub interfaces: BTreeMap<u32, Mac>,
-    /// Servers' own addresses and ports with [`Way::Nat`]: answers come from there. At most [`BEHIND_MAX`]
+    /// Servers' own addresses and ports with [`Forwarding::Nat`]: answers come from there. At most [`BEHIND_MAX`]
     /// entries each, in order.
     pub endpoints: BTreeMap<VipKey, Vec<Behind>>,
     /// The MACs that other hosts pass packets on with; see [`crate::path::arrival`].

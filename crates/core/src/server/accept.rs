@@ -10,8 +10,8 @@ use super::{Reason, Tables};
 use crate::net::Protocol;
 use crate::net::checksum::{self, Change};
 use crate::net::wire::{ETHERNET_LEN, TCP_ACK, TCP_RST, TCP_SYN, TCP_URG, protocol};
-use crate::path::arrival::ASKED;
-use crate::path::cookie::{self, Ends, Keys, RCV_WSCALE, REPLAYED};
+use crate::path::arrival::PUNTED;
+use crate::path::cookie::{self, FourTuple, Keys, RCV_WSCALE, REPLAYED};
 use crate::path::parse::TcpOptions;
 use crate::path::tables::VipKey;
 
@@ -20,9 +20,9 @@ pub trait Host {
     /// The socket that a segment from a client to an address of this host would reach: the connection's, else a listener.
     fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket;
     /// What was announced of a connection, and is still to be believed.
-    fn expected(&self, ends: &Ends) -> Option<Expectation>;
+    fn expected(&self, ends: &FourTuple) -> Option<Expectation>;
     /// The segment that a socket was made of last between two ends.
-    fn made(&self, ends: &Ends) -> Option<Made>;
+    fn made(&self, ends: &FourTuple) -> Option<Made>;
 }
 
 /// What there is between two ends.
@@ -93,9 +93,9 @@ pub struct Terms {
     pub timestamps: bool,
 }
 
-/// What becomes of a segment. But for [`Fate::Clears`] the host's stack has it as it is.
+/// What becomes of a segment. But for [`Outcome::Clears`] the host's stack has it as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Outcome {
     /// A connection that is at work knows what to do.
     Known,
     /// It is too late for one connection, or too early for the next.
@@ -113,7 +113,7 @@ pub enum Fate {
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
     /// Between whom.
-    pub ends: Ends,
+    pub ends: FourTuple,
     /// What it says.
     pub said: Said<'a>,
     /// Its timestamps: the client's, and what it echoes.
@@ -140,7 +140,7 @@ impl<'a> Arrived<'a> {
         let listener = offer.listener?;
         let options = TcpOptions::read(frame.get(segment.l4 + TCP_LEN..segment.l4_end)?);
         Some(Arrived {
-            ends: Ends { client: segment.src, service: segment.dst },
+            ends: FourTuple { client: segment.src, service: segment.dst },
             said: Said {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),
@@ -149,15 +149,15 @@ impl<'a> Arrived<'a> {
             },
             timestamps: options.timestamp.zip(options.timestamp_echo),
             // Where every host decides, this one may serve and read at once.
-            listener: offer.ear.filter(|_| segment.from == ASKED).unwrap_or(listener),
+            listener: offer.ear.filter(|_| segment.from == PUNTED).unwrap_or(listener),
             turns: offer.turns,
             l4: segment.l4,
         })
     }
 
     /// What becomes of it.
-    pub fn fate(&self, keys: &Keys, host: &dyn Host) -> Fate {
-        let Ends { client, service } = self.ends;
+    pub fn outcome(&self, keys: &Keys, host: &dyn Host) -> Outcome {
+        let FourTuple { client, service } = self.ends;
         let other = SocketAddr::new(service.ip(), self.listener);
         let found = match host.socket(client, service) {
             // The connection has the service's port all the same.
@@ -168,19 +168,19 @@ impl<'a> Arrived<'a> {
             found => found,
         };
         match found {
-            Socket::None => Fate::Nothing(Reason::NoListener),
+            Socket::None => Outcome::Nothing(Reason::NoListener),
             Socket::Listener => match self.agreed(keys, host) {
-                Some(terms) => Fate::Connection(terms, self.listener),
-                None => Fate::Nothing(Reason::BadCookie),
+                Some(terms) => Outcome::Connection(terms, self.listener),
+                None => Outcome::Nothing(Reason::BadCookie),
             },
-            Socket::Opening => Fate::Known,
+            Socket::Opening => Outcome::Known,
             Socket::TimeWait(old) => self.meet(keys, host, old, Reason::TimeWaitCleared),
             // Only a segment that acknowledges nothing of it can be another connection's, and its own first one may come
             // again.
             Socket::Connection { first, written, old } => {
                 let acknowledges =
                     self.said.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
-                if acknowledges { Fate::Known } else { self.meet(keys, host, old, Reason::StaleCleared) }
+                if acknowledges { Outcome::Known } else { self.meet(keys, host, old, Reason::StaleCleared) }
             }
         }
     }
@@ -223,9 +223,9 @@ impl<'a> Arrived<'a> {
     }
 
     /// Another connection between the same ends is in the way.
-    fn meet(&self, keys: &Keys, host: &dyn Host, old: Old, reason: Reason) -> Fate {
+    fn meet(&self, keys: &Keys, host: &dyn Host, old: Old, reason: Reason) -> Outcome {
         let may_begin = self.agreed(keys, host).is_some();
-        if may_begin && self.is_newer(old) { Fate::Clears(reason, old) } else { Fate::Straggler }
+        if may_begin && self.is_newer(old) { Outcome::Clears(reason, old) } else { Outcome::Straggler }
     }
 
     /// Whether it begins a connection that is newer than the old one, and is no straggler of it or of one before: as a
@@ -238,10 +238,10 @@ impl<'a> Arrived<'a> {
 
     /// What is known of whose turn it is on the connection, after this segment. The kernel has `made` a connection of it, or
     /// has not.
-    pub fn follow(&self, fate: Fate, made: bool, known: Option<Exchange>) -> Option<Exchange> {
-        match fate {
-            Fate::Connection(..) if self.turns && made => Some(Exchange::begin(&self.said)),
-            Fate::Known if self.turns => known.map(|mut exchange| {
+    pub fn follow(&self, outcome: Outcome, made: bool, known: Option<Exchange>) -> Option<Exchange> {
+        match outcome {
+            Outcome::Connection(..) if self.turns && made => Some(Exchange::begin(&self.said)),
+            Outcome::Known if self.turns => known.map(|mut exchange| {
                 exchange.ask(&self.said);
                 exchange
             }),
@@ -252,7 +252,7 @@ impl<'a> Arrived<'a> {
     /// The reset of the old connection that `frame`, this segment's, becomes (RFC 9293, section 3.5.2): no more than a TCP
     /// header, and by no option to be taken for old.
     pub fn reset<'f>(&self, frame: &'f mut [u8], old: Old) -> &'f [u8] {
-        let Ends { client, service } = self.ends;
+        let FourTuple { client, service } = self.ends;
         let end = self.l4 + TCP_LEN;
         let Some(frame) = frame.get_mut(..end) else { return &[] };
         let (ip, tcp) = frame.split_at_mut(self.l4);

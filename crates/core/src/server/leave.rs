@@ -15,7 +15,7 @@ use super::{Offer, Reason, Tables};
 use crate::net::Protocol;
 use crate::net::checksum::Change;
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG};
-use crate::path::cookie::Ends;
+use crate::path::cookie::FourTuple;
 use crate::path::parse::tcp_option as option;
 use crate::path::tables::VipKey;
 
@@ -26,7 +26,7 @@ const OPTION_MSS_LEN: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct Leaving<'a> {
     /// Between whom.
-    pub ends: Ends,
+    pub ends: FourTuple,
     /// What it says.
     pub said: Said<'a>,
     flags: u8,
@@ -42,7 +42,7 @@ impl<'a> Leaving<'a> {
         let (address, port) = (segment.src.ip(), segment.src.port());
         let offer = *tables.services.get(&VipKey { address, port, protocol: Protocol::Tcp })?;
         Some(Leaving {
-            ends: Ends { client: segment.dst, service: SocketAddr::new(address, port) },
+            ends: FourTuple { client: segment.dst, service: SocketAddr::new(address, port) },
             said: Said {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),

@@ -11,7 +11,7 @@ mod open;
 mod reason;
 mod segment;
 
-pub use accept::{Arrived, Expectation, Fate, Host, Made, Old, Socket, Terms};
+pub use accept::{Arrived, Expectation, Host, Made, Old, Outcome, Socket, Terms};
 pub use exchange::{Exchange, Said, Turn};
 pub use leave::Leaving;
 pub use message::Head;
@@ -47,7 +47,7 @@ pub struct Offer {
     /// another one for who asks on its behalf. The connections have the service's port all the same.
     pub listener: Option<u16>,
     /// The same of the connections that are to be read here before it is known who serves them, where this host may serve
-    /// others itself: their frames' source says so ([`crate::path::arrival::ASKED`]).
+    /// others itself: their frames' source says so ([`crate::path::arrival::PUNTED`]).
     pub ear: Option<u16>,
     /// Whether the turns of request and answer are followed, by which it is known when a connection is at rest.
     pub turns: bool,

@@ -1,5 +1,5 @@
 //! Whether a frame is a tunnel packet to this host, and what comes out of it: RFC 2003, RFC 2473, RFC 4213,
-//! draft-ietf-intarea-gue. `bpf/untunnel.h` is its copy in C, check by check in the same order.
+//! draft-ietf-intarea-gue. `bpf/decapsulate.h` is its copy in C, check by check in the same order.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -197,7 +197,7 @@ impl<'a> Outer<'a> {
             let ip: &Ipv6 = view(&mut rest)?;
             (Ipv6Addr::from(ip.src).into(), Ipv6Addr::from(ip.dst).into())
         };
-        let ends = mark::Ends { outer: (self.from, self.to), inner };
+        let ends = mark::TunnelAddresses { outer: (self.from, self.to), inner };
         let is_good = tables.marks.is_some_and(|key| mark::is_good(key, &ends, passed, &mark));
         if is_good { Ok(Some(passed)) } else { Err(Reason::ForgedMark) }
     }

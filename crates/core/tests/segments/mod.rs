@@ -6,12 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use evener_core::net::Protocol;
 use evener_core::net::checksum;
 use evener_core::net::wire::TCP_RST;
-use evener_core::path::cookie::{Ends, Keys};
+use evener_core::path::cookie::{FourTuple, Keys};
 use evener_core::path::parse::Glance;
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{
-    Arrived, Expectation, Fate, Host, Leaving, Made, Offer, Old, Socket, Tables, Terms,
+    Arrived, Expectation, Host, Leaving, Made, Offer, Old, Outcome, Socket, Tables, Terms,
 };
 
 /// A host that has, by the client's port, every kind of socket.
@@ -31,13 +31,13 @@ impl Host for World {
         }
     }
 
-    fn expected(&self, ends: &Ends) -> Option<Expectation> {
+    fn expected(&self, ends: &FourTuple) -> Option<Expectation> {
         let terms = Terms { mss: 1_400, window_scales: Some((7, 7)), sack: true, timestamps: true };
         let is_one = ends.client.port() > 50_000;
         is_one.then_some(Expectation { sequence: 6_000, acknowledgment: 7_000, terms, made: false })
     }
 
-    fn made(&self, _ends: &Ends) -> Option<Made> {
+    fn made(&self, _ends: &FourTuple) -> Option<Made> {
         None
     }
 }
@@ -66,8 +66,8 @@ pub fn meet_and_check(frame: &[u8]) -> String {
     let glance = Glance::of(frame).unwrap();
     assert_eq!((glance.src, glance.dst), (arrived.ends.client, arrived.ends.service));
     let keys = Keys { key: Seed(15, 16), epoch: 15_625 };
-    let fate = arrived.fate(&keys, &World);
-    let Fate::Clears(reason, old) = fate else { return format!("{fate:?}") };
+    let outcome = arrived.outcome(&keys, &World);
+    let Outcome::Clears(reason, old) = outcome else { return format!("{outcome:?}") };
     let mut after = frame.to_vec();
     let reset = arrived.reset(&mut after, old);
     let seen = Glance::of(reset).unwrap();

@@ -16,15 +16,15 @@ use evener_core::path::guesses::Guesses;
 use evener_core::path::lease::{ENDLESS, Lease};
 use evener_core::path::mark::{self, Passed, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
-use evener_core::path::routes::{Hop, Routes};
+use evener_core::path::routes::{FibResult, Routes};
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for,
 };
-use evener_core::path::strays::Strays;
 use evener_core::path::tables::{
-    Behind, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey, Way,
+    Behind, Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey,
 };
+use evener_core::path::unmatched::Unmatched;
 
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
 /// Of marks.
@@ -51,8 +51,8 @@ impl Fragments for Around {
 }
 
 impl Routes for Around {
-    fn hop(&self, _: u32, _: IpAddr, _: IpAddr) -> Hop {
-        Hop::Neighbour { ifindex: 1, src: DIRECTOR, dst: ROUTER, mtu: 1500 }
+    fn hop(&self, _: u32, _: IpAddr, _: IpAddr) -> FibResult {
+        FibResult::Neighbour { ifindex: 1, src: DIRECTOR, dst: ROUTER, mtu: 1500 }
     }
     fn mtu(&self, _: u32) -> Option<u16> {
         Some(1500)
@@ -72,7 +72,7 @@ pub(crate) struct World {
 
 impl World {
     /// One server that is reached by `way`, behind `vip` with both protocols.
-    pub(crate) fn new(vip: SocketAddr, way: Way) -> World {
+    pub(crate) fn new(vip: SocketAddr, way: Forwarding) -> World {
         let mut tables = Tables::default();
         tables.interfaces.insert(1, DIRECTOR);
         let server =
@@ -94,7 +94,7 @@ impl World {
                     handoff: None,
                 },
             );
-            if let Way::Nat { to, .. } = way {
+            if let Forwarding::Nat { to, .. } = way {
                 let endpoint = VipKey { address: to.ip(), port: to.port(), protocol };
                 tables.endpoints.insert(endpoint, vec![Behind { vip: id, server: 1 }]);
             }
@@ -105,7 +105,7 @@ impl World {
 
     /// One of several hosts that all decide: the ring names another, which is reached by `way`, and the ring before
     /// one that is to keep the packet.
-    pub(crate) fn among_hosts(vip: SocketAddr, way: Way) -> World {
+    pub(crate) fn among_hosts(vip: SocketAddr, way: Forwarding) -> World {
         let World { mut tables, .. } = World::new(vip, way);
         let entry = |way| ServerEntry {
             identity: 2,
@@ -113,17 +113,17 @@ impl World {
             ifindex: 1,
             weight: 1,
             up: true,
-            local: way == Way::Link,
+            local: way == Forwarding::Link,
             way,
         };
-        let last = Way::Tunnel {
+        let last = Forwarding::Tunnel {
             encapsulation: Encapsulation::Gue,
             from: [10, 0, 0, 1].into(),
             to: [10, 0, 0, 12].into(),
             mtu: 1500,
             mark: Some(Passed::Twice),
         };
-        tables.servers.extend([(2, entry(Way::Link)), (3, entry(last))]);
+        tables.servers.extend([(2, entry(Forwarding::Link)), (3, entry(last))]);
         tables.vips.values_mut().for_each(|vip| (vip.own, vip.stateless) = (2, vip.id == 2));
         tables.peers.insert(SERVER);
         let table = |slot| vec![slot; HASH_SLOTS];
@@ -158,7 +158,7 @@ impl World {
             lease: Lease(&ENDLESS),
             cookies: SharedKeys(&NO_KEYS),
             marker: SharedMarker(&MARKER),
-            strays: Strays(&[]),
+            unmatched: Unmatched(&[]),
             guesses: Guesses(&[]),
         }
     }
@@ -194,19 +194,19 @@ fn on(
 }
 
 /// Every way to a server of the VIP's family, and tunnels in the other too.
-pub(crate) fn ways(v6: bool) -> Vec<Way> {
+pub(crate) fn ways(v6: bool) -> Vec<Forwarding> {
     let (server, own): (IpAddr, IpAddr) = match v6 {
         false => ([10, 0, 0, 11].into(), [10, 0, 0, 1].into()),
         true => ("2001:db8:a::11".parse().unwrap(), "2001:db8:a::1".parse().unwrap()),
     };
     let (to, mtu) = (SocketAddr::new(server, 8080), 1500);
     let mut ways = vec![
-        Way::Link,
-        Way::Nat { to, own, source_nat: false, mtu },
-        Way::Nat { to, own, source_nat: true, mtu },
+        Forwarding::Link,
+        Forwarding::Nat { to, own, source_nat: false, mtu },
+        Forwarding::Nat { to, own, source_nat: true, mtu },
     ];
     for encapsulation in [Encapsulation::Ipip, Encapsulation::Gue] {
-        ways.push(Way::Tunnel {
+        ways.push(Forwarding::Tunnel {
             encapsulation,
             from: [10, 0, 0, 1].into(),
             to: [10, 0, 0, 11].into(),
@@ -214,9 +214,9 @@ pub(crate) fn ways(v6: bool) -> Vec<Way> {
             mark: None,
         });
         let (from, to) = ("2001:db8:a::1".parse().unwrap(), "2001:db8:a::11".parse().unwrap());
-        ways.push(Way::Tunnel { encapsulation, from, to, mtu, mark: None });
+        ways.push(Forwarding::Tunnel { encapsulation, from, to, mtu, mark: None });
         if encapsulation == Encapsulation::Gue {
-            ways.push(Way::Tunnel { encapsulation, from, to, mtu, mark: Some(Passed::Once) });
+            ways.push(Forwarding::Tunnel { encapsulation, from, to, mtu, mark: Some(Passed::Once) });
         }
     }
     ways

@@ -3,7 +3,7 @@
 use evener_core::net::packet::{Checksum, Packet};
 use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::path::rewrite::outer_len;
-use evener_core::path::tables::{Tables, Way};
+use evener_core::path::tables::{Forwarding, Tables};
 
 use super::outbox::{Exits, Filling, Outbox, l3_of, make_local};
 use super::ring::{RESERVE, VLAN_LEN};
@@ -178,8 +178,10 @@ fn put_tag_back(buffer: &mut [u8], tag: Option<(u16, u16)>) -> usize {
 /// Length of the headers that a server's packets are inside of, if it is behind a tunnel.
 fn tunnel(tables: &Tables, server: u16) -> Option<usize> {
     match tables.servers.get(&server)?.way {
-        Way::Tunnel { encapsulation, to, mark, .. } => Some(outer_len(encapsulation, to, mark.is_some())),
-        Way::Link | Way::Nat { .. } => None,
+        Forwarding::Tunnel { encapsulation, to, mark, .. } => {
+            Some(outer_len(encapsulation, to, mark.is_some()))
+        }
+        Forwarding::Link | Forwarding::Nat { .. } => None,
     }
 }
 

@@ -13,7 +13,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::process::{Command, Stdio};
 
 use evener_core::path::ports::{FIRST_PORT, PORTS};
-use evener_core::path::tables::{Tables, VipKey, Way};
+use evener_core::path::tables::{Forwarding, Tables, VipKey};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_indextoname;
 
@@ -202,7 +202,7 @@ impl Guarded {
         let element = |key: &VipKey| format!("{} . {} . {}", key.address, key.protocol, key.port);
         let hides = |server: &u16| {
             let way = tables.servers.get(server).map(|server| server.way);
-            matches!(way, Some(Way::Nat { source_nat: true, .. }))
+            matches!(way, Some(Forwarding::Nat { source_nat: true, .. }))
         };
         let is_hidden = |key: &VipKey| {
             tables.endpoints.get(key).is_some_and(|behind| behind.iter().any(|behind| hides(&behind.server)))
@@ -328,7 +328,7 @@ fn stays_silent(tables: &Tables, interfaces: &[String], nft: &io::Error) -> Resu
             vip.address
         )));
     }
-    let hides = |way: Way| matches!(way, Way::Nat { source_nat: true, .. });
+    let hides = |way: Forwarding| matches!(way, Forwarding::Nat { source_nat: true, .. });
     if tables.servers.values().any(|server| hides(server.way)) {
         return Err(EngineError::Host(format!(
             "With source_nat, servers answer to this host's own address, and its own stack would refuse what they \

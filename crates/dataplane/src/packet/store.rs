@@ -23,8 +23,8 @@ use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, Table, buckets_for,
 };
-use evener_core::path::strays::{self, Strays};
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
+use evener_core::path::unmatched::{self, Unmatched};
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 
 use super::Options;
@@ -82,7 +82,7 @@ pub(super) struct Store {
     /// Not in the file either: who starts makes them anew.
     cookies: [AtomicU64; cookie::WORDS],
     marker: [AtomicU64; mark::WORDS],
-    strays: [AtomicU64; strays::PLACES],
+    unmatched: [AtomicU64; unmatched::PLACES],
     path: PathBuf,
     /// Held, so that no other process takes the file for abandoned.
     _lock: Flock<File>,
@@ -179,7 +179,7 @@ impl Store {
         let (ring_seed, lease, path) = (seed, AtomicU64::new(0), path.to_owned());
         let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
         let marker = [const { AtomicU64::new(0) }; mark::WORDS];
-        let strays = [const { AtomicU64::new(0) }; strays::PLACES];
+        let unmatched = [const { AtomicU64::new(0) }; unmatched::PLACES];
         Ok(Store {
             words,
             four,
@@ -190,7 +190,7 @@ impl Store {
             lease,
             cookies,
             marker,
-            strays,
+            unmatched,
             path,
             _lock: file,
         })
@@ -218,7 +218,7 @@ impl Store {
             lease: Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
             marker: SharedMarker(&self.marker),
-            strays: Strays(&self.strays),
+            unmatched: Unmatched(&self.unmatched),
             guesses: self.guesses(),
         }
     }

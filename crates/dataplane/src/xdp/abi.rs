@@ -8,7 +8,9 @@ use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::path::fragments::{FragmentKey, Track};
 use evener_core::path::mark::Passed;
 use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
-use evener_core::path::tables::{self, Behind, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey, Way};
+use evener_core::path::tables::{
+    self, Behind, Forwarding, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey,
+};
 use evener_core::path::{fragments, ports};
 
 /// Generated; its names are C's.
@@ -236,7 +238,7 @@ pub(super) fn place_of<const PLACES: usize>(bits: u64, multiplier: u64) -> usize
     (bits.wrapping_mul(multiplier | 1) / (u64::MAX / PLACES as u64 + 1)) as usize
 }
 
-/// A peer's MAC as one word that is never 0: `mac_bits` of `bpf/passed.h`.
+/// A peer's MAC as one word that is never 0: `mac_bits` of `bpf/forwarded.h`.
 pub(super) fn mac_bits(Mac([a, b, c, d, e, f]): Mac) -> u64 {
     u64::from_ne_bytes(if cfg!(target_endian = "little") {
         [0, 0, a, b, c, d, e, f]
@@ -330,14 +332,14 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
     let (to, own) = (ip_of(place.to, has(SERVER_V6)), ip_of(place.own, has(SERVER_V6)));
     let way = if has(SERVER_NAT) {
         let to = SocketAddr::new(to, u16::from_be(place.port));
-        Way::Nat { to, own, source_nat: has(SERVER_SOURCE_NAT), mtu: place.mtu }
+        Forwarding::Nat { to, own, source_nat: has(SERVER_SOURCE_NAT), mtu: place.mtu }
     } else if has(SERVER_TUNNEL) {
         let encapsulation = if has(SERVER_GUE) { Encapsulation::Gue } else { Encapsulation::Ipip };
         let passed = if has(SERVER_LAST) { Passed::Twice } else { Passed::Once };
         let mark = has(SERVER_MARKED).then_some(passed);
-        Way::Tunnel { encapsulation, from: own, to, mtu: place.mtu, mark }
+        Forwarding::Tunnel { encapsulation, from: own, to, mtu: place.mtu, mark }
     } else {
-        Way::Link
+        Forwarding::Link
     };
     has(SERVER_PRESENT).then_some(ServerEntry {
         identity: place.identity,
@@ -440,12 +442,12 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     }
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (way, to, own, port, mtu) = match server.way {
-        Way::Link => (0, none, none, 0, 0),
-        Way::Nat { to, own, source_nat, mtu } => {
+        Forwarding::Link => (0, none, none, 0, 0),
+        Forwarding::Nat { to, own, source_nat, mtu } => {
             let source_nat = if source_nat { SERVER_SOURCE_NAT } else { 0 };
             (SERVER_NAT | source_nat, to.ip(), own, to.port(), mtu)
         }
-        Way::Tunnel { encapsulation, from, to, mtu, mark } => {
+        Forwarding::Tunnel { encapsulation, from, to, mtu, mark } => {
             let gue = if encapsulation == Encapsulation::Gue { SERVER_GUE } else { 0 };
             let mark = match mark {
                 None => 0,

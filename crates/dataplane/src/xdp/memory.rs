@@ -12,7 +12,7 @@ use evener_core::path::mark::{self, NO_MARKER, SharedMarker};
 use evener_core::path::ports::Ports;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{Bucket4, Bucket6, Counted, Seed, Sessions, Shares};
-use evener_core::path::strays::Strays;
+use evener_core::path::unmatched::Unmatched;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::abi;
@@ -39,7 +39,7 @@ pub(super) struct KernelMemory {
     pub(super) cookies: Shared<AtomicU64>,
     /// [`mark::WORDS`] words.
     pub(super) marker: Shared<AtomicU64>,
-    pub(super) strays: Shared<AtomicU64>,
+    pub(super) unmatched: Shared<AtomicU64>,
     pub(super) guesses: Shared<AtomicU64>,
     /// [`STAT_WORDS`] words for each server slot: what user space counted; at [`NO_SERVER`] all of servers that are gone.
     pub(super) stats: Shared<AtomicU64>,
@@ -65,7 +65,7 @@ impl KernelMemory {
             lease: Lease(&self.lease[0]),
             cookies: SharedKeys(self.cookies.first_chunk::<{ cookie::WORDS }>().unwrap_or(&NO_KEYS)),
             marker: SharedMarker(self.marker.first_chunk::<{ mark::WORDS }>().unwrap_or(&NO_MARKER)),
-            strays: Strays(&self.strays),
+            unmatched: Unmatched(&self.unmatched),
             guesses: Guesses(&self.guesses),
         }
     }

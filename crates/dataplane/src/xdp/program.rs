@@ -15,8 +15,8 @@ use evener_core::path::guesses;
 use evener_core::path::mark;
 use evener_core::path::ports::{POOL_BUCKETS, POOLS};
 use evener_core::path::sessions::{SHARE_WORDS, Seed, buckets_for};
-use evener_core::path::strays;
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
+use evener_core::path::unmatched;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use super::abi::{self, Settings};
@@ -51,7 +51,7 @@ pub(super) const PINNED: [&str; 36] = [
     "lease",
     "cookies",
     "marker",
-    "strays",
+    "unmatched",
     "guesses",
     "pools",
     "routes",
@@ -192,7 +192,7 @@ impl Program {
             lease: words("lease", 1)?,
             cookies: words("cookies", cookie::WORDS)?,
             marker: words("marker", mark::WORDS)?,
-            strays: words("strays", strays::PLACES)?,
+            unmatched: words("unmatched", unmatched::PLACES)?,
             guesses: words("guesses", guesses::WORDS)?,
             stats: words("user_stats", SERVER_SLOTS * STAT_WORDS)?,
             reasons: words("user_count", Reason::ALL.len())?,

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use evener_core::net::wire::Mac;
-use evener_core::path::cookie::Ends;
-use evener_core::server::{Arrived, Expectation, Fate, Host, Made, Socket, Terms};
+use evener_core::path::cookie::FourTuple;
+use evener_core::server::{Arrived, Expectation, Host, Made, Outcome, Socket, Terms};
 use evener_dataplane::server::Look;
 
 use crate::call::{Call, Offered};
@@ -19,11 +19,11 @@ impl Host for Listening {
         Socket::Listener
     }
 
-    fn expected(&self, _ends: &Ends) -> Option<Expectation> {
+    fn expected(&self, _ends: &FourTuple) -> Option<Expectation> {
         None
     }
 
-    fn made(&self, _ends: &Ends) -> Option<Made> {
+    fn made(&self, _ends: &FourTuple) -> Option<Made> {
         None
     }
 }
@@ -43,8 +43,9 @@ fn sockets_have_the_terms_that_were_agreed_on() {
                         let call = Call { timestamps, ..call };
                         let any = Mac([2, 0, 0, 0, 0, 1]);
                         let frame = call.frame(any, any, &call.first(GET));
-                        let fate = Arrived::read(&tables, &frame).unwrap().fate(&world.keys, &Listening);
-                        let Fate::Connection(terms, PORT) = fate else { panic!("{fate:?}") };
+                        let outcome =
+                            Arrived::read(&tables, &frame).unwrap().outcome(&world.keys, &Listening);
+                        let Outcome::Connection(terms, PORT) = outcome else { panic!("{outcome:?}") };
                         let mut talk = Talk::begin(world, &listener, call, GET);
                         talk.say(ANSWER);
                         talk.comes_to(Seen::Idle);

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 
 use evener_core::net::wire::TCP_RST;
-use evener_core::path::arrival::ASKED;
+use evener_core::path::arrival::PUNTED;
 use evener_dataplane::server::{Places, Reason};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -85,7 +85,7 @@ fn what_is_to_be_read_here_has_a_listener_of_its_own() {
     if skipped() {
         return;
     }
-    let asked = |frame: &[u8]| [&frame[..6], &ASKED.0, &frame[12..]].concat();
+    let asked = |frame: &[u8]| [&frame[..6], &PUNTED.0, &frame[12..]].concat();
     on_a_server(Some(PORT), |world| {
         let mut tables = world.tables(Some(PORT));
         tables.services.values_mut().for_each(|offer| offer.ear = Some(OTHER_PORT));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::net::Protocol;
 use evener_core::net::wire::{Mac, TCP_RST};
-use evener_core::path::cookie::{Ends, Keys, Schedule};
+use evener_core::path::cookie::{FourTuple, Keys, Schedule};
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::VipKey;
 use evener_dataplane::link::{EtherType, LinkSocket};
@@ -119,7 +119,8 @@ impl World {
 
     pub fn call_with(&self, v6: bool, port: u16, isn: u32, offered: Offered) -> Call {
         let client = if v6 { CLIENT6.into() } else { IpAddr::from(CLIENT) };
-        let ends = Ends { client: SocketAddr::new(client, port), service: SocketAddr::new(vip(v6), PORT) };
+        let ends =
+            FourTuple { client: SocketAddr::new(client, port), service: SocketAddr::new(vip(v6), PORT) };
         Call::new(&self.keys, ends, isn, offered)
     }
 

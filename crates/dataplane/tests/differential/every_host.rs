@@ -7,7 +7,7 @@ use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::arrival::{PASSED, PASSED_TWICE};
 use evener_core::path::mark::Passed;
-use evener_core::path::tables::{HASH_SLOTS, Pick, Ring, ServerEntry, Tables, Way};
+use evener_core::path::tables::{Forwarding, HASH_SLOTS, Pick, Ring, ServerEntry, Tables};
 
 use crate::world::{Builder, vip};
 
@@ -34,15 +34,15 @@ const GHOST: u16 = 4000;
 
 pub fn add(builder: &mut Builder) {
     builder.tables.peers = PEERS.into();
-    let own = builder.server(Way::Link, 1);
+    let own = builder.server(Forwarding::Link, 1);
     change(&mut builder.tables, own, |server| server.local = true);
-    let on_link: Vec<u16> = [1, 77, 1].map(|ifindex| builder.server(Way::Link, ifindex)).into();
+    let on_link: Vec<u16> = [1, 77, 1].map(|ifindex| builder.server(Forwarding::Link, ifindex)).into();
     change(&mut builder.tables, on_link[2], |server| server.up = false);
     let mut behind = |encapsulation, v6: bool, host: u8, mtu, mark| {
         let address = |host: u8| -> IpAddr {
             if v6 { format!("2001:db8:7::{host}").parse().unwrap() } else { [10, 0, 7, host].into() }
         };
-        let way = Way::Tunnel { encapsulation, from: address(1), to: address(host), mtu, mark };
+        let way = Forwarding::Tunnel { encapsulation, from: address(1), to: address(host), mtu, mark };
         builder.server(way, if host.is_multiple_of(2) { 1 } else { 77 })
     };
     let ipip = behind(Encapsulation::Ipip, false, 2, 1500, None);

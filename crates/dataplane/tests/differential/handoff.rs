@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::arrival::ASKED;
+use evener_core::path::arrival::PUNTED;
 use evener_core::path::content::{HashKey, HostPattern, PathPattern, Route, Routes};
-use evener_core::path::cookie::{Cookie, Ends, Keys, REPLAYED, Schedule, Terms};
+use evener_core::path::cookie::{Cookie, FourTuple, Keys, REPLAYED, Schedule, Terms};
 use evener_core::path::decide::Reason;
 use evener_core::path::sessions::Seed;
-use evener_core::path::tables::{Handoff, Later, NO_SERVER, Pick, Ring, Tables, Way};
+use evener_core::path::tables::{Forwarding, Handoff, Later, NO_SERVER, Pick, Ring, Tables};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
@@ -52,15 +52,16 @@ pub fn told() -> impl Strategy<Value = Told> {
 }
 
 pub fn add(builder: &mut Builder) {
-    let [asker, marked, own] = [1; 3].map(|ifindex| builder.server(Way::Link, ifindex));
-    for slot in [asker, marked, own] {
+    let [punt, marked, own] = [1; 3].map(|ifindex| builder.server(Forwarding::Link, ifindex));
+    for slot in [punt, marked, own] {
         builder.tables.servers.entry(slot).and_modify(|server| server.local = true);
     }
-    builder.tables.servers.entry(marked).and_modify(|server| server.mac = ASKED);
-    let held = builder.server(Way::Link, 0);
-    let on_link = [1, 77].map(|ifindex| builder.server(Way::Link, ifindex));
+    builder.tables.servers.entry(marked).and_modify(|server| server.mac = PUNTED);
+    let held = builder.server(Forwarding::Link, 0);
+    let on_link = [1, 77].map(|ifindex| builder.server(Forwarding::Link, ifindex));
     let mut tunnel = |encapsulation, to: [u8; 4], mtu, ifindex| {
-        let way = Way::Tunnel { encapsulation, from: [10, 0, 8, 1].into(), to: to.into(), mtu, mark: None };
+        let way =
+            Forwarding::Tunnel { encapsulation, from: [10, 0, 8, 1].into(), to: to.into(), mtu, mark: None };
         builder.server(way, ifindex)
     };
     let far = [
@@ -76,10 +77,10 @@ pub fn add(builder: &mut Builder) {
                 _ => &[on_link[0], far[0], on_link[1]],
             };
             let id = builder.service(vip(v6, last), Protocol::Tcp, pick, servers);
-            let asker = match last {
+            let punt = match last {
                 last if last == HANDOFF[1] => NO_SERVER,
                 last if last == HANDOFF[4] => marked,
-                _ => asker,
+                _ => punt,
             };
             let later = match last {
                 last if last == HANDOFF[0] => Later::Close,
@@ -90,7 +91,7 @@ pub fn add(builder: &mut Builder) {
             vip.own = if last == HANDOFF[4] { own } else { NO_SERVER };
             vip.handoff = Some(Handoff {
                 mss: 1400 + u16::from(last),
-                asker,
+                punt,
                 held: if v6 { held } else { NO_SERVER },
                 later,
             });
@@ -99,7 +100,7 @@ pub fn add(builder: &mut Builder) {
         }
     }
     let members = [&far[..], &on_link[..1], &[on_link[1], held, far[1]], &[]];
-    builder.tables.pools.extend([asker, held].map(|slot| (slot, u64::MAX)));
+    builder.tables.pools.extend([punt, held].map(|slot| (slot, u64::MAX)));
     for (ring, members) in RINGS.into_iter().zip(members) {
         for slot in members {
             *builder.tables.pools.entry(*slot).or_default() |= 1 << ring;
@@ -359,7 +360,7 @@ impl Segment {
         let Connection { v6, client: number, port, service } = self.connection;
         let (src, dst) = (client(v6, number), vip(v6, service));
         let isn = 0xffff_fff0u32.wrapping_add(u32::from(port) << 3);
-        let ends = Ends { client: SocketAddr::new(src, port), service: SocketAddr::new(dst, 80) };
+        let ends = FourTuple { client: SocketAddr::new(src, port), service: SocketAddr::new(dst, 80) };
         let made = Keys { epoch: keys.epoch.wrapping_add_signed(self.late.into()), ..*keys };
         let cookie =
             made.make(&ends, isn, self.offer.terms(v6)).unwrap_or(Cookie { number: 12345, clock: 1 });
@@ -411,7 +412,7 @@ pub const MET: [Reason; 13] = [
     Reason::CookieBad,
     Reason::CookieUnchecked,
     Reason::Reset,
-    Reason::Asked,
+    Reason::Punted,
     Reason::Forwarded,
     Reason::Local,
     Reason::NoServer,

@@ -26,8 +26,8 @@ use evener_core::path::fragments::Track;
 use evener_core::path::guesses::VIP_WORDS;
 use evener_core::path::ports::POOLS;
 use evener_core::path::sessions::{Session, SessionKey, State, Value};
-use evener_core::path::strays;
 use evener_core::path::tables::Tables;
+use evener_core::path::unmatched;
 use evener_dataplane::events::Events;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError, ServerCounters};
@@ -89,7 +89,7 @@ impl Kernel {
         let (memory, now) = (self.engine.memory(), self.engine.now());
         memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
         memory.ports.sweep(now, |_, _| false);
-        let words = memory.counts.cursors.iter().chain(memory.strays.0).chain(memory.guesses.0);
+        let words = memory.counts.cursors.iter().chain(memory.unmatched.0).chain(memory.guesses.0);
         words.for_each(|word| word.store(0, Relaxed));
         assert!(memory.counts.active.iter().all(|count| count.load(Relaxed) == 0));
         assert_eq!(memory.sessions.shares().all_assured(), 0);
@@ -483,7 +483,7 @@ fn connections_are_handed_off_alike() {
             let result = handed_off(c, known, &wishes, (&told, guessed), &segments);
             // The core's clock stands still. Where the kernel's went on for long, it may have been patient for long enough.
             let took = c.engine.now().wrapping_sub(began);
-            let result = match took < strays::PATIENCE_TICKS / 2 {
+            let result = match took < unmatched::PATIENCE_TICKS / 2 {
                 true => result,
                 false => Err(TestCaseError::reject("the machine is busy")),
             };

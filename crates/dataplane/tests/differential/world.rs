@@ -17,15 +17,16 @@ use evener_core::path::guesses::{self, Guesses};
 use evener_core::path::lease::Lease;
 use evener_core::path::mark::{self, Marker, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
-use evener_core::path::routes::{Hop, Routes};
+use evener_core::path::routes::{FibResult, Routes};
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for, ticks,
 };
-use evener_core::path::strays::{self, Strays};
 use evener_core::path::tables::{
-    Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey, Way,
+    Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
+    VipKey,
 };
+use evener_core::path::unmatched::{self, Unmatched};
 use evener_dataplane::xdp::XdpEngine;
 use evener_dataplane::{Engine, ServerCounters};
 
@@ -61,7 +62,7 @@ pub const RARE: [Reason; 12] = [
     Reason::FragmentLost,
     Reason::Fragment,
     Reason::CookieAcked,
-    Reason::Asked,
+    Reason::Punted,
     Reason::Elsewhere,
     Reason::Moves,
     Reason::KeptBack,
@@ -130,8 +131,8 @@ pub fn set_up() {
 struct TestRoutes;
 
 impl Routes for TestRoutes {
-    fn hop(&self, _ingress: u32, _src: IpAddr, dst: IpAddr) -> Hop {
-        let known = |mtu| Hop::Neighbour { ifindex: 99, src: OUT, dst: ROUTER, mtu };
+    fn hop(&self, _ingress: u32, _src: IpAddr, dst: IpAddr) -> FibResult {
+        let known = |mtu| FibResult::Neighbour { ifindex: 99, src: OUT, dst: ROUTER, mtu };
         let net = match dst {
             IpAddr::V4(dst) => match dst.octets() {
                 [203, 0, net @ 111..=113, _] => u16::from(net) - 110,
@@ -144,9 +145,9 @@ impl Routes for TestRoutes {
         };
         match net {
             1 => known(1500),
-            2 => Hop::ByHost,
+            2 => FibResult::ByHost,
             3 => known(1300),
-            _ => Hop::None,
+            _ => FibResult::None,
         }
     }
     fn mtu(&self, ifindex: u32) -> Option<u16> {
@@ -175,7 +176,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    pub fn server(&mut self, way: Way, ifindex: u32) -> u16 {
+    pub fn server(&mut self, way: Forwarding, ifindex: u32) -> u16 {
         let slot = self.next_server;
         self.next_server += 1;
         let mac = Mac([2, 0, 0, 0, 1, slot as u8]);
@@ -219,17 +220,17 @@ impl Builder {
             .into_iter()
             .map(|(last, ifindex, mtu)| {
                 let to = SocketAddr::new(address(first + last), 8080);
-                self.server(Way::Nat { to, own: address(1), source_nat, mtu }, ifindex)
+                self.server(Forwarding::Nat { to, own: address(1), source_nat, mtu }, ifindex)
             })
             .collect();
         // The director itself is one of them, and needs no translation.
-        let here = self.server(Way::Link, 1);
+        let here = self.server(Forwarding::Link, 1);
         self.tables.servers.entry(here).and_modify(|server| server.local = true);
         servers.push(here);
         let last = if source_nat { SOURCE_NAT } else { NAT };
         let vip = self.service(vip(v6, last), protocol, Pick::Cursor, &servers);
         for server in servers {
-            let Way::Nat { to, .. } = self.tables.servers[&server].way else { continue };
+            let Forwarding::Nat { to, .. } = self.tables.servers[&server].way else { continue };
             let key = VipKey { address: to.ip(), port: to.port(), protocol };
             self.tables.endpoints.entry(key).or_default().push(Behind { vip, server });
         }
@@ -245,7 +246,8 @@ impl Builder {
             (Encapsulation::Gue, six(1), six(3), 1500, 77),
         ];
         for (last, (encapsulation, from, to, mtu, ifindex)) in TUNNELS.into_iter().zip(ways) {
-            let server = self.server(Way::Tunnel { encapsulation, from, to, mtu, mark: None }, ifindex);
+            let server =
+                self.server(Forwarding::Tunnel { encapsulation, from, to, mtu, mark: None }, ifindex);
             self.service(vip(v6, last), Protocol::Tcp, Pick::Hash, &[server]);
             self.service(vip(v6, last), Protocol::Udp, Pick::Hash, &[server]);
         }
@@ -256,7 +258,7 @@ impl Builder {
 pub fn tables() -> Tables {
     let mut builder = Builder { tables: Tables::default(), next_server: 1, next_vip: 1 };
     builder.tables.interfaces = BTreeMap::from([(1, OWN), (77, OTHER_SIDE)]);
-    let lan: Vec<u16> = [1, 77, 1, 1, 1].map(|ifindex| builder.server(Way::Link, ifindex)).into();
+    let lan: Vec<u16> = [1, 77, 1, 1, 1].map(|ifindex| builder.server(Forwarding::Link, ifindex)).into();
     builder.tables.servers.entry(lan[3]).and_modify(|server| server.local = true);
     builder.tables.servers.entry(lan[4]).and_modify(|server| server.up = false);
     let order = [1, 2, 3, 1, 4, 5];
@@ -297,7 +299,7 @@ pub struct Core {
     lease: AtomicU64,
     cookies: [AtomicU64; cookie::WORDS],
     marker: [AtomicU64; mark::WORDS],
-    strays: [AtomicU64; strays::PLACES],
+    unmatched: [AtomicU64; unmatched::PLACES],
     guesses: Vec<AtomicU64>,
     pub fragments: TestFragments,
     pub reasons: BTreeMap<Reason, u64>,
@@ -331,7 +333,7 @@ impl Core {
             lease: AtomicU64::new(0),
             cookies,
             marker,
-            strays: [const { AtomicU64::new(0) }; strays::PLACES],
+            unmatched: [const { AtomicU64::new(0) }; unmatched::PLACES],
             guesses: many(guesses::WORDS),
             fragments: TestFragments::default(),
             reasons: BTreeMap::new(),
@@ -355,7 +357,7 @@ impl Core {
             lease: Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
             marker: SharedMarker(&self.marker),
-            strays: Strays(&self.strays),
+            unmatched: Unmatched(&self.unmatched),
             guesses: Guesses(&self.guesses),
         }
     }

@@ -23,7 +23,7 @@ fn handing_off() -> Tables {
     let inside = (index_of("in0"), mac_of("in0"));
     let mut tables = tables(&[inside], &[server(SERVER, inside.0)], false);
     tables.vips.values_mut().for_each(|vip| {
-        vip.handoff = Some(Handoff { mss: 1460, asker: NO_SERVER, held: NO_SERVER, later: Later::Stay })
+        vip.handoff = Some(Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: Later::Stay })
     });
     tables.routes.insert(0, Arc::new(Routes::compile(&[], 0, HashKey::new(Seed(1, 2)))));
     tables

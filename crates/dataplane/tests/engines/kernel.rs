@@ -14,7 +14,9 @@ use evener_core::path::mark::{Marker, Passed};
 use evener_core::path::parse::{Parsed, parse};
 use evener_core::path::rewrite::{Tunnel, encapsulate};
 use evener_core::path::sessions::{FlowHash, Seed};
-use evener_core::path::tables::{Behind, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables, VipKey, Way};
+use evener_core::path::tables::{
+    Behind, Forwarding, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables, VipKey,
+};
 use evener_dataplane::Engine;
 use evener_dataplane::server::{Offer, Places, Reason as ServerReason, Server};
 use evener_dataplane::xdp::{Bench as Measure, Mode, Options, Subject, XdpEngine, pins};
@@ -95,7 +97,7 @@ const PEER_BEFORE: Mac = Mac([2, 0, 0, 0, 0, 4]);
 /// Of three hosts this one, in slot 1; the others are beyond `out0`.
 fn every_host(bench: &Bench) -> Tables {
     let (encapsulation, mark) = (Encapsulation::Gue, Some(Passed::Twice));
-    let way = Way::Tunnel { encapsulation, from: OWN, to: FROM, mtu: 1500, mark };
+    let way = Forwarding::Tunnel { encapsulation, from: OWN, to: FROM, mtu: 1500, mark };
     let servers = [
         ServerEntry { local: true, ..server(bench.inside.1, bench.inside.0) },
         server(PEER, bench.outside.0),
@@ -240,11 +242,11 @@ fn peers_and_the_lease_outlive_the_daemon() {
 }
 
 /// A service whose one server is reached in this way, on the loopback interface.
-fn farm(way: Way) -> Arc<Tables> {
+fn farm(way: Forwarding) -> Arc<Tables> {
     let own = Mac([2, 0, 0, 0, 0, 1]);
     let entry = ServerEntry { way, ..server(Mac([2, 0, 0, 0, 0, 9]), 1) };
     let mut tables = tables(&[(1, own)], &[entry], false);
-    if let Way::Nat { to, .. } = way {
+    if let Forwarding::Nat { to, .. } = way {
         let protocol = evener_core::net::Protocol::Tcp;
         let endpoint = VipKey { address: to.ip(), port: to.port(), protocol };
         tables.endpoints.insert(endpoint, vec![Behind { vip: 1, server: 1 }]);
@@ -268,17 +270,22 @@ fn every_subject_of_the_bench_does_what_is_measured() {
         run("ip neigh add 172.16.0.9 lladdr 02:00:00:00:00:77 dev out0");
         run("ip route add 10.0.0.0/8 via 172.16.0.9");
         let (to, own) = (SocketAddr::from(([172, 16, 0, 2], 8080)), Ipv4Addr::new(172, 16, 0, 1).into());
-        let nat = Way::Nat { to, own, source_nat: false, mtu: 1500 };
-        let tunnel =
-            Way::Tunnel { encapsulation: Encapsulation::Ipip, from: own, to: to.ip(), mtu: 1500, mark: None };
+        let nat = Forwarding::Nat { to, own, source_nat: false, mtu: 1500 };
+        let tunnel = Forwarding::Tunnel {
+            encapsulation: Encapsulation::Ipip,
+            from: own,
+            to: to.ip(),
+            mtu: 1500,
+            mark: None,
+        };
         let subjects = [
-            (Subject::Wrapper, Way::Link),
-            (Subject::Rewriter, Way::Link),
-            (Subject::L2, Way::Link),
+            (Subject::Wrapper, Forwarding::Link),
+            (Subject::Rewriter, Forwarding::Link),
+            (Subject::L2, Forwarding::Link),
             (Subject::NatIn, nat),
             (Subject::NatOut, nat),
             (Subject::Tunnel, tunnel),
-            (Subject::Yardstick, Way::Link),
+            (Subject::Yardstick, Forwarding::Link),
         ];
         for (subject, way) in subjects {
             let mut farm = farm(way);

@@ -24,7 +24,9 @@ use evener_core::net::Protocol;
 use evener_core::net::wire::Mac;
 use evener_core::path::decide::Reason;
 use evener_core::path::sessions::{Seed, ticks};
-use evener_core::path::tables::{HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way};
+use evener_core::path::tables::{
+    Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
+};
 use evener_dataplane::Engine;
 use evener_dataplane::packet::{Options, PacketEngine};
 
@@ -61,7 +63,7 @@ fn key() -> VipKey {
 
 fn server(mac: Mac, ifindex: u32) -> ServerEntry {
     let identity = u64::from(mac.0[5]) + 77;
-    ServerEntry { identity, mac, ifindex, weight: 1, up: true, local: false, way: Way::Link }
+    ServerEntry { identity, mac, ifindex, weight: 1, up: true, local: false, way: Forwarding::Link }
 }
 
 /// One service in front of `servers`, in slots from 1 on, chosen in turn.

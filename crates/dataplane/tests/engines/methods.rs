@@ -13,7 +13,7 @@ use evener_core::path::decide::Reason;
 use evener_core::path::mark::Passed;
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Behind, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way,
+    Behind, Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
 };
 use evener_dataplane::Engine;
 use evener_dataplane::events::{Event, Events, Watch};
@@ -85,7 +85,7 @@ impl Row {
         address(self.v6, "10.0.5.2", "2001:db8:5::2")
     }
 
-    fn tables(&self, way: Way) -> Tables {
+    fn tables(&self, way: Forwarding) -> Tables {
         let idle = IdleTicks {
             syn: ticks(30_000),
             tcp: ticks(900_000),
@@ -121,14 +121,14 @@ impl Row {
         tables
             .rings
             .insert(0, Arc::new(Ring { order: vec![1], hash: vec![1; HASH_SLOTS], previous: vec![] }));
-        if let Way::Nat { to, .. } = way {
+        if let Forwarding::Nat { to, .. } = way {
             let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };
             tables.endpoints.insert(endpoint, vec![Behind { vip: 1, server: 1 }]);
         }
         tables
     }
 
-    fn start(&self, kind: Kind, way: Way) -> Box<dyn Engine> {
+    fn start(&self, kind: Kind, way: Forwarding) -> Box<dyn Engine> {
         let tables = self.tables(way);
         self.director.enter(|| -> Box<dyn Engine> {
             let Kind::Kernel(mode) = kind else {
@@ -197,7 +197,7 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     if !source_nat {
         row.server.enter(|| run(&format!("ip route add {} via {}", row.client_address(), row.own())));
     }
-    let mut engine = row.start(kind, Way::Nat { to, own: row.own(), source_nat, mtu: 1500 });
+    let mut engine = row.start(kind, Forwarding::Nat { to, own: row.own(), source_nat, mtu: 1500 });
     let guarded = engine.describe().contains("guarded by nftables");
     assert_eq!(guarded, kind == Kind::Packet, "{}", engine.describe());
     row.exchange(to, &data());
@@ -339,7 +339,7 @@ fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<Passed>) {
         &row.server,
         evener_core::path::rewrite::outer_len(encapsulation, to, mark.is_some()),
     );
-    let engine = row.start(Kind::Packet, Way::Tunnel { encapsulation, from, to, mtu: 1500, mark });
+    let engine = row.start(Kind::Packet, Forwarding::Tunnel { encapsulation, from, to, mtu: 1500, mark });
     row.exchange(SocketAddr::new(vip, 80), &data());
     assert!(decapsulator.packets.load(Relaxed) > 2800, "the upload came in segments of the link's length");
     // The client was told how long packets may be.

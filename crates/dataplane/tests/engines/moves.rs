@@ -29,7 +29,7 @@ const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 fn moving() -> Tables {
     let inside = (index_of("in0"), mac_of("in0"));
     let mut tables = tables(&[inside], &[server(OWN, inside.0), server(OTHER, inside.0)], false);
-    let handoff = Handoff { mss: 1460, asker: NO_SERVER, held: NO_SERVER, later: Later::Rehandoff };
+    let handoff = Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: Later::Rehandoff };
     tables.vips.values_mut().for_each(|vip| vip.handoff = Some(handoff));
     for (ring, slot) in [(0, 1), (1, 2)] {
         tables.rings.insert(ring, Arc::new(Ring { order: vec![slot], hash: vec![], previous: vec![] }));

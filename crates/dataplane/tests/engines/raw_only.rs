@@ -84,14 +84,14 @@ fn a_host_that_would_answer_itself_is_refused() {
 
 #[test]
 fn hidden_clients_need_a_guard() {
-    use evener_core::path::tables::Way;
+    use evener_core::path::tables::Forwarding;
     if !inside() {
         return again("raw_only::hidden_clients_need_a_guard", "true");
     }
     let bench = Bench::over_cables();
     let mut engine = PacketEngine::start(options(session_file())).unwrap();
     let to = std::net::SocketAddr::from(([10, 0, 5, 2], 8080));
-    let way = Way::Nat { to, own: [10, 0, 5, 1].into(), source_nat: true, mtu: 1500 };
+    let way = Forwarding::Nat { to, own: [10, 0, 5, 1].into(), source_nat: true, mtu: 1500 };
     let nat = evener_core::path::tables::ServerEntry { way, ..server(SERVER, bench.outside.0) };
     let tables = tables(&bench.interfaces(), &[nat], true);
     let error = engine.apply(&tables.into()).unwrap_err();

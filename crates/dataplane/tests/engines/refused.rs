@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use evener_core::net::Protocol;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
-use evener_core::path::tables::{Behind, HASH_SLOTS, Ring, ServerEntry, Tables, Vip, VipKey, Way};
+use evener_core::path::tables::{Behind, Forwarding, HASH_SLOTS, Ring, ServerEntry, Tables, Vip, VipKey};
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::refusals::Refusals;
@@ -30,7 +30,7 @@ fn changed(bench: &Bench) -> Tables {
     let only = |slot| Arc::new(Ring { order: vec![slot], hash: vec![slot; HASH_SLOTS], previous: vec![] });
     tables.rings.insert(0, only(3));
     let (to, own) = (SocketAddr::from(([172, 16, 0, 2], 8080)), IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1)));
-    let way = Way::Nat { to, own, source_nat: false, mtu: 1500 };
+    let way = Forwarding::Nat { to, own, source_nat: false, mtu: 1500 };
     tables.servers.insert(4, ServerEntry { way, identity: 99, ..server(SERVER, bench.outside.0) });
     tables.rings.insert(1, only(4));
     let second = VipKey { port: 443, ..key() };

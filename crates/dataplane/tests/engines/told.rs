@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use evener_core::net::checksum;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::path::content::{HashKey, PathPattern, Route, Routes};
-use evener_core::path::cookie::{Ends, Keys, Schedule, Terms};
+use evener_core::path::cookie::{FourTuple, Keys, Schedule, Terms};
 use evener_core::path::decide::Reason;
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::{Handoff, Later, NO_SERVER, Tables};
@@ -34,7 +34,7 @@ fn keys() -> Keys {
 fn handing_off(bench: &Bench) -> Tables {
     let mut tables = tables(&bench.interfaces(), &[server(SERVER, bench.outside.0)], false);
     tables.vips.values_mut().for_each(|vip| {
-        vip.handoff = Some(Handoff { mss: 1460, asker: NO_SERVER, held: NO_SERVER, later: Later::Stay })
+        vip.handoff = Some(Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: Later::Stay })
     });
     let routes = ["/a/*", "/img/*"].map(|path| Route {
         host: None,
@@ -49,7 +49,7 @@ fn handing_off(bench: &Bench) -> Tables {
 /// The segment with which a client whose handshake is complete asks for something.
 fn request(bench: &Bench, port: u16, request: &str) -> Vec<u8> {
     let mut frame = segment(bench.client_mac, bench.inside.1, port, TCP_ACK);
-    let ends = Ends { client: client(port), service: service(80) };
+    let ends = FourTuple { client: client(port), service: service(80) };
     let cookie = keys().make(&ends, 999, Terms::new(false, Some(1460), None)).unwrap().number;
     frame[38..42].copy_from_slice(&1_000u32.to_be_bytes());
     frame[42..46].copy_from_slice(&cookie.wrapping_add(1).to_be_bytes());

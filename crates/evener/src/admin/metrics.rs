@@ -222,10 +222,10 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
         |(_, count)| **count,
     )?;
 
-    let things: Vec<_> = status.asked.iter().collect();
+    let things: Vec<_> = status.punted.iter().collect();
     Group { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
         .counter(
-            "asked",
+            "punted",
             "Connections that were read in application space, by what became of them.",
             |(_, count)| **count,
         )?;

@@ -188,8 +188,8 @@ pub(super) fn status(status: &Status, page: usize) -> String {
     if let Some(keys) = &status.restart_for {
         facts.push(("needs restart", keys.clone()));
     }
-    if !status.asked.is_empty() {
-        facts.push(("asked", counts(&status.asked)));
+    if !status.punted.is_empty() {
+        facts.push(("punted", counts(&status.punted)));
     }
     if !status.nodes.is_empty() {
         facts.push(("lccp", counts(&status.lccp)));

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use evener_core::net::Protocol;
 use evener_dataplane::server::{self, Hook, Reason};
 
-use super::duties::{self, Duties, Host, Identity, Role, Stance};
-use super::fitness;
+use super::desired::{self, ArpMode, DesiredState, Host, Identity, Role};
 use super::place::{dotted, read_setting};
+use super::prerequisites;
 use super::state::{self, Done};
 use crate::config::Config;
 use crate::control::paths;
@@ -29,7 +29,7 @@ fn done() -> Option<Done> {
 /// What is there to say, if this host is a server of the file; nothing if it isn't.
 pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
     let identity = done().map(|done| done.identity).unwrap_or_default();
-    let Ok(roles) = duties::roles(config, &identity, network) else { return Vec::new() };
+    let Ok(roles) = desired::roles(config, &identity, network) else { return Vec::new() };
     let host =
         Host { reverse_path_filter: read_setting("ipv4/conf/all/rp_filter").unwrap_or(0), ..Host::default() };
     let listening = Listening::read();
@@ -42,7 +42,7 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
         findings.extend(way_back(role, config, network));
     }
     findings.extend(tunnels(&roles, config, network, &identity, &host));
-    findings.extend(fitness::findings(&roles, config));
+    findings.extend(prerequisites::findings(&roles, config));
     findings
 }
 
@@ -65,16 +65,16 @@ pub(super) fn finding(check: &str, state: State, message: String) -> Finding {
 /// Whether the service addresses are there, and where they are silent.
 fn addresses(role: &Role<'_>, network: &Network) -> Vec<Finding> {
     let check = role.service.name.as_str();
-    let stance = role.stance();
-    let vips = role.vips().into_iter().filter(|_| stance != Stance::Absent);
+    let arp_mode = role.arp_mode();
+    let vips = role.vips().into_iter().filter(|_| arp_mode != ArpMode::Absent);
     vips.map(|vip| {
         let holder = network
             .interfaces
             .values()
             .find(|interface| interface.addresses.iter().any(|(address, _)| *address == vip));
-        match (holder, stance) {
+        match (holder, arp_mode) {
             (None, _) => {
-                let (len, answers) = (if vip.is_ipv4() { 32 } else { 128 }, stance == Stance::Answering);
+                let (len, answers) = (if vip.is_ipv4() { 32 } else { 128 }, arp_mode == ArpMode::Answering);
                 let on = if answers && vip.is_ipv6() { "the interface to the director" } else { "lo" };
                 let message = format!(
                     "This server does not have {vip}: `evener agent` puts it in place; by hand `ip address add \
@@ -82,14 +82,14 @@ fn addresses(role: &Role<'_>, network: &Network) -> Vec<Finding> {
                 );
                 finding(check, State::Fail, message)
             }
-            (Some(on), Stance::Silent) if on.ethernet && !on.loopback => {
+            (Some(on), ArpMode::Silent) if on.ethernet && !on.loopback => {
                 let message = format!(
                     "{vip} is on {}, where this server answers for it in the director's place; move it to lo.",
                     on.name
                 );
                 finding(check, State::Fail, message)
             }
-            (Some(on), Stance::Answering) if on.loopback && vip.is_ipv6() => {
+            (Some(on), ArpMode::Answering) if on.loopback && vip.is_ipv6() => {
                 let message = format!(
                     "{vip} is on lo, so that no neighbour solicitation is answered and no director finds this \
                      server; move it to the interface to the director."
@@ -116,8 +116,8 @@ fn silence(role: &Role<'_>, network: &Network) -> Vec<Finding> {
     };
     let ignoring = |interface: &Interface| matches!(effective(interface, "arp_ignore"), 1 | 2 | 8);
     let mut findings = Vec::new();
-    match role.stance() {
-        Stance::Silent => {
+    match role.arp_mode() {
+        ArpMode::Silent => {
             for interface in ethernet().filter(|interface| !ignoring(interface)) {
                 let message = format!(
                     "This server answers ARP for {vip} on {}, in the director's place; `evener agent` makes it \
@@ -127,16 +127,16 @@ fn silence(role: &Role<'_>, network: &Network) -> Vec<Finding> {
                 findings.push(finding(check, State::Fail, message));
             }
         }
-        Stance::Answering if on_loopback(*vip, network) && ethernet().all(ignoring) => {
+        ArpMode::Answering if on_loopback(*vip, network) && ethernet().all(ignoring) => {
             let message = format!(
                 "This server does not answer ARP for {vip}, so no director finds it; `evener agent --service {check}` \
                  makes it answer; by hand `sysctl -w net.ipv4.conf.all.arp_ignore=0`."
             );
             findings.push(finding(check, State::Fail, message));
         }
-        Stance::Answering | Stance::Absent => {}
+        ArpMode::Answering | ArpMode::Absent => {}
     }
-    if role.stance() != Stance::Absent && effective(example, "arp_announce") < 2 {
+    if role.arp_mode() != ArpMode::Absent && effective(example, "arp_announce") < 2 {
         let message = format!(
             "This server may tell others by ARP that it has {vip}; `sysctl -w net.ipv4.conf.all.arp_announce=2`."
         );
@@ -291,21 +291,21 @@ fn tunnels(
             fail(format!("No route leads to the director {director}."));
         }
     }
-    let duties = match duties::duties(roles, &sources, network, host) {
-        Ok(duties) => duties,
+    let desired = match desired::desired(roles, &sources, network, host) {
+        Ok(desired) => desired,
         Err(error) => {
             fail(format!("{error}."));
             return findings;
         }
     };
-    findings.extend(reverse_paths(&duties));
-    findings.extend(programs(&duties, network));
-    findings.extend(tunnelled.iter().flat_map(|role| lengths(role, &duties, network)));
+    findings.extend(reverse_paths(&desired));
+    findings.extend(programs(&desired, network));
+    findings.extend(tunnelled.iter().flat_map(|role| lengths(role, &desired, network)));
     findings
 }
 
-fn reverse_paths(duties: &Duties) -> impl Iterator<Item = Finding> {
-    duties.settings.iter().filter(|(path, _)| path.ends_with("rp_filter")).filter_map(|(path, setting)| {
+fn reverse_paths(desired: &DesiredState) -> impl Iterator<Item = Finding> {
+    desired.settings.iter().filter(|(path, _)| path.ends_with("rp_filter")).filter_map(|(path, setting)| {
         let is = read_setting(path).filter(|is| !setting.right.contains(is))?;
         let name = dotted(path);
         let message = format!(
@@ -316,9 +316,9 @@ fn reverse_paths(duties: &Duties) -> impl Iterator<Item = Finding> {
     })
 }
 
-fn programs(duties: &Duties, network: &Network) -> Vec<Finding> {
+fn programs(desired: &DesiredState, network: &Network) -> Vec<Finding> {
     const CHECK: &str = "tunnel program";
-    let Some((_, places)) = &duties.programs else { return Vec::new() };
+    let Some((_, places)) = &desired.programs else { return Vec::new() };
     let pins = server::existing_directory();
     let attached = pins.as_ref().map(|pins| server::attached(pins)).unwrap_or_default();
     let name =
@@ -368,8 +368,8 @@ fn programs(duties: &Duties, network: &Network) -> Vec<Finding> {
 }
 
 /// Whether what the director sends fits through this host's interfaces.
-fn lengths(role: &Role<'_>, duties: &Duties, network: &Network) -> Vec<Finding> {
-    let (Some((_, places)), Some(mtu)) = (&duties.programs, role.service.tunnel_mtu) else {
+fn lengths(role: &Role<'_>, desired: &DesiredState, network: &Network) -> Vec<Finding> {
+    let (Some((_, places)), Some(mtu)) = (&desired.programs, role.service.tunnel_mtu) else {
         return Vec::new();
     };
     let interfaces = places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex));

@@ -3,11 +3,11 @@
 //!
 //! The same file serves the whole farm; each host finds itself in it by its addresses.
 
+mod desired;
 pub mod doctor;
-mod duties;
-mod fitness;
+pub(crate) mod local_server;
 mod place;
-pub(crate) mod resident;
+mod prerequisites;
 mod show;
 mod state;
 
@@ -31,8 +31,8 @@ use crate::lccp::{Part, Speaker};
 use crate::log;
 use crate::network::{self, Network, NetworkError};
 use crate::secret;
-use duties::{Duties, Identity};
-use place::{PlaceError, Site};
+use desired::{DesiredState, Identity};
+use place::{HostState, PlaceError};
 use state::{Lock, State};
 
 /// Changes of the network come in flocks: act once they have settled.
@@ -123,7 +123,7 @@ struct Agent {
     config: Config,
     identity: Identity,
     hook: Option<Hook>,
-    site: Site,
+    host_state: HostState,
     network_changes: mpsc::Receiver<()>,
     trouble: Trouble,
     counted: BTreeMap<Reason, u64>,
@@ -140,7 +140,7 @@ impl Agent {
     async fn start(config_path: &Path, identity: Identity, hook: Option<Hook>) -> Result<Agent, AgentError> {
         let config = config::load(config_path).map_err(AgentError::Config)?;
         let network = network::read().await?;
-        let duties = what_to_do(&config, &identity, hook, &network).await.map_err(AgentError::Role)?;
+        let desired = what_to_do(&config, &identity, hook, &network).await.map_err(AgentError::Role)?;
         let directory = paths::directory().map_err(AgentError::io("the network namespace can't be told"))?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
         made.map_err(AgentError::io(format!(
@@ -150,24 +150,24 @@ impl Agent {
         let (state, lock) = take_over(&directory, config_path, identity.clone())?;
         let adopted = state.done.is_something();
         let network_changes = network::watch().await?;
-        let mut site = Site::open(state)?;
-        site.secret = secret_of(&config)?;
-        site.cookie_epoch_ms = config.farm.cookie_epoch_ms;
-        if let Err(error) = site.fulfil(&duties, &network).await {
+        let mut host_state = HostState::open(state)?;
+        host_state.secret = secret_of(&config)?;
+        host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
+        if let Err(error) = host_state.fulfil(&desired, &network).await {
             // What was found at work is left as it was found.
-            if let Err(left) = site.leave(adopted, &network_now(network).await).await {
+            if let Err(left) = host_state.leave(adopted, &network_now(network).await).await {
                 tracing::warn!(error = %left, "something stays as it was changed");
             }
             return Err(error.into());
         }
-        let counted = counters(&site);
+        let counted = counters(&host_state);
         let config_path = config_path.to_owned();
         let mut agent = Agent {
             config_path,
             config,
             identity,
             hook,
-            site,
+            host_state,
             network_changes,
             trouble: Trouble::default(),
             counted,
@@ -181,7 +181,7 @@ impl Agent {
 
     /// Has directors spoken with, and by the secret as it is.
     fn speak(&mut self, network: &Network) {
-        let secret = self.site.secret.as_ref();
+        let secret = self.host_state.secret.as_ref();
         self.speaker = self.speaker.take().filter(|speaker| secret.is_some_and(|secret| speaker.has(secret)));
         if let (None, Some(secret)) = (&self.speaker, secret) {
             let speaker = Speaker::start(secret.clone(), Part::Server, network, None);
@@ -189,7 +189,7 @@ impl Agent {
         }
         if let Some(speaker) = &self.speaker {
             speaker.follow(&self.config, network);
-            if let Some(connections) = self.site.connections() {
+            if let Some(connections) = self.host_state.connections() {
                 speaker.look_at(connections);
             }
         }
@@ -218,7 +218,7 @@ impl Agent {
                 _ = terminate.recv() => return,
                 _ = interrupt.recv() => return,
                 _ = hangup.recv() => self.reload().await,
-                _ = renewal.tick() => self.site.renew_cookies(),
+                _ = renewal.tick() => self.host_state.renew_cookies(),
                 Some(()) = self.network_changes.recv() => look = look.min(Instant::now() + SETTLE),
                 () = sleep_until(look) => {
                     self.look().await;
@@ -244,18 +244,19 @@ impl Agent {
             format!("nothing was changed: the file has errors\n{}", problems.render(colour))
         })?;
         let network = network::read().await.map_err(|error| format!("nothing was changed: {error}"))?;
-        let duties = what_to_do(&config, &self.identity, self.hook, &network)
+        let desired = what_to_do(&config, &self.identity, self.hook, &network)
             .await
             .map_err(|error| format!("nothing was changed: {error}"))?;
-        self.site.secret = secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
-        self.site.cookie_epoch_ms = config.farm.cookie_epoch_ms;
+        self.host_state.secret =
+            secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
+        self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         self.config = config;
-        let done = self.site.fulfil(&duties, &network).await;
+        let done = self.host_state.fulfil(&desired, &network).await;
         self.speak(&network);
         done.map_err(|error| format!("{error}; the rest was done, and this is tried again"))
     }
 
-    /// Holds the host against its duties: interfaces come and go, and so may what was placed on them.
+    /// Holds the host against its desired state: interfaces come and go, and so may what was placed on them.
     async fn look(&mut self) {
         let trouble = self.try_look().await.err();
         self.trouble.tell(trouble);
@@ -265,14 +266,14 @@ impl Agent {
     async fn try_look(&mut self) -> Result<(), String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
         // An address that is gone for a while makes this host no other one: what is placed stays.
-        let duties = what_to_do(&self.config, &self.identity, self.hook, &network).await?;
+        let desired = what_to_do(&self.config, &self.identity, self.hook, &network).await?;
         self.speak(&network);
-        self.site.fulfil(&duties, &network).await.map_err(|error| error.to_string())
+        self.host_state.fulfil(&desired, &network).await.map_err(|error| error.to_string())
     }
 
     /// Says which packets were refused since it was last said.
     fn report(&mut self) {
-        let counted = counters(&self.site);
+        let counted = counters(&self.host_state);
         let since = |(reason, count): (&Reason, &u64)| {
             let new = count.saturating_sub(self.counted.get(reason).copied().unwrap_or_default());
             (reason.is_refusal() && new > 0).then(|| format!("{new} {}", reason.name()))
@@ -294,11 +295,11 @@ impl Agent {
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
         tell(sd_notify::NotifyState::Stopping);
         let network = network::read().await?;
-        Ok(self.site.leave(keep, &network).await?)
+        Ok(self.host_state.leave(keep, &network).await?)
     }
 }
 
-/// Takes the place of whoever did a server's duties here before, with the record of what was done.
+/// Takes the place of whoever made this host a server before, with the record of what was done.
 fn take_over(directory: &Path, config_path: &Path, identity: Identity) -> Result<(State, Lock), AgentError> {
     let lock = Lock::take(directory)
         .map_err(AgentError::io(format!("the lock in {} can't be taken", directory.display())))?
@@ -334,9 +335,9 @@ async fn what_to_do(
     identity: &Identity,
     hook: Option<Hook>,
     network: &Network,
-) -> Result<Duties, String> {
-    let roles = duties::roles(config, identity, network)?;
-    duties::duties(
+) -> Result<DesiredState, String> {
+    let roles = desired::roles(config, identity, network)?;
+    desired::desired(
         &roles,
         &config.tunnel_sources().into_iter().collect::<Vec<_>>(),
         network,
@@ -349,8 +350,8 @@ async fn network_now(known: Network) -> Network {
     network::read().await.unwrap_or(known)
 }
 
-fn counters(site: &Site) -> BTreeMap<Reason, u64> {
-    let counters = site.server.as_ref().map(|server| server.counters());
+fn counters(host_state: &HostState) -> BTreeMap<Reason, u64> {
+    let counters = host_state.server.as_ref().map(|server| server.counters());
     match counters {
         Some(Ok(counters)) => counters,
         Some(Err(error)) => {

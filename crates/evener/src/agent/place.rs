@@ -1,4 +1,4 @@
-//! Makes this host be what its duties say, and takes back what they no longer ask for.
+//! Makes this host be as its desired state says, and takes back what that no longer asks for.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use rtnetlink::Handle;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo};
 
-use super::duties::{Duties, Host, Placed};
+use super::desired::{DesiredState, Host, Placed};
 use super::state::{Changed, State};
 use crate::network::{Network, interface_name};
 use crate::secret;
@@ -69,7 +69,7 @@ impl PlaceError {
 }
 
 /// This host, as far as the agent changes it.
-pub(super) struct Site {
+pub(super) struct HostState {
     handle: Handle,
     pub(super) state: State,
     pub(super) server: Option<Server>,
@@ -79,26 +79,30 @@ pub(super) struct Site {
     pub(super) cookie_epoch_ms: u64,
 }
 
-impl Site {
+impl HostState {
     /// Takes over what an earlier agent has left.
-    pub(super) fn open(state: State) -> Result<Site, PlaceError> {
+    pub(super) fn open(state: State) -> Result<HostState, PlaceError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(PlaceError::Socket)?;
         tokio::spawn(connection);
-        Ok(Site { handle, state, server: None, secret: None, cookie_epoch_ms: EPOCH_MS })
+        Ok(HostState { handle, state, server: None, secret: None, cookie_epoch_ms: EPOCH_MS })
     }
 
-    /// Makes the host be as `duties` say. What is refused is left out, and the rest done.
+    /// Makes the host be as `desired` says. What is refused is left out, and the rest done.
     ///
     /// # Errors
     /// The first refusal.
-    pub(super) async fn fulfil(&mut self, duties: &Duties, network: &Network) -> Result<(), PlaceError> {
+    pub(super) async fn fulfil(
+        &mut self,
+        desired: &DesiredState,
+        network: &Network,
+    ) -> Result<(), PlaceError> {
         // What a program no longer lets out must not reach an address any more either, and an address must
         // not be answered for before the host has been told not to.
-        let mut done = if duties.programs.is_none() { self.leave_programs() } else { Ok(()) };
-        done = done.and(self.remove_addresses(duties, network).await);
-        done = done.and(self.change_settings(duties));
-        done = done.and(self.add_addresses(duties, network).await);
-        done.and(self.run_programs(duties))
+        let mut done = if desired.programs.is_none() { self.leave_programs() } else { Ok(()) };
+        done = done.and(self.remove_addresses(desired, network).await);
+        done = done.and(self.change_settings(desired));
+        done = done.and(self.add_addresses(desired, network).await);
+        done.and(self.run_programs(desired))
     }
 
     /// Takes back all that was done, or nothing of it with `keep`.
@@ -109,18 +113,18 @@ impl Site {
                 None => Ok(()),
             };
         }
-        self.fulfil(&Duties::default(), network).await?;
+        self.fulfil(&DesiredState::default(), network).await?;
         self.state.remove().map_err(PlaceError::State)
     }
 
     /// What the programs know of connections, while they run.
     pub(super) fn connections(&self) -> Option<Connections> {
-        // What the kernel lacks for it, the host's fitness tells.
+        // What the kernel lacks for it, the host's prerequisites tell.
         self.server.as_ref()?.connections().ok()
     }
 
-    fn run_programs(&mut self, duties: &Duties) -> Result<(), PlaceError> {
-        let Some((tables, places)) = &duties.programs else { return Ok(()) };
+    fn run_programs(&mut self, desired: &DesiredState) -> Result<(), PlaceError> {
+        let Some((tables, places)) = &desired.programs else { return Ok(()) };
         let server = match &mut self.server {
             Some(server) => server,
             none => none.insert(Server::start(server::directory().map_err(ServerError::from)?)?),
@@ -157,9 +161,9 @@ impl Site {
         }
     }
 
-    async fn add_addresses(&mut self, duties: &Duties, network: &Network) -> Result<(), PlaceError> {
+    async fn add_addresses(&mut self, desired: &DesiredState, network: &Network) -> Result<(), PlaceError> {
         let mut done = Ok(());
-        for placed in &duties.addresses {
+        for placed in &desired.addresses {
             if !is_there(placed, network) {
                 done = done.and(self.add_address(placed, network).await);
             }
@@ -199,8 +203,12 @@ impl Site {
         Ok(())
     }
 
-    async fn remove_addresses(&mut self, duties: &Duties, network: &Network) -> Result<(), PlaceError> {
-        let gone: Vec<Placed> = self.state.done.addresses.difference(&duties.addresses).cloned().collect();
+    async fn remove_addresses(
+        &mut self,
+        desired: &DesiredState,
+        network: &Network,
+    ) -> Result<(), PlaceError> {
+        let gone: Vec<Placed> = self.state.done.addresses.difference(&desired.addresses).cloned().collect();
         let mut done = Ok(());
         for placed in gone {
             match self.remove_address(&placed, network).await {
@@ -237,20 +245,20 @@ impl Site {
         Ok(())
     }
 
-    fn change_settings(&mut self, duties: &Duties) -> Result<(), PlaceError> {
+    fn change_settings(&mut self, desired: &DesiredState) -> Result<(), PlaceError> {
         let mut done = Ok(());
         let gone: Vec<String> = self
             .state
             .done
             .settings
             .keys()
-            .filter(|path| !duties.settings.contains_key(*path))
+            .filter(|path| !desired.settings.contains_key(*path))
             .cloned()
             .collect();
         for path in gone {
             done = done.and(self.restore(&path));
         }
-        for (path, setting) in &duties.settings {
+        for (path, setting) in &desired.settings {
             if let Some(is) = read_setting(path).filter(|is| !setting.right.contains(is)) {
                 done = done.and(self.set(path, is, setting.value));
             }
@@ -337,7 +345,7 @@ pub(super) fn dotted(path: &str) -> String {
     format!("net.{}", path.chars().map(swap).collect::<String>())
 }
 
-/// What duties depend on, beyond the network.
+/// What the desired state depends on, beyond the network.
 pub(super) async fn host(hook: Option<Hook>) -> Host {
     Host {
         hook,

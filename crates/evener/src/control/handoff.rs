@@ -25,7 +25,7 @@ use super::RESTART;
 use super::executor::Executor;
 use super::rehandoff::{KeptBack, Orphans};
 use crate::config::Config;
-use crate::handoff::{Answer, Chosen, Ends, Held, LOOPBACK, Matched, Question, framed};
+use crate::handoff::{Answer, Chosen, FourTuple, Held, LOOPBACK, Matched, Question, framed};
 use crate::secret;
 
 /// Connections that a dispatcher decided of which it is to be told when they end, and how many of them are looked at in a second.
@@ -48,7 +48,7 @@ pub(super) struct Handing {
     /// Who reads what the data plane holds, for what is held when it is decided once more.
     pub(super) again: Option<mpsc::Sender<Held>>,
     /// Connections that the dispatcher has decided, and counts until it is told that they are over.
-    dispatched: VecDeque<Ends>,
+    dispatched: VecDeque<FourTuple>,
 }
 
 impl Executor {
@@ -105,8 +105,8 @@ impl Executor {
             }
             Question::Keep { ends } => {
                 if let Some(vip) = self.vip_of(&ends) {
-                    let asker = vip.handoff.map_or(NO_SERVER, |handoff| handoff.asker);
-                    self.settle(&ends, &vip, asker);
+                    let punt = vip.handoff.map_or(NO_SERVER, |handoff| handoff.punt);
+                    self.settle(&ends, &vip, punt);
                 }
             }
             Question::Return { ends, server } => {
@@ -117,14 +117,14 @@ impl Executor {
         }
     }
 
-    pub(super) fn vip_of(&self, ends: &Ends) -> Option<Vip> {
+    pub(super) fn vip_of(&self, ends: &FourTuple) -> Option<Vip> {
         let key = VipKey { address: ends.service.ip(), port: ends.service.port(), protocol: Protocol::Tcp };
         self.director.plan().tables.vips.get(&key).copied()
     }
 
     /// The server for what a client wants: that of the dispatcher, if it is one of those that may have it. The client's
     /// packets are kept back from now on, until it is somewhere.
-    fn choose(&mut self, ends: &Ends, ring: u16, advice: Option<SocketAddr>) -> Option<Chosen> {
+    fn choose(&mut self, ends: &FourTuple, ring: u16, advice: Option<SocketAddr>) -> Option<Chosen> {
         let vip = self.vip_of(ends)?;
         let is_up = |server: &u16| {
             self.director.plan().tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(server))
@@ -154,7 +154,7 @@ impl Executor {
 
     /// The same for another node, which has the client. A session counts it, until that node says that it is over; asked again, the
     /// answer is the same.
-    fn decide_for(&mut self, ends: &Ends, ring: u16) -> Option<SocketAddr> {
+    fn decide_for(&mut self, ends: &FourTuple, ring: u16) -> Option<SocketAddr> {
         let vip = self.vip_of(ends)?;
         let tables = &self.director.plan().tables;
         let is_one = |slot: &u16| tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(slot));
@@ -168,14 +168,14 @@ impl Executor {
     }
 
     /// The server of a connection's session, if there is one that counts.
-    fn active_session(&self, ends: &Ends, vip: &Vip) -> Option<u16> {
+    fn active_session(&self, ends: &FourTuple, vip: &Vip) -> Option<u16> {
         let (memory, key) = (self.engine.memory(), session_key(ends, vip));
         let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.now())?;
         found.value.state().is_active().then(|| found.value.server())
     }
 
     /// Connections that the dispatcher has decided and that are over since. Each is named once.
-    pub(super) fn dispatched_and_over(&mut self) -> Vec<Ends> {
+    pub(super) fn dispatched_and_over(&mut self) -> Vec<FourTuple> {
         let mut over = Vec::new();
         for _ in 0..self.handing.dispatched.len().min(LOOKED_AT_MAX) {
             let Some(ends) = self.handing.dispatched.pop_front() else { break };
@@ -190,7 +190,7 @@ impl Executor {
     /// Does something with the ring of the servers for what was looked up, if the routes are the same still: those in force.
     fn by_ring<T: Default>(
         &mut self,
-        ends: &Ends,
+        ends: &FourTuple,
         matched: &Matched,
         then: impl FnOnce(&mut Self, u16) -> T,
     ) -> Answer<T> {
@@ -208,7 +208,7 @@ impl Executor {
         self.director.farm().service(&planned.name)
     }
 
-    fn select(&self, ends: &Ends, vip: &Vip, ring: u16) -> Option<u16> {
+    fn select(&self, ends: &FourTuple, vip: &Vip, ring: u16) -> Option<u16> {
         let (tables, memory) = (&self.director.plan().tables, self.engine.memory());
         let hash = session_key(ends, vip).ring_hash(memory.ring_seed);
         let server = select(tables, memory.counts, ring, vip.pick, hash);
@@ -230,7 +230,7 @@ impl Executor {
     }
 
     /// Has a connection's packets go to the server that another node gave it to.
-    fn forward(&mut self, ends: &Ends, server: SocketAddr) -> Option<()> {
+    fn forward(&mut self, ends: &FourTuple, server: SocketAddr) -> Option<()> {
         let vip = self.vip_of(ends)?;
         let slot = self
             .slot_of(&vip, server)
@@ -239,7 +239,7 @@ impl Executor {
     }
 
     /// Notes that a connection is over: its session lasts for the last packets.
-    fn close(&self, ends: &Ends) {
+    fn close(&self, ends: &FourTuple) {
         let Some(vip) = self.vip_of(ends) else { return };
         let (memory, now) = (self.engine.memory(), self.engine.now());
         let key = session_key(ends, &vip);
@@ -251,7 +251,7 @@ impl Executor {
     }
 
     /// Has the connection's packets go to a server from now on, and these first.
-    fn give(&mut self, ends: &Ends, server: u16, packets: &[Vec<u8>]) -> bool {
+    fn give(&mut self, ends: &FourTuple, server: u16, packets: &[Vec<u8>]) -> bool {
         let Some(vip) = self.vip_of(ends) else { return false };
         if !self.director.plan().tables.servers.contains_key(&server) || !self.note(ends, &vip, server) {
             return false;
@@ -265,14 +265,14 @@ impl Executor {
     }
 
     /// Notes whose a connection is, and sends it what was kept back meanwhile.
-    pub(super) fn settle(&mut self, ends: &Ends, vip: &Vip, server: u16) -> bool {
+    pub(super) fn settle(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
         let noted = self.note(ends, vip, server);
         self.release(ends);
         noted
     }
 
     /// Notes whose a connection is. One that the client has ended meanwhile is not opened again by that.
-    pub(super) fn note(&mut self, ends: &Ends, vip: &Vip, server: u16) -> bool {
+    pub(super) fn note(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
         let key = session_key(ends, vip);
         let (memory, now) = (self.engine.memory(), self.engine.now());
         let hash = key.hash(memory.seed);
@@ -345,6 +345,6 @@ fn exit(ifindex: u32) -> io::Result<LinkSocket> {
     Ok(exit)
 }
 
-pub(super) fn session_key(ends: &Ends, vip: &Vip) -> SessionKey {
+pub(super) fn session_key(ends: &FourTuple, vip: &Vip) -> SessionKey {
     SessionKey { client: ends.client.ip(), port: ends.client.port(), vip: vip.id }
 }

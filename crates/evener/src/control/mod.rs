@@ -11,9 +11,9 @@ pub mod paths;
 mod rehandoff;
 mod reload;
 pub mod request;
-pub(crate) mod settings;
 mod showing;
 mod start;
+pub(crate) mod sysctl;
 mod telling;
 mod totals;
 
@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::admin::views::has_service;
-use crate::agent::resident::Resident;
+use crate::agent::local_server::LocalServer;
 use crate::cli;
 use crate::cli::Exit;
 use crate::events::log::Log;
@@ -118,7 +118,7 @@ struct Daemon {
     /// Later requests that other servers are for.
     held: mpsc::Receiver<Held>,
     /// What this host is as a server, where every host is director and server.
-    resident: Option<Resident>,
+    local_server: Option<LocalServer>,
     probed: mpsc::Receiver<Probed>,
     ready: bool,
     _lock: lock::Lock,
@@ -195,8 +195,8 @@ impl Daemon {
                 }
                 Some(question) = self.questions.recv() => self.executor.answer_question(question),
                 Some(held) = self.held.recv() => {
-                    if let Some((moving, resident)) = self.executor.take_up(held).zip(self.resident.as_ref()) {
-                        resident.rehandoff(moving);
+                    if let Some((moving, local_server)) = self.executor.take_up(held).zip(self.local_server.as_ref()) {
+                        local_server.rehandoff(moving);
                     }
                 }
                 _ = sweep.tick() => {
@@ -207,9 +207,9 @@ impl Daemon {
                     }
                     self.executor.renew_cookies();
                     let over = self.executor.dispatched_and_over();
-                    if let Some(resident) = &mut self.resident {
-                        resident.renew_cookies();
-                        if let Some(speaker) = resident.speaker() {
+                    if let Some(local_server) = &mut self.local_server {
+                        local_server.renew_cookies();
+                        if let Some(speaker) = local_server.speaker() {
                             speaker.tell_over(&over);
                         }
                     }
@@ -245,8 +245,8 @@ impl Daemon {
         match network::read().await {
             Ok(network) => {
                 self.executor.tell(Input::Network(Box::new(network)));
-                if let Some(resident) = &mut self.resident {
-                    resident.look(&self.executor.config, self.executor.director.network()).await;
+                if let Some(local_server) = &mut self.local_server {
+                    local_server.look(&self.executor.config, self.executor.director.network()).await;
                 }
                 self.executor.follow_network();
                 self.show_local();
@@ -257,7 +257,7 @@ impl Daemon {
 
     /// Publishes what this host is as a server.
     fn show_local(&mut self) {
-        self.executor.show_local(self.resident.as_ref().map(Resident::local));
+        self.executor.show_local(self.local_server.as_ref().map(LocalServer::local));
     }
 
     async fn answer(&mut self, request: Request) {
@@ -325,8 +325,8 @@ impl Daemon {
         if !keep {
             settings.restore();
         }
-        if let Some(resident) = self.resident {
-            resident.leave(keep, director.network()).await?;
+        if let Some(local_server) = self.local_server {
+            local_server.leave(keep, director.network()).await?;
         }
         Ok(left?)
     }

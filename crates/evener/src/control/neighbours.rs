@@ -40,25 +40,28 @@ pub(crate) struct Neighbours {
 /// One interface.
 struct Link {
     own: Mac,
-    arp: Ear,
-    discovery: Option<Ear>,
+    arp: Listener,
+    discovery: Option<Listener>,
     /// The groups that the kernel is told to listen in, and the socket that they are joined by.
     groups: Option<(BTreeSet<Ipv6Addr>, Socket)>,
 }
 
 impl Link {
     fn is_alive(&self) -> bool {
-        [Some(&self.arp), self.discovery.as_ref()].into_iter().flatten().all(|ear| !ear.reader.is_finished())
+        [Some(&self.arp), self.discovery.as_ref()]
+            .into_iter()
+            .flatten()
+            .all(|listener| !listener.reader.is_finished())
     }
 }
 
 /// Frames of one kind.
-struct Ear {
+struct Listener {
     socket: Arc<AsyncFd<LinkSocket>>,
     reader: JoinHandle<()>,
 }
 
-impl Drop for Ear {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.reader.abort();
     }
@@ -101,14 +104,14 @@ impl Neighbours {
     fn open(&self, ifindex: u32, own: Mac, ipv6: bool) -> io::Result<Link> {
         let arp = LinkSocket::open(ifindex, EtherType::Only(ETHERTYPE_ARP))?;
         let discovery = ipv6.then(|| LinkSocket::open_filtered(ifindex, EtherType::All, &advertisements()));
-        let discovery = discovery.transpose()?.map(|socket| self.ear(ifindex, socket)).transpose()?;
-        Ok(Link { own, arp: self.ear(ifindex, arp)?, discovery, groups: None })
+        let discovery = discovery.transpose()?.map(|socket| self.listener(ifindex, socket)).transpose()?;
+        Ok(Link { own, arp: self.listener(ifindex, arp)?, discovery, groups: None })
     }
 
-    fn ear(&self, ifindex: u32, socket: LinkSocket) -> io::Result<Ear> {
+    fn listener(&self, ifindex: u32, socket: LinkSocket) -> io::Result<Listener> {
         let socket = Arc::new(AsyncFd::new(socket)?);
         let reader = tokio::spawn(read(socket.clone(), ifindex, self.frames.clone()));
-        Ok(Ear { socket, reader })
+        Ok(Listener { socket, reader })
     }
 
     /// Asks everyone on an interface who has `target`, for `sender`, or as who is about to take the address
@@ -180,8 +183,8 @@ impl Link {
 }
 
 /// What can't be sent is lost, as any frame may be.
-fn send(ear: &Ear, ifindex: u32, frame: &[u8]) {
-    if let Err(error) = ear.socket.get_ref().send(frame) {
+fn send(listener: &Listener, ifindex: u32, frame: &[u8]) {
+    if let Err(error) = listener.socket.get_ref().send(frame) {
         tracing::debug!(ifindex, %error, "a question to the neighbours was not sent");
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::executor::Executor;
 use super::handoff::session_key;
 use super::now_ms;
-use crate::handoff::{Ends, Held, Move};
+use crate::handoff::{FourTuple, Held, Move};
 
 /// Segments that wait for the loop.
 const HELD: usize = 4_096;
@@ -85,8 +85,8 @@ impl Executor {
     pub(super) fn take_up(&mut self, held: Held) -> Option<Move> {
         let own = self.director.links().get(&held.ifindex).copied();
         let Parsed::Segment(segment) = parse(&held.frame, own) else { return None };
-        let cookie::Ends { client, service } = cookie::Ends::of(&segment);
-        let ends = Ends { client, service };
+        let cookie::FourTuple { client, service } = cookie::FourTuple::of(&segment);
+        let ends = FourTuple { client, service };
         let vip = self.vip_of(&ends)?;
         let header = TcpHeader::read(&held.frame, &segment.at)?;
         let payload = TcpHeader::payload(&held.frame, &segment.at).to_vec();
@@ -126,7 +126,7 @@ impl Executor {
     }
 
     /// Has a connection stay with the server that it has, which gets what was held.
-    pub(super) fn pass(&mut self, ends: &Ends, held: Held) {
+    pub(super) fn pass(&mut self, ends: &FourTuple, held: Held) {
         self.give_back(ends, held.server);
         self.let_pass(held);
         self.release(ends);
@@ -139,7 +139,7 @@ impl Executor {
 
     /// Tells a client that its connection is over, which then has a session no longer than its last packets need. They go to
     /// its server: the segment may have been forged, by somebody whom the client doesn't believe either.
-    pub(super) fn end(&mut self, ends: &Ends, held: Held) {
+    pub(super) fn end(&mut self, ends: &FourTuple, held: Held) {
         self.give_back(ends, held.server);
         if let Some(vip) = self.vip_of(ends) {
             self.handing.kept_back.remove(&session_key(ends, &vip));
@@ -148,7 +148,7 @@ impl Executor {
     }
 
     /// Has a connection that was kept back stay with the server that it had. Meanwhile the client may have begun another one.
-    pub(super) fn give_back(&mut self, ends: &Ends, server: u16) {
+    pub(super) fn give_back(&mut self, ends: &FourTuple, server: u16) {
         let Some(vip) = self.vip_of(ends) else { return };
         let (memory, key) = (self.engine.memory(), session_key(ends, &vip));
         let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.now());
@@ -159,7 +159,7 @@ impl Executor {
     }
 
     /// Notes that a connection is kept back until this host has done something about it.
-    pub(super) fn keep_back(&mut self, ends: &Ends, vip: &Vip) {
+    pub(super) fn keep_back(&mut self, ends: &FourTuple, vip: &Vip) {
         let key = session_key(ends, vip);
         self.handing.orphans.borrow_mut().is_somebodys(&key);
         self.handing.kept_back.entry(key).or_default().since_ms = now_ms();
@@ -173,7 +173,7 @@ impl Executor {
     }
 
     /// Keeps a segment until its connection has a server. By now it may have one.
-    fn keep(&mut self, ends: &Ends, vip: &Vip, held: Held) {
+    fn keep(&mut self, ends: &FourTuple, vip: &Vip, held: Held) {
         let of_all = self.handing.kept_back.values().map(|kept| kept.frames.len()).sum::<usize>();
         match self.handing.kept_back.get_mut(&session_key(ends, vip)) {
             Some(kept) if kept.frames.len() < KEPT_MAX && of_all < KEPT_OF_ALL_MAX => kept.frames.push(held),
@@ -184,7 +184,7 @@ impl Executor {
     }
 
     /// Sends on what was kept of a connection that has a server now.
-    pub(super) fn release(&mut self, ends: &Ends) {
+    pub(super) fn release(&mut self, ends: &FourTuple) {
         let Some(vip) = self.vip_of(ends) else { return };
         let kept = self.handing.kept_back.remove(&session_key(ends, &vip)).unwrap_or_default();
         kept.frames.into_iter().for_each(|held| self.decide_again(held));

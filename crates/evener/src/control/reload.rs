@@ -62,8 +62,8 @@ impl Daemon {
             self.executor.warn_of_host();
         }
         // After an error the rest of the daemon may have begun to follow: back to what is in force.
-        if let Some(resident) = &mut self.resident {
-            resident.look(&self.executor.config, self.executor.director.network()).await;
+        if let Some(local_server) = &mut self.local_server {
+            local_server.look(&self.executor.config, self.executor.director.network()).await;
         }
         self.executor.follow_network();
         self.show_local();
@@ -105,8 +105,8 @@ impl Daemon {
                 self.executor.tell(Input::Frame { ifindex, bytes });
             }
         }
-        if let Some(resident) = &mut self.resident {
-            resident.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
+        if let Some(local_server) = &mut self.local_server {
+            local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
         Ok(File { config, farm, network, links })
     }

@@ -26,12 +26,12 @@ use super::lock::{Lock, LockError};
 use super::neighbours::{Frame, Neighbours};
 use super::reload::{self, Fixed};
 use super::request::Request;
-use super::settings::Settings;
+use super::sysctl::Settings;
 use super::telling::open_log;
 use super::totals::Totals;
 use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms, paths};
 use crate::admin;
-use crate::agent::resident::Resident;
+use crate::agent::local_server::LocalServer;
 use crate::agent::{self, AgentError};
 use crate::board::{About, Loaded};
 use crate::cli::Exit;
@@ -151,9 +151,9 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let part = if identity.is_some() { Part::Host } else { Part::Director };
     let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, &bus, part, &network));
     let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
-    let company = company(&config, identity, reader, config_path, &directory, engine.kind()).await;
-    let Company { hosts, heard, mut resident } = match company {
-        Ok(company) => company,
+    let host_role = host_role(&config, identity, reader, config_path, &directory, engine.kind()).await;
+    let HostRole { hosts, heard, mut local_server } = match host_role {
+        Ok(host_role) => host_role,
         Err(error) => {
             leave_engine(engine, adopted);
             return Err(error);
@@ -195,13 +195,13 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     executor.hand_over_by(secret);
     executor.tell_by(recorder);
     let (handle, requests) = mpsc::channel(REQUESTS);
-    let opened = open(&mut executor, &mut resident, adopted, &mut frames, handle, &directory).await;
+    let opened = open(&mut executor, &mut local_server, adopted, &mut frames, handle, &directory).await;
     if let Err(error) = opened {
         // What was found running is left as it was found.
         let _ = fs::remove_file(directory.join("admin.sock"));
         executor.fall_silent();
-        if let Some(resident) = resident {
-            resident.abandon(executor.director.network()).await;
+        if let Some(local_server) = local_server {
+            local_server.abandon(executor.director.network()).await;
         }
         leave_engine(executor.engine, adopted);
         return Err(error);
@@ -218,7 +218,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         heard,
         questions,
         held,
-        resident,
+        local_server,
         requests,
         probed,
         ready: false,
@@ -258,30 +258,30 @@ fn leave_engine(engine: Box<dyn Engine>, adopted: bool) {
 }
 
 /// This host as one among others.
-struct Company {
+struct HostRole {
     /// With a number that no other start of it has.
     hosts: Option<(Hosts, u64)>,
     heard: mpsc::Receiver<Heard>,
-    resident: Option<Resident>,
+    local_server: Option<LocalServer>,
 }
 
 /// Has this host take its part, where every host decides.
-async fn company(
+async fn host_role(
     config: &Config,
     identity: Option<(Identity, Secret)>,
     reader: Option<(Reader, Secret)>,
     config_path: &Path,
     directory: &Path,
     engine: &str,
-) -> Result<Company, StartError> {
+) -> Result<HostRole, StartError> {
     let mark_key = identity.as_ref().map(|(_, secret)| secret::mark_key(secret));
     let (hosts, heard) = hosts(config, identity).await?;
     let copies = engine == PACKET_ENGINE;
-    let resident = match hosts.is_some() || reader.is_some() {
-        true => Some(Resident::start(directory, config_path, copies, reader, mark_key)?),
+    let local_server = match hosts.is_some() || reader.is_some() {
+        true => Some(LocalServer::start(directory, config_path, copies, reader, mark_key)?),
         false => None,
     };
-    Ok(Company { hosts, heard, resident })
+    Ok(HostRole { hosts, heard, local_server })
 }
 
 /// Who reads for the data plane, and speaks with other nodes.
@@ -340,25 +340,25 @@ fn warn_of_unlisted_tunnels(executor: &Executor) {
 /// Opens the farm to traffic, and the daemon to requests.
 async fn open(
     executor: &mut Executor,
-    resident: &mut Option<Resident>,
+    local_server: &mut Option<LocalServer>,
     adopted: bool,
     frames: &mut mpsc::Receiver<Frame>,
     requests: mpsc::Sender<Request>,
     directory: &Path,
 ) -> Result<(), StartError> {
     refuse_conflicts(executor, frames).await?;
-    if let Some(resident) = resident {
-        resident.fulfil(&executor.config, executor.director.network()).await?;
+    if let Some(local_server) = local_server {
+        local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
     executor.feed(Input::Time { own_sessions: 0 })?;
     executor.watch()?;
-    if let Some(resident) = resident {
+    if let Some(local_server) = local_server {
         // What makes connections here must stand behind the engine, which is there only now.
-        resident.fulfil(&executor.config, executor.director.network()).await?;
+        local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
     executor.bus.tell(Event::Started { engine: executor.engine.describe(), adopted });
     executor.warn_of_host();
-    executor.show_local(resident.as_ref().map(Resident::local));
+    executor.show_local(local_server.as_ref().map(LocalServer::local));
     let board = Arc::clone(&executor.showing.board);
     admin::server::start(board, requests, &directory.join("admin.sock"), &executor.config.admin)
         .await

@@ -9,7 +9,7 @@ use rtnetlink::packet_route::link::{LinkXdp, XdpAttached};
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourState};
 
 use super::Finding;
-use crate::control::settings::is_reverse_path_strict;
+use crate::control::sysctl::is_reverse_path_strict;
 
 /// A full Ethernet frame's content.
 const MTU: u32 = 1500;

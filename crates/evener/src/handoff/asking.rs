@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evener_core::path::content::{NO_ROUTE, Routes};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::{Chosen, Ends, Question, Wanted};
+use super::{Chosen, FourTuple, Question, Wanted};
 use crate::events::{Bus, Event};
 use crate::record::Recorder;
 
@@ -78,7 +78,7 @@ impl Asking {
     /// Who is to serve this? The route, and the server. The dispatcher may have said who.
     pub(crate) async fn choose(
         &self,
-        ends: Ends,
+        ends: FourTuple,
         wanted: &Wanted,
         advice: Option<SocketAddr>,
     ) -> (Option<u16>, Option<Chosen>) {
@@ -88,13 +88,13 @@ impl Asking {
     }
 
     /// Whether the server that has a connection answers this later request on it.
-    pub(crate) async fn stays(&self, ends: Ends, wanted: &Wanted, server: u16) -> bool {
+    pub(crate) async fn stays(&self, ends: FourTuple, wanted: &Wanted, server: u16) -> bool {
         let question = |matched, answer| Question::Stays { ends, matched, server, answer };
         self.matched(ends.service, wanted, question).await.1.unwrap_or_default()
     }
 
     /// Who would serve this that another node asks about? The route, and where the server is.
-    pub(crate) async fn decide(&self, ends: Ends, wanted: &Wanted) -> Option<(Option<u16>, SocketAddr)> {
+    pub(crate) async fn decide(&self, ends: FourTuple, wanted: &Wanted) -> Option<(Option<u16>, SocketAddr)> {
         let question = |matched, answer| Question::Decide { ends, matched, answer };
         let (route, server) = self.matched(ends.service, wanted, question).await;
         Some((route, server.flatten()?))

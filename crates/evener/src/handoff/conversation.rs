@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::head::{HEAD_MAX, Judged, Refusal, Wanted, judge};
 use super::seats::Seat;
-use super::{Chosen, Ends, PATIENCE, Question, Reader, proxy, reset, restore};
+use super::{Chosen, FourTuple, PATIENCE, Question, Reader, proxy, reset, restore};
 use crate::lccp::Given;
 use crate::record::{Decided, Mechanism};
 
@@ -29,7 +29,7 @@ enum Read {
 
 /// One conversation, from when it was taken up until all is decided about it.
 struct Talk<'r> {
-    ends: Ends,
+    ends: FourTuple,
     /// Whether a server would make a socket of the client's segments without a word about them.
     vouched: bool,
     began: Instant,
@@ -38,7 +38,7 @@ struct Talk<'r> {
 
 /// What came of one.
 #[derive(Default)]
-struct Fate {
+struct Outcome {
     /// Counted from 1.
     route: Option<u64>,
     server: Option<u16>,
@@ -48,9 +48,9 @@ struct Fate {
 
 impl Talk<'_> {
     /// Counts and tells what came of it, `head` being what the client has said.
-    fn settle(&self, head: &[u8], mechanism: Mechanism, fate: &Fate) {
+    fn settle(&self, head: &[u8], mechanism: Mechanism, outcome: &Outcome) {
         self.reader.outcomes.count(mechanism);
-        let Fate { route, server, status } = *fate;
+        let Outcome { route, server, status } = *outcome;
         let (ends, at, took) = (self.ends, SystemTime::now(), self.began.elapsed());
         self.reader.recorder.decided(&Decided { ends, mechanism, head, route, server, status, at, took });
     }
@@ -58,13 +58,19 @@ impl Talk<'_> {
     /// Ends the connection: somebody else needs its place more.
     fn turn_away(&self, stream: &TcpStream, head: &[u8]) {
         reset(stream);
-        self.settle(head, Mechanism::Crowded, &Fate::default());
+        self.settle(head, Mechanism::Crowded, &Outcome::default());
     }
 }
 
 /// Talks with a client until it is somebody else's. A cookie has `vouched` for its first segments, or this is the middle of its
 /// connection. It has this place meanwhile, unless somebody else needs it more.
-pub(super) async fn hold(mut stream: TcpStream, ends: Ends, vouched: bool, mut seat: Seat, reader: &Reader) {
+pub(super) async fn hold(
+    mut stream: TcpStream,
+    ends: FourTuple,
+    vouched: bool,
+    mut seat: Seat,
+    reader: &Reader,
+) {
     let mut bytes = Vec::new();
     let talk = Talk { ends, vouched, began: Instant::now(), reader };
     let reading = timeout(PATIENCE, read(&mut stream, &mut bytes));
@@ -75,21 +81,25 @@ pub(super) async fn hold(mut stream: TcpStream, ends: Ends, vouched: bool, mut s
         Read::Wanted(wanted) => pass_on(stream, &talk, bytes, wanted, seat).await,
         Read::Refused(refusal) => {
             let status = refusal.answer().map(|(status, _)| status);
-            talk.settle(&bytes, Mechanism::Refused, &Fate { status, ..Fate::default() });
+            talk.settle(&bytes, Mechanism::Refused, &Outcome { status, ..Outcome::default() });
             tracing::debug!(client = %ends.client, ?refusal, "refused");
             seat.unless_needed(refuse(&mut stream, refusal)).await;
         }
         Read::Late => {
             // Who has not said a whole request is told so (RFC 9110, section 15.5.9); of TLS nothing can be told.
             let told = bytes.first().is_some_and(u8::is_ascii_alphabetic);
-            talk.settle(&bytes, Mechanism::Late, &Fate { status: told.then_some(408), ..Fate::default() });
+            talk.settle(
+                &bytes,
+                Mechanism::Late,
+                &Outcome { status: told.then_some(408), ..Outcome::default() },
+            );
             if told {
                 seat.unless_needed(answer(&mut stream, 408, "Request Timeout")).await;
             } else {
                 reset(&stream);
             }
         }
-        Read::Left => talk.settle(&bytes, Mechanism::Left, &Fate::default()),
+        Read::Left => talk.settle(&bytes, Mechanism::Left, &Outcome::default()),
     }
 }
 
@@ -126,7 +136,7 @@ async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wan
     }
     let Some(chosen) = chosen else {
         let status = (!is_hello).then_some(503);
-        talk.settle(&bytes, Mechanism::Unserved, &Fate { route, status, ..Fate::default() });
+        talk.settle(&bytes, Mechanism::Unserved, &Outcome { route, status, ..Outcome::default() });
         tracing::debug!(client = %ends.client, text, "nobody serves this");
         let mut stream = stream;
         if is_hello {
@@ -136,16 +146,16 @@ async fn pass_on(stream: TcpStream, talk: &Talk<'_>, bytes: Vec<u8>, wanted: Wan
         seat.unless_needed(answer(&mut stream, 503, "Service Unavailable")).await;
         return;
     };
-    let fate = Fate { route, server: Some(chosen.server), status: None };
+    let outcome = Outcome { route, server: Some(chosen.server), status: None };
     match give(stream, talk, &bytes, chosen).await {
         Ok(()) => {
-            talk.settle(&bytes, Mechanism::Asked, &fate);
+            talk.settle(&bytes, Mechanism::Punted, &outcome);
             tracing::debug!(client = %ends.client, text, server = chosen.server, "given");
         }
         Err(stream) => {
             // From here on it has another place: it may last.
             drop(seat);
-            splice(stream, talk, &bytes, chosen, fate).await;
+            splice(stream, talk, &bytes, chosen, outcome).await;
         }
     }
 }
@@ -197,13 +207,13 @@ async fn give(stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen) 
 }
 
 /// Carries the bytes both ways, where the connection can't be given: it is served all the same.
-async fn splice(mut stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen, fate: Fate) {
+async fn splice(mut stream: TcpStream, talk: &Talk<'_>, bytes: &[u8], chosen: Chosen, outcome: Outcome) {
     let mut seat = talk.reader.carried.take(talk.ends.client.ip()).await;
     let reaching = timeout(PATIENCE, TcpStream::connect(chosen.own));
     let Some(reached) = seat.unless_needed(reaching).await else { return talk.turn_away(&stream, bytes) };
     let reached = reached.ok().and_then(Result::ok);
     let status = reached.is_none().then_some(502);
-    talk.settle(bytes, Mechanism::Spliced, &Fate { status, ..fate });
+    talk.settle(bytes, Mechanism::Spliced, &Outcome { status, ..outcome });
     let Some(mut server) = reached else {
         seat.unless_needed(answer(&mut stream, 502, "Bad Gateway")).await;
         return;

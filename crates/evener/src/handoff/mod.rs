@@ -47,34 +47,34 @@ pub(crate) enum Question {
     /// Who is to serve this? Until it is [given](Question::Give), what the client sends is dropped, and comes again.
     /// The dispatcher may have said who.
     Choose {
-        ends: Ends,
+        ends: FourTuple,
         matched: Matched,
         advice: Option<SocketAddr>,
         answer: oneshot::Sender<Answer<Option<Chosen>>>,
     },
     /// Another node asks who is to serve this.
-    Decide { ends: Ends, matched: Matched, answer: oneshot::Sender<Answer<Option<SocketAddr>>> },
+    Decide { ends: FourTuple, matched: Matched, answer: oneshot::Sender<Answer<Option<SocketAddr>>> },
     /// Does the server that has the connection answer this?
-    Stays { ends: Ends, matched: Matched, server: u16, answer: oneshot::Sender<Answer<bool>> },
+    Stays { ends: FourTuple, matched: Matched, server: u16, answer: oneshot::Sender<Answer<bool>> },
     /// Then the segment goes there.
-    Pass { ends: Ends, held: Held },
+    Pass { ends: FourTuple, held: Held },
     /// Another node has given this connection to a server.
-    Forward { ends: Ends, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
+    Forward { ends: FourTuple, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
     /// It is over.
-    Close { ends: Ends },
+    Close { ends: FourTuple },
     /// Send these packets, the client's own, to the server that was chosen, and what follows too.
-    Give { ends: Ends, server: u16, packets: Vec<Vec<u8>>, answer: oneshot::Sender<bool> },
+    Give { ends: FourTuple, server: u16, packets: Vec<Vec<u8>>, answer: oneshot::Sender<bool> },
     /// The client stays here.
-    Keep { ends: Ends },
+    Keep { ends: FourTuple },
     /// It stays with the server that it had.
-    Return { ends: Ends, server: u16 },
+    Return { ends: FourTuple, server: u16 },
     /// The client is told that its connection is over.
-    End { ends: Ends, held: Held },
+    End { ends: FourTuple, held: Held },
 }
 
 /// A connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct FourTuple {
     pub(crate) client: SocketAddr,
     pub(crate) service: SocketAddr,
 }
@@ -120,7 +120,7 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     fn count(&self, mechanism: Mechanism) {
         let outcome = match mechanism {
-            Mechanism::Asked => &self.given,
+            Mechanism::Punted => &self.given,
             Mechanism::Spliced => &self.spliced,
             Mechanism::Refused => &self.refused,
             Mechanism::Unserved => &self.unserved,
@@ -171,15 +171,15 @@ impl Reader {
 }
 
 /// A port on a service address where the data plane's connections arrive.
-pub(crate) struct Ear {
+pub(crate) struct Listener {
     /// Its number.
     pub(crate) port: u16,
     task: JoinHandle<()>,
 }
 
-impl Ear {
+impl Listener {
     /// Opens one on an address that this host has, or will have.
-    pub(crate) fn open(address: IpAddr, reader: &Reader) -> io::Result<Ear> {
+    pub(crate) fn open(address: IpAddr, reader: &Reader) -> io::Result<Listener> {
         let socket = Socket::new(Domain::for_address((address, 0).into()), Type::STREAM, None)?;
         match address {
             IpAddr::V4(_) => socket.set_freebind_v4(true)?,
@@ -193,11 +193,11 @@ impl Ear {
         let listener = TcpListener::from_std(socket.into())?;
         let port = listener.local_addr()?.port();
         let task = tokio::spawn(listen(listener, reader.clone()));
-        Ok(Ear { port, task })
+        Ok(Listener { port, task })
     }
 }
 
-impl Drop for Ear {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -215,7 +215,7 @@ async fn listen(listener: TcpListener, reader: Reader) {
         };
         // The port is the service's own, not the listener's, as the connection was made for that.
         let Ok(service) = stream.local_addr() else { continue };
-        let ends = Ends { client: canonical(client), service: canonical(service) };
+        let ends = FourTuple { client: canonical(client), service: canonical(service) };
         let seat = reader.seats.take(ends.client.ip()).await;
         let reader = reader.clone();
         tokio::spawn(async move { conversation::hold(stream, ends, true, seat, &reader).await });

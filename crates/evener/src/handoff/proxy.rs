@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::Ends;
+use super::FourTuple;
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// Version 2, on somebody's behalf.
@@ -13,7 +13,7 @@ const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 
 /// What stands before the client's first byte.
-pub(super) fn header(ends: &Ends) -> Vec<u8> {
+pub(super) fn header(ends: &FourTuple) -> Vec<u8> {
     let (family, addresses) = match (ends.client.ip(), ends.service.ip()) {
         (IpAddr::V4(client), IpAddr::V4(service)) => (TCP4, [client.octets(), service.octets()].concat()),
         (client, service) => (TCP6, [client, service].map(octets6).concat()),
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn both_ends_are_named() {
-        let ends = |client: &str, service: &str| Ends {
+        let ends = |client: &str, service: &str| FourTuple {
             client: client.parse().unwrap(),
             service: service.parse().unwrap(),
         };

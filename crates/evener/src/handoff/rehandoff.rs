@@ -8,7 +8,7 @@ use evener_core::path::decide::Reason;
 use evener_core::path::parse::TcpHeader;
 use evener_dataplane::repair::{Saved, Terms, Window};
 
-use super::{Ends, Judged, Question, Reader, conversation, judge, restore};
+use super::{FourTuple, Judged, Question, Reader, conversation, judge, restore};
 use crate::lccp::Release;
 
 /// A client's segment that the data plane held, as it came in.
@@ -28,7 +28,7 @@ pub(crate) struct Held {
 /// A connection that is to leave its server.
 #[derive(Debug)]
 pub(crate) struct Move {
-    pub(crate) ends: Ends,
+    pub(crate) ends: FourTuple,
     /// Where the server is.
     pub(crate) at: IpAddr,
     /// The client's next segment: what it says, and how it came in.
@@ -101,7 +101,7 @@ mod tests {
 
     fn moving(timestamp_echo: Option<u32>) -> Move {
         Move {
-            ends: Ends {
+            ends: FourTuple {
                 client: "203.0.113.7:40000".parse().unwrap(),
                 service: "192.0.2.100:80".parse().unwrap(),
             },

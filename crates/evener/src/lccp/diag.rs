@@ -30,7 +30,7 @@ const TCP_STATES_OPEN: [u8; 6] = [1, 4, 5, 8, 9, 11];
 /// `struct inet_diag_sockid`.
 #[derive(Clone, Copy, IntoBytes, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Ends {
+struct DiagSocketId {
     own_port: [u8; 2],
     other_port: [u8; 2],
     own: [u8; 16],
@@ -53,7 +53,7 @@ struct Question {
     extensions: u8,
     pad: u8,
     states: u32,
-    ends: Ends,
+    ends: DiagSocketId,
 }
 
 /// `struct nlmsghdr`, and `struct inet_diag_msg` behind it.
@@ -69,7 +69,7 @@ struct Answer {
     state: u8,
     timer: u8,
     retransmissions: u8,
-    ends: Ends,
+    ends: DiagSocketId,
     numbers: [u32; 5],
 }
 
@@ -131,7 +131,7 @@ fn ask(own: SocketAddr, other: SocketAddr) -> io::Result<Found> {
         extensions: 1 << (INET_DIAG_INFO - 1),
         pad: 0,
         states: u32::MAX,
-        ends: Ends {
+        ends: DiagSocketId {
             own_port: own.port().to_be_bytes(),
             other_port: other.port().to_be_bytes(),
             own: octets(own.ip()),

@@ -9,9 +9,9 @@ use evener_core::node::lccp::wire::Message;
 use evener_core::node::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
 use tokio::sync::oneshot;
 
-use super::{Shared, Speaker, Way};
+use super::{Association, Shared, Speaker};
 use crate::events::Event;
-use crate::handoff::{Asking, Ends, Question, Wanted};
+use crate::handoff::{Asking, FourTuple, Question, Wanted};
 
 /// A question is asked again after the first of these times, and given up after the second, in milliseconds.
 const REPEATS_MS: [u64; 2] = [40, 60];
@@ -29,7 +29,7 @@ pub(super) struct Dispatcher {
 
 impl Speaker {
     /// Asks the dispatcher which server is to have a connection, where there is another node that is one.
-    pub(crate) async fn dispatch(&self, ends: &Ends, wanted: &Wanted) -> Option<SocketAddr> {
+    pub(crate) async fn dispatch(&self, ends: &FourTuple, wanted: &Wanted) -> Option<SocketAddr> {
         let dispatcher = self.0.talk().dispatcher.at?;
         let counts = &self.0.counts;
         let socket = SocketId::new(ends.client, ends.service);
@@ -52,7 +52,7 @@ impl Speaker {
     }
 
     /// Tells the dispatcher which connections of those that it has decided are over. What gets lost it forgets by itself, later.
-    pub(crate) fn tell_over(&self, over: &[Ends]) {
+    pub(crate) fn tell_over(&self, over: &[FourTuple]) {
         let Some(dispatcher) = self.0.talk().dispatcher.at else { return };
         for socket in over.iter().filter_map(|ends| SocketId::new(ends.client, ends.service)) {
             self.0.say(dispatcher, Receptor::Forwarder, Body::Close { socket });
@@ -108,7 +108,7 @@ impl Speaker {
 impl Shared {
     /// Has the control loop say what a node asks; without an answer there is no server. Where nobody listens, or there is too much to
     /// be asked, nothing is said.
-    fn consult<F>(self: &Arc<Self>, way: Way, heard: Message, ask: impl FnOnce(Asking) -> F)
+    fn consult<F>(self: &Arc<Self>, way: Association, heard: Message, ask: impl FnOnce(Asking) -> F)
     where
         F: Future<Output = Option<Body>> + Send + 'static,
     {
@@ -125,7 +125,13 @@ impl Shared {
     }
 
     /// Decides for another node.
-    pub(super) fn decide(self: &Arc<Self>, way: Way, heard: Message, socket: SocketId, content: &Content) {
+    pub(super) fn decide(
+        self: &Arc<Self>,
+        way: Association,
+        heard: Message,
+        socket: SocketId,
+        content: &Content,
+    ) {
         let wanted = Wanted::told(content);
         self.consult(way, heard, |asking| async move {
             let (route, server) = asking.decide(ends(socket), &wanted).await?;
@@ -134,7 +140,13 @@ impl Shared {
     }
 
     /// Sends on to a server what comes here for a connection that another node has given to it.
-    pub(super) fn forward(self: &Arc<Self>, way: Way, heard: Message, socket: SocketId, server: SocketAddr) {
+    pub(super) fn forward(
+        self: &Arc<Self>,
+        way: Association,
+        heard: Message,
+        socket: SocketId,
+        server: SocketAddr,
+    ) {
         self.consult(way, heard, |asking| async move {
             let (answer, said) = oneshot::channel();
             asking.ask(Question::Forward { ends: ends(socket), server, answer }).await;
@@ -150,6 +162,6 @@ impl Shared {
     }
 }
 
-fn ends(socket: SocketId) -> Ends {
-    Ends { client: socket.client(), service: socket.server() }
+fn ends(socket: SocketId) -> FourTuple {
+    FourTuple { client: socket.client(), service: socket.server() }
 }

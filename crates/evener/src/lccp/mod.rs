@@ -32,7 +32,7 @@ pub(crate) use give::Given;
 pub(crate) use nodes::Part;
 use release::Place;
 pub(crate) use release::Release;
-use socket::Ear;
+use socket::Listener;
 use take::Taker;
 
 use crate::config::Config;
@@ -106,7 +106,7 @@ struct Talk {
     /// The nodes, and the own address that each is spoken to from.
     nodes: BTreeMap<IpAddr, Option<IpAddr>>,
     dispatcher: Dispatcher,
-    ears: BTreeMap<IpAddr, Ear>,
+    listeners: BTreeMap<IpAddr, Listener>,
     /// By node and own address; there are none with others.
     sessions: BTreeMap<(IpAddr, IpAddr), Known>,
     /// Who waits for an answer of a node about a connection.
@@ -171,7 +171,7 @@ impl Speaker {
             keys: Keys::at(&secret, unix_s()),
             nodes: BTreeMap::new(),
             dispatcher: Dispatcher::default(),
-            ears: BTreeMap::new(),
+            listeners: BTreeMap::new(),
             sessions: BTreeMap::new(),
             waiting: BTreeMap::new(),
             past: BTreeMap::new(),
@@ -188,7 +188,7 @@ impl Speaker {
             consulted: Arc::new(Semaphore::new(CONSULTED_MAX)),
             counts: Counts::default(),
         });
-        tokio::spawn(greet(Arc::downgrade(&shared)));
+        tokio::spawn(send_inits(Arc::downgrade(&shared)));
         Ok(Speaker(shared))
     }
 
@@ -218,12 +218,12 @@ impl Speaker {
         if other != talk.dispatcher.at {
             talk.dispatcher = Dispatcher { at: other, ..Dispatcher::default() };
         }
-        talk.ears.retain(|address, _| own.contains(address));
+        talk.listeners.retain(|address, _| own.contains(address));
         let mut trouble = None;
         for address in own {
-            if let std::collections::btree_map::Entry::Vacant(place) = talk.ears.entry(address) {
+            if let std::collections::btree_map::Entry::Vacant(place) = talk.listeners.entry(address) {
                 match open(&self.0, address) {
-                    Ok(ear) => drop(place.insert(ear)),
+                    Ok(listener) => drop(place.insert(listener)),
                     Err(error) => trouble = Some(format!("{address}: {error}")),
                 }
             }
@@ -318,7 +318,7 @@ impl Shared {
     /// Says something to a node that is known.
     fn say(&self, node: IpAddr, receptor: Receptor, body: Body) {
         let mut talk = self.talk();
-        let Talk { keys, nodes, ears, sessions, waiting, .. } = &mut *talk;
+        let Talk { keys, nodes, listeners, sessions, waiting, .. } = &mut *talk;
         let own = nodes.get(&node).copied().flatten();
         let Some(own) = own else { return };
         let asks = body.socket().map(|socket| (node, socket));
@@ -327,24 +327,24 @@ impl Shared {
         if let Some(waiting) = asks.and_then(|asks| waiting.get_mut(&asks)) {
             waiting.since.get_or_insert(sequence);
         }
-        if let Some(ear) = ears.get(&own) {
-            ear.send(node, &message);
+        if let Some(listener) = listeners.get(&own) {
+            listener.send(node, &message);
         }
     }
 
     /// Answers a message.
-    fn answer(&self, way: Way, heard: &Message, receptor: Receptor, body: Body) {
+    fn answer(&self, way: Association, heard: &Message, receptor: Receptor, body: Body) {
         let mut talk = self.talk();
-        let Talk { keys, ears, sessions, .. } = &mut *talk;
+        let Talk { keys, listeners, sessions, .. } = &mut *talk;
         let known = sessions.get_mut(&(way.node, way.own));
         let message = known.and_then(|known| known.session.answer(keys, heard, receptor, body));
-        if let Some((message, ear)) = message.zip(ears.get(&way.own)) {
-            ear.send(way.node, &message);
+        if let Some((message, listener)) = message.zip(listeners.get(&way.own)) {
+            listener.send(way.node, &message);
         }
     }
 
     /// Takes in what stood behind the IP header of a packet from a node.
-    fn hear(self: &Arc<Self>, way: Way, bytes: &[u8]) {
+    fn hear(self: &Arc<Self>, way: Association, bytes: &[u8]) {
         let Some(heard) = self.believe(way, bytes) else { return };
         match (heard.receptor, &heard.body) {
             (Receptor::Distributor, Body::Handoff { socket, piece }) => {
@@ -386,21 +386,21 @@ impl Shared {
     }
 
     /// Judges a message, and answers greetings; the message, if it is to be acted on.
-    fn believe(&self, way: Way, bytes: &[u8]) -> Option<Message> {
-        let Way { node, own } = way;
+    fn believe(&self, way: Association, bytes: &[u8]) -> Option<Message> {
+        let Association { node, own } = way;
         let mut talk = self.talk();
         if !talk.nodes.contains_key(&node) {
             return None;
         }
-        let Talk { keys, ears, sessions, .. } = &mut *talk;
+        let Talk { keys, listeners, sessions, .. } = &mut *talk;
         let known = sessions.entry((node, own)).or_insert_with(|| self.stranger(way));
         let before = known.session.counters().accepted;
         let received = known.session.receive(keys, bytes);
         if known.session.counters().accepted > before {
             known.heard = Some(Instant::now());
         }
-        if let Some((answer, ear)) = received.answer.zip(ears.get(&own)) {
-            ear.send(node, &answer);
+        if let Some((answer, listener)) = received.answer.zip(listeners.get(&own)) {
+            listener.send(node, &answer);
         }
         drop(talk);
         match received.notice {
@@ -411,20 +411,21 @@ impl Shared {
         received.message
     }
 
-    fn stranger(&self, way: Way) -> Known {
+    fn stranger(&self, way: Association) -> Known {
         let own = Own { address: way.own, incarnation: self.incarnation, components: self.components };
         Known { session: Session::new(own, way.node), heard: None }
     }
 
     /// Greets all nodes: those that don't know this one's life, and those that may have ended.
-    fn greet(&self) {
+    fn send_inits(&self) {
         let mut talk = self.talk();
-        let Talk { keys, nodes, ears, sessions, .. } = &mut *talk;
+        let Talk { keys, nodes, listeners, sessions, .. } = &mut *talk;
         *keys = Keys::at(&self.secret, unix_s());
         for (node, own) in nodes.iter().filter_map(|(node, own)| Some((*node, (*own)?))) {
-            let Some(ear) = ears.get(&own) else { continue };
-            let known = sessions.entry((node, own)).or_insert_with(|| self.stranger(Way { node, own }));
-            ear.send(node, &known.session.init(keys));
+            let Some(listener) = listeners.get(&own) else { continue };
+            let known =
+                sessions.entry((node, own)).or_insert_with(|| self.stranger(Association { node, own }));
+            listener.send(node, &known.session.init(keys));
         }
         drop(talk);
         if let Some(taker) = &self.taker {
@@ -441,9 +442,9 @@ impl Talk {
 
     /// Drops the sessions with those who are no nodes any more, and at addresses that are gone.
     fn forget_strangers(&mut self) {
-        let Talk { nodes, ears, sessions, past, .. } = self;
+        let Talk { nodes, listeners, sessions, past, .. } = self;
         sessions.retain(|(node, own), known| {
-            let stays = nodes.contains_key(node) && ears.contains_key(own);
+            let stays = nodes.contains_key(node) && listeners.contains_key(own);
             if !stays {
                 count(past, known);
             }
@@ -487,29 +488,29 @@ impl Waiting {
 
 /// Between which node and which address of this host.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Association {
     node: IpAddr,
     own: IpAddr,
 }
 
-fn open(shared: &Arc<Shared>, own: IpAddr) -> io::Result<Ear> {
+fn open(shared: &Arc<Shared>, own: IpAddr) -> io::Result<Listener> {
     let (nodes, hearing) = (Arc::downgrade(shared), Arc::downgrade(shared));
     let is_node = move |from| nodes.upgrade().is_some_and(|shared| shared.talk().nodes.contains_key(&from));
     let hear = move |node, bytes: &[u8]| {
         if let Some(shared) = hearing.upgrade() {
-            shared.hear(Way { node, own }, bytes);
+            shared.hear(Association { node, own }, bytes);
         }
     };
-    Ear::open(own, is_node, hear)
+    Listener::open(own, is_node, hear)
 }
 
 /// Greets for as long as the node is there.
-async fn greet(shared: Weak<Shared>) {
+async fn send_inits(shared: Weak<Shared>) {
     let mut greeting = tokio::time::interval(GREETING);
     loop {
         greeting.tick().await;
         match shared.upgrade() {
-            Some(shared) => shared.greet(),
+            Some(shared) => shared.send_inits(),
             None => return,
         }
     }

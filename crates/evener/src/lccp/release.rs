@@ -16,8 +16,8 @@ use evener_dataplane::server::{Connections, Look};
 
 use super::state::{at_rest, saved};
 use super::take::Taker;
-use super::{Shared, Speaker, Way};
-use crate::handoff::Ends;
+use super::{Association, Shared, Speaker};
+use crate::handoff::FourTuple;
 
 /// What isn't answered is asked again after these times, in milliseconds; after the last it is given up.
 const REPEATS_MS: [u64; 5] = [20, 40, 140, 400, 800];
@@ -65,7 +65,13 @@ pub(super) struct Released {
 
 impl Speaker {
     /// Has a server let a connection go, if it rests where the client's next segment begins.
-    pub(crate) async fn release(&self, server: IpAddr, ends: &Ends, rcv_nxt: u32, snd_nxt: u32) -> Release {
+    pub(crate) async fn release(
+        &self,
+        server: IpAddr,
+        ends: &FourTuple,
+        rcv_nxt: u32,
+        snd_nxt: u32,
+    ) -> Release {
         let counts = &self.0.counts;
         let socket = SocketId::new(ends.client, ends.service);
         let Some(socket) = socket.filter(|_| self.0.speaks(server, Receptor::Distributor)) else {
@@ -96,7 +102,13 @@ impl Speaker {
 
 impl Shared {
     /// Lets a connection go, and answers once there is something to say.
-    pub(super) fn release(self: &Arc<Self>, way: Way, heard: Message, socket: SocketId, place: Place) {
+    pub(super) fn release(
+        self: &Arc<Self>,
+        way: Association,
+        heard: Message,
+        socket: SocketId,
+        place: Place,
+    ) {
         let answer = move |shared: &Shared, said: Result<TcpState, ErrorCode>| {
             let body = match said {
                 Ok(state) => Body::Released { socket, state },

@@ -18,7 +18,7 @@ use evener_dataplane::server::Connections;
 use super::diag::{self, Found};
 use super::release::Releases;
 use super::state::saved;
-use super::{Shared, Way};
+use super::{Association, Shared};
 use crate::handoff::{LOOPBACK, framed};
 use crate::network::Network;
 
@@ -317,7 +317,7 @@ impl Memories {
 
 impl Shared {
     /// Takes a piece of a connection, and answers once there is something to say.
-    pub(super) fn take(self: &Arc<Self>, way: Way, heard: Message, socket: SocketId, piece: Piece) {
+    pub(super) fn take(self: &Arc<Self>, way: Association, heard: Message, socket: SocketId, piece: Piece) {
         let Some(taker) = &self.taker else {
             let body = Body::Error { socket: Some(socket), code: ErrorCode::NotRestored };
             return self.answer(way, &heard, Receptor::Distributor, body);

@@ -12,19 +12,19 @@ use evener_dataplane::link::{Field, Instruction, filter};
 use tokio::time::{Instant, timeout_at};
 
 use super::link::Link;
-use super::{Hop, Target, Way};
+use super::{Adjacency, ProbePath, Target};
 
 /// How often it is asked before it counts as silent: frames get lost.
-const ASKED: u32 = 3;
+const PUNTED: u32 = 3;
 /// Holds an ARP body for IPv4, and a neighbour advertisement with some options.
 const FRAME_MAX: usize = 256;
 
 /// Asks for the server's own address where that is known, else for the service address.
 pub(super) async fn probe(target: &Target, timeout: Duration) -> Result<(), Failure> {
     let (hop, source, server) = match target.way {
-        Way::Local { .. } => return Ok(()),
-        Way::Link { hop, source, server } => (hop, source, server),
-        Way::Direct { .. } | Way::Tunnel { .. } => {
+        ProbePath::Local { .. } => return Ok(()),
+        ProbePath::Link { hop, source, server } => (hop, source, server),
+        ProbePath::Direct { .. } | ProbePath::Tunnel { .. } => {
             return Err(Failure::Other("ARP says nothing of a server that may be behind routers".to_owned()));
         }
     };
@@ -50,17 +50,17 @@ pub(super) async fn probe(target: &Target, timeout: Duration) -> Result<(), Fail
 /// `None` when nobody answers in time.
 async fn ask(
     link: &Link,
-    hop: Hop,
+    hop: Adjacency,
     question: &[u8],
     address: IpAddr,
     timeout: Duration,
 ) -> Option<Result<(), Failure>> {
     let started = Instant::now();
-    for asked in 1..=ASKED {
+    for asked in 1..=PUNTED {
         if let Err(failure) = link.send(question) {
             return Some(Err(failure));
         }
-        let until = started + timeout * asked / ASKED;
+        let until = started + timeout * asked / PUNTED;
         if let Ok(heard) = timeout_at(until, hear(link, hop, address)).await {
             return Some(heard);
         }
@@ -69,7 +69,7 @@ async fn ask(
 }
 
 /// Waits for the server's answer.
-async fn hear(link: &Link, hop: Hop, address: IpAddr) -> Result<(), Failure> {
+async fn hear(link: &Link, hop: Adjacency, address: IpAddr) -> Result<(), Failure> {
     let mut buffer = [0; FRAME_MAX];
     loop {
         while let Some(frame) = link.receive(&mut buffer)? {

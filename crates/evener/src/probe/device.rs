@@ -10,10 +10,10 @@ use smoltcp::time::Instant;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 
-use super::Hop;
-use super::greeter::{Greeter, Taken};
+use super::Adjacency;
 use super::link::{Link, ethertype};
 use super::outer::Outer;
+use super::syn_cookie::{SynCookie, Taken};
 
 /// The most that a server may send unacknowledged, in bytes.
 pub(super) const WINDOW: usize = 8 * 1024;
@@ -34,11 +34,11 @@ pub(super) struct Device<'a> {
 /// Where packets leave.
 pub(super) struct Out<'a> {
     link: &'a Link,
-    hop: Hop,
+    hop: Adjacency,
     /// What packets are put into.
     outer: Option<Outer>,
     /// Who answers before anything leaves.
-    greeter: Option<Greeter>,
+    syn_cookie: Option<SynCookie>,
     /// What it answered.
     answers: VecDeque<Vec<u8>>,
     /// Why the link can't be used any more.
@@ -53,11 +53,11 @@ impl<'a> Device<'a> {
     pub(super) fn new(
         heard: &'a Link,
         sent: &'a Link,
-        hop: Hop,
+        hop: Adjacency,
         outer: Option<Outer>,
-        greeter: Option<Greeter>,
+        syn_cookie: Option<SynCookie>,
     ) -> Self {
-        let out = Out { link: sent, hop, outer, greeter, answers: VecDeque::new(), failure: None };
+        let out = Out { link: sent, hop, outer, syn_cookie, answers: VecDeque::new(), failure: None };
         Device { link: heard, out, buffer: vec![0; FRAME_MAX].into() }
     }
 
@@ -122,7 +122,7 @@ impl phy::TxToken for &mut Out<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         let mut packet = vec![0; len];
         let filled = fill(&mut packet);
-        match self.greeter.as_mut().map(|greeter| greeter.take(&packet)) {
+        match self.syn_cookie.as_mut().map(|syn_cookie| syn_cookie.take(&packet)) {
             None | Some(Taken::Send) => self.send(&packet),
             Some(Taken::Answer(answer)) => self.answers.push_back(answer),
             Some(Taken::Swallow) => {}

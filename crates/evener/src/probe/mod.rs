@@ -8,15 +8,15 @@
 mod arp;
 mod device;
 mod dialogue;
-mod greeter;
 mod link;
 mod local;
 mod outer;
+mod syn_cookie;
 mod tcp;
 
 use std::time::{Duration, Instant};
 
-pub use evener_core::director::{Hop, Target, Way};
+pub use evener_core::director::{Adjacency, ProbePath, Target};
 use evener_core::farm::HealthKind;
 use evener_core::farm::health::Failure;
 use evener_core::path::cookie::Keys;
@@ -39,8 +39,12 @@ pub async fn probe(
         HealthKind::None => {}
         HealthKind::Arp => arp::probe(target, timeout).await?,
         HealthKind::Tcp | HealthKind::Http { .. } => match target.way {
-            Way::Local { to } | Way::Direct { to } => local::probe(target, to, kind, timeout).await?,
-            Way::Link { .. } | Way::Tunnel { .. } => tcp::probe(target, keys, kind, timeout).await?,
+            ProbePath::Local { to } | ProbePath::Direct { to } => {
+                local::probe(target, to, kind, timeout).await?
+            }
+            ProbePath::Link { .. } | ProbePath::Tunnel { .. } => {
+                tcp::probe(target, keys, kind, timeout).await?
+            }
         },
     }
     Ok(u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX))

@@ -16,10 +16,10 @@ use tokio::time::{sleep, timeout as within};
 
 use super::device::{Device, WINDOW};
 use super::dialogue::Dialogue;
-use super::greeter::Greeter;
 use super::link::{Link, ethertype};
 use super::outer::Outer;
-use super::{Target, Way};
+use super::syn_cookie::SynCookie;
+use super::{ProbePath, Target};
 
 /// How long a port is kept after its probe: longer than packets are on their way in all but odd networks.
 const STRAGGLERS: Duration = Duration::from_millis(500);
@@ -32,11 +32,11 @@ pub(super) async fn probe(
     timeout: Duration,
 ) -> Result<(), Failure> {
     let (hop, source, outer) = match target.way {
-        Way::Link { hop, source, .. } => (hop, source, None),
-        Way::Tunnel { hop, source, encapsulation, from, to } => {
+        ProbePath::Link { hop, source, .. } => (hop, source, None),
+        ProbePath::Tunnel { hop, source, encapsulation, from, to } => {
             (hop, source, Some(Outer::new(encapsulation, from, to)))
         }
-        Way::Local { .. } | Way::Direct { .. } => return Err(Failure::NoWay),
+        ProbePath::Local { .. } | ProbePath::Direct { .. } => return Err(Failure::NoWay),
     };
     let port = reserve_port(source)
         .map_err(|error| Failure::Other(format!("no port of {source} is left for the probe: {error}")))?;
@@ -45,8 +45,8 @@ pub(super) async fn probe(
     let heard = Link::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
     // What answers come by needn't be what a tunnel leaves by.
     let apart = outer.map(|_| Link::open(hop.ifindex, ethertype, &nothing())).transpose()?;
-    let greeter = keys.copied().map(Greeter::new);
-    let device = Device::new(&heard, apart.as_ref().unwrap_or(&heard), hop, outer, greeter);
+    let syn_cookie = keys.copied().map(SynCookie::new);
+    let device = Device::new(&heard, apart.as_ref().unwrap_or(&heard), hop, outer, syn_cookie);
     let mut dialogue = Dialogue::new(kind, target.destination, keys.is_some());
     let result = match Connection::open(&heard, device, target.destination, own, dialogue.request().len()) {
         Ok(mut connection) => connection.hold(&mut dialogue, timeout).await,

@@ -4,11 +4,11 @@
 //! waits here: what finds no room is lost, and counted.
 
 mod access;
-mod glimpse;
+mod latency;
 mod line;
 mod listener;
 mod names;
-mod took;
+mod summary;
 mod trace;
 
 use std::net::SocketAddr;
@@ -25,10 +25,10 @@ use tokio::sync::mpsc;
 use crate::admin::views;
 use crate::cli::Client;
 use crate::config::LogTarget;
-use crate::handoff::Ends;
+use crate::handoff::FourTuple;
 use access::{Counts, Writing};
-use glimpse::{Glimpse, Kind};
-use took::Took;
+use latency::LatencyHistogram;
+use summary::{Kind, RequestSummary};
 use trace::Traces;
 
 pub(crate) use access::AccessLog;
@@ -43,7 +43,7 @@ pub(crate) enum Mechanism {
     /// By the data plane.
     Kernel,
     /// It was read in application space, and moved.
-    Asked,
+    Punted,
     /// It was read, and its bytes are carried.
     Spliced,
     /// Told off, or reset.
@@ -61,7 +61,7 @@ pub(crate) enum Mechanism {
 impl Mechanism {
     const ALL: [Mechanism; 8] = [
         Mechanism::Kernel,
-        Mechanism::Asked,
+        Mechanism::Punted,
         Mechanism::Spliced,
         Mechanism::Refused,
         Mechanism::Unserved,
@@ -73,7 +73,7 @@ impl Mechanism {
     fn name(self) -> &'static str {
         match self {
             Mechanism::Kernel => "kernel",
-            Mechanism::Asked => "asked",
+            Mechanism::Punted => "punted",
             Mechanism::Spliced => "spliced",
             Mechanism::Refused => "refused",
             Mechanism::Unserved => "unserved",
@@ -86,7 +86,7 @@ impl Mechanism {
 
 /// A connection about which all is decided.
 pub(crate) struct Decided<'b> {
-    pub(crate) ends: Ends,
+    pub(crate) ends: FourTuple,
     pub(crate) mechanism: Mechanism,
     /// What the client has said, or the beginning of it.
     pub(crate) head: &'b [u8],
@@ -106,7 +106,7 @@ pub(crate) struct Recorder {
     names: RwLock<Arc<Names>>,
     writing: RwLock<Option<Writing>>,
     traces: Traces,
-    took: [Took; Mechanism::ALL.len()],
+    took: [LatencyHistogram; Mechanism::ALL.len()],
     counts: Arc<Counts>,
     /// Events that the data plane could not tell while there was a log.
     untold: AtomicU64,
@@ -178,20 +178,20 @@ impl Recorder {
     }
 
     fn line(&self, decided: &Decided<'_>) -> views::Decision {
-        let (names, glimpse) = (self.names(), Glimpse::of(decided.head));
-        let Ends { client, service } = decided.ends;
+        let (names, summary) = (self.names(), RequestSummary::of(decided.head));
+        let FourTuple { client, service } = decided.ends;
         let text = |bytes: Option<&[u8]>| bytes.map(line::text);
-        let is_tls = glimpse.kind == Some(Kind::Tls);
+        let is_tls = summary.kind == Some(Kind::Tls);
         views::Decision {
             time: time(decided.at),
             service: names.service(service).map_or_else(|| service.to_string(), str::to_owned),
             client: client.to_string(),
-            kind: glimpse.kind.map(|kind| kind.name().to_owned()),
-            method: text(glimpse.method),
-            host: text(glimpse.host.filter(|_| !is_tls)),
-            sni: text(glimpse.host.filter(|_| is_tls)),
-            path: text(glimpse.target),
-            cut: glimpse.cut,
+            kind: summary.kind.map(|kind| kind.name().to_owned()),
+            method: text(summary.method),
+            host: text(summary.host.filter(|_| !is_tls)),
+            sni: text(summary.host.filter(|_| is_tls)),
+            path: text(summary.target),
+            cut: summary.cut,
             route: decided.route,
             server: decided.server.and_then(|slot| names.server(slot)).map(str::to_owned),
             mechanism: decided.mechanism.name().to_owned(),
@@ -204,13 +204,13 @@ impl Recorder {
     /// Notes a connection that the data plane tells of. Whoever reads for it tells of the others himself.
     fn connection(&self, event: &ConnectionEvent, at: SystemTime) {
         let mechanism = match (event.beside, event.server) {
-            (Some(Reason::Asked), _) => return,
+            (Some(Reason::Punted), _) => return,
             (Some(Reason::TableFull), _) => Mechanism::Refused,
             (_, NO_SERVER) => Mechanism::Unserved,
             _ => Mechanism::Kernel,
         };
         self.decided(&Decided {
-            ends: Ends { client: event.client, service: event.service },
+            ends: FourTuple { client: event.client, service: event.service },
             mechanism,
             head: &event.head,
             route: event.route.map(|route| u64::from(route) + 1),
@@ -253,7 +253,7 @@ impl Recorder {
 
     /// How long it took to decide, by mechanism.
     pub(crate) fn show_took(&self) -> impl Iterator<Item = (String, views::Deciding)> {
-        let shown = Mechanism::ALL.into_iter().zip(self.took.iter().map(Took::show));
+        let shown = Mechanism::ALL.into_iter().zip(self.took.iter().map(LatencyHistogram::show));
         shown.map(|(mechanism, took)| (mechanism.name().to_owned(), took)).filter(|(_, took)| took.count > 0)
     }
 }

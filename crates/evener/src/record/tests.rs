@@ -73,7 +73,7 @@ fn what_the_data_plane_decides() {
     {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":null,"route":null,"server":null,"mechanism":"unserved","decide_us":1.25}
     "#);
     // Whoever reads for the data plane tells of this one.
-    let asked = ConnectionEvent { beside: Some(Reason::Asked), ..connection(b"GE") };
+    let asked = ConnectionEvent { beside: Some(Reason::Punted), ..connection(b"GE") };
     recorder.connection(&asked, at());
     let other = ConnectionEvent { client: "198.51.100.7:1".parse().unwrap(), ..connection(b"GE") };
     recorder.connection(&other, at());
@@ -85,14 +85,14 @@ fn what_the_data_plane_decides() {
 #[test]
 fn what_is_read_in_application_space() {
     let (recorder, mut trace) = recorder();
-    let ends = Ends { client: CLIENT.parse().unwrap(), service: SERVICE.parse().unwrap() };
+    let ends = FourTuple { client: CLIENT.parse().unwrap(), service: SERVICE.parse().unwrap() };
     let head = b"POST /\xff\x1b HTTP/1.1\r\n".as_slice();
     let (took, mechanism) = (Duration::from_millis(10), Mechanism::Refused);
     let decided =
         Decided { ends, mechanism, head, route: None, server: None, status: Some(400), at: at(), took };
     recorder.decided(&decided);
     recorder.decided(&Decided {
-        mechanism: Mechanism::Asked,
+        mechanism: Mechanism::Punted,
         server: Some(3),
         status: None,
         head: b"",
@@ -100,7 +100,7 @@ fn what_is_read_in_application_space() {
     });
     insta::assert_snapshot!(lines(&mut trace).concat(), @r#"
     {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":"http","method":"POST","path":"/\\xff\u001b","cut":true,"route":null,"server":null,"mechanism":"refused","status":400,"decide_us":10000.0}
-    {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":null,"route":null,"server":"web1","mechanism":"asked","decide_us":10000.0}
+    {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":null,"route":null,"server":"web1","mechanism":"punted","decide_us":10000.0}
     "#);
 }
 

@@ -581,7 +581,7 @@ fn people_see_tables() {
     reload failed:  evener.toml: 2 errors
                     second line
     needs restart:  [engine] sessions_max
-    asked:          5 given
+    punted:         5 given
     lccp:           5 given, 1 replayed
     nodes:          192.0.2.11 known, 192.0.2.12 silent
     dispatcher:     192.0.2.3 doesn't answer: this host decides by its own tables

@@ -39,7 +39,7 @@ pub fn status() -> Status {
         interfaces: vec!["eth0".into()],
         peers: counts(&[("accepted", 77), ("forged", 3)]),
         tunnels: counts(&[("decapsulated", 9), ("forged_mark", 4)]),
-        asked: counts(&[("given", 5)]),
+        punted: counts(&[("given", 5)]),
         access_log: AccessLog { path: Some("/var/log/evener/access.log".into()), written: 12, lost: 1 },
         traces: 2,
         deciding: [("kernel".to_owned(), deciding())].into(),

@@ -9,7 +9,7 @@ use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Behind, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Tables, Vip, VipKey, Way,
+    Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
 };
 use evener_dataplane::xdp::{Bench, Subject};
 use serde::Serialize;
@@ -190,15 +190,15 @@ fn tables(kind: Kind) -> Tables {
         let (own, address) = (Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 10 + slot as u8));
         let (own, address): (IpAddr, IpAddr) = (own.into(), address.into());
         let way = match kind {
-            Kind::Link | Kind::EveryHost | Kind::Stateless => Way::Link,
-            Kind::Tunnel => Way::Tunnel {
+            Kind::Link | Kind::EveryHost | Kind::Stateless => Forwarding::Link,
+            Kind::Tunnel => Forwarding::Tunnel {
                 encapsulation: Encapsulation::Ipip,
                 from: own,
                 to: address,
                 mtu: 1500,
                 mark: None,
             },
-            Kind::Nat => Way::Nat { to: (address, 8080).into(), own, source_nat: false, mtu: 1500 },
+            Kind::Nat => Forwarding::Nat { to: (address, 8080).into(), own, source_nat: false, mtu: 1500 },
         };
         if kind == Kind::Nat {
             let key = VipKey { address, port: 8080, protocol: Protocol::Tcp };

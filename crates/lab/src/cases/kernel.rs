@@ -179,7 +179,7 @@ impl Subject for Kernel {
         memory.lease.set(None);
         memory.cookies.set(&Schedule::fixed(&keys(FIRST_EPOCH), now));
         memory.marker.set(&MARKER);
-        let words = memory.counts.cursors.iter().chain(memory.strays.0).chain(memory.guesses.0);
+        let words = memory.counts.cursors.iter().chain(memory.unmatched.0).chain(memory.guesses.0);
         words.for_each(|word| word.store(0, Ordering::Relaxed));
         self.load()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use evener_core::net::wire::Mac;
-use evener_core::path::routes::{Hop, Routes};
+use evener_core::path::routes::{FibResult, Routes};
 
 use super::ground::MTU;
 use super::words::{Words, Wrong};
@@ -75,13 +75,13 @@ pub(super) struct RoutingTable<'a> {
 }
 
 impl Routes for RoutingTable<'_> {
-    fn hop(&self, _ingress: u32, _src: IpAddr, dst: IpAddr) -> Hop {
+    fn hop(&self, _ingress: u32, _src: IpAddr, dst: IpAddr) -> FibResult {
         let covering = self.routes.iter().filter(|route| route.covers(dst));
-        let Some(route) = covering.max_by_key(|route| route.bits) else { return Hop::None };
-        let Some(Next { interface, mac, mtu }) = route.next else { return Hop::ByHost };
+        let Some(route) = covering.max_by_key(|route| route.bits) else { return FibResult::None };
+        let Some(Next { interface, mac, mtu }) = route.next else { return FibResult::ByHost };
         match self.interfaces.get(&interface) {
-            Some(&src) => Hop::Neighbour { ifindex: interface, src, dst: mac, mtu },
-            None => Hop::None,
+            Some(&src) => FibResult::Neighbour { ifindex: interface, src, dst: mac, mtu },
+            None => FibResult::None,
         }
     }
 
@@ -109,9 +109,9 @@ mod tests {
         .into();
         let table = RoutingTable { routes: &routes, interfaces: &interfaces };
         let to = |dst: &str| match table.hop(1, "192.0.2.1".parse().unwrap(), dst.parse().unwrap()) {
-            Hop::Neighbour { ifindex, mtu, .. } => (ifindex, mtu),
-            Hop::ByHost => (0, 1),
-            Hop::None => (0, 0),
+            FibResult::Neighbour { ifindex, mtu, .. } => (ifindex, mtu),
+            FibResult::ByHost => (0, 1),
+            FibResult::None => (0, 0),
         };
         assert_eq!(to("198.51.100.1"), (1, 1500));
         assert_eq!(to("203.0.113.9"), (2, 1400));

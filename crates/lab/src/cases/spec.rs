@@ -18,8 +18,8 @@ use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, State, buckets_for, ticks,
 };
-use evener_core::path::strays::{self, Strays};
 use evener_core::path::tables::{SERVER_SLOTS, Tables};
+use evener_core::path::unmatched::{self, Unmatched};
 
 use super::routes::{Route, RoutingTable};
 use super::{Case, Exit, FIRST_EPOCH, Lease, MARKER, Packet, SEED, Seen, Subject, keys};
@@ -40,7 +40,7 @@ pub struct Spec {
     lease: AtomicU64,
     cookies: [AtomicU64; WORDS],
     marker: [AtomicU64; mark::WORDS],
-    strays: Vec<AtomicU64>,
+    unmatched: Vec<AtomicU64>,
     guesses: Vec<AtomicU64>,
     now: u32,
 }
@@ -81,7 +81,7 @@ impl Spec {
             lease: lease::Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
             marker: SharedMarker(&self.marker),
-            strays: Strays(&self.strays),
+            unmatched: Unmatched(&self.unmatched),
             guesses: Guesses(&self.guesses),
         };
         let mut buffer = [&[0; HEADROOM], frame].concat();
@@ -147,7 +147,7 @@ impl Subject for Spec {
             ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
             active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
             shares: (0..SHARE_WORDS).map(|_| AtomicU64::new(0)).collect(),
-            strays: (0..strays::PLACES).map(|_| AtomicU64::new(0)).collect(),
+            unmatched: (0..unmatched::PLACES).map(|_| AtomicU64::new(0)).collect(),
             guesses: (0..guesses::WORDS).map(|_| AtomicU64::new(0)).collect(),
             cursors: case.tables.rings.keys().map(|_| AtomicU64::new(0)).collect(),
             // The clock may stand anywhere: shortly before it wraps is the likeliest place for a mistake.

@@ -192,7 +192,7 @@ fn reasons(words: &mut Words<'_>, usual: Option<Reason>) -> Result<BTreeMap<Reas
         reasons.insert(reason(words)?, 1);
     }
     let beside = |reason: &Reason| {
-        matches!(reason, Reason::TableFull | Reason::NoSession | Reason::SecondChance | Reason::Asked)
+        matches!(reason, Reason::TableFull | Reason::NoSession | Reason::SecondChance | Reason::Punted)
     };
     if let Some(usual) = usual.filter(|_| reasons.keys().all(beside)) {
         reasons.insert(usual, 1);

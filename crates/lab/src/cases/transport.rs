@@ -155,7 +155,7 @@ fn mark(outer: Ends, inner: &[u8], passed: Passed) -> Vec<u8> {
         }
         _ => return Vec::new(),
     };
-    MARKER.mark(&mark::Ends { outer: (outer.src, outer.dst), inner }, passed).to_vec()
+    MARKER.mark(&mark::TunnelAddresses { outer: (outer.src, outer.dst), inner }, passed).to_vec()
 }
 
 /// Letters as tcpdump(8) has them; `.` alone is none.

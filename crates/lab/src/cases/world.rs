@@ -10,12 +10,13 @@ use evener_core::path::arrival::{PASSED, PASSED_TWICE};
 use evener_core::path::content::{
     HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes,
 };
-use evener_core::path::cookie::{Cookie, Ends, Keys, Terms as Agreed};
+use evener_core::path::cookie::{Cookie, FourTuple, Keys, Terms as Agreed};
 use evener_core::path::mark::Passed;
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Behind, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Ring, ServerEntry, Tables, Vip, VipKey, Way,
+    Behind, Forwarding, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Ring, ServerEntry, Tables, Vip,
+    VipKey,
 };
 use evener_core::{
     farm::Timeouts,
@@ -54,7 +55,7 @@ struct Server {
     up: bool,
     local: bool,
     gone: bool,
-    way: Way,
+    way: Forwarding,
 }
 
 #[derive(Clone)]
@@ -80,7 +81,7 @@ struct Service {
 struct Terms {
     mss: u16,
     /// Who is asked about what isn't decided here.
-    asker: Option<usize>,
+    punt: Option<usize>,
     later: Later,
 }
 
@@ -155,7 +156,7 @@ impl World {
         if interface != 0 && !self.interfaces.contains_key(&interface) {
             return Err(format!("there is no interface {interface}"));
         }
-        let way = Way::Link;
+        let way = Forwarding::Link;
         let mut server = Server { name, mac, interface, weight: 1, up: true, local: false, gone: false, way };
         if words.take("weight") {
             server.weight = words.parse("a weight")?;
@@ -178,7 +179,7 @@ impl World {
             .or_else(|| line.strip_suffix(':').map(|head| (head, "")))
             .ok_or(
                 "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce] [own SERVER [stateless]] \
-                 [handoff [mss N] [asker SERVER] [closes | moves]]: SERVER...`",
+                 [handoff [mss N] [punt SERVER] [closes | moves]]: SERVER...`",
             )?;
         let mut words = Words::of(head);
         words.expect("service")?;
@@ -222,16 +223,16 @@ impl World {
         Ok(())
     }
 
-    /// `[mss N] [asker SERVER] [closes | moves]`
+    /// `[mss N] [punt SERVER] [closes | moves]`
     fn terms(&self, words: &mut Words<'_>) -> Result<Terms, Wrong> {
         let mss = if words.take("mss") { words.parse("a number of bytes")? } else { 1_460 };
-        let asker = words.take("asker").then(|| self.place(words.next("a server's name")?)).transpose()?;
+        let punt = words.take("punt").then(|| self.place(words.next("a server's name")?)).transpose()?;
         let later = match () {
             () if words.take("closes") => Later::Close,
             () if words.take("moves") => Later::Rehandoff,
             () => Later::Stay,
         };
-        Ok(Terms { mss, asker, later })
+        Ok(Terms { mss, punt, later })
     }
 
     /// `route SERVICE [host HOST] [path PATH] [method METHOD]...: SERVER...`
@@ -298,7 +299,7 @@ impl World {
         let Parsed::Segment(segment) = parse(frame, self.interfaces.get(&ingress).copied()) else { return };
         let Some(header) = TcpHeader::read(frame, &segment.at) else { return };
         if header.flags & (TCP_SYN | TCP_ACK) == TCP_SYN {
-            let ends = Ends {
+            let ends = FourTuple {
                 client: SocketAddr::new(segment.at.src, segment.src_port),
                 service: SocketAddr::new(segment.at.dst, segment.dst_port),
             };
@@ -389,7 +390,7 @@ impl World {
                     stateless: service.stateless,
                     handoff: service.handoff.map(|terms| Handoff {
                         mss: terms.mss,
-                        asker: terms.asker.map_or(NO_SERVER, |place| place as u16 + 1),
+                        punt: terms.punt.map_or(NO_SERVER, |place| place as u16 + 1),
                         held: NO_SERVER,
                         later: terms.later,
                     }),
@@ -422,7 +423,7 @@ impl World {
                 *tables.pools.entry(*place as u16 + 1).or_default() |= 1 << ring;
             }
         }
-        tables.pools.extend(terms.asker.map(|place| (place as u16 + 1, u64::MAX)));
+        tables.pools.extend(terms.punt.map(|place| (place as u16 + 1, u64::MAX)));
     }
 
     /// The routes of service `number`, each with a ring of its own behind those of services.
@@ -446,7 +447,7 @@ impl World {
     fn note_endpoints(&self, tables: &mut Tables, service: &Service, vip: u16) {
         for &place in &service.servers {
             let server = place as u16 + 1;
-            if let Some(&ServerEntry { way: Way::Nat { to, .. }, .. }) = tables.servers.get(&server) {
+            if let Some(&ServerEntry { way: Forwarding::Nat { to, .. }, .. }) = tables.servers.get(&server) {
                 let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
                 tables.endpoints.entry(key).or_default().push(Behind { vip, server });
             }
@@ -468,17 +469,17 @@ impl World {
 }
 
 /// `ADDRESS:PORT own ADDRESS [source-nat] [mtu N]`
-fn nat(words: &mut Words<'_>) -> Result<Way, Wrong> {
+fn nat(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     let to = words.parse("ADDRESS:PORT")?;
     words.expect("own")?;
     let own = words.parse("an address")?;
     let source_nat = words.take("source-nat");
     let mtu = if words.take("mtu") { words.parse("a number of bytes")? } else { 1500 };
-    Ok(Way::Nat { to, own, source_nat, mtu })
+    Ok(Forwarding::Nat { to, own, source_nat, mtu })
 }
 
 /// `ipip|gue from ADDRESS to ADDRESS [mtu N] [once|twice]`
-fn tunnel(words: &mut Words<'_>) -> Result<Way, Wrong> {
+fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     let encapsulation = match words.next("ipip or gue")? {
         "ipip" => Encapsulation::Ipip,
         "gue" => Encapsulation::Gue,
@@ -497,5 +498,5 @@ fn tunnel(words: &mut Words<'_>) -> Result<Way, Wrong> {
     if mark.is_some() && encapsulation != Encapsulation::Gue {
         return Err("only gue can say how often a packet was passed on".into());
     }
-    Ok(Way::Tunnel { encapsulation, from, to, mtu, mark })
+    Ok(Forwarding::Tunnel { encapsulation, from, to, mtu, mark })
 }

@@ -164,7 +164,7 @@ impl Handoff {
     }
 
     /// What became of connections that were read in application space, by this name.
-    pub fn asked(&self, outcome: &str) -> Result<u64> {
-        Ok(self.evener.status()?.asked.get(outcome).copied().unwrap_or_default())
+    pub fn punted(&self, outcome: &str) -> Result<u64> {
+        Ok(self.evener.status()?.punted.get(outcome).copied().unwrap_or_default())
     }
 }

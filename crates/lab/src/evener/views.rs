@@ -43,7 +43,7 @@ pub struct Status {
     pub tunnels: BTreeMap<String, u64>,
     /// Connections that were read in application space, where they are handed over, by what became of them.
     #[serde(default)]
-    pub asked: BTreeMap<String, u64>,
+    pub punted: BTreeMap<String, u64>,
     /// The access log.
     pub access_log: AccessLog,
     /// Traces that run.

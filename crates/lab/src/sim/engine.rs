@@ -12,13 +12,13 @@ use evener_core::path::guesses::Guesses;
 use evener_core::path::lease::Lease;
 use evener_core::path::mark::{NO_MARKER, SharedMarker};
 use evener_core::path::ports::Ports;
-use evener_core::path::routes::{Hop, Routes};
+use evener_core::path::routes::{FibResult, Routes};
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for,
 };
-use evener_core::path::strays::Strays;
 use evener_core::path::tables::{Delta, SERVER_SLOTS, Tables};
+use evener_core::path::unmatched::Unmatched;
 
 /// Sessions of a model: more than its clients ever have.
 const SESSIONS: usize = 256;
@@ -35,8 +35,8 @@ impl Fragments for Nothing {
 }
 
 impl Routes for Nothing {
-    fn hop(&self, _: u32, _: IpAddr, _: IpAddr) -> Hop {
-        Hop::None
+    fn hop(&self, _: u32, _: IpAddr, _: IpAddr) -> FibResult {
+        FibResult::None
     }
     fn mtu(&self, _: u32) -> Option<u16> {
         None
@@ -89,7 +89,7 @@ impl Engine {
             lease: Lease(&self.lease),
             cookies: SharedKeys(&NO_KEYS),
             marker: SharedMarker(&NO_MARKER),
-            strays: Strays(&[]),
+            unmatched: Unmatched(&[]),
             guesses: Guesses(&[]),
         }
     }

@@ -64,7 +64,7 @@ fn each_request_runs_once(engine: &str) -> Result<()> {
     let health = "[service.health]\nkind = \"none\"\n".to_owned();
     let handoff = Handoff::start(farm, Offer { port: PORT, health, ..Offer::new(engine, 2, &[]) })?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
-    let punted = || Ok::<u64, anyhow::Error>(handoff.evener.status()?.asked.values().sum());
+    let punted = || Ok::<u64, anyhow::Error>(handoff.evener.status()?.punted.values().sum());
     let mut calls = Vec::new();
     for family in Family::BOTH {
         for path in ["/who", "/./who"] {

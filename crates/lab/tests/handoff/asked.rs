@@ -39,13 +39,13 @@ fn open(handoff: &Handoff, family: Family) -> Result<Talk> {
 /// Checks that so many connections were read, and all were given to a server.
 fn given(handoff: &Handoff, count: u64) -> Result<()> {
     let status = handoff.evener.status()?;
-    let others: u64 = status.asked.iter().filter(|(name, _)| *name != "given").map(|(_, count)| count).sum();
+    let others: u64 = status.punted.iter().filter(|(name, _)| *name != "given").map(|(_, count)| count).sum();
     ensure!(
-        status.asked.get("given") == Some(&count) && others == 0,
+        status.punted.get("given") == Some(&count) && others == 0,
         "not {count} given: {:?}",
-        status.asked
+        status.punted
     );
-    ensure!(status.packets["asked"] >= count, "{:?}", status.packets);
+    ensure!(status.packets["punted"] >= count, "{:?}", status.packets);
     Ok(())
 }
 
@@ -169,7 +169,7 @@ fn bodies_go_on(engine: &str) -> Result<()> {
         assert_eq!(std::fs::read(handoff.farm.page(path.trim_start_matches('/')))?, body.as_bytes());
     }
     let status = handoff.evener.status()?;
-    ensure!(status.asked["given"] == 18, "{:?}", status.asked);
+    ensure!(status.punted["given"] == 18, "{:?}", status.punted);
     Ok(())
 }
 
@@ -202,8 +202,8 @@ fn bad_requests_are_told_off(engine: &str) -> Result<()> {
         talk.say([0x7f; 40])?;
         assert!(talk.rest().is_err(), "it is reset");
     }
-    assert_eq!(handoff.asked("refused")?, 2 * (answers.len() as u64 + 2));
-    assert_eq!(handoff.asked("given")?, 0);
+    assert_eq!(handoff.punted("refused")?, 2 * (answers.len() as u64 + 2));
+    assert_eq!(handoff.punted("given")?, 0);
     Ok(())
 }
 
@@ -215,13 +215,13 @@ fn the_silent_are_not_waited_for(engine: &str) -> Result<()> {
     hello.say([0x16, 3, 1, 2, 0, 1])?;
     let mut left = open(&handoff, Family::V4)?;
     left.say("GET ")?;
-    wait::until("it is being read", || Ok(handoff.counted("asked")? >= 3))?;
+    wait::until("it is being read", || Ok(handoff.counted("punted")? >= 3))?;
     drop(left);
-    wait::until("who leaves is counted", || Ok(handoff.asked("left")? == 1))?;
+    wait::until("who leaves is counted", || Ok(handoff.punted("left")? == 1))?;
     let reply = half.reply()?;
     assert_eq!((reply.status, reply.server.as_str()), (408, ""));
     assert!(hello.rest().is_err(), "it is reset");
-    assert_eq!(handoff.asked("late")?, 2);
+    assert_eq!(handoff.punted("late")?, 2);
     Ok(())
 }
 
@@ -237,7 +237,7 @@ fn nobody_for_a_route(engine: &str) -> Result<()> {
         }
         assert_eq!(open(&handoff, family)?.ask(&get("www.example.com", "/a"))?.server, "web1");
     }
-    assert_eq!(handoff.asked("unserved")?, 4);
+    assert_eq!(handoff.punted("unserved")?, 4);
     handoff.farm.start_web(1)?;
     handoff.evener.wait_for_servers(2, wait::LONG)?;
     assert_eq!(open(&handoff, Family::V4)?.ask(&get("www.example.com", "/img/a"))?.server, "web2");

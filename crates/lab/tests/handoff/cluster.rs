@@ -61,9 +61,9 @@ fn ask(team: &Team, host: usize, text: &str) -> Result<Reply> {
 }
 
 /// What became of connections that all hosts have read, by this name.
-fn asked(team: &Team, outcome: &str) -> Result<u64> {
+fn punted(team: &Team, outcome: &str) -> Result<u64> {
     let of = |host: &evener_lab::evener::Evener| {
-        Ok(host.status()?.asked.get(outcome).copied().unwrap_or_default())
+        Ok(host.status()?.punted.get(outcome).copied().unwrap_or_default())
     };
     team.hosts.iter().map(of).sum()
 }
@@ -71,9 +71,9 @@ fn asked(team: &Team, outcome: &str) -> Result<u64> {
 /// Checks that hosts have read so many connections, all of which were given to somebody.
 fn given(team: &Team, count: u64) -> Result<()> {
     for outcome in ["spliced", "refused", "unserved", "late", "crowded"] {
-        assert_eq!(asked(team, outcome)?, 0, "{outcome}");
+        assert_eq!(punted(team, outcome)?, 0, "{outcome}");
     }
-    assert_eq!(asked(team, "given")?, count, "given");
+    assert_eq!(punted(team, "given")?, count, "given");
     Ok(())
 }
 
@@ -167,7 +167,7 @@ fn each_host_reads_what_is_odd(engine: &str) -> Result<()> {
         );
         // what is refused is refused by whom the client came to
         assert_eq!(ask(&team, 1, "GET / HTTP/1.1\r\n\r\n")?.status, 400);
-        assert_eq!(team.hosts[1].status()?.asked["refused"], 1);
+        assert_eq!(team.hosts[1].status()?.punted["refused"], 1);
     }
     Ok(())
 }
@@ -237,7 +237,7 @@ fn a_host_without_a_web_server_is_given_nothing(engine: &str) -> Result<()> {
         // its routes have nobody
         assert_eq!(ask(&team, host, &get("x", "/img/a"))?.status, 503);
     }
-    assert_eq!(asked(&team, "unserved")?, 3);
+    assert_eq!(punted(&team, "unserved")?, 3);
     team.farm.start_web(1)?;
     team.together()?;
     assert_eq!(ask(&team, 0, &get("x", "/img/a"))?.server, "web2");

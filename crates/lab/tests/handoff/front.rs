@@ -108,7 +108,7 @@ fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
     for director in [0, 1] {
         let greeted = fronted.counted(director, "cookie_sent")?;
         ensure!(greeted > 0, "director {director} has a part of them");
-        let asked = &fronted.directors[director].status()?.asked;
+        let asked = &fronted.directors[director].status()?.punted;
         ensure!(asked["given"] > 0 && asked["spliced"] == 0, "{asked:?}");
     }
     Ok(())

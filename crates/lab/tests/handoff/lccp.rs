@@ -63,8 +63,8 @@ fn servers_say_what_they_took(engine: &str) -> Result<()> {
         assert_eq!(reply.status, 200, "{family}");
     }
     let status = handoff.evener.status()?;
-    let given = status.asked["given"];
-    ensure!(given > 0 && status.lccp["given"] == given, "{:?} {:?}", status.asked, status.lccp);
+    let given = status.punted["given"];
+    ensure!(given > 0 && status.lccp["given"] == given, "{:?} {:?}", status.punted, status.lccp);
     ensure!(status.lccp["unanswered"] + status.lccp["not_restored"] == 0, "{:?}", status.lccp);
     Ok(())
 }
@@ -94,8 +94,8 @@ fn a_lan_that_loses_every_fifth_packet(engine: &str) -> Result<()> {
         assert_eq!(unbroken(load.join()?)?.requests, 80);
     }
     let status = handoff.evener.status()?;
-    ensure!(status.lccp["given"] >= 320, "{:?} {:?}", status.asked, status.lccp);
-    ensure!(status.asked["given"] == 324 && status.asked["spliced"] == 0, "{:?}", status.asked);
+    ensure!(status.lccp["given"] >= 320, "{:?} {:?}", status.punted, status.lccp);
+    ensure!(status.punted["given"] == 324 && status.punted["spliced"] == 0, "{:?}", status.punted);
     Ok(())
 }
 
@@ -108,14 +108,14 @@ fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> 
         let reply = Talk::open(handoff.client(), handoff.service(family))?.ask(&get("x", "/who"))?;
         assert_eq!(reply.status, 200, "{family}");
     }
-    assert_eq!((handoff.lccp("given")?, handoff.asked("given")?, handoff.asked("spliced")?), (0, 2, 0));
+    assert_eq!((handoff.lccp("given")?, handoff.punted("given")?, handoff.punted("spliced")?), (0, 2, 0));
     handoff.agents.iter_mut().try_for_each(|agent| agent.start_again())?;
     handoff.wait_for_nodes()?;
     for family in Family::BOTH {
         let reply = Talk::open(handoff.client(), handoff.service(family))?.ask(&get("x", "/who"))?;
         assert_eq!(reply.status, 200, "{family}");
     }
-    assert_eq!((handoff.lccp("given")?, handoff.asked("given")?), (2, 4));
+    assert_eq!((handoff.lccp("given")?, handoff.punted("given")?), (2, 4));
     Ok(())
 }
 
@@ -215,7 +215,7 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     }
     let after = handoff.evener.status()?;
     assert_eq!(connections(&handoff)?, 0, "a connection that nobody has");
-    assert_eq!((after.lccp["given"], after.asked["given"]), (3, 3));
+    assert_eq!((after.lccp["given"], after.punted["given"]), (3, 3));
     ensure!(after.sessions <= before.sessions, "{} sessions, then {}", before.sessions, after.sessions);
 
     // with the secret, but no node of the file

@@ -33,7 +33,7 @@ fn go_by(handoff: &Handoff, first: usize) -> Result<()> {
         }
     }
     let status = handoff.evener.status()?;
-    assert!(status.asked.values().all(|count| *count == 0), "the data plane decides all of it: {status:?}");
+    assert!(status.punted.values().all(|count| *count == 0), "the data plane decides all of it: {status:?}");
     Ok(())
 }
 
@@ -64,7 +64,7 @@ fn jumbo_frames(engine: &str) -> Result<()> {
             there_and_back(&handoff.farm, handoff.client(), handoff.service(family), LEN)
                 .with_context(|| format!("{family}, {kind}"))?;
         }
-        ensure!((handoff.asked("given")? > 0) == (kind == "read"));
+        ensure!((handoff.punted("given")? > 0) == (kind == "read"));
         handoff.offer.routes = routes("path = \"/*load/*\"").concat();
         handoff.reload()?;
     }

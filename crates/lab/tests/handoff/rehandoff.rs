@@ -80,7 +80,7 @@ fn a_connection_moves_with_its_requests(engine: &str) -> Result<()> {
     // Three moves a round, but for where it began.
     let status = handoff.evener.status()?;
     ensure!(status.lccp["released"] >= 2 * (3 * 6 - 1), "{:?}", status.lccp);
-    ensure!(status.asked["spliced"] == 0 && status.asked["given"] >= 2 * 17, "{:?}", status.asked);
+    ensure!(status.punted["spliced"] == 0 && status.punted["given"] >= 2 * 17, "{:?}", status.punted);
     ensure!(handoff.counted("moves")? >= 34 && handoff.counted("elsewhere")? == 0, "{:?}", status.packets);
     for family in Family::BOTH {
         there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 1_000_000)?;
@@ -101,7 +101,7 @@ fn many_move_at_once(engine: &str) -> Result<()> {
     })?;
     let status = handoff.evener.status()?;
     ensure!(status.lccp["released"] >= 32 * (3 * 8 - 1), "{:?}", status.lccp);
-    ensure!(status.asked["spliced"] == 0, "{:?}", status.asked);
+    ensure!(status.punted["spliced"] == 0, "{:?}", status.punted);
     Ok(())
 }
 

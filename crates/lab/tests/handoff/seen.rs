@@ -107,12 +107,12 @@ fn cases() -> [Case; 6] {
     };
     [
         case(&plain, 4_096, 404, image("www.example.com", "/img/a.png?x=%41", "kernel")),
-        case(&plain, 30, 404, image("www.example.com", "/img/a.png?x=%41", "asked")),
+        case(&plain, 30, 404, image("www.example.com", "/img/a.png?x=%41", "punted")),
         case(
             get("WWW.example.com:80", "/%69mg/a"),
             4_096,
             404,
-            image("WWW.example.com:80", "/%69mg/a", "asked"),
+            image("WWW.example.com:80", "/%69mg/a", "punted"),
         ),
         case(b"GET /b HTTP/1.1\r\nA: b\r\n\r\n", 4_096, 400, refused(400, None, "/b")),
         case(b"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", 4_096, 421, refused(421, Some("a"), "http://b/")),
@@ -150,7 +150,7 @@ fn what_was_asked_is_in_the_log(engine: &str) -> Result<()> {
         "evener_access_log_written_total 12",
         "evener_access_log_lost_total 0",
         "evener_decide_seconds_count{mechanism=\"kernel\"} 2",
-        "evener_decide_seconds_count{mechanism=\"asked\"} 4",
+        "evener_decide_seconds_count{mechanism=\"punted\"} 4",
     ] {
         assert!(metrics.contains(sample), "no {sample} in\n{metrics}");
     }
@@ -165,7 +165,7 @@ fn hellos_are_in_the_log(engine: &str) -> Result<()> {
     assert_eq!(tls::who(handoff.client(), "x.b.example", handoff.service(Family::V6))?, "web2");
     let mut half = Talk::open(handoff.client(), handoff.service(Family::V4))?;
     half.say([0x16, 3, 1, 2, 0, 1])?;
-    wait::until("it is being read", || Ok(handoff.counted("asked")? >= 1))?;
+    wait::until("it is being read", || Ok(handoff.counted("punted")? >= 1))?;
     drop(half);
     let mut lines: Vec<Value> = lines(handoff, 3)?.values().map(steady).collect::<Result<_>>()?;
     lines.sort_by_key(|line| line["sni"].as_str().unwrap_or("~").to_owned());
@@ -276,7 +276,7 @@ fn many_are_noted(engine: &str) -> Result<()> {
     let text = fs::read_to_string(log_of(&handoff))?;
     assert_eq!(text.lines().count() as u64, log.written);
     let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    for (path, mechanism) in [("/2k", "kernel"), ("/who", "asked")] {
+    for (path, mechanism) in [("/2k", "kernel"), ("/who", "punted")] {
         let of_it: Vec<&Value> = lines.iter().filter(|line| line["path"] == path).collect();
         assert!(
             !of_it.is_empty() && of_it.iter().all(|line| line["mechanism"] == mechanism),
@@ -334,7 +334,7 @@ fn a_client_is_followed(engine: &str) -> Result<()> {
         assert!(syn["bytes"].as_u64().is_some_and(|bytes| bytes >= 40), "{syn}");
         wait_for(&trace, &packet("ack", "drop", "cookie_acked", None))?;
         wait_for(&trace, &packet("psh,ack", "forward", "forwarded", Some("web2")))?;
-        for (path, mechanism) in [("/img/a", "kernel"), ("//img/b", "asked")] {
+        for (path, mechanism) in [("/img/a", "kernel"), ("//img/b", "punted")] {
             wait_for(
                 &trace,
                 &json!({"what": "decision", "host": "www.example.com", "path": path, "route": 1, "server": "web2",

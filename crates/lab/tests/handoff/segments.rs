@@ -26,7 +26,7 @@ on_both_engines! {
 
 /// What the data plane decides, and what has to be asked about.
 const DECIDED: &str = "/who";
-const ASKED: &str = "/./who";
+const PUNTED: &str = "/./who";
 
 /// Everything is `web1`'s.
 fn routes() -> [String; 1] {
@@ -93,7 +93,7 @@ fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
     let mut port = 0;
     for family in Family::BOTH {
-        for path in [DECIDED, ASKED] {
+        for path in [DECIDED, PUNTED] {
             for end in [true, false] {
                 port += 1;
                 let request = get("x", path);
@@ -221,7 +221,7 @@ fn clients_leave_at_any_moment(engine: &str) -> Result<()> {
         }
     }
     for family in Family::BOTH {
-        for path in [DECIDED, ASKED] {
+        for path in [DECIDED, PUNTED] {
             let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
             assert_eq!(talk.ask(&get("x", path))?.server, "web1", "others are served");
         }
@@ -265,7 +265,7 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
     let before = epoch()?;
     let mut calls = Vec::new();
     for family in Family::BOTH {
-        for path in [DECIDED, ASKED] {
+        for path in [DECIDED, PUNTED] {
             calls.push((path, hand.call(calls.len() as u16, handoff.service(family))?));
         }
     }
@@ -293,7 +293,7 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
 fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
-    let (first, second) = (get("x", ASKED), get("x", DECIDED));
+    let (first, second) = (get("x", PUNTED), get("x", DECIDED));
     for family in Family::BOTH {
         for number in 0..40 {
             let mut call = hand.call(number, handoff.service(family))?;

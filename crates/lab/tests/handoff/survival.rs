@@ -38,7 +38,7 @@ mod doctor {
 }
 
 /// By a path that has to be asked about.
-const ASKED: &str = "/./who";
+const PUNTED: &str = "/./who";
 
 /// Clients of every kind. They wait as long as a TCP does that sends again.
 fn audience(handoff: &Handoff) -> [Running; 4] {
@@ -77,7 +77,7 @@ fn a_killed_director_breaks_nothing(engine: &str) -> Result<()> {
     go_on(&loads)?;
     let mut moved = Visit::open(handoff.client(), handoff.service(Family::V4))?;
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-    let server = talk.ask(&get("x", ASKED))?.server;
+    let server = talk.ask(&get("x", PUNTED))?.server;
     let first = moved.who()?;
     // the server answers as soon as it has the connection, the director notes so a moment later
     wait::until("the connection has moved", || {
@@ -96,7 +96,7 @@ fn a_killed_director_breaks_nothing(engine: &str) -> Result<()> {
         assert_eq!(talk.ask(&get("x", "/who"))?.server, server, "a connection that was moved stays");
         assert_eq!(moved.who()?, first);
         let mut asked = Talk::open(handoff.client(), handoff.service(Family::V6))?;
-        assert_eq!(asked.ask(&get("x", ASKED))?.status, 200, "and others are moved again");
+        assert_eq!(asked.ask(&get("x", PUNTED))?.status, 200, "and others are moved again");
     }
     all_whole(loads)
 }
@@ -246,7 +246,7 @@ fn stopped_they_leave_nothing(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 1, &[])?;
     let hosts = [handoff.farm.director().clone(), handoff.farm.server(0).clone()];
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-    assert_eq!(talk.ask(&get("x", ASKED))?.server, "web1");
+    assert_eq!(talk.ask(&get("x", PUNTED))?.server, "web1");
     for host in &hosts {
         assert!(!left_on(host)?.is_empty(), "{} has something to leave", host.name());
     }

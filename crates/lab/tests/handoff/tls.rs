@@ -91,7 +91,7 @@ fn hellos_go_by_their_name(engine: &str) -> Result<()> {
         let url = format!("https://{}/who", host_of(handoff.service(family)));
         assert_eq!(handoff.client().curl(&["--insecure", &url])?, "web3\n", "{family}");
     }
-    let asked = handoff.evener.status()?.asked;
+    let asked = handoff.evener.status()?.punted;
     assert!(asked.values().all(|count| *count == 0), "the data plane decides all of it: {asked:?}");
     Ok(())
 }
@@ -110,7 +110,7 @@ fn hellos_in_pieces(engine: &str) -> Result<()> {
             }
         }
     }
-    assert_eq!(handoff.asked("given")?, count);
+    assert_eq!(handoff.punted("given")?, count);
     Ok(())
 }
 

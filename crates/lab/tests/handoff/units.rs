@@ -59,7 +59,13 @@ fn connections_are_given_and_acknowledged(engine: &str) -> Result<()> {
         }
     }
     let status = handoff.evener.status()?;
-    assert_eq!((status.asked["given"], status.lccp["given"]), (4, 4), "{:?} {:?}", status.asked, status.lccp);
+    assert_eq!(
+        (status.punted["given"], status.lccp["given"]),
+        (4, 4),
+        "{:?} {:?}",
+        status.punted,
+        status.lccp
+    );
     Ok(())
 }
 
@@ -80,7 +86,7 @@ fn open_connections_move(engine: &str) -> Result<()> {
         }
     }
     let status = handoff.evener.status()?;
-    assert_eq!((status.asked["unmoved"], status.lccp["released"]), (0, 18), "{:?}", status.asked);
+    assert_eq!((status.punted["unmoved"], status.lccp["released"]), (0, 18), "{:?}", status.punted);
     Ok(())
 }
 
@@ -121,17 +127,17 @@ fn with_half_requests(engine: &str, count: usize) -> Result<()> {
     let other = handoff.farm.client(1);
     others_are_served(&handoff, other)?;
     let greedy = half_requests(&handoff, handoff.client(), count)?;
-    wait::until("all places are taken", || Ok(handoff.asked("crowded")? > 0))?;
+    wait::until("all places are taken", || Ok(handoff.punted("crowded")? > 0))?;
     others_are_served(&handoff, other)?;
     // probes, the admin socket and the control protocol have what they need
     let servers = handoff.evener.servers()?;
     ensure!(servers.iter().all(|server| server.state == "up"), "{servers:?}");
     let status = handoff.evener.status()?;
     assert_eq!(
-        (status.asked["given"], status.lccp["given"]),
+        (status.punted["given"], status.lccp["given"]),
         (80, 80),
         "{:?} {:?}",
-        status.asked,
+        status.punted,
         status.lccp
     );
     ensure!(handoff.evener.command(&["servers"])?.contains("web2"));
@@ -173,12 +179,12 @@ fn what_is_carried_is_bounded_too(engine: &str) -> Result<()> {
     // nobody reads any of these answers
     let greedy: Vec<Talk> =
         (0..200).map(|_| say_and_end(client, service, "/%3108k")).collect::<Result<_>>()?;
-    wait::until("all places are taken", || Ok(handoff.asked("crowded")? > 0))?;
+    wait::until("all places are taken", || Ok(handoff.punted("crowded")? > 0))?;
     for _ in 0..20 {
         assert_eq!(say_and_end(other, service, "/%69mg/a")?.reply()?.server, "web2");
     }
     let status = handoff.evener.status()?;
-    ensure!(status.asked["spliced"] >= 200, "{:?}", status.asked);
+    ensure!(status.punted["spliced"] >= 200, "{:?}", status.punted);
     let servers = handoff.evener.servers()?;
     ensure!(servers.iter().all(|server| server.state == "up"), "{servers:?}");
     drop(greedy);
@@ -190,7 +196,7 @@ fn few_descriptors_are_enough(engine: &str) -> Result<()> {
     let handoff = with_few_descriptors(engine)?;
     let other = handoff.farm.client(1);
     let greedy = half_requests(&handoff, handoff.client(), 1_100)?;
-    wait::until("all places are taken", || Ok(handoff.asked("crowded")? > 0))?;
+    wait::until("all places are taken", || Ok(handoff.punted("crowded")? > 0))?;
     others_are_served(&handoff, other)?;
     // a server that fails and comes back is seen to do so
     handoff.farm.set_healthy(1, false)?;

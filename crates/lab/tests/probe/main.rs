@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use evener::probe::{Hop, Target, Way, probe};
+use evener::probe::{Adjacency, ProbePath, Target, probe};
 use evener_core::farm::HealthKind;
 use evener_core::farm::health::Failure;
 use evener_core::net::wire::Mac;
@@ -46,16 +46,16 @@ fn target_in(family: Family, farm: &Farm, number: usize, port: u16) -> Target {
     let address = server.address_in(family);
     let ifindex = network.route_to(address).expect("servers are on the director's link");
     let own_mac = network.interfaces[&ifindex].mac;
-    let hop = Hop { ifindex, mac: server.mac().parse().unwrap(), own_mac };
+    let hop = Adjacency { ifindex, mac: server.mac().parse().unwrap(), own_mac };
     let source = network.source_for(ifindex, address).unwrap();
-    let way = Way::Link { hop, source, server: Some(address) };
+    let way = ProbePath::Link { hop, source, server: Some(address) };
     Target { destination: SocketAddr::new(farm.vip_in(family, 0), port), way }
 }
 
 /// The same by another hop, or asking for another server's address.
-fn changed(target: &Target, change: impl FnOnce(&mut Hop, &mut Option<IpAddr>)) -> Target {
+fn changed(target: &Target, change: impl FnOnce(&mut Adjacency, &mut Option<IpAddr>)) -> Target {
     let mut target = *target;
-    if let Way::Link { hop, server, .. } = &mut target.way {
+    if let ProbePath::Link { hop, server, .. } = &mut target.way {
         change(hop, server);
     }
     target
@@ -303,7 +303,7 @@ fn a_director_that_serves_is_probed_by_its_own_stack() -> Result<()> {
     let farm = Farm::builder().director_serves().build()?;
     let director = farm.director();
     let destination = SocketAddr::new(farm.vip(0).into(), PORT);
-    let local = Target { destination, way: Way::Local { to: destination } };
+    let local = Target { destination, way: ProbePath::Local { to: destination } };
     assert_eq!(probed(director, &local, &HealthKind::Tcp, TIMEOUT), Err(Failure::Refused));
     server(director, (farm.vip(0).into(), PORT), |mut stream| {
         let asked = request(&stream);

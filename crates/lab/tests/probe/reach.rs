@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use evener::probe::{Hop, Target, Way};
+use evener::probe::{Adjacency, ProbePath, Target};
 use evener_core::farm::health::Failure;
 use evener_core::net::wire::Mac;
 use evener_core::{farm::HealthKind, net::Encapsulation};
@@ -47,7 +47,7 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
         let destination = farm.service_in(family);
         let at = |number: usize, port: u16| {
             let to = SocketAddr::new(farm.server(number).address_in(family), port);
-            Target { destination, way: Way::Direct { to } }
+            Target { destination, way: ProbePath::Direct { to } }
         };
         probed(&director, &at(0, 80), &HealthKind::Tcp, TIMEOUT).unwrap();
         probed(&director, &at(0, 80), &http("/who", Some("web1")), TIMEOUT).unwrap();
@@ -58,7 +58,7 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
     }
     farm.stop_web(1)?;
     let to = SocketAddr::new(farm.server(1).address().into(), 80);
-    let stopped = Target { destination: farm.service(), way: Way::Direct { to } };
+    let stopped = Target { destination: farm.service(), way: ProbePath::Direct { to } };
     assert_eq!(probed(&director, &stopped, &get("/"), TIMEOUT), Err(Failure::Refused));
     Ok(())
 }
@@ -70,10 +70,10 @@ fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Fa
     let (from, to) = (director.address_in(outer), farm.server(0).address_in(outer));
     let found = resolved(director, to);
     let own_mac = network.interfaces[&found.ifindex].mac;
-    let hop = Hop { ifindex: found.ifindex, mac: found.mac.expect("the router answers"), own_mac };
+    let hop = Adjacency { ifindex: found.ifindex, mac: found.mac.expect("the router answers"), own_mac };
     let destination = SocketAddr::new(farm.vip_in(inner, 0), port);
     let source = director.address_in(inner);
-    Target { destination, way: Way::Tunnel { hop, source, encapsulation, from, to } }
+    Target { destination, way: ProbePath::Tunnel { hop, source, encapsulation, from, to } }
 }
 
 #[test]
@@ -103,9 +103,9 @@ fn servers_by_tunnel_are_probed_through_it() -> Result<()> {
     }
     let closed = by_tunnel(&farm, Encapsulation::Ipip, Family::V4, Family::V4, 81);
     assert_eq!(probed(&director, &closed, &HealthKind::Tcp, TIMEOUT), Err(Failure::Refused));
-    let Way::Tunnel { hop, source, encapsulation, from, to } = targets[0].1.way else { unreachable!() };
-    let hop = Hop { mac: Mac([2, 0, 0, 0, 0, 9]), ..hop };
-    let astray = Target { way: Way::Tunnel { hop, source, encapsulation, from, to }, ..targets[0].1 };
+    let ProbePath::Tunnel { hop, source, encapsulation, from, to } = targets[0].1.way else { unreachable!() };
+    let hop = Adjacency { mac: Mac([2, 0, 0, 0, 0, 9]), ..hop };
+    let astray = Target { way: ProbePath::Tunnel { hop, source, encapsulation, from, to }, ..targets[0].1 };
     let late = text(probed(&director, &astray, &get("/"), SHORT));
     assert_eq!(late, "no answer to SYN within 1s");
     farm.stop_web(0)?;

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 
-use super::holder::Place;
+use super::binding::Place;
 use super::surroundings::Answer;
 
 /// An event, and the service it is about; `None` if it is about the whole farm.

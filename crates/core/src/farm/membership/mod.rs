@@ -12,19 +12,19 @@
 //! [`Membership`] is a state machine: frames and the time go in, addresses to ask for and
 //! [`Notice`]s come out, [`Membership::members`] is the state.
 
+mod binding;
 mod event;
-mod holder;
-mod seat;
+mod members;
+mod record;
 mod strangers;
 mod surroundings;
-mod team;
 #[cfg(test)]
 mod tests;
 
+pub use binding::Place;
 pub use event::{Event, Notice, Refusal, Removal};
-pub use holder::Place;
 pub use strangers::Refused;
-pub use surroundings::{Answer, Hop, Router, Surroundings};
+pub use surroundings::{Answer, Router, ServerRoute, Surroundings};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -34,8 +34,8 @@ use core::net::IpAddr;
 use crate::farm;
 use crate::net::wire::Mac;
 use crate::path::tables::SERVICE_SERVERS_MAX;
+use members::ServiceMembers;
 use strangers::Strangers;
-use team::Team;
 
 /// Where a server is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct Member {
     /// The interface that leads to it; as `mac`.
     pub ifindex: Option<u32>,
     /// The way to it, if it is reached by routes and not on the link.
-    pub hop: Option<Hop>,
+    pub hop: Option<ServerRoute>,
     /// Share of new sessions; 1 for discovered servers.
     pub weight: u16,
     /// Whether it is this host itself.
@@ -92,14 +92,14 @@ pub struct Known {
     /// Where its frames go.
     pub place: Place,
     /// The way to it, if it is reached by routes.
-    pub hop: Option<Hop>,
+    pub hop: Option<ServerRoute>,
 }
 
 /// Who the servers of all services are.
 #[derive(Clone, Debug, Default)]
 pub struct Membership {
     surroundings: Surroundings,
-    teams: BTreeMap<String, Team>,
+    services: BTreeMap<String, ServiceMembers>,
     /// Who claimed a place of the director or a router.
     impostors: Strangers,
 }
@@ -111,25 +111,25 @@ impl Membership {
     /// A farm of these services, none of whose servers has been heard of.
     pub fn new(services: &[farm::Service], surroundings: Surroundings, now_ms: u64) -> Membership {
         let impostors = Strangers::new(Self::IMPOSTORS_MAX);
-        let mut membership = Membership { surroundings, teams: BTreeMap::new(), impostors };
+        let mut membership = Membership { surroundings, services: BTreeMap::new(), impostors };
         membership.reconfigure(services, now_ms);
         membership
     }
 
     /// Goes on with other services after a reload. Servers of services that stay, stay.
     pub fn reconfigure(&mut self, services: &[farm::Service], now_ms: u64) -> Vec<Notice> {
-        let mut old = core::mem::take(&mut self.teams);
+        let mut old = core::mem::take(&mut self.services);
         let mut notices = Vec::new();
         for service in services {
-            let team = match old.remove(&service.name) {
-                Some(mut team) => {
-                    let events = team.reconfigure(service, &self.surroundings, now_ms);
+            let members = match old.remove(&service.name) {
+                Some(mut members) => {
+                    let events = members.reconfigure(service, &self.surroundings, now_ms);
                     notices.extend(about(&service.name, events));
-                    team
+                    members
                 }
-                None => Team::new(service, &self.surroundings, now_ms),
+                None => ServiceMembers::new(service, &self.surroundings, now_ms),
             };
-            self.teams.insert(service.name.clone(), team);
+            self.services.insert(service.name.clone(), members);
         }
         notices
     }
@@ -140,16 +140,16 @@ impl Membership {
         let moved = self.surroundings.interfaces != surroundings.interfaces;
         self.surroundings = surroundings;
         if moved {
-            self.teams.values_mut().for_each(|team| team.ask_now(now_ms));
+            self.services.values_mut().for_each(|members| members.ask_now(now_ms));
         }
-        self.each_team(|team, surroundings| team.surroundings_changed(surroundings, now_ms))
+        self.each_service(|members, surroundings| members.surroundings_changed(surroundings, now_ms))
     }
 
     /// Takes back, after a restart, a server that the data plane already sends to. It has as many
     /// rounds to answer as any other. Those of services and servers that are gone are ignored.
     pub fn resume(&mut self, known: &Known, now_ms: u64) {
-        if let Some(team) = self.teams.get_mut(&known.service) {
-            team.resume(known, &self.surroundings, now_ms);
+        if let Some(members) = self.services.get_mut(&known.service) {
+            members.resume(known, &self.surroundings, now_ms);
         }
     }
 
@@ -165,36 +165,36 @@ impl Membership {
 
     /// Takes in an answer: this MAC says that it has this address.
     pub fn answer(&mut self, now_ms: u64, reply: Answer) -> Vec<Notice> {
-        let concerns_servers = self.teams.values().any(|team| team.is_concerned(reply.address));
+        let concerns_servers = self.services.values().any(|members| members.is_concerned(reply.address));
         if !concerns_servers && !self.surroundings.is_concerned(reply.address) {
             return Vec::new();
         }
-        let service_address = self.teams.values().any(|team| team.has_address(reply.address));
+        let service_address = self.services.values().any(|members| members.has_address(reply.address));
         if let Err(refusal) = self.surroundings.judge(&reply, service_address) {
             return self.impostor(reply, refusal);
         }
-        self.each_team(|team, _| team.heard(now_ms, &reply))
+        self.each_service(|members, _| members.heard(now_ms, &reply))
     }
 
     /// When the next round is due, in milliseconds; `None` if no service ever asks.
     pub fn next_round_at(&self) -> Option<u64> {
-        self.teams.values().filter_map(Team::next_round_at).min()
+        self.services.values().filter_map(ServiceMembers::next_round_at).min()
     }
 
     /// Draws the conclusions from the silence since the last round, and begins the next, for each
     /// service whose time it is.
     pub fn round(&mut self, now_ms: u64) -> Round {
         let mut asks = BTreeSet::new();
-        let notices = self.each_team(|team, _| {
-            let due = team.next_round_at().is_some_and(|at| at <= now_ms);
-            if due { team.round(now_ms, &mut asks) } else { Vec::new() }
+        let notices = self.each_service(|members, _| {
+            let due = members.next_round_at().is_some_and(|at| at <= now_ms);
+            if due { members.round(now_ms, &mut asks) } else { Vec::new() }
         });
         Round { asks: asks.into_iter().collect(), notices }
     }
 
     /// The servers of a service, in order of name.
     pub fn members(&self, service: &str) -> Vec<Member> {
-        self.teams.get(service).map(Team::members).unwrap_or_default()
+        self.services.get(service).map(ServiceMembers::members).unwrap_or_default()
     }
 
     /// How many answers were refused, by reason: those of a service, or with `None` those refused
@@ -202,7 +202,7 @@ impl Membership {
     pub fn refused(&self, service: Option<&str>) -> Refused {
         match service {
             None => self.impostors.refused(),
-            Some(name) => self.teams.get(name).map(Team::refused).unwrap_or_default(),
+            Some(name) => self.services.get(name).map(ServiceMembers::refused).unwrap_or_default(),
         }
     }
 
@@ -211,10 +211,13 @@ impl Membership {
         event.map(|event| Notice { service: None, event }).into_iter().collect()
     }
 
-    fn each_team(&mut self, mut act: impl FnMut(&mut Team, &Surroundings) -> Vec<Event>) -> Vec<Notice> {
+    fn each_service(
+        &mut self,
+        mut act: impl FnMut(&mut ServiceMembers, &Surroundings) -> Vec<Event>,
+    ) -> Vec<Notice> {
         let mut notices = Vec::new();
-        for (name, team) in &mut self.teams {
-            notices.extend(about(name, act(team, &self.surroundings)));
+        for (name, members) in &mut self.services {
+            notices.extend(about(name, act(members, &self.surroundings)));
         }
         notices
     }

@@ -6,8 +6,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::FromBytes;
 
+use super::binding::Place;
 use super::event::Refusal;
-use super::holder::Place;
 use crate::net::neighbour::Advertisement;
 use crate::net::wire::{ARP_LEN, ARP_REPLY, Arp, ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV6, Ethernet, Mac};
 
@@ -22,12 +22,12 @@ pub struct Surroundings {
     pub routers: Vec<Router>,
     /// The ways to servers that are reached by routes (methods `nat` and `tunnel`), by server address, as far
     /// as they are known.
-    pub hops: BTreeMap<IpAddr, Hop>,
+    pub hops: BTreeMap<IpAddr, ServerRoute>,
 }
 
 /// The way to a server that may be on another network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hop {
+pub struct ServerRoute {
     /// Where frames go: to the server itself, or to the gateway before it.
     pub place: Place,
     /// The director's address towards the server.

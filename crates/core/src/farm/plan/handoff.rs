@@ -11,12 +11,12 @@ use super::{MemberState, PlannedService, Planner, ServiceState, digest, ways};
 use crate::farm;
 use crate::farm::policy::Weighted;
 use crate::net::wire::Mac;
-use crate::path::arrival::ASKED;
+use crate::path::arrival::PUNTED;
 use crate::path::content::{HashKey, Route, Routes};
 use crate::path::cookie::mss_min;
 use crate::path::parse::TCP_LEN;
 use crate::path::rewrite::outer_len;
-use crate::path::tables::{Handoff, Later, NO_SERVER, ServerEntry, Way};
+use crate::path::tables::{Forwarding, Handoff, Later, NO_SERVER, ServerEntry};
 
 /// The longest packet of a link that says nothing else.
 const MTU: u16 = 1500;
@@ -25,7 +25,7 @@ const MTU: u16 = 1500;
 pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: Places) -> Handoff {
     let header_len = if v6 { 40 } else { 20 } + TCP_LEN;
     let room = |member: &MemberState| match ways::way(state.service, &member.member)? {
-        Way::Tunnel { encapsulation, to, mtu, mark, .. } => {
+        Forwarding::Tunnel { encapsulation, to, mtu, mark, .. } => {
             Some(usize::from(mtu) - outer_len(encapsulation, to, mark.is_some()))
         }
         _ => member.member.hop.map(|hop| usize::from(hop.mtu)),
@@ -33,7 +33,7 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: Places) -> Handoff 
     let most = state.members.iter().filter_map(room).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));
     Handoff {
         mss: (most.saturating_sub(header_len) as u16).max(mss_min(v6)),
-        asker: own.asker,
+        punt: own.punt,
         held: own.held,
         later: state.service.later_requests,
     }
@@ -43,7 +43,7 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: Places) -> Handoff 
 #[derive(Clone, Copy)]
 pub(super) struct Places {
     /// For this host's own process, which is asked.
-    asker: u16,
+    punt: u16,
     /// For nobody.
     held: u16,
 }
@@ -69,11 +69,11 @@ impl Planner<'_> {
         };
         self.plan.tables.routes.insert(number, routes);
         if !self.hosts.asks {
-            return Places { asker: NO_SERVER, held: NO_SERVER };
+            return Places { punt: NO_SERVER, held: NO_SERVER };
         }
         // No interface leads there: what is for it is kept back.
         let held = self.place(service, "held", false).unwrap_or(NO_SERVER);
-        Places { asker: self.place(service, "asked", true).unwrap_or(NO_SERVER), held }
+        Places { punt: self.place(service, "asked", true).unwrap_or(NO_SERVER), held }
     }
 
     fn route(
@@ -135,12 +135,12 @@ impl Planner<'_> {
         let slot = self.slots.server(identity)?;
         let entry = ServerEntry {
             identity,
-            mac: if local { ASKED } else { Mac::default() },
+            mac: if local { PUNTED } else { Mac::default() },
             ifindex: 0,
             weight: 1,
             up: true,
             local,
-            way: Way::Link,
+            way: Forwarding::Link,
         };
         self.plan.tables.servers.insert(slot, entry);
         if service.later_requests != Later::Stay {

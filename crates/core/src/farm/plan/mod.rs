@@ -20,14 +20,15 @@ use siphasher::sip::SipHasher24;
 use rings::{Members, Standing};
 
 use crate::farm::health;
-use crate::farm::membership::{Hop, Known, Member, Place};
+use crate::farm::membership::{Known, Member, Place, ServerRoute};
 use crate::farm::policy::{self, Fills, Policy, Weighted};
 use crate::farm::{self, HealthKind};
 use crate::net::wire::Mac;
 use crate::path::ports::HOLD_MS;
 use crate::path::sessions::{Seed, ticks};
 use crate::path::tables::{
-    BEHIND_MAX, Behind, IdleTicks, NO_SERVER, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip, VipKey, Way,
+    BEHIND_MAX, Behind, Forwarding, IdleTicks, NO_SERVER, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip,
+    VipKey,
 };
 
 /// The most VIPs of a farm: addresses, each with a port and a protocol.
@@ -263,10 +264,12 @@ pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
     for server in tables.servers.values().filter(|server| !server.local) {
         let place = Place { mac: server.mac, ifindex: server.ifindex };
         let hop = match server.way {
-            Way::Link => None,
-            Way::Nat { own, mtu, .. } => Some(Hop { place, own, tunnel: own, mtu, on_link: false }),
-            Way::Tunnel { from, mtu, .. } => {
-                Some(Hop { place, own: from, tunnel: from, mtu, on_link: false })
+            Forwarding::Link => None,
+            Forwarding::Nat { own, mtu, .. } => {
+                Some(ServerRoute { place, own, tunnel: own, mtu, on_link: false })
+            }
+            Forwarding::Tunnel { from, mtu, .. } => {
+                Some(ServerRoute { place, own: from, tunnel: from, mtu, on_link: false })
             }
         };
         let mac = server.mac.to_string();
@@ -340,7 +343,8 @@ impl Planner<'_> {
     fn stand_behind(&mut self, vip: u16, key: VipKey, seated: &[Seated<'_>]) {
         let tables = &mut self.plan.tables;
         for server in seated.iter().map(|seated| seated.seat.slot) {
-            let Some(&ServerEntry { way: Way::Nat { to, .. }, .. }) = tables.servers.get(&server) else {
+            let Some(&ServerEntry { way: Forwarding::Nat { to, .. }, .. }) = tables.servers.get(&server)
+            else {
                 continue;
             };
             let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: key.protocol };

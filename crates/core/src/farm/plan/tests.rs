@@ -137,7 +137,7 @@ fn a_farm_becomes_tables() {
         weight: 1,
         up: true,
         local: false,
-        way: Way::Link,
+        way: Forwarding::Link,
     };
     assert_eq!(tables.servers[&1], entry);
     assert!(tables.endpoints.is_empty());

@@ -104,7 +104,7 @@ impl Session {
 
     /// A greeting: to be sent until the node is known, and again when it has stopped to answer.
     pub fn init(&mut self, keys: &Keys) -> Vec<u8> {
-        self.greet(keys, Numbers::default())
+        self.send_init(keys, Numbers::default())
     }
 
     /// A message that answers none; its bytes and its number, which answers will have. `None` until the node is known.
@@ -137,12 +137,12 @@ impl Session {
         match self.judge(&heard) {
             Judgement::Hello => {
                 self.counters.hellos += 1;
-                Received { answer: Some(self.greet(keys, heard.numbers)), ..Received::default() }
+                Received { answer: Some(self.send_init(keys, heard.numbers)), ..Received::default() }
             }
             Judgement::Refused(refusal) => {
                 // one of the two doesn't know that the other started anew
                 let asks = matches!(refusal, Refusal::Former | Refusal::Unknown);
-                let answer = asks.then(|| self.greet(keys, heard.numbers));
+                let answer = asks.then(|| self.send_init(keys, heard.numbers));
                 Received { answer, ..self.refuse(refusal) }
             }
             Judgement::Good { first } => {
@@ -156,11 +156,11 @@ impl Session {
     /// Judges an authentic message, and remembers its numbers if it is good.
     fn judge(&mut self, heard: &Message) -> Judgement {
         let numbers = heard.numbers;
-        let greets = matches!(heard.body, Body::Init { .. });
+        let is_init = matches!(heard.body, Body::Init { .. });
         let for_us = heard.echo.incarnation == self.own.incarnation;
         if let Some(life) = self.life.as_mut().filter(|life| life.incarnation == numbers.incarnation) {
             return match () {
-                () if !for_us && !greets => Judgement::Refused(Refusal::Former),
+                () if !for_us && !is_init => Judgement::Refused(Refusal::Former),
                 () if !life.window.take(numbers.sequence) => Judgement::Refused(Refusal::Replayed),
                 () if !self.own.components.contains(heard.receptor) => Judgement::Refused(Refusal::Receptor),
                 () => Judgement::Good { first: false },
@@ -198,7 +198,7 @@ impl Session {
     }
 
     /// Says who this node is, and wants to know who the other one is.
-    fn greet(&mut self, keys: &Keys, echo: Numbers) -> Vec<u8> {
+    fn send_init(&mut self, keys: &Keys, echo: Numbers) -> Vec<u8> {
         let components = self.own.components;
         self.write(keys, echo, Receptor::Agent, Body::Init { components })
     }

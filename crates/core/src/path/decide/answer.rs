@@ -8,10 +8,10 @@ use super::{Decision, Knowledge, Reason, Verdict, fragment, has_bad_flags};
 use crate::net::packet::Packet;
 use crate::path::parse::{Layers, Segment};
 use crate::path::ports::{Holder, Near};
-use crate::path::rewrite::{self, Ends};
-use crate::path::routes::Hop;
+use crate::path::rewrite::{self, Translation};
+use crate::path::routes::FibResult;
 use crate::path::sessions::{Found, SessionKey};
-use crate::path::tables::{Behind, Vip, VipKey, Way};
+use crate::path::tables::{Behind, Forwarding, Vip, VipKey};
 use core::net::{IpAddr, SocketAddr};
 
 /// The session that an answer belongs to.
@@ -52,8 +52,8 @@ impl Toward {
 
 impl Owner<'_> {
     /// What a packet's ends become on its way back to the client.
-    pub(super) fn ends(&self) -> Ends {
-        Ends {
+    pub(super) fn ends(&self) -> Translation {
+        Translation {
             src: Some(self.service.address),
             src_port: Some(self.service.port),
             dst: self.port.map(|_| self.key.client),
@@ -72,7 +72,7 @@ pub(super) fn owner<'a>(known: &Knowledge<'a>, endpoint: &VipKey, to: SocketAddr
 fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option<Owner<'a>> {
     let Knowledge { tables, memory, now, .. } = *known;
     let Behind { vip, server } = behind;
-    let Way::Nat { own, source_nat, .. } = tables.servers.get(&server)?.way else {
+    let Forwarding::Nat { own, source_nat, .. } = tables.servers.get(&server)?.way else {
         return None;
     };
     let (key, port, holder) = if source_nat {
@@ -135,19 +135,19 @@ pub(super) fn send(
     let hop = match toward {
         Toward::Routes => known.memory.routes.hop(packet.ingress, ends.0, ends.1),
         Toward::Near(near) => hop_to(known, near),
-        Toward::Link(_) => Hop::ByHost,
+        Toward::Link(_) => FibResult::ByHost,
     };
     let most = match hop {
-        Hop::Neighbour { mtu, .. } => usize::from(mtu),
-        Hop::ByHost => usize::MAX,
-        Hop::None => return Decision::drop(Reason::NoRoute),
+        FibResult::Neighbour { mtu, .. } => usize::from(mtu),
+        FibResult::ByHost => usize::MAX,
+        FibResult::None => return Decision::drop(Reason::NoRoute),
     };
     if let Err((verdict, reason)) = fit(packet, at, most, own) {
         return Decision::of(verdict, reason);
     }
     rewrite(packet);
     match hop {
-        Hop::Neighbour { ifindex, src, dst, .. } => {
+        FibResult::Neighbour { ifindex, src, dst, .. } => {
             rewrite::decrement_ttl(packet.frame_mut(), at);
             // Such a client's packets came without a tag, whatever the server's have.
             untag(packet, at, if matches!(toward, Toward::Near(_)) { NO_INTERFACE } else { ifindex });
@@ -164,9 +164,9 @@ pub(super) fn send(
 /// No interface has this number.
 const NO_INTERFACE: u32 = 0;
 
-fn hop_to(known: &Knowledge<'_>, Near { link, mac }: Near) -> Hop {
+fn hop_to(known: &Knowledge<'_>, Near { link, mac }: Near) -> FibResult {
     match (known.tables.interfaces.get(&link), known.memory.routes.mtu(link)) {
-        (Some(&src), Some(mtu)) => Hop::Neighbour { ifindex: link, src, dst: mac, mtu },
-        _ => Hop::None,
+        (Some(&src), Some(mtu)) => FibResult::Neighbour { ifindex: link, src, dst: mac, mtu },
+        _ => FibResult::None,
     }
 }

@@ -8,7 +8,7 @@ use crate::path::arrival::Arrival;
 use crate::path::parse::Segment;
 use crate::path::select::{by_hash, by_previous, select};
 use crate::path::sessions::{FlowHash, Found, SessionKey, State, Value};
-use crate::path::tables::{NO_SERVER, ServerEntry, Tables, Vip, Way};
+use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
 
 /// A packet of a session, on its way to the server or back.
 pub(super) struct Flow<'a> {
@@ -136,7 +136,7 @@ pub(super) fn unknown(
 
 /// A client's packet, and whether its server's answers come by here.
 pub(super) fn client_side(server: Option<&ServerEntry>) -> Side {
-    Side::Client { sees_answers: server.is_some_and(|server| matches!(server.way, Way::Nat { .. })) }
+    Side::Client { sees_answers: server.is_some_and(|server| matches!(server.way, Forwarding::Nat { .. })) }
 }
 
 /// Whether a packet gets a new choice although its session is known: the server is gone; a client's port is used again

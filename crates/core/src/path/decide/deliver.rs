@@ -4,13 +4,13 @@ use super::choose::{Choice, Flow};
 use super::{Knowledge, Reason, Verdict};
 use crate::net::packet::Packet;
 use crate::net::wire::protocol;
-use crate::path::arrival::{ASKED, Arrival};
+use crate::path::arrival::{Arrival, PUNTED};
 use crate::path::parse::{Layers, TCP_LEN, UDP_LEN};
 use crate::path::ports::Holder;
-use crate::path::rewrite::{self, Ends, Tunnel, encapsulate, link_len, outer_len, too_big};
-use crate::path::routes::Hop;
+use crate::path::rewrite::{self, Translation, Tunnel, encapsulate, link_len, outer_len, too_big};
+use crate::path::routes::FibResult;
 use crate::path::sessions::FlowHash;
-use crate::path::tables::{ServerEntry, Way};
+use crate::path::tables::{Forwarding, ServerEntry};
 
 /// What of a packet's session matters on the way, and how often it was passed on before.
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ pub(super) fn deliver(
 ) -> (Verdict, Reason) {
     if server.local || !route.arrival.may_go_to(server) {
         if server.asks() {
-            packet.mark_source(ASKED);
+            packet.mark_source(PUNTED);
         }
         return (Verdict::Pass, Reason::Local);
     }
@@ -55,17 +55,17 @@ pub(super) fn deliver(
 /// Sends the error that a client's packet has become to the client, where the host's routes say.
 fn error_by_route(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers) -> Verdict {
     let hop = match super::is_link_local(at.src) {
-        true => Hop::ByHost,
+        true => FibResult::ByHost,
         false => known.memory.routes.hop(packet.ingress, at.dst, at.src),
     };
     match hop {
-        Hop::Neighbour { ifindex, src, dst, .. } => {
+        FibResult::Neighbour { ifindex, src, dst, .. } => {
             untag(packet, at, ifindex);
             packet.readdress(src, dst);
             Verdict::Forward { ifindex }
         }
         // The host's own stack sends nothing on that has its own address as source.
-        Hop::ByHost | Hop::None => Verdict::Drop,
+        FibResult::ByHost | FibResult::None => Verdict::Drop,
     }
 }
 
@@ -78,8 +78,8 @@ fn prepare(
     route: &Route,
 ) -> Result<(), (Verdict, Reason)> {
     match server.way {
-        Way::Link => {}
-        Way::Tunnel { encapsulation, from, to, mtu, mark } => {
+        Forwarding::Link => {}
+        Forwarding::Tunnel { encapsulation, from, to, mtu, mark } => {
             let outer_len = outer_len(encapsulation, to, mark.is_some());
             fit(packet, at, usize::from(mtu).saturating_sub(outer_len), at.dst)?;
             let no_room = Err((Verdict::Drop, Reason::NoRoom));
@@ -95,10 +95,10 @@ fn prepare(
                 false => no_room,
             };
         }
-        Way::Nat { to, own, source_nat, mtu } => {
+        Forwarding::Nat { to, own, source_nat, mtu } => {
             fit(packet, at, mtu.into(), at.dst)?;
             rewrite::decrement_ttl(packet.frame_mut(), at);
-            let ends = Ends {
+            let ends = Translation {
                 src: source_nat.then_some(own),
                 src_port: source_nat.then_some(route.port),
                 dst: Some(to.ip()),
@@ -167,7 +167,7 @@ pub(super) fn hidden_port(
     choice: &Choice,
     server: &ServerEntry,
 ) -> Result<u16, Reason> {
-    let Way::Nat { source_nat, .. } = server.way else {
+    let Forwarding::Nat { source_nat, .. } = server.way else {
         return Ok(0);
     };
     // What no session is known of couldn't be answered either.

@@ -8,9 +8,9 @@ use crate::net::packet::Packet;
 use crate::path::arrival::Arrival;
 use crate::path::parse::{IcmpError, Layers};
 use crate::path::ports::{Holder, Near};
-use crate::path::rewrite::{self, Ends};
+use crate::path::rewrite::{self, Translation};
 use crate::path::sessions::SessionKey;
-use crate::path::tables::{NO_SERVER, ServerEntry, Vip, VipKey, Way};
+use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
 use core::net::SocketAddr;
 
 pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
@@ -47,7 +47,7 @@ fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, 
         return Decision::drop(Reason::IcmpUnknown);
     };
     let (verdict, reason) = match server.way {
-        Way::Nat { .. } => match translated(known, packet, error, (slot, server), key) {
+        Forwarding::Nat { .. } => match translated(known, packet, error, (slot, server), key) {
             Some(decision) => return decision,
             None => return Decision::drop(Reason::IcmpUnknown),
         },
@@ -68,7 +68,7 @@ fn translated(
     (slot, server): (u16, &ServerEntry),
     key: SessionKey,
 ) -> Option<Decision> {
-    let Way::Nat { to, own, source_nat, mtu } = server.way else {
+    let Forwarding::Nat { to, own, source_nat, mtu } = server.way else {
         return None;
     };
     let src = *known.tables.interfaces.get(&server.ifindex)?;
@@ -86,9 +86,13 @@ fn translated(
     rewrite::decrement_ttl(packet.frame_mut(), &error.at);
     // A server that knows only the director hears it from the director: what a router says in its own name it
     // would drop itself, were it on the way to the server too.
-    let outer = Ends { src: source_nat.then_some(own), dst: Some(to.ip()), ..Ends::default() };
-    let quoted =
-        Ends { src: Some(to.ip()), src_port: Some(to.port()), dst: hidden.map(|_| own), dst_port: hidden };
+    let outer = Translation { src: source_nat.then_some(own), dst: Some(to.ip()), ..Translation::default() };
+    let quoted = Translation {
+        src: Some(to.ip()),
+        src_port: Some(to.port()),
+        dst: hidden.map(|_| own),
+        dst_port: hidden,
+    };
     rewrite::translate_error(packet, error, &outer, &quoted);
     untag(packet, &error.at, server.ifindex);
     packet.readdress(src, server.mac);
@@ -110,8 +114,12 @@ fn to_client(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) 
     };
     // The servers' network is its operator's own: the client hears from the service, whoever there speaks (RFC 5508,
     // section 4.2).
-    let outer = Ends { src: Some(owner.service.address), dst: Some(owner.key.client), ..Ends::default() };
-    let quoted = Ends {
+    let outer = Translation {
+        src: Some(owner.service.address),
+        dst: Some(owner.key.client),
+        ..Translation::default()
+    };
+    let quoted = Translation {
         src: owner.port.map(|_| owner.key.client),
         src_port: owner.port.map(|_| owner.key.port),
         dst: Some(owner.service.address),

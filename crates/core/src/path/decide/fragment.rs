@@ -6,9 +6,9 @@ use super::{Decision, Knowledge, Reason};
 use crate::net::packet::Packet;
 use crate::path::fragments::{FragmentKey, LIFETIME_MS, Track};
 use crate::path::parse::Layers;
-use crate::path::rewrite::{self, Ends};
+use crate::path::rewrite::{self, Translation};
 use crate::path::sessions::{FlowHash, ticks};
-use crate::path::tables::{NO_SERVER, Way};
+use crate::path::tables::{Forwarding, NO_SERVER};
 
 /// Remembers a first fragment, if the packet is one.
 ///
@@ -85,10 +85,10 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers
             (client, Toward::client(known, client, Some(holder)))
         }),
     };
-    let (Some((client, toward)), Way::Nat { own, .. }) = (client, server.way) else {
+    let (Some((client, toward)), Forwarding::Nat { own, .. }) = (client, server.way) else {
         return Decision::drop(Reason::FragmentLost);
     };
-    let ends = Ends { src: Some(service.address), dst: Some(client), ..Ends::default() };
+    let ends = Translation { src: Some(service.address), dst: Some(client), ..Translation::default() };
     let rewrite = |packet: &mut Packet<'_>| rewrite::translate(packet, at, &ends);
     answer::send(known, packet, at, (service.address, client), toward, own, rewrite)
 }

@@ -10,7 +10,7 @@ use crate::net::packet::{Checksum, Packet};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG, protocol};
 use crate::path::arrival::Arrival;
 use crate::path::content::{Found, NO_ROUTE, Reading, later_request, read};
-use crate::path::cookie::{Cookie, DOUBTED, Ends, FIRST, REPLAYED, Said, Terms, mark_of};
+use crate::path::cookie::{Cookie, DOUBTED, FIRST, FourTuple, REPLAYED, Said, Terms, mark_of};
 use crate::path::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::path::rewrite;
 use crate::path::select::select;
@@ -41,7 +41,7 @@ pub(super) fn decide(
             // It may be forged, in a connection that lives: that one goes on as before, until another cookie comes back.
             known.memory.sessions.change(found, found.value.with_mark(found.value.mark() | DOUBTED));
         }
-        return greet(known, packet, segment, handoff, found.map(|found| found.value.mark()));
+        return answer_syn(known, packet, segment, handoff, found.map(|found| found.value.mark()));
     }
     let alive = found.filter(|found| known.tables.servers.contains_key(&found.value.server()));
     // A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile, or it has
@@ -236,7 +236,7 @@ fn take(
 }
 
 /// Answers a SYN. Nothing is remembered but what the client will send back.
-fn greet(
+fn answer_syn(
     known: &Knowledge<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
@@ -249,7 +249,7 @@ fn greet(
     };
     let terms = Terms::offered(segment.at.dst.is_ipv6(), &header.options);
     let keys = known.memory.cookies.at(known.now);
-    let make = |terms| keys.make(&Ends::of(segment), header.sequence, terms);
+    let make = |terms| keys.make(&FourTuple::of(segment), header.sequence, terms);
     // A connection is told from the one before between the same ends by its cookie's mark.
     let is_alike = |made: Cookie| before.is_some_and(|mark| mark & !DOUBTED == mark_of(made.number));
     let made = make(terms);
@@ -322,7 +322,7 @@ fn header_of_answer(packet: &Packet<'_>, segment: &Segment) -> Option<TcpHeader>
 
 fn mark_by(known: &Knowledge<'_>, segment: &Segment, header: &TcpHeader, late: u32) -> Option<u16> {
     let keys = known.memory.cookies.at(known.now);
-    keys.check(&Ends::of(segment), &Said::by(header), late)?;
+    keys.check(&FourTuple::of(segment), &Said::by(header), late)?;
     Some(mark_of(header.acknowledgment.wrapping_sub(1)))
 }
 
@@ -396,7 +396,7 @@ fn choose(known: &Knowledge<'_>, flow: &Flow<'_>, wants: &[u8]) -> (Begun, Optio
     };
     match flow.vip.handoff {
         Some(handoff) if chosen.server == NO_SERVER => {
-            (Begun { server: handoff.asker, route: None }, Some(Reason::Asked))
+            (Begun { server: handoff.punt, route: None }, Some(Reason::Punted))
         }
         _ => (chosen, None),
     }
@@ -411,7 +411,7 @@ fn stray(
     flow: &Flow<'_>,
     reason: Reason,
 ) -> Decision {
-    match segment.flags & TCP_RST == 0 && known.memory.strays.meet(flow.hash, known.now) {
+    match segment.flags & TCP_RST == 0 && known.memory.unmatched.meet(flow.hash, known.now) {
         true => reset(packet, segment),
         false => Decision::drop(reason),
     }

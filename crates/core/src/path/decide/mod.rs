@@ -29,8 +29,8 @@ use crate::path::rewrite;
 use crate::path::routes::Routes;
 use crate::path::select::Counts;
 use crate::path::sessions::{Seed, Sessions};
-use crate::path::strays::Strays;
 use crate::path::tables::{NO_SERVER, Tables, Vip, VipKey};
+use crate::path::unmatched::Unmatched;
 use choose::{Choice, Flow, choose};
 use core::net::IpAddr;
 use deliver::{Route, deliver};
@@ -80,7 +80,7 @@ pub struct Memory<'a> {
     /// What marks are written with, where every host decides.
     pub marker: SharedMarker<'a>,
     /// Who was met that nobody knows.
-    pub strays: Strays<'a>,
+    pub unmatched: Unmatched<'a>,
     /// How many wrong cookies were seen.
     pub guesses: Guesses<'a>,
 }
@@ -107,7 +107,7 @@ pub struct Decision {
 /// Who was given a connection for what its client said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
-    /// The server or asker that has the connection from now on, or [`NO_SERVER`].
+    /// The server or punt slot that has the connection from now on, or [`NO_SERVER`].
     pub server: u16,
     /// The number of the route that chose it; `None` where none did.
     pub route: Option<u16>,

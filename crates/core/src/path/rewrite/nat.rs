@@ -10,7 +10,7 @@ use crate::path::parse::{IcmpError, Layers};
 
 /// What becomes of a packet's two ends; `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct Translation {
     /// Source address.
     pub src: Option<IpAddr>,
     /// Source port.
@@ -22,7 +22,7 @@ pub struct Ends {
 }
 
 /// Gives a TCP or UDP packet, or a fragment of one, other ends of the same IP version.
-pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Ends) {
+pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Translation) {
     let checksum = packet.checksum;
     let frame = packet.frame_mut();
     let addresses = put_addresses(frame, at, ends);
@@ -50,7 +50,12 @@ pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Ends) {
 
 /// Gives an ICMP error other ends, and the packet that it quotes (RFC 5508, section 4.2). The quoted
 /// transport checksum stays: nobody checks it, and mostly it is cut off.
-pub fn translate_error(packet: &mut Packet<'_>, error: &IcmpError, outer: &Ends, quoted: &Ends) {
+pub fn translate_error(
+    packet: &mut Packet<'_>,
+    error: &IcmpError,
+    outer: &Translation,
+    quoted: &Translation,
+) {
     let frame = packet.frame_mut();
     let addresses = put_addresses(frame, &error.at, outer);
     let header_before = quoted_checksum(frame, &error.quoted);
@@ -74,7 +79,7 @@ fn quoted_checksum(frame: &[u8], quoted: &Layers) -> Option<[u8; 2]> {
 }
 
 /// Writes the addresses; the change is what a pseudo-header sees of it.
-fn put_addresses(frame: &mut [u8], at: &Layers, ends: &Ends) -> Change {
+fn put_addresses(frame: &mut [u8], at: &Layers, ends: &Translation) -> Change {
     let v6 = at.dst.is_ipv6();
     let places = fields(v6);
     let mut change = Change::default();
@@ -89,7 +94,7 @@ fn put_addresses(frame: &mut [u8], at: &Layers, ends: &Ends) -> Change {
     change
 }
 
-fn put_ports(frame: &mut [u8], at: &Layers, ends: &Ends) -> Change {
+fn put_ports(frame: &mut [u8], at: &Layers, ends: &Translation) -> Change {
     let mut change = Change::default();
     for (place, port) in [(0, ends.src_port), (2, ends.dst_port)] {
         if let Some(port) = port {

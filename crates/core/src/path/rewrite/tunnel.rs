@@ -26,7 +26,7 @@ pub struct Tunnel {
     pub from: IpAddr,
     /// The outer destination, of the same family.
     pub to: IpAddr,
-    /// As in [`crate::path::tables::Way::Tunnel`], and what marks are written with.
+    /// As in [`crate::path::tables::Forwarding::Tunnel`], and what marks are written with.
     pub mark: Option<(Passed, Marker)>,
 }
 
@@ -97,7 +97,7 @@ pub fn encapsulate(
         let [high, low] = flags.to_be_bytes();
         header[ip_len + 8..ip_len + GUE_LEN].copy_from_slice(&[words, inner, high, low]);
         if let Some((passed, marker)) = mark {
-            let ends = mark::Ends { outer: (from, to), inner: (at.src, at.dst) };
+            let ends = mark::TunnelAddresses { outer: (from, to), inner: (at.src, at.dst) };
             header[ip_len + GUE_LEN..].copy_from_slice(&marker.mark(&ends, passed));
         }
     }

@@ -47,7 +47,7 @@ pub(in crate::xdp) fn handoff(
         multiplier: routes.map_or([0; 2], |routes| routes.key.0),
         generation: in_force.generation,
         mss: handoff.mss,
-        asker: handoff.asker,
+        punt: handoff.punt,
         complex_from: routes.map_or(0, |routes| routes.complex_from),
         default_ring: routes.map_or(0, |routes| routes.default_ring),
         later: handoff.later as u16,
@@ -61,7 +61,7 @@ pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, InForce)> {
     let in_force = InForce { generation: place.generation, ring_halves: place.ring_halves };
     let all = [Later::Stay, Later::Close, Later::Rehandoff];
     let later = all.into_iter().find(|later| *later as u16 == place.later).unwrap_or_default();
-    let handoff = Handoff { mss: place.mss, asker: place.asker, held: place.held, later };
+    let handoff = Handoff { mss: place.mss, punt: place.punt, held: place.held, later };
     (place.mss != 0).then_some((handoff, in_force))
 }
 

@@ -10,10 +10,11 @@ use super::*;
 #[test]
 fn servers_are_read_back_as_they_were_written() {
     let (four, six): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
-    let nat = |ip, own| Way::Nat { to: SocketAddr::new(ip, 8080), own, source_nat: true, mtu: 1500 };
-    let tunnel = |encapsulation, to, from, mark| Way::Tunnel { encapsulation, from, to, mtu: 1400, mark };
+    let nat = |ip, own| Forwarding::Nat { to: SocketAddr::new(ip, 8080), own, source_nat: true, mtu: 1500 };
+    let tunnel =
+        |encapsulation, to, from, mark| Forwarding::Tunnel { encapsulation, from, to, mtu: 1400, mark };
     for way in [
-        Way::Link,
+        Forwarding::Link,
         nat(four, four),
         nat(six, six),
         tunnel(Encapsulation::Ipip, four, four, None),
@@ -45,8 +46,8 @@ fn servers_are_read_back_as_they_were_written() {
         server(&entry, Mac::default())[SERVER_FLAGS_WORD]
     };
     assert!(same_way(flags(nat(four, four)), flags(nat(four, six))));
-    assert!(!same_way(flags(nat(four, four)), flags(Way::Link)));
-    assert!(same_way(0, flags(Way::Link)));
+    assert!(!same_way(flags(nat(four, four)), flags(Forwarding::Link)));
+    assert!(same_way(0, flags(Forwarding::Link)));
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
 fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
     let in_force = InForce { generation: 77, ring_halves: 1 << 63 | 1 };
     for later in [Later::Stay, Later::Close, Later::Rehandoff] {
-        let terms = Handoff { mss: 1460, asker: 4095, held: 4094, later };
+        let terms = Handoff { mss: 1460, punt: 4095, held: 4094, later };
         let words = handoff(&terms, None, in_force);
         assert_eq!(handoff_of(&words), Some((terms, in_force)));
     }

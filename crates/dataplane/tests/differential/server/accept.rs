@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::path::arrival::ASKED;
-use evener_core::path::cookie::{Ends, Keys, REPLAYED, Schedule, Terms};
-use evener_core::server::{Arrived, Fate, Reason, Tables};
+use evener_core::path::arrival::PUNTED;
+use evener_core::path::cookie::{FourTuple, Keys, REPLAYED, Schedule, Terms};
+use evener_core::server::{Arrived, Outcome, Reason, Tables};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::Hook;
 use proptest::prelude::*;
@@ -142,7 +142,7 @@ impl Plan {
             Who::Announced => 3,
         };
         let mut ends =
-            Ends { client: client(self.v6, first_port + by), service: service(self.v6, self.port) };
+            FourTuple { client: client(self.v6, first_port + by), service: service(self.v6, self.port) };
         let local: [IpAddr; 2] = [[198, 51, 100, 7].into(), "2001:db8:7::7".parse().unwrap()];
         match self.who {
             Who::Waiting => ends.client.set_ip(local[usize::from(self.v6)]),
@@ -151,7 +151,7 @@ impl Plan {
                     IpAddr::V4(address) => SocketAddr::new(address.to_ipv6_mapped().into(), end.port()),
                     IpAddr::V6(_) => end,
                 };
-                ends = Ends { client: mapped(ends.client), service: mapped(ends.service) };
+                ends = FourTuple { client: mapped(ends.client), service: mapped(ends.service) };
             }
             _ => {}
         }
@@ -173,7 +173,7 @@ impl Plan {
         let tcp = Tcp { sequence, acknowledgment, flags: self.flags, options: &options, data: &data };
         let mut frame = tcp.frame(&ends);
         if self.asked {
-            frame[6..12].copy_from_slice(&ASKED.0);
+            frame[6..12].copy_from_slice(&PUNTED.0);
         }
         match self.damage {
             Some(Damage::SetByte(at, to)) => frame.iter_mut().skip(at).take(1).for_each(|byte| *byte = to),
@@ -185,11 +185,11 @@ impl Plan {
     }
 }
 
-/// What a fate is called, for seeing that each was met.
-fn name(fate: &Fate) -> String {
-    match fate {
-        Fate::Connection(_, port) => format!("connection at {port}"),
-        Fate::Clears(reason, _) => format!("{reason:?}"),
+/// What an outcome is called, for seeing that each was met.
+fn name(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Connection(_, port) => format!("connection at {port}"),
+        Outcome::Clears(reason, _) => format!("{reason:?}"),
         other => format!("{other:?}"),
     }
 }
@@ -204,24 +204,24 @@ fn meet(
 ) -> TestCaseResult {
     let Some(ran) = c.run(Hook::Accept, before)? else { return Ok(()) };
     let arrived = Arrived::read(tables, before);
-    let fate = arrived.map(|arrived| arrived.fate(keys, sockets));
+    let outcome = arrived.map(|arrived| arrived.outcome(keys, sockets));
     let mut after = before.to_vec();
     let mut expected = before;
     let mut counts = Counts::new();
-    match (arrived, fate) {
-        (Some(arrived), Some(Fate::Clears(reason, old))) => {
+    match (arrived, outcome) {
+        (Some(arrived), Some(Outcome::Clears(reason, old))) => {
             expected = arrived.reset(&mut after, old);
             counts.insert(reason, 1);
         }
         // The kernel's answer to what isn't on its way in.
-        (_, Some(Fate::Connection(..))) => drop(counts.insert(Reason::Refused, 1)),
-        (_, Some(Fate::Nothing(reason))) => drop(counts.insert(reason, 1)),
+        (_, Some(Outcome::Connection(..))) => drop(counts.insert(Reason::Refused, 1)),
+        (_, Some(Outcome::Nothing(reason))) => drop(counts.insert(reason, 1)),
         _ => {}
     }
-    prop_assert_eq!(&ran.counted, &counts, "{:?} {:?}: {:02x?}", fate, arrived, before);
-    prop_assert!(ran.goes_on, "{fate:?}");
-    prop_assert!(ran.frame == expected, "{fate:?}\ncore {expected:02x?}\nC    {:02x?}", ran.frame);
-    *met.entry(fate.map_or_else(|| "none".to_owned(), |fate| name(&fate))).or_default() += 1;
+    prop_assert_eq!(&ran.counted, &counts, "{:?} {:?}: {:02x?}", outcome, arrived, before);
+    prop_assert!(ran.goes_on, "{outcome:?}");
+    prop_assert!(ran.frame == expected, "{outcome:?}\ncore {expected:02x?}\nC    {:02x?}", ran.frame);
+    *met.entry(outcome.map_or_else(|| "none".to_owned(), |outcome| name(&outcome))).or_default() += 1;
     Ok(())
 }
 

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::path::cookie::Ends;
-use evener_core::server::{Arrived, Exchange, Fate, Leaving, Reason, Said, Tables, Turn};
+use evener_core::path::cookie::FourTuple;
+use evener_core::server::{Arrived, Exchange, Leaving, Outcome, Reason, Said, Tables, Turn};
 use evener_dataplane::server::Hook;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ impl Turns {
         Turns(MapHandle::from_pinned_path(c.dir.join("turns")).unwrap())
     }
 
-    fn key(ends: &Ends) -> Vec<u8> {
+    fn key(ends: &FourTuple) -> Vec<u8> {
         let address = |end: SocketAddr| match end.ip() {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => address.octets(),
@@ -34,7 +34,7 @@ impl Turns {
         [&address(ends.client)[..], &address(ends.service), &ports].concat()
     }
 
-    fn set(&self, ends: &Ends, exchange: &Exchange) {
+    fn set(&self, ends: &FourTuple, exchange: &Exchange) {
         let turn = |turn: Turn| (u64::from(turn.begin) << 32 | u64::from(turn.end)).to_ne_bytes();
         let flags = [exchange.sent, exchange.chunked.into(), exchange.plain.into(), 0].map(u32::to_ne_bytes);
         let tail = exchange.tail.to_ne_bytes();
@@ -42,7 +42,7 @@ impl Turns {
         self.0.update(&Turns::key(ends), &value, MapFlags::ANY).unwrap();
     }
 
-    fn get(&self, ends: &Ends) -> Exchange {
+    fn get(&self, ends: &FourTuple) -> Exchange {
         let value = self.0.lookup(&Turns::key(ends), MapFlags::ANY).unwrap().unwrap();
         let word = |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap());
         let half = |at: usize| u32::from_ne_bytes(value[at..at + 4].try_into().unwrap());
@@ -235,7 +235,7 @@ struct Story<'a> {
     tables: &'a Tables,
     sockets: &'a Sockets,
     turns: &'a Turns,
-    ends: Ends,
+    ends: FourTuple,
     known: Exchange,
     /// What comes next from the client, and from the server.
     next: (u32, u32),
@@ -287,9 +287,9 @@ impl Story<'_> {
     fn comes(&mut self, frame: &[u8]) -> TestCaseResult {
         let Some(arrived) = Arrived::read(self.tables, frame) else { return Ok(()) };
         let Some(_) = self.c.run(Hook::Accept, frame)? else { return Ok(()) };
-        let fate = arrived.fate(&keys_of(0), self.sockets);
-        prop_assert!(matches!(fate, Fate::Known | Fate::Straggler), "{fate:?}");
-        self.known = arrived.follow(fate, false, Some(self.known)).unwrap();
+        let outcome = arrived.outcome(&keys_of(0), self.sockets);
+        prop_assert!(matches!(outcome, Outcome::Known | Outcome::Straggler), "{outcome:?}");
+        self.known = arrived.follow(outcome, false, Some(self.known)).unwrap();
         Ok(())
     }
 
@@ -313,7 +313,7 @@ fn turns_are_followed_alike() {
     let story = (any::<bool>(), first, steps());
     let config = Config { cases: 3_000, failure_persistence: None, ..Config::default() };
     let outcome = TestRunner::new(config).run(&story, |(v6, request, steps)| {
-        let ends = Ends { client: client(v6, 20_000), service: service(v6, PLAIN) };
+        let ends = FourTuple { client: client(v6, 20_000), service: service(v6, PLAIN) };
         let known = Exchange::begin(&Said { sequence: 0, acknowledgment: 0, urgent: false, data: &[] });
         let (c, tables, sockets, turns, met) = (&c, &tables, &sockets, &turns, &met);
         let mut story = Story { c, tables, sockets, turns, ends, known, next: BEGIN, met };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use evener_core::net::Protocol;
 use evener_core::net::checksum;
 use evener_core::net::wire::protocol;
-use evener_core::path::cookie::{Ends, Keys};
+use evener_core::path::cookie::{FourTuple, Keys};
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{Expectation, Host, Made, Offer, Old, Socket, Tables, Terms};
@@ -104,8 +104,8 @@ pub fn listen() -> Vec<TcpListener> {
 
 /// The sockets of a host, each with what the core is told of it.
 pub struct Sockets {
-    known: Vec<(Ends, Socket)>,
-    pub expected: Vec<(Ends, Expectation)>,
+    known: Vec<(FourTuple, Socket)>,
+    pub expected: Vec<(FourTuple, Expectation)>,
     _connections: Vec<TcpStream>,
 }
 
@@ -146,7 +146,7 @@ impl Sockets {
     }
 
     fn connect(&mut self, v6: bool, port: u16) {
-        let ends = Ends { client: client(v6, port), service: service(v6, PLAIN) };
+        let ends = FourTuple { client: client(v6, port), service: service(v6, PLAIN) };
         let saved = saved(ends.client, ends.service, WRITTEN as usize);
         self._connections.push(repair::restore(&saved).unwrap());
         let old = Old { next: saved.receive_next, timestamp: 0 };
@@ -156,7 +156,7 @@ impl Sockets {
 
     /// A SYN comes in by the way to clients.
     fn begin(&mut self, v6: bool, port: u16) {
-        let ends = Ends { client: client(v6, port), service: service(v6, PLAIN) };
+        let ends = FourTuple { client: client(v6, port), service: service(v6, PLAIN) };
         let syn = Tcp { sequence: 1, acknowledgment: 0, flags: 2, options: &[], data: &[] };
         let index = nix::net::if_::if_nametoindex("out1").unwrap();
         LinkSocket::open(index, EtherType::All).unwrap().send(&syn.frame(&ends)).unwrap();
@@ -166,7 +166,7 @@ impl Sockets {
 
     /// Both ends are here; the server's closes first.
     fn end(&mut self, v6: bool, port: u16) {
-        let ends = Ends { client: local(v6, port), service: service(v6, PLAIN) };
+        let ends = FourTuple { client: local(v6, port), service: service(v6, PLAIN) };
         let ours = saved(ends.client, ends.service, 0);
         let (receive_next, send_next) = (ours.send_next, ours.receive_next);
         let window = Window { send_update: send_next - 1, receive_update: receive_next, ..ours.window };
@@ -190,7 +190,7 @@ impl Sockets {
     }
 
     fn announce(&mut self, v6: bool, port: u16) {
-        let ends = Ends { client: client(v6, port), service: service(v6, PLAIN) };
+        let ends = FourTuple { client: client(v6, port), service: service(v6, PLAIN) };
         let Saved { receive_next: sequence, send_next: acknowledgment, .. } =
             saved(ends.client, ends.service, 0);
         let terms = Terms { mss: 1400, window_scales: Some((7, 7)), sack: true, timestamps: false };
@@ -204,7 +204,7 @@ impl Sockets {
 }
 
 /// Waits until the kernel has a socket in this state, by the words of ss(8).
-fn wait_for(state: &str, ends: &Ends) {
+fn wait_for(state: &str, ends: &FourTuple) {
     let port = format!(":{} ", ends.client.port());
     let end = Instant::now() + PATIENCE;
     loop {
@@ -220,18 +220,18 @@ fn wait_for(state: &str, ends: &Ends) {
 
 impl Host for Sockets {
     fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket {
-        let ends = Ends { client, service: own };
+        let ends = FourTuple { client, service: own };
         let known = self.known.iter().find(|(known, _)| *known == ends).map(|(_, socket)| *socket);
         let is_own = [false, true].iter().any(|v6| service(*v6, 0).ip() == own.ip());
         let listens = is_own && LISTENERS.contains(&own.port());
         known.unwrap_or(if listens { Socket::Listener } else { Socket::None })
     }
 
-    fn expected(&self, ends: &Ends) -> Option<Expectation> {
+    fn expected(&self, ends: &FourTuple) -> Option<Expectation> {
         self.expected.iter().find(|(known, _)| known == ends).map(|(_, expected)| *expected)
     }
 
-    fn made(&self, _ends: &Ends) -> Option<Made> {
+    fn made(&self, _ends: &FourTuple) -> Option<Made> {
         None
     }
 }
@@ -247,7 +247,7 @@ pub struct Tcp<'a> {
 }
 
 impl Tcp<'_> {
-    pub fn frame(&self, ends: &Ends) -> Vec<u8> {
+    pub fn frame(&self, ends: &FourTuple) -> Vec<u8> {
         self.between(ends.client, ends.service)
     }
 

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use evener_core::net::Protocol;
 use evener_core::net::packet::Packet;
 use evener_core::net::wire::{GUE_PORT, Mac};
-use evener_core::path::arrival::{ASKED, PASSED, PASSED_TWICE};
-use evener_core::path::mark::{Ends, GUE_LAST, MARK_LEN, Marker, Passed};
+use evener_core::path::arrival::{PASSED, PASSED_TWICE, PUNTED};
+use evener_core::path::mark::{GUE_LAST, MARK_LEN, Marker, Passed, TunnelAddresses};
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{Offer, Reason, Tables, open};
@@ -121,7 +121,7 @@ impl Mark {
     /// The header's flags, its length in words, and the mark.
     fn header(&self, outer: &Outer, inner: &Inner) -> (u16, u8, [u8; MARK_LEN]) {
         let Mark { generation, passed, fault } = *self;
-        let mut ends = Ends {
+        let mut ends = TunnelAddresses {
             outer: (address(outer.v6, outer.from), address(outer.v6, outer.to)),
             inner: (inner.from, address(inner.v6, inner.to)),
         };
@@ -266,7 +266,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         4 => (prop::sample::select(vec![16usize, 18, 36, 38, 58, 48, 50, 70, 78, 90, 98]), -90i16..12)
             .prop_map(|(at, by)| Damage::Add(at, by)),
         1 => (14usize..160).prop_map(Damage::Truncate),
-        1 => prop::sample::select(vec![PASSED, PASSED_TWICE, ASKED]).prop_map(Damage::Source),
+        1 => prop::sample::select(vec![PASSED, PASSED_TWICE, PUNTED]).prop_map(Damage::Source),
         2 => (1usize..60).prop_map(Damage::Extend),
     ];
     let damage = prop_oneof![3 => Just(0usize), 2 => Just(1), 1 => Just(2)]

@@ -9,7 +9,7 @@ use evener_core::director::ServerState;
 use evener_core::farm::network::is_link_local;
 use evener_core::path::select::{Counts, select};
 use evener_core::path::sessions::{FlowHash, SessionKey, ms};
-use evener_core::path::tables::{NO_SERVER, Pick, ServerEntry, Vip, VipKey, Way};
+use evener_core::path::tables::{Forwarding, NO_SERVER, Pick, ServerEntry, Vip, VipKey};
 use serde::{Deserialize, Serialize};
 
 use crate::board::Published;
@@ -104,12 +104,12 @@ impl Published {
             self.snapshot.network.interfaces.get(&entry.ifindex).map_or("?", |interface| &interface.name);
         let frames = format!("frames go to {} on {name}", entry.mac);
         let rewritten = match entry.way {
-            Way::Link => None,
-            Way::Nat { to, own, source_nat: true, .. } => {
+            Forwarding::Link => None,
+            Forwarding::Nat { to, own, source_nat: true, .. } => {
                 Some(format!("it is rewritten to go from {own}, with a port of its own, to {to}"))
             }
-            Way::Nat { to, .. } => Some(format!("it is rewritten to go to {to}")),
-            Way::Tunnel { encapsulation, from, to, mtu, mark: _ } => Some(format!(
+            Forwarding::Nat { to, .. } => Some(format!("it is rewritten to go to {to}")),
+            Forwarding::Tunnel { encapsulation, from, to, mtu, mark: _ } => Some(format!(
                 "it is put into a packet from {from} to {to} ({encapsulation}), which may be {mtu} bytes long"
             )),
         };
@@ -209,7 +209,7 @@ impl Published {
 
 /// What `nat` can't do for a client with a link-local address, if the flow's is one and may be on another link than the server.
 fn only_on_link(flow: &Flow, entry: &ServerEntry, name: &str) -> Option<String> {
-    let Way::Nat { source_nat: false, .. } = entry.way else { return None };
+    let Forwarding::Nat { source_nat: false, .. } = entry.way else { return None };
     matches!(flow.client.ip(), IpAddr::V6(client) if client.is_unicast_link_local()).then(|| {
         format!("the client is answered if it is on {name}; elsewhere its packets are dropped (link_local): source_nat = true serves it there")
     })

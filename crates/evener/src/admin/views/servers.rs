@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::director::ServerSnapshot;
 use evener_core::farm::membership::Source;
-use evener_core::farm::{self, Forwarding, Method};
-use evener_core::path::tables::{ServerEntry, Way};
+use evener_core::farm::{self, Method, PacketForm};
+use evener_core::path::tables::{Forwarding, ServerEntry};
 use evener_dataplane::ServerCounters;
 use serde::{Deserialize, Serialize};
 
@@ -103,13 +103,13 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
 /// The way to a server, in a word: its own, or what its method will make of it.
 fn way(method: Method, entry: Option<&ServerEntry>) -> &'static str {
     match entry.filter(|entry| !entry.local).map(|entry| entry.way) {
-        Some(Way::Link) => "link",
-        Some(Way::Nat { .. }) => "nat",
-        Some(Way::Tunnel { .. }) => "tunnel",
+        Some(Forwarding::Link) => "link",
+        Some(Forwarding::Nat { .. }) => "nat",
+        Some(Forwarding::Tunnel { .. }) => "tunnel",
         None => match method.properties().forwarding {
-            Forwarding::Framed => "link",
-            Forwarding::Translated => "nat",
-            Forwarding::Encapsulated => "tunnel",
+            PacketForm::Framed => "link",
+            PacketForm::Translated => "nat",
+            PacketForm::Encapsulated => "tunnel",
         },
     }
 }

@@ -84,7 +84,7 @@ pub struct Status {
     pub tunnels: BTreeMap<String, u64>,
     /// What became of connections that were read in application space, where connections are handed over; else empty.
     #[serde(default)]
-    pub asked: BTreeMap<String, u64>,
+    pub punted: BTreeMap<String, u64>,
     /// The access log.
     #[serde(default)]
     pub access_log: AccessLog,
@@ -177,7 +177,7 @@ pub(crate) fn status(moment: &Moment) -> Status {
         events_lost,
         peers: peers(snapshot),
         tunnels: local.map(|local| local.tunnels()).unwrap_or_default(),
-        asked: local
+        punted: local
             .and_then(|local| local.outcomes.as_ref())
             .map(|asked| counted(asked.counted()))
             .unwrap_or_default(),

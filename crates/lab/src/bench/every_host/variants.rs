@@ -13,7 +13,7 @@ use crate::load::{Report, Schedule};
 use crate::table::Table;
 
 /// Rates that are asked for, as parts of what two servers are worth.
-const ASKED: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
+const PUNTED: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
 /// A delay is told as long as so much of what was asked is answered.
 const NEARLY: f64 = 0.93;
 const WARMUP: Duration = Duration::from_millis(500);
@@ -48,7 +48,7 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
         let mut throughput = Line { name: name.to_owned(), points: Vec::new() };
         let mut delay = throughput.clone();
         let (from, step) = if effort.few_points { (3, 3) } else { (0, 1) };
-        for part in ASKED.into_iter().skip(from).step_by(step) {
+        for part in PUNTED.into_iter().skip(from).step_by(step) {
             let asked = part * 2.0 * rate();
             let report = measure(&system, asked, effort)?;
             outcome.errors += report.errors.total();

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn hop(last: u8, mtu: u16) -> Hop {
-    Hop { place: place(last), own: DIRECTOR, tunnel: DIRECTOR, mtu, on_link: false }
+fn hop(last: u8, mtu: u16) -> ServerRoute {
+    ServerRoute { place: place(last), own: DIRECTOR, tunnel: DIRECTOR, mtu, on_link: false }
 }
 
 fn routed(method: Method) -> Service {
@@ -13,7 +13,7 @@ fn routed(method: Method) -> Service {
 #[test]
 fn servers_behind_routers_are_where_the_routes_say() {
     for method in [Method::Nat, Method::Tunnel] {
-        let reached = |hops: &[(u8, Hop)]| Surroundings {
+        let reached = |hops: &[(u8, ServerRoute)]| Surroundings {
             hops: hops.iter().map(|(host, hop)| (own_address(*host), *hop)).collect(),
             ..around()
         };
@@ -59,7 +59,7 @@ fn a_routed_server_that_is_this_host_has_no_way() {
 
 #[test]
 fn a_change_of_method_finds_servers_anew() {
-    let hops: BTreeMap<IpAddr, Hop> = [(own_address(11), hop(0xfe, 1_500))].into();
+    let hops: BTreeMap<IpAddr, ServerRoute> = [(own_address(11), hop(0xfe, 1_500))].into();
     let mut membership = Membership::new(&[routed(Method::Nat)], Surroundings { hops, ..around() }, 0);
     membership.reconfigure(&[routed(Method::L2)], 1);
     assert_eq!(membership.members("web")[0].mac, None);

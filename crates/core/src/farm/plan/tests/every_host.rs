@@ -29,7 +29,7 @@ fn host(name: &str, on_link: bool) -> MemberState {
     let own = address("a");
     change(up(name), |m| {
         m.member.address = Some(address(name));
-        m.member.hop = Some(Hop { place, own, tunnel: own, mtu: 1_500, on_link });
+        m.member.hop = Some(ServerRoute { place, own, tunnel: own, mtu: 1_500, on_link });
         m.member.local = name == "a";
     })
 }
@@ -75,14 +75,14 @@ fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
     let way = |name: char| {
         plan.tables.servers.iter().find(|(slot, _)| name_of(&plan, **slot) == name).unwrap().1.way
     };
-    let tunnel = |encapsulation, to: &str, mark| Way::Tunnel {
+    let tunnel = |encapsulation, to: &str, mark| Forwarding::Tunnel {
         encapsulation,
         from: address("a"),
         to: address(to),
         mtu: 1_500,
         mark,
     };
-    assert_eq!(way('b'), Way::Link);
+    assert_eq!(way('b'), Forwarding::Link);
     assert_eq!(way('c'), tunnel(Encapsulation::Ipip, "c", None));
     assert_eq!(way('B'), tunnel(Encapsulation::Gue, "b", Some(Passed::Twice)));
     assert_eq!(way('C'), tunnel(Encapsulation::Gue, "c", Some(Passed::Twice)));
@@ -93,7 +93,7 @@ fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
     let marked = tunnel(Encapsulation::Gue, "c", Some(Passed::Once));
     assert!(plan.tables.servers.values().any(|server| server.way == marked), "GUE has room for a mark");
     let plan = plan_service(&web(Method::Tunnel), members);
-    let plain = plan.tables.servers.values().filter(|server| server.way == Way::Link);
+    let plain = plan.tables.servers.values().filter(|server| server.way == Forwarding::Link);
     assert_eq!(plain.map(|server| server.local).collect::<Vec<_>>(), [true]);
     assert!(plan.tables.peers.is_empty(), "nobody passes anything on by a MAC alone");
 }

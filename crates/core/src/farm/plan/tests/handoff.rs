@@ -9,7 +9,7 @@ fn near(name: &str, on_link: bool) -> MemberState {
         let place = Place { mac: m.member.mac.unwrap(), ifindex: ETH };
         let own = [192, 0, 2, 2].into();
         m.member.address = Some([198, 51, 100, 9].into());
-        m.member.hop = Some(Hop { place, own, tunnel: own, mtu: 1_500, on_link });
+        m.member.hop = Some(ServerRoute { place, own, tunnel: own, mtu: 1_500, on_link });
     })
 }
 
@@ -97,20 +97,20 @@ fn servers_beyond_the_link_are_reached_by_a_tunnel_and_segments_fit_into_it() {
     assert_eq!(mss(vec![near("a", true)]), 1_460);
     assert_eq!(mss(vec![near("a", true), near("b", false)]), 1_440);
     let plan = planned(&service, vec![near("b", false)], &mut Slots::default(), None);
-    assert!(matches!(plan.tables.servers[&1].way, Way::Tunnel { mark: None, .. }));
+    assert!(matches!(plan.tables.servers[&1].way, Forwarding::Tunnel { mark: None, .. }));
 }
 
 #[test]
 fn who_is_asked_is_this_host_and_packets_kept_back_go_nowhere() {
     let plan = planned(&web(vec![]), vec![near("a", true)], &mut Slots::default(), None);
     let handoff = plan.tables.vips.values().next().unwrap().handoff.unwrap();
-    assert!(plan.tables.servers[&handoff.asker].local);
+    assert!(plan.tables.servers[&handoff.punt].local);
     let held = plan.tables.servers[&handoff.held];
     assert!(!held.local && !plan.tables.interfaces.contains_key(&held.ifindex));
-    assert!(!plan.servers.contains_key(&handoff.asker), "no view shows it as a server");
+    assert!(!plan.servers.contains_key(&handoff.punt), "no view shows it as a server");
     let nobody = plan_service(&web(vec![]), vec![near("a", true)]);
     let handoff = nobody.tables.vips.values().next().unwrap().handoff.unwrap();
-    assert_eq!((handoff.asker, handoff.held), (NO_SERVER, NO_SERVER));
+    assert_eq!((handoff.punt, handoff.held), (NO_SERVER, NO_SERVER));
 }
 
 #[test]
@@ -126,9 +126,10 @@ fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
     let plan = planned(&service, members(0), &mut slots, Some(&before));
     let vip = plan.tables.vips.values().next().unwrap();
     assert!(plan.tables.servers[&vip.own].local && !plan.tables.servers[&vip.own].asks());
-    assert!(plan.tables.servers[&vip.handoff.unwrap().asker].asks());
+    assert!(plan.tables.servers[&vip.handoff.unwrap().punt].asks());
     assert!(!plan.tables.servers[&vip.handoff.unwrap().held].asks());
-    let is_last = |server: &ServerEntry| matches!(server.way, Way::Tunnel { mark: Some(Passed::Twice), .. });
+    let is_last =
+        |server: &ServerEntry| matches!(server.way, Forwarding::Tunnel { mark: Some(Passed::Twice), .. });
     assert!(!plan.tables.servers.values().any(is_last));
     assert!(plan.tables.rings.values().all(|ring| ring.previous.is_empty()));
     // shares count among a route's hosts too, unless none of them has one

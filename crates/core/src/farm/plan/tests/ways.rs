@@ -6,9 +6,15 @@ fn address(last: u8) -> IpAddr {
     IpAddr::from([198, 51, 100, last])
 }
 
-fn hop() -> Hop {
+fn hop() -> ServerRoute {
     let place = Place { mac: Mac([2, 0, 0, 0, 0, 0xfe]), ifindex: ETH };
-    Hop { place, own: [192, 0, 2, 2].into(), tunnel: [192, 0, 2, 3].into(), mtu: 1_400, on_link: false }
+    ServerRoute {
+        place,
+        own: [192, 0, 2, 2].into(),
+        tunnel: [192, 0, 2, 3].into(),
+        mtu: 1_400,
+        on_link: false,
+    }
 }
 
 /// A listed server behind a router, at the address that ends like its name.
@@ -33,7 +39,7 @@ fn routed(name: &str, port: u16, method: Method, servers: &[(&str, Option<u16>)]
     farm::Service { method, discover: None, servers, ..service(name, port) }
 }
 
-fn ways(plan: &Plan) -> Vec<Way> {
+fn ways(plan: &Plan) -> Vec<Forwarding> {
     plan.tables.servers.values().map(|server| server.way).collect()
 }
 
@@ -41,7 +47,7 @@ fn ways(plan: &Plan) -> Vec<Way> {
 fn nat_servers_are_reached_at_their_own_endpoints() {
     let mut web = routed("web", 80, Method::Nat, &[("a", Some(8080)), ("b", None)]);
     let at = |last, port| SocketAddr::new(address(last), port);
-    let to = |to, source_nat| Way::Nat { to, own: hop().own, source_nat, mtu: 1_400 };
+    let to = |to, source_nat| Forwarding::Nat { to, own: hop().own, source_nat, mtu: 1_400 };
     let plan = plan_service(&web, vec![far("a"), far("b")]);
     assert_eq!(ways(&plan), [to(at(b'a', 8080), false), to(at(b'b', 80), false)]);
     web.source_nat = true;
@@ -94,7 +100,7 @@ fn too_many_addresses_before_one_endpoint_are_refused() {
 fn tunnels_go_from_the_address_that_servers_accept() {
     let mut web = routed("web", 80, Method::Tunnel, &[("a", None)]);
     web.addresses.push("[2001:db8::100]:80".parse().unwrap());
-    let way = |encapsulation, mtu| Way::Tunnel {
+    let way = |encapsulation, mtu| Forwarding::Tunnel {
         encapsulation,
         from: hop().tunnel,
         to: address(b'a'),
@@ -116,7 +122,7 @@ fn what_a_method_cannot_reach_is_left_out() {
     let nat = plan_service(&routed("web", 80, Method::Nat, listed), vec![unresolved(), far("c")]);
     assert_eq!(nat.servers.values().map(|name| name.server.as_str()).collect::<Vec<_>>(), ["c"]);
     let tunnel = plan_service(&routed("web", 80, Method::Tunnel, listed), vec![local(), unresolved()]);
-    assert_eq!(ways(&tunnel), [Way::Link], "this host's own stack has it");
+    assert_eq!(ways(&tunnel), [Forwarding::Link], "this host's own stack has it");
     assert!(tunnel.tables.servers[&1].local);
     let other_family = farm::Service {
         addresses: vec!["[2001:db8::100]:80".parse().unwrap()],
@@ -133,7 +139,7 @@ fn a_director_serves_by_nat_on_the_ports_of_the_service() {
         let listed: &[(&str, Option<u16>)] = &[("a", None), ("c", Some(8080))];
         let mut web = farm::Service { source_nat, ..routed("web", 80, Method::Nat, listed) };
         let plan = plan_service(&web, vec![local(), far("c")]);
-        assert_eq!((names(&plan), ways(&plan)[0]), (vec!["a".into(), "c".into()], Way::Link));
+        assert_eq!((names(&plan), ways(&plan)[0]), (vec!["a".into(), "c".into()], Forwarding::Link));
         assert!(plan.tables.servers[&1].local && !plan.tables.servers[&2].local);
         assert_eq!(plan.tables.endpoints.len(), 1, "what it sends itself is nobody's answer");
         web.addresses.push(SocketAddr::new([192, 0, 2, 101].into(), 81));
@@ -152,8 +158,8 @@ fn ways_that_run_are_known_again() {
         ServiceState { service: &tunnel, members: vec![far("b")] },
     ];
     let running = plan(&states, INTERFACES, &mut Slots::default(), None).unwrap().tables;
-    let hops: Vec<Hop> =
+    let hops: Vec<ServerRoute> =
         known(&running, &[nat.clone(), tunnel.clone()]).into_iter().map(|known| known.hop.unwrap()).collect();
-    let Hop { own, tunnel: from, .. } = hop();
-    assert_eq!(hops, [Hop { tunnel: own, ..hop() }, Hop { own: from, ..hop() }]);
+    let ServerRoute { own, tunnel: from, .. } = hop();
+    assert_eq!(hops, [ServerRoute { tunnel: own, ..hop() }, ServerRoute { own: from, ..hop() }]);
 }

@@ -91,7 +91,7 @@ impl Published {
         };
         let course = course(routes, request);
         because.extend(course.because);
-        if course.asked && vip.handoff.is_none_or(|handoff| handoff.asker == NO_SERVER) {
+        if course.asked && vip.handoff.is_none_or(|handoff| handoff.punt == NO_SERVER) {
             because.push("but nobody can be asked here: it is dropped".to_owned());
         }
         let Some((route, ring)) = course.found else { return Explanation { because, ..explanation } };

@@ -41,12 +41,12 @@ pub(super) struct Role<'a> {
     /// none with discovery.
     pub(super) own: Vec<(IpAddr, Option<u16>)>,
     /// Where this host reads for the data plane: the ports where connections then arrive, by service address.
-    pub(super) ears: BTreeMap<IpAddr, u16>,
+    pub(super) listeners: BTreeMap<IpAddr, u16>,
 }
 
 impl<'a> Role<'a> {
     fn new(service: &'a Service, own: Vec<(IpAddr, Option<u16>)>) -> Role<'a> {
-        Role { service, own, ears: BTreeMap::new() }
+        Role { service, own, listeners: BTreeMap::new() }
     }
 
     /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a second chance.
@@ -66,13 +66,13 @@ impl<'a> Role<'a> {
 
     /// Whether it makes sockets of them for servers of its own, and doesn't read only.
     fn serves(&self) -> bool {
-        self.ears.is_empty() || self.service.is_on_every_host() && !self.own.is_empty()
+        self.listeners.is_empty() || self.service.is_on_every_host() && !self.own.is_empty()
     }
 
     /// Whether they come in tunnels, from directors beyond this host's links.
     fn is_handed_over_from_afar(&self, directors: &[IpAddr], network: &Network) -> bool {
         let mut hops = directors.iter().filter_map(|director| network.next_hop(*director));
-        self.is_handed_over() && self.ears.is_empty() && hops.any(|hop| hop.gateway.is_some())
+        self.is_handed_over() && self.listeners.is_empty() && hops.any(|hop| hop.gateway.is_some())
     }
 
     /// Whether tunnels are the way that most of its packets come, and not the exception.
@@ -88,19 +88,19 @@ impl<'a> Role<'a> {
     }
 
     /// How this host has the addresses.
-    pub(super) fn stance(&self) -> Stance {
+    pub(super) fn arp_mode(&self) -> ArpMode {
         let method = self.service.method;
         match (method.translates(), method.asks_on_link() && self.service.discover.is_some()) {
-            (true, _) => Stance::Absent,
-            (false, true) => Stance::Answering,
-            (false, false) => Stance::Silent,
+            (true, _) => ArpMode::Absent,
+            (false, true) => ArpMode::Answering,
+            (false, false) => ArpMode::Silent,
         }
     }
 }
 
 /// How a server has a service address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stance {
+pub(super) enum ArpMode {
     /// Not at all: packets come with the server's own address.
     Absent,
     /// Without answering ARP or neighbour solicitations for it.
@@ -158,7 +158,7 @@ pub(super) fn roles<'a>(
 pub(super) fn resident_roles<'a>(
     config: &'a Config,
     network: &Network,
-    ears: &BTreeMap<IpAddr, u16>,
+    listeners: &BTreeMap<IpAddr, u16>,
 ) -> Vec<Role<'a>> {
     let role = |service: &'a Service| {
         let serves = |server: &&Server| service.is_on_every_host() && network.is_local(server.address);
@@ -166,7 +166,7 @@ pub(super) fn resident_roles<'a>(
         let own: Vec<_> = here.map(|server| (server.address, server.port)).collect();
         let role = Role::new(service, own);
         match role.is_handed_over() {
-            true => Some(Role { ears: ears.clone(), ..role }),
+            true => Some(Role { listeners: listeners.clone(), ..role }),
             false => (!role.own.is_empty()).then_some(role),
         }
     };
@@ -189,7 +189,7 @@ pub(super) struct Setting {
 
 /// All that this host has to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Duties {
+pub(super) struct DesiredState {
     /// Kernel settings, by path below `/proc/sys/net`.
     pub(super) settings: BTreeMap<String, Setting>,
     /// Service addresses, and where they are put.
@@ -198,7 +198,7 @@ pub(super) struct Duties {
     pub(super) programs: Option<(Tables, Places)>,
 }
 
-/// What there is on this host that duties depend on, beyond the network.
+/// What there is on this host that the desired state depends on, beyond the network.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Host {
     /// Interfaces that are made by software, whose drivers gain nothing from running programs early.
@@ -214,29 +214,29 @@ pub(super) struct Host {
 }
 
 /// What `roles` ask of this host.
-pub(super) fn duties(
+pub(super) fn desired(
     roles: &[Role<'_>],
     directors: &[IpAddr],
     network: &Network,
     host: &Host,
-) -> Result<Duties, String> {
-    let mut duties = Duties::default();
-    let with = |stance| {
-        let roles = roles.iter().filter(move |role| role.stance() == stance);
+) -> Result<DesiredState, String> {
+    let mut desired = DesiredState::default();
+    let with = |arp_mode| {
+        let roles = roles.iter().filter(move |role| role.arp_mode() == arp_mode);
         roles.flat_map(Role::vips).collect::<BTreeSet<IpAddr>>()
     };
-    let (silent, answering) = (with(Stance::Silent), with(Stance::Answering));
+    let (silent, answering) = (with(ArpMode::Silent), with(ArpMode::Answering));
     let keeps_silent = silent.iter().any(IpAddr::is_ipv4);
     for address in &silent {
-        duties.addresses.insert(Placed { interface: loopback(network), address: *address });
+        desired.addresses.insert(Placed { interface: loopback(network), address: *address });
     }
     for address in answering.difference(&silent) {
         // IPv6 never answers for what lo has, and IPv4 doesn't where other addresses must be kept silent.
         let on_loopback = address.is_ipv4() && !keeps_silent;
         let interface = if on_loopback { loopback(network) } else { towards(*address, directors, network)? };
-        duties.addresses.insert(Placed { interface, address: *address });
+        desired.addresses.insert(Placed { interface, address: *address });
     }
-    let mut setting = |path: String, right, value| duties.settings.insert(path, Setting { right, value });
+    let mut setting = |path: String, right, value| desired.settings.insert(path, Setting { right, value });
     if keeps_silent {
         // 1 and 2: only for what the asked interface has; 8: for nothing (ip-sysctl, arp_ignore).
         setting("ipv4/conf/all/arp_ignore".into(), &[1, 2, 8], 1);
@@ -261,29 +261,29 @@ pub(super) fn duties(
             let path = format!("ipv4/conf/{}/rp_filter", interface.name);
             // The kernel goes by the larger of `all` and this; 2 is loose, 1 refuses clients that are
             // answered by another interface than their packets come in by.
-            duties.settings.insert(path, Setting { right: loose(host.reverse_path_filter), value: 2 });
+            desired.settings.insert(path, Setting { right: loose(host.reverse_path_filter), value: 2 });
         }
         let tables = tables(&tunnelled, directors, network, host, &places);
         let places = Places { tunnels: with_deciding(places.tunnels, &tables, host), ..places };
-        duties.programs = Some((tables, places));
+        desired.programs = Some((tables, places));
     }
     let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
     if !handed_over.is_empty() {
-        let (tables, places) = duties.programs.get_or_insert_default();
+        let (tables, places) = desired.programs.get_or_insert_default();
         accept(&handed_over, network, host, tables, places);
         let loopback = loopback(network);
         if handed_over.iter().any(|role| role.serves()) {
             // From clients comes there what was read here, or by another node.
             let reverse_path = Setting { right: loose(host.reverse_path_filter), value: 2 };
-            duties.settings.insert(format!("ipv4/conf/{loopback}/rp_filter"), reverse_path);
+            desired.settings.insert(format!("ipv4/conf/{loopback}/rp_filter"), reverse_path);
         }
         if handed_over.iter().any(|role| role.service.is_on_every_host()) {
             // And from this host itself its own probes.
             let accept_local = Setting { right: &[1], value: 1 };
-            duties.settings.insert(format!("ipv4/conf/{loopback}/accept_local"), accept_local);
+            desired.settings.insert(format!("ipv4/conf/{loopback}/accept_local"), accept_local);
         }
     }
-    Ok(duties)
+    Ok(desired)
 }
 
 fn loose(all: u32) -> &'static [u32] {
@@ -378,14 +378,14 @@ fn tables(
 /// gives those that are for here to the stack by the loopback interface, and the stack sees no others; where every host
 /// decides, also what was read here and is to be served here comes by that.
 fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tables, places: &mut Places) {
-    let by_loopback = host.hook == Some(Hook::Generic) && roles.iter().any(|role| !role.ears.is_empty());
+    let by_loopback = host.hook == Some(Hook::Generic) && roles.iter().any(|role| !role.listeners.is_empty());
     for role in roles {
         for vip in &role.service.addresses {
             let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
-            let ear = role.ears.get(&vip.ip()).copied();
-            let only_reads = ear.filter(|_| role.own.is_empty());
+            let listener = role.listeners.get(&vip.ip()).copied();
+            let only_reads = listener.filter(|_| role.own.is_empty());
             let offer = tables.services.entry(key).or_default();
-            (offer.listener, offer.ear) = (Some(only_reads.unwrap_or(vip.port())), ear);
+            (offer.listener, offer.listener) = (Some(only_reads.unwrap_or(vip.port())), listener);
             offer.turns = only_reads.is_none() && role.service.later_requests == Later::Rehandoff;
         }
     }
@@ -464,11 +464,11 @@ mod tests {
         }
     }
 
-    fn asked(text: &str, identity: &Identity) -> Result<Duties, String> {
+    fn asked(text: &str, identity: &Identity) -> Result<DesiredState, String> {
         let config = config::parse(text, "test").map_err(|problems| problems.render(false))?;
         let network = network();
         let roles = roles(&config, identity, &network)?;
-        duties(&roles, &config.farm.directors, &network, &Host { software: [2].into(), ..Host::default() })
+        desired(&roles, &config.farm.directors, &network, &Host { software: [2].into(), ..Host::default() })
     }
 
     fn service(keys: &str, server: &str) -> String {
@@ -478,8 +478,8 @@ mod tests {
         )
     }
 
-    fn placed(duties: &Duties) -> Vec<String> {
-        duties.addresses.iter().map(|placed| format!("{} {}", placed.interface, placed.address)).collect()
+    fn placed(desired: &DesiredState) -> Vec<String> {
+        desired.addresses.iter().map(|placed| format!("{} {}", placed.interface, placed.address)).collect()
     }
 
     #[test]
@@ -524,34 +524,34 @@ mod tests {
         assert!(asked(&service(keys, "10.0.0.11"), &nobody).unwrap_err().contains("directors"));
         // one on the link, one behind the default route
         let directors = "[farm]\ndirectors = [\"10.0.0.1\", \"10.9.0.1\"]\n";
-        let duties = asked(&format!("{directors}{}", service(keys, "10.0.0.11")), &nobody).unwrap();
-        assert_eq!(placed(&duties), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
-        let (tables, places) = duties.programs.unwrap();
+        let desired = asked(&format!("{directors}{}", service(keys, "10.0.0.11")), &nobody).unwrap();
+        assert_eq!(placed(&desired), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
+        let (tables, places) = desired.programs.unwrap();
         assert_eq!(places.tunnels, BTreeMap::from([(2, false), (3, true)]));
         assert_eq!(places.answers, BTreeSet::from([2, 3]));
         assert_eq!(tables.addresses, BTreeSet::from([ip("10.0.0.11")]));
         assert_eq!(tables.directors, BTreeSet::from([ip("10.0.0.1"), ip("10.9.0.1")]));
         let offers: Vec<_> = tables.services.values().map(|offer| offer.mss).collect();
         assert_eq!(offers, [Some(1400 - 20 - 12 - 40), Some(1400 - 20 - 12 - 60)]);
-        assert_eq!(duties.settings["ipv4/conf/eth1/rp_filter"].right, [0, 2]);
+        assert_eq!(desired.settings["ipv4/conf/eth1/rp_filter"].right, [0, 2]);
     }
 
     #[test]
     fn connections_are_taken_by_every_link_and_by_loopback() {
         let farm = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
         let text = format!("{farm}{}", service("method = \"handoff\"", "10.0.0.11"));
-        let duties = asked(&text, &Identity::default()).unwrap();
-        let (tables, places) = duties.programs.unwrap();
+        let desired = asked(&text, &Identity::default()).unwrap();
+        let (tables, places) = desired.programs.unwrap();
         assert_eq!((places.accept, places.answers), (BTreeSet::from([1, 2, 3]), BTreeSet::from([2, 3])));
         assert!(places.tunnels.is_empty());
         let offers: BTreeSet<_> = tables.services.values().map(|offer| (offer.listener, offer.mss)).collect();
         assert_eq!(offers, BTreeSet::from([(Some(80), None)]));
-        assert_eq!(duties.settings["ipv4/conf/lo/rp_filter"], Setting { right: &[0, 2], value: 2 });
+        assert_eq!(desired.settings["ipv4/conf/lo/rp_filter"], Setting { right: &[0, 2], value: 2 });
         // where they are only read, none are taken so
         let config = config::parse(&text, "test").unwrap();
-        let ears = BTreeMap::from([(ip("192.0.2.100"), 1_000), (ip("2001:db8:1::100"), 1_001)]);
-        let roles = resident_roles(&config, &network(), &ears);
-        let reading = super::duties(&roles, &[], &network(), &Host::default()).unwrap();
+        let listeners = BTreeMap::from([(ip("192.0.2.100"), 1_000), (ip("2001:db8:1::100"), 1_001)]);
+        let roles = resident_roles(&config, &network(), &listeners);
+        let reading = super::desired(&roles, &[], &network(), &Host::default()).unwrap();
         assert_eq!(reading.programs.unwrap().1.accept, BTreeSet::from([2, 3]));
         assert!(!reading.settings.contains_key("ipv4/conf/lo/rp_filter"));
     }
@@ -563,48 +563,49 @@ mod tests {
             format!("{secret}{}", service(&format!("method = \"handoff\"\n{keys}"), server))
         };
         let every_host = "placement = \"every-host\"";
-        let resident = |text: &str, hook| {
+        let local_server = |text: &str, hook| {
             let config = config::parse(text, "test").unwrap();
             let network = network();
-            let ears = [("192.0.2.100", 4001), ("2001:db8:1::100", 4002)].map(|(at, port)| (ip(at), port));
-            let roles = resident_roles(&config, &network, &ears.into());
+            let listeners =
+                [("192.0.2.100", 4001), ("2001:db8:1::100", 4002)].map(|(at, port)| (ip(at), port));
+            let roles = resident_roles(&config, &network, &listeners.into());
             let host = Host { hook: Some(hook), ..Host::default() };
             let sources: Vec<_> = config.tunnel_sources().into_iter().collect();
-            duties(&roles, &sources, &network, &host).unwrap()
+            desired(&roles, &sources, &network, &host).unwrap()
         };
-        let ports = |duties: &Duties| -> Vec<(Option<u16>, Option<u16>)> {
-            let (tables, _) = duties.programs.as_ref().unwrap();
-            tables.services.values().map(|offer| (offer.listener, offer.ear)).collect()
+        let ports = |desired: &DesiredState| -> Vec<(Option<u16>, Option<u16>)> {
+            let (tables, _) = desired.programs.as_ref().unwrap();
+            tables.services.values().map(|offer| (offer.listener, offer.listener)).collect()
         };
-        let accept = |duties: &Duties| duties.programs.as_ref().unwrap().1.accept.clone();
-        let host = resident(&text(every_host, "10.0.0.11"), Hook::Tc);
+        let accept = |desired: &DesiredState| desired.programs.as_ref().unwrap().1.accept.clone();
+        let host = local_server(&text(every_host, "10.0.0.11"), Hook::Tc);
         assert_eq!(ports(&host), [(Some(80), Some(4001)), (Some(80), Some(4002))]);
         assert_eq!(accept(&host), BTreeSet::from([1, 2, 3]));
         assert_eq!(host.settings["ipv4/conf/lo/accept_local"].value, 1);
         assert!(host.programs.as_ref().unwrap().0.marks.is_some());
         // only GUE has room for marks, and it is what tunnels between hosts are unless the file says otherwise
-        let needs_marks = |duties: &Duties| {
-            let (tables, _) = duties.programs.as_ref().unwrap();
+        let needs_marks = |desired: &DesiredState| {
+            let (tables, _) = desired.programs.as_ref().unwrap();
             tables.services.values().all(|offer| offer.is_marked)
         };
         assert!(needs_marks(&host));
         let ipip = format!("{every_host}\nencapsulation = \"ipip\"");
-        assert!(!needs_marks(&resident(&text(&ipip, "10.0.0.11"), Hook::Tc)));
+        assert!(!needs_marks(&local_server(&text(&ipip, "10.0.0.11"), Hook::Tc)));
         // who gets copies of frames gives all by the loopback interface
-        let host = resident(&text(every_host, "10.0.0.11"), Hook::Generic);
+        let host = local_server(&text(every_host, "10.0.0.11"), Hook::Generic);
         assert_eq!(accept(&host), BTreeSet::from([1]));
         // one that serves nothing reads only, as a director does
         for text in [text(every_host, "10.0.0.12"), text("", "10.0.0.11")] {
-            let reads = resident(&text, Hook::Tc);
+            let reads = local_server(&text, Hook::Tc);
             assert_eq!(ports(&reads), [(Some(4001), Some(4001)), (Some(4002), Some(4002))]);
         }
-        assert_eq!(accept(&resident(&text("", "10.0.0.12"), Hook::Tc)), BTreeSet::from([2, 3]));
+        assert_eq!(accept(&local_server(&text("", "10.0.0.12"), Hook::Tc)), BTreeSet::from([2, 3]));
     }
 
     #[test]
     fn nat_asks_for_nothing() {
         let text = "[[service]]\nname = \"web\"\naddress = \"192.0.2.100:80\"\nmethod = \"nat\"\n\
                     [[service.server]]\nname = \"web1\"\naddress = \"10.0.0.11:8080\"\n";
-        assert_eq!(asked(text, &Identity::default()).unwrap(), Duties::default());
+        assert_eq!(asked(text, &Identity::default()).unwrap(), DesiredState::default());
     }
 }

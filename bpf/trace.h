@@ -5,8 +5,8 @@
  * changes it. Why it met its verdict is read from the counts: a packet is counted under one reason, and beside it under
  * one of a few others, and on its CPU no other packet comes between. So decisions know nothing of being told.
  */
-#ifndef EVENER_TELL_H
-#define EVENER_TELL_H
+#ifndef EVENER_TRACE_H
+#define EVENER_TRACE_H
 
 #include "handoff.h"
 
@@ -125,9 +125,9 @@ __attribute__((noinline)) int note_packet(context *ctx)
 	if (!glance(ctx, event))
 		return false;
 	if (is_watched(&event->src, event->v6) || is_watched(&event->dst, event->v6))
-		at->journey.tells = TELLS_PACKET;
+		at->pkt.tells = TELLS_PACKET;
 	else if (may_be_hidden(event))
-		at->journey.tells = TELLS_ANSWER;
+		at->pkt.tells = TELLS_ANSWER;
 	else
 		return false;
 	note_counts(at);
@@ -154,15 +154,15 @@ __attribute__((noinline)) int begin_told(context *ctx, struct scratch *at)
 		event->at_ns = bpf_ktime_get_ns();
 		event->src = at->src;
 		event->dst = at->dst;
-		event->src_port = at->journey.src_port;
-		event->dst_port = at->journey.dst_port;
-		event->v6 = at->journey.v6;
+		event->src_port = at->pkt.src_port;
+		event->dst_port = at->pkt.dst_port;
+		event->v6 = at->pkt.v6;
 		event->protocol = IPPROTO_TCP;
-		event->flags = at->journey.flags;
-		event->len = at->journey.len;
+		event->flags = at->pkt.flags;
+		event->len = at->pkt.len;
 		event->head_len = len < HEAD_MAX ? len : HEAD_MAX;
 		note_counts(at);
-		at->journey.tells |= TELLS_CONNECTION;
+		at->pkt.tells |= TELLS_CONNECTION;
 	}
 	return begin(ctx, at);
 }
@@ -171,7 +171,7 @@ __attribute__((noinline)) int begin_told(context *ctx, struct scratch *at)
 static __always_inline bool is_beside(__u32 reason)
 {
 	return reason == REASON_TABLE_FULL || reason == REASON_NO_SESSION || reason == REASON_SECOND_CHANCE ||
-	       reason == REASON_ASKED || reason == REASON_ELSEWHERE;
+	       reason == REASON_PUNTED || reason == REASON_ELSEWHERE;
 }
 
 /* Why the packet met its verdict, by what was counted since. What is sent to a server is counted to that alone. */
@@ -250,32 +250,32 @@ __attribute__((noinline)) int tell(context *ctx, struct scratch *at, int verdict
 		return 0;
 	told = &at->told;
 	note_reasons(at, verdict);
-	if (at->journey.tells & TELLS_CONNECTION) {
+	if (at->pkt.tells & TELLS_CONNECTION) {
 		event = &told->connection;
 		event->kind = EVENT_CONNECTION;
 		event->took_ns = now - event->at_ns;
 		event->at_ns = now;
-		event->server = at->journey.server;
+		event->server = at->pkt.server;
 		event->route = NO_ROUTE;
 		/* Where the server is yet to be chosen, no route has done it. */
-		if (event->server != NO_SERVER && told->beside != REASON_ASKED)
+		if (event->server != NO_SERVER && told->beside != REASON_PUNTED)
 			event->route = at->reading.route;
 		put_outcome(told, verdict, event);
 		__builtin_memcpy(event->head, at->reading.payload, HEAD_MAX);
 		hand_out(event, event->head_len);
 	}
-	if (at->journey.tells & TELLS_PACKET || (at->journey.tells & TELLS_ANSWER && goes_to_watched(ctx, told))) {
+	if (at->pkt.tells & TELLS_PACKET || (at->pkt.tells & TELLS_ANSWER && goes_to_watched(ctx, told))) {
 		event = &told->packet;
 		event->kind = EVENT_PACKET;
 		event->at_ns = now;
 		event->server = NO_SERVER;
 		if (told->reason == REASON_FORWARDED || told->reason == REASON_LOCAL ||
 		    (told->reason == REASON_MOVES && told->is_held))
-			event->server = at->journey.server;
+			event->server = at->pkt.server;
 		put_outcome(told, verdict, event);
 		hand_out(event, 0);
 	}
-	at->journey.tells = 0;
+	at->pkt.tells = 0;
 	return 0;
 }
 

@@ -5,8 +5,8 @@
  * request, whole and without a body, and where the answer says how long it is (RFC 9112, section 6.3). What was anything
  * else once stays so: whoever is in doubt takes the connection for busy.
  */
-#ifndef EVENER_TURNS_H
-#define EVENER_TURNS_H
+#ifndef EVENER_EXCHANGE_H
+#define EVENER_EXCHANGE_H
 
 #include "message.h"
 #include "server.h"

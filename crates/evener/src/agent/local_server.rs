@@ -11,18 +11,18 @@ use evener_core::node::peers::Secret;
 use evener_core::path::sessions::Seed;
 use evener_dataplane::server::{Hook, Tally};
 
-use super::duties::{self, Host, Identity};
-use super::place::{self, Site};
+use super::desired::{self, Host, Identity};
+use super::place::{self, HostState};
 use super::state::Lock;
 use super::{AgentError, Trouble, network_now, take_over};
 use crate::config::Config;
-use crate::handoff::{Ear, Move, Outcomes, Reader, rehandoff};
+use crate::handoff::{Listener, Move, Outcomes, Reader, rehandoff};
 use crate::lccp::Speaker;
 use crate::network::Network;
 
 /// The agent within a daemon.
-pub(crate) struct Resident {
-    site: Site,
+pub(crate) struct LocalServer {
+    host_state: HostState,
     hook: Hook,
     mark_key: Option<Seed>,
     adopted: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Resident {
     /// Who reads, where connections are handed over.
     reader: Option<Reader>,
     /// Where, by service address.
-    ears: BTreeMap<IpAddr, Ear>,
+    listeners: BTreeMap<IpAddr, Listener>,
     _lock: Lock,
 }
 
@@ -55,7 +55,7 @@ impl Local {
     }
 }
 
-impl Resident {
+impl LocalServer {
     /// Takes an agent's place. Packets must come out of tunnels before the engine sees them: `copies` says that it
     /// gets copies of frames, by packet sockets. Marks of what other hosts pass on are believed by `mark_key`.
     ///
@@ -67,22 +67,22 @@ impl Resident {
         copies: bool,
         reader: Option<(Reader, Secret)>,
         mark_key: Option<Seed>,
-    ) -> Result<Resident, AgentError> {
+    ) -> Result<LocalServer, AgentError> {
         let (state, lock) = take_over(directory, config_path, Identity::default())?;
         let adopted = state.done.is_something();
         // The copy is taken before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
-        let mut site = Site::open(state)?;
+        let mut host_state = HostState::open(state)?;
         let (reader, secret) = reader.unzip();
-        site.secret = secret;
-        Ok(Resident {
-            site,
+        host_state.secret = secret;
+        Ok(LocalServer {
+            host_state,
             hook,
             mark_key,
             adopted,
             trouble: Trouble::default(),
             reader,
-            ears: BTreeMap::new(),
+            listeners: BTreeMap::new(),
             _lock: lock,
         })
     }
@@ -93,12 +93,12 @@ impl Resident {
     /// What was refused first; the rest is done.
     pub(crate) async fn fulfil(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
         self.listen(config)?;
-        self.site.cookie_epoch_ms = config.farm.cookie_epoch_ms;
+        self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         if let Some(speaker) = self.speaker() {
             speaker.follow(config, network);
         }
-        let ears = self.ears.iter().map(|(address, ear)| (*address, ear.port)).collect();
-        let roles = duties::resident_roles(config, network, &ears);
+        let listeners = self.listeners.iter().map(|(address, listener)| (*address, listener.port)).collect();
+        let roles = desired::resident_roles(config, network, &listeners);
         let picked = network.pick_interfaces(&config.engine.interfaces, &config.services);
         let host = Host {
             mark_key: self.mark_key,
@@ -106,24 +106,24 @@ impl Resident {
             ..place::host(Some(self.hook)).await
         };
         let sources: Vec<_> = config.tunnel_sources().into_iter().collect();
-        let duties = duties::duties(&roles, &sources, network, &host).map_err(AgentError::Role)?;
-        let done = self.site.fulfil(&duties, network).await;
-        if let Some((speaker, connections)) = self.speaker().zip(self.site.connections()) {
+        let desired = desired::desired(&roles, &sources, network, &host).map_err(AgentError::Role)?;
+        let done = self.host_state.fulfil(&desired, network).await;
+        if let Some((speaker, connections)) = self.speaker().zip(self.host_state.connections()) {
             speaker.look_at(connections);
         }
         Ok(done?)
     }
 
-    /// Opens an ear for every address of services whose connections are handed over.
+    /// Opens a listener for every address of services whose connections are handed over.
     fn listen(&mut self, config: &Config) -> Result<(), AgentError> {
         let Some(reader) = &self.reader else { return Ok(()) };
         let addresses: BTreeSet<IpAddr> =
             config.handed_over().flat_map(|service| &service.addresses).map(|address| address.ip()).collect();
-        self.ears.retain(|address, _| addresses.contains(address));
+        self.listeners.retain(|address, _| addresses.contains(address));
         for address in addresses {
-            if let Entry::Vacant(place) = self.ears.entry(address) {
+            if let Entry::Vacant(place) = self.listeners.entry(address) {
                 let unheard = AgentError::io(format!("connections to {address} can't be read here"));
-                place.insert(Ear::open(address, reader).map_err(unheard)?);
+                place.insert(Listener::open(address, reader).map_err(unheard)?);
             }
         }
         Ok(())
@@ -131,7 +131,7 @@ impl Resident {
 
     /// Has cookies believed by the keys of this time of day, should the clock have been set.
     pub(crate) fn renew_cookies(&mut self) {
-        self.site.renew_cookies();
+        self.host_state.renew_cookies();
     }
 
     /// What there is to see.
@@ -140,7 +140,7 @@ impl Resident {
         Local {
             outcomes: reader.map(|reader| Arc::clone(&reader.outcomes)),
             speaker: reader.map(|reader| reader.speaker.clone()),
-            tally: self.site.server.as_ref().and_then(|server| server.tally().ok()).map(Arc::new),
+            tally: self.host_state.server.as_ref().and_then(|server| server.tally().ok()).map(Arc::new),
         }
     }
 
@@ -167,7 +167,7 @@ impl Resident {
     /// # Errors
     /// What could not be taken back.
     pub(crate) async fn leave(self, keep: bool, network: &Network) -> Result<(), AgentError> {
-        Ok(self.site.leave(keep, &network_now(network.clone()).await).await?)
+        Ok(self.host_state.leave(keep, &network_now(network.clone()).await).await?)
     }
 
     /// The same after a start that failed: what was found at work stays.

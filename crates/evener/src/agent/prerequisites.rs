@@ -9,8 +9,8 @@ use evener_core::net::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use evener_core::node::lccp::PROTOCOL;
 use evener_dataplane::server::{self, Hook, Reason};
 
+use super::desired::Role;
 use super::doctor::finding;
-use super::duties::Role;
 use super::place::{dotted, read_setting};
 use super::state::Lock;
 use crate::config::Config;

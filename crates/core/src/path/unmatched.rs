@@ -19,9 +19,9 @@ pub const FORGOTTEN_TICKS: u32 = ticks(300_000);
 
 /// Words that the engine's threads share: for each place part of a flow's hash, above the tick it was first met at.
 #[derive(Clone, Copy, Debug)]
-pub struct Strays<'a>(pub &'a [AtomicU64]);
+pub struct Unmatched<'a>(pub &'a [AtomicU64]);
 
-impl Strays<'_> {
+impl Unmatched<'_> {
     /// Whether a flow was met before, long enough ago; it is forgotten then. Flows that share a place may make each other
     /// wait. Ticks wrap after 52 days: what was met then is taken for met just now, so it is answered, if at all, a little later or
     /// sooner than it should be.
@@ -51,26 +51,26 @@ mod tests {
     #[test]
     fn a_flow_is_known_when_it_comes_again_but_not_at_once() {
         let words = [const { AtomicU64::new(0) }; PLACES];
-        let strays = Strays(&words);
+        let unmatched = Unmatched(&words);
         let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 6));
         let begin = u32::MAX - 10;
         let at = |ticks: u32| begin.wrapping_add(ticks);
-        assert!(!strays.meet(one, at(0)));
-        assert!(!strays.meet(other, at(PATIENCE_TICKS)));
-        assert!(!strays.meet(one, at(PATIENCE_TICKS - 1)));
-        assert!(strays.meet(one, at(PATIENCE_TICKS)));
-        assert!(!strays.meet(one, at(PATIENCE_TICKS + 1)), "each is answered once");
-        assert!(!strays.meet(other, at(PATIENCE_TICKS + FORGOTTEN_TICKS)), "that was too long ago");
+        assert!(!unmatched.meet(one, at(0)));
+        assert!(!unmatched.meet(other, at(PATIENCE_TICKS)));
+        assert!(!unmatched.meet(one, at(PATIENCE_TICKS - 1)));
+        assert!(unmatched.meet(one, at(PATIENCE_TICKS)));
+        assert!(!unmatched.meet(one, at(PATIENCE_TICKS + 1)), "each is answered once");
+        assert!(!unmatched.meet(other, at(PATIENCE_TICKS + FORGOTTEN_TICKS)), "that was too long ago");
     }
 
     #[test]
     fn who_shares_a_place_takes_it_over() {
         let words = [const { AtomicU64::new(0) }; PLACES];
-        let strays = Strays(&words);
+        let unmatched = Unmatched(&words);
         let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 5));
-        assert!(!strays.meet(one, 0));
-        assert!(!strays.meet(other, 1));
-        assert!(!strays.meet(one, PATIENCE_TICKS + 1));
-        assert!(strays.meet(one, 2 * PATIENCE_TICKS + 1));
+        assert!(!unmatched.meet(one, 0));
+        assert!(!unmatched.meet(other, 1));
+        assert!(!unmatched.meet(one, PATIENCE_TICKS + 1));
+        assert!(unmatched.meet(one, 2 * PATIENCE_TICKS + 1));
     }
 }

@@ -4,7 +4,7 @@
 
 use evener_core::net::packet::Packet;
 use evener_core::net::wire::{ETHERNET_LEN, Ethernet, Mac, TCP_SYN};
-use evener_core::path::cookie::{Ends, Keys, Terms};
+use evener_core::path::cookie::{FourTuple, Keys, Terms};
 use evener_core::path::parse::{Parsed, Segment, TcpHeader, parse};
 use evener_core::path::rewrite::{self, Greeting};
 use zerocopy::IntoBytes;
@@ -16,7 +16,7 @@ use super::link::ethertype;
 const HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
 /// Stands between a probe's own TCP and the link.
-pub(super) struct Greeter {
+pub(super) struct SynCookie {
     keys: Keys,
     handed_over: bool,
 }
@@ -31,9 +31,9 @@ pub(super) enum Taken {
     Swallow,
 }
 
-impl Greeter {
-    pub(super) fn new(keys: Keys) -> Greeter {
-        Greeter { keys, handed_over: false }
+impl SynCookie {
+    pub(super) fn new(keys: Keys) -> SynCookie {
+        SynCookie { keys, handed_over: false }
     }
 
     /// Takes an IP packet of the probe's.
@@ -56,7 +56,7 @@ impl Greeter {
     fn greet(&self, frame: &mut [u8], segment: &Segment, header: &TcpHeader) -> Taken {
         let at = &segment.at;
         let terms = Terms::offered(at.dst.is_ipv6(), &header.options);
-        let made = self.keys.make(&Ends::of(segment), header.sequence, terms);
+        let made = self.keys.make(&FourTuple::of(segment), header.sequence, terms);
         let Some(cookie) = made else { return Taken::Swallow };
         let mut packet = Packet::new(frame, 0, 0);
         // What the probe sends is short.

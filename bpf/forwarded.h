@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * What a frame's source tells the program behind: of what came out of a tunnel that it was passed on, and of what goes
- * up the host's stack that it is to be read there. core/src/path/arrival.rs. What comes by a wire has none of them: untunnel.h.
+ * up the host's stack that it is to be read there. core/src/path/arrival.rs. What comes by a wire has none of them: decapsulate.h.
  */
-#ifndef EVENER_PASSED_H
-#define EVENER_PASSED_H
+#ifndef EVENER_FORWARDED_H
+#define EVENER_FORWARDED_H
 
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
@@ -22,7 +22,7 @@
 #define PASSED MAC_WORD(2, 'e', 'v', 'n', 'r', 1)
 #define PASSED_TWICE MAC_WORD(2, 'e', 'v', 'n', 'r', 2)
 /* That of frames for who reads what isn't decided here. */
-#define ASKED MAC_WORD(2, 'e', 'v', 'n', 'r', 3)
+#define PUNTED MAC_WORD(2, 'e', 'v', 'n', 'r', 3)
 
 static __always_inline void mark_source(__u8 source[6], __u8 mark)
 {

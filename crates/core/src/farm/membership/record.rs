@@ -1,19 +1,19 @@
-//! One server's place in a team.
+//! What is known of one server of a service.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use super::binding::{Binding, Heard, Place};
 use super::event::{Event, Removal};
-use super::holder::{Heard, Holder, Place};
-use super::surroundings::{Hop, Surroundings};
+use super::surroundings::{ServerRoute, Surroundings};
 use super::{Known, Member, Source};
 use crate::farm;
 use crate::net::wire::Mac;
 
 /// A server, listed or discovered.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct ServerRecord {
     pub(super) name: String,
     pub(super) address: Option<IpAddr>,
     pub(super) weight: u16,
@@ -22,17 +22,22 @@ pub(super) struct Seat {
     /// The MAC that the operator fixed.
     pub(super) fixed: Option<Mac>,
     pub(super) draining: bool,
-    /// It is reached by routes: nobody is asked where it is, and [`Seat::hop`] is the way.
+    /// It is reached by routes: nobody is asked where it is, and [`ServerRecord::hop`] is the way.
     routed: bool,
-    hop: Option<Hop>,
-    holder: Holder,
+    hop: Option<ServerRoute>,
+    binding: Binding,
     since_ms: u64,
     last_seen_ms: Option<u64>,
 }
 
-impl Seat {
-    pub(super) fn listed(server: &farm::Server, routed: bool, around: &Surroundings, now_ms: u64) -> Seat {
-        let mut seat = Seat {
+impl ServerRecord {
+    pub(super) fn listed(
+        server: &farm::Server,
+        routed: bool,
+        around: &Surroundings,
+        now_ms: u64,
+    ) -> ServerRecord {
+        let mut record = ServerRecord {
             name: server.name.clone(),
             address: Some(server.address),
             weight: server.weight,
@@ -42,16 +47,16 @@ impl Seat {
             draining: false,
             routed,
             hop: around.hops.get(&server.address).copied().filter(|_| routed),
-            holder: Holder::default(),
+            binding: Binding::default(),
             since_ms: now_ms,
             last_seen_ms: None,
         };
-        seat.place_fixed(around);
-        seat
+        record.place_fixed(around);
+        record
     }
 
-    pub(super) fn discovered(place: Place, now_ms: u64) -> Seat {
-        Seat {
+    pub(super) fn discovered(place: Place, now_ms: u64) -> ServerRecord {
+        ServerRecord {
             name: place.mac.to_string(),
             address: None,
             weight: 1,
@@ -61,7 +66,7 @@ impl Seat {
             draining: false,
             routed: false,
             hop: None,
-            holder: Holder::at(place),
+            binding: Binding::at(place),
             since_ms: now_ms,
             last_seen_ms: None,
         }
@@ -77,7 +82,7 @@ impl Seat {
 
     /// Where it is, if that is known and it isn't this host.
     pub(super) fn place(&self) -> Option<Place> {
-        if self.routed { self.hop.filter(|_| !self.local).map(|hop| hop.place) } else { self.holder.place() }
+        if self.routed { self.hop.filter(|_| !self.local).map(|hop| hop.place) } else { self.binding.place() }
     }
 
     /// Whether this MAC is its own. One that is reached by routes may stand behind a gateway's.
@@ -104,7 +109,7 @@ impl Seat {
     /// Takes in an answer in its name.
     pub(super) fn heard(&mut self, place: Place, now_ms: u64) -> Option<Event> {
         let server = self.name.clone();
-        match self.holder.heard(place) {
+        match self.binding.heard(place) {
             Heard::First => {
                 self.last_seen_ms = Some(now_ms);
                 self.since_ms = now_ms;
@@ -134,12 +139,12 @@ impl Seat {
     /// A server whose MAC the operator fixed may well not answer; health checks speak for it, as they do for
     /// one that is reached by routes.
     pub(super) fn end_round(&mut self, rounds: u32, now_ms: u64) -> Option<Event> {
-        if let Some((from, to)) = self.holder.end_round(rounds) {
+        if let Some((from, to)) = self.binding.end_round(rounds) {
             self.draining = false;
             self.since_ms = now_ms;
             return Some(Event::Followed { server: self.name.clone(), from, to });
         }
-        let silent = self.fixed.is_none() && self.holder.silent_rounds() >= rounds;
+        let silent = self.fixed.is_none() && self.binding.silent_rounds() >= rounds;
         (silent && !self.draining).then(|| {
             self.draining = true;
             self.since_ms = now_ms;
@@ -149,7 +154,7 @@ impl Seat {
 
     /// Whether it was only ever heard, and has been silent for twice the rounds that drain it.
     pub(super) fn is_gone(&self, rounds: u32) -> bool {
-        self.source == Source::Discovered && self.holder.silent_rounds() >= rounds.saturating_mul(2)
+        self.source == Source::Discovered && self.binding.silent_rounds() >= rounds.saturating_mul(2)
     }
 
     /// Places it where a running data plane has it.
@@ -159,7 +164,7 @@ impl Seat {
         }
         match self.routed {
             true => self.hop = known.hop,
-            false => self.holder = Holder::at(known.place),
+            false => self.binding = Binding::at(known.place),
         }
     }
 
@@ -201,10 +206,10 @@ impl Seat {
             self.local = local;
             self.draining = false;
             self.since_ms = now_ms;
-            self.holder.clear();
+            self.binding.clear();
         }
         if self.place().is_some_and(|place| !around.interfaces.contains_key(&place.ifindex)) {
-            self.holder.strand();
+            self.binding.strand();
         }
         if !misplaced {
             self.place_fixed(around);
@@ -218,7 +223,7 @@ impl Seat {
         if let (Some(mac), Some(&ifindex), None, true) =
             (self.fixed, interfaces.next(), interfaces.next(), self.is_missing() && !self.routed)
         {
-            self.holder = Holder::at(Place { mac, ifindex });
+            self.binding = Binding::at(Place { mac, ifindex });
         }
     }
 

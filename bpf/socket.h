@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /* What the stack knows of a connection. Whether it rests is for who looks to say: dataplane/src/server/looked.rs */
-#ifndef EVENER_LOOK_H
-#define EVENER_LOOK_H
+#ifndef EVENER_SOCKET_H
+#define EVENER_SOCKET_H
 
 #include <bpf/bpf_core_read.h>
 #include "accept.h"

@@ -21,7 +21,7 @@ impl fmt::Display for Place {
 
 /// Follows one holder over rounds of asking.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Holder {
+pub(super) struct Binding {
     place: Option<Place>,
     /// Whether it answered since the last round.
     answered: bool,
@@ -54,10 +54,10 @@ pub(super) enum Heard {
     },
 }
 
-impl Holder {
+impl Binding {
     /// A holder already known, with all rounds before it to answer.
-    pub(super) fn at(place: Place) -> Holder {
-        Holder { place: Some(place), answered: true, ..Holder::default() }
+    pub(super) fn at(place: Place) -> Binding {
+        Binding { place: Some(place), answered: true, ..Binding::default() }
     }
 
     pub(super) fn place(&self) -> Option<Place> {
@@ -73,7 +73,7 @@ impl Holder {
     pub(super) fn heard(&mut self, place: Place) -> Heard {
         match (self.place, &mut self.claim) {
             (None, _) => {
-                *self = Holder::at(place);
+                *self = Binding::at(place);
                 Heard::First
             }
             (Some(own), _) if own == place => {
@@ -83,7 +83,7 @@ impl Holder {
                 Heard::Again
             }
             (Some(from), _) if self.stranded => {
-                *self = Holder::at(place);
+                *self = Binding::at(place);
                 Heard::Landed { from }
             }
             (Some(_), Some((claimed, recent))) => {
@@ -105,7 +105,7 @@ impl Holder {
         self.answered = false;
         match self.claim {
             Some((to, true)) if self.silent_rounds >= rounds.max(1) => {
-                *self = Holder { place: Some(to), ..Holder::default() };
+                *self = Binding { place: Some(to), ..Binding::default() };
                 return Some((from, to));
             }
             Some((to, true)) => self.claim = Some((to, false)),
@@ -122,7 +122,7 @@ impl Holder {
 
     /// Forgets where the holder is.
     pub(super) fn clear(&mut self) {
-        *self = Holder::default();
+        *self = Binding::default();
     }
 }
 
@@ -135,48 +135,48 @@ mod tests {
 
     #[test]
     fn a_claim_is_followed_only_after_the_holder_was_silent() {
-        let mut holder = Holder::default();
-        assert_eq!(holder.heard(A), Heard::First);
-        assert_eq!(holder.heard(B), Heard::Claim { from: A });
+        let mut binding = Binding::default();
+        assert_eq!(binding.heard(A), Heard::First);
+        assert_eq!(binding.heard(B), Heard::Claim { from: A });
         for _ in 0..10 {
-            holder.heard(A);
-            assert_eq!(holder.heard(B), Heard::OldClaim);
-            assert_eq!(holder.end_round(2), None);
+            binding.heard(A);
+            assert_eq!(binding.heard(B), Heard::OldClaim);
+            assert_eq!(binding.end_round(2), None);
         }
-        holder.heard(B);
-        assert_eq!(holder.end_round(2), None);
-        holder.heard(B);
-        assert_eq!(holder.end_round(2), Some((A, B)));
-        assert_eq!(holder.place(), Some(B));
+        binding.heard(B);
+        assert_eq!(binding.end_round(2), None);
+        binding.heard(B);
+        assert_eq!(binding.end_round(2), Some((A, B)));
+        assert_eq!(binding.place(), Some(B));
     }
 
     #[test]
     fn who_is_stranded_is_followed_at_once() {
-        let mut holder = Holder::at(A);
-        holder.strand();
-        assert_eq!(holder.heard(B), Heard::Landed { from: A });
-        assert_eq!(holder.heard(A), Heard::Claim { from: B });
+        let mut binding = Binding::at(A);
+        binding.strand();
+        assert_eq!(binding.heard(B), Heard::Landed { from: A });
+        assert_eq!(binding.heard(A), Heard::Claim { from: B });
     }
 
     #[test]
     fn a_claim_not_repeated_is_forgotten() {
-        let mut holder = Holder::at(A);
-        holder.heard(B);
+        let mut binding = Binding::at(A);
+        binding.heard(B);
         for _ in 0..5 {
-            assert_eq!(holder.end_round(2), None);
+            assert_eq!(binding.end_round(2), None);
         }
-        assert_eq!((holder.place(), holder.silent_rounds()), (Some(A), 4));
-        assert_eq!(holder.heard(A), Heard::Again);
-        assert_eq!(holder.silent_rounds(), 0);
+        assert_eq!((binding.place(), binding.silent_rounds()), (Some(A), 4));
+        assert_eq!(binding.heard(A), Heard::Again);
+        assert_eq!(binding.silent_rounds(), 0);
     }
 
     #[test]
     fn many_claims_in_one_round_are_one() {
-        let mut holder = Holder::at(A);
-        assert_eq!(holder.heard(B), Heard::Claim { from: A });
+        let mut binding = Binding::at(A);
+        assert_eq!(binding.heard(B), Heard::Claim { from: A });
         for last in 3..100 {
             let place = Place { mac: Mac([2, 0, 0, 0, 0, last]), ifindex: 1 };
-            assert_eq!(holder.heard(place), Heard::OldClaim);
+            assert_eq!(binding.heard(place), Heard::OldClaim);
         }
     }
 }

@@ -5,9 +5,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use super::binding::{Binding, Place};
 use super::event::{Event, Refusal, Removal};
-use super::holder::{Holder, Place};
-use super::seat::Seat;
+use super::record::ServerRecord;
 use super::strangers::{Refused, Strangers};
 use super::surroundings::{Answer, Surroundings};
 use super::{Known, Member, Source};
@@ -21,11 +21,11 @@ const SECOND_ROUND_MS: u64 = 1_000;
 
 /// The servers of one service, by name.
 #[derive(Clone, Debug)]
-pub(super) struct Team {
+pub(super) struct ServiceMembers {
     service: farm::Service,
-    seats: BTreeMap<String, Seat>,
+    records: BTreeMap<String, ServerRecord>,
     /// Who answers for the addresses on the `allow` list.
-    allowed: BTreeMap<IpAddr, Holder>,
+    allowed: BTreeMap<IpAddr, Binding>,
     /// Who answered for the service address before it was clear whether they are listed or allowed.
     waiting: BTreeMap<Mac, Answer>,
     strangers: Strangers,
@@ -33,19 +33,19 @@ pub(super) struct Team {
     next_round_ms: u64,
 }
 
-impl Team {
-    pub(super) fn new(service: &farm::Service, around: &Surroundings, now_ms: u64) -> Team {
-        let mut team = Team {
+impl ServiceMembers {
+    pub(super) fn new(service: &farm::Service, around: &Surroundings, now_ms: u64) -> ServiceMembers {
+        let mut members = ServiceMembers {
             service: service.clone(),
-            seats: BTreeMap::new(),
+            records: BTreeMap::new(),
             allowed: BTreeMap::new(),
             waiting: BTreeMap::new(),
             strangers: Strangers::default(),
             rounds_asked: 0,
             next_round_ms: now_ms,
         };
-        team.configure(around, now_ms);
-        team
+        members.configure(around, now_ms);
+        members
     }
 
     pub(super) fn reconfigure(
@@ -61,24 +61,24 @@ impl Team {
         self.configure(around, now_ms)
     }
 
-    /// Makes the seats what the service says, keeping whom it still has, and asks anew.
+    /// Makes the members what the service says, keeping whom it still has, and asks anew.
     fn configure(&mut self, around: &Surroundings, now_ms: u64) -> Vec<Event> {
-        let mut old = core::mem::take(&mut self.seats);
+        let mut old = core::mem::take(&mut self.records);
         for server in &self.service.servers {
             let known = old.remove(&server.name);
-            let seat = match known {
-                Some(mut seat) if seat.is_listed_as(server, self.service.is_routed()) => {
-                    seat.weight = server.weight;
-                    seat
+            let record = match known {
+                Some(mut record) if record.is_listed_as(server, self.service.is_routed()) => {
+                    record.weight = server.weight;
+                    record
                 }
-                _ => Seat::listed(server, self.service.is_routed(), around, now_ms),
+                _ => ServerRecord::listed(server, self.service.is_routed(), around, now_ms),
             };
-            self.seats.insert(seat.name.clone(), seat);
+            self.records.insert(record.name.clone(), record);
         }
         let mut events = Vec::new();
-        for (server, seat) in old {
-            if seat.source == Source::Discovered && self.discovers() {
-                self.seats.insert(server, seat);
+        for (server, record) in old {
+            if record.source == Source::Discovered && self.discovers() {
+                self.records.insert(server, record);
             } else {
                 events.push(Event::Removed { server, why: Removal::Configuration });
             }
@@ -97,24 +97,25 @@ impl Team {
 
     pub(super) fn resume(&mut self, known: &Known, around: &Surroundings, now_ms: u64) {
         let Known { server: name, place, .. } = known;
-        let seat = self.seats.get_mut(name);
+        let record = self.records.get_mut(name);
         // The way to a server on another network leads over a router.
-        let misplaced = around.excludes(place.mac) && !seat.as_ref().is_some_and(|seat| seat.is_routed());
+        let misplaced =
+            around.excludes(place.mac) && !record.as_ref().is_some_and(|record| record.is_routed());
         if misplaced || !around.interfaces.contains_key(&place.ifindex) {
             return;
         }
-        if let Some(seat) = seat {
-            seat.resume(known);
+        if let Some(record) = record {
+            record.resume(known);
         } else if self.discovers() && *name == place.mac.to_string() && !self.is_full() {
-            self.seats.insert(name.clone(), Seat::discovered(*place, now_ms));
+            self.records.insert(name.clone(), ServerRecord::discovered(*place, now_ms));
         }
     }
 
     pub(super) fn surroundings_changed(&mut self, around: &Surroundings, now_ms: u64) -> Vec<Event> {
         self.waiting.retain(|mac, _| !around.excludes(*mac));
-        let events = self.seats.values_mut().flat_map(|seat| seat.surroundings_changed(around, now_ms));
+        let events = self.records.values_mut().flat_map(|record| record.surroundings_changed(around, now_ms));
         let events = events.collect();
-        self.seats.retain(|_, seat| seat.source == Source::Listed || !seat.is_missing());
+        self.records.retain(|_, record| record.source == Source::Listed || !record.is_missing());
         events
     }
 
@@ -128,7 +129,7 @@ impl Team {
     pub(super) fn is_concerned(&self, address: IpAddr) -> bool {
         self.has_address(address)
             || self.allowed.contains_key(&address)
-            || self.seats.values().any(|seat| seat.address == Some(address))
+            || self.records.values().any(|record| record.address == Some(address))
     }
 
     /// Whether this is an address of the service.
@@ -139,10 +140,10 @@ impl Team {
     /// Takes in an answer that [`Surroundings::judge`] found credible.
     pub(super) fn heard(&mut self, now_ms: u64, reply: &Answer) -> Vec<Event> {
         let mut events = Vec::new();
-        if let Some(holder) = self.allowed.get_mut(&reply.address) {
-            holder.heard(reply.place);
+        if let Some(binding) = self.allowed.get_mut(&reply.address) {
+            binding.heard(reply.place);
         }
-        let own: Vec<String> = self.names(|seat| seat.address_to_ask() == Some(reply.address));
+        let own: Vec<String> = self.names(|record| record.address_to_ask() == Some(reply.address));
         for name in own {
             events.extend(self.heard_listed(&name, reply, now_ms));
         }
@@ -157,13 +158,13 @@ impl Team {
 
     /// Someone answers for a listed server's own address.
     fn heard_listed(&mut self, name: &str, reply: &Answer, now_ms: u64) -> Vec<Event> {
-        let Some(seat) = self.seats.get_mut(name) else {
+        let Some(record) = self.records.get_mut(name) else {
             return Vec::new();
         };
-        if seat.fixed.is_some_and(|fixed| fixed != reply.place.mac) {
+        if record.fixed.is_some_and(|fixed| fixed != reply.place.mac) {
             return self.strangers.refuse(*reply, Refusal::NotAllowed).into_iter().collect();
         }
-        let mut events: Vec<Event> = seat.heard(reply.place, now_ms).into_iter().collect();
+        let mut events: Vec<Event> = record.heard(reply.place, now_ms).into_iter().collect();
         events.extend(self.merge(name));
         events
     }
@@ -180,9 +181,10 @@ impl Team {
                 .collect();
         }
         let Place { mac, .. } = reply.place;
-        let known = self.names(|seat| seat.has_mac(mac));
+        let known = self.names(|record| record.has_mac(mac));
         if !known.is_empty() {
-            let heard = known.iter().filter_map(|name| self.seats.get_mut(name)?.heard(reply.place, now_ms));
+            let heard =
+                known.iter().filter_map(|name| self.records.get_mut(name)?.heard(reply.place, now_ms));
             return heard.collect();
         }
         let room = self.waiting.len() < self.service.servers_max.saturating_mul(4);
@@ -196,20 +198,20 @@ impl Team {
     /// Makes a server of who answered, if that is allowed.
     fn admit(&mut self, reply: Answer, now_ms: u64) -> Option<Event> {
         let place = reply.place;
-        if self.seats.values().any(|seat| seat.has_mac(place.mac)) {
+        if self.records.values().any(|record| record.has_mac(place.mac)) {
             return None;
         }
         if !self.is_allowed(place.mac) {
             return self.strangers.refuse(reply, Refusal::NotAllowed);
         }
-        let mut seat = Seat::discovered(place, now_ms);
-        if self.is_full() || self.seats.contains_key(&seat.name) {
+        let mut record = ServerRecord::discovered(place, now_ms);
+        if self.is_full() || self.records.contains_key(&record.name) {
             return self.strangers.refuse(reply, Refusal::Full);
         }
         self.strangers.forget(place.mac);
-        seat.heard(place, now_ms);
-        let event = Event::Joined { server: seat.name.clone(), place };
-        self.seats.insert(seat.name.clone(), seat);
+        record.heard(place, now_ms);
+        let event = Event::Joined { server: record.name.clone(), place };
+        self.records.insert(record.name.clone(), record);
         Some(event)
     }
 
@@ -220,18 +222,18 @@ impl Team {
 
     /// A discovered server whose MAC turns out to be a listed server's is that server.
     fn merge(&mut self, listed: &str) -> Option<Event> {
-        let place = self.seats.get(listed)?.place()?;
+        let place = self.records.get(listed)?.place()?;
         let name = place.mac.to_string();
-        let twin = self.seats.get(&name)?;
+        let twin = self.records.get(&name)?;
         if twin.source == Source::Listed {
             return None;
         }
-        self.seats.remove(&name);
+        self.records.remove(&name);
         Some(Event::Removed { server: name, why: Removal::Listed(listed.into()) })
     }
 
     pub(super) fn next_round_at(&self) -> Option<u64> {
-        let asks = self.discovers() || self.seats.values().any(|seat| seat.address_to_ask().is_some());
+        let asks = self.discovers() || self.records.values().any(|record| record.address_to_ask().is_some());
         asks.then_some(self.next_round_ms)
     }
 
@@ -245,7 +247,7 @@ impl Team {
         if self.discovers() {
             asks.extend(self.service.addresses.iter().map(|address| address.ip()));
         }
-        asks.extend(self.seats.values().filter_map(Seat::address_to_ask));
+        asks.extend(self.records.values().filter_map(ServerRecord::address_to_ask));
         asks.extend(self.allowed.keys());
         events
     }
@@ -253,17 +255,17 @@ impl Team {
     fn end_round(&mut self, now_ms: u64) -> Vec<Event> {
         let rounds = self.service.discover_rounds.max(1);
         let mut events = self.admit_waiting(now_ms);
-        for holder in self.allowed.values_mut() {
-            holder.end_round(rounds);
+        for binding in self.allowed.values_mut() {
+            binding.end_round(rounds);
         }
-        events.extend(self.seats.values_mut().filter_map(|seat| seat.end_round(rounds, now_ms)));
-        for name in self.names(|seat| seat.source == Source::Listed) {
+        events.extend(self.records.values_mut().filter_map(|record| record.end_round(rounds, now_ms)));
+        for name in self.names(|record| record.source == Source::Listed) {
             events.extend(self.merge(&name));
         }
         // When all are silent at once, it is more likely that the director cannot hear them.
-        if !self.service.keep_last || self.seats.values().any(Seat::is_present) {
-            for server in self.names(|seat| seat.is_gone(rounds)) {
-                self.seats.remove(&server);
+        if !self.service.keep_last || self.records.values().any(ServerRecord::is_present) {
+            for server in self.names(|record| record.is_gone(rounds)) {
+                self.records.remove(&server);
                 events.push(Event::Removed { server, why: Removal::Silent });
             }
         }
@@ -274,21 +276,22 @@ impl Team {
     /// Removes discovered servers that the `allow` list no longer names, once it is known whose MACs
     /// its addresses stand for.
     fn remove_who_is_not_allowed(&mut self) -> Vec<Event> {
-        if self.allowed.values().any(|holder| holder.place().is_none()) {
+        if self.allowed.values().any(|binding| binding.place().is_none()) {
             return Vec::new();
         }
-        let discovered = |seat: &Seat| seat.source == Source::Discovered;
-        let barred = self
-            .names(|seat| discovered(seat) && !seat.place().is_some_and(|place| self.is_allowed(place.mac)));
+        let discovered = |record: &ServerRecord| record.source == Source::Discovered;
+        let barred = self.names(|record| {
+            discovered(record) && !record.place().is_some_and(|place| self.is_allowed(place.mac))
+        });
         let remove = |server: String| {
-            self.seats.remove(&server);
+            self.records.remove(&server);
             Event::Removed { server, why: Removal::Configuration }
         };
         barred.into_iter().map(remove).collect()
     }
 
     pub(super) fn members(&self) -> Vec<Member> {
-        self.seats.values().map(Seat::member).collect()
+        self.records.values().map(ServerRecord::member).collect()
     }
 
     pub(super) fn refused(&self) -> Refused {
@@ -300,11 +303,12 @@ impl Team {
     }
 
     fn is_full(&self) -> bool {
-        self.seats.len() >= self.service.servers_max.min(SERVICE_SERVERS_MAX)
+        self.records.len() >= self.service.servers_max.min(SERVICE_SERVERS_MAX)
     }
 
     fn is_allowed(&self, mac: Mac) -> bool {
-        let holds = |address| self.allowed.get(address).and_then(Holder::place).is_some_and(|p| p.mac == mac);
+        let holds =
+            |address| self.allowed.get(address).and_then(Binding::place).is_some_and(|p| p.mac == mac);
         self.service.allow.is_empty()
             || self.service.allow.iter().any(|allow| match allow {
                 Allow::Mac(allowed) => *allowed == mac,
@@ -314,11 +318,11 @@ impl Team {
 
     /// Whether someone listed or allowed has yet to say where it is.
     fn is_unresolved(&self) -> bool {
-        self.seats.values().any(Seat::is_missing)
-            || self.allowed.values().any(|holder| holder.place().is_none())
+        self.records.values().any(ServerRecord::is_missing)
+            || self.allowed.values().any(|binding| binding.place().is_none())
     }
 
-    fn names(&self, which: impl Fn(&Seat) -> bool) -> Vec<String> {
-        self.seats.values().filter(|seat| which(seat)).map(|seat| seat.name.clone()).collect()
+    fn names(&self, which: impl Fn(&ServerRecord) -> bool) -> Vec<String> {
+        self.records.values().filter(|record| which(record)).map(|record| record.name.clone()).collect()
     }
 }

@@ -11,12 +11,12 @@ const BOUNDS: [u64; 10] =
 
 /// Times so far. Each is in one place only.
 #[derive(Default)]
-pub(super) struct Took {
+pub(super) struct LatencyHistogram {
     within: [AtomicU64; BOUNDS.len() + 1],
     nanos: AtomicU64,
 }
 
-impl Took {
+impl LatencyHistogram {
     pub(super) fn add(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let place = BOUNDS.partition_point(|bound| *bound < nanos);
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn each_time_is_counted_once() {
-        let took = Took::default();
+        let took = LatencyHistogram::default();
         [0, 1_000, 1_001, 2_000_000, 60_000_000_000]
             .map(Duration::from_nanos)
             .into_iter()

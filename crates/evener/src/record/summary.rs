@@ -31,7 +31,7 @@ impl Kind {
 
 /// What the first bytes of a connection say, as far as they are there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Glimpse<'b> {
+pub(super) struct RequestSummary<'b> {
     pub(super) kind: Option<Kind>,
     pub(super) method: Option<&'b [u8]>,
     /// The request's target, query included.
@@ -42,16 +42,16 @@ pub(super) struct Glimpse<'b> {
     pub(super) cut: bool,
 }
 
-impl<'b> Glimpse<'b> {
+impl<'b> RequestSummary<'b> {
     /// Looks at the first bytes that a client sent.
-    pub(super) fn of(bytes: &'b [u8]) -> Glimpse<'b> {
+    pub(super) fn of(bytes: &'b [u8]) -> RequestSummary<'b> {
         let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         match (bytes.first(), bytes.get(blank)) {
             (Some(&HANDSHAKE), _) => hello(bytes),
             (_, Some(first)) if first.is_ascii_alphabetic() => {
                 request(bytes.get(blank..).unwrap_or_default())
             }
-            _ => Glimpse::default(),
+            _ => RequestSummary::default(),
         }
     }
 }
@@ -64,8 +64,8 @@ fn within(bytes: &[u8], max: usize) -> (&[u8], bool) {
     }
 }
 
-fn request(bytes: &[u8]) -> Glimpse<'_> {
-    let mut glimpse = Glimpse { kind: Some(Kind::Http), ..Glimpse::default() };
+fn request(bytes: &[u8]) -> RequestSummary<'_> {
+    let mut summary = RequestSummary { kind: Some(Kind::Http), ..RequestSummary::default() };
     let mut lines = bytes.split(|byte| *byte == b'\n').peekable();
     let first = lines.next().unwrap_or_default();
     // What has no line end behind it may go on.
@@ -77,35 +77,35 @@ fn request(bytes: &[u8]) -> Glimpse<'_> {
         let (target, long) = within(target, TARGET_MAX);
         (Some(target), long)
     });
-    glimpse.method = Some(method);
-    glimpse.target = target.filter(|target| !target.is_empty());
-    glimpse.cut = long_method || long_target || !ends && rest.is_none();
+    summary.method = Some(method);
+    summary.target = target.filter(|target| !target.is_empty());
+    summary.cut = long_method || long_target || !ends && rest.is_none();
     while let Some(line) = lines.next() {
         ends = lines.peek().is_some();
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if ends && line.is_empty() {
-            return glimpse;
+            return summary;
         }
         let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
         let (name, value) = (line.get(..colon), line.get(colon + 1..));
         if ends && name.is_some_and(|name| name.eq_ignore_ascii_case(b"host")) {
             let (host, long) = within(value.unwrap_or_default().trim_ascii(), HOST_MAX);
-            glimpse.host = Some(host);
-            glimpse.cut |= long;
-            return glimpse;
+            summary.host = Some(host);
+            summary.cut |= long;
+            return summary;
         }
     }
     // The head goes on, and a host may be in what isn't here.
-    glimpse.cut = true;
-    glimpse
+    summary.cut = true;
+    summary
 }
 
-fn hello(bytes: &[u8]) -> Glimpse<'_> {
+fn hello(bytes: &[u8]) -> RequestSummary<'_> {
     let (host, cut) = match server_name(bytes) {
         Some(name) => (name.map(|name| within(name, HOST_MAX).0), false),
         None => (None, true),
     };
-    Glimpse { kind: Some(Kind::Tls), host, cut, ..Glimpse::default() }
+    RequestSummary { kind: Some(Kind::Tls), host, cut, ..RequestSummary::default() }
 }
 
 /// The name in a hello, if it has one (RFC 6066, section 3); nothing where the bytes end before that is clear.
@@ -165,18 +165,18 @@ mod tests {
         (0, [&two(name.len() + 3)[..], &[0], &two(name.len()), name.as_bytes()].concat())
     }
 
-    fn told<'b>(glimpse: &Glimpse<'b>) -> [Option<&'b str>; 3] {
-        [glimpse.method, glimpse.target, glimpse.host].map(|part| part.map(|p| str::from_utf8(p).unwrap()))
+    fn told<'b>(summary: &RequestSummary<'b>) -> [Option<&'b str>; 3] {
+        [summary.method, summary.target, summary.host].map(|part| part.map(|p| str::from_utf8(p).unwrap()))
     }
 
     #[test]
     fn requests_as_they_were_sent() {
         let text = b"\r\nGET //a%41/?q=1 HTTP/1.1\r\nA: b\r\nhOST:  WWW.example.com:8080 \r\nX: y";
-        let glimpse = Glimpse::of(text);
-        assert_eq!(told(&glimpse), [Some("GET"), Some("//a%41/?q=1"), Some("WWW.example.com:8080")]);
-        assert_eq!((glimpse.kind, glimpse.cut), (Some(Kind::Http), false));
+        let summary = RequestSummary::of(text);
+        assert_eq!(told(&summary), [Some("GET"), Some("//a%41/?q=1"), Some("WWW.example.com:8080")]);
+        assert_eq!((summary.kind, summary.cut), (Some(Kind::Http), false));
 
-        let old = Glimpse::of(b"HEAD / HTTP/1.0\r\n\r\nHost: x\r\n");
+        let old = RequestSummary::of(b"HEAD / HTTP/1.0\r\n\r\nHost: x\r\n");
         assert_eq!((told(&old), old.cut), ([Some("HEAD"), Some("/"), None], false));
     }
 
@@ -191,13 +191,13 @@ mod tests {
             (b"GET /ab HTTP/1.1\r\nHost: a.exam", [Some("GET"), Some("/ab"), None]),
         ];
         for (bytes, expected) in cases {
-            let glimpse = Glimpse::of(bytes);
-            assert_eq!((told(&glimpse), glimpse.cut), (expected, true), "{}", bytes.escape_ascii());
+            let summary = RequestSummary::of(bytes);
+            assert_eq!((told(&summary), summary.cut), (expected, true), "{}", bytes.escape_ascii());
         }
         let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(5_000));
-        let glimpse = Glimpse::of(long.as_bytes());
+        let summary = RequestSummary::of(long.as_bytes());
         assert_eq!(
-            (glimpse.target.unwrap().len(), glimpse.host, glimpse.cut),
+            (summary.target.unwrap().len(), summary.host, summary.cut),
             (2_048, Some(&b"a"[..]), true)
         );
     }
@@ -207,23 +207,23 @@ mod tests {
         let first = a_hello(&[named("www.example.com"), (43, vec![1, 2, 3])]);
         let last = a_hello(&[(43, vec![1, 2, 3]), named("www.example.com")]);
         for hello in [&first, &last] {
-            let glimpse = Glimpse::of(hello);
-            assert_eq!(told(&glimpse), [None, None, Some("www.example.com")]);
-            assert_eq!((glimpse.kind, glimpse.cut), (Some(Kind::Tls), false));
+            let summary = RequestSummary::of(hello);
+            assert_eq!(told(&summary), [None, None, Some("www.example.com")]);
+            assert_eq!((summary.kind, summary.cut), (Some(Kind::Tls), false));
         }
         let none = a_hello(&[(43, vec![1, 2, 3])]);
-        let glimpse = Glimpse::of(&none);
-        assert_eq!((glimpse.host, glimpse.cut), (None, false));
+        let summary = RequestSummary::of(&none);
+        assert_eq!((summary.host, summary.cut), (None, false));
         for len in 1..last.len() {
-            let glimpse = Glimpse::of(&last[..len]);
-            assert_eq!((glimpse.kind, glimpse.host, glimpse.cut), (Some(Kind::Tls), None, true), "{len}");
+            let summary = RequestSummary::of(&last[..len]);
+            assert_eq!((summary.kind, summary.host, summary.cut), (Some(Kind::Tls), None, true), "{len}");
         }
     }
 
     #[test]
     fn what_is_neither_says_nothing() {
         for bytes in [&b""[..], b"\r\n", b"\x7f\x7f\x7f", b"\0GET / HTTP/1.1\r\n\r\n"] {
-            assert_eq!(Glimpse::of(bytes), Glimpse::default(), "{}", bytes.escape_ascii());
+            assert_eq!(RequestSummary::of(bytes), RequestSummary::default(), "{}", bytes.escape_ascii());
         }
     }
 }

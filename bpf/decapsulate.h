@@ -3,8 +3,8 @@
  * Whether a frame is a tunnel packet to this host, and whether what is inside may come out: RFC 2003, RFC 2473,
  * RFC 4213, draft-ietf-intarea-gue. It sees bytes only, so XDP and TC share it.
  */
-#ifndef EVENER_UNTUNNEL_H
-#define EVENER_UNTUNNEL_H
+#ifndef EVENER_DECAPSULATE_H
+#define EVENER_DECAPSULATE_H
 
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -15,7 +15,7 @@
 #include <bpf/bpf_endian.h>
 #include "cursor.h"
 #include "mark.h"
-#include "passed.h"
+#include "forwarded.h"
 #include "server.h"
 
 /* Assigned to GUE (IANA). */
@@ -404,7 +404,7 @@ static __always_inline bool is_forged(struct cursor cursor)
  * NOT_OURS, or one of enum server_reason; all but SERVER_DECAPSULATED mean that the frame is to be dropped.
  * `len` is that of the whole frame, of which the cursor may see only the beginning.
  */
-static __always_inline int untunnel(struct cursor cursor, __u32 len, struct inner *inner)
+static __always_inline int decapsulate(struct cursor cursor, __u32 len, struct inner *inner)
 {
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
 	struct udphdr *udp = 0;
