@@ -52,7 +52,7 @@ fn segment(host: usize, port: u16, flags: u8) -> Vec<u8> {
 }
 
 /// To whom a frame goes that a host sent, and what that one decides on: what is in a tunnel is taken out of it
-/// first, as `bpf/server.bpf.c` does.
+/// first, as `bpf/server/server.bpf.c` does.
 fn arrives(frame: &[u8]) -> (usize, Vec<u8>) {
     if frame[30..33] != [10, 0, 0] {
         assert_eq!(frame[..5], mac(0).0[..5], "to one of the hosts");

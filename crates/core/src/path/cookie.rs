@@ -3,7 +3,7 @@
 //! The initial sequence number of the answer to a SYN holds all that was agreed on, and a keyed hash over it, the
 //! connection's ends and the client's own number (Bernstein and Schenk 1996; RFC 4987, section 3.6). Whoever has the
 //! key reads it back from the first segment that acknowledges it: the director, which chooses a server, and the
-//! server, which makes a socket of it. `bpf/cookie.h` is its copy in C.
+//! server, which makes a socket of it. `bpf/net/cookie.h` is its copy in C.
 //!
 //! There is room for 24 bits of the hash only, and of so few one can be guessed. 32 more are our clock in the answer, where
 //! the client has timestamps: it echoes them (RFC 7323, section 3.2), and who sees no answers doesn't know them.

@@ -1,5 +1,5 @@
 //! How often other hosts have passed a packet on, as a GUE header says it, and the tag that shows that a host of the farm says
-//! so. `bpf/mark.h` is its copy in C.
+//! so. `bpf/net/mark.h` is its copy in C.
 //!
 //! The mark is the private data of the header, 12 bytes, big endian: the generation of the sender's configuration (4) and
 //! the tag (8); the header's flags say that it is there, and how often the packet was passed on. The tag is SipHash-2-4,

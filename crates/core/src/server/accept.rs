@@ -1,6 +1,6 @@
 //! Which of a client's segments becomes a connection of this host: the first with data, that a director hands off. The
 //! handshake was the director's, without any memory of it, and all that was agreed on is in the numbers of this segment.
-//! `bpf/accept.h` is its copy in C; what the host's stack has, which decides too, is asked for by [`Host`].
+//! `bpf/server/accept.h` is its copy in C; what the host's stack has, which decides too, is asked for by [`Host`].
 
 use core::net::SocketAddr;
 

@@ -1,5 +1,5 @@
 //! Whose turn it is on a connection that was handed off: whether the client waits for an answer or the server for the next
-//! request. `bpf/exchange.h` is its copy in C.
+//! request. `bpf/server/exchange.h` is its copy in C.
 //!
 //! Only in the latter case can the connection be taken from this host. Followed are plain turns alone, where one segment has
 //! one request, whole and without a body, and where the answer says how long it is (RFC 9112, section 6.3). What was

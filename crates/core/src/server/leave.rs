@@ -1,5 +1,5 @@
 //! What is looked at of a segment that leaves a server: servers answer clients directly, so only here can it be seen.
-//! `outgoing` in `bpf/server.bpf.c` is its copy in C.
+//! `outgoing` in `bpf/server/server.bpf.c` is its copy in C.
 //!
 //! What clients send back must fit into the tunnel, so servers offer no longer segments (RFC 9293, section 3.7.1). Where it
 //! matters whether answers are whole, they are followed. And where connections are handed off, a segment may overtake its

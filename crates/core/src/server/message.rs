@@ -1,4 +1,4 @@
-//! The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. `bpf/message.h` is its copy in C.
+//! The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. `bpf/server/message.h` is its copy in C.
 
 /// The longest body that is counted on, in bytes: with its head less than half of all sequence numbers.
 const LENGTH_MAX: u64 = 0x7fff_0000;

@@ -1,4 +1,4 @@
-//! What a server's programs decide: the specification of `bpf/server.bpf.c`.
+//! What a server's programs decide: the specification of `bpf/server/server.bpf.c`.
 //!
 //! Packets come out of tunnels ([`open`]); segments that a director hands off become connections ([`Arrived`]), whose requests
 //! and answers are followed ([`Exchange`]); and what leaves is looked at ([`Leaving`]). `crates/dataplane/tests/differential` holds the C against it.

@@ -1,5 +1,5 @@
 //! Whether a frame is a tunnel packet to this host, and what comes out of it: RFC 2003, RFC 2473, RFC 4213,
-//! draft-ietf-intarea-gue. `bpf/decapsulate.h` is its copy in C, check by check in the same order.
+//! draft-ietf-intarea-gue. `bpf/server/decapsulate.h` is its copy in C, check by check in the same order.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,7 +1,7 @@
 //! What can become of a tunnel packet or a handed-off segment that reaches a server, as it is counted.
 
 /// Why a tunnel packet was let out or dropped, a connection made or not; one for each of `enum server_reason` in
-/// `bpf/server.h`.
+/// `bpf/server/server.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Reason {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use libbpf_rs::libbpf_sys as sys;
 
-/// The program of `bpf/server.bpf.c` that makes connections; not every kernel can load it.
+/// The program of `bpf/server/server.bpf.c` that makes connections; not every kernel can load it.
 pub(super) const ACCEPT: &str = "accept";
 /// The one that looks at them; no more can every kernel load this one.
 pub(super) const LOOK: &str = "look";
@@ -57,7 +57,7 @@ impl Hook {
         }
     }
 
-    /// The program of `bpf/server.bpf.c` that runs there.
+    /// The program of `bpf/server/server.bpf.c` that runs there.
     pub(super) const fn program(self) -> &'static str {
         match self {
             Hook::Native | Hook::Generic => "untunnel_xdp",

@@ -15,7 +15,7 @@ use super::program::mapped;
 use crate::repair::{Saved, Window};
 use crate::test_run;
 
-/// `struct connection` of `bpf/server.h`: both addresses, both ports, the client's first.
+/// `struct connection` of `bpf/server/server.h`: both addresses, both ports, the client's first.
 pub(super) const CONNECTION_LEN: usize = 36;
 /// `struct expectation`: time, both numbers, the largest segment, both scales, what else was agreed on, whether a socket was
 /// made of it.

@@ -2,7 +2,7 @@
 
 use libbpf_rs::btf::{Btf, types};
 
-/// What `bpf/accept.h` has the kernel do.
+/// What `bpf/server/accept.h` has the kernel do.
 const MAKES_CONNECTIONS: &str = "bpf_sk_assign_tcp_reqsk";
 
 /// What the kernel lacks for handoffs.

@@ -1,4 +1,4 @@
-//! The kernel's side of a server: `bpf/server.bpf.c`, which takes packets out of tunnels from the farm's
+//! The kernel's side of a server: `bpf/server/server.bpf.c`, which takes packets out of tunnels from the farm's
 //! directors, keeps the segments that the server offers small enough for the tunnel, and makes connections of what
 //! directors hand off.
 //!
@@ -32,7 +32,7 @@ pub use evener_core::server::{Offer, Reason, Tables};
 pub use handoff::{Missing, handoff_support};
 
 /// The mark of what a director that is this host sends by itself: no reset of the stack's, so it goes out at once
-/// (`bpf/server.bpf.c`, `outgoing`).
+/// (`bpf/server/server.bpf.c`, `outgoing`).
 pub const SENT_ON: u16 = 0xe7e3;
 
 /// Where the programs shall run.

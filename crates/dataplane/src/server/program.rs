@@ -1,4 +1,4 @@
-//! `bpf/server.bpf.c`, loaded, and its maps.
+//! `bpf/server/server.bpf.c`, loaded, and its maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use super::attach::{ACCEPT, LOOK};
 use super::{Offer, Reason, ServerError, Tables};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
-/// `SERVER_ABI_VERSION` of `bpf/server.h`.
+/// `SERVER_ABI_VERSION` of `bpf/server/server.h`.
 const ABI_VERSION: u32 = 8;
 /// Maps that outlive the agent, by their pins.
 const PINNED: [&str; 12] = [

@@ -205,7 +205,7 @@ fn ip_of(ip: c::ip, v6: bool) -> IpAddr {
     }
 }
 
-/// What stands for an IPv6 address in a VIP's key: `address_digest` of `bpf/maps.h`.
+/// What stands for an IPv6 address in a VIP's key: `address_digest` of `bpf/director/maps.h`.
 fn address_digest(address: Ipv6Addr) -> u32 {
     let [high, low] = [0, 8].map(|at| {
         let mut half = [0; 8];
@@ -238,7 +238,7 @@ pub(super) fn place_of<const PLACES: usize>(bits: u64, multiplier: u64) -> usize
     (bits.wrapping_mul(multiplier | 1) / (u64::MAX / PLACES as u64 + 1)) as usize
 }
 
-/// A peer's MAC as one word that is never 0: `mac_bits` of `bpf/forwarded.h`.
+/// A peer's MAC as one word that is never 0: `mac_bits` of `bpf/net/forwarded.h`.
 pub(super) fn mac_bits(Mac([a, b, c, d, e, f]): Mac) -> u64 {
     u64::from_ne_bytes(if cfg!(target_endian = "little") {
         [0, 0, a, b, c, d, e, f]

@@ -33,7 +33,7 @@ pub enum Subject {
     NatOut,
     /// The director's, to a server behind a tunnel.
     Tunnel,
-    /// A kernel balancer's of the usual design, IPIP with an LRU map of flows (`bpf/bench.bpf.c`).
+    /// A kernel balancer's of the usual design, IPIP with an LRU map of flows (`bpf/director/bench.bpf.c`).
     Yardstick,
 }
 

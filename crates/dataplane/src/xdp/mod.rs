@@ -1,4 +1,4 @@
-//! The kernel engine: `bpf/director.bpf.c` or its counterpart for TC on every interface that service traffic comes
+//! The kernel engine: `bpf/director/director.bpf.c` or its counterpart for TC on every interface that service traffic comes
 //! in by.
 //!
 //! Maps and links are pinned, so traffic flows on while the daemon is stopped, killed or upgraded;

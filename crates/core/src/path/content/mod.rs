@@ -5,7 +5,7 @@
 //! and to normalise. So a request is never sent to a wrong server because somebody read it otherwise. [`Routes`] then
 //! says where it goes, by a bounded number of look-ups in a hash table.
 //!
-//! Reading is one pass forward over at most [`READ_MAX`] bytes that allocates nothing. `bpf/content.h` is its copy in C.
+//! Reading is one pass forward over at most [`READ_MAX`] bytes that allocates nothing. `bpf/director/content.h` is its copy in C.
 
 mod hash;
 mod head;

@@ -5,7 +5,7 @@
 //! nearly always has it, so a look-up reads one or two cache lines. A table is sized for five sessions a
 //! bucket and spends 25.6 bytes on each, 51.2 on an IPv6 session, whose slot has 32; the papers count up to 32 (LSMAC, section 4.2.1). The table is plain memory:
 //! the kernel's array map, a mapped file or a vector hold the same bits, and this code lists, sweeps
-//! and serves all of them. `bpf/sessions.h` is its copy in C.
+//! and serves all of them. `bpf/director/sessions.h` is its copy in C.
 //!
 //! # Concurrency
 //! Any number of threads and CPUs may use one table, in the kernel and outside at once. A slot is

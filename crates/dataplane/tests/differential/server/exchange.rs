@@ -17,7 +17,7 @@ use super::{Counts, Programs};
 /// What the client's numbers and the server's begin at.
 const BEGIN: (u32, u32) = (4_000_000_000, 90_000);
 
-/// `turns` of `bpf/server.h`.
+/// `turns` of `bpf/server/server.h`.
 struct Turns(MapHandle);
 
 impl Turns {

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* What servers answer through the director: core/src/path/decide/answer.rs. */
+#ifndef EVENER_ANSWER_H
+#define EVENER_ANSWER_H
+
+#include "director/deliver.h"
+#include "director/hold.h"
+
+#ifndef AF_INET
+#define AF_INET 2
+#define AF_INET6 10
+#endif
+
+/* The places of its session, and of its port. */
+struct owned {
+	struct found session;
+	struct found port;
+};
+
+static __always_inline bool port_holder(__u32 server, __u16 port, __u32 now, struct key6 *key, struct found *found)
+{
+	__u32 number = (__u32)port - FIRST_PORT, index;
+	struct session6 *slot;
+	struct bucket6 *bucket;
+
+	if (number >= PORTS)
+		return false;
+	index = server % PORT_POOLS * POOL_BUCKETS + number / BUCKET_SESSIONS;
+	bucket = bpf_map_lookup_elem(&ports, &index);
+	if (!bucket)
+		return false;
+	slot = &bucket->slot[number % BUCKET_SESSIONS];
+	key->word[0] = READ_ONCE(slot->key[0]);
+	key->word[1] = READ_ONCE(slot->key[1]);
+	key->word[2] = READ_ONCE(slot->key[2]);
+	found->place = &slot->value;
+	found->value = READ_ONCE(slot->value);
+	return has_key6(slot, key) && is_live(found->value, now) && value_server(found->value) == server;
+}
+
+static __always_inline struct ip client_of(const struct key6 *key, bool v6)
+{
+	struct ip client = {};
+
+	if (v6) {
+		__u64 *half = (void *)&client;
+
+		half[0] = bpf_cpu_to_be64(key->word[0]);
+		half[1] = bpf_cpu_to_be64(key->word[1]);
+	} else {
+		client.word[0] = bpf_htonl(key->word[1]);
+	}
+	return client;
+}
+
+/* Makes a port's key that of its session again. */
+static __always_inline void take_near(struct key6 *key, struct near *near)
+{
+	near->link = 0;
+	if (key->word[0] >> 48 != LINK_LOCAL >> 48)
+		return;
+	near->link = key->word[0];
+	near->mac = bpf_cpu_to_be64(key->word[0] >> 32 << 48 | key->word[2] >> 32 << 16);
+	key->word[0] = LINK_LOCAL;
+	key->word[2] &= 0xffffffff;
+}
+
+static __always_inline __u64 session_hash(const struct key6 *key, bool v6)
+{
+	if (v6)
+		return flow_hash6(key);
+	return flow_hash(key->word[1] << 32 | key->word[2]);
+}
+
+static __always_inline __u64 ring_hash_by_key6(const struct key6 *key, bool v6)
+{
+	if (v6)
+		return ring_hash6(key);
+	return ring_hash(key->word[1] << 32 | key->word[2]);
+}
+
+static __always_inline bool find_by_key6(const struct key6 *key, bool v6, __u32 now, struct found *found)
+{
+	__u64 hash = session_hash(key, v6);
+
+	if (v6)
+		return find6(TABLE_SESSIONS6, 0, key, hash, now, found) != NOT_FOUND;
+	return find_session(key->word[1] << 32 | key->word[2], hash, now, found);
+}
+
+/* Finds the session that `behind` and the way back name, if it is that. */
+static __always_inline bool owned_by(const struct way_back *back, struct behind behind, struct owner *owner,
+				     struct owned *owned)
+{
+	bool v6 = back->from.v6;
+	struct server *server = present_server(behind.server);
+	struct vip *vip;
+
+	if (!server || !(server->flags & SERVER_NAT))
+		return false;
+	owner->port = 0;
+	owner->near.link = 0;
+	if (server->flags & SERVER_SOURCE_NAT) {
+		owner->port = bpf_ntohs(back->to_port);
+		if (!same_ip(&back->to, &server->own) ||
+		    !port_holder(behind.server, owner->port, back->now, &owner->key, &owned->port) ||
+		    (__u16)owner->key.word[2] != behind.vip)
+			return false;
+		take_near(&owner->key, &owner->near);
+	} else {
+		owner->key = session_key6(&back->to, v6, back->to_port, behind.vip);
+	}
+	if (!find_by_key6(&owner->key, v6, back->now, &owned->session) ||
+	    value_server(owned->session.value) != behind.server)
+		return false;
+	vip = find_vip_by_id(behind.vip);
+	if (!vip)
+		return false;
+	owner->client = client_of(&owner->key, v6);
+	owner->client_port = bpf_htons(owner->key.word[2] >> 16);
+	if (v6)
+		owner->service = vip->address6;
+	else
+		owner->service = (struct ip){ { vip->key.address } };
+	owner->service_port = vip->key.port;
+	owner->own = server->own;
+	owner->server = behind.server;
+	owner->vip = behind.vip;
+	owner->v6 = v6;
+	return true;
+}
+
+/*
+ * Finds the session of what goes from a server's endpoint to a client, or to where the director speaks for one,
+ * and moves its state on by `flags` (FOLLOW_NOT: not at all). Whether there is one.
+ */
+#define FOLLOW_NOT 0x100
+
+__attribute__((noinline)) int find_owner(struct scratch *at, __u32 flags)
+{
+	struct way_back *back;
+	struct owner *owner;
+	struct endpoint *endpoint;
+	struct owned owned = {};
+	struct vip *vip;
+	__u64 value;
+	bool known = false;
+
+	if (!at)
+		return false;
+	back = &at->back;
+	owner = &at->owner;
+	endpoint = bpf_map_lookup_elem(&endpoints, &back->from);
+	if (!endpoint)
+		return false;
+	for (int i = 0; i < BEHIND_MAX && !known; i++)
+		known = i < endpoint->count && owned_by(back, endpoint->behind[i], owner, &owned);
+	if (!known)
+		return false;
+	vip = find_vip_by_id(owner->vip);
+	if (!vip || flags & FOLLOW_NOT)
+		return true;
+	struct flow flow = {
+		.vip = vip,
+		.now = back->now,
+		.udp = back->from.protocol == IPPROTO_UDP,
+		.flags = flags,
+		.numbers = at->pkt.sequence,
+	};
+	value = follow(&flow, OF_SERVER, &owned.session);
+	if (owner->port && owned.port.place && is_stale(vip, owned.port.value, value))
+		__sync_val_compare_and_swap(owned.port.place, owned.port.value, value);
+	return true;
+}
+
+/* To a client with a link-local address, from which a packet has come. Its own packets had no tag, whatever answers have. */
+static __always_inline bool find_near(context *ctx, struct hop *hop, const struct near *near, __u32 len)
+{
+	struct interface *own = find_interface(near->link);
+	__u32 mtu = 0;
+
+	if (!own || bpf_check_mtu(ctx, near->link, &mtu, 0, 0) < 0)
+		return false;
+	if (mtu > 0xffff)
+		mtu = 0xffff;
+	if (len > mtu) {
+		hop->mtu = mtu;
+		return true;
+	}
+	hop->ifindex = near->link;
+	hop->lan = 0;
+	copy_mac(hop->src, own->mac);
+	copy_mac(hop->dst, (const __u8 *)&near->mac);
+	return true;
+}
+
+/* Finds where a packet goes from `src` to the owner's client; false if nowhere. */
+__attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const struct ip *src, __u32 len)
+{
+	struct bpf_fib_lookup route = {};
+	const struct ip *dst;
+	struct hop *hop;
+
+	if (!at || !src)
+		return false;
+	dst = &at->owner.client;
+	hop = &at->hop;
+	hop->ifindex = 0;
+	hop->mtu = 0;
+	route.ifindex = frame_ingress(ctx);
+	route.tot_len = len;
+	if (at->pkt.v6) {
+		route.family = AF_INET6;
+		*(struct ip *)route.ipv6_src = *src;
+		*(struct ip *)route.ipv6_dst = *dst;
+		if (at->owner.near.link)
+			return find_near(ctx, hop, &at->owner.near, len);
+		/* The kernel's look-up knows no link-local addresses: the stack finds this one where the answer came by. */
+		if ((dst->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000)) {
+			hop->next_ifindex = frame_ingress(ctx);
+			hop->next.nh_family = AF_INET6;
+			*(struct ip *)hop->next.ipv6_nh = *dst;
+			return true;
+		}
+	} else {
+		route.family = AF_INET;
+		route.ipv4_src = src->word[0];
+		route.ipv4_dst = dst->word[0];
+	}
+	switch (bpf_fib_lookup(ctx, &route, sizeof(route), 0)) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+		hop->ifindex = hop->lan = route.ifindex;
+		for (int i = 0; i < ETH_ALEN / 2; i++) {
+			((__u16 *)hop->src)[i] = ((__u16 *)route.smac)[i];
+			((__u16 *)hop->dst)[i] = ((__u16 *)route.dmac)[i];
+		}
+		return true;
+	case BPF_FIB_LKUP_RET_NO_NEIGH:
+		/* The look-up has put the gateway in the destination's place, if there is one. */
+		hop->next_ifindex = route.ifindex;
+		hop->next.nh_family = route.family;
+		if (route.family == AF_INET6)
+			*(struct ip *)hop->next.ipv6_nh = *(struct ip *)route.ipv6_dst;
+		else
+			hop->next.ipv4_nh = route.ipv4_dst;
+		return true;
+	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		hop->mtu = route.mtu_result;
+		return true;
+	default:
+		return false;
+	}
+}
+
+/*
+ * Has the host's stack find the neighbour and send a packet on that is ready but for that. Where the service's address is
+ * the host's own, the daemon has told the stack to take it (accept_local of ip-sysctl).
+ */
+static __always_inline int send_by_host(context *ctx, struct scratch *at)
+{
+	count_reason(REASON_BY_HOST);
+	/* Of a frame with two tags the kernel would not find the packet. */
+	if (!FRAME_FINDS_NEIGHBOURS || at->pkt.l3 != ETH_HLEN)
+		return VERDICT_PASS;
+	frame_leave(ctx);
+	return frame_to_neighbour(ctx, at->hop.next_ifindex, &at->hop.next);
+}
+
+/* The same as too_big(), to the client where the host's routes say: who passed the packet on has no use for it. */
+__attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
+{
+	int verdict = too_big(ctx, at);
+
+	if (!at || verdict == VERDICT_DROP)
+		return VERDICT_DROP;
+	at->owner.client = at->src;
+	at->owner.near.link = 0;
+	/* The host's own stack sends nothing on that has its own address as source. */
+	if (!find_hop(ctx, at, &at->from, sizeof(at->error6) + QUOTE_LEN) || !at->hop.ifindex ||
+	    !relink(ctx, at->pkt.l3, at->hop.lan, at->pkt.v6, at->hop.src, at->hop.dst))
+		return VERDICT_DROP;
+	return frame_send(ctx, at->hop.ifindex);
+}
+
+/* How an answer's ends become those that the client knows. */
+static __always_inline void ends_back(const struct owner *owner, struct ends *ends)
+{
+	*ends = (struct ends){};
+	ends->has_src = true;
+	ends->src = owner->service;
+	ends->src_port = owner->service_port;
+	if (owner->port) {
+		ends->has_dst = true;
+		ends->dst = owner->client;
+		ends->dst_port = owner->client_port;
+	}
+}
+
+/* Sends a packet with new ends on by the host's routes. */
+static __always_inline int send_back(context *ctx, struct scratch *at)
+{
+	const struct packet_context *pkt = &at->pkt;
+	const struct hop *hop = &at->hop;
+
+	if (!find_hop(ctx, at, &at->owner.service, longest(ctx, pkt)))
+		return count_and(VERDICT_DROP, REASON_NO_ROUTE);
+	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1)
+		return count_and(VERDICT_DROP, REASON_TTL_EXPIRED);
+	if (hop->mtu) {
+		at->mtu = hop->mtu;
+		at->from = at->owner.own;
+		return STEP_TOO_BIG;
+	}
+	ends_back(&at->owner, &at->ends);
+	if (!translate(ctx, pkt, &at->ends, hop->ifindex != 0))
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	if (!hop->ifindex)
+		return send_by_host(ctx, at);
+	if (!relink(ctx, pkt->l3, hop->lan, pkt->v6, hop->src, hop->dst))
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	return count_and(frame_send(ctx, hop->ifindex), REASON_ANSWERED);
+}
+
+/* A packet that is for no service: it may be from a server. */
+__attribute__((noinline)) int answer(context *ctx, struct scratch *at)
+{
+	struct packet_context *pkt;
+	struct way_back *back;
+
+	if (!at)
+		return VERDICT_DROP;
+	pkt = &at->pkt;
+	back = &at->back;
+	if (!load_ends(ctx, pkt->l3, pkt->v6, &back->from.address, &back->to))
+		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+	back->from.port = pkt->src_port;
+	back->from.protocol = pkt->protocol;
+	back->from.v6 = pkt->v6;
+	back->to_port = pkt->dst_port;
+	back->now = ticks_now();
+	/* A session is left as it is by flags that no stack sends. */
+	if (pkt->flags & TCP_SYN && pkt->flags & (TCP_FIN | TCP_RST)) {
+		if (find_owner(at, FOLLOW_NOT))
+			return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
+		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+	}
+	if (!find_owner(at, pkt->flags))
+		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+	pkt->server = at->owner.server;
+	pkt->vip = at->owner.vip;
+	pkt->port = at->owner.port;
+	if (pkt->is_fragment && !note_track(ctx, at, true))
+		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
+	return send_back(ctx, at);
+}
+
+/* The fragment is of an answer: it goes where its first one went. */
+static __always_inline int later_answer(context *ctx, struct scratch *at, const struct track *track,
+					const struct vip *vip, const struct server *server, __u32 now)
+{
+	struct owner *owner = &at->owner;
+	bool v6 = at->pkt.v6;
+	struct found found;
+
+	owner->client = at->key.dst;
+	owner->near.link = 0;
+	if (track->port) {
+		if (!port_holder(track->server, track->port, now, &owner->key, &found))
+			return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
+		take_near(&owner->key, &owner->near);
+		owner->client = client_of(&owner->key, v6);
+	}
+	if (!(server->flags & SERVER_NAT))
+		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
+	if (v6)
+		owner->service = vip->address6;
+	else
+		owner->service = (struct ip){ { vip->key.address } };
+	owner->own = server->own;
+	owner->port = track->port;
+	return send_back(ctx, at);
+}
+
+/* A fragment other than the first: core/src/path/decide/fragment.rs. */
+__attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
+{
+	struct packet_context *pkt;
+	struct server *server;
+	struct track *track;
+	__u32 now = ticks_now();
+	struct vip *vip;
+
+	if (!at)
+		return VERDICT_DROP;
+	pkt = &at->pkt;
+	if (!fragment_key_of(ctx, pkt, &at->key))
+		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+	track = find_track(&at->key, now);
+	if (!track) {
+		if (address_flags(&at->key.dst, pkt->v6) & ADDRESS_SERVICE ||
+		    address_flags(&at->key.src, pkt->v6) & ADDRESS_ENDPOINT)
+			return hold(ctx, at, REASON_FRAGMENT_HELD);
+		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+	}
+	if (pkt->fragment.offset < track->first_end)
+		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
+	server = present_server(track->server);
+	vip = find_vip_by_id(track->vip);
+	if (!server || !vip)
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	pkt->server = track->server;
+	pkt->port = track->port;
+	if (track->answer)
+		return later_answer(ctx, at, track, vip, server, now);
+	if (vip->own != NO_SERVER)
+		pkt->arrival = arrival_from(pkt->source);
+	pkt->bytes = frame_len(ctx);
+	return deliver(ctx, at, server);
+}
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Which server a client's packet goes to: core/src/path/decide/choose.rs. */
+#ifndef EVENER_CHOOSE_H
+#define EVENER_CHOOSE_H
+
+#include "director/arrival.h"
+#include "director/follow.h"
+#include "director/parse.h"
+#include "director/select.h"
+#include "director/sessions.h"
+
+struct choice {
+	__u64 session; /* as it now is; 0 if there is none */
+	__u16 server;
+	bool new_session;
+	__u8 beside; /* a reason counted beside the verdict, or 0 */
+};
+
+/*
+ * The server of a packet that no session is known of and that begins none, and from bit 16 on what to count beside.
+ * Not inlined, as all that packets with a session don't need.
+ */
+__attribute__((noinline)) int unknown(__u32 service, __u32 flags, __u64 ring_hash, __u32 own, __u32 arrival)
+{
+	struct server *server;
+	__u16 slot;
+
+	if (arrival == ARRIVED_DIRECT) {
+		slot = by_hash(ring_at(service, flags), ring_hash);
+		/* What is stateless needs no session. */
+		if (slot == NO_SERVER || slot != own)
+			return slot | (flags & VIP_STATELESS ? 0 : REASON_NO_SESSION) << 16;
+	}
+	if (arrival != ARRIVED_PASSED_TWICE) {
+		slot = by_previous(service, ring_hash);
+		server = present_server(slot);
+		if (server && !(server->flags & SERVER_LOCAL))
+			return slot | REASON_SECOND_CHANCE << 16;
+	}
+	return own | REASON_NO_SESSION << 16;
+}
+
+/* Whether a session says where a packet goes. */
+static __always_inline bool heeds(__u16 arrival, const struct vip *vip, __u64 value)
+{
+	return arrival == ARRIVED_DIRECT || value_server(value) == vip->own;
+}
+
+static __always_inline bool chooses_anew(const struct flow *flow, __u64 value, const struct server *server)
+{
+	if (!server)
+		return true;
+	if (!opens(flow))
+		return false;
+	if (has_ended(value))
+		return true;
+	switch (value_state(value)) {
+	case STATE_NEW:
+	case STATE_ANSWERED:
+	case STATE_UDP_NEW:
+	case STATE_UDP:
+		return !(server->flags & SERVER_UP);
+	case STATE_HALF_CLOSED:
+	case STATE_SERVER_CLOSED:
+		return flow->vip->flags & VIP_STATELESS || !(server->flags & SERVER_UP) || !server->weight;
+	default:
+		return false;
+	}
+}
+
+/* Whether a session stands against a SYN that another host seems to have passed on for this one. */
+static __always_inline bool stands(const struct flow *flow, __u64 value)
+{
+	bool is_open = is_assured(value) || (is_ending(value) && !has_ended(value));
+
+	return is_open && !heeds(flow->arrival, flow->vip, value) && present_server(value_server(value));
+}
+
+static __always_inline void open_session(const struct flow *flow, struct found *found, bool known,
+					 struct choice *choice)
+{
+	const struct vip *vip = flow->vip;
+	__u64 ring_hash = ring_hash_of(flow), value;
+	__u16 server = vip->own;
+
+	if (flow->arrival == ARRIVED_DIRECT)
+		server = select_server(vip->service, vip->flags, vip->pick, ring_hash);
+
+	choice->server = server;
+	if (server == NO_SERVER || (known && stands(flow, found->value)))
+		return;
+	choice->new_session = true;
+	/* Only an old session must not stand against what goes by the hash, packet by packet: it is changed. */
+	if (vip->flags & VIP_STATELESS && server != vip->own && !known)
+		return;
+	value = with_mark(value_in(flow, server, flow->udp ? STATE_UDP_NEW : STATE_NEW), first_mark(flow));
+	if (known ? change_session(found, value) : insert_flow(flow, value)) {
+		choice->session = value;
+		return;
+	}
+	choice->beside = known ? REASON_NO_SESSION : REASON_TABLE_FULL;
+	if (flow->arrival == ARRIVED_DIRECT)
+		choice->server = select_server(vip->service, vip->flags, PICK_HASH, ring_hash);
+}
+
+/*
+ * The session of an IPv4 connection that was handed off and is at work, as it now is; 0 for all that hand_off() is to
+ * look at. Not inlined: what other services' packets don't need takes nothing of their stack.
+ */
+__attribute__((noinline)) __u64 follow_handed(__u64 key, __u64 hash, __u32 vip, __u32 flags, __u32 arrival)
+{
+	struct flow flow = { .hash = hash, .now = ticks_now(), .flags = flags };
+	struct found found = {};
+	struct server *server;
+
+	if (opens(&flow) || flags & TCP_URG || !find_session(key, hash, flow.now, &found))
+		return 0;
+	flow.vip = find_vip_by_id(vip);
+	server = present_server(value_server(found.value));
+	if (!flow.vip || value_mark(found.value) & MARK_DOUBTED || !server || server->flags & SERVER_NOBODY)
+		return 0;
+	/* Of what was passed on, only what is surely no other connection's. */
+	if (arrival != ARRIVED_DIRECT &&
+	    (value_server(found.value) != flow.vip->own || is_ending(found.value)))
+		return 0;
+	return follow(&flow, 0, &found);
+}
+
+/* Returns the server's entry, or NULL where there is none. */
+static __always_inline struct server *choose(const struct packet *packet, struct flow *flow, struct choice *choice)
+{
+	const struct vip *vip = flow->vip;
+	struct found found = {};
+	bool known = find_flow(flow, &found);
+
+	/* Not before: what is known early stands on the stack for long. */
+	flow->arrival = arrival_of(vip, packet->ethernet);
+	if (known) {
+		struct server *server = present_server(value_server(found.value));
+
+		if (heeds(flow->arrival, vip, found.value) && !chooses_anew(flow, found.value, server)) {
+			choice->session = follow(flow, server->flags & SERVER_NAT ? SEES_ANSWERS : 0, &found);
+			choice->server = value_server(found.value);
+			return server;
+		}
+	}
+	if (opens(flow)) {
+		open_session(flow, &found, known, choice);
+	} else {
+		int chosen = unknown(vip->service, vip->flags, ring_hash_of(flow), vip->own, flow->arrival);
+
+		choice->server = chosen;
+		choice->beside = chosen >> 16;
+	}
+	return present_server(choice->server);
+}
+
+#endif

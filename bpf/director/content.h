@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What a client asks for, and which ring that is: core/src/path/content. What is known so far stands in the scratch: the
+ * verifier can't tell its values apart, and walks through a loop over bytes once and not once for each state.
+ */
+#ifndef EVENER_CONTENT_H
+#define EVENER_CONTENT_H
+
+#include "director/head.h"
+#include "director/hello.h"
+
+/* In the place of a hash. */
+#define ANY (1ULL << 63)
+#define PRESENT (ANY | PART)
+
+static long hash_host_byte(__u32 turn, void *arg)
+{
+	struct reading *r = *(struct reading **)arg;
+	__u32 at = r->host_end - 1 - turn;
+	__u8 byte;
+
+	if (at >= READ_MAX)
+		return 1;
+	byte = r->payload[at];
+	if (r->class == CLASS_HELLO && (!is_name_byte(byte) || (turn == 0 && byte == '.'))) {
+		r->is_asked = false;
+		return 1;
+	}
+	if (byte >= 'A' && byte <= 'Z')
+		byte |= 0x20;
+	r->host_hash = hash_step(r, r->host_hash, byte);
+	/* "*.example.com" wants something before the dot. */
+	if (byte == '.' && at > r->host && r->hosts_len <= HOST_LABELS_MAX) {
+		r->hosts[r->hosts_len & 15] = r->host_hash | PART;
+		r->hosts_len++;
+	}
+	return 0;
+}
+
+/* The host's keys: those of its ends come by the way, from right to left. */
+static __always_inline void hash_host(struct reading *r)
+{
+	__u32 len = r->host_end - r->host;
+
+	r->hosts[0] = ANY;
+	r->hosts_len = 1;
+	r->host_hash = 0;
+	if (r->host_end > r->host && len <= HOST_MAX)
+		bpf_loop(len, hash_host_byte, &r, 0);
+	r->hosts[r->hosts_len & 15] = r->host_hash;
+	r->hosts_len++;
+}
+
+/* Reads the `len` bytes at `from`, as much of them as matters; whether they leave no doubt. */
+__attribute__((noinline)) int read_payload(context *ctx, struct scratch *at, __u32 from, __u32 len)
+{
+	struct reading *r;
+
+	if (!at)
+		return false;
+	r = &at->reading;
+	if (len > READ_MAX)
+		len = READ_MAX;
+	hide(len);
+	if (len < 1 || len > READ_MAX || from > 0x3fff || frame_load(ctx, from, r->payload, len))
+		return false;
+	r->len = len;
+	r->host = 0;
+	r->host_end = 0;
+	r->is_asked = false;
+	r->paths[0] = ANY;
+	r->paths[1] = 0;
+	r->paths_len = 2;
+	if (r->payload[0] == HANDSHAKE)
+		read_hello(at);
+	else
+		read_head(r);
+	if (r->is_asked)
+		hash_host(r);
+	return r->is_asked;
+}
+
+/* Where bytes may be that a later request begins with. */
+enum begins {
+	BEGINS_LINE, /* behind empty lines */
+	BEGINS_METHOD,
+	BEGINS_TARGET,
+	BEGINS_REQUEST,
+	BEGINS_NONE,
+};
+
+static __always_inline bool is_method_byte(__u8 byte)
+{
+	return (byte >= 'A' && byte <= 'Z') || byte == '-' || byte == '_';
+}
+
+/* The last letters of a word, as `name` has them. */
+#define GET_SPACE 0x47455420
+#define HTTP_SLASH 0x485454502fULL
+
+/*
+ * Goes on from the target: whether the line may be a request's, as far as it goes. Of a body's bytes some begin like one by
+ * chance: core/src/path/content/mod.rs, may_be_line.
+ */
+static __always_inline long follow_line(struct reading *r, __u8 byte)
+{
+	if (byte == '\r' || byte == '\n') {
+		if (!r->version && !r->is_old)
+			r->state = BEGINS_NONE;
+		return 1;
+	}
+	if ((byte < ' ' && byte != '\t') || byte == 0x7f) {
+		r->state = BEGINS_NONE;
+		return 1;
+	}
+	if ((r->name & 0xffffffffffULL) == HTTP_SLASH)
+		r->version = 1;
+	return 0;
+}
+
+static long find_request_byte(__u32 at, void *arg)
+{
+	struct reading *r = *(struct reading **)arg;
+	__u8 byte;
+
+	if (at >= READ_MAX)
+		return 1;
+	byte = r->payload[at];
+	r->name = r->name << 8 | byte;
+	if (r->state == BEGINS_REQUEST)
+		return follow_line(r, byte);
+	if (r->state == BEGINS_LINE && (byte == '\r' || byte == '\n'))
+		return 0;
+	if (r->state == BEGINS_LINE) {
+		r->at = at;
+		r->state = BEGINS_METHOD;
+	}
+	if (r->state == BEGINS_METHOD && is_method_byte(byte) && at - r->at < METHOD_MAX)
+		return 0;
+	if (byte == ' ' && at > r->at) {
+		/* HTTP/0.9 has no other method, and no version. */
+		if (at - r->at == 3 && (__u32)r->name == GET_SPACE)
+			r->is_old = 1;
+		r->state = BEGINS_TARGET;
+		return 0;
+	}
+	/* RFC 9112, section 3.2: a path, a whole URL, or an asterisk. */
+	if (r->state == BEGINS_TARGET && (byte == '/' || byte == '*' || (byte | 0x20) == 'h')) {
+		r->state = BEGINS_REQUEST;
+		/* what stands before belongs to no version */
+		r->name = byte;
+		return 0;
+	}
+	r->state = BEGINS_NONE;
+	return 1;
+}
+
+/* Where in the `len` bytes at `from` a later request begins; -1 if none does: core/src/path/content/mod.rs. */
+__attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u32 from, __u32 len)
+{
+	bool is_more = len > LATER_LOOKED_MAX;
+	struct reading *r;
+
+	if (!at)
+		return -1;
+	r = &at->reading;
+	if (is_more)
+		len = LATER_LOOKED_MAX;
+	hide(len);
+	if (len < 1 || len > LATER_LOOKED_MAX || from > 0x3fff || frame_load(ctx, from, r->payload, len))
+		return -1;
+	r->at = len;
+	r->state = BEGINS_LINE;
+	r->name = 0;
+	r->version = 0;
+	r->is_old = 0;
+	bpf_loop(len, find_request_byte, &r, 0);
+	if (r->state == BEGINS_NONE || (r->state == BEGINS_LINE && !is_more))
+		return -1;
+	return r->at;
+}
+
+/* The first route with one host pattern, if it is before the one that was found. */
+__attribute__((noinline)) int of_host(struct scratch *at, __u64 host, __u32 generation)
+{
+	struct route_key key = { .host = host, .path = PRESENT, .generation = generation };
+	struct route_entry *entry;
+	struct reading *r;
+	__u32 class;
+
+	if (!at)
+		return 0;
+	r = &at->reading;
+	class = r->class & (CLASSES - 1);
+	entry = bpf_map_lookup_elem(&routes, &key);
+	if (!entry || entry->route[class] >= r->route)
+		return 0;
+	for (int i = 0; i < PATH_DEPTH_MAX + 2; i++) {
+		if (i >= r->paths_len)
+			break;
+		key.path = r->paths[i];
+		entry = bpf_map_lookup_elem(&routes, &key);
+		if (entry && entry->route[class] < r->route) {
+			r->route = entry->route[class];
+			r->ring = entry->ring[class];
+		}
+	}
+	return 0;
+}
+
+/* The ring of what was read; NO_RING where a complex route might be the first that takes it. */
+#define NO_RING 0x10000
+
+__attribute__((noinline)) int find_ring(struct scratch *at, __u32 generation, __u32 complex_from, __u32 default_ring)
+{
+	struct reading *r;
+
+	if (!at)
+		return NO_RING;
+	r = &at->reading;
+	r->route = NO_ROUTE;
+	r->ring = default_ring;
+	for (int i = 0; i < HOST_LABELS_MAX + 2; i++) {
+		if (i >= r->hosts_len)
+			break;
+		of_host(at, r->hosts[i], generation);
+	}
+	return r->route <= complex_from ? r->ring : NO_RING;
+}
+
+#endif

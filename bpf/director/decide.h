@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* One packet, one verdict: core/src/path/decide. */
+#ifndef EVENER_DECIDE_H
+#define EVENER_DECIDE_H
+
+#include "director/icmp.h"
+#include "director/trace.h"
+
+/* Sends a client's packet to the server that was chosen for it, with all that there may be to do. */
+__attribute__((noinline)) int send_far(context *ctx, struct scratch *at)
+{
+	struct packet_context *pkt;
+	struct server *server;
+	struct vip *vip;
+
+	if (!at)
+		return VERDICT_DROP;
+	pkt = &at->pkt;
+	server = present_server(pkt->server);
+	vip = find_vip_by_id(pkt->vip);
+	if (!server || !vip)
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	/* What no session is known of couldn't be answered either. */
+	if (server->flags & SERVER_NAT && !pkt->session)
+		return count_and(VERDICT_DROP, pkt->beside ? pkt->beside : REASON_NO_SESSION);
+	if (server->flags & SERVER_NAT && !put_near(ctx, pkt, server, &at->owner.key))
+		return count_and(VERDICT_DROP, REASON_LINK_LOCAL);
+	if (server->flags & SERVER_SOURCE_NAT) {
+		pkt->port = hidden_port(vip, &at->owner.key, pkt->hash, pkt->session, ticks_now());
+		if (!pkt->port)
+			return count_and(VERDICT_DROP, REASON_NO_PORT);
+	}
+	if (pkt->is_fragment && !note_track(ctx, at, false))
+		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
+	if (pkt->beside)
+		count_reason(pkt->beside);
+	return deliver(ctx, at, server);
+}
+
+/* Notes for it what was chosen. */
+static __always_inline int go_far(const struct packet *packet, const struct flow *flow,
+				  const struct choice *choice, __u32 frame_bytes)
+{
+	struct scratch *at = scratch_for(packet);
+
+	if (!at)
+		return VERDICT_DROP;
+	if (!flow->v6)
+		at->owner.key = (struct key6){ { 0, 0xffff00000000ULL | flow->key >> 32, flow->key & 0xffffffff } };
+	at->pkt.hash = flow->hash;
+	at->pkt.session = choice->session;
+	at->pkt.beside = choice->beside;
+	at->pkt.server = choice->server;
+	at->pkt.vip = flow->vip->id;
+	at->pkt.arrival = flow->arrival;
+	at->pkt.bytes = frame_bytes;
+	at->pkt.new_session = choice->new_session;
+	return STEP_SEND_FAR;
+}
+
+/* The whole frame, of which the first buffer may hold only a part. */
+static __always_inline __u32 whole_len(context *ctx, const struct packet *packet)
+{
+	__u32 here = ctx->data_end - ctx->data;
+
+	return packet->l3 + packet->len > here ? frame_len(ctx) : here;
+}
+
+/*
+ * The short way for what is most: whole, untagged IPv4 packets into an IPIP tunnel over IPv4, or to new addresses
+ * with the client's own port. Does what the long way does, by pointers; 0 where that one must be taken.
+ */
+static __always_inline int wrap_fast(context *ctx, const struct packet *packet, const struct server *server)
+{
+	struct iphdr *ip = bytes_at(ctx, ETH_HLEN, sizeof(*ip));
+	struct inherited inherited;
+	struct {
+		__u16 link[7];
+		__u32 ip[5];
+	} __attribute__((packed)) *outer;
+
+	if (!ip)
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	inherited.class = ip->tos;
+	inherited.fragment = ip->frag_off & bpf_htons(IPV4_DONT_FRAGMENT);
+	inherited.id = inherited.fragment ? 0 : ip->id;
+	decrement_ttl4(ip);
+	if (frame_wrap(ctx, ETH_HLEN, sizeof(*ip), ETH_HLEN, false, false))
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	outer = bytes_at(ctx, 0, sizeof(*outer));
+	if (!outer)
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	rewrite_link((void *)outer, server->src, server->dst);
+	outer->link[6] = bpf_htons(ETH_P_IP);
+	put_outer4((void *)outer->ip, server, &inherited, packet->len, IPPROTO_IPIP);
+	if (server->ifindex == frame_ingress(ctx))
+		return frame_back(ctx);
+	frame_leave(ctx);
+	return bpf_redirect(server->ifindex, 0);
+}
+
+static __always_inline int translate_fast(context *ctx, const struct packet *packet, const struct server *server)
+{
+	struct {
+		__u16 link[7];
+		struct iphdr ip;
+		__be16 ports[2];
+	} __attribute__((packed)) *headers = bytes_at(ctx, 0, sizeof(*headers));
+	bool udp = packet->protocol == IPPROTO_UDP;
+	struct change change = {};
+	struct iphdr *ip;
+	__be16 *ports;
+
+	if (!headers)
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	ip = (void *)headers + ETH_HLEN;
+	ports = (void *)(ip + 1);
+	rewrite_link((void *)headers, server->src, server->dst);
+	put_word(&ip->daddr, server->to.word[0], &change.pseudo);
+	ip->check = changed(ip->check, change.pseudo);
+	decrement_ttl4(ip);
+	change.body = (__u16)~ports[1] + server->port;
+	ports[1] = server->port;
+	frame_fix(ctx, ETH_HLEN + sizeof(*ip) + (udp ? 6 : 16), &change, udp);
+	if (server->ifindex == frame_ingress(ctx))
+		return frame_back(ctx);
+	frame_leave(ctx);
+	return bpf_redirect(server->ifindex, 0);
+}
+
+/* Whether one of them will do. */
+static __always_inline bool is_fast(context *ctx, const struct packet *packet, const struct choice *choice,
+				    const struct server *server)
+{
+	const struct iphdr *ip = (void *)packet->ethernet + ETH_HLEN;
+	__u32 outer = server->flags & SERVER_TUNNEL ? sizeof(*ip) : 0;
+
+	return !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN &&
+	       !(server->flags & (SERVER_LOCAL | SERVER_V6 | SERVER_GUE | SERVER_SOURCE_NAT)) &&
+	       (choice->session || server->flags & SERVER_TUNNEL) && ip->ttl > 1 &&
+	       packet->len + outer <= server->mtu && !segment_len(ctx);
+}
+
+/* Sends a client's packet to the server that was chosen for it. */
+static __always_inline int send_segment(context *ctx, const struct packet *packet, const struct flow *flow,
+					const struct choice *choice, const struct server *server)
+{
+	__u16 far = server->flags & (SERVER_TUNNEL | SERVER_NAT);
+	bool goes_on = may_go_to(flow->arrival, server);
+
+	if (far && goes_on && is_fast(ctx, packet, choice, server)) {
+		if (choice->beside)
+			count_reason(choice->beside);
+		count_server(choice->server, whole_len(ctx, packet), choice->new_session);
+		return far & SERVER_TUNNEL ? wrap_fast(ctx, packet, server) : translate_fast(ctx, packet, server);
+	}
+	if (far || packet->is_fragment || packet->l3 != ETH_HLEN)
+		return go_far(packet, flow, choice, whole_len(ctx, packet));
+	if (choice->beside)
+		count_reason(choice->beside);
+	count_server(choice->server, whole_len(ctx, packet), choice->new_session);
+	if (server->flags & SERVER_LOCAL || !goes_on) {
+		if (server->flags & SERVER_ASKED)
+			mark_asked(packet->ethernet->h_source);
+		return count_and(VERDICT_PASS, REASON_LOCAL);
+	}
+	rewrite_link(packet->ethernet, server->src, server->dst);
+	/* Forwarded packets are the sum of the servers' own. */
+	if (server->ifindex == frame_ingress(ctx))
+		return frame_back(ctx);
+	frame_leave(ctx);
+	return bpf_redirect(server->ifindex, 0);
+}
+
+/* For who is told of it; what is most is told to nobody. */
+static __always_inline void note_server(const struct packet *packet, __u16 server)
+{
+	struct scratch *at = packet->at ? packet->at : scratch_here();
+
+	if (at)
+		at->pkt.server = server;
+}
+
+/* `is_most` where the packet is one of what is most, for which the verifier has patience. */
+static __always_inline int decide_segment(context *ctx, const struct packet *packet, const struct vip *vip,
+					  bool is_most)
+{
+	struct choice choice = {};
+	struct server *server;
+	struct flow flow = {
+		.vip = vip,
+		.now = ticks_now(),
+		.v6 = packet->v6,
+		.udp = packet->protocol == IPPROTO_UDP,
+		.flags = packet->flags,
+		.numbers = packet->numbers,
+	};
+
+	if (packet->flags & TCP_SYN && packet->flags & (TCP_FIN | TCP_RST))
+		return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
+	if (packet->v6) {
+		if (!packet->at)
+			return VERDICT_DROP;
+		flow.key6 = &packet->at->owner.key;
+		*flow.key6 = session_key6(&packet->at->src, true, packet->client_port, vip->id);
+		flow.hash = flow_hash6(flow.key6);
+	} else {
+		flow.key = session_key(packet->src4, packet->client_port, vip->id);
+		flow.hash = flow_hash(flow.key);
+	}
+	if (vip->flags & VIP_HANDOFF) {
+		flow.arrival = arrival_of(vip, packet->ethernet);
+		/* Most segments are acknowledgments, and ask for nothing. */
+		if (is_most && !(vip->flags & VIP_LATER && packet->has_data))
+			choice.session = follow_handed(flow.key, flow.hash, vip->id, flow.flags, flow.arrival);
+		choice.server = choice.session;
+		/* To nobody yet: to hand_off(). */
+		if (!choice.session)
+			return go_far(packet, &flow, &choice, whole_len(ctx, packet));
+		server = present_server(choice.server);
+	} else {
+		server = choose(packet, &flow, &choice);
+	}
+	if (!server)
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	if (!is_most)
+		note_server(packet, choice.server);
+	return send_segment(ctx, packet, &flow, &choice, server);
+}
+
+static __always_inline struct vip *vip_of(const struct packet *packet)
+{
+	if (packet->v6)
+		return packet->at ? find_vip6(&packet->at->dst, packet->port, packet->protocol) : 0;
+	return find_vip(vip_bits(packet->dst4, packet->port, packet->protocol));
+}
+
+/* Any packet at all. Not inlined: few come here, see decide(). */
+__attribute__((noinline)) int decide_slow(context *ctx)
+{
+	struct interface *own = find_interface(frame_ingress(ctx));
+	struct packet packet = {};
+	struct scratch *at;
+	struct vip *vip;
+
+	switch (parse(ctx, own, &packet)) {
+	case PARSED_SEGMENT:
+		vip = vip_of(&packet);
+		if (vip)
+			return decide_segment(ctx, &packet, vip, false);
+		if (!answering)
+			return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		at = scratch_for(&packet);
+		return at ? STEP_ANSWER : VERDICT_DROP;
+	case PARSED_LATER_FRAGMENT:
+		at = scratch_for(&packet);
+		return at ? STEP_LATER_FRAGMENT : VERDICT_DROP;
+	case PARSED_ICMP:
+		at = scratch_for(&packet);
+		return at ? STEP_ICMP : VERDICT_DROP;
+	case PARSED_ARP_REQUEST: {
+		struct ip asked = { { packet.arp->target_ip } };
+
+		/* A sender that claims the address itself is no question but a conflict (RFC 5227). */
+		if (!(address_flags(&asked, false) & ADDRESS_ANNOUNCED) || !own || !lease_holds(ticks_now()) ||
+		    packet.arp->sender_ip == asked.word[0])
+			return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		rewrite_arp_answer(packet.ethernet, packet.arp, own->mac);
+		return count_and(frame_back(ctx), REASON_ARP_ANSWERED);
+	}
+	case PARSED_SOLICITATION:
+		at = scratch_for(&packet);
+		return at ? STEP_SOLICITATION : VERDICT_DROP;
+	case PARSED_ODD: {
+		struct ip dst = { { packet.dst4 } };
+
+		if (packet.v6 && packet.at)
+			dst = packet.at->dst;
+		return odd_verdict(&dst, packet.v6, packet.reason);
+	}
+	default:
+		return count_and(VERDICT_PASS, packet.reason);
+	}
+}
+
+/*
+ * The same steps for what is most, untagged IPv4 without a fault, in few instructions: the way of every packet is
+ * the shorter for what it needs not ask. Nothing is changed before it is known that this will do. Not inlined: what it
+ * has on the stack would else be there beside that of decide_slow().
+ */
+__attribute__((noinline)) int decide_fast(context *ctx)
+{
+	struct interface *own = find_interface(frame_ingress(ctx));
+	struct packet packet = { .l3 = ETH_HLEN, .l4 = ETH_HLEN + sizeof(struct iphdr) };
+	struct cursor cursor;
+	struct iphdr *ip;
+	struct vip *vip;
+
+	frame_begin(ctx);
+	cursor = cursor_of(ctx);
+	packet.ethernet = take(&cursor, sizeof(struct ethhdr));
+	ip = take(&cursor, sizeof(*ip));
+	if (!packet.ethernet || !ip || !own || ((__be16 *)packet.ethernet)[6] != bpf_htons(ETH_P_IP) ||
+	    !same_mac(packet.ethernet->h_dest, own->mac) || packet.ethernet->h_source[0] & 1 ||
+	    *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET))
+		return STEP_ANY;
+	packet.protocol = ip->protocol;
+	packet.len = bpf_ntohs(ip->tot_len);
+	packet.src4 = ip->saddr;
+	packet.dst4 = ip->daddr;
+	if (!is_transport(packet.protocol) || packet.len < sizeof(*ip) || packet.len > left(&cursor) + sizeof(*ip) ||
+	    is_martian(packet.src4) || packet.src4 == packet.dst4 ||
+	    parse_transport(&cursor, packet.len - sizeof(*ip), &packet) != PARSED_SEGMENT)
+		return STEP_ANY;
+	vip = find_vip(vip_bits(packet.dst4, packet.port, packet.protocol));
+	if (vip)
+		return decide_segment(ctx, &packet, vip, true);
+	if (answering)
+		return scratch_for(&packet) ? STEP_ANSWER : VERDICT_DROP;
+	return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+}
+
+/* Goes on with what is left to do. */
+static __always_inline int go_on(context *ctx, struct scratch *at, int step)
+{
+	if (step == STEP_ANY)
+		step = decide_slow(ctx);
+	if (step == STEP_SOLICITATION)
+		return answer_solicitation(ctx, at);
+	if (step == STEP_ICMP)
+		step = decide_icmp(ctx, at);
+	if (step == STEP_ERROR_TO_SERVER)
+		step = error_to_server(ctx, at);
+	else if (step == STEP_ERROR_TO_CLIENT)
+		step = error_to_client(ctx, at);
+	else if (step == STEP_ANSWER)
+		step = answer(ctx, at);
+	else if (step == STEP_LATER_FRAGMENT)
+		step = later_fragment(ctx, at);
+	else if (step == STEP_SEND_FAR && at->pkt.server == NO_SERVER)
+		step = hand_off(ctx, at);
+	if (step == STEP_GREET)
+		return answer_syn(ctx, at);
+	if (step == STEP_BEGIN)
+		step = watched() & WATCH_CONNECTIONS ? begin_told(ctx, at) : begin(ctx, at);
+	else if (step == STEP_AGAIN)
+		step = again(ctx, at);
+	if (step == STEP_RESET)
+		return reset(ctx, at);
+	if (step == STEP_SEND_FAR)
+		step = send_far(ctx, at);
+	if (step == STEP_DELIVER)
+		step = deliver_far(ctx, at);
+	if (step == STEP_TOO_BIG)
+		step = at->pkt.arrival ? too_big_by_route(ctx, at) : too_big(ctx, at);
+	return step;
+}
+
+/* The same to its end, which is told where somebody wants to know. */
+static __always_inline int finish(context *ctx, int step)
+{
+	struct scratch *at = scratch_here();
+	int verdict;
+
+	if (!at)
+		return VERDICT_DROP;
+	verdict = go_on(ctx, at, step);
+	if (at->pkt.tells)
+		tell(ctx, at, verdict);
+	return verdict;
+}
+
+static __always_inline int decide(context *ctx)
+{
+	int verdict = STEP_ANY;
+
+	if (is_traced(ctx))
+		frame_begin(ctx);
+	else
+		verdict = decide_fast(ctx);
+	return verdict < STEP_ANY ? verdict : finish(ctx, verdict);
+}
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* How a packet gets to its server: core/src/path/decide/deliver.rs. */
+#ifndef EVENER_DELIVER_H
+#define EVENER_DELIVER_H
+
+#include "director/choose.h"
+#include "director/fragment.h"
+#include "director/tunnel.h"
+
+/* The two ends that a client's packet has towards a server that is reached by NAT. */
+static __always_inline void ends_towards(const struct server *server, __u16 port, struct ends *ends)
+{
+	*ends = (struct ends){ .has_dst = true, .dst = server->to, .dst_port = server->port };
+	if (server->flags & SERVER_SOURCE_NAT) {
+		ends->has_src = true;
+		ends->src = server->own;
+		ends->src_port = bpf_htons(port);
+	}
+}
+
+/* Whether a packet may go on over a way that takes `most` bytes; else the verdict on it, or the next step. */
+static __always_inline bool fits(context *ctx, struct scratch *at, __u32 most, int *verdict)
+{
+	const struct packet_context *pkt = &at->pkt;
+
+	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1) {
+		*verdict = count_and(VERDICT_DROP, REASON_TTL_EXPIRED);
+		return false;
+	}
+	if (longest(ctx, pkt) <= most)
+		return true;
+	at->mtu = most;
+	if (load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->from))
+		*verdict = STEP_TOO_BIG;
+	else
+		*verdict = count_and(VERDICT_DROP, REASON_NO_ROOM);
+	return false;
+}
+
+/* Counts a packet to its server, and a session if it begins one. */
+static __always_inline void count_server(__u32 slot, __u64 bytes, bool new_session)
+{
+	struct server_stats *stats = bpf_map_lookup_elem(&server_stats, &slot);
+
+	if (!stats)
+		return;
+	stats->packets += 1;
+	stats->bytes += bytes;
+	stats->connections += new_session;
+}
+
+/* Counts a packet that is sent to its server. The sum of the servers' counts is that of forwarded packets. */
+static __always_inline void delivered(const struct packet_context *pkt)
+{
+	if (pkt->reason)
+		count_reason(pkt->reason);
+	else
+		count_server(pkt->server, pkt->bytes, pkt->new_session);
+}
+
+/* Sends a packet to a server behind a tunnel or NAT. Not inlined: layer two goes without it. */
+__attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
+{
+	const struct packet_context *pkt;
+	struct server *server;
+	__u32 most;
+	int verdict;
+
+	if (!at)
+		return VERDICT_DROP;
+	pkt = &at->pkt;
+	server = present_server(pkt->server);
+	if (!server)
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	most = server->mtu;
+	if (server->flags & SERVER_TUNNEL)
+		most = most > outer_len(server) ? most - outer_len(server) : 0;
+	if (!fits(ctx, at, most, &verdict))
+		return verdict;
+	if (server->flags & SERVER_TUNNEL) {
+		if (!wrap(ctx, pkt->l3, pkt->len, pkt->v6, pkt->hash, server, &at->mark))
+			return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		delivered(pkt);
+		return frame_send(ctx, server->ifindex);
+	}
+	ends_towards(server, pkt->port, &at->ends);
+	if (!translate(ctx, pkt, &at->ends, true) ||
+	    !relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	delivered(pkt);
+	return frame_send(ctx, server->ifindex);
+}
+
+/* Sends any packet to a server. */
+static __always_inline int deliver(context *ctx, struct scratch *at, const struct server *server)
+{
+	const struct packet_context *pkt = &at->pkt;
+
+	if (server->flags & SERVER_NOBODY)
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	if (server->flags & SERVER_LOCAL || !may_go_to(pkt->arrival, server)) {
+		struct ethhdr *ethernet = server->flags & SERVER_ASKED ? bytes_at(ctx, 0, sizeof(*ethernet)) : 0;
+
+		if (ethernet)
+			mark_asked(ethernet->h_source);
+		delivered(pkt);
+		if (!pkt->reason)
+			count_reason(REASON_LOCAL);
+		return VERDICT_PASS;
+	}
+	if (server->flags & (SERVER_TUNNEL | SERVER_NAT))
+		return STEP_DELIVER;
+	if (!relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
+		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+	delivered(pkt);
+	return frame_send(ctx, server->ifindex);
+}
+
+/* The upper half of the one network that link-local addresses are in. */
+#define LINK_LOCAL (0xfe80ULL << 48)
+
+/* A MAC as a number, from what mac_bits() made of it. */
+static __always_inline __u64 mac_number(__u64 bits)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return bpf_be64_to_cpu(bits) & 0xffffffffffffULL;
+#else
+	return bits >> 16;
+#endif
+}
+
+/*
+ * Makes a session's key that of the port which stands for its client: where the packet's sender is, if it has a link-local
+ * address. Whether what the server answers would find it.
+ */
+static __always_inline bool put_near(context *ctx, const struct packet_context *pkt, const struct server *server,
+				     struct key6 *key)
+{
+	__u64 mac = mac_number(pkt->source);
+
+	if (key->word[0] >> 54 != LINK_LOCAL >> 54)
+		return true;
+	if (key->word[0] != LINK_LOCAL || pkt->l3 != ETH_HLEN || frame_tags(ctx))
+		return false;
+	/* The server answers on its own link. */
+	if (!(server->flags & SERVER_SOURCE_NAT))
+		return server->ifindex == frame_ingress(ctx);
+	key->word[0] |= mac >> 32 << 32 | frame_ingress(ctx);
+	key->word[2] |= mac << 32;
+	return true;
+}
+
+/* The port that a session has towards a server, its slot found; 0 if it has none. */
+static __always_inline __u16 find_port(__u32 server, const struct key6 *key, __u64 hash, __u32 now, struct found *found)
+{
+	__u32 pool = server % PORT_POOLS;
+	__u32 number = find6(TABLE_PORTS, pool, key, hash, now, found);
+
+	return number == NOT_FOUND ? 0 : FIRST_PORT + number - pool * PORTS;
+}
+
+/* The port that stands for the client of a session; 0 if there is none for it. */
+static __always_inline __u16 hidden_port(const struct vip *vip, const struct key6 *key, __u64 hash, __u64 session,
+					 __u32 now)
+{
+	struct found found = {};
+	__u16 port = find_port(value_server(session), key, hash, now, &found);
+
+	if (!port)
+		return take_port(key, hash, session, now);
+	if (is_stale(vip, found.value, session))
+		__sync_val_compare_and_swap(found.place, found.value, session);
+	return port;
+}
+
+#endif

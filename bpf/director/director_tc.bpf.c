@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/* The director where TC serves better than XDP: see frame.h. It uses the other object's maps. */
+#define EVENER_TC
+#include "director/decide.h"
+
+SEC("tc")
+int director_tc(struct __sk_buff *ctx)
+{
+	return decide(ctx);
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* A packet of a session, on its way to the server or back: core/src/path/decide/choose.rs, Flow. */
+#ifndef EVENER_FLOW_H
+#define EVENER_FLOW_H
+
+#include "director/sessions6.h"
+#include "net/tcp.h"
+
+struct flow {
+	const struct vip *vip;
+	__u64 key; /* of an IPv4 session */
+	struct key6 *key6; /* of an IPv6 session */
+	__u64 hash;
+	__u32 now;
+	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
+	__u16 arrival;
+	bool v6;
+	bool udp;
+	__u8 flags;
+};
+
+static __always_inline bool opens(const struct flow *flow)
+{
+	return flow->udp || (flow->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+/* `state` is below the mask in any case; the verifier wants to see it. */
+static __always_inline __u32 idle_of(const struct vip *vip, __u8 state)
+{
+	return vip->idle[state & (STATES - 1)];
+}
+
+static __always_inline __u64 value_in(const struct flow *flow, __u16 server, __u8 state)
+{
+	return value_of(server, state, flow->now + idle_of(flow->vip, state));
+}
+
+/* Of the mark of a session that is half-closed: the end is plausible. */
+#define PLAUSIBLE 0x800
+#define NEAR_MASK (PLAUSIBLE - 1)
+/* In units of near_mark(). */
+#define NEAR 64
+
+/* Whether a client has sent so much that its mark is to be noted anew, lest it loses touch. */
+static __always_inline bool has_moved_on(__u16 old, __u16 new)
+{
+	return ((new - old + NEAR / 4) & NEAR_MASK) > NEAR / 2;
+}
+
+/* Whether a noted value is worth writing anew: every few seconds is enough. */
+static __always_inline bool is_stale(const struct vip *vip, __u64 old, __u64 new)
+{
+	__u32 step = idle_of(vip, value_state(new)) >> 6;
+	bool differs = (__u32)old != (__u32)new;
+
+	if (step > 1 << 12)
+		step = 1 << 12;
+	if (value_state(new) == STATE_ESTABLISHED)
+		differs = (__u32)with_mark(old, 0) != (__u32)with_mark(new, 0) ||
+			  has_moved_on(value_mark(old), value_mark(new));
+	return differs || (__s32)(value_expires(new) - value_expires(old)) > (__s32)step;
+}
+
+static __always_inline bool find_flow(const struct flow *flow, struct found *found)
+{
+	if (flow->v6)
+		return find6(TABLE_SESSIONS6, 0, flow->key6, flow->hash, flow->now, found) != NOT_FOUND;
+	return find_session(flow->key, flow->hash, flow->now, found);
+}
+
+/* Where there is no vacant place, in that of another one; another CPU may be about to have the same, so twice. */
+static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
+{
+	if (flow->v6)
+		return insert_session6(flow->key6, flow->hash, value, flow->now) ||
+		       replace6(TABLE_SESSIONS6, flow->key6, flow->hash, value, flow->now) != NOT_FOUND ||
+		       replace6(TABLE_SESSIONS6, flow->key6, flow->hash, value, flow->now) != NOT_FOUND;
+	return insert_session(flow->key, flow->hash, value, flow->now) ||
+	       replace_session(flow->key, flow->hash, value, flow->now) ||
+	       replace_session(flow->key, flow->hash, value, flow->now);
+}
+
+static __always_inline __u64 ring_hash_of(const struct flow *flow)
+{
+	return flow->v6 ? ring_hash6(flow->key6) : ring_hash(flow->key);
+}
+
+#endif

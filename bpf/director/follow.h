@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* How a session's state moves with the packets of its flow: core/src/path/decide/follow.rs, whose comments say why. */
+#ifndef EVENER_FOLLOW_H
+#define EVENER_FOLLOW_H
+
+#include "director/flow.h"
+#include "net/tcp.h"
+
+/* In units of time_mark(). */
+#define LASTING 2
+
+/* What is known of a packet besides its control bits, behind them. */
+#define OF_SERVER 0x200
+#define SEES_ANSWERS 0x400
+#define KEEPS_MARK 0x800
+
+/* What becomes of a session: its state, and from bit 16 on the mark. */
+#define STEP_MARK 16
+#define STEP_LASTS (1u << 30) /* it lives at least as long as before */
+#define STEP_NONE (1u << 31) /* nothing changes */
+
+static __always_inline __u16 near_mark(__u32 sequence)
+{
+	return sequence >> 10 & NEAR_MASK;
+}
+
+static __always_inline __u16 time_mark(__u32 now)
+{
+	return now >> 10 & MARK_MASK;
+}
+
+static __always_inline __u16 first_mark(const struct flow *flow)
+{
+	return flow->udp ? time_mark(flow->now) : near_mark(flow->numbers);
+}
+
+static __always_inline bool fits_mark(__u32 sequence, __u16 mark)
+{
+	return ((near_mark(sequence) - mark + NEAR) & NEAR_MASK) <= 2 * NEAR;
+}
+
+/* Whether a session is over, as far as can be told. */
+static __always_inline bool has_ended(__u64 value)
+{
+	__u8 state = value_state(value);
+
+	return state == STATE_CLOSING || (state == STATE_HALF_CLOSED && value_mark(value) & PLAUSIBLE);
+}
+
+static __always_inline __u32 step_to(__u8 state, __u16 mark)
+{
+	return state | (__u32)mark << STEP_MARK;
+}
+
+/* Whether a client's segment is what follows its SYN. */
+static __always_inline bool answers_syn(__u32 flags, __u64 was, __u32 sequence, __u32 acknowledgment)
+{
+	if ((flags & (TCP_SYN | TCP_ACK)) != TCP_ACK)
+		return false;
+	if (flags & KEEPS_MARK)
+		return true;
+	if (value_state(was) == STATE_ANSWERED)
+		return ((acknowledgment - 1) & MARK_MASK) == value_mark(was);
+	return !(flags & SEES_ANSWERS) && fits_mark(sequence, value_mark(was));
+}
+
+static __always_inline __u32 step_of_client(__u32 flags, __u64 was, __u32 sequence, __u32 acknowledgment, __u32 now)
+{
+	__u16 mark = value_mark(was), near = flags & KEEPS_MARK ? mark : near_mark(sequence);
+	__u16 plausible = flags & KEEPS_MARK ? mark : near | PLAUSIBLE;
+	bool fits = flags & KEEPS_MARK || fits_mark(sequence, mark);
+	__u8 state = value_state(was);
+
+	switch (state) {
+	case STATE_NEW:
+		if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+			return step_to(state, near);
+		if (flags & TCP_RST && fits && !(flags & SEES_ANSWERS))
+			return step_to(STATE_HALF_CLOSED, plausible);
+		/* fallthrough */
+	case STATE_ANSWERED:
+		if (flags & TCP_RST)
+			return STEP_NONE;
+		if (!answers_syn(flags, was, sequence, acknowledgment))
+			break;
+		return flags & TCP_FIN ? step_to(STATE_HALF_CLOSED, plausible) : step_to(STATE_ESTABLISHED, near);
+	case STATE_ESTABLISHED:
+		if (flags & (TCP_FIN | TCP_RST))
+			return fits ? step_to(STATE_HALF_CLOSED, plausible) :
+				      step_to(STATE_HALF_CLOSED, near) | STEP_LASTS;
+		return step_to(state, fits ? near : mark);
+	case STATE_HALF_CLOSED:
+		if (flags & TCP_SYN)
+			return STEP_NONE;
+		if (fits)
+			return step_to(state, mark) | STEP_LASTS;
+		/* The plausible one stands. */
+		if (flags & (TCP_FIN | TCP_RST))
+			return mark & PLAUSIBLE ? STEP_NONE : step_to(state, near) | STEP_LASTS;
+		return step_to(STATE_ESTABLISHED, near) | STEP_LASTS;
+	case STATE_SERVER_CLOSED:
+		if (flags & TCP_RST)
+			return STEP_NONE;
+		if (flags & TCP_FIN)
+			return step_to(STATE_CLOSING, mark);
+		break;
+	case STATE_CLOSING:
+		if (flags & TCP_RST)
+			return STEP_NONE;
+		break;
+	case STATE_UDP_NEW:
+		if (!(flags & SEES_ANSWERS) && ((time_mark(now) - mark) & MARK_MASK) >= LASTING)
+			return step_to(STATE_UDP, mark);
+		break;
+	}
+	return step_to(state, mark);
+}
+
+static __always_inline __u32 step_of_server(__u32 flags, __u64 was, __u32 sequence)
+{
+	__u16 mark = value_mark(was);
+	__u8 state = value_state(was);
+
+	if (state == STATE_UDP || state == STATE_UDP_NEW)
+		return step_to(STATE_UDP, mark);
+	if (state == STATE_CLOSING)
+		return step_to(state, mark);
+	if (state == STATE_NEW || state == STATE_ANSWERED) {
+		if ((flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
+			return step_to(STATE_ANSWERED, sequence & MARK_MASK);
+		return STEP_NONE;
+	}
+	if (flags & TCP_RST)
+		return step_to(STATE_CLOSING, mark);
+	if (state == STATE_HALF_CLOSED)
+		return flags & TCP_FIN ? step_to(STATE_CLOSING, mark) : step_to(state, mark) | STEP_LASTS;
+	if (state == STATE_ESTABLISHED && flags & TCP_FIN)
+		return step_to(STATE_SERVER_CLOSED, mark);
+	return step_to(state, mark);
+}
+
+/* Not inlined: most packets change nothing, and the verifier checks it once. */
+__attribute__((noinline)) __u32 step_of(__u64 was, __u32 flags, __u64 numbers, __u32 now)
+{
+	__u32 sequence = numbers, acknowledgment = numbers >> 32;
+
+	if (flags & OF_SERVER)
+		return step_of_server(flags, was, sequence);
+	return step_of_client(flags, was, sequence, acknowledgment, now);
+}
+
+/* Keeps a session alive and moves its state on. `side` is OF_SERVER, SEES_ANSWERS, or 0 for a client whose server
+ * answers it without this host. */
+static __always_inline __u64 follow(const struct flow *flow, __u32 side, struct found *found)
+{
+	__u32 flags = flow->flags | side, step;
+	__u64 was = found->value, value;
+	__u8 state = value_state(was);
+
+	if (flow->vip->flags & VIP_HANDOFF)
+		flags |= KEEPS_MARK;
+	/* The common case. */
+	if (state == STATE_ESTABLISHED && !(flags & (TCP_FIN | TCP_RST | KEEPS_MARK | OF_SERVER)))
+		step = step_to(state, fits_mark(flow->numbers, value_mark(was)) ?
+						near_mark(flow->numbers) : value_mark(was));
+	else if (state == STATE_UDP || (state == STATE_ESTABLISHED && !(flags & (TCP_FIN | TCP_RST))))
+		step = step_to(state, value_mark(was));
+	else
+		step = step_of(was, flags, flow->numbers, flow->now);
+	if (step & STEP_NONE)
+		return was;
+	value = with_mark(value_in(flow, value_server(was), step & 0xf), step >> STEP_MARK & MARK_MASK);
+	if (step & STEP_LASTS && (__s32)(value_expires(value) - value_expires(was)) < 0)
+		value = (__u32)value | was >> 32 << 32;
+	if (is_stale(flow->vip, was, value))
+		change_session(found, value);
+	return value;
+}
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What differs between XDP, which sees a frame before the kernel has made anything of it, and TC, which sees
+ * the kernel's socket buffer: where a driver has no XDP of its own, TC spares a copy, keeps segments that
+ * were gathered together, and knows of checksums that are yet to be finished. Everything else is one code.
+ */
+#ifndef EVENER_FRAME_H
+#define EVENER_FRAME_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+#include <stdbool.h>
+#include "net/cursor.h"
+
+/* The most VLAN tags that are looked behind. */
+#define TAGS_MAX 2
+#define TAG_LEN 4
+#define LINK_LEN_MAX (ETH_HLEN + TAGS_MAX * TAG_LEN)
+
+/* Two parts of a packet that a transport checksum covers, as sums of what changed. */
+struct change {
+	__u64 pseudo; /* in the pseudo-header */
+	__u64 body; /* behind it */
+};
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* A checksum after what it covers has changed (RFC 1624, equation 3). */
+static __always_inline __u16 changed(__u16 checksum, __u64 change)
+{
+	return ~fold((__u16)~checksum + change);
+}
+
+#ifdef EVENER_TC
+
+typedef struct __sk_buff context;
+
+/* Whether checksums may be left to the hardware. */
+#define MAY_BE_PARTIAL true
+/* Whatever program stands behind this one has it next. */
+#define VERDICT_PASS TC_ACT_UNSPEC
+#define VERDICT_DROP TC_ACT_SHOT
+#define frame_load bpf_skb_load_bytes
+
+static __always_inline __u32 frame_len(context *ctx)
+{
+	return ctx->len;
+}
+
+/* Bytes of payload in each packet that the frame is yet to be cut into, or 0. */
+static __always_inline __u32 segment_len(context *ctx)
+{
+	return ctx->gso_size;
+}
+
+/* Brings the headers to where they can be read, if the kernel has them elsewhere. */
+static __always_inline void frame_begin(context *ctx)
+{
+	__u32 want = ctx->protocol == bpf_htons(ETH_P_IPV6) ? 74 : 54;
+
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (data + want > end && end - data < ctx->len)
+		bpf_skb_pull_data(ctx, ctx->len < 128 ? ctx->len : 128);
+}
+
+static __always_inline int frame_store(context *ctx, __u32 at, const void *from, __u32 len)
+{
+	return bpf_skb_store_bytes(ctx, at, from, len, 0);
+}
+
+/* Makes room at the front. What the frame begins with moves there is for who writes it. */
+static __always_inline int frame_grow(context *ctx, __u32 len)
+{
+	return len ? bpf_skb_change_head(ctx, len, 0) : 0;
+}
+
+static __always_inline int frame_cut(context *ctx, __u32 len)
+{
+	return bpf_skb_change_tail(ctx, len, 0);
+}
+
+/* Takes the tags off. */
+static __always_inline int frame_untag(context *ctx, __u32 l3)
+{
+	for (int i = 0; i < TAGS_MAX; i++)
+		if (l3 > ETH_HLEN + i * TAG_LEN && bpf_skb_vlan_pop(ctx))
+			return -1;
+	return 0;
+}
+
+/* Tags that the kernel keeps beside the frame. */
+static __always_inline __u32 frame_tags(context *ctx)
+{
+	return ctx->vlan_present ? 1 : 0;
+}
+
+/* A frame that leaves its LAN leaves the tag that the kernel keeps beside it, too. */
+static __always_inline void frame_leave(context *ctx)
+{
+	if (ctx->vlan_present)
+		bpf_skb_vlan_pop(ctx);
+}
+
+/* Makes room for outer headers before the packet at `l3`; in front of them stands a link header of
+ * `link_len` bytes yet to be written. */
+static __always_inline int frame_wrap(context *ctx, __u32 l3, __u32 outer_len, __u32 link_len, bool v6, bool gue)
+{
+	/* Segments stay as long as their sender made them: that they fit has been seen. */
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | (v6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+
+	if (l3 != ETH_HLEN)
+		return link_len + outer_len < l3 ? -1 : frame_grow(ctx, link_len + outer_len - l3);
+	if (gue)
+		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	return bpf_skb_adjust_room(ctx, outer_len, BPF_ADJ_ROOM_MAC, flags);
+}
+
+/* The transport checksum at `at`. */
+static __always_inline void frame_fix(context *ctx, __u32 at, const struct change *change, bool udp)
+{
+	__u64 flags = udp ? BPF_F_MARK_MANGLED_0 : 0;
+
+	if (change->pseudo)
+		bpf_l4_csum_replace(ctx, at, 0, (__u16)fold(change->pseudo), flags | BPF_F_PSEUDO_HDR);
+	if (change->body)
+		bpf_l4_csum_replace(ctx, at, 0, (__u16)fold(change->body), flags);
+}
+
+static __always_inline int frame_back(context *ctx)
+{
+	return bpf_redirect(ctx->ifindex, 0);
+}
+
+/* Whether the kernel can find a frame's neighbour and send it on, whatever address it is from. */
+#define FRAME_FINDS_NEIGHBOURS true
+
+static __always_inline int frame_to_neighbour(context *ctx, __u32 ifindex, struct bpf_redir_neigh *next)
+{
+	return bpf_redirect_neigh(ifindex, next, sizeof(*next), 0);
+}
+
+static __always_inline __u32 frame_ingress(context *ctx)
+{
+	return ctx->ifindex;
+}
+
+#else
+
+typedef struct xdp_md context;
+
+#define MAY_BE_PARTIAL false
+#define VERDICT_PASS XDP_PASS
+#define VERDICT_DROP XDP_DROP
+#define frame_load bpf_xdp_load_bytes
+
+/* Of all buffers that the frame may be in. */
+static __always_inline __u32 frame_len(context *ctx)
+{
+	return bpf_xdp_get_buff_len(ctx);
+}
+
+static __always_inline __u32 segment_len(context *ctx)
+{
+	return 0;
+}
+
+static __always_inline void frame_begin(context *ctx)
+{
+}
+
+static __always_inline int frame_store(context *ctx, __u32 at, void *from, __u32 len)
+{
+	return bpf_xdp_store_bytes(ctx, at, from, len);
+}
+
+static __always_inline int frame_grow(context *ctx, __u32 len)
+{
+	return len ? bpf_xdp_adjust_head(ctx, -(int)len) : 0;
+}
+
+static __always_inline int frame_cut(context *ctx, __u32 len)
+{
+	__u32 whole = bpf_xdp_get_buff_len(ctx);
+
+	return whole > len ? bpf_xdp_adjust_tail(ctx, -(int)(whole - len)) : 0;
+}
+
+static __always_inline int frame_untag(context *ctx, __u32 l3)
+{
+	return bpf_xdp_adjust_head(ctx, l3 - ETH_HLEN);
+}
+
+static __always_inline __u32 frame_tags(context *ctx)
+{
+	return 0;
+}
+
+static __always_inline void frame_leave(context *ctx)
+{
+}
+
+static __always_inline int frame_wrap(context *ctx, __u32 l3, __u32 outer_len, __u32 link_len, bool v6, bool gue)
+{
+	return bpf_xdp_adjust_head(ctx, (int)l3 - (int)(outer_len + link_len));
+}
+
+/*
+ * The checksum of a frame that never left this machine may hold the sum of the pseudo-header only, for
+ * hardware to finish. XDP isn't told; but only where programs run on the kernel's own buffers (generic
+ * mode) can that be, and TC is what such interfaces get where the kernel has it.
+ */
+static __always_inline void frame_fix(context *ctx, __u32 at, const struct change *change, bool udp)
+{
+	__u16 *field = (void *)(long)ctx->data + (at & 0x1ff);
+	__u16 checksum;
+
+	if ((void *)(field + 1) > (void *)(long)ctx->data_end)
+		return;
+	checksum = *field;
+	if (udp && !checksum)
+		return;
+	checksum = changed(checksum, change->pseudo + change->body);
+	*field = udp && !checksum ? 0xffff : checksum;
+}
+
+static __always_inline int frame_back(context *ctx)
+{
+	return XDP_TX;
+}
+
+#define FRAME_FINDS_NEIGHBOURS false
+
+static __always_inline int frame_to_neighbour(context *ctx, __u32 ifindex, struct bpf_redir_neigh *next)
+{
+	return XDP_PASS;
+}
+
+static __always_inline __u32 frame_ingress(context *ctx)
+{
+	return ctx->ingress_ifindex;
+}
+
+#endif
+
+static __always_inline int frame_send(context *ctx, __u32 ifindex)
+{
+	if (ifindex == frame_ingress(ctx))
+		return frame_back(ctx);
+	return bpf_redirect(ifindex, 0);
+}
+
+static __always_inline struct cursor cursor_of(context *ctx)
+{
+	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	return cursor;
+}
+
+/* The `len` bytes at `offset`, or NULL where the frame ends before. */
+static __always_inline void *bytes_at(context *ctx, __u32 offset, __u32 len)
+{
+	void *at = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	hide(at); /* what was checked is what is used */
+	at += offset;
+	hide(at);
+	return at + len > end ? 0 : at;
+}
+
+/* A cursor at `offset`, which may well lie behind the end: then there is nothing to take. */
+static __always_inline struct cursor cursor_at(context *ctx, __u32 offset)
+{
+	struct cursor cursor = cursor_of(ctx);
+
+	hide(cursor.at);
+	cursor.at += offset;
+	hide(cursor.at);
+	return cursor;
+}
+
+#endif

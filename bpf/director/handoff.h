@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Connections that are accepted here, with a cookie and no memory, and given to a server once the client has said what
+ * it wants: core/src/path/decide/handoff.rs. Packets of sessions that are at work don't come here: see choose().
+ */
+#ifndef EVENER_HANDOFF_H
+#define EVENER_HANDOFF_H
+
+#include "director/choose.h"
+#include "director/content.h"
+#include "director/handshake.h"
+#include "director/hold.h"
+
+/* The client's flow again, from what is noted of it. */
+static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
+{
+	const struct packet_context *pkt = &at->pkt;
+	const struct vip *vip = find_vip_by_id(pkt->vip);
+
+	if (!vip)
+		return false;
+	flow->vip = vip;
+	flow->key = session_key(at->src.word[0], pkt->src_port, pkt->vip);
+	flow->key6 = &at->owner.key;
+	flow->hash = pkt->hash;
+	flow->now = ticks_now();
+	flow->v6 = pkt->v6;
+	flow->flags = pkt->flags;
+	return true;
+}
+
+/* Puts the connection's ends where a cookie's hash is made of them. */
+static __always_inline void put_ends(struct scratch *at)
+{
+	__be32 *word = at->message.word;
+
+	if (at->pkt.v6) {
+		for (int i = 0; i < 4; i++) {
+			word[i] = at->src.word[i];
+			word[4 + i] = at->dst.word[i];
+		}
+		word[COOKIE_ENDS6 - 1] = at->tcp.ports;
+	} else {
+		word[0] = at->src.word[0];
+		word[1] = at->dst.word[0];
+		word[COOKIE_ENDS4 - 1] = at->tcp.ports;
+	}
+}
+
+/* Whether a segment may follow a cookie; its options are read then. */
+static __always_inline bool may_answer(context *ctx, struct scratch *at)
+{
+	return (at->pkt.flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK && !at->pkt.is_fragment &&
+	       read_options(ctx, at);
+}
+
+/* Whether a segment is the first after a cookie, or is said in the first's place so much later. */
+static __noinline bool has_cookie(struct scratch *at, __u32 late)
+{
+	struct cookie_said said = {
+		.sequence = bpf_ntohl(at->tcp.sequence),
+		.acknowledgment = bpf_ntohl(at->tcp.acknowledgment),
+		.echo = at->offered.echo,
+		.has_echo = at->offered.has_timestamp,
+	};
+
+	put_ends(at);
+	return cookie_is_good(&cookies, ticks_now(), &at->message, &said, late, at->pkt.v6);
+}
+
+/* The same of one whose options are not read yet. */
+__attribute__((noinline)) int is_answer(context *ctx, struct scratch *at, __u32 late)
+{
+	return at && may_answer(ctx, at) && has_cookie(at, late);
+}
+
+/* The mark of the cookie that a segment is the first after, if it is. */
+static __always_inline __u16 answered_mark(const struct scratch *at)
+{
+	return cookie_mark(bpf_ntohl(at->tcp.acknowledgment) - 1);
+}
+
+/* On the way of a connection that is at work. */
+static __always_inline int keep_on(struct packet_context *pkt, const struct flow *flow, struct found *found)
+{
+	pkt->session = follow(flow, 0, found);
+	pkt->server = value_server(found->value);
+	return STEP_SEND_FAR;
+}
+
+/* Where what the client wants begins, and how long it is. */
+static __always_inline __u32 payload_at(const struct scratch *at)
+{
+	return at->pkt.l4 + TCP_LEN + options_len(at);
+}
+
+static __always_inline __u32 payload_len(const struct scratch *at)
+{
+	return at->pkt.l3 + at->pkt.len - payload_at(at);
+}
+
+/* Reads what a client wants of a service, behind so many bytes; whether that leaves no doubt. */
+static __always_inline bool read_for(context *ctx, struct scratch *at, const struct handoff *handoff, __u32 behind)
+{
+	at->reading.multiplier[0] = handoff->multiplier[0];
+	at->reading.multiplier[1] = handoff->multiplier[1];
+	return read_payload(ctx, at, payload_at(at) + behind, payload_len(at) - behind);
+}
+
+/* Whether a segment proves its client's handshake. */
+enum proof {
+	PROOF_MISSING,
+	PROOF_FIRST, /* it is the first after a cookie */
+	PROOF_UNCHECKED, /* nobody looks: too many like it were guesses */
+};
+
+/* Looks whether a segment that belongs to no session, or maybe to another than the one that is known, is the first after a
+ * cookie. Without data it would gain nothing by being taken for it, so that is no guess. */
+__attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_work)
+{
+	bool says_something, is_guess;
+	struct guesses *of;
+
+	if (!at || !may_answer(ctx, at))
+		return PROOF_MISSING;
+	of = &guesses[at->pkt.vip % VIP_IDS];
+	says_something = payload_len(at);
+	is_guess = says_something && !at->offered.has_timestamp;
+	if (is_guess && !may_try(of, ticks_now(), at_work)) {
+		if (!at_work)
+			__sync_fetch_and_add(&of->unchecked, 1);
+		return PROOF_UNCHECKED;
+	}
+	if (has_cookie(at, COOKIE_FIRST))
+		return PROOF_FIRST;
+	if (is_guess)
+		guess_failed(of, ticks_now());
+	if (says_something && !at_work)
+		__sync_fetch_and_add(&of->bad, 1);
+	return PROOF_MISSING;
+}
+
+/* A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does.
+ * Only then is its sender told. */
+static __always_inline int stray(const struct scratch *at, const struct flow *flow, __u32 reason)
+{
+	if (at->pkt.flags & TCP_RST || !meet_unmatched(unmatched, flow->hash, flow->now))
+		return count_and(VERDICT_DROP, reason);
+	return STEP_RESET;
+}
+
+/* A segment that another host has passed on: who greeted the client has decided, and it is served here. A first one is
+ * noted, so that this host knows the connection as its own. */
+static __always_inline int take_over(context *ctx, struct scratch *at, const struct flow *flow, struct found *found,
+				     bool known)
+{
+	struct packet_context *pkt = &at->pkt;
+	bool noted = known && value_server(found->value) == flow->vip->own;
+	__u64 value;
+
+	pkt->server = flow->vip->own;
+	/* What closes may be an old connection of the same port: no SYN would tell. */
+	if ((!noted || is_ending(found->value)) && payload_len(at) && is_answer(ctx, at, COOKIE_REPLAYED)) {
+		value = with_mark(value_in(flow, flow->vip->own, STATE_ESTABLISHED), answered_mark(at));
+		pkt->new_session = true;
+		if (known && !change_session(found, value))
+			pkt->beside = REASON_NO_SESSION;
+		else if (!known && !insert_flow(flow, value))
+			pkt->beside = REASON_TABLE_FULL;
+	} else if (noted) {
+		pkt->session = follow(flow, 0, found);
+	}
+	return STEP_SEND_FAR;
+}
+
+/* A TCP packet for a service whose connections are handed over. */
+__attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
+{
+	struct found found = {};
+	struct flow flow = {};
+	struct packet_context *pkt;
+	struct server *server;
+	bool known, alive, at_work, moves;
+	int proof = PROOF_MISSING;
+
+	if (!at)
+		return VERDICT_DROP;
+	pkt = &at->pkt;
+	/* Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4): of one request that
+	 * makes two. */
+	if (pkt->flags & TCP_URG)
+		return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
+	if (!load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->dst) ||
+	    frame_load(ctx, pkt->l4, &at->tcp, sizeof(at->tcp)))
+		return count_and(VERDICT_DROP, REASON_BAD_LENGTH);
+	if (!flow_of(at, &flow))
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	known = find_flow(&flow, &found);
+	if (pkt->arrival != ARRIVED_DIRECT)
+		return take_over(ctx, at, &flow, &found, known);
+	if (opens(&flow)) {
+		/* It may be forged, in a connection that lives: that one goes on as before, until another cookie
+		 * comes back. */
+		if (known) {
+			change_session(&found, with_mark(found.value, value_mark(found.value) | MARK_DOUBTED));
+			pkt->session = found.value;
+		}
+		return STEP_GREET;
+	}
+	server = known ? present_server(value_server(found.value)) : 0;
+	alive = server;
+	at_work = alive && !is_ending(found.value);
+	moves = alive && server->flags & SERVER_NOBODY;
+	/* A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile,
+	 * or it has that one's cookie. */
+	if (!alive || (value_mark(found.value) & MARK_DOUBTED &&
+		       (value_mark(found.value) & ~MARK_DOUBTED) != answered_mark(at))) {
+		proof = prove(ctx, at, at_work);
+		/* The server's stack would drop one that isn't sound, and what comes in its place might be for another
+		 * server. */
+		if (proof == PROOF_FIRST)
+			return !payload_len(at) || is_sound(ctx, at) ? STEP_BEGIN :
+								       count_and(VERDICT_DROP, REASON_BAD_CHECKSUM);
+	}
+	/* Who has begun to end a connection says no more on it: this is for another. */
+	if (proof == PROOF_UNCHECKED && !at_work)
+		return stray(at, &flow, REASON_COOKIE_UNCHECKED);
+	if (!alive)
+		return stray(at, &flow, REASON_COOKIE_BAD);
+	/* For the server that the connection will have: who moves it decides this again. */
+	if (moves)
+		return hold(ctx, at, REASON_KEPT_BACK);
+	if (flow.vip->flags & VIP_LATER && !(pkt->flags & TCP_RST) && !pkt->is_fragment &&
+	    payload_len(at)) {
+		pkt->server = value_server(found.value);
+		return STEP_AGAIN;
+	}
+	return keep_on(pkt, &flow, &found);
+}
+
+/* Whether a server answers what a segment of its connection may ask for. What doesn't begin like a request is part of
+ * one, or nobody's to read; of one that can't be read here nothing is known. */
+static __always_inline bool answers(context *ctx, struct scratch *at, const struct handoff *handoff)
+{
+	__u64 rings = pools[at->pkt.server % SERVER_SLOTS];
+	__u32 ring = NO_RING;
+	int begins;
+
+	if (rings == ~0ULL)
+		return true;
+	begins = find_request(ctx, at, payload_at(at), payload_len(at));
+	if (begins < 0)
+		return true;
+	if (read_for(ctx, at, handoff, begins))
+		ring = find_ring(at, handoff->generation, handoff->complex_from, handoff->default_ring);
+	return ring < SERVICES_MAX && rings >> ring & 1;
+}
+
+/* Gives a later request to who moves its connection, and keeps back what follows. Only one of several CPUs does so. */
+static __always_inline int set_aside(context *ctx, struct scratch *at, const struct handoff *handoff,
+				     const struct flow *flow, struct found *found)
+{
+	__u64 before = found->value;
+	__u64 held = with_mark(value_in(flow, handoff->held, STATE_ESTABLISHED), value_mark(before));
+	int verdict;
+
+	if (frame_len(ctx) > HELD_FRAME_MAX)
+		return count_and(VERDICT_DROP, REASON_MOVES);
+	if (handoff->held == NO_SERVER)
+		return hold(ctx, at, REASON_MOVES);
+	if (!change_session(found, held))
+		return count_and(VERDICT_DROP, REASON_MOVES);
+	verdict = hold(ctx, at, REASON_MOVES);
+	if (!at->told.is_held) {
+		found->value = held;
+		change_session(found, before);
+	}
+	return verdict;
+}
+
+/* A later segment with data. The connection of a client that wants what its server has not moves; or it ends, and the
+ * client asks again by another one, as it must wherever one that was kept open ends (RFC 9112, section 9.3.1). The
+ * server finds out by itself. */
+__attribute__((noinline)) int again(context *ctx, struct scratch *at)
+{
+	struct found found = {};
+	struct flow flow = {};
+	struct handoff *handoff;
+
+	if (!at)
+		return VERDICT_DROP;
+	handoff = find_handoff(at->pkt.vip);
+	if (!handoff || !flow_of(at, &flow) || !find_flow(&flow, &found))
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	/* Another CPU may have set it aside meanwhile. */
+	at->pkt.server = value_server(found.value);
+	/* What was asked about is sent once more as the first segment, when the connection moves or by the client. */
+	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
+		return keep_on(&at->pkt, &flow, &found);
+	if (handoff->later == LATER_REHANDOFF)
+		return set_aside(ctx, at, handoff, &flow, &found);
+	change_session(&found, with_mark(value_in(&flow, at->pkt.server, STATE_CLOSING), value_mark(found.value)));
+	at->pkt.beside = REASON_ELSEWHERE;
+	return STEP_RESET;
+}
+
+/* Answers a SYN. Nothing is remembered but what the client will send back. */
+__attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
+{
+	const struct sip_key *key = &cookies.key;
+	__u32 now = ticks_now(), epoch, terms;
+	struct handoff *handoff;
+	__u8 scale = COOKIE_NO_SCALE;
+	__u64 cookie;
+	bool scaling;
+
+	if (!at)
+		return VERDICT_DROP;
+	if (!is_plain(&at->pkt) || !read_options(ctx, at))
+		return count_and(VERDICT_DROP, REASON_BAD_LENGTH);
+	handoff = find_handoff(at->pkt.vip);
+	if (!handoff || !(key->word[0] | key->word[1]))
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	scaling = at->offered.has_window_scale && at->offered.has_sack;
+	/* RFC 7323, section 2.3: more is taken for the most. */
+	if (scaling)
+		scale = at->offered.window_scale > COOKIE_WSCALE_MAX ? COOKIE_WSCALE_MAX : at->offered.window_scale;
+	epoch = cookie_epoch(&cookies, now);
+	terms = cookie_sealed(cookie_terms(at->offered.mss, scale, epoch, at->pkt.v6), epoch);
+	put_ends(at);
+	at->answer = (struct tcp_answer){ .flags = TCP_SYN | TCP_ACK, .window = GREETING_WINDOW };
+	cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->pkt.v6);
+	/* A connection is told from the one before between the same ends by its cookie's mark. */
+	if (at->pkt.session && (value_mark(at->pkt.session) & ~MARK_DOUBTED) == cookie_mark(cookie)) {
+		terms = cookie_sealed(cookie_shorter(cookie), epoch);
+		cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->pkt.v6);
+	}
+	at->answer.sequence = bpf_htonl(cookie);
+	at->answer.acknowledgment = bpf_htonl(bpf_ntohl(at->tcp.sequence) + 1);
+	put_options(at, handoff->mss, cookie >> 32, scaling);
+	return answer_tcp(ctx, at, REASON_COOKIE_SENT);
+}
+
+/* The server for what a client wants; NO_SERVER where that isn't plain, or nobody serves it. */
+static __always_inline __u16 choose_by_content(context *ctx, struct scratch *at, const struct handoff *handoff,
+					       const struct flow *flow)
+{
+	__u32 ring;
+
+	if (!read_for(ctx, at, handoff, 0))
+		return NO_SERVER;
+	ring = find_ring(at, handoff->generation, handoff->complex_from, handoff->default_ring);
+	if (ring >= SERVICES_MAX)
+		return NO_SERVER;
+	return select_server(ring, handoff->ring_halves >> ring, flow->vip->pick, ring_hash_of(flow));
+}
+
+/* Gives a connection whose cookie came back to a server, if the client says what it wants. */
+__attribute__((noinline)) int begin(context *ctx, struct scratch *at)
+{
+	struct found found = {};
+	struct flow flow = {};
+	struct handoff *handoff;
+	struct packet_context *pkt;
+	__u64 value;
+	__u16 server;
+
+	if (!at)
+		return VERDICT_DROP;
+	pkt = &at->pkt;
+	/* Who closes without having said anything is not waited for. */
+	if (!payload_len(at))
+		return pkt->flags & TCP_FIN ? STEP_RESET : count_and(VERDICT_DROP, REASON_COOKIE_ACKED);
+	handoff = find_handoff(pkt->vip);
+	if (!handoff || !flow_of(at, &flow))
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	server = choose_by_content(ctx, at, handoff, &flow);
+	if (server == NO_SERVER) {
+		server = handoff->punt;
+		pkt->beside = REASON_PUNTED;
+	}
+	if (server == NO_SERVER)
+		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+	value = with_mark(value_in(&flow, server, STATE_ESTABLISHED), answered_mark(at));
+	if (find_flow(&flow, &found)) {
+		/* Changed by another CPU meanwhile: the client's segment comes again. */
+		if (!change_session(&found, value))
+			return count_and(VERDICT_DROP, REASON_NO_SESSION);
+	} else if (!insert_flow(&flow, value)) {
+		/* The next segment would find nobody. */
+		pkt->beside = REASON_TABLE_FULL;
+		return STEP_RESET;
+	}
+	pkt->session = value;
+	pkt->server = server;
+	pkt->new_session = true;
+	return STEP_SEND_FAR;
+}
+
+#endif

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Every map of the director. Those marked mmapable are read and written by the control plane as plain
+ * memory; sizes that depend on the farm are set before loading.
+ */
+#ifndef EVENER_MAPS_H
+#define EVENER_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+#include "abi.h"
+#include "director/guess.h"
+#include "net/cookie.h"
+#include "net/cursor.h"
+#include "net/mark.h"
+#include "net/unmatched.h"
+
+/* Filled before loading. */
+const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2 };
+
+/* The settings again, for who adopts a running data plane: a pinned map can be opened, a constant can't. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} about SEC(".maps");
+
+/*
+ * Tables of fixed size are plain arrays, each in a section of its own, which libbpf makes a map of: the
+ * program reads them without a look-up, and the control plane maps and pins them like any other.
+ */
+#define TABLE(name) SEC(".bss." #name)
+
+/* Two halves of VIP_PLACES: one in force, one to be written. */
+struct vip vips[2 * VIP_PLACES] TABLE(vips);
+
+/* The multiplier that gives each VIP its place (odd), and in its lowest bit the half in force instead. */
+__u64 commit TABLE(commit);
+
+/* At the same places, and switched with them. */
+struct handoff handoffs[2 * VIP_PLACES] TABLE(handoffs);
+
+/* Where in its half of `vips` each VIP is, by its id; in two halves like those. */
+__u16 vip_places[2 * VIP_IDS] TABLE(vip_places);
+
+/* How many endpoints answer through the director: where there are none, none is looked up. */
+__u64 answering TABLE(answering);
+
+/*
+ * The MACs that other hosts pass packets on with, as mac_bits() makes words of them; in two halves like the VIPs.
+ * The multiplier that gives each its place, and in its lowest bit the half in force; 0 if there are none.
+ */
+__u64 peers[2 * PEER_PLACES] TABLE(peers);
+__u64 peers_in TABLE(peers_in);
+
+/* How long addresses may be answered for: core/src/path/lease.rs. */
+__u64 lease TABLE(lease);
+
+/* core/src/path/cookie.rs, SharedKeys */
+struct cookie_keys cookies TABLE(cookies);
+
+/* core/src/path/mark.rs, SharedMarker */
+struct marker marker TABLE(marker);
+
+/* core/src/path/unmatched.rs: part of a flow's hash, above the tick it was first met at. */
+__u64 unmatched[STRAY_PLACES] TABLE(unmatched);
+
+/* core/src/path/guesses.rs */
+struct guesses guesses[VIP_IDS] TABLE(guesses);
+
+/* What is to be told: see trace.h. */
+struct watch watch TABLE(watch);
+
+struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
+
+struct server servers[SERVER_SLOTS] TABLE(servers);
+
+/* By server slot, bit by bit, the rings whose requests it answers, of services with VIP_LATER. */
+__u64 pools[SERVER_SLOTS] TABLE(pools);
+
+/* Active sessions by server slot. */
+__u64 active[SERVER_SLOTS] TABLE(active);
+
+/* The time, where it is given. */
+__u64 given_now TABLE(given_now);
+
+/* What of the session table is whose. */
+struct share shares[VIP_IDS] TABLE(shares);
+
+/* Where each service's ring stands. */
+__u64 cursors[SERVICES_MAX] TABLE(cursors);
+
+/* Only for packets that have no port, and for who asks for the address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, VIP_PLACES + SERVER_SLOTS);
+	__type(key, struct address_key);
+	__type(value, struct address);
+} addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SERVER_SLOTS);
+	__type(key, struct endpoint_key);
+	__type(value, struct endpoint);
+} endpoints SEC(".maps");
+
+/* What clients of services with method handoff ask for. Most farms have few routes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, ROUTE_ENTRIES);
+	__type(key, struct route_key);
+	__type(value, struct route_entry);
+} routes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct ring);
+} rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct previous);
+} previous SEC(".maps");
+
+/* Mmapable puts it at the start of a page, so a bucket is two cache lines and in one page. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct bucket);
+} sessions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct bucket6);
+} sessions6 SEC(".maps");
+
+/* Ports of the director's own addresses that stand for clients, in pools. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PORT_POOLS * POOL_BUCKETS);
+	__type(key, __u32);
+	__type(value, struct bucket6);
+} ports SEC(".maps");
+
+/* First fragments. Bounded: the ones unused for longest go. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTS_MAX);
+	__type(key, struct fragment_key);
+	__type(value, struct track);
+} fragments SEC(".maps");
+
+/* Frames that are held: later fragments that came before their first, on their way to where they can wait, and later requests
+ * on theirs to who moves connections. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, HELD_BYTES);
+} held SEC(".maps");
+
+/* What is told of packets and connections, on its way to who wants to know. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, EVENT_BYTES);
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SERVER_SLOTS);
+	__type(key, __u32);
+	__type(value, struct server_stats);
+} server_stats SEC(".maps");
+
+/*
+ * The same by user space, which decides held frames and punted connections: the counts above are each CPU's alone to
+ * write. By server slot; at that of no server, the counts of all servers that are gone. And by reason.
+ */
+struct server_stats user_stats[SERVER_SLOTS] TABLE(user_stats);
+__u64 user_count[REASON_MAX] TABLE(user_count);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REASON_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} reasons SEC(".maps");
+
+/* A struct vip_key as one word. */
+static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return address | (__u64)port << 32 | (__u64)protocol << 48;
+#else
+	return (__u64)address << 32 | (__u64)port << 16 | (__u64)protocol << 8;
+#endif
+}
+
+static __always_inline struct vip *vip_at(__u64 bits)
+{
+	__u64 word = *(volatile __u64 *)&commit;
+	__u32 place = (bits * (word | 1)) / (~0ULL / VIP_PLACES + 1);
+
+	return &vips[(word & 1) * VIP_PLACES + place];
+}
+
+static __always_inline struct vip *find_vip(__u64 bits)
+{
+	struct vip *vip = vip_at(bits);
+
+	if (*(__u64 *)&vip->key != bits)
+		vip = 0;
+	hide(vip);
+	return vip;
+}
+
+/* What stands for an IPv6 address in a VIP's key. */
+static __always_inline __u32 address_digest(const struct ip *address)
+{
+	const __u64 *half = (const void *)address;
+	__u64 digest = (half[0] * 0x9e3779b97f4a7c15ULL ^ half[1]) * 0xc2b2ae3d27d4eb4fULL;
+
+	return digest ^ digest >> 32;
+}
+
+static __always_inline bool same_ip(const struct ip *a, const struct ip *b)
+{
+	const __u64 *x = (const void *)a, *y = (const void *)b;
+
+	return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
+}
+
+static __always_inline struct vip *find_vip6(const struct ip *address, __be16 port, __u8 protocol)
+{
+	struct vip_key key = { address_digest(address), port, protocol, 1 };
+	struct vip *vip = vip_at(*(__u64 *)&key);
+
+	if (*(__u64 *)&vip->key != *(__u64 *)&key || !same_ip(&vip->address6, address))
+		vip = 0;
+	hide(vip);
+	return vip;
+}
+
+/* Where in `vips` and `handoffs` the VIP of this id is, if there is one. */
+static __always_inline __u32 place_by_id(__u16 id)
+{
+	__u64 half = *(volatile __u64 *)&commit & 1;
+
+	return half * VIP_PLACES + vip_places[half * VIP_IDS + id % VIP_IDS] % VIP_PLACES;
+}
+
+/* The VIP of this id, or NULL. */
+static __always_inline struct vip *find_vip_by_id(__u16 id)
+{
+	struct vip *vip = &vips[place_by_id(id)];
+
+	if (vip->id != id)
+		vip = 0;
+	hide(vip);
+	return vip;
+}
+
+/* How that VIP's connections are handed off, or NULL if they are not. */
+static __always_inline struct handoff *find_handoff(__u16 id)
+{
+	__u32 place = place_by_id(id);
+	struct handoff *handoff = &handoffs[place];
+
+	if (vips[place].id != id || !(vips[place].flags & VIP_HANDOFF))
+		handoff = 0;
+	hide(handoff);
+	return handoff;
+}
+
+/* The longest lease, in ticks. */
+#define LEASE_LONGEST (1u << 22)
+#define LEASE_ENDED (2ULL << 32)
+
+/* Whether addresses may still be answered for. One that has ended is noted to have, since ticks wrap. */
+static __always_inline bool lease_holds(__u32 now)
+{
+	__u64 word = *(volatile __u64 *)&lease;
+
+	if (!(word >> 32))
+		return true;
+	if (word >> 32 != 1)
+		return false;
+	if ((__u32)word - now - 1 < LEASE_LONGEST)
+		return true;
+	__sync_val_compare_and_swap(&lease, word, LEASE_ENDED);
+	return false;
+}
+
+static __always_inline __u32 address_flags(const struct ip *ip, bool v6)
+{
+	struct address_key key = { *ip, v6 };
+	struct address *address = bpf_map_lookup_elem(&addresses, &key);
+
+	return address ? address->flags : 0;
+}
+
+static __always_inline struct interface *find_interface(__u32 ifindex)
+{
+	struct interface *interface = &interfaces[ifindex % INTERFACE_PLACES];
+
+	if (interface->ifindex != ifindex)
+		interface = 0;
+	hide(interface);
+	return interface;
+}
+
+static __always_inline struct server *present_server(__u32 slot)
+{
+	struct server *server = &servers[slot % SERVER_SLOTS];
+
+	if (!(server->flags & SERVER_PRESENT))
+		server = 0;
+	hide(server);
+	return server;
+}
+
+static __always_inline void count_reason(__u32 reason)
+{
+	__u64 *count = bpf_map_lookup_elem(&reasons, &reason);
+
+	if (count)
+		*count += 1;
+}
+
+static __always_inline int count_and(int verdict, __u32 reason)
+{
+	count_reason(reason);
+	return verdict;
+}
+
+#endif

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What the rarer ways of a packet need to know of it. It stands in a map and not on the stack, of which all
+ * functions on one way have 512 bytes together. Programs are not interrupted by others on their CPU.
+ */
+#ifndef EVENER_SCRATCH_H
+#define EVENER_SCRATCH_H
+
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include "director/frame.h"
+#include "director/maps.h"
+
+/* A client's TCP header, as far as a handshake needs it: core/src/path/parse/tcp.rs. */
+struct tcp_header {
+	__be32 ports;
+	__be32 sequence;
+	__be32 acknowledgment;
+	__be32 rest[2];
+};
+
+#define TCP_OPTIONS_MAX 40
+/* Of an answer: what Linux sends. */
+#define SYN_ACK_OPTIONS_MAX 20
+
+/* The options that matter to a handshake. */
+struct tcp_options {
+	__u16 mss;
+	__u8 window_scale;
+	__u8 has_mss, has_window_scale, has_sack, has_timestamp;
+	__u8 at, len; /* where the reading is, and where it ends */
+	__be32 timestamp;
+	__u32 echo; /* a number */
+};
+
+/* What an answer says, and its headers. */
+struct tcp_answer {
+	__be32 sequence;
+	__be32 acknowledgment;
+	__be16 flags; /* the lower byte */
+	__be16 window;
+	__u32 options_len;
+	__be32 tcp[(20 + SYN_ACK_OPTIONS_MAX) / 4];
+	__be32 ip[10];
+};
+
+/* What a client asks for, and what that is looked up by: core/src/path/content. */
+struct reading {
+	__u64 method; /* its letters, or the last eight */
+	__u64 name; /* a header's in lower case, the last eight letters */
+	__u64 host_hash; /* as far as it has come */
+	__u64 hosts[16]; /* what the host is looked up by: HOST_LABELS_MAX + 2, and room for a mask */
+	__u64 paths[32]; /* the same for the path: PATH_DEPTH_MAX + 2; the whole one's hash is the second */
+	__u32 multiplier[2];
+	__u32 len; /* of what there is of the payload */
+	__u32 at, end; /* in a hello */
+	__u32 host, host_end; /* where the host is in it; no end: there is none */
+	__u32 hosts_len, paths_len;
+	__u8 state;
+	__u8 segment;
+	__u8 version; /* letters of it that were met */
+	__u8 is_old; /* HTTP/1.0, which needs no host (RFC 9112, section 3.2) */
+	__u8 is_dot; /* the host's last byte */
+	__u8 class;
+	__u8 is_asked; /* whether it leaves no doubt */
+	__u16 route, ring; /* the first that was found */
+	__u8 payload[READ_MAX];
+};
+
+/* What ICMP and ICMPv6 messages begin with. */
+struct icmp {
+	__u8 type;
+	__u8 code;
+	__u16 checksum;
+	__be32 rest;
+};
+
+/* What a fragment says of itself; offset and end in units of eight bytes. */
+struct fragment {
+	__u32 id;
+	__u16 offset;
+	__u16 end;
+};
+
+/* The client's address, and port with VIP id: key of a `struct session6`. */
+struct key6 {
+	__u64 word[3];
+};
+
+/* A packet on its way, for what is not inlined: by offsets, since pointers don't survive a call. */
+struct packet_context {
+	__u64 hash;
+	__u64 session; /* its value, as it now is; 0 if there is none */
+	__u64 source; /* of the frame: mac_bits() */
+	__u32 server; /* slot */
+	__u32 l3, l4;
+	__u32 len; /* of the IP packet */
+	__u32 bytes; /* of the frame, for the server's count */
+	__u8 new_session;
+	__u8 reason; /* counted in the place of the server, or 0 */
+	__u8 beside; /* a reason counted beside the verdict, or 0 */
+	__u8 tells; /* what is to be told in the end */
+	__u16 vip;
+	__u16 port; /* the number that stands for the client, or 0 */
+	__u16 arrival;
+	__u8 protocol;
+	__u8 v6;
+	__u8 flags;
+	__u8 is_fragment;
+	struct fragment fragment;
+	__be16 src_port, dst_port;
+	__u32 sequence; /* of TCP; a number */
+};
+
+/* The session that goes first where room is short, as far as the search has come. */
+struct weighed {
+	__u64 rank;
+	__u64 value;
+	__u32 place; /* of the first bucket's, then of the second's */
+	__u32 now;
+	__u16 vip;
+	__u8 takes; /* whether assured ones may go */
+};
+
+/* What becomes of a packet's two ends; a port of 0 stays as it is. */
+struct ends {
+	struct ip src, dst;
+	__be16 src_port, dst_port;
+	__u8 has_src, has_dst;
+};
+
+/* Where a client with a link-local address is that a port stands for. */
+struct near {
+	__u32 link; /* 0: it has no such address */
+	__u32 pad;
+	__be64 mac; /* in the first six bytes */
+};
+
+/* The session that an answer belongs to. */
+struct owner {
+	struct key6 key; /* an IPv4 client is mapped */
+	struct ip client;
+	struct ip service;
+	struct ip own; /* the director's own address towards the server */
+	__be16 service_port;
+	__be16 client_port;
+	__u16 server;
+	__u16 vip;
+	__u16 port; /* the number that stands for the client, or 0 */
+	struct near near;
+	__u8 v6;
+};
+
+/* What a packet goes from and to. */
+struct way_back {
+	struct endpoint_key from;
+	struct ip to;
+	__be16 to_port;
+	__u16 pad;
+	__u32 now;
+};
+
+/* Where a packet goes by the host's routes. */
+struct hop {
+	__u32 ifindex; /* 0: the neighbour's MAC isn't known yet */
+	__u32 lan; /* whose tags a frame may keep */
+	__u32 mtu; /* not 0: the packet is longer than this */
+	__u8 src[8];
+	__u8 dst[8];
+	__u32 next_ifindex; /* where the neighbour is to be found */
+	struct bpf_redir_neigh next;
+};
+
+/* What an ICMP error quotes. */
+struct quoted {
+	struct ip src, dst;
+	__be16 src_port, dst_port;
+	__u32 l3, l4;
+	__u8 protocol;
+	__u8 v6;
+};
+
+/* A link header in halves of words: the stack is read and written at multiples of what is read. */
+struct link {
+	__u16 half[LINK_LEN_MAX / 2 + 1];
+};
+
+/* An IPv6 header, with addresses as the rest has them. */
+struct ip6_header {
+	__be32 word; /* version, traffic class, flow label */
+	__be16 payload_len;
+	__u8 next;
+	__u8 hop_limit;
+	struct ip from;
+	struct ip to;
+};
+
+/* What goes before the packet that an ICMP error quotes. */
+struct v4_error {
+	struct iphdr ip;
+	struct icmp icmp;
+};
+
+struct v6_error {
+	struct ip6_header ip;
+	struct icmp icmp;
+};
+
+/* A neighbour solicitation without options. */
+struct solicitation {
+	struct ip6_header ip;
+	struct icmp icmp;
+	struct ip target;
+};
+
+/* A neighbour advertisement with its one option. */
+struct advertisement {
+	struct ip6_header ip;
+	struct icmp icmp;
+	struct ip target;
+	__u8 option[2];
+	__u16 mac[ETH_ALEN / 2];
+};
+
+/*
+ * What a function that is not inlined may give in the place of a verdict: which one comes next. So none has
+ * to call another from deep within, and stacks stay short.
+ */
+enum step {
+	STEP_ANY = 0x101, /* above every verdict; in the order in which they may follow each other */
+	STEP_SOLICITATION,
+	STEP_ICMP,
+	STEP_ERROR_TO_SERVER,
+	STEP_ERROR_TO_CLIENT,
+	STEP_ANSWER,
+	STEP_LATER_FRAGMENT,
+	STEP_GREET,
+	STEP_BEGIN,
+	STEP_AGAIN,
+	STEP_RESET,
+	STEP_SEND_FAR,
+	STEP_DELIVER,
+	STEP_TOO_BIG,
+};
+
+#define TELLS_PACKET 1
+#define TELLS_CONNECTION 2
+#define TELLS_ANSWER 4 /* if it goes to a client that is watched */
+
+/* What there is to tell of a packet: see trace.h. */
+struct told {
+	__u8 reason, beside;
+	__u8 is_held; /* what is held is dropped here */
+	__u64 counts[REASON_MAX]; /* before it was decided */
+	struct event packet;
+	struct event connection; /* `at_ns` is when it began to be decided */
+};
+
+struct scratch {
+	struct packet_context pkt;
+	struct way_back back;
+	struct owner owner;
+	struct ends ends; /* the packet's new ones */
+	struct quoted quoted;
+	struct ends quoted_ends; /* the quoted packet's new ones */
+	struct hop hop;
+	struct ip src, dst; /* the packet's own */
+	struct ip from; /* who says that the packet is too big, */
+	__u32 mtu; /* and for what */
+	struct fragment_key key;
+	struct link link;
+	struct v4_error error4;
+	struct v6_error error6;
+	struct solicitation question;
+	struct advertisement advertisement;
+	struct cookie_message message;
+	struct mark_message mark;
+	struct tcp_header tcp;
+	struct tcp_options offered;
+	__u8 options[80]; /* TCP_OPTIONS_MAX, and room for a mask */
+	struct tcp_answer answer;
+	struct reading reading;
+	struct told told;
+	struct weighed weighed;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+static __always_inline struct scratch *scratch_here(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&scratch, &first);
+}
+
+#endif

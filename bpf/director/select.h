@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Which server a new session gets: core/src/path/select.rs. */
+#ifndef EVENER_SELECT_H
+#define EVENER_SELECT_H
+
+#include "director/maps.h"
+#include "director/sessions.h"
+
+/* One of the two halves of a service's rings. */
+static __always_inline struct ring *ring_at(__u32 service, __u32 half)
+{
+	__u32 index = service * 2 + (half & VIP_RING_HALF);
+
+	return bpf_map_lookup_elem(&rings, &index);
+}
+
+/* By the hash that all hosts have alike. */
+static __always_inline __u16 by_hash(const struct ring *ring, __u64 ring_hash)
+{
+	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
+
+	if (!ring || ring->hash_len != HASH_SLOTS || slot >= HASH_SLOTS)
+		return NO_SERVER;
+	return ring->hash[slot];
+}
+
+/* By the hash table before the last change of hosts; NO_SERVER where there was none. */
+static __always_inline __u16 by_previous(__u32 service, __u64 ring_hash)
+{
+	struct previous *before = bpf_map_lookup_elem(&previous, &service);
+	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
+
+	return before && slot < HASH_SLOTS ? before->hash[slot] : NO_SERVER;
+}
+
+static __always_inline __u64 next(__u32 service)
+{
+	return __sync_fetch_and_add(&cursors[service % SERVICES_MAX], 1);
+}
+
+struct least {
+	struct ring *ring;
+	__u32 at;
+	__u32 len;
+	__u64 active;
+	__u64 weight;
+	__u16 server;
+};
+
+static long consider(__u32 step, void *arg)
+{
+	struct least *least = arg;
+	__u32 at = least->at + step, slot;
+	struct server *server;
+	__u64 sessions;
+
+	if (at >= least->len)
+		at -= least->len;
+	if (at >= ORDER_MAX)
+		return 1;
+	slot = least->ring->order[at] % SERVER_SLOTS;
+	server = &servers[slot];
+	if (!(server->flags & SERVER_PRESENT))
+		return 0;
+	sessions = READ_ONCE(active[slot]);
+	/* sessions / weight < least->active / least->weight, without dividing */
+	if (least->server == NO_SERVER || sessions * least->weight < least->active * server->weight) {
+		least->server = slot;
+		least->active = sessions;
+		least->weight = server->weight;
+	}
+	return 0;
+}
+
+static __always_inline __u16 from_order(__u32 service, struct ring *ring, __u32 pick)
+{
+	struct least least = { .server = NO_SERVER };
+	__u32 len = ring->order_len;
+	__u64 at;
+
+	if (pick == PICK_LEAST && len > SERVICE_SERVERS_MAX)
+		len = SERVICE_SERVERS_MAX;
+	if (len == 0 || len > ORDER_MAX)
+		return NO_SERVER;
+	at = next(service) % len;
+	hide(at);
+	if (at >= ORDER_MAX) /* never; the verifier wants to see it */
+		return NO_SERVER;
+	if (pick == PICK_CURSOR)
+		return ring->order[at];
+	least.ring = ring;
+	least.at = at;
+	least.len = len;
+	bpf_loop(len, consider, &least, 0);
+	return least.server;
+}
+
+/* Not inlined: only the first packet of a session comes here. */
+__attribute__((noinline)) int select_server(__u32 service, __u32 half, __u32 pick, __u64 ring_hash)
+{
+	struct ring *ring = ring_at(service, half);
+
+	if (!ring)
+		return NO_SERVER;
+	return pick == PICK_HASH ? by_hash(ring, ring_hash) : from_order(service, ring, pick);
+}
+
+#endif

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * The session table: core/src/path/sessions.rs, whose comments say why. Memory order: a compare-and-exchange is
+ * a full barrier; plain loads are ordered on x86, and elsewhere the worst is that one packet of a session
+ * which expired at this instant follows its slot's next owner.
+ */
+#ifndef EVENER_SESSIONS_H
+#define EVENER_SESSIONS_H
+
+#include "director/maps.h"
+#include "director/scratch.h"
+
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, to) (*(volatile typeof(x) *)&(x) = (to))
+
+#define VALUE_CLAIMED ((__u64)STATE_CLAIMED << 16)
+
+/* Jiffies are one load; any of the clocks is a call and a loop. */
+static __always_inline __u32 ticks_now(void)
+{
+	if (!settings.jiffy_ns)
+		return READ_ONCE(given_now);
+	return (bpf_jiffies64() * settings.jiffy_ns) >> 20;
+}
+
+static __always_inline __u64 session_key(__be32 client, __be16 port, __u16 vip)
+{
+	return (__u64)bpf_ntohl(client) << 32 | (__u64)bpf_ntohs(port) << 16 | vip;
+}
+
+static __always_inline __u64 value_of(__u16 server, __u8 state, __u32 expires)
+{
+	return (__u64)expires << 32 | (__u64)state << 16 | server;
+}
+
+static __always_inline __u64 with_mark(__u64 value, __u16 mark)
+{
+	return (value & ~((__u64)MARK_MASK << 20)) | (__u64)(mark & MARK_MASK) << 20;
+}
+
+static __always_inline __u16 value_mark(__u64 value)
+{
+	return value >> 20 & MARK_MASK;
+}
+
+static __always_inline __u16 value_server(__u64 value)
+{
+	return value;
+}
+
+static __always_inline __u8 value_state(__u64 value)
+{
+	return value >> 16 & 0xf;
+}
+
+static __always_inline __u32 value_expires(__u64 value)
+{
+	return value >> 32;
+}
+
+/* The same in another state, until another time. */
+static __always_inline __u64 moved_to(__u64 value, __u8 state, __u32 expires)
+{
+	return with_mark(value_of(value_server(value), state, expires), value_mark(value));
+}
+
+/* Whether x < bound, as a number and without a branch: the verifier follows each branch apart, and eight
+ * places with several branches each are more ways than it walks. */
+static __always_inline __u64 is_below(__u32 x, __u32 bound)
+{
+	__u64 difference = (__u64)x - bound;
+
+	hide(difference);
+	return difference >> 63;
+}
+
+static __always_inline __u64 is_live(__u64 value, __u32 now)
+{
+	/* The two states below have no bit but the lowest. */
+	__u64 is_session = is_below(0, value_state(value) >> 1);
+	__u64 is_left = is_below(value_expires(value) - now - 1, LIFE_MAX);
+
+	return is_session & is_left;
+}
+
+static __always_inline __u64 is_vacant(__u64 value, __u32 now)
+{
+	__u64 is_claimed = is_below(value_state(value) ^ STATE_CLAIMED, 1);
+
+	return (is_live(value, now) | is_claimed) ^ 1;
+}
+
+/* Bits of states. */
+#define EMBRYONIC (1u << STATE_NEW | 1u << STATE_ANSWERED | 1u << STATE_UDP_NEW)
+#define ENDING (1u << STATE_HALF_CLOSED | 1u << STATE_SERVER_CLOSED | 1u << STATE_CLOSING)
+#define ASSURED (1u << STATE_ESTABLISHED | 1u << STATE_UDP)
+
+static __always_inline __u32 is_active(__u64 value)
+{
+	return (EMBRYONIC | ASSURED) >> value_state(value) & 1;
+}
+
+static __always_inline __u32 is_assured(__u64 value)
+{
+	return ASSURED >> value_state(value) & 1;
+}
+
+static __always_inline __u32 is_ending(__u64 value)
+{
+	return ENDING >> value_state(value) & 1;
+}
+
+/* Two rounds of multiply and fold, with secret odd multipliers: core/src/path/sessions.rs, FlowHash. */
+static __always_inline __u64 hashed(__u64 key, const volatile __u64 seed[2])
+{
+	key *= seed[0] | 1;
+	key ^= key >> 32;
+	key *= seed[1] | 1;
+	return key ^ key >> 32;
+}
+
+static __always_inline __u64 flow_hash(__u64 key)
+{
+	return hashed(key, settings.seed);
+}
+
+/* Without the VIP's id, which is this host's own affair. */
+static __always_inline __u64 ring_hash(__u64 key)
+{
+	return hashed(key & ~0xffffULL, settings.ring_seed);
+}
+
+static __always_inline __u32 scale(__u32 x, __u32 n)
+{
+	return ((__u64)x * n) >> 32;
+}
+
+/* An IPv4 address is mapped (RFC 4291, section 2.5.5.2). */
+static __always_inline struct key6 session_key6(const struct ip *client, bool v6, __be16 port, __u16 vip)
+{
+	const __u64 *half = (const void *)client;
+	struct key6 key = { { 0, 0xffff00000000ULL | bpf_ntohl(client->word[0]),
+			      (__u64)bpf_ntohs(port) << 16 | vip } };
+
+	if (v6) {
+		key.word[0] = bpf_be64_to_cpu(half[0]);
+		key.word[1] = bpf_be64_to_cpu(half[1]);
+	}
+	return key;
+}
+
+static __always_inline __u64 hashed6(const struct key6 *key, __u64 last, const volatile __u64 seed[2])
+{
+	__u64 hash = key->word[0] * (seed[0] | 1);
+
+	hash ^= hash >> 32;
+	hash = (hash ^ key->word[1]) * (seed[1] | 1);
+	hash ^= hash >> 32;
+	hash = (hash ^ last) * (seed[0] | 1);
+	hash ^= hash >> 32;
+	hash *= seed[1] | 1;
+	return hash ^ hash >> 32;
+}
+
+static __always_inline __u64 flow_hash6(const struct key6 *key)
+{
+	return hashed6(key, key->word[2], settings.seed);
+}
+
+static __always_inline __u64 ring_hash6(const struct key6 *key)
+{
+	return hashed6(key, key->word[2] & ~0xffffULL, settings.ring_seed);
+}
+
+static __always_inline struct bucket *first_bucket(__u64 hash)
+{
+	__u32 index = scale(hash, settings.buckets);
+
+	return bpf_map_lookup_elem(&sessions, &index);
+}
+
+static __always_inline struct bucket *second_bucket(__u64 hash)
+{
+	__u32 index = scale(hash >> 32, settings.buckets);
+
+	return bpf_map_lookup_elem(&sessions, &index);
+}
+
+static __always_inline void count_active(__u64 value, __s64 by)
+{
+	if (is_active(value))
+		__sync_fetch_and_add(&active[value_server(value) % SERVER_SLOTS], by);
+}
+
+static __always_inline void count_assured(__u16 vip, __u64 value, __s64 by)
+{
+	if (is_assured(value))
+		__sync_fetch_and_add(&shares[vip % VIP_IDS].assured, by);
+}
+
+/* A session that comes or goes. */
+static __always_inline void count_session(__u16 vip, __u64 value, __s64 by)
+{
+	count_active(value, by);
+	count_assured(vip, value, by);
+}
+
+struct found {
+	__u64 *place;
+	__u64 value;
+	__u16 vip;
+};
+
+static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 now, struct found *found)
+{
+	/* The verifier would follow everything behind the loop once for each place: a number that it can't
+	 * tell is added to the place and taken away again, and one walk does for all. */
+	__u32 unknown = now, place;
+	struct session *slot;
+
+	hide(unknown);
+	for (int i = 0; i < BUCKET_SESSIONS; i++) {
+		place = unknown + i;
+		if (READ_ONCE(bucket->slot[i].key) == key)
+			goto match;
+	}
+	return false;
+match:
+	slot = &bucket->slot[(place - now) % BUCKET_SESSIONS];
+	found->place = &slot->value;
+	found->vip = key;
+	found->value = READ_ONCE(slot->value);
+	return READ_ONCE(slot->key) == key && is_live(found->value, now);
+}
+
+static __always_inline bool find_session(__u64 key, __u64 hash, __u32 now, struct found *found)
+{
+	struct bucket *bucket = first_bucket(hash);
+
+	if (bucket && find_in(bucket, key, now, found))
+		return true;
+	bucket = second_bucket(hash);
+	return bucket && find_in(bucket, key, now, found);
+}
+
+static __always_inline bool change_session(struct found *found, __u64 to)
+{
+	if (__sync_val_compare_and_swap(found->place, found->value, to) != found->value)
+		return false;
+	if (is_active(found->value) != is_active(to) || value_server(found->value) != value_server(to)) {
+		count_active(found->value, -1);
+		count_active(to, 1);
+	}
+	if (is_assured(found->value) != is_assured(to)) {
+		count_assured(found->vip, found->value, -1);
+		count_assured(found->vip, to, 1);
+	}
+	return true;
+}
+
+static __always_inline __u32 room(struct bucket *bucket, __u32 now)
+{
+	__u32 vacant = 0;
+
+	for (int i = 0; i < BUCKET_SESSIONS; i++)
+		vacant += is_vacant(READ_ONCE(bucket->slot[i].value), now);
+	return vacant;
+}
+
+static __always_inline bool claim(struct session *slot, __u32 now)
+{
+	__u64 key = READ_ONCE(slot->key), value = READ_ONCE(slot->value);
+
+	if (!is_vacant(value, now) || __sync_val_compare_and_swap(&slot->value, value, VALUE_CLAIMED) != value)
+		return false;
+	count_session(key, value, -1);
+	return true;
+}
+
+static __always_inline void fill(struct session *slot, __u64 key, __u64 value)
+{
+	WRITE_ONCE(slot->key, key);
+	WRITE_ONCE(slot->value, value);
+	count_session(key, value, 1);
+}
+
+static __always_inline bool insert_in(struct bucket *bucket, __u64 key, __u64 value, __u32 now)
+{
+	for (int i = 0; i < BUCKET_SESSIONS; i++) {
+		struct session *slot = &bucket->slot[i];
+
+		if (claim(slot, now)) {
+			fill(slot, key, value);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Whose turn it is to go where room is short: the least goes first. */
+#define STAYS (~0ULL)
+
+static __always_inline bool is_short(__u16 vip)
+{
+	const struct share *share = &shares[vip % VIP_IDS];
+
+	return READ_ONCE(share->assured) < READ_ONCE(share->own);
+}
+
+/* By class, and then by what is left of its time. `takes`: whether assured ones of who has more than its share may go. */
+static __always_inline __u64 rank(__u64 value, __u16 vip, bool takes, __u32 now)
+{
+	const struct share *share = &shares[vip % VIP_IDS];
+	__u64 left = value_expires(value) - now, bit = 1u << value_state(value);
+
+	if (bit & EMBRYONIC)
+		return left;
+	if (bit & ENDING)
+		return 1ULL << 32 | left;
+	if (bit & ASSURED && takes && READ_ONCE(share->assured) > READ_ONCE(share->own))
+		return 2ULL << 32 | left;
+	return STAYS;
+}
+
+/* The search for the session that goes first, in two full buckets. */
+struct going {
+	void *one, *other;
+	struct weighed *first;
+};
+
+/* Begins the search in two buckets, for a session of `vip`; whether it can. */
+static __always_inline bool begin_going(struct going *going, __u16 vip, bool has_shares, __u32 now)
+{
+	struct scratch *at = scratch_here();
+
+	if (!going->one || !going->other || !at)
+		return false;
+	going->first = &at->weighed;
+	*going->first = (struct weighed){ .rank = STAYS, .now = now, .takes = has_shares && is_short(vip) };
+	return true;
+}
+
+/* A slot that changed hands meanwhile is nobody's to take. */
+static __always_inline void weigh(struct weighed *first, __u32 place, __u64 value, __u16 vip, bool is_whole)
+{
+	__u64 its = is_whole ? rank(value, vip, first->takes, first->now) : STAYS;
+
+	if (its >= first->rank)
+		return;
+	first->rank = its;
+	first->value = value;
+	first->place = place;
+	first->vip = vip;
+}
+
+static __always_inline struct session *slot_of(const struct going *going, __u32 place)
+{
+	struct bucket *bucket = place < BUCKET_SESSIONS ? going->one : going->other;
+
+	return &bucket->slot[place % BUCKET_SESSIONS];
+}
+
+static long weigh_slot(__u32 place, void *arg)
+{
+	struct going *going = arg;
+	struct session *slot = slot_of(going, place);
+	__u64 key = READ_ONCE(slot->key), value = READ_ONCE(slot->value);
+
+	weigh(going->first, place, value, key, READ_ONCE(slot->key) == key);
+	return 0;
+}
+
+/* Claims the place that was found; false where all stay, or another CPU was faster. */
+static __always_inline bool displace(const struct weighed *first, __u64 *place)
+{
+	return first->rank != STAYS &&
+	       __sync_val_compare_and_swap(place, first->value, VALUE_CLAIMED) == first->value;
+}
+
+/* Notes a session in the place of another one. Not inlined: only where there is no room. */
+__attribute__((noinline)) int replace_session(__u64 key, __u64 hash, __u64 value, __u32 now)
+{
+	struct going going = { .one = first_bucket(hash), .other = second_bucket(hash) };
+	struct session *slot;
+
+	if (!begin_going(&going, key, true, now))
+		return false;
+	bpf_loop(2 * BUCKET_SESSIONS, weigh_slot, &going, 0);
+	slot = slot_of(&going, going.first->place);
+	if (!displace(going.first, &slot->value))
+		return false;
+	count_session(going.first->vip, going.first->value, -1);
+	fill(slot, key, value);
+	return true;
+}
+
+/* Notes a session where there is room. Not inlined: a new session is the rarer case, and the verifier checks it once. */
+__attribute__((noinline)) int insert_session(__u64 key, __u64 hash, __u64 value, __u32 now)
+{
+	struct bucket *first = first_bucket(hash);
+	struct bucket *second = second_bucket(hash);
+	__u32 room1, room2;
+
+	if (!first || !second)
+		return false;
+	room1 = room(first, now);
+	room2 = room(second, now);
+	if (room1 < BUCKET_SESSIONS / 2 && room2 > room1) {
+		struct bucket *fuller = first;
+
+		first = second;
+		second = fuller;
+	}
+	return insert_in(first, key, value, now) || insert_in(second, key, value, now);
+}
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* A packet inside another one (RFC 2003; RFC 2473): core/src/path/rewrite/tunnel.rs. */
+#ifndef EVENER_TUNNEL_H
+#define EVENER_TUNNEL_H
+
+#include "director/rewrite.h"
+
+/* UDP and the four bytes of GUE without options. */
+struct gue {
+	struct udphdr udp;
+	__u8 version_control_hlen;
+	__u8 protocol;
+	__be16 flags;
+};
+
+static __always_inline __u32 outer_len(const struct server *server)
+{
+	__u32 len = server->flags & SERVER_V6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+
+	if (server->flags & SERVER_GUE)
+		len += sizeof(struct gue);
+	return server->flags & SERVER_MARKED ? len + sizeof(struct mark) : len;
+}
+
+/* What the outer header takes from the inner one. */
+struct inherited {
+	__u8 class;
+	__be16 id;
+	__be16 fragment;
+};
+
+/* Reads that and, for a mark, where the inner packet goes from and to, and takes a hop off it. */
+static __always_inline bool inherit(context *ctx, __u32 l3, bool v6, struct inherited *inherited,
+				    struct mark_message *message)
+{
+	if (v6) {
+		struct ipv6hdr *ip = bytes_at(ctx, l3, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		inherited->class = ((__u8 *)ip)[0] << 4 | ((__u8 *)ip)[1] >> 4;
+		inherited->id = 0;
+		inherited->fragment = bpf_htons(IPV4_DONT_FRAGMENT);
+		mark_ipv6(message->inner_from, &ip->saddr);
+		mark_ipv6(message->inner_to, &ip->daddr);
+		ip->hop_limit--;
+	} else {
+		struct iphdr *ip = bytes_at(ctx, l3, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		inherited->class = ip->tos;
+		inherited->fragment = ip->frag_off & bpf_htons(IPV4_DONT_FRAGMENT);
+		/* Needed only where it may be fragmented (RFC 6864, section 4). */
+		inherited->id = inherited->fragment ? 0 : ip->id;
+		mark_ipv4(message->inner_from, ip->saddr);
+		mark_ipv4(message->inner_to, ip->daddr);
+		decrement_ttl4(ip);
+	}
+	return true;
+}
+
+static __always_inline void put_outer4(struct iphdr *ip, const struct server *server,
+				       const struct inherited *inherited, __u32 rest_len, __u8 next)
+{
+	__u32 *word = (void *)ip;
+	__u64 sum = 0;
+
+	word[0] = bpf_htonl(0x45000000 | inherited->class << 16 | (rest_len + sizeof(*ip)));
+	word[1] = inherited->id | (__u32)inherited->fragment << 16;
+	word[2] = bpf_htonl(TTL << 24 | next << 16);
+	word[3] = server->own.word[0];
+	word[4] = server->to.word[0];
+	for (int i = 0; i < 5; i++)
+		sum += word[i];
+	ip->check = ~fold(sum);
+}
+
+/* The flow label spreads flows over equal-cost paths (RFC 6438). */
+static __always_inline void put_outer6(struct ipv6hdr *ip, const struct server *server,
+				       const struct inherited *inherited, __u64 hash, __u32 rest_len, __u8 next)
+{
+	__u32 *word = (void *)ip;
+
+	word[0] = bpf_htonl(6 << 28 | inherited->class << 20 | (hash >> 44 & 0xfffff));
+	word[1] = bpf_htonl(rest_len << 16 | next << 8 | TTL);
+	*(struct ip *)&ip->saddr = server->own;
+	*(struct ip *)&ip->daddr = server->to;
+}
+
+static __always_inline void put_gue(struct gue *gue, __u64 hash, __u32 rest_len, __u8 next, __u16 flags)
+{
+	/* From the range that is for such (RFC 6335, section 6), so that paths and queues spread. */
+	gue->udp.source = bpf_htons(0xc000 | (hash >> 48 & 0x3fff));
+	gue->udp.dest = bpf_htons(GUE_PORT);
+	gue->udp.len = bpf_htons(rest_len);
+	/* None: the inner packet has its own (RFC 6935). */
+	gue->udp.check = 0;
+	gue->version_control_hlen = flags & SERVER_MARKED ? sizeof(struct mark) / 4 : 0;
+	gue->protocol = next;
+	gue->flags = (flags & SERVER_LAST ? bpf_htons(GUE_LAST) : 0) | (flags & SERVER_MARKED ? bpf_htons(GUE_MARKED) : 0);
+}
+
+/* Fills in what a mark covers besides the inner addresses, and writes it. */
+static __always_inline void put_mark_to(struct mark *mark, const struct server *server, struct mark_message *message)
+{
+	if (server->flags & SERVER_V6) {
+		mark_ipv6(message->outer_from, &server->own);
+		mark_ipv6(message->outer_to, &server->to);
+	} else {
+		mark_ipv4(message->outer_from, server->own.word[0]);
+		mark_ipv4(message->outer_to, server->to.word[0]);
+	}
+	message->passed = bpf_htonl(server->flags & SERVER_LAST ? PASSED_ON_TWICE : PASSED_ONCE);
+	put_mark(mark, &marker, message);
+}
+
+/* Writes what stands before the inner packet, from the IP header on. */
+static __always_inline bool put_outer(context *ctx, __u32 at, const struct server *server,
+				      const struct inherited *inherited, __u64 hash, __u32 len, bool v6,
+				      struct mark_message *message)
+{
+	__u32 ip_len = server->flags & SERVER_V6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	__u8 next = v6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
+
+	len += outer_len(server) - ip_len;
+	if (server->flags & SERVER_V6) {
+		struct ipv6hdr *ip = bytes_at(ctx, at, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		put_outer6(ip, server, inherited, hash, len, server->flags & SERVER_GUE ? IPPROTO_UDP : next);
+	} else {
+		struct iphdr *ip = bytes_at(ctx, at, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		put_outer4(ip, server, inherited, len, server->flags & SERVER_GUE ? IPPROTO_UDP : next);
+	}
+	if (server->flags & SERVER_GUE) {
+		struct gue *gue = bytes_at(ctx, at + ip_len, sizeof(*gue));
+
+		if (!gue)
+			return false;
+		put_gue(gue, hash, len, next, server->flags);
+	}
+	if (server->flags & SERVER_MARKED) {
+		struct mark *mark = bytes_at(ctx, at + ip_len + sizeof(struct gue), sizeof(*mark));
+
+		if (!mark)
+			return false;
+		put_mark_to(mark, server, message);
+	}
+	return true;
+}
+
+/* Puts a packet into the tunnel to its server. */
+static __always_inline bool wrap(context *ctx, __u32 l3, __u32 len, bool v6, __u64 hash, const struct server *server,
+				 struct mark_message *message)
+{
+	bool same = server->ifindex == frame_ingress(ctx), outer6 = server->flags & SERVER_V6;
+	__u32 link_len = same ? l3 : ETH_HLEN, room = outer_len(server);
+	struct inherited inherited;
+	struct ethhdr *ethernet;
+	__u32 tags[2] = {};
+
+	if (l3 > LINK_LEN_MAX || !inherit(ctx, l3, v6, &inherited, message))
+		return false;
+	/* Tags: the type of the frame and all of them but the inner type. */
+	if (same && l3 != ETH_HLEN && frame_load(ctx, 12, tags, l3 == LINK_LEN_MAX ? 8 : 4))
+		return false;
+	if (frame_wrap(ctx, l3, room, link_len, outer6, server->flags & SERVER_GUE))
+		return false;
+	if (!same)
+		frame_leave(ctx);
+	if (!put_outer(ctx, link_len, server, &inherited, hash, len, v6, message))
+		return false;
+	ethernet = bytes_at(ctx, 0, LINK_LEN_MAX);
+	if (!ethernet)
+		return false;
+	rewrite_link(ethernet, server->src, server->dst);
+	if (link_len == ETH_HLEN) {
+		ethernet->h_proto = outer6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	} else {
+		__u32 *tag = (void *)ethernet + 12;
+
+		tag[0] = tags[0];
+		if (link_len == LINK_LEN_MAX)
+			tag[1] = tags[1];
+		*(__be16 *)((void *)ethernet + (link_len == LINK_LEN_MAX ? 20 : 16)) =
+			outer6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	}
+	return true;
+}
+
+#endif

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Whether a frame is a tunnel packet to this host, and whether what is inside may come out: RFC 2003, RFC 2473,
+ * RFC 4213, draft-ietf-intarea-gue. It sees bytes only, so XDP and TC share it.
+ */
+#ifndef EVENER_DECAPSULATE_H
+#define EVENER_DECAPSULATE_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include "net/cursor.h"
+#include "net/forwarded.h"
+#include "net/mark.h"
+#include "server/server.h"
+
+/* Assigned to GUE (IANA). */
+#define GUE_PORT 6080
+/* Words of a GUE header that are skipped, beyond its first: no field of it takes more. */
+#define GUE_WORDS_MAX 8
+/* Extension headers that are gone through to the port: as many as a director looks behind. */
+#define EXTENSIONS_MAX 6
+#define NEXT_HOP_OPTIONS 0
+#define NEXT_ROUTING 43
+#define NEXT_FRAGMENT 44
+#define NEXT_GRE 47
+#define NEXT_ICMPV6 58
+#define NEXT_OPTIONS 60
+
+/* ECN field (RFC 3168, section 5). */
+#define ECN_MASK 3
+#define ECN_NOT_CAPABLE 0
+#define ECN_ECT1 1
+#define ECN_CE 3
+
+/* No tunnel packet to this host. */
+#define NOT_OURS (-1)
+
+struct gue {
+	__u8 first; /* version in 2 bits, control flag, length of what follows in 5 bits, in words */
+	__u8 protocol;
+	__be16 flags;
+};
+
+/* RFC 8200, section 4.5. */
+struct fragment_header {
+	__u8 next;
+	__u8 reserved;
+	__be16 offset; /* in 13 bits, then 2 reserved, then "more" */
+	__be32 id;
+};
+
+struct outer {
+	struct ip_address from;
+	struct ip_address to;
+	__u32 len; /* of what it carries and is yet to be read, in bytes */
+	__u8 protocol;
+	__u8 ecn;
+	bool fragment;
+	bool later_fragment;
+	bool malformed;
+};
+
+/* What a packet has inside. */
+struct inner {
+	struct own_service service;
+	__u32 outer_len; /* of all that stands before it, but for the Ethernet header, in bytes */
+	__be16 ethertype;
+	__u8 passed; /* how often it was passed on; 0 if nobody says */
+};
+
+static __always_inline void mapped(struct ip_address *address, __be32 ipv4)
+{
+	address->word[0] = 0;
+	address->word[1] = 0;
+	address->word[2] = bpf_htonl(0xffff);
+	address->word[3] = ipv4;
+}
+
+/* No packet is rightly from or to an IPv4-mapped address: it isn't to be taken for the IPv4 address, by whose rules routers
+ * on the way have not judged it. Nobody has the address that stands here for it. */
+static __always_inline void copied(struct ip_address *address, const struct in6_addr *ipv6)
+{
+	__builtin_memcpy(address, ipv6, sizeof(*address));
+	if (!address->word[0] && !address->word[1] && address->word[2] == bpf_htonl(0xffff)) {
+		address->word[2] = 0;
+		address->word[3] = 0;
+	}
+}
+
+static __always_inline bool carries(__u8 protocol)
+{
+	return protocol == IPPROTO_IPIP || protocol == IPPROTO_IPV6;
+}
+
+static __always_inline bool outer_ipv4(struct cursor *cursor, __u32 len, struct outer *outer)
+{
+	struct iphdr *ip = take(cursor, sizeof(*ip));
+	__u32 total_len;
+	__u16 fragment;
+
+	if (!ip || ip->version != 4 || (!carries(ip->protocol) && ip->protocol != IPPROTO_UDP))
+		return false;
+	total_len = bpf_ntohs(ip->tot_len);
+	fragment = bpf_ntohs(ip->frag_off);
+	outer->protocol = ip->protocol;
+	outer->ecn = ip->tos & ECN_MASK;
+	outer->fragment = fragment & 0x3fff;
+	outer->later_fragment = fragment & 0x1fff;
+	outer->malformed = ip->ihl != 5 || total_len < sizeof(*ip) || total_len > len;
+	outer->len = total_len - sizeof(*ip);
+	mapped(&outer->from, ip->saddr);
+	mapped(&outer->to, ip->daddr);
+	return true;
+}
+
+static __always_inline bool outer_ipv6(struct cursor *cursor, __u32 len, struct outer *outer)
+{
+	struct ipv6hdr *ip = take(cursor, sizeof(*ip));
+
+	if (!ip || ip->version != 6)
+		return false;
+	outer->protocol = ip->nexthdr;
+	if (ip->nexthdr == NEXT_FRAGMENT) {
+		struct fragment_header *fragment = take(cursor, sizeof(*fragment));
+
+		if (!fragment)
+			return false;
+		outer->protocol = fragment->next;
+		outer->fragment = true;
+		outer->later_fragment = fragment->offset & bpf_htons(0xfff8);
+	}
+	if (!carries(outer->protocol) && outer->protocol != IPPROTO_UDP)
+		return false;
+	outer->ecn = ip->flow_lbl[0] >> 4 & ECN_MASK;
+	outer->len = bpf_ntohs(ip->payload_len);
+	outer->malformed = outer->len + sizeof(*ip) > len;
+	copied(&outer->from, &ip->saddr);
+	copied(&outer->to, &ip->daddr);
+	return true;
+}
+
+/* The next `len` bytes of what a packet carries: behind it a frame may go on, which is none of it. */
+static __always_inline void *take_inside(struct cursor *cursor, struct outer *outer, __u32 len)
+{
+	if (len > outer->len)
+		return 0;
+	outer->len -= len;
+	return take(cursor, len);
+}
+
+/* Where the inner packet goes from and to; false where it ends before. */
+static __always_inline bool inner_ends(struct cursor cursor, struct outer outer, struct mark_message *message)
+{
+	if (outer.protocol == IPPROTO_IPIP) {
+		struct iphdr *ip = take_inside(&cursor, &outer, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		mark_ipv4(message->inner_from, ip->saddr);
+		mark_ipv4(message->inner_to, ip->daddr);
+	} else {
+		struct ipv6hdr *ip = take_inside(&cursor, &outer, sizeof(*ip));
+
+		if (!ip)
+			return false;
+		mark_ipv6(message->inner_from, &ip->saddr);
+		mark_ipv6(message->inner_to, &ip->daddr);
+	}
+	return true;
+}
+
+/* How often the packet was passed on, if a host of the farm says so; nothing of it is believed before. */
+static __always_inline int open_mark(struct cursor *cursor, bool last, struct outer *outer, struct inner *inner)
+{
+	struct mark *mark = take_inside(cursor, outer, sizeof(*mark));
+	struct mark_message message;
+	__u32 first = 0, *are_on = bpf_map_lookup_elem(&marks, &first);
+	struct sip_key *key = bpf_map_lookup_elem(&mark_key, &first);
+
+	if (!mark || !inner_ends(*cursor, *outer, &message))
+		return SERVER_MALFORMED;
+	inner->passed = last ? PASSED_ON_TWICE : PASSED_ONCE;
+	mark_ipv6(message.outer_from, &outer->from);
+	mark_ipv6(message.outer_to, &outer->to);
+	message.passed = bpf_htonl(inner->passed);
+	if (!are_on || !*are_on || !key || !mark_is_good(key, mark, &message))
+		return SERVER_FORGED_MARK;
+	return SERVER_DECAPSULATED;
+}
+
+/* Takes the UDP and GUE headers away. What carries something else than IP is of no use here. */
+static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *udp, struct outer *outer,
+				    struct inner *inner)
+{
+	__u32 words, udp_len = bpf_ntohs(udp->len);
+	struct gue *gue;
+
+	if (udp_len > outer->len || udp_len < sizeof(*udp))
+		return SERVER_MALFORMED;
+	outer->len = udp_len - sizeof(*udp);
+	gue = take_inside(cursor, outer, sizeof(*gue));
+	if (!gue)
+		return SERVER_MALFORMED;
+	words = gue->first & 0x1f;
+	/* Version 0 and no control message; flags announce fields that change what the rest means. */
+	if (gue->first & 0xe0 || gue->flags & ~bpf_htons(GUE_LAST | GUE_MARKED) || words > GUE_WORDS_MAX || !carries(gue->protocol))
+		return SERVER_GUE_HEADER;
+	outer->protocol = gue->protocol;
+	inner->outer_len += sizeof(*udp) + sizeof(*gue) + words * 4;
+	if (gue->flags & bpf_htons(GUE_MARKED) && words == sizeof(struct mark) / 4)
+		return open_mark(cursor, gue->flags & bpf_htons(GUE_LAST), outer, inner);
+	if (!take_inside(cursor, outer, words * 4))
+		return SERVER_MALFORMED;
+	/* That it is the last is worth no more than the mark. */
+	return gue->flags ? SERVER_FORGED_MARK : SERVER_DECAPSULATED;
+}
+
+/* Sources that no client has (RFC 1812, section 5.3.7); a client is never the service itself. */
+static __always_inline bool is_martian_ipv4(const struct iphdr *ip)
+{
+	__u8 first = bpf_ntohl(ip->saddr) >> 24;
+
+	return first == 0 || first == 127 || first >= 224 || ip->saddr == ip->daddr;
+}
+
+/* RFC 4291, section 2.4: unspecified, loopback, multicast, link-local, IPv4-mapped. */
+static __always_inline bool is_martian_ipv6(const struct ip_address *from, const struct ip_address *to)
+{
+	__be32 head = from->word[0] | from->word[1];
+
+	if ((from->word[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000) ||
+	    (from->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
+		return true;
+	if (!head && (from->word[2] == bpf_htonl(0xffff) ||
+		      (!from->word[2] && (from->word[3] == 0 || from->word[3] == bpf_htonl(1)))))
+		return true;
+	return from->word[0] == to->word[0] && from->word[1] == to->word[1] && from->word[2] == to->word[2] &&
+	       from->word[3] == to->word[3];
+}
+
+/* Whether the packet may come out for the service that it is for. */
+static __always_inline int for_service(const struct inner *inner)
+{
+	struct offer *offer = bpf_map_lookup_elem(&own_services, &inner->service);
+
+	if (!offer)
+		return SERVER_NOT_OWN_SERVICE;
+	return offer->is_marked && !inner->passed ? SERVER_FORGED_MARK : SERVER_DECAPSULATED;
+}
+
+/* Goes by the port where the packet has one, else by the address alone. */
+static __always_inline int name_service(struct cursor *cursor, struct outer *outer, __u8 protocol, bool portless,
+					struct inner *inner)
+{
+	__be16 *ports;
+
+	if (carries(protocol) || protocol == NEXT_GRE)
+		return SERVER_NESTED;
+	if (portless)
+		return SERVER_DECAPSULATED;
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return SERVER_NOT_OWN_SERVICE;
+	ports = take_inside(cursor, outer, 2 * sizeof(*ports));
+	if (!ports)
+		return SERVER_MALFORMED;
+	inner->service.port = ports[1];
+	inner->service.protocol = protocol;
+	return SERVER_DECAPSULATED;
+}
+
+/* What becomes of the ECN field (RFC 6040, section 4.2); negative where the packet must go. */
+static __always_inline int merged_ecn(__u8 outer, __u8 inner)
+{
+	if (outer == ECN_CE)
+		return inner == ECN_NOT_CAPABLE ? -1 : ECN_CE;
+	if (outer == ECN_ECT1 && inner == 2)
+		return ECN_ECT1;
+	return inner;
+}
+
+/* The field is the lower byte of the header's first word, whose sum changes by as much (RFC 1624). */
+static __always_inline void set_ecn_ipv4(struct iphdr *ip, __u8 ecn)
+{
+	__u8 tos = (ip->tos & ~ECN_MASK) | ecn;
+	__u32 sum = (__u16)~bpf_ntohs(ip->check) + (__u16)~ip->tos + tos;
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = bpf_htons(~sum);
+	ip->tos = tos;
+}
+
+static __always_inline int inner_ipv4(struct cursor *cursor, struct outer *outer, struct inner *inner)
+{
+	struct iphdr *ip = take_inside(cursor, outer, sizeof(*ip));
+	__u32 total_len, header_len;
+	int verdict, ecn;
+
+	if (!ip || ip->version != 4)
+		return SERVER_MALFORMED;
+	total_len = bpf_ntohs(ip->tot_len);
+	header_len = ip->ihl * 4;
+	if (header_len < sizeof(*ip) || total_len < header_len || total_len - sizeof(*ip) > outer->len)
+		return SERVER_MALFORMED;
+	outer->len = total_len - sizeof(*ip);
+	if (is_martian_ipv4(ip))
+		return SERVER_INNER_MARTIAN;
+	if (!take_inside(cursor, outer, header_len - sizeof(*ip)))
+		return SERVER_MALFORMED;
+	mapped(&inner->service.address, ip->daddr);
+	verdict = name_service(cursor, outer, ip->protocol,
+			       ip->frag_off & bpf_htons(0x3fff) || ip->protocol == IPPROTO_ICMP, inner);
+	if (verdict == SERVER_DECAPSULATED)
+		verdict = for_service(inner);
+	if (verdict != SERVER_DECAPSULATED)
+		return verdict;
+	ecn = merged_ecn(outer->ecn, ip->tos & ECN_MASK);
+	if (ecn < 0)
+		return SERVER_CONGESTION;
+	if (ecn != (ip->tos & ECN_MASK))
+		set_ecn_ipv4(ip, ecn);
+	inner->ethertype = bpf_htons(ETH_P_IP);
+	return SERVER_DECAPSULATED;
+}
+
+/* The upper protocol and whether it is a fragment (RFC 8200, section 4); negative where headers end early. */
+static __always_inline int upper_protocol(struct cursor *cursor, struct outer *outer, __u8 next, bool *fragment)
+{
+	for (int i = 0; i <= EXTENSIONS_MAX; i++) {
+		__u8 *header;
+
+		if (next == NEXT_FRAGMENT)
+			*fragment = true;
+		else if (next != NEXT_HOP_OPTIONS && next != NEXT_ROUTING && next != NEXT_OPTIONS)
+			return next;
+		header = i < EXTENSIONS_MAX ? take_inside(cursor, outer, 8) : 0;
+		if (!header)
+			return -1;
+		/* A later fragment goes on with payload. */
+		if (next == NEXT_FRAGMENT)
+			return header[0];
+		next = header[0];
+		if (!take_inside(cursor, outer, header[1] * 8))
+			return -1;
+	}
+	return -1;
+}
+
+static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer, struct inner *inner)
+{
+	struct ipv6hdr *ip = take_inside(cursor, outer, sizeof(*ip));
+	struct ip_address from;
+	bool fragment = false;
+	int verdict, ecn, was, protocol;
+
+	if (!ip || ip->version != 6 || bpf_ntohs(ip->payload_len) > outer->len)
+		return SERVER_MALFORMED;
+	outer->len = bpf_ntohs(ip->payload_len);
+	copied(&from, &ip->saddr);
+	copied(&inner->service.address, &ip->daddr);
+	if (is_martian_ipv6(&from, &inner->service.address))
+		return SERVER_INNER_MARTIAN;
+	protocol = upper_protocol(cursor, outer, ip->nexthdr, &fragment);
+	if (protocol < 0)
+		return SERVER_MALFORMED;
+	verdict = name_service(cursor, outer, protocol, fragment || protocol == NEXT_ICMPV6, inner);
+	if (verdict == SERVER_DECAPSULATED)
+		verdict = for_service(inner);
+	if (verdict != SERVER_DECAPSULATED)
+		return verdict;
+	was = ip->flow_lbl[0] >> 4 & ECN_MASK;
+	ecn = merged_ecn(outer->ecn, was);
+	if (ecn < 0)
+		return SERVER_CONGESTION;
+	if (ecn != was)
+		ip->flow_lbl[0] = (ip->flow_lbl[0] & ~(ECN_MASK << 4)) | ecn << 4;
+	inner->ethertype = bpf_htons(ETH_P_IPV6);
+	return SERVER_DECAPSULATED;
+}
+
+/* Whether a frame's source is one that only this host itself writes, on what has come out of a tunnel: such frames don't come
+ * by a wire. */
+static __always_inline bool is_forged(struct cursor cursor)
+{
+	__u8 *ethernet = take(&cursor, sizeof(struct ethhdr));
+	__u32 first = 0, *are_on;
+	__u64 source;
+
+	if (!ethernet)
+		return false;
+	source = mac_bits(ethernet + ETH_ALEN);
+	if (source != PASSED && source != PASSED_TWICE)
+		return false;
+	are_on = bpf_map_lookup_elem(&marks, &first);
+	return are_on && *are_on;
+}
+
+/*
+ * NOT_OURS, or one of enum server_reason; all but SERVER_DECAPSULATED mean that the frame is to be dropped.
+ * `len` is that of the whole frame, of which the cursor may see only the beginning.
+ */
+static __always_inline int decapsulate(struct cursor cursor, __u32 len, struct inner *inner)
+{
+	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
+	struct udphdr *udp = 0;
+	struct outer outer = {};
+	bool known;
+
+	if (!ethernet)
+		return NOT_OURS;
+	len -= sizeof(*ethernet);
+	switch (ethernet->h_proto) {
+	case bpf_htons(ETH_P_IP):
+		known = outer_ipv4(&cursor, len, &outer);
+		inner->outer_len = sizeof(struct iphdr);
+		break;
+	case bpf_htons(ETH_P_IPV6):
+		known = outer_ipv6(&cursor, len, &outer);
+		inner->outer_len = sizeof(struct ipv6hdr);
+		break;
+	default:
+		return NOT_OURS;
+	}
+	if (!known)
+		return NOT_OURS;
+	if (outer.protocol == IPPROTO_UDP) {
+		udp = take(&cursor, sizeof(*udp));
+		if (!udp || outer.later_fragment || udp->dest != bpf_htons(GUE_PORT))
+			return NOT_OURS;
+	}
+	if (!bpf_map_lookup_elem(&own_addresses, &outer.to))
+		return NOT_OURS;
+	if (!bpf_map_lookup_elem(&directors, &outer.from))
+		return SERVER_UNLISTED_SOURCE;
+	if (outer.fragment)
+		return SERVER_OUTER_FRAGMENT;
+	if (outer.malformed)
+		return SERVER_MALFORMED;
+	if (udp) {
+		int opened = open_gue(&cursor, udp, &outer, inner);
+
+		if (opened != SERVER_DECAPSULATED)
+			return opened;
+	}
+	return outer.protocol == IPPROTO_IPIP ? inner_ipv4(&cursor, &outer, inner) :
+						inner_ipv6(&cursor, &outer, inner);
+}
+
+#endif

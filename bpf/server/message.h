@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. What is unusual counts as odd, and
+ * nobody goes by it. What is known so far stands in the message: the verifier can't tell its values apart, and walks
+ * through a loop over bytes once and not once for each state.
+ */
+#ifndef EVENER_MESSAGE_H
+#define EVENER_MESSAGE_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+#include "net/cursor.h"
+
+/* Bytes that are read at once. */
+#define MESSAGE_MAX 4096
+/* Longer than a field's name and what is compared of its value. */
+#define MESSAGE_PAD 40
+/* Of a body, in bytes: with its head less than half of all sequence numbers. */
+#define LENGTH_MAX 0x7fff0000
+
+#define FIELD_OTHER 0
+#define FIELD_LENGTH 1
+#define FIELD_CONNECTION 2
+
+/* Eight characters as a number, lower case as `lower_at` has them. */
+#define WORD(a, b, c, d, e, f, g, h)                                                                              \
+	((__u64)(a) << 56 | (__u64)(b) << 48 | (__u64)(c) << 40 | (__u64)(d) << 32 | (__u64)(e) << 24 | (f) << 16 | \
+	 (g) << 8 | (h))
+
+struct message {
+	__u32 line; /* where the line begins */
+	__u32 field; /* the line's */
+	__u32 value; /* where that one's value begins */
+	__u32 head_len; /* 0: the head has no end here */
+	__u32 lengths; /* fields that say one */
+	__u32 codings; /* fields that say how the body is encoded, which is in chunks */
+	__u32 digits;
+	__u32 closes; /* whether no other message follows */
+	__u32 odd;
+	__u32 before; /* the byte before */
+	__u64 length;
+	__u8 byte[MESSAGE_MAX + MESSAGE_PAD];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct message);
+} messages SEC(".maps");
+
+static __always_inline struct message *message_here(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&messages, &first);
+}
+
+static __always_inline __u64 word_at(const struct message *m, __u32 at)
+{
+	return bpf_be64_to_cpu(*(const __u64 *)(m->byte + at));
+}
+
+/* Letters lower case; what else becomes another character is none that a field's name has. */
+static __always_inline __u64 lower_at(const struct message *m, __u32 at)
+{
+	return word_at(m, at) | 0x2020202020202020;
+}
+
+/* Begins a line, at `at`. Behind the bytes that are there stand those of another message; but a head that gets as far as
+ * that has no end here. */
+static __always_inline void begin_line(struct message *m, __u32 at)
+{
+	__u64 first = lower_at(m, at), second = lower_at(m, at + 8);
+
+	m->line = at;
+	m->field = FIELD_OTHER;
+	/* RFC 9112, section 5.2: the line before goes on. */
+	if (m->byte[at] == ' ' || m->byte[at] == '\t') {
+		m->odd = true;
+	} else if (first == WORD('c', 'o', 'n', 't', 'e', 'n', 't', '-') &&
+		   second >> 8 == WORD(0, 'l', 'e', 'n', 'g', 't', 'h', ':')) {
+		m->field = FIELD_LENGTH;
+		m->value = at + 15;
+		m->digits = 0;
+		m->length = 0;
+		m->lengths++;
+	} else if (first == WORD('t', 'r', 'a', 'n', 's', 'f', 'e', 'r') &&
+		   second == WORD('-', 'e', 'n', 'c', 'o', 'd', 'i', 'n') &&
+		   lower_at(m, at + 16) >> 48 == WORD(0, 0, 0, 0, 0, 0, 'g', ':')) {
+		at += m->byte[at + 18] == ' ' ? 19 : 18;
+		if (lower_at(m, at) >> 8 != WORD(0, 'c', 'h', 'u', 'n', 'k', 'e', 'd') || m->byte[at + 7] != '\r')
+			m->odd = true;
+		m->codings++;
+	} else if (first == WORD('c', 'o', 'n', 'n', 'e', 'c', 't', 'i') &&
+		   second >> 40 == WORD(0, 0, 0, 0, 0, 'o', 'n', ':')) {
+		m->field = FIELD_CONNECTION;
+		m->value = at + 11;
+	}
+}
+
+static __always_inline void end_line(struct message *m, __u32 at)
+{
+	/* RFC 9112, section 2.2: some take a line feed alone for an end, and others don't. */
+	if (m->before != '\r' || (m->field == FIELD_LENGTH && !m->digits))
+		m->odd = true;
+	else if (at - m->line == 1)
+		m->head_len = at + 1;
+	else
+		begin_line(m, at + 1);
+}
+
+static __always_inline void read_length(struct message *m, __u8 byte)
+{
+	if (byte >= '0' && byte <= '9') {
+		m->length = m->length * 10 + (byte - '0');
+		m->digits++;
+		if (m->length > LENGTH_MAX)
+			m->odd = true;
+	} else if (byte != '\r' && (m->digits || (byte != ' ' && byte != '\t'))) {
+		m->odd = true;
+	}
+}
+
+static long read_byte(__u32 at, void *arg)
+{
+	struct message *m = *(struct message **)arg;
+	__u8 byte;
+
+	if (at >= MESSAGE_MAX)
+		return 1;
+	byte = m->byte[at];
+	/* Nobody knows what others make of these (RFC 9112, section 2.2; RFC 9110, section 5.5). */
+	if (byte != '\n' && (m->before == '\r' || (byte < ' ' && byte != '\t' && byte != '\r')))
+		m->odd = true;
+	else if (byte == '\n')
+		end_line(m, at);
+	else if (m->field == FIELD_LENGTH && at >= m->value)
+		read_length(m, byte);
+	else if (m->field == FIELD_CONNECTION && lower_at(m, at) >> 24 == WORD(0, 0, 0, 'c', 'l', 'o', 's', 'e'))
+		m->closes = true;
+	m->before = byte;
+	return m->odd || m->head_len;
+}
+
+/* Reads `len` bytes of a segment as the beginning of a message. Global, so that it is verified once, and on its own. */
+__noinline int read_message(struct __sk_buff *skb, __u32 from, __u32 len)
+{
+	struct message *m = message_here();
+	__u32 last = len - 1;
+
+	if (!m || last >= MESSAGE_MAX)
+		return false;
+	/* Kernels of today and of yesterday see by this that it is neither nothing nor too much. */
+	hide(last);
+	if (bpf_skb_load_bytes(skb, from, m->byte, last + 1))
+		return false;
+	m->line = 0;
+	m->field = FIELD_OTHER;
+	m->head_len = 0;
+	m->lengths = 0;
+	m->codings = 0;
+	m->closes = false;
+	m->odd = false;
+	m->before = 0;
+	m->length = 0;
+	bpf_loop(len, read_byte, &m, 0);
+	return true;
+}
+
+#endif

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/*
+ * Runs on servers: takes packets out of tunnels, keeps the segments that servers offer small enough for them, and
+ * makes connections of what is handed off. The first is there for XDP and for TC; they differ in how a frame is
+ * got at and shortened.
+ */
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include "net/unmatched.h"
+#include "server/accept.h"
+#include "server/decapsulate.h"
+#include "server/socket.h"
+
+/* Ethernet, IPv6, UDP, GUE with all its words, IPv6 with some extension headers, ports. */
+#define HEADERS_LEN 256
+/* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6 of <linux/bpf.h>, since Linux 6.3: what becomes the frame's protocol. */
+#define DECAP_L3_IPV4 (1ULL << 7)
+#define DECAP_L3_IPV6 (1ULL << 8)
+/* By this a packet that has come out is known again on the interfaces that are made of the one it came by. */
+#define OPENED 0xe7e4
+/* Options of a TCP header (RFC 9293, section 3.2). */
+#define OPTION_MSS_LEN 4
+
+/* core/src/path/unmatched.rs */
+__u64 unmatched[STRAY_PLACES];
+
+static __always_inline int refused(__u32 reason, int drop)
+{
+	count_server(reason);
+	return drop;
+}
+
+/* Makes the link header that of what came out. Of what has no mark nobody knows how often it was passed on: it stays here. */
+static __always_inline bool finish(struct ethhdr *ethernet, const struct inner *inner)
+{
+	__u32 first = 0, *are_on = bpf_map_lookup_elem(&marks, &first);
+
+	ethernet->h_proto = inner->ethertype;
+	if (!are_on || !*are_on)
+		return false;
+	mark_passed(ethernet->h_source, inner->passed != PASSED_ONCE);
+	return true;
+}
+
+SEC("xdp")
+int untunnel_xdp(struct xdp_md *ctx)
+{
+	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	struct inner inner = {};
+	struct ethhdr *old = cursor.at, ethernet, *new;
+	int verdict;
+
+	if (is_forged(cursor))
+		return refused(SERVER_FORGED_MARK, XDP_DROP);
+	verdict = decapsulate(cursor, cursor.end - cursor.at, &inner);
+	if (verdict == NOT_OURS)
+		return XDP_PASS;
+	if (verdict != SERVER_DECAPSULATED || (void *)(old + 1) > cursor.end)
+		return refused(verdict, XDP_DROP);
+	ethernet = *old;
+	if (bpf_xdp_adjust_head(ctx, inner.outer_len))
+		return refused(SERVER_NOT_SHRUNK, XDP_DROP);
+	cursor.at = (void *)(long)ctx->data;
+	cursor.end = (void *)(long)ctx->data_end;
+	new = take(&cursor, sizeof(*new));
+	if (!new)
+		return refused(SERVER_NOT_SHRUNK, XDP_DROP);
+	*new = ethernet;
+	finish(new, &inner);
+	count_server(SERVER_DECAPSULATED);
+	return XDP_PASS;
+}
+
+SEC("tc")
+int untunnel_tc(struct __sk_buff *skb)
+{
+	__u64 decap = BPF_F_ADJ_ROOM_FIXED_GSO;
+	struct inner inner = {};
+	struct ethhdr *ethernet;
+	struct cursor cursor;
+	int verdict;
+
+	cursor.at = (void *)(long)skb->data;
+	cursor.end = (void *)(long)skb->data_end;
+	if (skb->tc_index != OPENED && is_forged(cursor))
+		return refused(SERVER_FORGED_MARK, TC_ACT_SHOT);
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return TC_ACT_UNSPEC;
+	cursor = beginning(skb, HEADERS_LEN);
+	verdict = decapsulate(cursor, skb->len, &inner);
+	if (verdict == NOT_OURS)
+		return TC_ACT_UNSPEC;
+	if (verdict != SERVER_DECAPSULATED)
+		return refused(verdict, TC_ACT_SHOT);
+	/* What GRO has put together stays together: its segments were that long before, and inside. */
+	decap |= inner.ethertype == bpf_htons(ETH_P_IP) ? DECAP_L3_IPV4 : DECAP_L3_IPV6;
+	if (bpf_skb_adjust_room(skb, -(__s32)inner.outer_len, BPF_ADJ_ROOM_MAC, decap))
+		return refused(SERVER_NOT_SHRUNK, TC_ACT_SHOT);
+	cursor.at = (void *)(long)skb->data;
+	cursor.end = (void *)(long)skb->data_end;
+	ethernet = take(&cursor, sizeof(*ethernet));
+	if (ethernet && finish(ethernet, &inner))
+		skb->tc_index = OPENED;
+	count_server(SERVER_DECAPSULATED);
+	return TC_ACT_UNSPEC;
+}
+
+/* Lowers the MSS option among those from `at` to `end`, offsets from the beginning of the frame, `tcp` being
+ * that of the TCP header. */
+static __always_inline void lower_mss(struct __sk_buff *skb, __u32 tcp, __u32 at, __u32 end, __u32 mss)
+{
+	for (int i = 0; i < OPTIONS_MAX; i++) {
+		__u8 option[OPTION_MSS_LEN];
+		__u16 was, now;
+
+		/* One that is too short for an MSS option isn't one. */
+		if (at + sizeof(option) > end || bpf_skb_load_bytes(skb, at, option, sizeof(option)))
+			return;
+		if (option[0] == OPTION_END)
+			return;
+		if (option[0] == OPTION_NOTHING) {
+			at += 1;
+			continue;
+		}
+		if (option[0] != OPTION_MSS) {
+			if (option[1] < 2)
+				return;
+			at += option[1];
+			continue;
+		}
+		was = option[2] << 8 | option[3];
+		if (option[1] != OPTION_MSS_LEN || was <= mss)
+			return;
+		option[2] = mss >> 8;
+		option[3] = mss;
+		/* The sum is of words counted from the TCP header's beginning. */
+		now = at & 1 ? (__u16)(mss << 8 | (mss >> 8 & 0xff)) : mss;
+		if (at & 1)
+			was = was << 8 | was >> 8;
+		if (!bpf_l4_csum_replace(skb, tcp + __builtin_offsetof(struct tcphdr, check), bpf_htons(was),
+					 bpf_htons(now), sizeof(was)) &&
+		    !bpf_skb_store_bytes(skb, at, option, sizeof(option), 0))
+			count_server(SERVER_CLAMPED);
+		return;
+	}
+}
+
+/* A segment that leaves. */
+struct leaving {
+	struct connection connection;
+	struct said said;
+	__u32 l4; /* from the beginning of the frame, in bytes */
+	__u8 flags;
+	bool v6;
+};
+
+static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *leaving)
+{
+	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	struct connection *connection = &leaving->connection;
+	struct tcphdr *tcp;
+
+	if (!take(&cursor, sizeof(struct ethhdr)))
+		return false;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || ip->version != 4 || ip->protocol != IPPROTO_TCP || ip->ihl != 5 ||
+		    ip->frag_off & bpf_htons(0x3fff))
+			return false;
+		mapped(&connection->service, ip->saddr);
+		mapped(&connection->client, ip->daddr);
+		leaving->l4 = ETH_HLEN + sizeof(*ip);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_TCP)
+			return false;
+		copied(&connection->service, &ip->saddr);
+		copied(&connection->client, &ip->daddr);
+		leaving->l4 = ETH_HLEN + sizeof(*ip);
+		leaving->v6 = true;
+	} else {
+		return false;
+	}
+	tcp = take(&cursor, sizeof(*tcp));
+	if (!tcp || tcp->doff < 5)
+		return false;
+	connection->service_port = tcp->source;
+	connection->client_port = tcp->dest;
+	leaving->flags = ((__u8 *)tcp)[13];
+	leaving->said.sequence = bpf_ntohl(tcp->seq);
+	leaving->said.from = leaving->l4 + tcp->doff * 4;
+	if (skb->len > leaving->said.from)
+		leaving->said.len = skb->len - leaving->said.from;
+	return true;
+}
+
+/* Whom a segment from here is for, mixed: by part of it unmatched segments are told apart. */
+static __always_inline __u64 mixed(const struct leaving *leaving)
+{
+	const struct connection *connection = &leaving->connection;
+	const __be32 *word = connection->client.word;
+	__u64 client = word[3];
+
+	if (leaving->v6)
+		client = (__u64)(word[0] ^ word[2]) << 32 | (word[1] ^ word[3]);
+	client ^= (__u32)connection->client_port << 16 | connection->service_port;
+	client *= 0x9e3779b97f4a7c15;
+	client = (client ^ client >> 32) * 0xd6e8feb86659fd93;
+	return client ^ client >> 32;
+}
+
+/*
+ * Servers answer clients directly, so only here can it be seen what segments they offer (RFC 9293, section
+ * 3.7.1); what clients send back must fit into the tunnel. So it is with their answers, where it matters whether these are
+ * whole.
+ *
+ * And where connections are handed off, a segment may overtake its connection's first, or still be on its way here when the
+ * connection has moved to another host: the stack knows nothing of it, and answers by a reset (RFC 9293, section 3.10.7.1),
+ * which has no acknowledgment. That waits until the segment has come again.
+ */
+SEC("tc")
+int outgoing(struct __sk_buff *skb)
+{
+	struct own_service key = { .protocol = IPPROTO_TCP };
+	struct leaving leaving = {};
+	struct offer *offer;
+	__u8 flags;
+
+	if (!read_leaving(skb, &leaving))
+		return TC_ACT_UNSPEC;
+	flags = leaving.flags;
+	/* Most are of no more interest. */
+	if (!(flags & (TCP_SYN | TCP_RST)) && !((leaving.said.len || flags & TCP_FIN) && follows_turns()))
+		return TC_ACT_UNSPEC;
+	key.address = leaving.connection.service;
+	key.port = leaving.connection.service_port;
+	offer = bpf_map_lookup_elem(&own_services, &key);
+	if (!offer)
+		return TC_ACT_UNSPEC;
+	if (flags & TCP_SYN && offer->mss)
+		lower_mss(skb, leaving.l4, leaving.l4 + sizeof(struct tcphdr), leaving.said.from, offer->mss);
+	/* What a director sends on has come in by an interface, and what it sends itself is marked. */
+	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
+	    !meet_unmatched(unmatched, mixed(&leaving), bpf_ktime_get_ns() >> 20))
+		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
+	if (offer->turns && !(flags & TCP_SYN))
+		follow_answer(skb, &leaving.connection, &leaving.said, flags & (TCP_FIN | TCP_RST));
+	return TC_ACT_UNSPEC;
+}
+
+/*
+ * Behind all that decides where packets go: what gets here is for this host. What it makes no connection of, the
+ * host's stack answers, by a reset where it knows of none.
+ */
+SEC("tc")
+int accept(struct __sk_buff *skb)
+{
+	struct segment segment = {};
+
+	if (!read_segment(skb, &segment))
+		return TC_ACT_UNSPEC;
+	return answer(skb, &segment);
+}
+
+/* Run by the agent alone, on a frame that names a connection and has room for what is known of it. */
+SEC("tc")
+int look(struct __sk_buff *skb)
+{
+	struct looked looked = {};
+
+	return look_at(skb, &looked) ? TC_ACT_OK : TC_ACT_SHOT;
+}
+
+/* Never run: keeps in the object a map that only the agent uses. */
+SEC("xdp")
+int describe_server(struct xdp_md *ctx)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&server_about, &first) ? XDP_PASS : XDP_ABORTED;
+}
+
+/* Name the types that no map names, so that BTF has them. */
+const volatile enum server_reason abi_server_reason = SERVER_DECAPSULATED;
+const volatile struct looked abi_looked = {};
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
