@@ -473,7 +473,7 @@ fn connections_are_handed_off_alike() {
         let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
         let story = (
             handoff::wishes(),
-            (handoff::told(), prop::bool::weighted(0.2)),
+            (handoff::told(), prop::bool::weighted(0.1)),
             prop::collection::vec(handoff::segment(), 1..80),
         );
         let outcome = TestRunner::new(config).run(&story, |(wishes, (told, guessed), segments)| {
