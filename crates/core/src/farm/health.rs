@@ -85,6 +85,9 @@ pub enum Failure {
     /// Anything else, in the prober's words.
     #[error("{0}")]
     Other(String),
+    /// This host lacks what a probe takes, in the prober's words. It says nothing of the server.
+    #[error("{0}")]
+    NotProbed(String),
 }
 
 /// The health of one server.
@@ -180,6 +183,9 @@ impl Health {
                 Some(failure)
             }
         };
+        if matches!(reason, Some(Failure::NotProbed(_))) {
+            return None;
+        }
         if says == self.status.state {
             self.against = 0;
             return None;
@@ -407,6 +413,29 @@ mod tests {
         assert_eq!(health.status(), Status { state: State::Down, since_ms: 9, was_up: true });
         assert_eq!(health.last_failure(), Some(&(9, Failure::Status(503))));
         assert_eq!(Failure::Status(503).to_string(), "status 503");
+    }
+
+    #[test]
+    fn what_this_host_lacks_says_nothing_of_a_server() {
+        let lacks = || Err(Failure::NotProbed(String::from("no descriptor is left")));
+        let mut health = Health::new(&settings(2, 2), 1);
+        assert_eq!(health.result(1, lacks()), None);
+        assert_eq!(health.status().state, State::Unknown);
+        health.result(2, Ok(300));
+        for now_ms in 3..9 {
+            assert_eq!(health.result(now_ms, lacks()), None);
+        }
+        assert_eq!(health.status().state, State::Up);
+        assert_eq!(
+            (health.failures(), health.last_failure().map(|(at, _)| *at)),
+            (7, Some(8)),
+            "views tell of it"
+        );
+        // Nor does it come between two answers that do say something.
+        assert_eq!(health.result(9, Err(Failure::Timeout)), None);
+        assert_eq!(health.result(10, lacks()), None);
+        let down = health.result(11, Err(Failure::Timeout)).map(|transition| transition.to);
+        assert_eq!(down, Some(State::Down));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use crate::path::rewrite::Octets;
+use crate::net::wire::Octets;
 
 /// Adds bytes to a sum that is not yet folded. Only the last call may have an odd number of them.
 pub fn add(sum: u32, bytes: &[u8]) -> u32 {

@@ -3,7 +3,7 @@
 //! A view says where the fields are; whether they make sense is for [`crate::path::parse`].
 
 use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::str::FromStr;
 
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -365,6 +365,29 @@ pub fn arp_request(own: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> [u8; ETHERNE
     head.copy_from_slice(ethernet.as_bytes());
     body.copy_from_slice(arp.as_bytes());
     frame
+}
+
+/// An address as it stands in a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Octets {
+    Four([u8; 4]),
+    Six([u8; 16]),
+}
+
+impl Octets {
+    pub(crate) fn of(address: IpAddr) -> Octets {
+        match address {
+            IpAddr::V4(address) => Octets::Four(address.octets()),
+            IpAddr::V6(address) => Octets::Six(address.octets()),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Octets::Four(bytes) => bytes,
+            Octets::Six(bytes) => bytes,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::farm::plan::VIP_IDS;
-use crate::path::tables::Tables;
+use crate::path::tables::{Tables, VIP_IDS};
 
 /// Words of all VIPs.
 pub const WORDS: usize = VIP_WORDS * VIP_IDS;

@@ -20,6 +20,9 @@ use crate::path::mark::Passed;
 pub const HASH_SLOTS: usize = 65_537;
 /// The most entries of a service's ring.
 pub const ORDER_MAX: usize = 4_096;
+/// VIP numbers are less than this, and never 0. There are more of them than VIPs, so that one that was
+/// freed is the last to be given out again.
+pub const VIP_IDS: usize = 256;
 /// The most servers one service can have.
 pub const SERVICE_SERVERS_MAX: usize = 256;
 /// The most VIPs that one address and port of a server may stand behind with [`Forwarding::Nat`].

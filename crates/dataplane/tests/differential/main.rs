@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use evener_core::farm::plan::VIP_IDS;
 use evener_core::path::arrival::PASSED;
 use evener_core::path::cookie::Schedule;
 use evener_core::path::decide::{Decision, HELD_FRAME_MAX, Memory, Reason, Verdict};
@@ -27,6 +26,7 @@ use evener_core::path::guesses::VIP_WORDS;
 use evener_core::path::ports::POOLS;
 use evener_core::path::sessions::{Session, SessionKey, State, Value};
 use evener_core::path::tables::Tables;
+use evener_core::path::tables::VIP_IDS;
 use evener_core::path::unmatched;
 use evener_dataplane::events::Events;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine, pins};

@@ -5,6 +5,7 @@ use std::io;
 use evener_core::farm::health::Failure;
 use evener_core::net::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use evener_dataplane::link::{EtherType, Instruction, LinkSocket};
+use nix::net::if_::if_indextoname;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -68,5 +69,16 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 fn unusable(ifindex: u32, error: &io::Error) -> Failure {
-    Failure::Other(format!("no probe can leave by interface number {ifindex}: {error}"))
+    let name = if_indextoname(ifindex).ok().and_then(|name| name.into_string().ok());
+    let name = name.unwrap_or_else(|| format!("interface number {ifindex}"));
+    failure(error, format!("no probe can leave by {name}: {error}"))
+}
+
+/// A probe that this host couldn't make, or whose server can't be reached, by what the kernel says.
+pub(super) fn failure(error: &io::Error, told: String) -> Failure {
+    use nix::libc::{EADDRINUSE, EMFILE, ENFILE, ENOBUFS, ENOMEM};
+    match error.raw_os_error() {
+        Some(EMFILE | ENFILE | ENOMEM | ENOBUFS | EADDRINUSE) => Failure::NotProbed(told),
+        _ => Failure::Other(told),
+    }
 }

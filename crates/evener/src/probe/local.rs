@@ -14,6 +14,7 @@ use tokio::time::timeout as within;
 
 use super::Target;
 use super::dialogue::Dialogue;
+use super::link;
 
 /// Opens a connection to `to`, asks what is to be asked, and resets it.
 pub(super) async fn probe(
@@ -54,6 +55,6 @@ fn failure(error: io::Error) -> Failure {
     match error.kind() {
         ErrorKind::ConnectionRefused => Failure::Refused,
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Failure::Reset,
-        _ => Failure::Other(format!("this host's own stack says: {error}")),
+        _ => link::failure(&error, format!("this host's own stack says: {error}")),
     }
 }

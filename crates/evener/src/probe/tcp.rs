@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout as within};
 
 use super::device::{Device, WINDOW};
 use super::dialogue::Dialogue;
-use super::link::{Link, ethertype};
+use super::link::{Link, ethertype, failure};
 use super::outer::Outer;
 use super::syn_cookie::SynCookie;
 use super::{ProbePath, Target};
@@ -39,7 +39,7 @@ pub(super) async fn probe(
         ProbePath::Local { .. } | ProbePath::Direct { .. } => return Err(Failure::NoWay),
     };
     let port = reserve_port(source)
-        .map_err(|error| Failure::Other(format!("no port of {source} is left for the probe: {error}")))?;
+        .map_err(|error| failure(&error, format!("no port of {source} is left for the probe: {error}")))?;
     let own = SocketAddr::new(source, port.port());
     let (ethertype, answers) = (ethertype(own.is_ipv6()), answers(target.destination, own)?);
     let heard = Link::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;

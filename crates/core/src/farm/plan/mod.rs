@@ -7,7 +7,7 @@ mod slots;
 mod tests;
 mod ways;
 
-pub use slots::{SERVICES_MAX, Slots, VIP_IDS};
+pub use slots::{SERVICES_MAX, Slots};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

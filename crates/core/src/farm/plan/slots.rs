@@ -7,13 +7,10 @@ use alloc::vec::Vec;
 
 use super::VIPS_MAX;
 use crate::farm;
-use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, VipKey};
+use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, VIP_IDS, VipKey};
 
 /// The most services of a farm, each having a VIP: their numbers are less than this.
 pub const SERVICES_MAX: usize = VIPS_MAX;
-/// VIP numbers are less than this, and never 0. There are more of them than VIPs, so that one that was
-/// freed is the last to be given out again.
-pub const VIP_IDS: usize = 256;
 
 /// Who has which number.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

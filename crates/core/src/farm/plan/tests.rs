@@ -1,6 +1,6 @@
 use super::*;
 use crate::farm::membership::Source;
-use crate::path::tables::{Delta, HASH_SLOTS, Pick, Ring, SERVER_SLOTS};
+use crate::path::tables::{Delta, HASH_SLOTS, Pick, Ring, SERVER_SLOTS, VIP_IDS};
 use crate::{
     farm::{Discover, Health, Method, Placement, Server, Timeouts},
     net::{Encapsulation, Protocol},

@@ -13,38 +13,13 @@ pub use handshake::{Greeting, greeting, reset};
 pub use nat::{Translation, translate, translate_error};
 pub use tunnel::{Tunnel, encapsulate, outer_len};
 
-use core::net::IpAddr;
-
 use crate::net::checksum::Change;
 use crate::net::packet::Packet;
-use crate::net::wire::ETHERNET_LEN;
+use crate::net::wire::{ETHERNET_LEN, Octets};
 use crate::path::parse::Layers;
 
 /// Time to live and hop limit of packets that begin here.
 const TTL: u8 = 64;
-
-/// An address as it stands in a header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Octets {
-    Four([u8; 4]),
-    Six([u8; 16]),
-}
-
-impl Octets {
-    pub(crate) fn of(address: IpAddr) -> Octets {
-        match address {
-            IpAddr::V4(address) => Octets::Four(address.octets()),
-            IpAddr::V6(address) => Octets::Six(address.octets()),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Octets::Four(bytes) => bytes,
-            Octets::Six(bytes) => bytes,
-        }
-    }
-}
 
 /// Overwrites bytes and says how the sum over them changed.
 fn put(frame: &mut [u8], at: usize, new: &[u8]) -> Change {

@@ -6,8 +6,7 @@
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::farm::plan::VIP_IDS;
-use crate::path::tables::Tables;
+use crate::path::tables::{Tables, VIP_IDS};
 
 /// Words of all shares: two for each VIP, by its number.
 pub const SHARE_WORDS: usize = 2 * VIP_IDS;
