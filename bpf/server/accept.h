@@ -192,7 +192,7 @@ static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *
 	if (!offer || !offer->listener)
 		return false;
 	/* Where every host decides, this one may serve and read at once. */
-	segment->listener = asked && offer->ear ? offer->ear : offer->listener;
+	segment->listener = asked && offer->punt_listener ? offer->punt_listener : offer->listener;
 	segment->turns = offer->turns;
 	return true;
 }

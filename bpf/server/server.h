@@ -71,7 +71,7 @@ struct own_service {
 struct offer {
 	__u32 mss; /* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
 	__be16 listener; /* the port of the socket that accepts what is handed off; 0: nothing is */
-	__be16 ear; /* that of what is to be read here, by the frame's source; 0: the same */
+	__be16 punt_listener; /* that of what is to be read here, by the frame's source; 0: the same */
 	__u16 turns; /* whether those of its connections are followed: exchange.h */
 	__u16 is_marked; /* whether it comes out of tunnels only with a host's mark */
 };

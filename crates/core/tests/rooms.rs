@@ -22,7 +22,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 /// Tests may look further, and so may links in comments.
 fn code(file: &Path) -> String {
-    let is_test = file.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs")));
+    let is_test =
+        file.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs")));
     let text = if is_test { String::new() } else { fs::read_to_string(file).unwrap() };
     let text = text.split("#[cfg(test)]").next().unwrap();
     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
@@ -36,7 +37,8 @@ fn rooms_know_only_those_above_them() {
         for file in files(&source.join(room)) {
             let text = code(&file);
             for (other, _) in ROOMS.iter().filter(|(other, _)| *other != room && !above.contains(other)) {
-                let uses = [format!("crate::{other}::"), format!("crate::{{{other}"), format!("crate::{other};")];
+                let uses =
+                    [format!("crate::{other}::"), format!("crate::{{{other}"), format!("crate::{other};")];
                 let found = uses.iter().find(|uses| text.contains(uses.as_str()));
                 assert_eq!(found, None, "{}", file.display());
             }

@@ -149,7 +149,7 @@ impl<'a> Arrived<'a> {
             },
             timestamps: options.timestamp.zip(options.timestamp_echo),
             // Where every host decides, this one may serve and read at once.
-            listener: offer.ear.filter(|_| segment.from == PUNTED).unwrap_or(listener),
+            listener: offer.punt_listener.filter(|_| segment.from == PUNTED).unwrap_or(listener),
             turns: offer.turns,
             l4: segment.l4,
         })

@@ -48,7 +48,7 @@ pub struct Offer {
     pub listener: Option<u16>,
     /// The same of the connections that are to be read here before it is known who serves them, where this host may serve
     /// others itself: their frames' source says so ([`crate::path::arrival::PUNTED`]).
-    pub ear: Option<u16>,
+    pub punt_listener: Option<u16>,
     /// Whether the turns of request and answer are followed, by which it is known when a connection is at rest.
     pub turns: bool,
     /// Whether it comes out of tunnels only with the mark of a host that has passed it on.

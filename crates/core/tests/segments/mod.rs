@@ -46,8 +46,14 @@ fn tables() -> Tables {
     let addresses: [IpAddr; 2] = [[198, 51, 100, 10].into(), "2001:db8:7::a".parse().unwrap()];
     let keys =
         |(port, offer)| addresses.map(|address| (VipKey { address, port, protocol: Protocol::Tcp }, offer));
-    let own = Offer { mss: Some(1_400), listener: Some(80), ear: Some(8_080), turns: true, is_marked: false };
-    let other = Offer { listener: Some(8_080), ear: None, ..own };
+    let own = Offer {
+        mss: Some(1_400),
+        listener: Some(80),
+        punt_listener: Some(8_080),
+        turns: true,
+        is_marked: false,
+    };
+    let other = Offer { listener: Some(8_080), punt_listener: None, ..own };
     Tables { services: [(80, own), (81, other)].into_iter().flat_map(keys).collect(), ..Tables::default() }
 }
 

@@ -37,7 +37,7 @@ pub(super) const REASONS: &str = "server_reasons";
 pub(super) const EXPECTED: &str = "expected";
 /// `struct own_service`: address, port, protocol, padding.
 pub(super) const SERVICE_KEY_LEN: usize = 20;
-/// `struct offer`: segment size, the listener's port, the ear's, whether turns are followed, whether marks are needed.
+/// `struct offer`: segment size, the listener's port, that of what is punted, whether turns are followed, whether marks are needed.
 pub(super) const OFFER_LEN: usize = 12;
 
 /// The loaded programs and their maps.
@@ -222,7 +222,7 @@ fn service_key(vip: &VipKey) -> Vec<u8> {
 
 fn offer_value(offer: Offer) -> Vec<u8> {
     let mss = offer.mss.map_or(0, u32::from).to_ne_bytes();
-    let ports = [offer.listener, offer.ear].map(|port| port.unwrap_or_default().to_be_bytes());
+    let ports = [offer.listener, offer.punt_listener].map(|port| port.unwrap_or_default().to_be_bytes());
     let flags = [offer.turns, offer.is_marked].map(|flag| u16::from(flag).to_ne_bytes());
     [mss.as_slice(), &ports.concat(), &flags.concat()].concat()
 }
@@ -241,7 +241,7 @@ mod tests {
         let value = offer_value(Offer {
             mss: Some(1400),
             listener: Some(0x1234),
-            ear: Some(0x5678),
+            punt_listener: Some(0x5678),
             turns: true,
             is_marked: false,
         });

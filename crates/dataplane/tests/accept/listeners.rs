@@ -88,12 +88,14 @@ fn what_is_to_be_read_here_has_a_listener_of_its_own() {
     let asked = |frame: &[u8]| [&frame[..6], &PUNTED.0, &frame[12..]].concat();
     on_a_server(Some(PORT), |world| {
         let mut tables = world.tables(Some(PORT));
-        tables.services.values_mut().for_each(|offer| offer.ear = Some(OTHER_PORT));
+        tables.services.values_mut().for_each(|offer| offer.punt_listener = Some(OTHER_PORT));
         let places = Places { accept: [world.ifindex].into(), ..Places::default() };
         world.server.apply(&tables, &places).unwrap();
         for v6 in FAMILIES {
-            let [own, ear] = [PORT, OTHER_PORT].map(|port| listen(v6, port));
-            for (way, taker, other) in [(<[u8]>::to_vec as fn(&[u8]) -> _, &own, &ear), (asked, &ear, &own)] {
+            let [own, punt_listener] = [PORT, OTHER_PORT].map(|port| listen(v6, port));
+            for (way, taker, other) in
+                [(<[u8]>::to_vec as fn(&[u8]) -> _, &own, &punt_listener), (asked, &punt_listener, &own)]
+            {
                 world.way = way;
                 let call = world.call(v6, if taker.as_raw_fd() == own.as_raw_fd() { 40_000 } else { 40_001 });
                 let mut stream = world.open(&call, taker);
@@ -102,7 +104,7 @@ fn what_is_to_be_read_here_has_a_listener_of_its_own() {
             }
         }
         assert_eq!(world.counts(), [(Reason::Accepted, 4)]);
-        // without an ear there is one listener for both
+        // without one of its own there is one listener for both
         world.serve(Some(PORT));
         let own = listen(false, PORT);
         world.open(&world.call(false, 40_002), &own);

@@ -54,7 +54,7 @@ const IDLE: IdleTicks = IdleTicks {
 };
 
 /// What random packets needn't meet; the last six take a cookie, or a segment that is empty.
-pub const RARE: [Reason; 12] = [
+pub const RARE: [Reason; 13] = [
     Reason::BadChecksum,
     Reason::TableFull,
     Reason::NoPort,
@@ -62,6 +62,7 @@ pub const RARE: [Reason; 12] = [
     Reason::FragmentLost,
     Reason::Fragment,
     Reason::CookieAcked,
+    Reason::CookieUnchecked,
     Reason::Punted,
     Reason::Elsewhere,
     Reason::Moves,

@@ -385,7 +385,7 @@ fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tabl
             let listener = role.listeners.get(&vip.ip()).copied();
             let only_reads = listener.filter(|_| role.own.is_empty());
             let offer = tables.services.entry(key).or_default();
-            (offer.listener, offer.listener) = (Some(only_reads.unwrap_or(vip.port())), listener);
+            (offer.listener, offer.punt_listener) = (Some(only_reads.unwrap_or(vip.port())), listener);
             offer.turns = only_reads.is_none() && role.service.later_requests == Later::Rehandoff;
         }
     }
@@ -575,7 +575,7 @@ mod tests {
         };
         let ports = |desired: &DesiredState| -> Vec<(Option<u16>, Option<u16>)> {
             let (tables, _) = desired.programs.as_ref().unwrap();
-            tables.services.values().map(|offer| (offer.listener, offer.listener)).collect()
+            tables.services.values().map(|offer| (offer.listener, offer.punt_listener)).collect()
         };
         let accept = |desired: &DesiredState| desired.programs.as_ref().unwrap().1.accept.clone();
         let host = local_server(&text(every_host, "10.0.0.11"), Hook::Tc);

@@ -313,7 +313,7 @@ fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     }
     all_whole(slow)?;
     unbroken(load.stop()?)?;
-    // who reads has a new ear
+    // who reads has a new listener
     for host in 0..3 {
         assert_eq!(ask(&team, host, &get("x", "//who"))?.status, 200);
     }

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
 use super::network::{
-    DEAD, ELSEWHERE, NOT_HANDED, PLAIN, Sockets, Tcp, WITH_EAR, WRITTEN, client, keys_of, listen, service,
+    DEAD, ELSEWHERE, NOT_HANDED, PLAIN, Sockets, Tcp, WITH_PUNT, WRITTEN, client, keys_of, listen, service,
     tables,
 };
 use super::{Counts, Programs};
@@ -88,7 +88,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         6 => Just(Who::New), 4 => Just(Who::Connected), 1 => Just(Who::Opening), 4 => Just(Who::Waiting),
         3 => Just(Who::Announced), 1 => Just(Who::Mapped),
     ];
-    let ports = vec![PLAIN, PLAIN, PLAIN, PLAIN, ELSEWHERE, WITH_EAR, DEAD, NOT_HANDED, 85];
+    let ports = vec![PLAIN, PLAIN, PLAIN, PLAIN, ELSEWHERE, WITH_PUNT, DEAD, NOT_HANDED, 85];
     let flags = prop_oneof![
         8 => Just(0x18u8), 3 => Just(0x10), 1 => Just(0x38), 1 => Just(0x11), 1 => Just(0x12), 1 => Just(0x14),
         1 => any::<u8>(),

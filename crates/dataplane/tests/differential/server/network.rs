@@ -27,10 +27,10 @@ pub const WRITTEN: u32 = 60_000;
 /// here, without any socket, and without handoffs.
 pub const PLAIN: u16 = 80;
 pub const ELSEWHERE: u16 = 81;
-pub const WITH_EAR: u16 = 82;
+pub const WITH_PUNT: u16 = 82;
 pub const DEAD: u16 = 83;
 pub const NOT_HANDED: u16 = 84;
-const LISTENERS: [u16; 4] = [PLAIN, 8_081, WITH_EAR, 8_082];
+const LISTENERS: [u16; 4] = [PLAIN, 8_081, WITH_PUNT, 8_082];
 
 pub fn service(v6: bool, port: u16) -> SocketAddr {
     let address: IpAddr = if v6 { "2001:db8:7::a".parse().unwrap() } else { [198, 51, 100, 10].into() };
@@ -56,10 +56,28 @@ pub fn keys_of(ago_s: u64) -> Keys {
 
 pub fn tables(mss: Option<u16>) -> Tables {
     let offers = [
-        (PLAIN, Offer { mss, listener: Some(PLAIN), turns: true, ear: None, is_marked: false }),
+        (PLAIN, Offer { mss, listener: Some(PLAIN), turns: true, punt_listener: None, is_marked: false }),
         (ELSEWHERE, Offer { listener: Some(8_081), ..Offer::default() }),
-        (WITH_EAR, Offer { listener: Some(WITH_EAR), ear: Some(8_082), turns: true, mss, is_marked: false }),
-        (DEAD, Offer { listener: Some(DEAD), ear: Some(8_083), turns: true, mss: None, is_marked: false }),
+        (
+            WITH_PUNT,
+            Offer {
+                listener: Some(WITH_PUNT),
+                punt_listener: Some(8_082),
+                turns: true,
+                mss,
+                is_marked: false,
+            },
+        ),
+        (
+            DEAD,
+            Offer {
+                listener: Some(DEAD),
+                punt_listener: Some(8_083),
+                turns: true,
+                mss: None,
+                is_marked: false,
+            },
+        ),
         (NOT_HANDED, Offer { mss, ..Offer::default() }),
     ];
     let both = [false, true].into_iter().flat_map(|v6| {
