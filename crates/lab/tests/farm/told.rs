@@ -77,7 +77,8 @@ fn happened(listener: &Proc) -> Result<Vec<(String, String, String)>> {
 
 fn events_are_shown_while_they_happen(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    let good = file::listed(engine, &farm, "");
+    let probed = "[service.health]\nkind = \"tcp\"\ninterval = \"300ms\"\ntimeout = \"200ms\"\nfall = 2\n";
+    let good = file::listed(engine, &farm, "").replace(file::ALWAYS_UP, probed);
     let evener = Evener::start(farm.director(), &good)?;
     evener.wait_for_servers(2, LONG)?;
     let mut listener = evener.begin("events", &["events", "--json"])?;
