@@ -69,7 +69,9 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 fn unusable(ifindex: u32, error: &io::Error) -> Failure {
+    // Of an interface that is gone there is no name, or an empty one.
     let name = if_indextoname(ifindex).ok().and_then(|name| name.into_string().ok());
+    let name = name.filter(|name| !name.is_empty());
     let name = name.unwrap_or_else(|| format!("interface number {ifindex}"));
     failure(error, format!("no probe can leave by {name}: {error}"))
 }
