@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * What the kernel's side and the control plane share: map keys, values, counters. Rust's types are made
- * from this file's BTF, and a build fails where they differ from those of `core`.
+ * from this file's BTF, its constants from this file's text. A build fails where they differ from those of `core`, and where Rust
+ * has no use for one: what C alone knows stands elsewhere.
  */
 #ifndef EVENER_ABI_H
 #define EVENER_ABI_H
 
 #include <linux/types.h>
+#include "net/ip.h"
 
 /* A running data plane with another number is not adopted. */
 #define ABI_VERSION 11
@@ -25,7 +27,7 @@
 /* So many that a multiplier which gives each of PEERS_MAX peers a place of its own is soon found. */
 #define PEER_PLACES 65536
 
-/* core/src/path/sessions.rs */
+/* core/src/path/sessions */
 #define BUCKET_SESSIONS 8
 #define MARK_MASK 0xfff
 
@@ -53,14 +55,10 @@
 
 /* core/src/path/decide/mod.rs */
 #define HELD_FRAME_MAX 2048
-/* Bytes of frames that are held, on their way to application space. */
-#define HELD_BYTES (1 << 20)
 
 /* dataplane/src/events.rs */
 #define CLIENTS_MAX 4
 #define HEAD_MAX 256
-/* Bytes of events on their way to their reader. */
-#define EVENT_BYTES (1 << 20)
 
 /* core/src/path/reason.rs */
 enum reason {
@@ -115,6 +113,17 @@ enum reason {
 	REASON_MAX,
 };
 
+/* core/src/path/content/mod.rs, Class */
+enum class {
+	CLASS_GET = 0,
+	CLASS_HEAD = 1,
+	CLASS_POST = 2,
+	CLASS_PUT = 3,
+	CLASS_DELETE = 4,
+	CLASS_OTHER = 5,
+	CLASS_HELLO = 6,
+};
+
 /* core/src/path/tables.rs, Pick */
 enum pick {
 	PICK_HASH = 0,
@@ -129,7 +138,7 @@ enum later {
 	LATER_REHANDOFF = 2,
 };
 
-/* core/src/path/sessions.rs, State */
+/* core/src/path/sessions, State */
 enum session_state {
 	STATE_FREE = 0,
 	STATE_CLAIMED = 1,
@@ -156,11 +165,6 @@ struct settings {
 	__u32 buckets6;
 	__u32 pad;
 	__u64 ring_seed[2];
-};
-
-/* An address of either version, in network byte order: an IPv4 one in the first word, zeros behind. */
-struct ip {
-	__be32 word[4];
 };
 
 /* What a packet is recognised by. In network byte order, as the packet has them; of an IPv6 address
@@ -271,14 +275,14 @@ struct ring {
 #define SERVER_PRESENT 1
 #define SERVER_UP 2
 #define SERVER_LOCAL 4
-/* core/src/path/tables.rs, Way; without NAT or TUNNEL it is Link */
+/* core/src/path/tables.rs, Forwarding; without NAT or TUNNEL it is Link */
 #define SERVER_NAT 8
 #define SERVER_SOURCE_NAT 16
 #define SERVER_TUNNEL 32
 #define SERVER_GUE 64
 #define SERVER_V6 128 /* of `to` and `own` */
 #define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
-#define SERVER_ASKED 512 /* of SERVER_LOCAL: who reads what is not decided here */
+#define SERVER_PUNTED 512 /* of SERVER_LOCAL: application space, which reads what is not decided here */
 #define SERVER_NOBODY 1024 /* stands for nobody, while connections move */
 #define SERVER_MARKED 2048 /* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
 

@@ -4,7 +4,6 @@
 #define EVENER_ANSWER_H
 
 #include "director/deliver.h"
-#include "director/hold.h"
 
 #ifndef AF_INET
 #define AF_INET 2
@@ -216,7 +215,7 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 		if (at->owner.near.link)
 			return find_near(ctx, hop, &at->owner.near, len);
 		/* The kernel's look-up knows no link-local addresses: the stack finds this one where the answer came by. */
-		if ((dst->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000)) {
+		if (is_link_local(dst)) {
 			hop->next_ifindex = frame_ingress(ctx);
 			hop->next.nh_family = AF_INET6;
 			*(struct ip *)hop->next.ipv6_nh = *dst;
@@ -258,28 +257,27 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
  */
 static __always_inline int send_by_host(context *ctx, struct scratch *at)
 {
-	count_reason(REASON_BY_HOST);
 	/* Of a frame with two tags the kernel would not find the packet. */
 	if (!FRAME_FINDS_NEIGHBOURS || at->pkt.l3 != ETH_HLEN)
-		return VERDICT_PASS;
+		return with_reason(VERDICT_PASS, REASON_BY_HOST);
 	frame_leave(ctx);
-	return frame_to_neighbour(ctx, at->hop.next_ifindex, &at->hop.next);
+	return with_reason(frame_to_neighbour(ctx, at->hop.next_ifindex, &at->hop.next), REASON_BY_HOST);
 }
 
 /* The same as too_big(), to the client where the host's routes say: who passed the packet on has no use for it. */
 __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 {
-	int verdict = too_big(ctx, at);
+	int outcome = too_big(ctx, at);
 
-	if (!at || verdict == VERDICT_DROP)
-		return VERDICT_DROP;
+	if (!at || (__u8)outcome == VERDICT_DROP)
+		return outcome;
 	at->owner.client = at->src;
 	at->owner.near.link = 0;
 	/* The host's own stack sends nothing on that has its own address as source. */
 	if (!find_hop(ctx, at, &at->from, sizeof(at->error6) + QUOTE_LEN) || !at->hop.ifindex ||
 	    !relink(ctx, at->pkt.l3, at->hop.lan, at->pkt.v6, at->hop.src, at->hop.dst))
-		return VERDICT_DROP;
-	return frame_send(ctx, at->hop.ifindex);
+		return with_reason(VERDICT_DROP, REASON_TOO_BIG);
+	return with_reason(frame_send(ctx, at->hop.ifindex), REASON_TOO_BIG);
 }
 
 /* How an answer's ends become those that the client knows. */
@@ -303,9 +301,9 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 	const struct hop *hop = &at->hop;
 
 	if (!find_hop(ctx, at, &at->owner.service, longest(ctx, pkt)))
-		return count_and(VERDICT_DROP, REASON_NO_ROUTE);
+		return with_reason(VERDICT_DROP, REASON_NO_ROUTE);
 	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1)
-		return count_and(VERDICT_DROP, REASON_TTL_EXPIRED);
+		return with_reason(VERDICT_DROP, REASON_TTL_EXPIRED);
 	if (hop->mtu) {
 		at->mtu = hop->mtu;
 		at->from = at->owner.own;
@@ -313,12 +311,12 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 	}
 	ends_back(&at->owner, &at->ends);
 	if (!translate(ctx, pkt, &at->ends, hop->ifindex != 0))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
 	if (!relink(ctx, pkt->l3, hop->lan, pkt->v6, hop->src, hop->dst))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	return count_and(frame_send(ctx, hop->ifindex), REASON_ANSWERED);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+	return with_reason(frame_send(ctx, hop->ifindex), REASON_ANSWERED);
 }
 
 /* A packet that is for no service: it may be from a server. */
@@ -332,7 +330,7 @@ __attribute__((noinline)) int answer(context *ctx, struct scratch *at)
 	pkt = &at->pkt;
 	back = &at->back;
 	if (!load_ends(ctx, pkt->l3, pkt->v6, &back->from.address, &back->to))
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	back->from.port = pkt->src_port;
 	back->from.protocol = pkt->protocol;
 	back->from.v6 = pkt->v6;
@@ -341,16 +339,16 @@ __attribute__((noinline)) int answer(context *ctx, struct scratch *at)
 	/* A session is left as it is by flags that no stack sends. */
 	if (pkt->flags & TCP_SYN && pkt->flags & (TCP_FIN | TCP_RST)) {
 		if (find_owner(at, FOLLOW_NOT))
-			return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+			return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	}
 	if (!find_owner(at, pkt->flags))
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	pkt->server = at->owner.server;
 	pkt->vip = at->owner.vip;
 	pkt->port = at->owner.port;
 	if (pkt->is_fragment && !note_track(ctx, at, true))
-		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
+		return with_reason(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
 	return send_back(ctx, at);
 }
 
@@ -366,12 +364,12 @@ static __always_inline int later_answer(context *ctx, struct scratch *at, const 
 	owner->near.link = 0;
 	if (track->port) {
 		if (!port_holder(track->server, track->port, now, &owner->key, &found))
-			return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
+			return with_reason(VERDICT_DROP, REASON_FRAGMENT_LOST);
 		take_near(&owner->key, &owner->near);
 		owner->client = client_of(&owner->key, v6);
 	}
 	if (!(server->flags & SERVER_NAT))
-		return count_and(VERDICT_DROP, REASON_FRAGMENT_LOST);
+		return with_reason(VERDICT_DROP, REASON_FRAGMENT_LOST);
 	if (v6)
 		owner->service = vip->address6;
 	else
@@ -394,20 +392,20 @@ __attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
 	if (!fragment_key_of(ctx, pkt, &at->key))
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	track = find_track(&at->key, now);
 	if (!track) {
 		if (address_flags(&at->key.dst, pkt->v6) & ADDRESS_SERVICE ||
 		    address_flags(&at->key.src, pkt->v6) & ADDRESS_ENDPOINT)
 			return hold(ctx, at, REASON_FRAGMENT_HELD);
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	}
 	if (pkt->fragment.offset < track->first_end)
-		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
+		return with_reason(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
 	server = present_server(track->server);
 	vip = find_vip_by_id(track->vip);
 	if (!server || !vip)
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	pkt->server = track->server;
 	pkt->port = track->port;
 	if (track->answer)

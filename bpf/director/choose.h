@@ -3,7 +3,6 @@
 #ifndef EVENER_CHOOSE_H
 #define EVENER_CHOOSE_H
 
-#include "director/arrival.h"
 #include "director/follow.h"
 #include "director/parse.h"
 #include "director/select.h"

@@ -12,28 +12,31 @@ __attribute__((noinline)) int send_far(context *ctx, struct scratch *at)
 	struct packet_context *pkt;
 	struct server *server;
 	struct vip *vip;
+	__u8 beside;
 
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
+	/* It counts where the packet goes on. */
+	beside = pkt->beside;
+	pkt->beside = 0;
 	server = present_server(pkt->server);
 	vip = find_vip_by_id(pkt->vip);
 	if (!server || !vip)
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	/* What no session is known of couldn't be answered either. */
 	if (server->flags & SERVER_NAT && !pkt->session)
-		return count_and(VERDICT_DROP, pkt->beside ? pkt->beside : REASON_NO_SESSION);
+		return with_reason(VERDICT_DROP, beside ? beside : REASON_NO_SESSION);
 	if (server->flags & SERVER_NAT && !put_near(ctx, pkt, server, &at->owner.key))
-		return count_and(VERDICT_DROP, REASON_LINK_LOCAL);
+		return with_reason(VERDICT_DROP, REASON_LINK_LOCAL);
 	if (server->flags & SERVER_SOURCE_NAT) {
 		pkt->port = hidden_port(vip, &at->owner.key, pkt->hash, pkt->session, ticks_now());
 		if (!pkt->port)
-			return count_and(VERDICT_DROP, REASON_NO_PORT);
+			return with_reason(VERDICT_DROP, REASON_NO_PORT);
 	}
 	if (pkt->is_fragment && !note_track(ctx, at, false))
-		return count_and(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
-	if (pkt->beside)
-		count_reason(pkt->beside);
+		return with_reason(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
+	pkt->beside = beside;
 	return deliver(ctx, at, server);
 }
 
@@ -55,7 +58,7 @@ static __always_inline int go_far(const struct packet *packet, const struct flow
 	at->pkt.arrival = flow->arrival;
 	at->pkt.bytes = frame_bytes;
 	at->pkt.new_session = choice->new_session;
-	return STEP_SEND_FAR;
+	return choice->server == NO_SERVER ? STEP_HAND_OFF : STEP_SEND_FAR;
 }
 
 /* The whole frame, of which the first buffer may hold only a part. */
@@ -80,16 +83,16 @@ static __always_inline int wrap_fast(context *ctx, const struct packet *packet, 
 	} __attribute__((packed)) *outer;
 
 	if (!ip)
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	inherited.class = ip->tos;
 	inherited.fragment = ip->frag_off & bpf_htons(IPV4_DONT_FRAGMENT);
 	inherited.id = inherited.fragment ? 0 : ip->id;
 	decrement_ttl4(ip);
 	if (frame_wrap(ctx, ETH_HLEN, sizeof(*ip), ETH_HLEN, false, false))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	outer = bytes_at(ctx, 0, sizeof(*outer));
 	if (!outer)
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	rewrite_link((void *)outer, server->src, server->dst);
 	outer->link[6] = bpf_htons(ETH_P_IP);
 	put_outer4((void *)outer->ip, server, &inherited, packet->len, IPPROTO_IPIP);
@@ -112,7 +115,7 @@ static __always_inline int translate_fast(context *ctx, const struct packet *pac
 	__be16 *ports;
 
 	if (!headers)
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	ip = (void *)headers + ETH_HLEN;
 	ports = (void *)(ip + 1);
 	rewrite_link((void *)headers, server->src, server->dst);
@@ -143,26 +146,26 @@ static __always_inline bool is_fast(context *ctx, const struct packet *packet, c
 
 /* Sends a client's packet to the server that was chosen for it. */
 static __always_inline int send_segment(context *ctx, const struct packet *packet, const struct flow *flow,
-					const struct choice *choice, const struct server *server)
+					const struct choice *choice, const struct server *server, bool is_most)
 {
 	__u16 far = server->flags & (SERVER_TUNNEL | SERVER_NAT);
 	bool goes_on = may_go_to(flow->arrival, server);
 
 	if (far && goes_on && is_fast(ctx, packet, choice, server)) {
-		if (choice->beside)
+		if (is_most && choice->beside)
 			count_reason(choice->beside);
 		count_server(choice->server, whole_len(ctx, packet), choice->new_session);
 		return far & SERVER_TUNNEL ? wrap_fast(ctx, packet, server) : translate_fast(ctx, packet, server);
 	}
 	if (far || packet->is_fragment || packet->l3 != ETH_HLEN)
 		return go_far(packet, flow, choice, whole_len(ctx, packet));
-	if (choice->beside)
+	if (is_most && choice->beside)
 		count_reason(choice->beside);
 	count_server(choice->server, whole_len(ctx, packet), choice->new_session);
 	if (server->flags & SERVER_LOCAL || !goes_on) {
-		if (server->flags & SERVER_ASKED)
-			mark_asked(packet->ethernet->h_source);
-		return count_and(VERDICT_PASS, REASON_LOCAL);
+		if (server->flags & SERVER_PUNTED)
+			mark_punted(packet->ethernet->h_source);
+		return with_reason(VERDICT_PASS, REASON_LOCAL);
 	}
 	rewrite_link(packet->ethernet, server->src, server->dst);
 	/* Forwarded packets are the sum of the servers' own. */
@@ -172,13 +175,15 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 	return bpf_redirect(server->ifindex, 0);
 }
 
-/* For who is told of it; what is most is told to nobody. */
-static __always_inline void note_server(const struct packet *packet, __u16 server)
+/* For finish(), which what is most doesn't come to. */
+static __always_inline void note_choice(const struct packet *packet, const struct choice *choice)
 {
 	struct scratch *at = packet->at ? packet->at : scratch_here();
 
-	if (at)
-		at->pkt.server = server;
+	if (!at)
+		return;
+	at->pkt.server = choice->server;
+	at->pkt.beside = choice->beside;
 }
 
 /* `is_most` where the packet is one of what is most, for which the verifier has patience. */
@@ -197,7 +202,7 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	};
 
 	if (packet->flags & TCP_SYN && packet->flags & (TCP_FIN | TCP_RST))
-		return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
+		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
 	if (packet->v6) {
 		if (!packet->at)
 			return VERDICT_DROP;
@@ -222,10 +227,10 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 		server = choose(packet, &flow, &choice);
 	}
 	if (!server)
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	if (!is_most)
-		note_server(packet, choice.server);
-	return send_segment(ctx, packet, &flow, &choice, server);
+		note_choice(packet, &choice);
+	return send_segment(ctx, packet, &flow, &choice, server, is_most);
 }
 
 static __always_inline struct vip *vip_of(const struct packet *packet)
@@ -249,7 +254,7 @@ __attribute__((noinline)) int decide_slow(context *ctx)
 		if (vip)
 			return decide_segment(ctx, &packet, vip, false);
 		if (!answering)
-			return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+			return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 		at = scratch_for(&packet);
 		return at ? STEP_ANSWER : VERDICT_DROP;
 	case PARSED_LATER_FRAGMENT:
@@ -264,9 +269,9 @@ __attribute__((noinline)) int decide_slow(context *ctx)
 		/* A sender that claims the address itself is no question but a conflict (RFC 5227). */
 		if (!(address_flags(&asked, false) & ADDRESS_ANNOUNCED) || !own || !lease_holds(ticks_now()) ||
 		    packet.arp->sender_ip == asked.word[0])
-			return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+			return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 		rewrite_arp_answer(packet.ethernet, packet.arp, own->mac);
-		return count_and(frame_back(ctx), REASON_ARP_ANSWERED);
+		return with_reason(frame_back(ctx), REASON_ARP_ANSWERED);
 	}
 	case PARSED_SOLICITATION:
 		at = scratch_for(&packet);
@@ -279,7 +284,7 @@ __attribute__((noinline)) int decide_slow(context *ctx)
 		return odd_verdict(&dst, packet.v6, packet.reason);
 	}
 	default:
-		return count_and(VERDICT_PASS, packet.reason);
+		return with_reason(VERDICT_PASS, packet.reason);
 	}
 }
 
@@ -317,7 +322,7 @@ __attribute__((noinline)) int decide_fast(context *ctx)
 		return decide_segment(ctx, &packet, vip, true);
 	if (answering)
 		return scratch_for(&packet) ? STEP_ANSWER : VERDICT_DROP;
-	return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+	return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 }
 
 /* Goes on with what is left to do. */
@@ -337,7 +342,7 @@ static __always_inline int go_on(context *ctx, struct scratch *at, int step)
 		step = answer(ctx, at);
 	else if (step == STEP_LATER_FRAGMENT)
 		step = later_fragment(ctx, at);
-	else if (step == STEP_SEND_FAR && at->pkt.server == NO_SERVER)
+	else if (step == STEP_HAND_OFF)
 		step = hand_off(ctx, at);
 	if (step == STEP_GREET)
 		return answer_syn(ctx, at);
@@ -360,25 +365,39 @@ static __always_inline int go_on(context *ctx, struct scratch *at, int step)
 static __always_inline int finish(context *ctx, int step)
 {
 	struct scratch *at = scratch_here();
-	int verdict;
+	int outcome;
 
 	if (!at)
 		return VERDICT_DROP;
-	verdict = go_on(ctx, at, step);
+	if (step == STEP_ANY)
+		at->pkt.beside = 0;
+	outcome = go_on(ctx, at, step);
+	if (at->pkt.beside)
+		count_reason(at->pkt.beside);
 	if (at->pkt.tells)
-		tell(ctx, at, verdict);
-	return verdict;
+		tell(ctx, at, outcome);
+	return outcome;
+}
+
+/* What the kernel is told. */
+static __always_inline int settle(int outcome)
+{
+	__u32 reason = (__u32)outcome >> REASON_SHIFT;
+
+	if (reason)
+		count_reason(reason);
+	return (__s8)outcome;
 }
 
 static __always_inline int decide(context *ctx)
 {
-	int verdict = STEP_ANY;
+	int outcome = STEP_ANY;
 
 	if (is_traced(ctx))
 		frame_begin(ctx);
 	else
-		verdict = decide_fast(ctx);
-	return verdict < STEP_ANY ? verdict : finish(ctx, verdict);
+		outcome = decide_fast(ctx);
+	return settle(outcome & STEP ? finish(ctx, outcome) : outcome);
 }
 
 #endif

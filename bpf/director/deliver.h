@@ -24,7 +24,7 @@ static __always_inline bool fits(context *ctx, struct scratch *at, __u32 most, i
 	const struct packet_context *pkt = &at->pkt;
 
 	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1) {
-		*verdict = count_and(VERDICT_DROP, REASON_TTL_EXPIRED);
+		*verdict = with_reason(VERDICT_DROP, REASON_TTL_EXPIRED);
 		return false;
 	}
 	if (longest(ctx, pkt) <= most)
@@ -33,7 +33,7 @@ static __always_inline bool fits(context *ctx, struct scratch *at, __u32 most, i
 	if (load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->from))
 		*verdict = STEP_TOO_BIG;
 	else
-		*verdict = count_and(VERDICT_DROP, REASON_NO_ROOM);
+		*verdict = with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	return false;
 }
 
@@ -49,13 +49,12 @@ static __always_inline void count_server(__u32 slot, __u64 bytes, bool new_sessi
 	stats->connections += new_session;
 }
 
-/* Counts a packet that is sent to its server. The sum of the servers' counts is that of forwarded packets. */
-static __always_inline void delivered(const struct packet_context *pkt)
+/* A packet is sent to its server. The sum of the servers' counts is that of forwarded packets. */
+static __always_inline int delivered(const struct packet_context *pkt, int verdict)
 {
-	if (pkt->reason)
-		count_reason(pkt->reason);
-	else
+	if (!pkt->reason)
 		count_server(pkt->server, pkt->bytes, pkt->new_session);
+	return with_reason(verdict, pkt->reason);
 }
 
 /* Sends a packet to a server behind a tunnel or NAT. Not inlined: layer two goes without it. */
@@ -71,7 +70,7 @@ __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 	pkt = &at->pkt;
 	server = present_server(pkt->server);
 	if (!server)
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	most = server->mtu;
 	if (server->flags & SERVER_TUNNEL)
 		most = most > outer_len(server) ? most - outer_len(server) : 0;
@@ -79,16 +78,14 @@ __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 		return verdict;
 	if (server->flags & SERVER_TUNNEL) {
 		if (!wrap(ctx, pkt->l3, pkt->len, pkt->v6, pkt->hash, server, &at->mark))
-			return count_and(VERDICT_DROP, REASON_NO_ROOM);
-		delivered(pkt);
-		return frame_send(ctx, server->ifindex);
+			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return delivered(pkt, frame_send(ctx, server->ifindex));
 	}
 	ends_towards(server, pkt->port, &at->ends);
 	if (!translate(ctx, pkt, &at->ends, true) ||
 	    !relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	delivered(pkt);
-	return frame_send(ctx, server->ifindex);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+	return delivered(pkt, frame_send(ctx, server->ifindex));
 }
 
 /* Sends any packet to a server. */
@@ -97,23 +94,19 @@ static __always_inline int deliver(context *ctx, struct scratch *at, const struc
 	const struct packet_context *pkt = &at->pkt;
 
 	if (server->flags & SERVER_NOBODY)
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	if (server->flags & SERVER_LOCAL || !may_go_to(pkt->arrival, server)) {
-		struct ethhdr *ethernet = server->flags & SERVER_ASKED ? bytes_at(ctx, 0, sizeof(*ethernet)) : 0;
+		struct ethhdr *ethernet = server->flags & SERVER_PUNTED ? bytes_at(ctx, 0, sizeof(*ethernet)) : 0;
 
 		if (ethernet)
-			mark_asked(ethernet->h_source);
-		delivered(pkt);
-		if (!pkt->reason)
-			count_reason(REASON_LOCAL);
-		return VERDICT_PASS;
+			mark_punted(ethernet->h_source);
+		return delivered(pkt, VERDICT_PASS) | (pkt->reason ? 0 : REASON_LOCAL << REASON_SHIFT);
 	}
 	if (server->flags & (SERVER_TUNNEL | SERVER_NAT))
 		return STEP_DELIVER;
 	if (!relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	delivered(pkt);
-	return frame_send(ctx, server->ifindex);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+	return delivered(pkt, frame_send(ctx, server->ifindex));
 }
 
 /* The upper half of the one network that link-local addresses are in. */

@@ -3,8 +3,45 @@
 #ifndef EVENER_FLOW_H
 #define EVENER_FLOW_H
 
+#include <linux/if_ether.h>
 #include "director/sessions6.h"
+#include "net/mark.h"
 #include "net/tcp.h"
+
+/* How a packet came to this host, where every host decides: core/src/path/arrival.rs. */
+
+/* The flags of which a server must have one that the packet may go on to; to any, if none. */
+enum arrival {
+	ARRIVED_DIRECT = 0,
+	ARRIVED_PASSED = SERVER_LOCAL | SERVER_LAST,
+	ARRIVED_PASSED_TWICE = SERVER_LOCAL,
+};
+
+/* By the frame's source, as mac_bits() has it. */
+static __always_inline __u16 arrival_from(__u64 source)
+{
+	__u64 word = *(volatile __u64 *)&peers_in;
+	__u32 place = (source * (word | 1)) / (~0ULL / PEER_PLACES + 1);
+
+	if (source == PASSED_TWICE)
+		return ARRIVED_PASSED_TWICE;
+	if (source == PASSED)
+		return ARRIVED_PASSED;
+	if (!word || peers[(word & 1) * PEER_PLACES + place] != source)
+		return ARRIVED_DIRECT;
+	return ARRIVED_PASSED;
+}
+
+/* Always direct for a service that a director alone decides. */
+static __always_inline __u16 arrival_of(const struct vip *vip, const struct ethhdr *ethernet)
+{
+	return vip->own == NO_SERVER ? ARRIVED_DIRECT : arrival_from(mac_bits(ethernet->h_source));
+}
+
+static __always_inline bool may_go_to(__u16 arrival, const struct server *server)
+{
+	return !arrival || server->flags & arrival;
+}
 
 struct flow {
 	const struct vip *vip;
@@ -63,9 +100,36 @@ static __always_inline bool is_stale(const struct vip *vip, __u64 old, __u64 new
 
 static __always_inline bool find_flow(const struct flow *flow, struct found *found)
 {
-	if (flow->v6)
-		return find6(TABLE_SESSIONS6, 0, flow->key6, flow->hash, flow->now, found) != NOT_FOUND;
+	if (flow->v6) {
+		found->slot = find6(TABLE_SESSIONS6, 0, flow->key6, flow->hash, flow->now, found);
+		return found->slot != NOT_FOUND;
+	}
 	return find_session(flow->key, flow->hash, flow->now, found);
+}
+
+/* The same in the slot where it was found before, as it was then; another CPU may have changed it. */
+static __always_inline bool find_again(const struct flow *flow, __u32 slot, __u64 value, struct found *found)
+{
+	__u32 index = slot / BUCKET_SESSIONS;
+
+	if (slot == NOT_FOUND)
+		return false;
+	found->value = value;
+	found->vip = flow->vip->id;
+	if (flow->v6) {
+		struct bucket6 *bucket = bpf_map_lookup_elem(&sessions6, &index);
+
+		if (!bucket)
+			return false;
+		found->place = &bucket->slot[slot % BUCKET_SESSIONS].value;
+	} else {
+		struct bucket *bucket = bpf_map_lookup_elem(&sessions, &index);
+
+		if (!bucket)
+			return false;
+		found->place = &bucket->slot[slot % BUCKET_SESSIONS].value;
+	}
+	return true;
 }
 
 /* Where there is no vacant place, in that of another one; another CPU may be about to have the same, so twice. */

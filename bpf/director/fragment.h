@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What is remembered of first fragments: core/src/path/fragments.rs. */
+/* What is remembered of first fragments (core/src/path/fragments.rs), and frames that application space has next. */
 #ifndef EVENER_FRAGMENT_H
 #define EVENER_FRAGMENT_H
 
@@ -49,6 +49,45 @@ __attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32
 	track.answer = answer;
 	bpf_map_update_elem(&fragments, &at->key, &track, BPF_ANY);
 	return true;
+}
+
+/* Gives a frame to application space; whether it could. */
+static __always_inline bool give(context *ctx, __u32 reason, __u16 server)
+{
+	__u32 len = frame_len(ctx);
+	struct held *copy;
+
+	if (len == 0 || len > HELD_FRAME_MAX)
+		return false;
+	copy = bpf_ringbuf_reserve(&held, sizeof(*copy), 0);
+	if (!copy)
+		return false;
+	copy->ifindex = frame_ingress(ctx);
+	copy->len = len;
+	copy->reason = reason;
+	copy->server = server;
+	hide(len);
+	if (len == 0 || len > HELD_FRAME_MAX || frame_load(ctx, 0, copy->frame, len)) {
+		bpf_ringbuf_discard(copy, 0);
+		return false;
+	}
+	bpf_ringbuf_submit(copy, 0);
+	return true;
+}
+
+/* Holds a frame: a fragment is decided again in application space, and what moves, and what is kept back meanwhile, goes to who
+ * moves it. */
+__attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reason)
+{
+	if (!at)
+		return VERDICT_DROP;
+	if (reason == REASON_FRAGMENT_HELD && frame_len(ctx) > HELD_FRAME_MAX)
+		return with_reason(VERDICT_DROP, REASON_FRAGMENT_LOST);
+	at->told.is_held = give(ctx, reason, at->pkt.server);
+	/* It was to wait, and there is no room for it any more. */
+	if (reason == REASON_FRAGMENT_HELD && !at->told.is_held)
+		at->pkt.beside = REASON_FRAGMENT_LOST;
+	return with_reason(VERDICT_DROP, reason);
 }
 
 #endif

@@ -13,6 +13,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include <stdbool.h>
+#include "net/checksum.h"
 #include "net/cursor.h"
 
 /* The most VLAN tags that are looked behind. */
@@ -26,31 +27,11 @@ struct change {
 	__u64 body; /* behind it */
 };
 
-static __always_inline __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum;
-}
-
-/* A checksum after what it covers has changed (RFC 1624, equation 3). */
-static __always_inline __u16 changed(__u16 checksum, __u64 change)
-{
-	return ~fold((__u16)~checksum + change);
-}
-
 #ifdef EVENER_TC
 
-typedef struct __sk_buff context;
-
-/* Whether checksums may be left to the hardware. */
-#define MAY_BE_PARTIAL true
 /* Whatever program stands behind this one has it next. */
-#define VERDICT_PASS TC_ACT_UNSPEC
+#define VERDICT_PASS ((__u8)TC_ACT_UNSPEC)
 #define VERDICT_DROP TC_ACT_SHOT
-#define frame_load bpf_skb_load_bytes
 
 static __always_inline __u32 frame_len(context *ctx)
 {
@@ -157,12 +138,8 @@ static __always_inline __u32 frame_ingress(context *ctx)
 
 #else
 
-typedef struct xdp_md context;
-
-#define MAY_BE_PARTIAL false
 #define VERDICT_PASS XDP_PASS
 #define VERDICT_DROP XDP_DROP
-#define frame_load bpf_xdp_load_bytes
 
 /* Of all buffers that the frame may be in. */
 static __always_inline __u32 frame_len(context *ctx)

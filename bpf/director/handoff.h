@@ -9,7 +9,7 @@
 #include "director/choose.h"
 #include "director/content.h"
 #include "director/handshake.h"
-#include "director/hold.h"
+#include "director/fragment.h"
 
 /* The client's flow again, from what is noted of it. */
 static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
@@ -51,7 +51,7 @@ static __always_inline void put_ends(struct scratch *at)
 static __always_inline bool may_answer(context *ctx, struct scratch *at)
 {
 	return (at->pkt.flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK && !at->pkt.is_fragment &&
-	       read_options(ctx, at);
+	       read_offered(ctx, at);
 }
 
 /* Whether a segment is the first after a cookie, or is said in the first's place so much later. */
@@ -145,7 +145,7 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
 static __always_inline int stray(const struct scratch *at, const struct flow *flow, __u32 reason)
 {
 	if (at->pkt.flags & TCP_RST || !meet_unmatched(unmatched, flow->hash, flow->now))
-		return count_and(VERDICT_DROP, reason);
+		return with_reason(VERDICT_DROP, reason);
 	return STEP_RESET;
 }
 
@@ -189,13 +189,15 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	/* Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4): of one request that
 	 * makes two. */
 	if (pkt->flags & TCP_URG)
-		return count_and(VERDICT_DROP, REASON_BAD_FLAGS);
+		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
 	if (!load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->dst) ||
 	    frame_load(ctx, pkt->l4, &at->tcp, sizeof(at->tcp)))
-		return count_and(VERDICT_DROP, REASON_BAD_LENGTH);
+		return with_reason(VERDICT_DROP, REASON_BAD_LENGTH);
 	if (!flow_of(at, &flow))
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	known = find_flow(&flow, &found);
+	pkt->slot = known ? found.slot : NOT_FOUND;
+	pkt->found = found.value;
 	if (pkt->arrival != ARRIVED_DIRECT)
 		return take_over(ctx, at, &flow, &found, known);
 	if (opens(&flow)) {
@@ -220,7 +222,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		 * server. */
 		if (proof == PROOF_FIRST)
 			return !payload_len(at) || is_sound(ctx, at) ? STEP_BEGIN :
-								       count_and(VERDICT_DROP, REASON_BAD_CHECKSUM);
+								       with_reason(VERDICT_DROP, REASON_BAD_CHECKSUM);
 	}
 	/* Who has begun to end a connection says no more on it: this is for another. */
 	if (proof == PROOF_UNCHECKED && !at_work)
@@ -265,11 +267,11 @@ static __always_inline int set_aside(context *ctx, struct scratch *at, const str
 	int verdict;
 
 	if (frame_len(ctx) > HELD_FRAME_MAX)
-		return count_and(VERDICT_DROP, REASON_MOVES);
+		return with_reason(VERDICT_DROP, REASON_MOVES);
 	if (handoff->held == NO_SERVER)
 		return hold(ctx, at, REASON_MOVES);
 	if (!change_session(found, held))
-		return count_and(VERDICT_DROP, REASON_MOVES);
+		return with_reason(VERDICT_DROP, REASON_MOVES);
 	verdict = hold(ctx, at, REASON_MOVES);
 	if (!at->told.is_held) {
 		found->value = held;
@@ -290,10 +292,8 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	if (!at)
 		return VERDICT_DROP;
 	handoff = find_handoff(at->pkt.vip);
-	if (!handoff || !flow_of(at, &flow) || !find_flow(&flow, &found))
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
-	/* Another CPU may have set it aside meanwhile. */
-	at->pkt.server = value_server(found.value);
+	if (!handoff || !flow_of(at, &flow) || !find_again(&flow, at->pkt.slot, at->pkt.found, &found))
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	/* What was asked about is sent once more as the first segment, when the connection moves or by the client. */
 	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
 		return keep_on(&at->pkt, &flow, &found);
@@ -316,11 +316,11 @@ __attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
 
 	if (!at)
 		return VERDICT_DROP;
-	if (!is_plain(&at->pkt) || !read_options(ctx, at))
-		return count_and(VERDICT_DROP, REASON_BAD_LENGTH);
+	if (!is_plain(&at->pkt) || !read_offered(ctx, at))
+		return with_reason(VERDICT_DROP, REASON_BAD_LENGTH);
 	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !(key->word[0] | key->word[1]))
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	scaling = at->offered.has_window_scale && at->offered.has_sack;
 	/* RFC 7323, section 2.3: more is taken for the most. */
 	if (scaling)
@@ -363,6 +363,7 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	struct handoff *handoff;
 	struct packet_context *pkt;
 	__u64 value;
+	__u8 beside = 0;
 	__u16 server;
 
 	if (!at)
@@ -370,28 +371,29 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	pkt = &at->pkt;
 	/* Who closes without having said anything is not waited for. */
 	if (!payload_len(at))
-		return pkt->flags & TCP_FIN ? STEP_RESET : count_and(VERDICT_DROP, REASON_COOKIE_ACKED);
+		return pkt->flags & TCP_FIN ? STEP_RESET : with_reason(VERDICT_DROP, REASON_COOKIE_ACKED);
 	handoff = find_handoff(pkt->vip);
 	if (!handoff || !flow_of(at, &flow))
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	server = choose_by_content(ctx, at, handoff, &flow);
 	if (server == NO_SERVER) {
 		server = handoff->punt;
-		pkt->beside = REASON_PUNTED;
+		beside = REASON_PUNTED;
 	}
 	if (server == NO_SERVER)
-		return count_and(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	value = with_mark(value_in(&flow, server, STATE_ESTABLISHED), answered_mark(at));
-	if (find_flow(&flow, &found)) {
+	if (find_again(&flow, pkt->slot, pkt->found, &found)) {
 		/* Changed by another CPU meanwhile: the client's segment comes again. */
 		if (!change_session(&found, value))
-			return count_and(VERDICT_DROP, REASON_NO_SESSION);
+			return with_reason(VERDICT_DROP, REASON_NO_SESSION);
 	} else if (!insert_flow(&flow, value)) {
 		/* The next segment would find nobody. */
 		pkt->beside = REASON_TABLE_FULL;
 		return STEP_RESET;
 	}
 	pkt->session = value;
+	pkt->beside = beside;
 	pkt->server = server;
 	pkt->new_session = true;
 	return STEP_SEND_FAR;

@@ -8,40 +8,6 @@
 
 /* The window that is offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2). */
 #define GREETING_WINDOW 65535
-#define TCP_LEN sizeof(struct tcp_header)
-
-static long read_option(__u32 turn, void *arg)
-{
-	struct scratch *at = *(struct scratch **)arg;
-	struct tcp_options *found = &at->offered;
-	const __u8 *option = &at->options[found->at & 63];
-	__u32 left = found->len - found->at, len;
-
-	if (found->at >= found->len || option[0] == OPTION_END)
-		return 1;
-	if (option[0] == OPTION_NOTHING) {
-		found->at++;
-		return 0;
-	}
-	len = left > 1 ? option[1] : 0;
-	if (len < 2 || len > left)
-		return 1;
-	if (option[0] == OPTION_MSS && len == 4) {
-		found->has_mss = true;
-		found->mss = option[2] << 8 | option[3];
-	} else if (option[0] == OPTION_WINDOW_SCALE && len == 3) {
-		found->has_window_scale = true;
-		found->window_scale = option[2];
-	} else if (option[0] == OPTION_SACK_PERMITTED && len == 2) {
-		found->has_sack = true;
-	} else if (option[0] == OPTION_TIMESTAMP && len == 10) {
-		found->has_timestamp = true;
-		found->timestamp = bpf_htonl(option[2] << 24 | option[3] << 16 | option[4] << 8 | option[5]);
-		found->echo = option[6] << 24 | option[7] << 16 | option[8] << 8 | option[9];
-	}
-	found->at += len;
-	return 0;
-}
 
 /* Where the options of a client's header end, in bytes behind it; the header stands in at->tcp. */
 static __always_inline __u32 options_len(const struct scratch *at)
@@ -49,19 +15,10 @@ static __always_inline __u32 options_len(const struct scratch *at)
 	return (bpf_ntohl(at->tcp.rest[0]) >> 28) * 4 - TCP_LEN;
 }
 
-/* Reads the options to at->offered; one that is malformed ends the reading. */
-static __always_inline bool read_options(context *ctx, struct scratch *at)
+/* Reads them to at->offered. */
+static __always_inline bool read_offered(context *ctx, struct scratch *at)
 {
-	__u32 len = options_len(at);
-
-	at->offered = (struct tcp_options){ .len = len };
-	if (!len)
-		return true;
-	hide(len);
-	if (len < 1 || len > TCP_OPTIONS_MAX || frame_load(ctx, at->pkt.l4 + TCP_LEN, at->options, len))
-		return false;
-	bpf_loop(TCP_OPTIONS_MAX, read_option, &at, 0);
-	return true;
+	return read_options(ctx, at->pkt.l4 + TCP_LEN, options_len(at), &at->offered);
 }
 
 /* What is offered is a subset of what the SYN does, so the answer is no longer. */
@@ -150,11 +107,11 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 	ip_len = at->pkt.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	tcp_len = TCP_LEN + at->answer.options_len;
 	if (l3 > LINK_LEN_MAX || tcp_len > sizeof(at->answer.tcp) || !load_link(ctx, &at->link, l3))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	turn_round(&at->link);
 	change.body = put_answer_tcp(at, tcp_len, put_answer_ip(at, tcp_len));
 	if (frame_len(ctx) != l3 + ip_len + tcp_len && frame_cut(ctx, l3 + ip_len + tcp_len))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	if (at->pkt.v6)
 		failed = frame_store(ctx, l3, at->answer.ip, sizeof(struct ipv6hdr));
 	else
@@ -162,66 +119,25 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 	hide(tcp_len);
 	if (failed || !store_link(ctx, &at->link, l3) || tcp_len < TCP_LEN || tcp_len > sizeof(at->answer.tcp) ||
 	    frame_store(ctx, l3 + ip_len, at->answer.tcp, tcp_len))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	frame_fix(ctx, l3 + ip_len + 16, &change, false);
-	return count_and(frame_back(ctx), reason);
+	return with_reason(frame_back(ctx), reason);
 }
 
-/* Bytes that bpf_csum_diff() sums at a time. */
-#define SUMMED_MAX 512
-/* Of the longest IP packet, in as many steps. */
-#define SUMS_MAX (0x10000 / SUMMED_MAX)
-
-struct summing {
-	context *ctx;
-	struct scratch *at;
-	__u32 from, end;
-	__s64 sum;
-};
-
-static long add_some(__u32 turn, void *arg)
-{
-	struct summing *summing = arg;
-	struct scratch *at = summing->at;
-	__u8 *bytes = at->reading.payload;
-	__u32 from = summing->from, len = summing->end - from;
-
-	if (len > SUMMED_MAX)
-		len = SUMMED_MAX;
-	hide(len);
-	if (len < 1 || len > SUMMED_MAX)
-		return 1;
-	/* Zeros behind an end that is no whole word. */
-	*(__u32 *)&bytes[len & ~3 & (READ_MAX - 1)] = 0;
-	if (frame_load(summing->ctx, from, bytes, len)) {
-		summing->sum = -1;
-		return 1;
-	}
-	summing->sum = bpf_csum_diff(0, 0, (__be32 *)bytes, (len + 3) & ~3, summing->sum);
-	summing->from += len;
-	return summing->sum < 0;
-}
-
-/* Whether a segment's checksum is right, or left to the hardware. Traffic control isn't told which: where the field has the
- * pseudo-header's sum, it is taken for that. */
+/* Whether a segment's checksum is right, or left to the hardware. */
 __attribute__((noinline)) int is_sound(context *ctx, struct scratch *at)
 {
-	struct summing summing = { .ctx = ctx, .at = at };
-	__u32 len;
+	__u32 from, end;
 	__u64 pseudo;
 
 	if (!at)
 		return false;
-	summing.from = at->pkt.l4;
-	summing.end = at->pkt.l3 + at->pkt.len;
-	len = summing.end - summing.from;
-	pseudo = (__u64)bpf_htonl(len) + bpf_htonl(IPPROTO_TCP);
+	from = at->pkt.l4;
+	end = at->pkt.l3 + at->pkt.len;
+	pseudo = (__u64)bpf_htonl(end - from) + bpf_htonl(IPPROTO_TCP);
 	for (int i = 0; i < 4; i++)
 		pseudo += (__u64)at->src.word[i] + at->dst.word[i];
-	if (MAY_BE_PARTIAL && (__u16)at->tcp.rest[1] == fold(pseudo))
-		return true;
-	bpf_loop(SUMS_MAX, add_some, &summing, 0);
-	return summing.sum >= 0 && summing.from == summing.end && fold(pseudo + (__u32)summing.sum) == 0xffff;
+	return is_summed(ctx, from, end, pseudo, at->tcp.rest[1], at->reading.payload);
 }
 
 /* Whether the packet is whole, and nothing stands between the headers: what can be answered in its place. */
@@ -243,10 +159,8 @@ __attribute__((noinline)) int reset(context *ctx, struct scratch *at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
 	answer = &at->answer;
-	if (pkt->beside)
-		count_reason(pkt->beside);
 	if (!is_plain(pkt))
-		return count_and(VERDICT_DROP, REASON_COOKIE_BAD);
+		return with_reason(VERDICT_DROP, REASON_COOKIE_BAD);
 	*answer = (struct tcp_answer){ .flags = TCP_RST };
 	if (pkt->flags & TCP_ACK) {
 		answer->sequence = at->tcp.acknowledgment;

@@ -4,6 +4,7 @@
 #define EVENER_HEAD_H
 
 #include "director/reading.h"
+#include "director/rewrite.h"
 
 /* What the next byte belongs to. */
 enum head {

@@ -4,6 +4,7 @@
 #define EVENER_HELLO_H
 
 #include "director/reading.h"
+#include "director/rewrite.h"
 
 /* A record of the handshake (RFC 8446, section 5.1). */
 #define HANDSHAKE 0x16

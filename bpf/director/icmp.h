@@ -13,8 +13,8 @@
 static __always_inline int odd_verdict(const struct ip *dst, bool v6, __u32 reason)
 {
 	if (address_flags(dst, v6) & ADDRESS_SERVICE)
-		return count_and(VERDICT_DROP, reason);
-	return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_DROP, reason);
+	return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 }
 
 /* Turns an echo request into its answer, to whence it came. */
@@ -33,28 +33,28 @@ __attribute__((noinline)) int answer_echo(context *ctx, struct scratch *at)
 	l4 = pkt->l4;
 	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, pkt->v6, &pair[1], &pair[0]) ||
 	    frame_load(ctx, l4, &icmp, sizeof(icmp)))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	field[0] = *(__u16 *)&icmp.type;
 	icmp.type = pkt->v6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
 	icmp.checksum = changed(icmp.checksum, (__u64)(__u16)~field[0] + *(__u16 *)&icmp.type);
 	turn_round(&at->link);
 	if (frame_store(ctx, l4, &icmp, sizeof(icmp)) || !store_link(ctx, &at->link, l3))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	if (pkt->v6) {
 		if (frame_store(ctx, l3 + 8, pair, 32) || frame_store(ctx, l3 + 7, &ttl, 1))
-			return count_and(VERDICT_DROP, REASON_NO_ROOM);
+			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	} else {
 		__be32 addresses[2] = { pair[0].word[0], pair[1].word[0] };
 
 		if (frame_load(ctx, l3 + 8, field, 4))
-			return count_and(VERDICT_DROP, REASON_NO_ROOM);
+			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 		checksum = changed(field[1], (__u64)(__u16)~field[0] + ttl);
 		field[0] = ttl;
 		field[1] = checksum;
 		if (frame_store(ctx, l3 + 8, field, 4) || frame_store(ctx, l3 + 12, addresses, 8))
-			return count_and(VERDICT_DROP, REASON_NO_ROOM);
+			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	}
-	return count_and(frame_back(ctx), REASON_ECHO_ANSWERED);
+	return with_reason(frame_back(ctx), REASON_ECHO_ANSWERED);
 }
 
 /* Reads what an error quotes; a reason if that makes no sense, else 0. */
@@ -84,7 +84,7 @@ static __always_inline __u32 read_quoted6(context *ctx, __u32 at, __u32 end, str
 		return REASON_TRUNCATED;
 	walked.protocol = ip.nexthdr;
 	walk(ctx, at + sizeof(ip), end, &walked);
-	if (walked.foreign || walked.reason || !is_transport(walked.protocol))
+	if (walked.fault || !is_transport(walked.protocol))
 		return REASON_ICMP_UNKNOWN;
 	if (walked.is_fragment && walked.fragment.offset != 0)
 		return REASON_ICMP_UNKNOWN;
@@ -222,6 +222,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	struct server *server;
 	struct key6 *key;
 	struct vip *vip;
+	__u8 beside = 0;
 	int verdict;
 
 	if (!at)
@@ -234,7 +235,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	else
 		vip = find_vip(vip_bits(quoted->src.word[0], quoted->src_port, quoted->protocol));
 	if (!vip)
-		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
+		return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	*key = session_key6(&quoted->dst, pkt->v6, quoted->dst_port, vip->id);
 	pkt->hash = session_hash(key, pkt->v6);
 	if (vip->own != NO_SERVER)
@@ -244,7 +245,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	} else if (vip->own != NO_SERVER && vip->flags & VIP_HANDOFF) {
 		/* Only who noted a connection that was handed over knows whose it is; who passed the error on did. */
 		if (pkt->arrival == ARRIVED_DIRECT)
-			return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
+			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		pkt->server = vip->own;
 	} else if (vip->own != NO_SERVER) {
 		/* Another host may have noted it, or none: it goes where the flow's packets go. */
@@ -252,16 +253,15 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 				     pkt->arrival);
 
 		pkt->server = chosen & 0xffff;
-		pkt->beside = chosen >> 16;
+		beside = chosen >> 16;
 	} else {
-		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
+		return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	}
 	server = present_server(pkt->server);
 	if (!server)
-		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
+		return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	if (!(server->flags & SERVER_NAT)) {
-		if (pkt->beside)
-			count_reason(pkt->beside);
+		pkt->beside = beside;
 		pkt->reason = REASON_ICMP_FORWARDED;
 		return deliver(ctx, at, server);
 	}
@@ -269,10 +269,10 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	if (server->flags & SERVER_SOURCE_NAT) {
 		/* Nobody but the client itself speaks of a link-local address. */
 		if (!put_near(ctx, pkt, server, key))
-			return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
+			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		pkt->port = find_port(pkt->server, key, pkt->hash, now, &port);
 		if (!pkt->port)
-			return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
+			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		at->quoted_ends.has_dst = true;
 		at->quoted_ends.dst = server->own;
 		at->quoted_ends.dst_port = bpf_htons(pkt->port);
@@ -288,8 +288,8 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	}
 	if (!translate_error(ctx, at) || !decrement_ttl(ctx, pkt->l3, pkt->v6) ||
 	    !relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	return count_and(frame_send(ctx, server->ifindex), REASON_ICMP_FORWARDED);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+	return with_reason(frame_send(ctx, server->ifindex), REASON_ICMP_FORWARDED);
 }
 
 /* About what a client sent to a server, by the server or by a router on the way to it. */
@@ -314,7 +314,7 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 	at->back.to_port = quoted->src_port;
 	at->back.now = ticks_now();
 	if (!find_owner(at, FOLLOW_NOT))
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	/* The servers' network is its operator's own: the client hears from the service, whoever there speaks
 	 * (RFC 5508, section 4.2). */
 	at->ends = (struct ends){ .has_src = true, .src = owner->service, .has_dst = true, .dst = owner->client };
@@ -325,22 +325,22 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 		at->quoted_ends.src_port = owner->client_port;
 	}
 	if (!find_hop(ctx, at, &owner->service, pkt->len))
-		return count_and(VERDICT_DROP, REASON_NO_ROUTE);
+		return with_reason(VERDICT_DROP, REASON_NO_ROUTE);
 	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1)
-		return count_and(VERDICT_DROP, REASON_TTL_EXPIRED);
+		return with_reason(VERDICT_DROP, REASON_TTL_EXPIRED);
 	if (hop->mtu) {
 		at->mtu = hop->mtu;
 		at->from = owner->own;
 		return STEP_TOO_BIG;
 	}
 	if (!translate_error(ctx, at))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
 	if (!decrement_ttl(ctx, pkt->l3, pkt->v6) ||
 	    !relink(ctx, pkt->l3, hop->lan, pkt->v6, hop->src, hop->dst))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	return count_and(frame_send(ctx, hop->ifindex), REASON_ICMP_FORWARDED);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+	return with_reason(frame_send(ctx, hop->ifindex), REASON_ICMP_FORWARDED);
 }
 
 static __always_inline bool is_error(__u8 type, bool v6)
@@ -364,16 +364,16 @@ __attribute__((noinline)) int decide_icmp(context *ctx, struct scratch *at)
 	v6 = pkt->v6;
 	end = pkt->l3 + pkt->len;
 	if (!load_ends(ctx, pkt->l3, v6, &at->src, &at->dst))
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	if (pkt->is_fragment)
 		return odd_verdict(&at->dst, v6, REASON_FRAGMENT);
 	if (pkt->l4 + sizeof(icmp) > end || frame_load(ctx, pkt->l4, &icmp, sizeof(icmp)))
 		return odd_verdict(&at->dst, v6, REASON_TRUNCATED);
 	service = address_flags(&at->dst, v6) & ADDRESS_SERVICE;
 	if (icmp.type == (v6 ? ICMPV6_ECHO : ICMP_ECHO) && icmp.code == 0)
-		return service ? answer_echo(ctx, at) : count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return service ? answer_echo(ctx, at) : with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	if (!is_error(icmp.type, v6))
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	if (v6 && icmp.type == ICMPV6_TOO_BIG && bpf_ntohl(icmp.rest) < IPV6_MTU_MIN)
 		return odd_verdict(&at->dst, v6, REASON_FORGED_MTU);
 	if (!v6 && icmp.type == ICMP_UNREACHABLE && icmp.code == ICMP_FRAGMENTATION_NEEDED) {
@@ -390,9 +390,9 @@ __attribute__((noinline)) int decide_icmp(context *ctx, struct scratch *at)
 	if (reason)
 		return odd_verdict(&at->dst, v6, reason);
 	if (!service)
-		return answering ? STEP_ERROR_TO_CLIENT : count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return answering ? STEP_ERROR_TO_CLIENT : with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	if (!same_ip(&at->quoted.src, &at->dst))
-		return count_and(VERDICT_DROP, REASON_ICMP_UNKNOWN);
+		return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	return STEP_ERROR_TO_SERVER;
 }
 
@@ -411,13 +411,13 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 	l3 = at->pkt.l3;
 	if (l3 > LINK_LEN_MAX || !load_link(ctx, &at->link, l3) ||
 	    frame_load(ctx, l3, &at->question, sizeof(at->question)))
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	answer->target = at->question.target;
 	answer->ip.from = answer->target;
 	answer->ip.to = at->question.ip.from;
 	if (!own || !(address_flags(&answer->target, true) & ADDRESS_ANNOUNCED) || !lease_holds(ticks_now()) ||
 	    same_ip(&answer->ip.to, &answer->target))
-		return count_and(VERDICT_PASS, REASON_NOT_SERVICE);
+		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	probe = !(answer->ip.to.word[0] | answer->ip.to.word[1] | answer->ip.to.word[2] | answer->ip.to.word[3]);
 	/* One who checks whether it may have the address has none yet: everybody is told. */
 	if (probe)
@@ -438,7 +438,7 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 
 	if (len < l3 + sizeof(*answer) ? frame_grow(ctx, l3 + sizeof(*answer) - len) :
 					 frame_cut(ctx, l3 + sizeof(*answer)))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	turn_round(&at->link);
 	if (probe) {
 		at->link.half[0] = bpf_htons(0x3333);
@@ -448,8 +448,8 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 	for (int i = 0; i < ETH_ALEN / 2; i++)
 		at->link.half[ETH_ALEN / 2 + i] = answer->mac[i];
 	if (!store_link(ctx, &at->link, l3) || frame_store(ctx, l3, answer, sizeof(*answer)))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	return count_and(frame_back(ctx), REASON_NEIGHBOUR_ANSWERED);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+	return with_reason(frame_back(ctx), REASON_NEIGHBOUR_ANSWERED);
 }
 
 #endif

@@ -10,11 +10,11 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 #include "abi.h"
-#include "director/guess.h"
+#include "director/scratch.h"
 #include "net/cookie.h"
 #include "net/cursor.h"
 #include "net/mark.h"
-#include "net/unmatched.h"
+#include "net/tcp.h"
 
 /* Filled before loading. */
 const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2 };
@@ -170,13 +170,13 @@ struct {
  * on theirs to who moves connections. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, HELD_BYTES);
+	__uint(max_entries, 1 << 20);
 } held SEC(".maps");
 
 /* What is told of packets and connections, on its way to who wants to know. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, EVENT_BYTES);
+	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
 struct {
@@ -199,6 +199,21 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } reasons SEC(".maps");
+
+/* What the rarer ways of a packet need to know of it: scratch.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+static __always_inline struct scratch *scratch_here(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&scratch, &first);
+}
 
 /* A struct vip_key as one word. */
 static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol)
@@ -235,13 +250,6 @@ static __always_inline __u32 address_digest(const struct ip *address)
 	__u64 digest = (half[0] * 0x9e3779b97f4a7c15ULL ^ half[1]) * 0xc2b2ae3d27d4eb4fULL;
 
 	return digest ^ digest >> 32;
-}
-
-static __always_inline bool same_ip(const struct ip *a, const struct ip *b)
-{
-	const __u64 *x = (const void *)a, *y = (const void *)b;
-
-	return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
 }
 
 static __always_inline struct vip *find_vip6(const struct ip *address, __be16 port, __u8 protocol)
@@ -333,6 +341,8 @@ static __always_inline struct server *present_server(__u32 slot)
 	return server;
 }
 
+#define REASON_SHIFT 16
+
 static __always_inline void count_reason(__u32 reason)
 {
 	__u64 *count = bpf_map_lookup_elem(&reasons, &reason);
@@ -341,10 +351,11 @@ static __always_inline void count_reason(__u32 reason)
 		*count += 1;
 }
 
-static __always_inline int count_and(int verdict, __u32 reason)
+/* A verdict, and above it why: it is counted when nothing is left to do, in settle(). What is sent to a server is counted to that
+ * one alone. */
+static __always_inline int with_reason(int verdict, __u32 reason)
 {
-	count_reason(reason);
-	return verdict;
+	return (__u8)verdict | reason << REASON_SHIFT;
 }
 
 #endif

@@ -9,14 +9,8 @@
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
-#include "director/scratch.h"
+#include "director/maps.h"
 #include "net/tcp.h"
-
-#define IPV4_DONT_FRAGMENT 0x4000
-#define IPV4_MORE_FRAGMENTS 0x2000
-#define IPV4_FRAGMENT_OFFSET 0x1fff
-#define EXTENSIONS_MAX 6
-#define PACKET_MAX 65535
 
 /* RFC 792; RFC 4443; RFC 4861, section 4 */
 #define ICMP_ECHO_REPLY 0
@@ -94,26 +88,6 @@ static __always_inline void copy_mac(__u8 to[ETH_ALEN], const __u8 from[ETH_ALEN
 static __always_inline bool is_broadcast(const __u8 mac[ETH_ALEN])
 {
 	return (mac[0] & mac[1] & mac[2] & mac[3] & mac[4] & mac[5]) == 0xff;
-}
-
-/* Sources that no client has (RFC 1812, section 5.3.7). */
-static __always_inline bool is_martian(__be32 address)
-{
-	__u8 first = bpf_ntohl(address) >> 24;
-
-	return first == 0 || first == 127 || first >= 224;
-}
-
-/* The same (RFC 4291): unspecified, loopback, IPv4 written as IPv6, multicast. */
-static __always_inline bool is_martian6(const struct ip *address)
-{
-	const __be32 *word = address->word;
-
-	if ((word[0] | word[1]) == 0 && (word[2] & bpf_htonl(0xffff0000)) == 0)
-		return true;
-	if ((word[0] | word[1]) == 0 && word[2] == bpf_htonl(0xffff))
-		return true;
-	return (word[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
 }
 
 static __always_inline enum parsed pass(struct packet *packet, enum reason reason)
@@ -196,19 +170,6 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 	return PARSED_SEGMENT;
 }
 
-/* Notes what a fragment of `len` bytes says of itself; false if it makes no sense. */
-static __always_inline bool note_fragment(struct fragment *fragment, __u32 id, __u32 offset, bool more, __u32 len)
-{
-	__u32 end = offset * 8 + len;
-
-	if (len == 0 || end > PACKET_MAX || (more && len % 8))
-		return false;
-	fragment->id = id;
-	fragment->offset = offset;
-	fragment->end = (end + 7) / 8;
-	return true;
-}
-
 static __always_inline enum parsed parse_ipv4(context *ctx, struct cursor *cursor, struct packet *packet)
 {
 	__u64 body_len = left(cursor);
@@ -250,85 +211,42 @@ static __always_inline enum parsed parse_ipv4(context *ctx, struct cursor *curso
 	return parse_transport(cursor, total_len - sizeof(*ip), packet);
 }
 
-/* What stands behind the extension headers. */
-struct walked {
-	__u32 l4;
-	__u8 protocol;
-	__u8 reason; /* of a packet that makes no sense */
-	__u8 foreign; /* for another layer of another host, or none that services have */
-	__u8 is_fragment;
-	struct fragment fragment;
-};
-
-static __always_inline bool is_extension(__u8 protocol)
-{
-	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_DSTOPTS ||
-	       protocol == IPPROTO_FRAGMENT;
-}
-
-static __always_inline int stop(struct walked *walked, enum reason reason)
-{
-	walked->reason = reason;
-	return 0;
-}
-
 /*
  * Goes through the extension headers from `at` to `end`. In: walked->protocol is the first one. Not inlined:
  * few packets have any, and the verifier checks it once.
  */
 __attribute__((noinline)) int walk(context *ctx, __u32 at, __u32 end, struct walked *walked)
 {
-	struct {
-		__u8 next, len, kind, left;
-		__be32 id;
-	} header = {};
-	__u8 next;
+	struct extension header = {};
+	__u32 len;
 
 	if (!walked || end > 0x1ffff)
 		return 0;
-	next = walked->protocol;
-	for (int i = 0; i <= EXTENSIONS_MAX; i++) {
-		walked->l4 = at;
-		walked->protocol = next;
-		if (!is_extension(next))
+	walked->l4 = at;
+	for (__u32 i = 0; i <= EXTENSIONS_MAX && walks_on(walked, i); i++) {
+		if (at + sizeof(header) > end || frame_load(ctx, at, &header, sizeof(header))) {
+			walked->fault = FAULT_TRUNCATED;
 			return 0;
-		if ((next == IPPROTO_HOPOPTS && i != 0) || i == EXTENSIONS_MAX)
-			return stop(walked, REASON_EXTENSION_HEADERS);
-		if (at + 4 > end || frame_load(ctx, at, &header, 4))
-			return stop(walked, REASON_TRUNCATED);
-		if (next == IPPROTO_FRAGMENT) {
-			__u32 word = header.kind << 8 | header.left;
-
-			if (at + 8 > end || frame_load(ctx, at, &header, 8))
-				return stop(walked, REASON_TRUNCATED);
-			if (walked->is_fragment)
-				return stop(walked, REASON_EXTENSION_HEADERS);
-			at += 8;
-			/* One that is the whole packet is none (RFC 6946). */
-			if (word & ~6u) {
-				if (!note_fragment(&walked->fragment, bpf_ntohl(header.id), word >> 3, word & 1, end - at))
-					return stop(walked, REASON_BAD_LENGTH);
-				walked->is_fragment = true;
-				if (word >> 3) {
-					walked->l4 = at;
-					walked->protocol = header.next;
-					return 0;
-				}
-			}
-		} else {
-			/* Type 0 made packets travel in circles (RFC 5095). With hops left, the packet's
-			 * destination isn't its last. */
-			if (next == IPPROTO_ROUTING && header.kind == 0)
-				return stop(walked, REASON_EXTENSION_HEADERS);
-			if (next == IPPROTO_ROUTING && header.left != 0) {
-				walked->foreign = true;
-				return 0;
-			}
-			at += (header.len + 1) * 8;
 		}
-		next = header.next;
+		len = step_over(walked, &header, end - at - sizeof(header));
+		if (!len)
+			return 0;
+		at += len;
+		walked->l4 = at;
 	}
-	return stop(walked, REASON_EXTENSION_HEADERS);
+	return 0;
+}
+
+static __always_inline enum reason reason_of(enum fault fault)
+{
+	switch (fault) {
+	case FAULT_TRUNCATED:
+		return REASON_TRUNCATED;
+	case FAULT_LENGTH:
+		return REASON_BAD_LENGTH;
+	default:
+		return REASON_EXTENSION_HEADERS;
+	}
 }
 
 /* Whether this is a neighbour solicitation as it must be (RFC 4861, section 7.1.1). */
@@ -372,10 +290,10 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 		struct walked walked = { .protocol = packet->protocol };
 
 		walk(ctx, packet->l4, packet->l3 + packet->len, &walked);
-		if (walked.foreign)
+		if (walked.fault == FAULT_FOREIGN)
 			return pass(packet, REASON_NOT_SERVICE);
-		if (walked.reason)
-			return odd(packet, walked.reason);
+		if (walked.fault)
+			return odd(packet, reason_of(walked.fault));
 		l4 = walked.l4;
 		/* A header behind this isn't looked for: no sender puts it there. */
 		if (l4 < sizeof(struct ethhdr) || l4 > 0x3fff)

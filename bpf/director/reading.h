@@ -3,21 +3,35 @@
 #ifndef EVENER_READING_H
 #define EVENER_READING_H
 
-#include "director/rewrite.h"
+#include <linux/types.h>
+#include <stdbool.h>
+#include "abi.h"
 
 #define HASH_PRIME 0x7fffffffU
 /* A host's end from a dot on, or a path's beginning up to a slash. */
 #define PART (1ULL << 31)
 
-/* core/src/path/content/mod.rs, Class */
-enum class {
-	CLASS_GET = 0,
-	CLASS_HEAD = 1,
-	CLASS_POST = 2,
-	CLASS_PUT = 3,
-	CLASS_DELETE = 4,
-	CLASS_OTHER = 5,
-	CLASS_HELLO = 6,
+/* What a client asks for, and what that is looked up by: core/src/path/content. */
+struct reading {
+	__u64 method; /* its letters, or the last eight */
+	__u64 name; /* a header's in lower case, the last eight letters */
+	__u64 host_hash; /* as far as it has come */
+	__u64 hosts[16]; /* what the host is looked up by: HOST_LABELS_MAX + 2, and room for a mask */
+	__u64 paths[32]; /* the same for the path: PATH_DEPTH_MAX + 2; the whole one's hash is the second */
+	__u32 multiplier[2];
+	__u32 len; /* of what there is of the payload */
+	__u32 at, end; /* in a hello */
+	__u32 host, host_end; /* where the host is in it; no end: there is none */
+	__u32 hosts_len, paths_len;
+	__u8 state;
+	__u8 segment;
+	__u8 version; /* letters of it that were met */
+	__u8 is_old; /* HTTP/1.0, which needs no host (RFC 9112, section 3.2) */
+	__u8 is_dot; /* the host's last byte */
+	__u8 class;
+	__u8 is_asked; /* whether it leaves no doubt */
+	__u16 route, ring; /* the first that was found */
+	__u8 payload[READ_MAX];
 };
 
 /* (hash * multiplier + byte + 1) modulo the prime, whose multiples are easily taken off: 2^31 is 1. */

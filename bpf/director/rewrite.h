@@ -3,14 +3,13 @@
 #ifndef EVENER_REWRITE_H
 #define EVENER_REWRITE_H
 
-#include "director/arrival.h"
+#include "director/flow.h"
 #include "director/parse.h"
 
 /* Time to live and hop limit of packets that begin here. */
 #define TTL 64
 /* How much of a packet an ICMP error quotes. */
 #define QUOTE_LEN 512
-#define GUE_PORT 6080
 
 /* Notes what is known of a packet for the functions that are not inlined. */
 static __always_inline struct scratch *scratch_for(const struct packet *packet)
@@ -255,15 +254,15 @@ __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 	error4 = &at->error4;
 	error6 = &at->error6;
 	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, at->pkt.v6, &at->src, &error6->ip.from))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	for (__u32 offset = 0; offset < QUOTE_LEN; offset += sizeof(part)) {
 		if (frame_load(ctx, l3 + offset, part, sizeof(part)))
-			return count_and(VERDICT_DROP, REASON_NO_ROOM);
+			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 		sum = bpf_csum_diff(0, 0, (void *)part, sizeof(part), sum);
 	}
 	turn_round(&at->link);
 	if (frame_cut(ctx, l3 + QUOTE_LEN) || frame_grow(ctx, header_len) || !store_link(ctx, &at->link, l3))
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	if (at->pkt.v6) {
 		error6->ip.word = bpf_htonl(6 << 28);
 		error6->ip.payload_len = bpf_htons(sizeof(struct icmp) + QUOTE_LEN);
@@ -299,8 +298,8 @@ __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 		failed = frame_store(ctx, l3, error4, sizeof(*error4));
 	}
 	if (failed)
-		return count_and(VERDICT_DROP, REASON_NO_ROOM);
-	return count_and(frame_back(ctx), REASON_TOO_BIG);
+		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+	return with_reason(frame_back(ctx), REASON_TOO_BIG);
 }
 
 #endif

@@ -8,8 +8,13 @@
 
 #include <linux/if_ether.h>
 #include <linux/ip.h>
+#include "abi.h"
 #include "director/frame.h"
-#include "director/maps.h"
+#include "director/reading.h"
+#include "net/cookie.h"
+#include "net/ip.h"
+#include "net/mark.h"
+#include "net/tcp.h"
 
 /* A client's TCP header, as far as a handshake needs it: core/src/path/parse/tcp.rs. */
 struct tcp_header {
@@ -19,19 +24,8 @@ struct tcp_header {
 	__be32 rest[2];
 };
 
-#define TCP_OPTIONS_MAX 40
 /* Of an answer: what Linux sends. */
 #define SYN_ACK_OPTIONS_MAX 20
-
-/* The options that matter to a handshake. */
-struct tcp_options {
-	__u16 mss;
-	__u8 window_scale;
-	__u8 has_mss, has_window_scale, has_sack, has_timestamp;
-	__u8 at, len; /* where the reading is, and where it ends */
-	__be32 timestamp;
-	__u32 echo; /* a number */
-};
 
 /* What an answer says, and its headers. */
 struct tcp_answer {
@@ -44,42 +38,12 @@ struct tcp_answer {
 	__be32 ip[10];
 };
 
-/* What a client asks for, and what that is looked up by: core/src/path/content. */
-struct reading {
-	__u64 method; /* its letters, or the last eight */
-	__u64 name; /* a header's in lower case, the last eight letters */
-	__u64 host_hash; /* as far as it has come */
-	__u64 hosts[16]; /* what the host is looked up by: HOST_LABELS_MAX + 2, and room for a mask */
-	__u64 paths[32]; /* the same for the path: PATH_DEPTH_MAX + 2; the whole one's hash is the second */
-	__u32 multiplier[2];
-	__u32 len; /* of what there is of the payload */
-	__u32 at, end; /* in a hello */
-	__u32 host, host_end; /* where the host is in it; no end: there is none */
-	__u32 hosts_len, paths_len;
-	__u8 state;
-	__u8 segment;
-	__u8 version; /* letters of it that were met */
-	__u8 is_old; /* HTTP/1.0, which needs no host (RFC 9112, section 3.2) */
-	__u8 is_dot; /* the host's last byte */
-	__u8 class;
-	__u8 is_asked; /* whether it leaves no doubt */
-	__u16 route, ring; /* the first that was found */
-	__u8 payload[READ_MAX];
-};
-
 /* What ICMP and ICMPv6 messages begin with. */
 struct icmp {
 	__u8 type;
 	__u8 code;
 	__u16 checksum;
 	__be32 rest;
-};
-
-/* What a fragment says of itself; offset and end in units of eight bytes. */
-struct fragment {
-	__u32 id;
-	__u16 offset;
-	__u16 end;
 };
 
 /* The client's address, and port with VIP id: key of a `struct session6`. */
@@ -91,14 +55,16 @@ struct key6 {
 struct packet_context {
 	__u64 hash;
 	__u64 session; /* its value, as it now is; 0 if there is none */
+	__u64 found; /* its value, as it was found */
 	__u64 source; /* of the frame: mac_bits() */
+	__u32 slot; /* where it was found, or NOT_FOUND */
 	__u32 server; /* slot */
 	__u32 l3, l4;
 	__u32 len; /* of the IP packet */
 	__u32 bytes; /* of the frame, for the server's count */
 	__u8 new_session;
 	__u8 reason; /* counted in the place of the server, or 0 */
-	__u8 beside; /* a reason counted beside the verdict, or 0 */
+	__u8 beside; /* a reason that is counted beside the verdict's, or 0 */
 	__u8 tells; /* what is to be told in the end */
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
@@ -227,13 +193,15 @@ struct advertisement {
  * to call another from deep within, and stacks stay short.
  */
 enum step {
-	STEP_ANY = 0x101, /* above every verdict; in the order in which they may follow each other */
+	STEP = 0x100, /* what no verdict has, nor a reason above it */
+	STEP_ANY = 0x101, /* in the order in which they may follow each other */
 	STEP_SOLICITATION,
 	STEP_ICMP,
 	STEP_ERROR_TO_SERVER,
 	STEP_ERROR_TO_CLIENT,
 	STEP_ANSWER,
 	STEP_LATER_FRAGMENT,
+	STEP_HAND_OFF,
 	STEP_GREET,
 	STEP_BEGIN,
 	STEP_AGAIN,
@@ -249,9 +217,7 @@ enum step {
 
 /* What there is to tell of a packet: see trace.h. */
 struct told {
-	__u8 reason, beside;
 	__u8 is_held; /* what is held is dropped here */
-	__u64 counts[REASON_MAX]; /* before it was decided */
 	struct event packet;
 	struct event connection; /* `at_ns` is when it began to be decided */
 };
@@ -277,25 +243,10 @@ struct scratch {
 	struct mark_message mark;
 	struct tcp_header tcp;
 	struct tcp_options offered;
-	__u8 options[80]; /* TCP_OPTIONS_MAX, and room for a mask */
 	struct tcp_answer answer;
 	struct reading reading;
 	struct told told;
 	struct weighed weighed;
 };
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct scratch);
-} scratch SEC(".maps");
-
-static __always_inline struct scratch *scratch_here(void)
-{
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&scratch, &first);
-}
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The session table: core/src/path/sessions.rs, whose comments say why. Memory order: a compare-and-exchange is
+ * The session table: core/src/path/sessions, whose comments say why. Memory order: a compare-and-exchange is
  * a full barrier; plain loads are ordered on x86, and elsewhere the worst is that one packet of a session
  * which expired at this instant follows its slot's next owner.
  */
@@ -8,7 +8,6 @@
 #define EVENER_SESSIONS_H
 
 #include "director/maps.h"
-#include "director/scratch.h"
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, to) (*(volatile typeof(x) *)&(x) = (to))
@@ -110,7 +109,7 @@ static __always_inline __u32 is_ending(__u64 value)
 	return ENDING >> value_state(value) & 1;
 }
 
-/* Two rounds of multiply and fold, with secret odd multipliers: core/src/path/sessions.rs, FlowHash. */
+/* Two rounds of multiply and fold, with secret odd multipliers: core/src/path/sessions, FlowHash. */
 static __always_inline __u64 hashed(__u64 key, const volatile __u64 seed[2])
 {
 	key *= seed[0] | 1;
@@ -208,6 +207,7 @@ static __always_inline void count_session(__u16 vip, __u64 value, __s64 by)
 struct found {
 	__u64 *place;
 	__u64 value;
+	__u32 slot; /* in its map */
 	__u16 vip;
 };
 
@@ -226,7 +226,9 @@ static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 now,
 	}
 	return false;
 match:
-	slot = &bucket->slot[(place - now) % BUCKET_SESSIONS];
+	place = (place - now) % BUCKET_SESSIONS;
+	slot = &bucket->slot[place];
+	found->slot += place;
 	found->place = &slot->value;
 	found->vip = key;
 	found->value = READ_ONCE(slot->value);
@@ -237,9 +239,11 @@ static __always_inline bool find_session(__u64 key, __u64 hash, __u32 now, struc
 {
 	struct bucket *bucket = first_bucket(hash);
 
+	found->slot = scale(hash, settings.buckets) * BUCKET_SESSIONS;
 	if (bucket && find_in(bucket, key, now, found))
 		return true;
 	bucket = second_bucket(hash);
+	found->slot = scale(hash >> 32, settings.buckets) * BUCKET_SESSIONS;
 	return bucket && find_in(bucket, key, now, found);
 }
 

@@ -2,8 +2,7 @@
 /*
  * What is told of decisions, where somebody wants to know: each connection that is handed over, each packet of a few
  * clients (dataplane/src/events.rs). What a packet and its sender say is noted before it is decided, since that
- * changes it. Why it met its verdict is read from the counts: a packet is counted under one reason, and beside it under
- * one of a few others, and on its CPU no other packet comes between. So decisions know nothing of being told.
+ * changes it; the verdict says why.
  */
 #ifndef EVENER_TRACE_H
 #define EVENER_TRACE_H
@@ -17,12 +16,12 @@ static __always_inline __u64 watched(void)
 
 static __always_inline bool is_watched(const struct ip *ip, bool v6)
 {
-	struct ip mapped = { { 0, 0, bpf_htonl(0xffff), ip->word[0] } };
+	struct ip whole = mapped(ip->word[0]);
 
 	if (v6)
-		mapped = *ip;
+		whole = *ip;
 	for (int i = 0; i < CLIENTS_MAX; i++)
-		if (same_ip(&mapped, &watch.client[i]))
+		if (same_ip(&whole, &watch.client[i]))
 			return true;
 	return false;
 }
@@ -92,21 +91,6 @@ __attribute__((noinline)) int glance(context *ctx, struct event *event)
 	return true;
 }
 
-/* Notes what was counted until now. */
-__attribute__((noinline)) int note_counts(struct scratch *at)
-{
-	if (!at)
-		return 0;
-	at->told.is_held = false;
-	for (__u32 i = 0; i < REASON_MAX; i++) {
-		__u32 reason = i;
-		__u64 *count = bpf_map_lookup_elem(&reasons, &reason);
-
-		at->told.counts[i] = count ? *count : 0;
-	}
-	return 0;
-}
-
 /* Whether the packet may be for a client that a port of the director's own stands for. */
 static __always_inline bool may_be_hidden(const struct event *event)
 {
@@ -130,7 +114,7 @@ __attribute__((noinline)) int note_packet(context *ctx)
 		at->pkt.tells = TELLS_ANSWER;
 	else
 		return false;
-	note_counts(at);
+	at->told.is_held = false;
 	return true;
 }
 
@@ -161,46 +145,10 @@ __attribute__((noinline)) int begin_told(context *ctx, struct scratch *at)
 		event->flags = at->pkt.flags;
 		event->len = at->pkt.len;
 		event->head_len = len < HEAD_MAX ? len : HEAD_MAX;
-		note_counts(at);
+		at->told.is_held = false;
 		at->pkt.tells |= TELLS_CONNECTION;
 	}
 	return begin(ctx, at);
-}
-
-/* Reasons that are counted beside another. */
-static __always_inline bool is_beside(__u32 reason)
-{
-	return reason == REASON_TABLE_FULL || reason == REASON_NO_SESSION || reason == REASON_SECOND_CHANCE ||
-	       reason == REASON_PUNTED || reason == REASON_ELSEWHERE;
-}
-
-/* Why the packet met its verdict, by what was counted since. What is sent to a server is counted to that alone. */
-__attribute__((noinline)) int note_reasons(struct scratch *at, int verdict)
-{
-	struct told *told;
-
-	if (!at)
-		return 0;
-	told = &at->told;
-	told->reason = REASON_FORWARDED;
-	told->beside = 0;
-	for (__u32 i = 0; i < REASON_MAX; i++) {
-		__u32 reason = i;
-		__u64 *count = bpf_map_lookup_elem(&reasons, &reason);
-
-		if (!count || *count == told->counts[i])
-			continue;
-		if (is_beside(i))
-			told->beside = i;
-		else
-			told->reason = i;
-	}
-	/* Where it is dropped, one of them may be all there is. */
-	if (verdict == VERDICT_DROP && told->reason == REASON_FORWARDED) {
-		told->reason = told->beside;
-		told->beside = 0;
-	}
-	return 0;
 }
 
 /* Hands it to the reader, `len` bytes of its head included. */
@@ -213,24 +161,26 @@ static __always_inline void hand_out(struct event *event, __u32 len)
 		__sync_fetch_and_add(&watch.lost, 1);
 }
 
-static __always_inline void put_outcome(const struct told *told, int verdict, struct event *event)
+static __always_inline void put_outcome(const struct scratch *at, int outcome, struct event *event)
 {
-	if (told->is_held)
+	__u8 verdict = outcome;
+
+	event->reason = (__u32)outcome >> REASON_SHIFT;
+	event->beside = at->pkt.beside;
+	if (at->told.is_held)
 		event->verdict = TOLD_HOLD;
-	else if (told->reason == REASON_BY_HOST)
+	else if (event->reason == REASON_BY_HOST)
 		event->verdict = TOLD_PASS;
 	else
 		event->verdict = verdict == VERDICT_PASS ? TOLD_PASS : verdict == VERDICT_DROP ? TOLD_DROP : TOLD_FORWARD;
-	event->reason = told->reason;
-	event->beside = told->beside;
 }
 
 /* Whether an answer, as it now stands, goes to a client that is watched; then it is told as one to him. */
-static __always_inline bool goes_to_watched(context *ctx, struct told *told)
+static __always_inline bool goes_to_watched(context *ctx, struct told *told, __u32 reason)
 {
 	struct event *after = &told->connection;
 
-	if (told->reason != REASON_ANSWERED && told->reason != REASON_BY_HOST)
+	if (reason != REASON_ANSWERED && reason != REASON_BY_HOST)
 		return false;
 	if (!glance(ctx, after) || !is_watched(&after->dst, after->v6))
 		return false;
@@ -240,8 +190,9 @@ static __always_inline bool goes_to_watched(context *ctx, struct told *told)
 }
 
 /* Tells what became of the packet. */
-__attribute__((noinline)) int tell(context *ctx, struct scratch *at, int verdict)
+__attribute__((noinline)) int tell(context *ctx, struct scratch *at, int outcome)
 {
+	__u32 reason = (__u32)outcome >> REASON_SHIFT;
 	__u64 now = bpf_ktime_get_ns();
 	struct event *event;
 	struct told *told;
@@ -249,7 +200,6 @@ __attribute__((noinline)) int tell(context *ctx, struct scratch *at, int verdict
 	if (!at)
 		return 0;
 	told = &at->told;
-	note_reasons(at, verdict);
 	if (at->pkt.tells & TELLS_CONNECTION) {
 		event = &told->connection;
 		event->kind = EVENT_CONNECTION;
@@ -258,21 +208,20 @@ __attribute__((noinline)) int tell(context *ctx, struct scratch *at, int verdict
 		event->server = at->pkt.server;
 		event->route = NO_ROUTE;
 		/* Where the server is yet to be chosen, no route has done it. */
-		if (event->server != NO_SERVER && told->beside != REASON_PUNTED)
+		if (event->server != NO_SERVER && at->pkt.beside != REASON_PUNTED)
 			event->route = at->reading.route;
-		put_outcome(told, verdict, event);
+		put_outcome(at, outcome, event);
 		__builtin_memcpy(event->head, at->reading.payload, HEAD_MAX);
 		hand_out(event, event->head_len);
 	}
-	if (at->pkt.tells & TELLS_PACKET || (at->pkt.tells & TELLS_ANSWER && goes_to_watched(ctx, told))) {
+	if (at->pkt.tells & TELLS_PACKET || (at->pkt.tells & TELLS_ANSWER && goes_to_watched(ctx, told, reason))) {
 		event = &told->packet;
 		event->kind = EVENT_PACKET;
 		event->at_ns = now;
 		event->server = NO_SERVER;
-		if (told->reason == REASON_FORWARDED || told->reason == REASON_LOCAL ||
-		    (told->reason == REASON_MOVES && told->is_held))
+		if (reason == REASON_FORWARDED || reason == REASON_LOCAL || (reason == REASON_MOVES && told->is_held))
 			event->server = at->pkt.server;
-		put_outcome(told, verdict, event);
+		put_outcome(at, outcome, event);
 		hand_out(event, 0);
 	}
 	at->pkt.tells = 0;

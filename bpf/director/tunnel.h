@@ -5,12 +5,9 @@
 
 #include "director/rewrite.h"
 
-/* UDP and the four bytes of GUE without options. */
-struct gue {
+struct udp_gue {
 	struct udphdr udp;
-	__u8 version_control_hlen;
-	__u8 protocol;
-	__be16 flags;
+	struct gue gue;
 };
 
 static __always_inline __u32 outer_len(const struct server *server)
@@ -18,7 +15,7 @@ static __always_inline __u32 outer_len(const struct server *server)
 	__u32 len = server->flags & SERVER_V6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 
 	if (server->flags & SERVER_GUE)
-		len += sizeof(struct gue);
+		len += sizeof(struct udp_gue);
 	return server->flags & SERVER_MARKED ? len + sizeof(struct mark) : len;
 }
 
@@ -41,8 +38,8 @@ static __always_inline bool inherit(context *ctx, __u32 l3, bool v6, struct inhe
 		inherited->class = ((__u8 *)ip)[0] << 4 | ((__u8 *)ip)[1] >> 4;
 		inherited->id = 0;
 		inherited->fragment = bpf_htons(IPV4_DONT_FRAGMENT);
-		mark_ipv6(message->inner_from, &ip->saddr);
-		mark_ipv6(message->inner_to, &ip->daddr);
+		message->inner_from = *(struct ip *)&ip->saddr;
+		message->inner_to = *(struct ip *)&ip->daddr;
 		ip->hop_limit--;
 	} else {
 		struct iphdr *ip = bytes_at(ctx, l3, sizeof(*ip));
@@ -53,8 +50,8 @@ static __always_inline bool inherit(context *ctx, __u32 l3, bool v6, struct inhe
 		inherited->fragment = ip->frag_off & bpf_htons(IPV4_DONT_FRAGMENT);
 		/* Needed only where it may be fragmented (RFC 6864, section 4). */
 		inherited->id = inherited->fragment ? 0 : ip->id;
-		mark_ipv4(message->inner_from, ip->saddr);
-		mark_ipv4(message->inner_to, ip->daddr);
+		message->inner_from = mapped(ip->saddr);
+		message->inner_to = mapped(ip->daddr);
 		decrement_ttl4(ip);
 	}
 	return true;
@@ -88,28 +85,28 @@ static __always_inline void put_outer6(struct ipv6hdr *ip, const struct server *
 	*(struct ip *)&ip->daddr = server->to;
 }
 
-static __always_inline void put_gue(struct gue *gue, __u64 hash, __u32 rest_len, __u8 next, __u16 flags)
+static __always_inline void put_gue(struct udp_gue *headers, __u64 hash, __u32 rest_len, __u8 next, __u16 flags)
 {
 	/* From the range that is for such (RFC 6335, section 6), so that paths and queues spread. */
-	gue->udp.source = bpf_htons(0xc000 | (hash >> 48 & 0x3fff));
-	gue->udp.dest = bpf_htons(GUE_PORT);
-	gue->udp.len = bpf_htons(rest_len);
+	headers->udp.source = bpf_htons(0xc000 | (hash >> 48 & 0x3fff));
+	headers->udp.dest = bpf_htons(GUE_PORT);
+	headers->udp.len = bpf_htons(rest_len);
 	/* None: the inner packet has its own (RFC 6935). */
-	gue->udp.check = 0;
-	gue->version_control_hlen = flags & SERVER_MARKED ? sizeof(struct mark) / 4 : 0;
-	gue->protocol = next;
-	gue->flags = (flags & SERVER_LAST ? bpf_htons(GUE_LAST) : 0) | (flags & SERVER_MARKED ? bpf_htons(GUE_MARKED) : 0);
+	headers->udp.check = 0;
+	headers->gue.first = flags & SERVER_MARKED ? sizeof(struct mark) / 4 : 0;
+	headers->gue.protocol = next;
+	headers->gue.flags = (flags & SERVER_LAST ? bpf_htons(GUE_LAST) : 0) | (flags & SERVER_MARKED ? bpf_htons(GUE_MARKED) : 0);
 }
 
 /* Fills in what a mark covers besides the inner addresses, and writes it. */
 static __always_inline void put_mark_to(struct mark *mark, const struct server *server, struct mark_message *message)
 {
 	if (server->flags & SERVER_V6) {
-		mark_ipv6(message->outer_from, &server->own);
-		mark_ipv6(message->outer_to, &server->to);
+		message->outer_from = server->own;
+		message->outer_to = server->to;
 	} else {
-		mark_ipv4(message->outer_from, server->own.word[0]);
-		mark_ipv4(message->outer_to, server->to.word[0]);
+		message->outer_from = mapped(server->own.word[0]);
+		message->outer_to = mapped(server->to.word[0]);
 	}
 	message->passed = bpf_htonl(server->flags & SERVER_LAST ? PASSED_ON_TWICE : PASSED_ONCE);
 	put_mark(mark, &marker, message);
@@ -138,14 +135,14 @@ static __always_inline bool put_outer(context *ctx, __u32 at, const struct serve
 		put_outer4(ip, server, inherited, len, server->flags & SERVER_GUE ? IPPROTO_UDP : next);
 	}
 	if (server->flags & SERVER_GUE) {
-		struct gue *gue = bytes_at(ctx, at + ip_len, sizeof(*gue));
+		struct udp_gue *headers = bytes_at(ctx, at + ip_len, sizeof(*headers));
 
-		if (!gue)
+		if (!headers)
 			return false;
-		put_gue(gue, hash, len, next, server->flags);
+		put_gue(headers, hash, len, next, server->flags);
 	}
 	if (server->flags & SERVER_MARKED) {
-		struct mark *mark = bytes_at(ctx, at + ip_len + sizeof(struct gue), sizeof(*mark));
+		struct mark *mark = bytes_at(ctx, at + ip_len + sizeof(struct udp_gue), sizeof(*mark));
 
 		if (!mark)
 			return false;

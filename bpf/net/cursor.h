@@ -1,10 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* The one place where a packet's bounds are checked. */
+/*
+ * The one place where a packet's bounds are checked. XDP sees a frame before the kernel has made anything of it, TC the
+ * kernel's socket buffer; what both can do is written once, for `context`.
+ */
 #ifndef EVENER_CURSOR_H
 #define EVENER_CURSOR_H
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+
+/* `frame_load`: copies so many bytes of a frame from there on, or fails. `MAY_BE_PARTIAL`: whether checksums may be left to the
+ * hardware. */
+#ifdef EVENER_TC
+typedef struct __sk_buff context;
+#define frame_load bpf_skb_load_bytes
+#define MAY_BE_PARTIAL true
+#else
+typedef struct xdp_md context;
+#define frame_load bpf_xdp_load_bytes
+#define MAY_BE_PARTIAL false
+#endif
 
 /*
  * Keeps the compiler from using what it knows of a value: from dropping a check that the verifier wants to

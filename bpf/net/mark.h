@@ -1,12 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How often a packet was passed on, as a GUE header says it, and the tag that shows that a host says so: core/src/path/mark.rs. */
+/*
+ * How often a packet was passed on, where every host decides. A GUE header says it, with a tag that shows that a host says so:
+ * core/src/path/mark.rs. Of what came out of a tunnel the frame's source tells it the program behind, and likewise of what goes up
+ * the host's stack that it is punted: core/src/path/arrival.rs. What comes by a wire has none of these sources: decapsulate.h.
+ */
 #ifndef EVENER_MARK_H
 #define EVENER_MARK_H
 
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
 #include <stdbool.h>
+#include "net/ip.h"
 #include "net/siphash.h"
+
+/* Assigned to GUE (IANA). */
+#define GUE_PORT 6080
+
+/* Without options. */
+struct gue {
+	__u8 first; /* version in 2 bits, control flag, length of what follows in 5 bits, in words */
+	__u8 protocol;
+	__be16 flags;
+};
 
 /* In the private flags of a GUE header: who opens the tunnel keeps the packet; a mark follows. */
 #define GUE_LAST 0x0001
@@ -29,26 +44,13 @@ struct marker {
 
 /* What the tag covers; addresses as IPv6 has them. */
 struct mark_message {
-	__be32 outer_from[4];
-	__be32 outer_to[4];
-	__be32 inner_from[4];
-	__be32 inner_to[4];
+	struct ip outer_from;
+	struct ip outer_to;
+	struct ip inner_from;
+	struct ip inner_to;
 	__be32 generation;
 	__be32 passed;
 };
-
-static __always_inline void mark_ipv4(__be32 to[4], __be32 address)
-{
-	to[0] = 0;
-	to[1] = 0;
-	to[2] = bpf_htonl(0xffff);
-	to[3] = address;
-}
-
-static __always_inline void mark_ipv6(__be32 to[4], const void *address)
-{
-	__builtin_memcpy(to, address, 4 * sizeof(*to));
-}
 
 /* Apart from its callers, whose instructions are few. */
 static __noinline __u64 mark_tag(const struct sip_key *key, const struct mark_message *message)
@@ -74,6 +76,52 @@ static __always_inline bool mark_is_good(const struct sip_key *key, const struct
 	message->generation = mark->generation;
 	tag = mark_tag(key, message);
 	return (key->word[0] | key->word[1]) && mark->tag[0] == bpf_htonl(tag >> 32) && mark->tag[1] == bpf_htonl(tag);
+}
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define MAC_WORD(a, b, c, d, e, f) \
+	((__u64)(f) << 56 | (__u64)(e) << 48 | (__u64)(d) << 40 | (__u64)(c) << 32 | (__u64)(b) << 24 | (a) << 16 | 1)
+#else
+#define MAC_WORD(a, b, c, d, e, f) \
+	((__u64)(a) << 56 | (__u64)(b) << 48 | (__u64)(c) << 40 | (__u64)(d) << 32 | (__u64)(e) << 24 | (f) << 16 | 1)
+#endif
+
+/* The sources of frames that came out of a tunnel from another host, as words; never on a wire. */
+#define PASSED MAC_WORD(2, 'e', 'v', 'n', 'r', 1)
+#define PASSED_TWICE MAC_WORD(2, 'e', 'v', 'n', 'r', 2)
+/* That of frames that are punted: application space of this host reads them. */
+#define PUNTED MAC_WORD(2, 'e', 'v', 'n', 'r', 3)
+
+static __always_inline void mark_source(__u8 source[6], __u8 mark)
+{
+	source[0] = 2;
+	source[1] = 'e';
+	source[2] = 'v';
+	source[3] = 'n';
+	source[4] = 'r';
+	source[5] = mark;
+}
+
+static __always_inline void mark_passed(__u8 source[6], bool last)
+{
+	mark_source(source, last ? 2 : 1);
+}
+
+static __always_inline void mark_punted(__u8 source[6])
+{
+	mark_source(source, 3);
+}
+
+/* A MAC address as a word that is never 0; the two bytes behind it are read as well. */
+static __always_inline __u64 mac_bits(const __u8 mac[6])
+{
+	__u64 word = *(const __u64 *)mac;
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return word << 16 | 1;
+#else
+	return (word & ~0xffffULL) | 1;
+#endif
 }
 
 #endif

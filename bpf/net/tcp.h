@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Numbers in a TCP header: RFC 9293, section 3.1 and 3.2; RFC 7323; RFC 2018. */
+/* Numbers in a TCP header (RFC 9293, sections 3.1 and 3.2; RFC 7323; RFC 2018), and its options: core/src/net/tcp.rs. */
 #ifndef EVENER_TCP_H
 #define EVENER_TCP_H
+
+#include <linux/tcp.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+#include "net/cursor.h"
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
@@ -9,11 +16,97 @@
 #define TCP_ACK 0x10
 #define TCP_URG 0x20
 
+/* Bytes of a header without options, and of options at the most. */
+#define TCP_LEN sizeof(struct tcphdr)
+#define TCP_OPTIONS_MAX 40
+
 #define OPTION_END 0
 #define OPTION_NOTHING 1
 #define OPTION_MSS 2
 #define OPTION_WINDOW_SCALE 3
 #define OPTION_SACK_PERMITTED 4
 #define OPTION_TIMESTAMP 8
+
+/* The options that matter. It stands in a map: the verifier can't tell its values apart, and walks through the loop once. */
+struct tcp_options {
+	__u16 mss;
+	__u8 window_scale;
+	__u8 has_mss, has_window_scale, has_sack, has_timestamp;
+	__u8 mss_at; /* where that option begins */
+	__u8 at, len; /* where the reading is, and where it ends */
+	__be32 timestamp;
+	__u32 echo; /* a number */
+	__u8 byte[80]; /* TCP_OPTIONS_MAX, and room for a mask */
+};
+
+static long read_option(__u32 turn, void *arg)
+{
+	struct tcp_options *found = *(struct tcp_options **)arg;
+	const __u8 *option = &found->byte[found->at & 63];
+	__u32 left = found->len - found->at, len;
+
+	if (found->at >= found->len || option[0] == OPTION_END)
+		return 1;
+	if (option[0] == OPTION_NOTHING) {
+		found->at++;
+		return 0;
+	}
+	len = left > 1 ? option[1] : 0;
+	if (len < 2 || len > left)
+		return 1;
+	if (option[0] == OPTION_MSS && len == 4) {
+		found->has_mss = true;
+		found->mss = option[2] << 8 | option[3];
+		found->mss_at = found->at;
+	} else if (option[0] == OPTION_WINDOW_SCALE && len == 3) {
+		found->has_window_scale = true;
+		found->window_scale = option[2];
+	} else if (option[0] == OPTION_SACK_PERMITTED && len == 2) {
+		found->has_sack = true;
+	} else if (option[0] == OPTION_TIMESTAMP && len == 10) {
+		found->has_timestamp = true;
+		found->timestamp = bpf_htonl(option[2] << 24 | option[3] << 16 | option[4] << 8 | option[5]);
+		found->echo = option[6] << 24 | option[7] << 16 | option[8] << 8 | option[9];
+	}
+	found->at += len;
+	return 0;
+}
+
+/* Reads `len` bytes of options that stand there in the frame; one that is malformed ends the reading. False where the frame ends
+ * before. */
+static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, struct tcp_options *found)
+{
+	__builtin_memset(found, 0, __builtin_offsetof(struct tcp_options, byte));
+	found->len = len;
+	if (!len)
+		return true;
+	hide(len);
+	if (len < 1 || len > TCP_OPTIONS_MAX || frame_load(ctx, at, found->byte, len))
+		return false;
+	bpf_loop(TCP_OPTIONS_MAX, read_option, &found, 0);
+	return true;
+}
+
+/* Segments of connections that nobody knows are answered when they come again: core/src/path/unmatched.rs. */
+#define STRAY_PLACES 1024
+/* Ticks are 2^20 ns. */
+#define STRAY_PATIENCE_TICKS (3000ULL * 1000000 >> 20)
+#define STRAY_FORGOTTEN_TICKS (300000ULL * 1000000 >> 20)
+
+/* Whether a flow was met before, long enough ago. */
+static __always_inline bool meet_unmatched(__u64 places[STRAY_PLACES], __u64 flow, __u32 now)
+{
+	__u64 *place = &places[flow % STRAY_PLACES], was = *place;
+	__u32 age = now - (__u32)was;
+
+	if (was && was >> 32 == flow >> 32 && age < STRAY_FORGOTTEN_TICKS) {
+		if (age < STRAY_PATIENCE_TICKS)
+			return false;
+		*place = 0;
+		return true;
+	}
+	*place = flow >> 32 << 32 | now;
+	return false;
+}
 
 #endif

@@ -15,14 +15,15 @@
 #include <linux/tcp.h>
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
-#include "director/timestamps.h"
+#include "net/checksum.h"
 #include "net/cookie.h"
 #include "net/cursor.h"
-#include "net/forwarded.h"
+#include "net/mark.h"
 #include "net/tcp.h"
 #include "server/decapsulate.h"
 #include "server/exchange.h"
-#include "server/server.h"
+#include "server/segment.h"
+#include "server/maps.h"
 
 /* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared its way. */
 #define CLEARED 0xe7e2
@@ -30,8 +31,15 @@
 /* No verdict of ours: the host's stack knows what to do. */
 #define GO_ON (-1)
 
+/* The timestamps option (RFC 7323, section 3.2). */
+struct timestamps {
+	__u32 value;
+	__u32 echo;
+	__u32 present;
+};
+
 /* A client's segment with data, to a service whose connections are handed off. */
-struct segment {
+struct arrived {
 	/* Begins with the ends as in struct bpf_sock_tuple, which has them in the same order. */
 	struct cookie_message message;
 	__u32 sequence;
@@ -46,6 +54,7 @@ struct segment {
 	bool v6;
 	bool turns; /* whether those of its connection are followed */
 	bool urgent;
+	__u16 checksum; /* as the TCP header has it */
 	struct timestamps timestamps; /* once they are looked for */
 };
 
@@ -118,135 +127,118 @@ extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struc
 				   int attrs__sz) __ksym __weak;
 
 /* Puts the ports behind the addresses: the client's, and `to`. */
-static __always_inline void set_ports(struct segment *segment, __be16 to)
+static __always_inline void set_ports(struct arrived *arrived, __be16 to)
 {
-	__be32 ports = bpf_htonl((__u32)bpf_ntohs(segment->from) << 16 | bpf_ntohs(to));
+	__be32 ports = bpf_htonl((__u32)bpf_ntohs(arrived->from) << 16 | bpf_ntohs(to));
 
-	if (segment->v6)
-		segment->message.word[COOKIE_ENDS6 - 1] = ports;
+	if (arrived->v6)
+		arrived->message.word[COOKIE_ENDS6 - 1] = ports;
 	else
-		segment->message.word[COOKIE_ENDS4 - 1] = ports;
+		arrived->message.word[COOKIE_ENDS4 - 1] = ports;
 }
 
 /* Whether the segment is one that may begin a connection here. Most that reach a busy server are without data, and
  * cost nothing more. */
-static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *segment)
+static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *arrived)
 {
 	struct own_service key = { .protocol = IPPROTO_TCP };
-	struct ethhdr *ethernet;
-	struct cursor cursor;
-	struct tcphdr *tcp;
+	struct segment segment;
 	struct offer *offer;
-	__u8 flags;
-	__u32 len;
-	bool asked;
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return false;
-	cursor = beginning(skb, ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(*tcp));
-	ethernet = take(&cursor, sizeof(*ethernet));
-	if (!ethernet)
+	if (!read_segment(beginning(skb, ETH_HLEN + sizeof(struct ipv6hdr) + TCP_LEN), &segment))
 		return false;
-	asked = mac_bits(ethernet->h_source) == PUNTED;
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = take(&cursor, sizeof(*ip));
-
-		if (!ip || ip->version != 4 || ip->protocol != IPPROTO_TCP || ip->ihl != 5 ||
-		    ip->frag_off & bpf_htons(0x3fff))
-			return false;
-		len = bpf_ntohs(ip->tot_len) - sizeof(*ip);
-		segment->ip_len = ip->tot_len;
-		segment->l4 = ETH_HLEN + sizeof(*ip);
-		segment->message.word[0] = ip->saddr;
-		segment->message.word[1] = ip->daddr;
-		mapped(&key.address, ip->daddr);
+	arrived->len = segment.l4 + segment.len - segment.l4_end;
+	if ((__s32)arrived->len <= 0 || segment.l4 + segment.len > skb->len)
+		return false;
+	if ((segment.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
+		return false;
+	arrived->v6 = segment.v6;
+	if (segment.v6) {
+		__builtin_memcpy(&arrived->message.word[0], &segment.src, sizeof(segment.src));
+		__builtin_memcpy(&arrived->message.word[4], &segment.dst, sizeof(segment.dst));
 	} else {
-		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
-
-		if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_TCP)
-			return false;
-		len = bpf_ntohs(ip->payload_len);
-		segment->ip_len = ip->payload_len;
-		segment->l4 = ETH_HLEN + sizeof(*ip);
-		segment->v6 = true;
-		__builtin_memcpy(&segment->message.word[0], &ip->saddr, sizeof(ip->saddr));
-		__builtin_memcpy(&segment->message.word[4], &ip->daddr, sizeof(ip->daddr));
-		copied(&key.address, &ip->daddr);
+		arrived->message.word[0] = segment.src.word[3];
+		arrived->message.word[1] = segment.dst.word[3];
 	}
-	tcp = take(&cursor, sizeof(*tcp));
-	if (!tcp || tcp->doff < 5 || len <= tcp->doff * 4 || len > skb->len - segment->l4)
-		return false;
-	flags = ((__u8 *)tcp)[13];
-	if ((flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
-		return false;
-	segment->from = tcp->source;
-	segment->port = tcp->dest;
-	set_ports(segment, tcp->dest);
-	segment->sequence = bpf_ntohl(tcp->seq);
-	segment->acknowledgment = bpf_ntohl(tcp->ack_seq);
-	segment->l4_end = segment->l4 + tcp->doff * 4;
-	segment->len = len - tcp->doff * 4;
-	segment->urgent = flags & TCP_URG;
-	key.port = tcp->dest;
+	arrived->from = segment.tcp->source;
+	arrived->port = segment.tcp->dest;
+	set_ports(arrived, segment.tcp->dest);
+	arrived->sequence = bpf_ntohl(segment.tcp->seq);
+	arrived->acknowledgment = bpf_ntohl(segment.tcp->ack_seq);
+	arrived->checksum = segment.tcp->check;
+	arrived->ip_len = segment.ip_len;
+	arrived->l4 = segment.l4;
+	arrived->l4_end = segment.l4_end;
+	arrived->urgent = segment.flags & TCP_URG;
+	key.address = known_by(&segment.dst, segment.v6);
+	key.port = segment.tcp->dest;
 	offer = bpf_map_lookup_elem(&own_services, &key);
 	if (!offer || !offer->listener)
 		return false;
 	/* Where every host decides, this one may serve and read at once. */
-	segment->listener = asked && offer->punt_listener ? offer->punt_listener : offer->listener;
-	segment->turns = offer->turns;
+	arrived->listener = segment.from == PUNTED && offer->punt_listener ? offer->punt_listener : offer->listener;
+	arrived->turns = offer->turns;
 	return true;
 }
 
-/* Looks for the timestamps, which only segments that may begin a connection need. */
-static __always_inline void look_for_timestamps(struct __sk_buff *skb, struct segment *segment)
+/* Looks for the timestamps, which only segments that may begin a connection need. Of two the last one counts, as for the stack. */
+static __always_inline void look_for_timestamps(struct __sk_buff *skb, struct arrived *arrived)
 {
-	find_timestamps(skb, segment->l4 + sizeof(struct tcphdr), segment->l4_end, &segment->timestamps);
+	struct tcp_options *found = options_here();
+
+	if (!found || !read_options(skb, arrived->l4 + TCP_LEN, arrived->l4_end - arrived->l4 - TCP_LEN, found))
+		return;
+	arrived->timestamps.value = bpf_ntohl(found->timestamp);
+	arrived->timestamps.echo = found->echo;
+	arrived->timestamps.present = found->has_timestamp;
 }
 
 /* A director may have read the segment, and say it in its client's place. */
-static __always_inline bool has_good_cookie(struct segment *segment)
+static __always_inline bool has_good_cookie(struct arrived *arrived)
 {
-	struct cookie_said said = { segment->sequence, segment->acknowledgment, segment->timestamps.echo,
-				    segment->timestamps.present };
+	struct cookie_said said = { arrived->sequence, arrived->acknowledgment, arrived->timestamps.echo,
+				    arrived->timestamps.present };
 	__u32 first = 0, now = bpf_ktime_get_ns() >> 20;
 	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &first);
 
-	return keys && cookie_is_good(keys, now, &segment->message, &said, COOKIE_REPLAYED, segment->v6);
+	return keys && cookie_is_good(keys, now, &arrived->message, &said, COOKIE_REPLAYED, arrived->v6);
 }
 
-static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, struct segment *segment)
+static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, struct arrived *arrived)
 {
-	struct bpf_sock_tuple *tuple = (void *)segment->message.word;
-	__u32 len = segment->v6 ? sizeof(tuple->ipv6) : sizeof(tuple->ipv4);
+	struct bpf_sock_tuple *tuple = (void *)arrived->message.word;
+	__u32 len = arrived->v6 ? sizeof(tuple->ipv6) : sizeof(tuple->ipv4);
 
 	return bpf_skc_lookup_tcp(skb, tuple, len, BPF_F_CURRENT_NETNS, 0);
 }
 
-static __always_inline void name_connection(const struct segment *segment, struct connection *connection)
+static __always_inline void name_connection(const struct arrived *arrived, struct connection *connection)
 {
-	const __be32 *word = segment->message.word;
+	const __be32 *word = arrived->message.word;
 
-	if (segment->v6) {
+	if (arrived->v6) {
 		__builtin_memcpy(&connection->client, &word[0], sizeof(connection->client));
 		__builtin_memcpy(&connection->service, &word[4], sizeof(connection->service));
 	} else {
-		mapped(&connection->client, word[0]);
-		mapped(&connection->service, word[1]);
+		connection->client = mapped(word[0]);
+		connection->service = mapped(word[1]);
 	}
-	connection->client_port = segment->from;
-	connection->service_port = segment->port;
+	connection->client_port = arrived->from;
+	connection->service_port = arrived->port;
 }
 
 /* What was announced of just this segment. It stays where it is for a while, as a cookie stays good: the stack may have no
  * room for the connection yet, and once it had, that is to be known. */
-static __always_inline struct expectation *expectation_of(const struct segment *segment)
+static __always_inline struct expectation *expectation_of(const struct arrived *arrived)
 {
 	struct expectation *found;
 	struct connection connection;
 
-	name_connection(segment, &connection);
+	name_connection(arrived, &connection);
 	found = bpf_map_lookup_elem(&expected, &connection);
-	if (!found || found->sequence != segment->sequence || found->acknowledgment != segment->acknowledgment ||
+	if (!found || found->sequence != arrived->sequence || found->acknowledgment != arrived->acknowledgment ||
 	    found->until < bpf_ktime_get_ns())
 		return 0;
 	return found;
@@ -254,38 +246,38 @@ static __always_inline struct expectation *expectation_of(const struct segment *
 
 /* Whether a socket was made of just this segment already: the server may have answered and ended that, and what it was told
  * runs once. */
-static __always_inline bool was_made(const struct segment *segment)
+static __always_inline bool was_made(const struct arrived *arrived)
 {
 	struct connection connection;
 	struct made *found;
 
-	name_connection(segment, &connection);
+	name_connection(arrived, &connection);
 	found = bpf_map_lookup_elem(&made, &connection);
-	return found && found->sequence == segment->sequence && found->acknowledgment == segment->acknowledgment &&
-	       found->listener == segment->listener;
+	return found && found->sequence == arrived->sequence && found->acknowledgment == arrived->acknowledgment &&
+	       found->listener == arrived->listener;
 }
 
-static __always_inline void note_made(const struct segment *segment)
+static __always_inline void note_made(const struct arrived *arrived)
 {
-	struct made made_of = { segment->sequence, segment->acknowledgment, segment->listener };
+	struct made made_of = { arrived->sequence, arrived->acknowledgment, arrived->listener };
 	struct connection connection;
 
-	name_connection(segment, &connection);
+	name_connection(arrived, &connection);
 	bpf_map_update_elem(&made, &connection, &made_of, BPF_ANY);
 }
 
 /* What was agreed on: it is in the cookie, or was announced. Of timestamps a cookie says nothing: they were agreed on if
  * the segment has them (RFC 7323, section 3.2). */
-static __noinline bool agreed(struct segment *segment, struct bpf_tcp_req_attrs *attrs)
+static __noinline bool agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
 {
-	__u8 terms = segment->acknowledgment - 1;
+	__u8 terms = arrived->acknowledgment - 1;
 	bool scaled = cookie_scale(terms) != COOKIE_NO_SCALE;
-	struct expectation *expectation = expectation_of(segment);
+	struct expectation *expectation = expectation_of(arrived);
 
-	if (was_made(segment) || (expectation && expectation->made))
+	if (was_made(arrived) || (expectation && expectation->made))
 		return false;
-	if (has_good_cookie(segment)) {
-		attrs->mss = cookie_mss(terms, segment->v6);
+	if (has_good_cookie(arrived)) {
+		attrs->mss = cookie_mss(terms, arrived->v6);
 		attrs->wscale_ok = scaled;
 		attrs->sack_ok = scaled;
 		attrs->snd_wscale = scaled ? cookie_scale(terms) : 0;
@@ -304,79 +296,36 @@ static __noinline bool agreed(struct segment *segment, struct bpf_tcp_req_attrs 
 	return true;
 }
 
-/* Bytes of a segment that are summed at a time, and in how many steps those of the longest. */
-#define SOUND_BYTES 64
-#define SOUND_STEPS (0x10000 / SOUND_BYTES)
-
-static __always_inline __u16 fold_sum(__u64 sum)
-{
-	for (int i = 0; i < 4; i++)
-		sum = (sum & 0xffff) + (sum >> 16);
-	return sum;
-}
-
-struct sounding {
-	struct __sk_buff *skb;
-	__u32 from, end;
-	__s64 sum;
-};
-
-static long sound_some(__u32 turn, void *arg)
-{
-	struct sounding *sounding = arg;
-	__u8 bytes[SOUND_BYTES] = {};
-	__u32 len = sounding->end - sounding->from;
-
-	if (len > SOUND_BYTES)
-		len = SOUND_BYTES;
-	hide(len);
-	if (len < 1 || len > SOUND_BYTES)
-		return 1;
-	if (bpf_skb_load_bytes(sounding->skb, sounding->from, bytes, len)) {
-		sounding->sum = -1;
-		return 1;
-	}
-	/* What is behind the end is zero. */
-	sounding->sum = bpf_csum_diff(0, 0, (__be32 *)bytes, sizeof(bytes), sounding->sum);
-	sounding->from += len;
-	return sounding->sum < 0;
-}
-
 /* Whether the stack will find a segment's checksum right: of others it makes nothing, and what is said comes again. A sender on this
  * machine leaves the pseudo-header's sum there for hardware. */
-static __noinline bool is_sound(struct __sk_buff *skb, struct segment *segment)
+static __noinline bool is_sound(struct __sk_buff *skb, struct arrived *arrived)
 {
-	struct sounding sounding = { .skb = skb, .from = segment->l4, .end = segment->l4_end + segment->len };
-	__u64 pseudo = (__u64)bpf_htonl(sounding.end - sounding.from) + bpf_htonl(IPPROTO_TCP);
-	__u16 field;
+	__u32 end = arrived->l4_end + arrived->len;
+	__u64 pseudo = (__u64)bpf_htonl(end - arrived->l4) + bpf_htonl(IPPROTO_TCP);
+	struct message *m = message_here();
 
-	pseudo += (__u64)segment->message.word[0] + segment->message.word[1];
-	for (int i = 2; segment->v6 && i < 8; i++)
-		pseudo += segment->message.word[i];
-	if (bpf_skb_load_bytes(skb, segment->l4 + __builtin_offsetof(struct tcphdr, check), &field, sizeof(field)))
-		return false;
-	if (field == fold_sum(pseudo))
-		return true;
-	bpf_loop(SOUND_STEPS, sound_some, &sounding, 0);
-	return sounding.sum >= 0 && sounding.from == sounding.end && fold_sum(pseudo + (__u32)sounding.sum) == 0xffff;
+	pseudo += (__u64)arrived->message.word[0] + arrived->message.word[1];
+	for (int i = 2; arrived->v6 && i < 8; i++)
+		pseudo += arrived->message.word[i];
+	return m && is_summed(skb, arrived->l4, end, pseudo, arrived->checksum, m->byte);
 }
 
 /* Has the listener make a connection of the segment. */
-static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener, struct segment *segment)
+static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener, struct arrived *arrived)
 {
 	struct bpf_tcp_req_attrs attrs = {};
 	struct expectation *expectation;
 	struct sock *sk;
 	bool has_room;
 
-	look_for_timestamps(skb, segment);
-	if (!agreed(segment, &attrs))
+	look_for_timestamps(skb, arrived);
+	if (!agreed(arrived, &attrs))
 		return SERVER_BAD_COOKIE;
-	if (!segment->timestamps.present)
+	if (!arrived->timestamps.present)
 		attrs.tstamp_ok = false;
 	/* The stack's clock for this connection goes on from what the client echoes. */
-	attrs.rcv_tsval = segment->timestamps.value;
-	attrs.rcv_tsecr = segment->timestamps.echo;
+	attrs.rcv_tsval = arrived->timestamps.value;
+	attrs.rcv_tsecr = arrived->timestamps.echo;
 	sk = (struct sock *)bpf_skc_to_tcp_sock(listener);
 	/* Looking at one of its fields has the compiler describe the type whole, as the kernel wants it. */
 	if (!sk || !sk->__sk_common.skc_family)
@@ -385,10 +334,10 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 	has_room = sk->sk_ack_backlog <= sk->sk_max_ack_backlog;
 	if (bpf_sk_assign_tcp_reqsk(skb, sk, &attrs, sizeof(attrs)))
 		return SERVER_REFUSED;
-	if (!has_room || !is_sound(skb, segment))
+	if (!has_room || !is_sound(skb, arrived))
 		return SERVER_ACCEPTED;
-	note_made(segment);
-	expectation = expectation_of(segment);
+	note_made(arrived);
+	expectation = expectation_of(arrived);
 	if (expectation)
 		expectation->made = true;
 	return SERVER_ACCEPTED;
@@ -396,7 +345,7 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 
 /* A socket that works on a connection between the same ends. Only a segment that acknowledges nothing of its can
  * be another connection's, and its own first one may come again. */
-static __always_inline int meet_connection(struct bpf_sock *found, const struct segment *segment, struct old *old)
+static __always_inline int meet_connection(struct bpf_sock *found, const struct arrived *arrived, struct old *old)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(found);
 	__u32 first;
@@ -405,7 +354,7 @@ static __always_inline int meet_connection(struct bpf_sock *found, const struct 
 		return GO_ON;
 	first = tcp->snd_una - (__u32)tcp->bytes_acked;
 	/* Not `snd_nxt`: what was sent a moment ago may be acknowledged before the stack has noted that. */
-	if (segment->acknowledgment - first <= tcp->write_seq - first)
+	if (arrived->acknowledgment - first <= tcp->write_seq - first)
 		return GO_ON;
 	old->next = tcp->rcv_nxt;
 	old->timestamp = tcp->rx_opt.ts_recent;
@@ -413,14 +362,14 @@ static __always_inline int meet_connection(struct bpf_sock *found, const struct 
 }
 
 /* What becomes of a segment whose ends the host has a socket for. */
-static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, struct segment *segment,
+static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, struct arrived *arrived,
 				struct old *old)
 {
 	struct tcp_timewait_sock *waiting;
 
 	switch (found->state) {
 	case BPF_TCP_LISTEN:
-		return segment->listener == segment->port ? give(skb, found, segment) : SERVER_NO_LISTENER;
+		return arrived->listener == arrived->port ? give(skb, found, arrived) : SERVER_NO_LISTENER;
 	case BPF_TCP_NEW_SYN_RECV:
 		return GO_ON;
 	case BPF_TCP_TIME_WAIT:
@@ -431,69 +380,67 @@ static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, s
 		old->timestamp = waiting->tw_ts_recent;
 		return SERVER_TIME_WAIT_CLEARED;
 	default:
-		return meet_connection(found, segment, old);
+		return meet_connection(found, arrived, old);
 	}
 }
 
 /* The same at a listener on another port. The connection has the service's all the same. */
-static __always_inline int give_to_other(struct __sk_buff *skb, struct segment *segment)
+static __always_inline int give_to_other(struct __sk_buff *skb, struct arrived *arrived)
 {
 	int verdict = SERVER_NO_LISTENER;
 	struct bpf_sock *found;
 
-	set_ports(segment, segment->listener);
-	found = look_up(skb, segment);
-	set_ports(segment, segment->port);
+	set_ports(arrived, arrived->listener);
+	found = look_up(skb, arrived);
+	set_ports(arrived, arrived->port);
 	if (!found)
 		return verdict;
 	if (found->state == BPF_TCP_LISTEN)
-		verdict = give(skb, found, segment);
+		verdict = give(skb, found, arrived);
 	bpf_sk_release(found);
 	return verdict;
 }
 
 /* Whether the segment begins a connection that is newer than the one in its way, and is no straggler of it or of one
  * before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
-static __always_inline bool is_newer(const struct segment *segment, const struct old *old)
+static __always_inline bool is_newer(const struct arrived *arrived, const struct old *old)
 {
-	const struct timestamps *timestamps = &segment->timestamps;
+	const struct timestamps *timestamps = &arrived->timestamps;
 
-	if ((__s32)(segment->sequence - 1 - old->next) > 0)
+	if ((__s32)(arrived->sequence - 1 - old->next) > 0)
 		return true;
 	return timestamps->present && old->timestamp && (__s32)(timestamps->value - old->timestamp) > 0;
 }
 
 /* Makes the segment a reset of the old connection (RFC 9293, section 3.5.2): no more than a TCP header, and by no
  * option to be taken for old. */
-static __always_inline bool become_reset(struct __sk_buff *skb, const struct segment *segment, __u32 sequence)
+static __always_inline bool become_reset(struct __sk_buff *skb, const struct arrived *arrived, __u32 sequence)
 {
-	const __u32 addresses_len = segment->v6 ? 2 * sizeof(struct in6_addr) : 2 * sizeof(__be32);
+	const __u32 addresses_len = arrived->v6 ? 2 * sizeof(struct in6_addr) : 2 * sizeof(__be32);
 	__be32 header[sizeof(struct tcphdr) / 4] = {};
-	__u16 len = sizeof(header) + (segment->v6 ? 0 : sizeof(struct iphdr));
+	__u16 len = sizeof(header) + (arrived->v6 ? 0 : sizeof(struct iphdr));
 	__be16 ip_len = bpf_htons(len);
 	__s64 sum;
 
-	header[0] = segment->message.word[segment->v6 ? COOKIE_ENDS6 - 1 : COOKIE_ENDS4 - 1];
+	header[0] = arrived->message.word[arrived->v6 ? COOKIE_ENDS6 - 1 : COOKIE_ENDS4 - 1];
 	header[1] = bpf_htonl(sequence);
 	header[3] = bpf_htonl(sizeof(header) / 4 << 28 | TCP_RST << 16);
-	sum = bpf_csum_diff(0, 0, (__be32 *)segment->message.word, addresses_len,
+	sum = bpf_csum_diff(0, 0, (__be32 *)arrived->message.word, addresses_len,
 			    bpf_htonl(IPPROTO_TCP + sizeof(header)));
 	if (sum < 0)
 		return false;
 	sum = bpf_csum_diff(0, 0, header, sizeof(header), sum);
 	if (sum < 0)
 		return false;
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	*(__u16 *)&header[4] = ~sum;
-	if (bpf_skb_change_tail(skb, segment->l4 + sizeof(header), 0) ||
-	    bpf_skb_store_bytes(skb, segment->l4, header, sizeof(header), BPF_F_RECOMPUTE_CSUM))
+	*(__u16 *)&header[4] = ~fold(sum);
+	if (bpf_skb_change_tail(skb, arrived->l4 + sizeof(header), 0) ||
+	    bpf_skb_store_bytes(skb, arrived->l4, header, sizeof(header), BPF_F_RECOMPUTE_CSUM))
 		return false;
-	if (segment->v6)
+	if (arrived->v6)
 		return !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct ipv6hdr, payload_len), &ip_len,
 					    sizeof(ip_len), BPF_F_RECOMPUTE_CSUM);
 	/* The header's own sum changes by as much, and so what a device has summed up does not. */
-	return !bpf_l3_csum_replace(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, check), segment->ip_len, ip_len,
+	return !bpf_l3_csum_replace(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, check), arrived->ip_len, ip_len,
 				    sizeof(ip_len)) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, tot_len), &ip_len, sizeof(ip_len),
 				    0);
@@ -504,7 +451,7 @@ static __always_inline bool become_reset(struct __sk_buff *skb, const struct seg
  * connection whose end it has missed, it would leave the client without an answer. The segment becomes a
  * reset for the old connection, and a copy of it comes in again behind that.
  */
-static __always_inline int clear(struct __sk_buff *skb, const struct segment *segment, const struct old *old,
+static __always_inline int clear(struct __sk_buff *skb, const struct arrived *arrived, const struct old *old,
 				 __u32 reason)
 {
 	/* Once only: the stack may be told not to be cleared so (ip-sysctl, tcp_rfc1337). */
@@ -516,25 +463,25 @@ static __always_inline int clear(struct __sk_buff *skb, const struct segment *se
 	skb->tc_index = CLEARED;
 	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 	skb->tc_index = 0;
-	if (!become_reset(skb, segment, old->next))
+	if (!become_reset(skb, arrived, old->next))
 		return TC_ACT_SHOT;
 	count_server(reason);
 	return TC_ACT_UNSPEC;
 }
 
 /* What is said on a connection, from its `first` segment on. */
-static __always_inline void follow(struct __sk_buff *skb, const struct segment *segment, bool first)
+static __always_inline void follow(struct __sk_buff *skb, const struct arrived *arrived, bool first)
 {
 	struct said said = {
-		.sequence = segment->sequence,
-		.acknowledgment = segment->acknowledgment,
-		.from = segment->l4_end,
-		.len = segment->len,
-		.urgent = segment->urgent,
+		.sequence = arrived->sequence,
+		.acknowledgment = arrived->acknowledgment,
+		.from = arrived->l4_end,
+		.len = arrived->len,
+		.urgent = arrived->urgent,
 	};
 	struct connection connection;
 
-	name_connection(segment, &connection);
+	name_connection(arrived, &connection);
 	if (first)
 		begin_turns(skb, &connection, &said);
 	else
@@ -542,35 +489,35 @@ static __always_inline void follow(struct __sk_buff *skb, const struct segment *
 }
 
 /* Whether a connection may begin with this segment. */
-static __always_inline bool may_begin(struct segment *segment)
+static __always_inline bool may_begin(struct arrived *arrived)
 {
-	struct expectation *expectation = expectation_of(segment);
+	struct expectation *expectation = expectation_of(arrived);
 
-	if (was_made(segment))
+	if (was_made(arrived))
 		return false;
-	return expectation ? !expectation->made : has_good_cookie(segment);
+	return expectation ? !expectation->made : has_good_cookie(arrived);
 }
 
-static __always_inline int answer(struct __sk_buff *skb, struct segment *segment)
+static __always_inline int answer(struct __sk_buff *skb, struct arrived *arrived)
 {
-	struct bpf_sock *found = look_up(skb, segment);
+	struct bpf_sock *found = look_up(skb, arrived);
 	int reason = SERVER_NO_LISTENER;
 	struct old old = {};
 
 	if (found) {
-		reason = meet(skb, found, segment, &old);
+		reason = meet(skb, found, arrived, &old);
 		bpf_sk_release(found);
 	}
-	if (reason == SERVER_NO_LISTENER && segment->listener != segment->port)
-		reason = give_to_other(skb, segment);
+	if (reason == SERVER_NO_LISTENER && arrived->listener != arrived->port)
+		reason = give_to_other(skb, arrived);
 	if (reason == SERVER_TIME_WAIT_CLEARED || reason == SERVER_STALE_CLEARED) {
-		look_for_timestamps(skb, segment);
-		if (may_begin(segment) && is_newer(segment, &old))
-			return clear(skb, segment, &old, reason);
+		look_for_timestamps(skb, arrived);
+		if (may_begin(arrived) && is_newer(arrived, &old))
+			return clear(skb, arrived, &old, reason);
 		return TC_ACT_UNSPEC;
 	}
-	if (segment->turns && (reason == GO_ON || reason == SERVER_ACCEPTED))
-		follow(skb, segment, reason == SERVER_ACCEPTED);
+	if (arrived->turns && (reason == GO_ON || reason == SERVER_ACCEPTED))
+		follow(skb, arrived, reason == SERVER_ACCEPTED);
 	if (reason != GO_ON)
 		count_server(reason);
 	return TC_ACT_UNSPEC;

@@ -13,23 +13,15 @@
 #include <linux/udp.h>
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
+#include "net/checksum.h"
 #include "net/cursor.h"
-#include "net/forwarded.h"
+#include "net/ip.h"
 #include "net/mark.h"
-#include "server/server.h"
+#include "server/segment.h"
+#include "server/maps.h"
 
-/* Assigned to GUE (IANA). */
-#define GUE_PORT 6080
 /* Words of a GUE header that are skipped, beyond its first: no field of it takes more. */
 #define GUE_WORDS_MAX 8
-/* Extension headers that are gone through to the port: as many as a director looks behind. */
-#define EXTENSIONS_MAX 6
-#define NEXT_HOP_OPTIONS 0
-#define NEXT_ROUTING 43
-#define NEXT_FRAGMENT 44
-#define NEXT_GRE 47
-#define NEXT_ICMPV6 58
-#define NEXT_OPTIONS 60
 
 /* ECN field (RFC 3168, section 5). */
 #define ECN_MASK 3
@@ -40,23 +32,9 @@
 /* No tunnel packet to this host. */
 #define NOT_OURS (-1)
 
-struct gue {
-	__u8 first; /* version in 2 bits, control flag, length of what follows in 5 bits, in words */
-	__u8 protocol;
-	__be16 flags;
-};
-
-/* RFC 8200, section 4.5. */
-struct fragment_header {
-	__u8 next;
-	__u8 reserved;
-	__be16 offset; /* in 13 bits, then 2 reserved, then "more" */
-	__be32 id;
-};
-
 struct outer {
-	struct ip_address from;
-	struct ip_address to;
+	struct ip from;
+	struct ip to;
 	__u32 len; /* of what it carries and is yet to be read, in bytes */
 	__u8 protocol;
 	__u8 ecn;
@@ -72,25 +50,6 @@ struct inner {
 	__be16 ethertype;
 	__u8 passed; /* how often it was passed on; 0 if nobody says */
 };
-
-static __always_inline void mapped(struct ip_address *address, __be32 ipv4)
-{
-	address->word[0] = 0;
-	address->word[1] = 0;
-	address->word[2] = bpf_htonl(0xffff);
-	address->word[3] = ipv4;
-}
-
-/* No packet is rightly from or to an IPv4-mapped address: it isn't to be taken for the IPv4 address, by whose rules routers
- * on the way have not judged it. Nobody has the address that stands here for it. */
-static __always_inline void copied(struct ip_address *address, const struct in6_addr *ipv6)
-{
-	__builtin_memcpy(address, ipv6, sizeof(*address));
-	if (!address->word[0] && !address->word[1] && address->word[2] == bpf_htonl(0xffff)) {
-		address->word[2] = 0;
-		address->word[3] = 0;
-	}
-}
 
 static __always_inline bool carries(__u8 protocol)
 {
@@ -109,12 +68,12 @@ static __always_inline bool outer_ipv4(struct cursor *cursor, __u32 len, struct 
 	fragment = bpf_ntohs(ip->frag_off);
 	outer->protocol = ip->protocol;
 	outer->ecn = ip->tos & ECN_MASK;
-	outer->fragment = fragment & 0x3fff;
-	outer->later_fragment = fragment & 0x1fff;
+	outer->fragment = fragment & (IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET);
+	outer->later_fragment = fragment & IPV4_FRAGMENT_OFFSET;
 	outer->malformed = ip->ihl != 5 || total_len < sizeof(*ip) || total_len > len;
 	outer->len = total_len - sizeof(*ip);
-	mapped(&outer->from, ip->saddr);
-	mapped(&outer->to, ip->daddr);
+	outer->from = mapped(ip->saddr);
+	outer->to = mapped(ip->daddr);
 	return true;
 }
 
@@ -125,22 +84,22 @@ static __always_inline bool outer_ipv6(struct cursor *cursor, __u32 len, struct 
 	if (!ip || ip->version != 6)
 		return false;
 	outer->protocol = ip->nexthdr;
-	if (ip->nexthdr == NEXT_FRAGMENT) {
-		struct fragment_header *fragment = take(cursor, sizeof(*fragment));
+	if (ip->nexthdr == IPPROTO_FRAGMENT) {
+		struct extension *fragment = take(cursor, sizeof(*fragment));
 
 		if (!fragment)
 			return false;
 		outer->protocol = fragment->next;
 		outer->fragment = true;
-		outer->later_fragment = fragment->offset & bpf_htons(0xfff8);
+		outer->later_fragment = fragment->kind || fragment->left & 0xf8;
 	}
 	if (!carries(outer->protocol) && outer->protocol != IPPROTO_UDP)
 		return false;
 	outer->ecn = ip->flow_lbl[0] >> 4 & ECN_MASK;
 	outer->len = bpf_ntohs(ip->payload_len);
 	outer->malformed = outer->len + sizeof(*ip) > len;
-	copied(&outer->from, &ip->saddr);
-	copied(&outer->to, &ip->daddr);
+	outer->from = unmapped((const void *)&ip->saddr);
+	outer->to = unmapped((const void *)&ip->daddr);
 	return true;
 }
 
@@ -161,15 +120,15 @@ static __always_inline bool inner_ends(struct cursor cursor, struct outer outer,
 
 		if (!ip)
 			return false;
-		mark_ipv4(message->inner_from, ip->saddr);
-		mark_ipv4(message->inner_to, ip->daddr);
+		message->inner_from = mapped(ip->saddr);
+		message->inner_to = mapped(ip->daddr);
 	} else {
 		struct ipv6hdr *ip = take_inside(&cursor, &outer, sizeof(*ip));
 
 		if (!ip)
 			return false;
-		mark_ipv6(message->inner_from, &ip->saddr);
-		mark_ipv6(message->inner_to, &ip->daddr);
+		message->inner_from = *(struct ip *)&ip->saddr;
+		message->inner_to = *(struct ip *)&ip->daddr;
 	}
 	return true;
 }
@@ -185,8 +144,8 @@ static __always_inline int open_mark(struct cursor *cursor, bool last, struct ou
 	if (!mark || !inner_ends(*cursor, *outer, &message))
 		return SERVER_MALFORMED;
 	inner->passed = last ? PASSED_ON_TWICE : PASSED_ONCE;
-	mark_ipv6(message.outer_from, &outer->from);
-	mark_ipv6(message.outer_to, &outer->to);
+	message.outer_from = outer->from;
+	message.outer_to = outer->to;
 	message.passed = bpf_htonl(inner->passed);
 	if (!are_on || !*are_on || !key || !mark_is_good(key, mark, &message))
 		return SERVER_FORGED_MARK;
@@ -220,29 +179,6 @@ static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *
 	return gue->flags ? SERVER_FORGED_MARK : SERVER_DECAPSULATED;
 }
 
-/* Sources that no client has (RFC 1812, section 5.3.7); a client is never the service itself. */
-static __always_inline bool is_martian_ipv4(const struct iphdr *ip)
-{
-	__u8 first = bpf_ntohl(ip->saddr) >> 24;
-
-	return first == 0 || first == 127 || first >= 224 || ip->saddr == ip->daddr;
-}
-
-/* RFC 4291, section 2.4: unspecified, loopback, multicast, link-local, IPv4-mapped. */
-static __always_inline bool is_martian_ipv6(const struct ip_address *from, const struct ip_address *to)
-{
-	__be32 head = from->word[0] | from->word[1];
-
-	if ((from->word[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000) ||
-	    (from->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
-		return true;
-	if (!head && (from->word[2] == bpf_htonl(0xffff) ||
-		      (!from->word[2] && (from->word[3] == 0 || from->word[3] == bpf_htonl(1)))))
-		return true;
-	return from->word[0] == to->word[0] && from->word[1] == to->word[1] && from->word[2] == to->word[2] &&
-	       from->word[3] == to->word[3];
-}
-
 /* Whether the packet may come out for the service that it is for. */
 static __always_inline int for_service(const struct inner *inner)
 {
@@ -259,7 +195,7 @@ static __always_inline int name_service(struct cursor *cursor, struct outer *out
 {
 	__be16 *ports;
 
-	if (carries(protocol) || protocol == NEXT_GRE)
+	if (carries(protocol) || protocol == IPPROTO_GRE)
 		return SERVER_NESTED;
 	if (portless)
 		return SERVER_DECAPSULATED;
@@ -283,23 +219,22 @@ static __always_inline int merged_ecn(__u8 outer, __u8 inner)
 	return inner;
 }
 
-/* The field is the lower byte of the header's first word, whose sum changes by as much (RFC 1624). */
+/* The field is the lower byte of the header's first word. */
 static __always_inline void set_ecn_ipv4(struct iphdr *ip, __u8 ecn)
 {
 	__u8 tos = (ip->tos & ~ECN_MASK) | ecn;
-	__u32 sum = (__u16)~bpf_ntohs(ip->check) + (__u16)~ip->tos + tos;
 
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	ip->check = bpf_htons(~sum);
+	ip->check = changed(ip->check, (__u64)(__u16)~bpf_htons(ip->tos) + bpf_htons(tos));
 	ip->tos = tos;
 }
 
 static __always_inline int inner_ipv4(struct cursor *cursor, struct outer *outer, struct inner *inner)
 {
 	struct iphdr *ip = take_inside(cursor, outer, sizeof(*ip));
-	__u32 total_len, header_len;
+	__u32 total_len, header_len, word;
+	struct fragment fragment;
 	int verdict, ecn;
+	bool is_fragment;
 
 	if (!ip || ip->version != 4)
 		return SERVER_MALFORMED;
@@ -308,13 +243,17 @@ static __always_inline int inner_ipv4(struct cursor *cursor, struct outer *outer
 	if (header_len < sizeof(*ip) || total_len < header_len || total_len - sizeof(*ip) > outer->len)
 		return SERVER_MALFORMED;
 	outer->len = total_len - sizeof(*ip);
-	if (is_martian_ipv4(ip))
+	if (is_martian(ip->saddr) || ip->saddr == ip->daddr)
 		return SERVER_INNER_MARTIAN;
 	if (!take_inside(cursor, outer, header_len - sizeof(*ip)))
 		return SERVER_MALFORMED;
-	mapped(&inner->service.address, ip->daddr);
-	verdict = name_service(cursor, outer, ip->protocol,
-			       ip->frag_off & bpf_htons(0x3fff) || ip->protocol == IPPROTO_ICMP, inner);
+	inner->service.address = mapped(ip->daddr);
+	word = bpf_ntohs(ip->frag_off);
+	is_fragment = word & (IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET);
+	if (is_fragment && !note_fragment(&fragment, bpf_ntohs(ip->id), word & IPV4_FRAGMENT_OFFSET,
+					  word & IPV4_MORE_FRAGMENTS, outer->len))
+		return SERVER_MALFORMED;
+	verdict = name_service(cursor, outer, ip->protocol, is_fragment || ip->protocol == IPPROTO_ICMP, inner);
 	if (verdict == SERVER_DECAPSULATED)
 		verdict = for_service(inner);
 	if (verdict != SERVER_DECAPSULATED)
@@ -328,47 +267,43 @@ static __always_inline int inner_ipv4(struct cursor *cursor, struct outer *outer
 	return SERVER_DECAPSULATED;
 }
 
-/* The upper protocol and whether it is a fragment (RFC 8200, section 4); negative where headers end early. */
-static __always_inline int upper_protocol(struct cursor *cursor, struct outer *outer, __u8 next, bool *fragment)
+/* Goes through the extension headers. */
+static __always_inline void walk(struct cursor *cursor, struct outer *outer, struct walked *walked)
 {
-	for (int i = 0; i <= EXTENSIONS_MAX; i++) {
-		__u8 *header;
+	for (__u32 i = 0; i <= EXTENSIONS_MAX && walks_on(walked, i); i++) {
+		struct extension *header = take_inside(cursor, outer, sizeof(*header));
+		__u32 len = header ? step_over(walked, header, outer->len) : 0;
 
-		if (next == NEXT_FRAGMENT)
-			*fragment = true;
-		else if (next != NEXT_HOP_OPTIONS && next != NEXT_ROUTING && next != NEXT_OPTIONS)
-			return next;
-		header = i < EXTENSIONS_MAX ? take_inside(cursor, outer, 8) : 0;
-		if (!header)
-			return -1;
-		/* A later fragment goes on with payload. */
-		if (next == NEXT_FRAGMENT)
-			return header[0];
-		next = header[0];
-		if (!take_inside(cursor, outer, header[1] * 8))
-			return -1;
+		if (walked->fault)
+			return;
+		if (!len || !take_inside(cursor, outer, len - sizeof(*header))) {
+			walked->fault = FAULT_TRUNCATED;
+			return;
+		}
 	}
-	return -1;
 }
 
 static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer, struct inner *inner)
 {
 	struct ipv6hdr *ip = take_inside(cursor, outer, sizeof(*ip));
-	struct ip_address from;
-	bool fragment = false;
-	int verdict, ecn, was, protocol;
+	struct walked walked = {};
+	const struct ip *from;
+	int verdict, ecn, was;
 
 	if (!ip || ip->version != 6 || bpf_ntohs(ip->payload_len) > outer->len)
 		return SERVER_MALFORMED;
 	outer->len = bpf_ntohs(ip->payload_len);
-	copied(&from, &ip->saddr);
-	copied(&inner->service.address, &ip->daddr);
-	if (is_martian_ipv6(&from, &inner->service.address))
+	from = (const void *)&ip->saddr;
+	/* What a link-local address sends stays on its link. */
+	if (is_martian6(from) || is_link_local(from) || same_ip(from, (const void *)&ip->daddr))
 		return SERVER_INNER_MARTIAN;
-	protocol = upper_protocol(cursor, outer, ip->nexthdr, &fragment);
-	if (protocol < 0)
-		return SERVER_MALFORMED;
-	verdict = name_service(cursor, outer, protocol, fragment || protocol == NEXT_ICMPV6, inner);
+	inner->service.address = unmapped((const void *)&ip->daddr);
+	walked.protocol = ip->nexthdr;
+	walk(cursor, outer, &walked);
+	if (walked.fault)
+		return walked.fault == FAULT_FOREIGN ? SERVER_NOT_OWN_SERVICE : SERVER_MALFORMED;
+	verdict = name_service(cursor, outer, walked.protocol, walked.is_fragment || walked.protocol == IPPROTO_ICMPV6,
+			       inner);
 	if (verdict == SERVER_DECAPSULATED)
 		verdict = for_service(inner);
 	if (verdict != SERVER_DECAPSULATED)

@@ -10,7 +10,7 @@
 
 #include "net/tcp.h"
 #include "server/message.h"
-#include "server/server.h"
+#include "server/maps.h"
 
 /* Of an answer's head: servers write it at once. */
 #define ANSWER_HEAD_MAX 2048

@@ -7,17 +7,11 @@
 #ifndef EVENER_MESSAGE_H
 #define EVENER_MESSAGE_H
 
-#include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
 #include <stdbool.h>
-#include "net/cursor.h"
+#include "server/maps.h"
 
-/* Bytes that are read at once. */
-#define MESSAGE_MAX 4096
-/* Longer than a field's name and what is compared of its value. */
-#define MESSAGE_PAD 40
 /* Of a body, in bytes: with its head less than half of all sequence numbers. */
 #define LENGTH_MAX 0x7fff0000
 
@@ -29,35 +23,6 @@
 #define WORD(a, b, c, d, e, f, g, h)                                                                              \
 	((__u64)(a) << 56 | (__u64)(b) << 48 | (__u64)(c) << 40 | (__u64)(d) << 32 | (__u64)(e) << 24 | (f) << 16 | \
 	 (g) << 8 | (h))
-
-struct message {
-	__u32 line; /* where the line begins */
-	__u32 field; /* the line's */
-	__u32 value; /* where that one's value begins */
-	__u32 head_len; /* 0: the head has no end here */
-	__u32 lengths; /* fields that say one */
-	__u32 codings; /* fields that say how the body is encoded, which is in chunks */
-	__u32 digits;
-	__u32 closes; /* whether no other message follows */
-	__u32 odd;
-	__u32 before; /* the byte before */
-	__u64 length;
-	__u8 byte[MESSAGE_MAX + MESSAGE_PAD];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct message);
-} messages SEC(".maps");
-
-static __always_inline struct message *message_here(void)
-{
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&messages, &first);
-}
 
 static __always_inline __u64 word_at(const struct message *m, __u32 at)
 {

@@ -4,9 +4,8 @@
  * makes connections of what is handed off. The first is there for XDP and for TC; they differ in how a frame is
  * got at and shortened.
  */
+#define EVENER_TC
 #include <linux/pkt_cls.h>
-#include <linux/tcp.h>
-#include "net/unmatched.h"
 #include "server/accept.h"
 #include "server/decapsulate.h"
 #include "server/socket.h"
@@ -18,11 +17,6 @@
 #define DECAP_L3_IPV6 (1ULL << 8)
 /* By this a packet that has come out is known again on the interfaces that are made of the one it came by. */
 #define OPENED 0xe7e4
-/* Options of a TCP header (RFC 9293, section 3.2). */
-#define OPTION_MSS_LEN 4
-
-/* core/src/path/unmatched.rs */
-__u64 unmatched[STRAY_PLACES];
 
 static __always_inline int refused(__u32 reason, int drop)
 {
@@ -105,44 +99,27 @@ int untunnel_tc(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Lowers the MSS option among those from `at` to `end`, offsets from the beginning of the frame, `tcp` being
- * that of the TCP header. */
-static __always_inline void lower_mss(struct __sk_buff *skb, __u32 tcp, __u32 at, __u32 end, __u32 mss)
+/* Lowers the segment size that is offered among the options from `at` to `end`, offsets from the beginning of the frame. Of two the
+ * last one counts. */
+static __always_inline void lower_mss(struct __sk_buff *skb, __u32 at, __u32 end, __u16 mss)
 {
-	for (int i = 0; i < OPTIONS_MAX; i++) {
-		__u8 option[OPTION_MSS_LEN];
-		__u16 was, now;
+	const __u32 sum = at - TCP_LEN + __builtin_offsetof(struct tcphdr, check);
+	struct tcp_options *found = options_here();
+	__be16 was, now = bpf_htons(mss);
 
-		/* One that is too short for an MSS option isn't one. */
-		if (at + sizeof(option) > end || bpf_skb_load_bytes(skb, at, option, sizeof(option)))
-			return;
-		if (option[0] == OPTION_END)
-			return;
-		if (option[0] == OPTION_NOTHING) {
-			at += 1;
-			continue;
-		}
-		if (option[0] != OPTION_MSS) {
-			if (option[1] < 2)
-				return;
-			at += option[1];
-			continue;
-		}
-		was = option[2] << 8 | option[3];
-		if (option[1] != OPTION_MSS_LEN || was <= mss)
-			return;
-		option[2] = mss >> 8;
-		option[3] = mss;
-		/* The sum is of words counted from the TCP header's beginning. */
-		now = at & 1 ? (__u16)(mss << 8 | (mss >> 8 & 0xff)) : mss;
-		if (at & 1)
-			was = was << 8 | was >> 8;
-		if (!bpf_l4_csum_replace(skb, tcp + __builtin_offsetof(struct tcphdr, check), bpf_htons(was),
-					 bpf_htons(now), sizeof(was)) &&
-		    !bpf_skb_store_bytes(skb, at, option, sizeof(option), 0))
-			count_server(SERVER_CLAMPED);
+	if (!found || !read_options(skb, at, end - at, found) || !found->has_mss || found->mss <= mss)
 		return;
+	was = bpf_htons(found->mss);
+	at += found->mss_at + 2;
+	if (bpf_skb_store_bytes(skb, at, &now, sizeof(now), 0))
+		return;
+	/* The sum is of words counted from the TCP header's beginning. */
+	if (found->mss_at & 1) {
+		was = was << 8 | was >> 8;
+		now = now << 8 | now >> 8;
 	}
+	if (!bpf_l4_csum_replace(skb, sum, was, now, sizeof(was)))
+		count_server(SERVER_CLAMPED);
 }
 
 /* A segment that leaves. */
@@ -158,41 +135,21 @@ static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *
 {
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	struct connection *connection = &leaving->connection;
-	struct tcphdr *tcp;
+	struct segment segment;
 
-	if (!take(&cursor, sizeof(struct ethhdr)))
+	if (!read_segment(cursor, &segment))
 		return false;
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = take(&cursor, sizeof(*ip));
-
-		if (!ip || ip->version != 4 || ip->protocol != IPPROTO_TCP || ip->ihl != 5 ||
-		    ip->frag_off & bpf_htons(0x3fff))
-			return false;
-		mapped(&connection->service, ip->saddr);
-		mapped(&connection->client, ip->daddr);
-		leaving->l4 = ETH_HLEN + sizeof(*ip);
-	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
-
-		if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_TCP)
-			return false;
-		copied(&connection->service, &ip->saddr);
-		copied(&connection->client, &ip->daddr);
-		leaving->l4 = ETH_HLEN + sizeof(*ip);
-		leaving->v6 = true;
-	} else {
-		return false;
-	}
-	tcp = take(&cursor, sizeof(*tcp));
-	if (!tcp || tcp->doff < 5)
-		return false;
-	connection->service_port = tcp->source;
-	connection->client_port = tcp->dest;
-	leaving->flags = ((__u8 *)tcp)[13];
-	leaving->said.sequence = bpf_ntohl(tcp->seq);
-	leaving->said.from = leaving->l4 + tcp->doff * 4;
-	if (skb->len > leaving->said.from)
-		leaving->said.len = skb->len - leaving->said.from;
+	connection->service = known_by(&segment.src, segment.v6);
+	connection->client = known_by(&segment.dst, segment.v6);
+	connection->service_port = segment.tcp->source;
+	connection->client_port = segment.tcp->dest;
+	leaving->l4 = segment.l4;
+	leaving->v6 = segment.v6;
+	leaving->flags = segment.flags;
+	leaving->said.sequence = bpf_ntohl(segment.tcp->seq);
+	leaving->said.from = segment.l4_end;
+	if (skb->len > segment.l4_end)
+		leaving->said.len = skb->len - segment.l4_end;
 	return true;
 }
 
@@ -240,7 +197,7 @@ int outgoing(struct __sk_buff *skb)
 	if (!offer)
 		return TC_ACT_UNSPEC;
 	if (flags & TCP_SYN && offer->mss)
-		lower_mss(skb, leaving.l4, leaving.l4 + sizeof(struct tcphdr), leaving.said.from, offer->mss);
+		lower_mss(skb, leaving.l4 + TCP_LEN, leaving.said.from, offer->mss);
 	/* What a director sends on has come in by an interface, and what it sends itself is marked. */
 	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
 	    !meet_unmatched(unmatched, mixed(&leaving), bpf_ktime_get_ns() >> 20))
@@ -257,11 +214,11 @@ int outgoing(struct __sk_buff *skb)
 SEC("tc")
 int accept(struct __sk_buff *skb)
 {
-	struct segment segment = {};
+	struct arrived arrived = {};
 
-	if (!read_segment(skb, &segment))
+	if (!read_arrived(skb, &arrived))
 		return TC_ACT_UNSPEC;
-	return answer(skb, &segment);
+	return answer(skb, &arrived);
 }
 
 /* Run by the agent alone, on a frame that names a connection and has room for what is known of it. */

@@ -1,32 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What a server's side shares with the agent that loads it: maps, keys, reasons. Rust's numbers are held
- * against this file's BTF when it is built.
+ * What a server's side shares with the agent that loads it: keys, values, reasons. Rust's numbers are held
+ * against these when it is built.
  */
 #ifndef EVENER_SERVER_H
 #define EVENER_SERVER_H
 
-#include <linux/bpf.h>
 #include <linux/types.h>
-#include <bpf/bpf_helpers.h>
-#include "net/cookie.h"
-#include "net/cursor.h"
-#include "net/mark.h"
+#include "net/ip.h"
 
 /* Maps that were pinned with another number are not adopted. */
 #define SERVER_ABI_VERSION 8
 
 /* dataplane/src/server/mod.rs: the mark of what a director that is this host sends by itself. */
 #define SENT_ON 0xe7e3
-
-/* Room in the maps; addresses come from configuration only. */
-#define OWN_ADDRESSES_MAX 64
-#define DIRECTORS_MAX 1024
-#define OWN_SERVICES_MAX 8192
-/* The oldest make way. */
-#define EXPECTED_MAX 8192
-#define TURNS_MAX 65536
-#define MADE_MAX 32768
 
 /* dataplane/src/server/reason.rs. Packets that are no tunnel packets to this host are not counted, nor are
  * segments of connections that are at work. */
@@ -54,14 +41,9 @@ enum server_reason {
 	SERVER_REASON_MAX,
 };
 
-/* Of either family; IPv4 as IPv4-mapped IPv6 (RFC 4291, section 2.5.5.2). */
-struct ip_address {
-	__be32 word[4];
-};
-
 /* Key of `own_services`. Port and protocol 0: any packet to the address that has no port to go by. */
 struct own_service {
-	struct ip_address address;
+	struct ip address;
 	__be16 port;
 	__u8 protocol;
 	__u8 pad;
@@ -78,8 +60,8 @@ struct offer {
 
 /* Key of `made`, `expected` and `turns`. */
 struct connection {
-	struct ip_address client;
-	struct ip_address service;
+	struct ip client;
+	struct ip service;
 	__be16 client_port;
 	__be16 service_port;
 };
@@ -146,119 +128,5 @@ struct looked {
 	__u8 timestamps;
 	__u8 plain;
 };
-
-/* What the maps were made by. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} server_about SEC(".maps");
-
-/* Not 0 where every host decides: what comes out says by its source how often it was passed on, and marks are believed by
- * `mark_key`. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} marks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct sip_key);
-} mark_key SEC(".maps");
-
-/* This host's addresses that tunnels end at. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, OWN_ADDRESSES_MAX);
-	__type(key, struct ip_address);
-	__type(value, __u32);
-} own_addresses SEC(".maps");
-
-/* From whom tunnels are accepted. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, DIRECTORS_MAX);
-	__type(key, struct ip_address);
-	__type(value, __u32);
-} directors SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, OWN_SERVICES_MAX);
-	__type(key, struct own_service);
-	__type(value, struct offer);
-} own_services SEC(".maps");
-
-/* Not 0 where the turns of any service are followed: what leaves is looked at no closer elsewhere. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} follows SEC(".maps");
-
-/* By which segment a socket was made of a connection last. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, MADE_MAX);
-	__type(key, struct connection);
-	__type(value, struct made);
-} made SEC(".maps");
-
-/* Connections that are to come in the middle of their life, for which no cookie vouches. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, EXPECTED_MAX);
-	__type(key, struct connection);
-	__type(value, struct expectation);
-} expected SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, TURNS_MAX);
-	__type(key, struct connection);
-	__type(value, struct turn);
-} turns SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct cookie_keys);
-} cookie_keys SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SERVER_REASON_MAX);
-	__type(key, __u32);
-	__type(value, __u64);
-} server_reasons SEC(".maps");
-
-static __always_inline void count_server(__u32 reason)
-{
-	__u64 *count = bpf_map_lookup_elem(&server_reasons, &reason);
-
-	if (count)
-		*count += 1;
-}
-
-/* A frame's first bytes, as many as `len` if it has them. Some drivers leave all but a few in pages that are not
- * looked at here. */
-static __always_inline struct cursor beginning(struct __sk_buff *skb, __u32 len)
-{
-	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
-
-	if (cursor.at + len > cursor.end && cursor.end - cursor.at < skb->len) {
-		bpf_skb_pull_data(skb, skb->len < len ? skb->len : len);
-		cursor.at = (void *)(long)skb->data;
-		cursor.end = (void *)(long)skb->data_end;
-	}
-	return cursor;
-}
 
 #endif

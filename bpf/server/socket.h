@@ -8,7 +8,7 @@
 
 static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct connection *connection)
 {
-	const struct ip_address *client = &connection->client, *service = &connection->service;
+	const struct ip *client = &connection->client, *service = &connection->service;
 	bool v4 = !client->word[0] && !client->word[1] && client->word[2] == bpf_htonl(0xffff);
 	struct bpf_sock_tuple tuple = {};
 

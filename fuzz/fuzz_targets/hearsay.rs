@@ -1,7 +1,7 @@
 //! What strangers on the link or on the way say about neighbours and path MTUs makes no reader panic.
 #![no_main]
 
-use evener::network::path_mtu::{fragmentation_needed, packet_too_big};
+use evener::io::network::path_mtu::{fragmentation_needed, packet_too_big};
 use evener_core::farm::membership::Answer;
 use evener_core::net::neighbour::Advertisement;
 use libfuzzer_sys::fuzz_target;

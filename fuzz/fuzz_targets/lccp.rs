@@ -4,7 +4,7 @@
 
 use evener_core::node::lccp::wire::{Addresses, LEN_MIN, Message, seal};
 use evener_core::node::lccp::{Assembly, Body, Components, EPOCH_S, Keys, Own, Receptor, Session};
-use evener_core::node::peers::Secret;
+use evener_core::node::secret::Secret;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -14,13 +14,13 @@ fuzz_target!(|bytes: &[u8]| {
     let addresses = Addresses { source: [192, 0, 2, 11].into(), destination: [192, 0, 2, 12].into() };
     let components = Components::new(&[Receptor::Dispatcher]);
     let own = Own { address: addresses.destination, incarnation: 200, components };
-    let mut session = Session::new(own, addresses.source);
+    let mut session = Session::new(own, addresses.source, 0);
     let mut assembly: Option<Assembly> = None;
     let mut rest = bytes;
     while let Some((length, more)) = rest.split_first_chunk() {
         let (message, more) = more.split_at(usize::from(u16::from_be_bytes(*length)).min(more.len()));
         rest = more;
-        assert_eq!(session.receive(&keys, message).message, None);
+        assert_eq!(session.receive(0, &keys, message).message, None);
         let sealed = seal(message.to_vec(), addresses, keys.own().1);
         if let Ok(heard) = Message::read(&sealed, addresses, &keys) {
             let mut again = heard.write(addresses, &keys);
@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
             again[8..12].copy_from_slice(&sealed[8..12]);
             assert_eq!(again[..again.len() - 16], *message);
         }
-        let received = session.receive(&keys, &sealed);
+        let received = session.receive(0, &keys, &sealed);
         assert!(received.answer.is_none_or(|answer| answer.len() == LEN_MIN));
         if let Some(Body::Handoff { piece, .. }) = received.message.map(|message| message.body) {
             let same = assembly.as_mut().is_some_and(|assembly| assembly.add(piece.clone()));

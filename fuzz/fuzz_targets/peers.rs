@@ -1,8 +1,9 @@
 //! Nothing that a stranger, or a host with the right secret and the wrong program, sends makes a host panic.
 #![no_main]
 
-use evener_core::node::peers::wire::{LEN, TAG_LEN, seal};
-use evener_core::node::peers::{HostSetting, Key, Peers, Publishable, Secret, Settings};
+use evener_core::node::peers::wire::LEN;
+use evener_core::node::peers::{HostSetting, Peers, Publishable, Settings};
+use evener_core::node::secret::{Key, Secret, TAG_LEN};
 use libfuzzer_sys::fuzz_target;
 
 const KEY: Key = Key([9; 32]);
@@ -34,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     for (now_ms, datagram) in (0..).step_by(500).zip(bytes.chunks(LEN - TAG_LEN)) {
         peers.tick(now_ms);
         peers.receive(now_ms, datagram);
-        let answer = peers.receive(now_ms, &seal(datagram.to_vec(), &KEY)).answer;
+        let answer = peers.receive(now_ms, &KEY.seal(&[], datagram.to_vec())).answer;
         assert!(answer.is_none_or(|(_, answer)| answer.len() == LEN));
     }
     assert!(peers.hosts().len() == 2 && peers.owned().len() <= 3);

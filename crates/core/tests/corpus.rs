@@ -13,8 +13,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use evener_core::net::packet::Checksum;
-use evener_core::node::peers::wire::{LEN, TAG_LEN, seal};
-use evener_core::node::peers::{HostSetting, Key, Peers, Secret, Settings};
+use evener_core::node::peers::wire::LEN;
+use evener_core::node::peers::{HostSetting, Peers, Settings};
+use evener_core::node::secret::{Key, Secret, TAG_LEN};
 use evener_core::path::content::{
     Asked, Class, Found, HashKey, HostPattern, PathPattern, Reading, Route, Routes, Why, read,
 };
@@ -168,7 +169,7 @@ fn the_corpus_of_datagrams_is_taken_in_without_harm() {
             let before = peers.hosts();
             peers.receive(now_ms, datagram);
             assert_eq!(peers.hosts(), before, "without its tag it says nothing");
-            peers.receive(now_ms, &seal(datagram.to_vec(), &key));
+            peers.receive(now_ms, &key.seal(&[], datagram.to_vec()));
         }
         hellos += peers.counters().hellos;
         accepted += peers.counters().accepted;

@@ -91,7 +91,7 @@ fn follow(hosts: &[World], entry: usize, frame: &[u8]) -> (Vec<usize>, Option<us
 
 fn entry(host: usize, local: bool, way: Forwarding) -> ServerEntry {
     let identity = identity("web", &host.to_string());
-    ServerEntry { identity, mac: mac(host), ifindex: 1, weight: 1, up: true, local, way }
+    ServerEntry { identity, mac: mac(host), ifindex: 1, weight: 1, up: true, local, forwarding: way }
 }
 
 fn tunnel(own: usize, to: usize, encapsulation: Encapsulation, mark: Option<Passed>) -> Forwarding {
@@ -157,7 +157,7 @@ impl Dice {
         let slots: Vec<u16> = (0..13).collect();
         let (hash, previous) = (self.table(&slots), self.table(&slots));
         let order = hash.iter().take(30).copied().collect();
-        tables.rings.insert(0, Ring { order, hash, previous }.into());
+        tables.rings.insert(0, Ring { order, hash: hash.into(), previous: previous.into() }.into());
         tables
     }
 }
@@ -226,7 +226,9 @@ impl Farm {
         }
         let hash = self.ring(host, members, false);
         let previous = self.ring(host, before, true);
-        tables.rings.insert(0, Ring { order: Vec::new(), hash, previous }.into());
+        tables
+            .rings
+            .insert(0, Ring { order: Vec::new(), hash: hash.into(), previous: previous.into() }.into());
         tables
     }
 

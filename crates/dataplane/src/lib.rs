@@ -7,6 +7,7 @@
 pub mod events;
 pub mod link;
 mod moves;
+mod numbers;
 pub mod packet;
 pub mod refusals;
 pub mod repair;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
 
 use libbpf_rs::libbpf_sys as sys;
 
@@ -12,19 +11,17 @@ pub(crate) struct Run {
     pub(crate) verdict: u32,
     /// Length of the frame as it then stands, in `out`.
     pub(crate) len: usize,
-    /// How long one of the runs took.
-    pub(crate) took: Duration,
 }
 
-/// Runs a program on a frame so many times.
-pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8], repeat: u32) -> io::Result<Run> {
+/// Runs a program on a frame.
+pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::Result<Run> {
     let mut options = sys::bpf_test_run_opts {
         sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
         data_in: frame.as_ptr().cast(),
         data_size_in: frame.len() as u32,
         data_out: out.as_mut_ptr().cast(),
         data_size_out: out.len() as u32,
-        repeat: repeat as i32,
+        repeat: 1,
         ..Default::default()
     };
     // SAFETY: the pointers are to slices of the lengths given, which live through the call.
@@ -32,9 +29,5 @@ pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8], repeat:
     if answer < 0 {
         return Err(io::Error::from_raw_os_error(-answer));
     }
-    Ok(Run {
-        verdict: options.retval,
-        len: options.data_size_out as usize,
-        took: Duration::from_nanos(options.duration.into()),
-    })
+    Ok(Run { verdict: options.retval, len: options.data_size_out as usize })
 }

@@ -5,20 +5,15 @@
 
 pub mod admin;
 pub mod agent;
-mod board;
+pub mod board;
 pub mod cli;
 pub mod config;
 pub mod control;
-mod descriptors;
 pub mod doctor;
 pub mod events;
 mod handoff;
-mod lccp;
-mod log;
+pub mod io;
 pub mod manual;
-pub mod network;
-pub mod probe;
-mod record;
-pub mod secret;
-mod spelling;
-mod terminal;
+pub mod record;
+pub mod runtime;
+pub mod views;

@@ -4,9 +4,11 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use clap::{CommandFactory, Parser};
-use evener::cli::{Check, Cli, Command, Exit, Keygen, Man};
+use evener::cli::{Check, Cli, Command, Keygen, Man};
 use evener::config::{self, Config, Problems};
-use evener::{admin, agent, control, doctor, manual, secret};
+use evener::runtime::Exit;
+use evener::runtime::secret;
+use evener::{admin, agent, control, doctor, manual};
 
 fn main() -> Exit {
     match Cli::parse().command {

@@ -10,7 +10,7 @@ use evener_core::path::decide::Reason;
 use roff::{Roff, bold, italic, roman};
 
 use crate::cli::{CONFIG_FILE, Cli};
-use crate::spelling::meant;
+use crate::runtime::spelling::meant;
 
 /// The file that explains every key; a test holds it against the defaults.
 const EXAMPLE: &str = include_str!("../../../evener.example.toml");

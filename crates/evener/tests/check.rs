@@ -7,11 +7,9 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use evener::config::{self, Config, EngineKind, Problems, XdpMode};
+use evener_core::farm::{Discover, HealthKind, Method};
+use evener_core::net::Encapsulation;
 use evener_core::path::tables::Later;
-use evener_core::{
-    farm::{Discover, HealthKind, Method},
-    net::Encapsulation,
-};
 
 #[test]
 fn says_what_is_wrong_and_what_to_write_instead() {

@@ -37,6 +37,9 @@ enum Command {
         /// Only farms where connections are handed over
         #[arg(long, conflicts_with_all = ["packets", "every_host"])]
         handoff: bool,
+        /// Only the control plane of a large farm: no farm is built
+        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff"])]
+        director: bool,
         /// Write plots of the papers' figures for these farms to this folder, as SVG
         #[arg(long, value_name = "DIR")]
         plots: Option<PathBuf>,
@@ -99,8 +102,9 @@ struct LoadOptions {
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Demo { json } => show(json),
-        Command::Bench { quick, packets, every_host, handoff, plots, json } => {
+        Command::Bench { quick, packets, every_host, handoff, director, plots, json } => {
             let what = match (packets, every_host, handoff) {
+                _ if director => What::Director,
                 (true, ..) => What::Packets,
                 (_, true, _) => What::EveryHost,
                 (_, _, true) => What::Handoff,

@@ -5,12 +5,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use evener_lab::sim::{Mutation, Outcome, run, run_with, shrink};
+use evener_lab::sim::{Mutation, Outcome, refuse_every_write, run, run_with, shrink};
 
 /// Farms that run in each test run; `evener-lab simulate --seeds N` runs as many as wanted.
 const SEEDS: u64 = 10_000;
 /// Farms in which a defect shows, at the latest.
 const SEEDS_OF_A_DEFECT: u64 = 1_000;
+
+/// Seeds one after the other that have farms of all kinds.
+const KINDS: u64 = 5;
 
 /// The first seed, of as many, whose farm is not as it should be. All processors look.
 fn first(seeds: u64, is_wrong: impl Fn(u64) -> bool + Sync) -> Option<u64> {
@@ -65,9 +68,19 @@ fn every_defect_breaks_a_promise() {
     }
 }
 
+/// Not by chance, but each: of every kind of farm, and of twelve changes.
+#[test]
+fn an_engine_may_fail_at_each_write() {
+    for seed in 1..=KINDS {
+        let refusals = refuse_every_write(seed).unwrap_or_else(|outcome| panic!("{outcome}"));
+        println!("the farm of seed {seed} met {refusals} refusals");
+        assert!(refusals >= 20, "the farm of seed {seed} met {refusals} refusals only");
+    }
+}
+
 #[test]
 fn a_run_depends_on_its_seed_alone() {
-    for seed in 1..=4 {
+    for seed in 1..=KINDS {
         let [one, other] = [run(seed), run(seed)];
         assert_eq!((one.history, one.facts), (other.history, other.facts));
     }

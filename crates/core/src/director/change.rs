@@ -1,7 +1,7 @@
 //! Tables on their way to the engine: planned whole, in force when it says so, and taken back with the reload that they are of.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,6 +18,10 @@ use crate::path::tables::Tables;
 
 /// A change that the engine refused is tried again after this time, in milliseconds.
 pub(super) const RETRY_MS: u64 = 5_000;
+
+/// Tables of a large farm take a while to make, and what is learned meanwhile goes into the next ones together: those come no sooner
+/// than a millisecond later for so many servers.
+const SERVERS_PER_MS: u64 = 64;
 
 /// A generation on its way.
 #[derive(Clone, Debug)]
@@ -37,7 +41,6 @@ pub(super) struct Before {
     pub(super) links: BTreeMap<u32, Mac>,
     pub(super) membership: Membership,
     pub(super) healths: BTreeMap<ServerName, Health>,
-    pub(super) reachable: BTreeSet<ServerName>,
     pub(super) hosts: Option<Hosts>,
     pub(super) members_notices: Vec<Notice>,
     pub(super) hosts_notices: Vec<crate::node::peers::Notice>,
@@ -46,11 +49,14 @@ pub(super) struct Before {
 impl Director {
     /// Plans anew if anything calls for it and no generation is on its way. Tables come before what is said of them: orders given
     /// since `first` wait.
-    pub(super) fn settle(&mut self, first: usize) {
-        if !self.replan_wanted || self.applying.is_some() {
+    pub(super) fn settle(&mut self, first: usize, now_ms: u64) {
+        if !self.replan_wanted || self.applying.is_some() || now_ms < self.gather_until_ms {
             return;
         }
         self.replan_wanted = false;
+        // Hosts that wait for a word that is said with the tables wait no longer for it.
+        let gathered = if self.hosts.is_some() { 0 } else { self.healths.len() as u64 };
+        self.gather_until_ms = now_ms.saturating_add(gathered / SERVERS_PER_MS);
         let links: Vec<_> = self.links.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect();
         let mut slots = self.slots.clone();
         let hosts = self.planned_hosts();
@@ -137,9 +143,9 @@ impl Director {
     /// Goes back to what was known before a reload.
     fn take_back(&mut self, before: Option<Box<Before>>) {
         let Some(before) = before else { return };
-        let Before { farm, network, links, membership, healths, reachable, hosts, .. } = *before;
+        let Before { farm, network, links, membership, healths, hosts, .. } = *before;
         (self.farm, self.network, self.links) = (farm, network, links);
-        (self.membership, self.healths, self.reachable, self.hosts) = (membership, healths, reachable, hosts);
+        (self.membership, self.healths, self.hosts) = (membership, healths, hosts);
     }
 
     /// Sessions of servers and service addresses that were there and are gone are to go too; then their numbers are free again.

@@ -3,18 +3,17 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::iter;
 use core::net::{IpAddr, SocketAddr};
 
 use super::hosts::{self, Hosts};
 use super::{Director, Event, Output};
 use crate::farm::health::{self, Health, State};
-use crate::farm::load::Loaded;
 use crate::farm::membership::{Answer, Member};
 use crate::farm::plan::{self, MemberState, ServerName};
 use crate::farm::policy;
+use crate::farm::signals::Candidate;
 use crate::farm::{Farm, Service};
-use crate::node::peers::{HostState, Notice, Own, Received, Tick};
+use crate::node::peers::{KnownHost, Notice, Own, Received, Tick};
 use crate::path::tables::{NO_SERVER, Tables};
 
 /// Reports of others that a host waits for before it answers again.
@@ -43,14 +42,14 @@ impl Director {
     pub(super) fn host_state(
         &self,
         hosts: &Hosts,
-        known: &[HostState],
+        known: &[KnownHost],
         service: &Service,
         member: Member,
     ) -> MemberState {
         let name = ServerName { service: service.name.clone(), server: member.name.clone() };
         let said = known.iter().find(|host| host.name == member.name);
         let bit = self.bit(&service.name).unwrap_or_default();
-        let takes_part = |host: &HostState| host.alive && host.ready;
+        let takes_part = |host: &KnownHost| host.alive && host.ready;
         // Where nobody takes part yet, this host does what it can.
         let ready = said.is_some_and(takes_part) || !known.iter().any(takes_part);
         let health = match self.healths.get(&name).map(Health::status) {
@@ -70,9 +69,10 @@ impl Director {
 
     /// What the plan is to know of this host among others.
     pub(super) fn planned_hosts(&self) -> plan::Hosts {
-        let own = plan::Hosts { asks: self.farm.hands_over(), seed: self.seed, ..plan::Hosts::default() };
+        let own =
+            plan::Hosts { reads_punted: self.farm.hands_over(), seed: self.seed, ..plan::Hosts::default() };
         let Some(hosts) = &self.hosts else { return own };
-        let others: Vec<HostState> = hosts.peers.hosts().into_iter().filter(|host| !host.own).collect();
+        let others: Vec<KnownHost> = hosts.peers.hosts().into_iter().filter(|host| !host.own).collect();
         let unheard = others.iter().any(|host| host.alive && host.heard_ms.is_none());
         let adopted = hosts.adopted_macs.iter().filter(|_| unheard).copied();
         plan::Hosts {
@@ -121,11 +121,12 @@ impl Director {
     }
 
     /// Tells the other hosts how this one is, if it is time, and draws conclusions from what they have said.
-    pub(super) fn report(&mut self, own_sessions: u64, now_ms: u64) {
+    pub(super) fn report(&mut self, now_ms: u64) {
         if self.next_report_at() > now_ms {
             return;
         }
         self.renew_lease();
+        let own_sessions: u64 = self.own_slots().iter().filter_map(|slot| self.active.get(slot)).sum();
         if let Some(hosts) = &mut self.hosts {
             hosts.load = (hosts.load * (LOAD_STEP - 1) + own_sessions * LOAD_UNIT) / LOAD_STEP;
         }
@@ -136,7 +137,7 @@ impl Director {
         self.tell_all(notices.into_iter().map(Event::Hosts));
         let sent = datagrams.into_iter().map(|(to, datagram)| Output::Send { to, datagram });
         self.outputs.extend(sent);
-        self.replan_wanted |= self.share_out() || changed;
+        self.replan_wanted |= self.share_out(now_ms) || changed;
         for target in asks {
             let asks = self.links.keys().map(|&ifindex| Output::Ask { ifindex, sender: None, target });
             self.outputs.extend(asks);
@@ -189,41 +190,52 @@ impl Director {
         hosts.peers.set_own(Own { load, up, draining, macs: self.links.values().copied().collect() });
     }
 
-    /// This host's own slots, each once: whoever runs the director counts their sessions.
-    pub fn own_slots(&self) -> BTreeSet<u16> {
+    /// This host's own slots, each once.
+    fn own_slots(&self) -> BTreeSet<u16> {
         self.plan.tables.vips.values().map(|vip| vip.own).filter(|own| *own != NO_SERVER).collect()
     }
 
-    /// Shares out anew what this host is asked for, where the policy goes by load; whether that changed anything.
-    fn share_out(&mut self) -> bool {
-        let by_load =
-            |service: &&Service| policy::by_name(service.policy).is_some_and(|policy| policy.by_load());
-        let services = self.farm.every_host().filter(by_load);
-        let usable: Vec<_> =
-            services.map(|service| (service.name.clone(), self.usable_members(service))).collect();
-        let Some(hosts) = &mut self.hosts else { return false };
+    /// Shares out anew what this host is asked for, where the policy goes by what is known of servers; whether that changed anything.
+    fn share_out(&mut self, now_ms: u64) -> bool {
+        let Some(hosts) = &self.hosts else { return false };
         let known = hosts.peers.hosts();
-        let loaded = |member: &Member| Loaded {
-            weight: member.weight,
-            load: known.iter().find(|host| host.name == member.name).map_or(0, |host| host.load),
-        };
-        let mut shares = BTreeMap::new();
-        let mut balances = BTreeMap::new();
-        for (service, members) in usable {
-            let (own, others): (Vec<_>, Vec<_>) = members.iter().partition(|member| member.local);
-            let Some(own) = own.first() else { continue };
-            let mut balance = hosts.balances.get(&service).copied().unwrap_or_default();
-            let loads: Vec<Loaded> = others.iter().map(|member| loaded(member)).collect();
-            let of = balance.shares(loaded(own), &loads);
-            let names = iter::once(own).chain(&others).map(|member| member.name.clone());
-            let named = names.map(|server| ServerName { service: service.clone(), server });
-            shares.extend(named.zip(of));
-            balances.insert(service, balance);
+        let mut wanted = Vec::new();
+        for service in self.farm.every_host() {
+            let sharing = policy::by_name(service.policy).and_then(|policy| policy.sharing());
+            let candidates = || self.candidates(service, &known, now_ms);
+            wanted.extend(sharing.map(|new| ((service.name.clone(), service.policy), new, candidates())));
         }
-        hosts.balances = balances;
+        let Some(hosts) = &mut self.hosts else { return false };
+        let (mut shares, mut sharings) = (BTreeMap::new(), BTreeMap::new());
+        for (key, new, candidates) in wanted {
+            let (names, candidates): (Vec<ServerName>, Vec<Candidate>) = candidates.into_iter().unzip();
+            if candidates.iter().any(|candidate| candidate.own) {
+                let mut sharing = hosts.sharings.remove(&key).unwrap_or(new);
+                shares.extend(names.into_iter().zip(sharing.share_out(&candidates)));
+                sharings.insert(key, sharing);
+            }
+        }
+        hosts.sharings = sharings;
         let changed = hosts.shares != shares;
         hosts.shares = shares;
         changed
+    }
+
+    /// The servers that may be given new sessions, and what is known of them.
+    fn candidates(
+        &self,
+        service: &Service,
+        known: &[KnownHost],
+        now_ms: u64,
+    ) -> Vec<(ServerName, Candidate)> {
+        let slots = self.slots_by_name();
+        let members = self.usable_members(service).into_iter();
+        let candidates = members.map(|Member { name, local, weight, .. }| {
+            let name = ServerName { service: service.name.clone(), server: name };
+            let signals = self.signals(&name, slots.get(&name).copied(), known, now_ms);
+            (name, Candidate { own: local, weight, signals })
+        });
+        candidates.collect()
     }
 
     /// The servers that may be given new sessions, and this host in any case.
@@ -276,7 +288,7 @@ fn bits() -> impl Iterator<Item = u64> {
 }
 
 /// What a host has said of its own server.
-fn status(host: &HostState, bit: u64) -> health::Status {
+fn status(host: &KnownHost, bit: u64) -> health::Status {
     let state = match (host.alive, host.ready, host.up & bit != 0) {
         (true, true, true) => State::Up,
         // Not yet, or not any more, by its own choice: it hasn't failed.

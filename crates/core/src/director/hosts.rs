@@ -1,16 +1,18 @@
 //! This host among others, where every host decides: who it is, and what it has heard.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use core::net::IpAddr;
 
-use crate::farm::load::Balance;
 use crate::farm::network::Network;
 use crate::farm::plan::{self, ServerName};
+use crate::farm::policy::Sharing;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
-use crate::node::peers::{HostSetting, HostState, Key, Peers, Publishable, Settings};
+use crate::node::peers::{HostSetting, KnownHost, Peers, Publishable, Settings};
+use crate::node::secret::Key;
 
 /// Who this host is in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,8 +110,9 @@ pub(super) struct Hosts {
     pub(super) name: String,
     pub(super) key: Key,
     pub(super) peers: Peers,
-    /// For services whose policy goes by load: whether this host keeps what it gets.
-    pub(super) balances: BTreeMap<String, Balance>,
+    /// Of services whose policy goes by what is known of servers, by their name and the policy's: how it shares out what this host
+    /// is asked for.
+    pub(super) sharings: BTreeMap<(String, &'static str), Box<dyn Sharing>>,
     /// What follows: shares of what this host is asked for.
     pub(super) shares: BTreeMap<ServerName, u16>,
     /// This host's load, in hundredths of a session.
@@ -130,7 +133,7 @@ impl Hosts {
             name,
             key,
             peers: Peers::new(settings, incarnation, now_ms),
-            balances: BTreeMap::new(),
+            sharings: BTreeMap::new(),
             shares: BTreeMap::new(),
             load: 0,
             adopted_macs: BTreeSet::new(),
@@ -140,7 +143,7 @@ impl Hosts {
     }
 
     /// What is known of a host.
-    pub(super) fn state(&self, name: &str) -> Option<HostState> {
+    pub(super) fn state(&self, name: &str) -> Option<KnownHost> {
         self.peers.hosts().into_iter().find(|host| host.name == name)
     }
 }

@@ -28,8 +28,8 @@ pub struct Moment {
 pub enum Input {
     /// Time has passed.
     Time {
-        /// Sessions that count as active of this host's own slots, where every host decides: see [`super::Director::own_slots`].
-        own_sessions: u64,
+        /// Active sessions by slot, of those that [`super::Director::due_counts`] has named.
+        active: BTreeMap<u16, u64>,
     },
     /// A frame came in that may answer ARP or neighbour discovery.
     Frame {

@@ -16,10 +16,12 @@ mod name;
 mod output;
 mod paths;
 mod probe;
+mod signals;
 mod snapshot;
 mod state;
 #[cfg(test)]
 mod tests;
+pub mod transfer;
 mod watch;
 
 pub use event::{Event, Level, Link};
@@ -44,7 +46,7 @@ use crate::farm::plan::{self, MemberState, Plan, ServerName, ServiceState, Slots
 use crate::farm::policy::Fills;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
-use crate::node::peers::Key;
+use crate::node::secret::Key;
 use crate::path::sessions::Seed;
 use crate::path::tables::Tables;
 use change::{Applying, Before};
@@ -81,8 +83,6 @@ pub struct Director {
     membership: Membership,
     healths: BTreeMap<ServerName, Health>,
     paths: Paths,
-    /// Servers that a probe can be sent to: whose MAC is known, or who are this host.
-    reachable: BTreeSet<ServerName>,
     drained: BTreeSet<ServerName>,
     /// The other hosts, where every one decides.
     hosts: Option<Hosts>,
@@ -97,6 +97,8 @@ pub struct Director {
     generation: u64,
     generation_in_force: u64,
     replan_wanted: bool,
+    /// Before that, only the operator's orders have tables made, in milliseconds.
+    gather_until_ms: u64,
     /// When to try again what the engine refused, in milliseconds.
     retry_at_ms: u64,
     /// Links that no generation in force has had yet.
@@ -108,6 +110,9 @@ pub struct Director {
     /// What was shown last, and whether something has changed since.
     snapshot: Arc<Snapshot>,
     has_changed: bool,
+    /// Active sessions by slot, as they were counted last, and when.
+    active: BTreeMap<u16, u64>,
+    counted_ms: u64,
     outputs: VecDeque<Output>,
 }
 
@@ -122,7 +127,6 @@ impl Director {
             membership: Membership::new(&farm.services, surroundings, now.ms),
             healths: BTreeMap::new(),
             paths,
-            reachable: BTreeSet::new(),
             drained,
             hosts: host.map(|(own, key, incarnation)| Hosts::new(&farm, own.name, key, incarnation, now.ms)),
             lease_holds: now.lease_holds,
@@ -136,6 +140,7 @@ impl Director {
             generation: 0,
             generation_in_force: 0,
             replan_wanted: true,
+            gather_until_ms: 0,
             retry_at_ms: u64::MAX,
             newcomers: BTreeSet::new(),
             reloading: None,
@@ -143,6 +148,8 @@ impl Director {
             reloads: Reloads::default(),
             snapshot: Arc::default(),
             has_changed: true,
+            active: BTreeMap::new(),
+            counted_ms: 0,
             outputs: VecDeque::new(),
             farm: Arc::new(farm),
             network: Arc::new(network),
@@ -150,9 +157,14 @@ impl Director {
         };
         director.adopt(&running, now.ms);
         director.in_force = Arc::new(running);
+        if !director.in_force.vips.is_empty() {
+            // Who ran it may have died before the sessions of servers that were gone had ended: their numbers are to mean nobody.
+            let before = Arc::clone(&director.in_force);
+            director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
+        }
         director.match_healths();
         director.say_own();
-        director.show(now.ms);
+        director.snapshot = Arc::new(director.see(now.ms));
         director
     }
 
@@ -177,7 +189,10 @@ impl Director {
         let before = self.outputs.len();
         self.lease_holds = now.lease_holds;
         match input {
-            Input::Time { own_sessions } => self.time(own_sessions, now.ms),
+            Input::Time { active } => {
+                self.counted(active, now.ms);
+                self.time(now.ms);
+            }
             Input::Frame { ifindex, bytes } => self.hear(ifindex, &bytes, now.ms),
             Input::Datagram { from, bytes } => self.hear_host(from, &bytes, now.ms),
             Input::Probed { server, result } => self.probed(&server, result, now.ms),
@@ -185,14 +200,14 @@ impl Director {
             Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
             Input::Reload { farm, network, links } => self.reload(*farm, *network, links, now.ms),
             Input::ReloadRefused { error } => self.refused_reload(error),
-            Input::Drain { server, drain } => self.drain(server, drain),
+            Input::Drain { server, drain } => self.drain(server, drain, now.ms),
             Input::Applied { generation, in_force, error } => {
                 self.applied(generation, in_force, error, now.ms);
             }
             Input::Released { slot } => self.slots.released(slot),
             Input::Leave => self.leave(now.ms),
         }
-        self.settle(before);
+        self.settle(before, now.ms);
         self.show(now.ms);
     }
 
@@ -204,12 +219,14 @@ impl Director {
     /// When [`Input::Time`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
         let round = self.membership.next_round_at().unwrap_or(u64::MAX);
-        let others = [self.next_probe_at(), self.next_report_at(), self.told.look_at_ms, self.retry_at_ms];
+        let plan_at_ms = if self.replan_wanted { self.gather_until_ms } else { u64::MAX };
+        let others =
+            [self.next_probe_at(), self.next_report_at(), self.told.look_at_ms, self.retry_at_ms, plan_at_ms];
         others.into_iter().fold(round, u64::min)
     }
 
-    fn time(&mut self, own_sessions: u64, now_ms: u64) {
-        self.report(own_sessions, now_ms);
+    fn time(&mut self, now_ms: u64) {
+        self.report(now_ms);
         if self.membership.next_round_at().is_some_and(|at| at <= now_ms) {
             let Round { asks, notices } = self.membership.round(now_ms);
             for target in asks {
@@ -293,7 +310,6 @@ impl Director {
         let mut before = Before {
             membership: self.membership.clone(),
             healths: self.healths.clone(),
-            reachable: self.reachable.clone(),
             hosts: self.hosts.clone(),
             farm: core::mem::replace(&mut self.farm, Arc::new(farm)),
             network: core::mem::replace(&mut self.network, Arc::new(network)),
@@ -314,16 +330,16 @@ impl Director {
         self.say_own();
         self.newcomers.clear();
         self.reloading.get_or_insert(Box::new(before));
-        self.replan_wanted = true;
+        (self.replan_wanted, self.gather_until_ms) = (true, now_ms);
     }
 
-    fn drain(&mut self, server: ServerName, drain: bool) {
+    fn drain(&mut self, server: ServerName, drain: bool, now_ms: u64) {
         let changed = if drain { self.drained.insert(server.clone()) } else { self.drained.remove(&server) };
         if changed {
             self.tell(Event::Drained { server, drain });
         }
         self.say_own();
-        self.replan_wanted = true;
+        (self.replan_wanted, self.gather_until_ms) = (true, now_ms);
     }
 
     fn states(&self) -> Vec<ServiceState<'_>> {
@@ -360,16 +376,14 @@ impl Director {
     /// knows where it is says enough.
     fn match_healths(&mut self) {
         let mut healths = BTreeMap::new();
-        self.reachable.clear();
         for service in &self.farm.services {
             for member in self.membership.members(&service.name) {
-                let name = ServerName { service: service.name.clone(), server: member.name.clone() };
-                if can_be_probed(service, &member) && self.why_not_here(service, &member).is_none() {
-                    self.reachable.insert(name.clone());
-                }
-                let seed = identity(&name.service, &name.server);
+                let probed = can_be_probed(service, &member) && self.why_not_here(service, &member).is_none();
+                let name = ServerName { service: service.name.clone(), server: member.name };
                 let known = self.healths.remove(&name);
-                let health = known.unwrap_or_else(|| Health::new(&service.health, seed));
+                let new = || Health::new(&service.health, identity(&name.service, &name.server));
+                let mut health = known.unwrap_or_else(new);
+                health.set_reachable(probed);
                 healths.insert(name, health);
             }
         }
@@ -414,7 +428,8 @@ impl Director {
 
     /// Whether every server that was found was probed once, so that the first connections are shared by all.
     pub fn is_settled(&self) -> bool {
-        self.probed_servers().all(|(_, health)| health.status().state != State::Unknown)
+        let mut probed = self.healths.values().filter(|health| health.is_reachable());
+        probed.all(|health| health.status().state != State::Unknown)
     }
 
     /// The farm as described, in force or about to be.

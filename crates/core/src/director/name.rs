@@ -5,7 +5,8 @@ use core::net::IpAddr;
 
 use super::event::{Event, Link};
 use crate::farm::health::State;
-use crate::{farm::membership, node::peers};
+use crate::farm::membership;
+use crate::node::peers;
 
 /// What an event is about, as far as it is about anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

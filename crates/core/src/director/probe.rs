@@ -8,11 +8,9 @@ use super::{Director, Output, why_not_itself};
 use crate::farm::health::{Failure, Health};
 use crate::farm::membership::Member;
 use crate::farm::plan::ServerName;
+use crate::farm::{Health as Settings, HealthKind, Service};
+use crate::net::Encapsulation;
 use crate::net::wire::Mac;
-use crate::{
-    farm::{Health as Settings, HealthKind, Service},
-    net::Encapsulation,
-};
 
 /// A probe that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +85,7 @@ pub struct Adjacency {
 impl Director {
     /// Probes that are due now; each counts as begun.
     pub(super) fn probe_due(&mut self, now_ms: u64) {
-        let due = self.probed_servers().filter(|(_, health)| health.next_probe_at() <= now_ms);
+        let due = self.healths.iter().filter(|(_, health)| health.next_probe_at() <= now_ms);
         let due: Vec<ServerName> = due.map(|(name, _)| name.clone()).collect();
         for server in due {
             let target = self.target(&server);
@@ -112,7 +110,7 @@ impl Director {
 
     /// When the next probe is due.
     pub(super) fn next_probe_at(&self) -> u64 {
-        self.probed_servers().map(|(_, health)| health.next_probe_at()).min().unwrap_or(u64::MAX)
+        self.healths.values().map(Health::next_probe_at).min().unwrap_or(u64::MAX)
     }
 
     /// Why a member that is this host itself can't answer clients.
@@ -120,14 +118,9 @@ impl Director {
         member.local.then(|| why_not_itself(service, &member.name, &self.network))?
     }
 
-    pub(super) fn probed_servers(&self) -> impl Iterator<Item = (&ServerName, &Health)> {
-        self.healths.iter().filter(|(name, _)| self.reachable.contains(name))
-    }
-
     fn target(&self, name: &ServerName) -> Option<Target> {
         let service = self.farm.service(&name.service)?;
-        let member =
-            self.membership.members(&name.service).into_iter().find(|member| member.name == name.server)?;
+        let member = self.membership.member(&name.service, &name.server)?;
         service.addresses.iter().find_map(|address| {
             let destination = SocketAddr::new(address.ip(), service.health.port.unwrap_or(address.port()));
             let way = self.probe_way(service, &member, destination)?;

@@ -14,8 +14,9 @@ use crate::farm::health::{self, Health};
 use crate::farm::membership::{Member, Refusal};
 use crate::farm::network::Network;
 use crate::farm::plan::{MemberState, Plan, ServerName};
+use crate::farm::signals::Signals;
 use crate::farm::{self, Farm};
-use crate::node::peers::{Counters, HostState};
+use crate::node::peers::KnownHost;
 
 /// A farm at one moment.
 #[derive(Clone, Debug, Default)]
@@ -40,8 +41,8 @@ pub struct Snapshot {
     pub hosts: Arc<[HostSnapshot]>,
     /// Answers to ARP and neighbour discovery that were not believed, by reason.
     pub refused: Arc<BTreeMap<&'static str, u64>>,
-    /// What became of datagrams between hosts, where every one decides.
-    pub datagrams: Option<Counters>,
+    /// What became of datagrams between hosts, by name, where every one decides; else empty.
+    pub datagrams: Arc<BTreeMap<&'static str, u64>>,
 }
 
 /// What became of reloads.
@@ -83,8 +84,8 @@ pub struct ServerSnapshot {
     pub state: ServerState,
     /// Why it isn't up, in words.
     pub reason: Option<String>,
-    /// How long the last good probe took, in microseconds.
-    pub latency_us: Option<u64>,
+    /// What is known of its load.
+    pub signals: Signals,
     /// Why the last probe failed, while the server isn't up.
     pub probe_error: Option<String>,
     /// Probes that failed.
@@ -119,7 +120,7 @@ impl ServerState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSnapshot {
     /// What is known of it.
-    pub host: HostState,
+    pub host: KnownHost,
     /// The services that its own server is up for.
     pub up: Vec<String>,
     /// The services that its operator drains it for.
@@ -146,6 +147,13 @@ impl Snapshot {
     }
 }
 
+/// What all servers are looked at with.
+struct Seen<'d> {
+    slots: BTreeMap<&'d ServerName, u16>,
+    hosts: Vec<KnownHost>,
+    now_ms: u64,
+}
+
 impl Director {
     /// The farm at this moment; the same as before where nothing has changed since.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
@@ -160,15 +168,19 @@ impl Director {
             }
             return;
         }
-        if self.has_changed {
+        // What waits for tables is shown with them.
+        if self.has_changed && !self.replan_wanted {
             self.has_changed = false;
             self.snapshot = Arc::new(self.see(now_ms));
         }
     }
 
-    fn see(&self, now_ms: u64) -> Snapshot {
-        let slots: BTreeMap<&ServerName, u16> =
-            self.plan.servers.iter().map(|(slot, name)| (name, *slot)).collect();
+    pub(super) fn see(&self, now_ms: u64) -> Snapshot {
+        let seen = Seen {
+            slots: self.slots_by_name(),
+            hosts: self.hosts.as_ref().map(|hosts| hosts.peers.hosts()).unwrap_or_default(),
+            now_ms,
+        };
         Snapshot {
             at_ms: now_ms,
             generation: self.generation_in_force,
@@ -177,39 +189,35 @@ impl Director {
             farm: Arc::clone(&self.farm),
             network: Arc::clone(&self.network),
             plan: Arc::clone(&self.plan),
-            services: self.farm.services.iter().map(|service| self.see_service(service, &slots)).collect(),
+            services: self.farm.services.iter().map(|service| self.see_service(service, &seen)).collect(),
             hosts: self.see_hosts(),
             refused: Arc::new(self.see_refused()),
-            datagrams: self.hosts.as_ref().map(|hosts| hosts.peers.counters()),
+            datagrams: Arc::new(self.hosts.as_ref().map(|hosts| hosts.peers.counted()).unwrap_or_default()),
         }
     }
 
-    fn see_service(&self, service: &farm::Service, slots: &BTreeMap<&ServerName, u16>) -> ServiceSnapshot {
+    fn see_service(&self, service: &farm::Service, seen: &Seen<'_>) -> ServiceSnapshot {
         let planned = self.plan.services.values().find(|planned| planned.name == service.name);
         let states = self.member_states(service).into_iter();
         ServiceSnapshot {
             name: service.name.clone(),
             degraded: planned.is_some_and(|planned| planned.degraded),
-            servers: states.map(|state| self.see_server(service, state, slots)).collect(),
+            servers: states.map(|state| self.see_server(service, state, seen)).collect(),
         }
     }
 
-    fn see_server(
-        &self,
-        service: &farm::Service,
-        state: MemberState,
-        slots: &BTreeMap<&ServerName, u16>,
-    ) -> ServerSnapshot {
+    fn see_server(&self, service: &farm::Service, state: MemberState, seen: &Seen<'_>) -> ServerSnapshot {
         let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
         let health = self.healths.get(&name);
         let (how, reason) = self.state_of(&name, service, &state);
         let failed = health.filter(|_| state.health.state != health::State::Up);
+        let slot = seen.slots.get(&name).copied();
         ServerSnapshot {
-            slot: slots.get(&name).copied(),
+            slot,
             address: state.member.address.or_else(|| self.known_address(&state.member)),
             state: how,
             reason,
-            latency_us: health.and_then(Health::latency_us),
+            signals: self.signals(&name, slot, &seen.hosts, seen.now_ms),
             probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),
             probe_failures: health.map_or(0, Health::failures),
             state_changes: health.map_or(0, Health::changes),

@@ -40,9 +40,7 @@ impl Director {
         }
         match state.health.state {
             health::State::Up => (ServerState::Up, None),
-            _ if self.other_host(name).is_some() => {
-                (ServerState::Down, Some(self.why_not_up(name).to_owned()))
-            }
+            _ if self.other_host(name).is_some() => (ServerState::Down, Some(self.why_not_up(name))),
             health::State::Unknown => (ServerState::Down, Some("not probed yet".to_owned())),
             health::State::Down => {
                 let failure = self.healths.get(name).and_then(|health| health.last_failure());
@@ -52,17 +50,23 @@ impl Director {
     }
 
     /// Why another host gets no new sessions, by what it says or doesn't.
-    fn why_not_up(&self, name: &ServerName) -> &'static str {
-        let host = self.hosts.as_ref().and_then(|hosts| hosts.state(&name.server));
-        if host.as_ref().is_some_and(|host| host.alive && host.generation_differs) {
-            return "it runs another configuration, and what it says is not heeded";
+    fn why_not_up(&self, name: &ServerName) -> String {
+        let Some(host) = self.hosts.as_ref().and_then(|hosts| hosts.state(&name.server)) else {
+            return "it is no host of this farm".to_owned();
+        };
+        if let Some(refusal) = host.refused {
+            return refusal.to_string();
         }
-        match host.map(|host| (host.alive, host.ready, host.heard_ms)) {
-            Some((true, true, _)) => "it says that its own server fails",
-            Some((true, false, _)) => "it says that it takes no part",
-            Some((false, _, Some(_))) => "silent: it is not heard any more",
-            _ => "it was never heard",
-        }
+        let why = match (host.alive, host.ready, host.heard_ms) {
+            (true, ..) if host.generation_differs => {
+                "it runs another configuration, and what it says is not heeded"
+            }
+            (true, true, _) => "it says that its own server fails",
+            (true, false, _) => "it says that it takes no part",
+            (false, _, Some(_)) => "silent: it is not heard any more",
+            (false, _, None) => "it was never heard",
+        };
+        why.to_owned()
     }
 
     pub(super) fn why_not_found(&self, method: Method, address: Option<IpAddr>) -> String {

@@ -57,8 +57,7 @@ impl Director {
         }
         let told = self.told.missing.iter().filter(|(_, looks)| **looks >= LOOKS).map(|(name, _)| name);
         for server in told.filter(|name| !missing.contains_key(*name)) {
-            let members = self.membership.members(&server.service);
-            if members.iter().any(|member| member.name == server.server) {
+            if self.membership.member(&server.service, &server.server).is_some() {
                 events.push(Event::Found { server: server.clone() });
             }
         }
@@ -90,7 +89,8 @@ impl Director {
             }
         }
         self.told.without.retain(|name| plan.services.values().any(|service| service.name == *name));
-        let left_out = plan.left_out.iter().filter(|name| !self.plan.left_out.contains(name));
+        let were: BTreeSet<&ServerName> = self.plan.left_out.iter().collect();
+        let left_out = plan.left_out.iter().filter(|name| !were.contains(name));
         events.extend(left_out.map(|server| Event::NoRoom { server: server.clone() }));
         self.tell_all(events);
     }

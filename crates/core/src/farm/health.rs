@@ -100,6 +100,7 @@ pub struct Health {
     seed: u64,
     next_ms: u64,
     in_flight: bool,
+    is_reachable: bool,
     latency_us: Option<u64>,
     last_failure: Option<(u64, Failure)>,
     failures: u64,
@@ -118,6 +119,7 @@ impl Health {
             seed,
             next_ms: 0,
             in_flight: false,
+            is_reachable: true,
             latency_us: None,
             last_failure: None,
             failures: 0,
@@ -144,10 +146,20 @@ impl Health {
         unasked.then(|| self.become_state(now_ms, State::Up, None))
     }
 
-    /// When the next probe is due, in milliseconds: never while one is under way, or if servers of
+    /// Says whether a probe can be sent to it.
+    pub fn set_reachable(&mut self, is_reachable: bool) {
+        self.is_reachable = is_reachable;
+    }
+
+    /// Whether a probe can be sent to it.
+    pub fn is_reachable(&self) -> bool {
+        self.is_reachable
+    }
+
+    /// When the next probe is due, in milliseconds: never while one is under way or none can be sent, or if servers of
     /// this service are not probed.
     pub fn next_probe_at(&self) -> u64 {
-        let never = self.in_flight || self.settings.kind == HealthKind::None;
+        let never = self.in_flight || !self.is_reachable || self.settings.kind == HealthKind::None;
         if never { u64::MAX } else { self.next_ms }
     }
 

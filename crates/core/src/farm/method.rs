@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+use super::model::Placement;
+use super::signals::Signal;
+
 /// How a connection reaches its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Method {
@@ -21,10 +24,8 @@ pub enum Method {
 pub struct Properties {
     /// Its name in the file and everywhere else.
     pub name: &'static str,
-    /// Whether packets of its services meet a data plane.
-    pub data_path: bool,
     /// What becomes of a packet on its way to a server.
-    pub forwarding: PacketForm,
+    pub packet_form: PacketForm,
     /// Whether servers are chosen by what clients ask for.
     pub routes: bool,
     /// Which way answers take.
@@ -35,7 +36,7 @@ pub struct Properties {
     pub agent: Agent,
     /// Whether each host may decide.
     pub every_host: bool,
-    /// What a director learns of its servers while it works.
+    /// What is known of its servers' load on the host that decides; others may report more ([`Method::tells`]).
     pub signals: &'static [Signal],
 }
 
@@ -79,85 +80,76 @@ pub enum Agent {
     Accepts,
 }
 
-/// Something that a director learns of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
-    /// Sessions that count as active.
-    Sessions,
-    /// How long a probe took.
-    ProbeLatency,
-    /// What it answers: when, and how much.
-    Answers,
-}
-
 impl Method {
     /// All of them, in the order in which people are told of them.
     pub const ALL: [Method; 4] = [Method::L2, Method::Nat, Method::Tunnel, Method::Handoff];
 
     /// Its row of the table.
     pub const fn properties(self) -> &'static Properties {
-        const BLIND: &[Signal] = &[Signal::Sessions, Signal::ProbeLatency];
+        const SEEN_FROM_OUTSIDE: &[Signal] = &[Signal::Active, Signal::Latency];
         match self {
             Method::L2 => &Properties {
                 name: "l2",
-                data_path: true,
-                forwarding: PacketForm::Framed,
+                packet_form: PacketForm::Framed,
                 routes: false,
                 replies: Replies::Direct,
                 found: Found::OnLink,
                 agent: Agent::Optional,
                 every_host: true,
-                signals: BLIND,
+                signals: SEEN_FROM_OUTSIDE,
             },
             Method::Nat => &Properties {
                 name: "nat",
-                data_path: true,
-                forwarding: PacketForm::Translated,
+                packet_form: PacketForm::Translated,
                 routes: false,
                 replies: Replies::ThroughDirector,
                 found: Found::ByRoute,
                 agent: Agent::Optional,
                 every_host: false,
-                signals: &[Signal::Sessions, Signal::ProbeLatency, Signal::Answers],
+                signals: SEEN_FROM_OUTSIDE,
             },
             Method::Tunnel => &Properties {
                 name: "tunnel",
-                data_path: true,
-                forwarding: PacketForm::Encapsulated,
+                packet_form: PacketForm::Encapsulated,
                 routes: false,
                 replies: Replies::Direct,
                 found: Found::ByRoute,
                 agent: Agent::Decapsulates,
                 every_host: true,
-                signals: BLIND,
+                signals: SEEN_FROM_OUTSIDE,
             },
             Method::Handoff => &Properties {
                 name: "handoff",
-                data_path: true,
-                forwarding: PacketForm::Framed,
+                packet_form: PacketForm::Framed,
                 routes: true,
                 replies: Replies::Direct,
                 found: Found::ByRoute,
                 agent: Agent::Accepts,
                 every_host: true,
-                signals: BLIND,
+                signals: SEEN_FROM_OUTSIDE,
             },
         }
     }
 
     /// Whether packets get other addresses and ports, and answers too.
     pub fn translates(self) -> bool {
-        self.properties().forwarding == PacketForm::Translated
+        self.properties().packet_form == PacketForm::Translated
     }
 
     /// Whether all packets go in tunnels.
     pub fn encapsulates(self) -> bool {
-        self.properties().forwarding == PacketForm::Encapsulated
+        self.properties().packet_form == PacketForm::Encapsulated
     }
 
     /// Whether a connection is accepted before its server is known, and then handed to that.
     pub fn hands_over(self) -> bool {
         self.properties().agent == Agent::Accepts
+    }
+
+    /// Whether a signal of its servers can be known where this is decided: hosts that all decide tell each other their load.
+    pub fn tells(self, placement: Placement, signal: Signal) -> bool {
+        let is_reported = signal == Signal::Reported && placement == Placement::EveryHost;
+        is_reported || self.properties().signals.contains(&signal)
     }
 
     /// Whether servers are asked for on the link.
@@ -174,5 +166,24 @@ impl Method {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.properties().name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::farm::policy::POLICIES;
+
+    #[test]
+    fn what_a_policy_needs_is_known_somewhere() {
+        let somewhere = |signal| {
+            let placements = [Placement::Director, Placement::EveryHost];
+            Method::ALL
+                .iter()
+                .any(|method| placements.iter().any(|placement| method.tells(*placement, signal)))
+        };
+        assert!(POLICIES.iter().flat_map(|policy| policy.needs()).all(|signal| somewhere(*signal)));
+        assert!(Method::L2.tells(Placement::EveryHost, Signal::Reported));
+        assert!(!Method::L2.tells(Placement::Director, Signal::Reported));
     }
 }

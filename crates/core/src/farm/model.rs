@@ -3,11 +3,13 @@
 //! These types are what a valid configuration means. They hold no file positions and no defaults;
 //! the product's `config` module makes them from TOML, tests and the lab make them by hand.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+use core::ops::Deref;
 
 use super::method::Method;
 use crate::net::wire::Mac;
@@ -158,7 +160,7 @@ pub struct Service {
     /// Servers the operator listed.
     pub servers: Vec<Server>,
     /// [`Method::Handoff`]: which of them serve what. The first that fits counts; what none fits goes to all.
-    pub routes: Vec<Route>,
+    pub routes: RouteList,
     /// How servers are probed.
     pub health: Health,
     /// How long sessions live.
@@ -208,6 +210,68 @@ pub struct Route {
     pub methods: Vec<String>,
     /// Names of servers.
     pub servers: Vec<String>,
+}
+
+/// The routes of a service in their order, and the sets of servers that they name. There may be thousands of routes: they are read
+/// once, and shared from then on.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct RouteList(Arc<Listed>);
+
+#[derive(PartialEq, Eq, Default)]
+struct Listed {
+    routes: Vec<Route>,
+    /// Each once, of names in order.
+    sets: Vec<Vec<String>>,
+    /// The set of each route.
+    set_of: Vec<usize>,
+}
+
+impl RouteList {
+    /// The sets of servers that routes name, each once. Names in a set are in order.
+    pub fn sets(&self) -> &[Vec<String>] {
+        &self.0.sets
+    }
+
+    /// The routes, each with the place of its servers in [`RouteList::sets`].
+    pub fn with_sets(&self) -> impl Iterator<Item = (&Route, usize)> {
+        self.0.routes.iter().zip(self.0.set_of.iter().copied())
+    }
+
+    /// Whether it is this very list: one that only says the same is not.
+    pub fn is(&self, other: &RouteList) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl From<Vec<Route>> for RouteList {
+    fn from(routes: Vec<Route>) -> RouteList {
+        let mut places = BTreeMap::new();
+        let mut sets = Vec::new();
+        let mut place = |route: &Route| {
+            let names: BTreeSet<&String> = route.servers.iter().collect();
+            let names: Vec<String> = names.into_iter().cloned().collect();
+            *places.entry(names).or_insert_with_key(|names| {
+                sets.push(names.clone());
+                sets.len() - 1
+            })
+        };
+        let set_of = routes.iter().map(&mut place).collect();
+        RouteList(Arc::new(Listed { routes, sets, set_of }))
+    }
+}
+
+impl Deref for RouteList {
+    type Target = [Route];
+
+    fn deref(&self) -> &[Route] {
+        &self.0.routes
+    }
+}
+
+impl fmt::Debug for RouteList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.routes.fmt(f)
+    }
 }
 
 /// A server the operator listed.

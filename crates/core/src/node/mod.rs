@@ -1,4 +1,9 @@
 //! What nodes of a farm say to each other: [`peers`] between every-host hosts, [`lccp`] between directors and servers.
+//!
+//! Both stand on one [`association`] with each other node, which says what is believed, and on one [`secret`]. A protocol is its
+//! messages, and what follows from those that are believed.
 
+pub mod association;
 pub mod lccp;
 pub mod peers;
+pub mod secret;

@@ -49,7 +49,8 @@ impl Arrival {
         match self {
             Arrival::Direct => true,
             Arrival::Passed => {
-                server.local || matches!(server.way, Forwarding::Tunnel { mark: Some(Passed::Twice), .. })
+                server.local
+                    || matches!(server.forwarding, Forwarding::Tunnel { mark: Some(Passed::Twice), .. })
             }
             Arrival::PassedTwice => server.local,
         }

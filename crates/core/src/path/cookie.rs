@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher24;
 
-use crate::path::parse::{Segment, TcpHeader, TcpOptions};
+use crate::net::tcp::TcpOptions;
+use crate::path::parse::{Segment, TcpHeader};
 use crate::path::sessions::{Seed, ticks};
 
 /// How long an epoch is where the file says nothing else, in milliseconds. A cookie is believed for one to two epochs.
@@ -361,6 +362,22 @@ mod tests {
         let good = |unix_s| keys(unix_s).check(&ends(), &first(1, cookie), FIRST).is_some();
         assert!(good(64 * 99) && good(64 * 100 + 63) && good(64 * 101 + 63));
         assert!(!good(64 * 102) && !good(64 * 98 + 63) && !good(64 * 104));
+    }
+
+    /// A host whose clock leaps falls out with the others, and is one of them again as soon as it is set right.
+    #[test]
+    fn a_clock_that_leaps_by_a_day_makes_other_cookies() {
+        let (now_s, day_s) = (1_700_000_000, 24 * 3_600);
+        let terms = Terms::new(false, Some(1460), None);
+        let believes = |made_s, read_s| {
+            let cookie = keys(made_s).make(&ends(), 1, terms).expect("a key");
+            keys(read_s).check(&ends(), &first(1, cookie), FIRST).is_some()
+        };
+        for other_s in [now_s - day_s, now_s + day_s] {
+            assert!(!believes(now_s, other_s) && !believes(other_s, now_s));
+            assert!(believes(other_s, other_s + 5), "a director alone goes on");
+        }
+        assert!(believes(now_s + 1, now_s));
     }
 
     #[test]

@@ -17,16 +17,33 @@ pub struct Counts<'a> {
 /// Picks a server for a new session from ring `service`, or [`NO_SERVER`]. `hash` is
 /// [`crate::path::sessions::SessionKey::ring_hash`].
 pub fn select(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
+    draw(tables, counts, service, pick, hash, next)
+}
+
+/// The server that [`select`] would pick now. The ring's cursor stays where it is.
+pub fn foretell(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
+    draw(tables, counts, service, pick, hash, standing)
+}
+
+fn draw(
+    tables: &Tables,
+    counts: Counts<'_>,
+    service: u16,
+    pick: Pick,
+    hash: FlowHash,
+    turn: fn(Counts<'_>, u16) -> u64,
+) -> u16 {
     let Some(ring) = tables.rings.get(&service) else {
         return NO_SERVER;
     };
-    match pick {
-        Pick::Hash => by_hash(ring, hash),
-        Pick::Cursor => match ring.order.len() {
-            0 => NO_SERVER,
-            len => ring.order[(next(counts, service) % len as u64) as usize],
-        },
-        Pick::Least => least(tables, counts, service, ring),
+    match (pick, ring.order.len()) {
+        (Pick::Hash, _) => by_hash(ring, hash),
+        (Pick::Cursor | Pick::Least, 0) => NO_SERVER,
+        (Pick::Cursor, len) => ring.order[(turn(counts, service) % len as u64) as usize],
+        (Pick::Least, len) => {
+            let len = len.min(SERVICE_SERVERS_MAX);
+            least(tables, counts, ring, len, (turn(counts, service) % len as u64) as usize)
+        }
     }
 }
 
@@ -44,14 +61,13 @@ fn next(counts: Counts<'_>, service: u16) -> u64 {
     counts.cursors.get(usize::from(service)).map_or(0, |cursor| cursor.fetch_add(1, Relaxed))
 }
 
-/// The server with the fewest active sessions for its weight. Looking begins at the cursor, so that
+fn standing(counts: Counts<'_>, service: u16) -> u64 {
+    counts.cursors.get(usize::from(service)).map_or(0, |cursor| cursor.load(Relaxed))
+}
+
+/// Of the first `len` servers the one with the fewest active sessions for its weight. Looking begins at the cursor, so that
 /// equals take turns.
-fn least(tables: &Tables, counts: Counts<'_>, service: u16, ring: &Ring) -> u16 {
-    let len = ring.order.len().min(SERVICE_SERVERS_MAX);
-    if len == 0 {
-        return NO_SERVER;
-    }
-    let start = (next(counts, service) % len as u64) as usize;
+fn least(tables: &Tables, counts: Counts<'_>, ring: &Ring, len: usize, start: usize) -> u16 {
     let mut best = NO_SERVER;
     let (mut best_active, mut best_weight) = (0, 0);
     for step in 0..len {

@@ -131,11 +131,11 @@ pub struct Ring {
     pub order: Vec<u16>,
     /// For [`Pick::Hash`], and for flows that no session is known of; [`HASH_SLOTS`] entries, or none
     /// while the service has no server.
-    pub hash: Vec<u16>,
+    pub hash: Arc<[u16]>,
     /// Where every host decides: for each slot of the hash table the host that may know a flow that this one doesn't,
     /// as hosts may have another table, or had. Its entries are ways to other hosts that are a packet's last
     /// ([`Passed::Twice`]), or none. May be empty.
-    pub previous: Vec<u16>,
+    pub previous: Arc<[u16]>,
 }
 
 /// How a packet reaches its server.
@@ -175,7 +175,7 @@ pub enum Forwarding {
 pub struct ServerEntry {
     /// Names the server through restarts: a digest of service and server name.
     pub identity: u64,
-    /// Where its frames go. Of who is asked about what isn't decided here, [`PUNTED`]: the source by which the host's own
+    /// Where its frames go. Of the punt slot, [`PUNTED`]: the source by which the host's own
     /// stack tells what is for it.
     pub mac: Mac,
     /// The interface it is reached by; 0 if it stands for nobody.
@@ -188,12 +188,12 @@ pub struct ServerEntry {
     /// Whether it is this host itself: packets go up the host's own stack.
     pub local: bool,
     /// How packets get there.
-    pub way: Forwarding,
+    pub forwarding: Forwarding,
 }
 
 impl ServerEntry {
-    /// Whether it stands for the process on this host that reads what isn't decided in the data plane.
-    pub fn asks(&self) -> bool {
+    /// Whether it is the punt slot: that of the process on this host that reads what isn't decided in the data plane.
+    pub fn is_punt(&self) -> bool {
         self.local && self.mac == PUNTED
     }
 
@@ -252,6 +252,12 @@ impl Tables {
         let from = VipKey { address, port: 0, protocol: Protocol::Tcp };
         let to = VipKey { address, port: u16::MAX, protocol: Protocol::Udp };
         self.endpoints.range(from..=to).next().is_some()
+    }
+
+    /// Whether a server answers the requests that a ring is for, of a service whose later requests are looked at.
+    pub fn answers(&self, server: u16, ring: u16) -> bool {
+        let rings = self.pools.get(&server).copied().unwrap_or_default();
+        rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1
     }
 
     /// A VIP by its number.

@@ -10,17 +10,14 @@
 use core::net::SocketAddr;
 
 use super::exchange::{Exchange, Said};
-use super::segment::{Segment, TCP_LEN};
+use super::segment::Segment;
 use super::{Offer, Reason, Tables};
 use crate::net::Protocol;
 use crate::net::checksum::Change;
+use crate::net::tcp::{TCP_LEN, option, options};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG};
 use crate::path::cookie::FourTuple;
-use crate::path::parse::tcp_option as option;
 use crate::path::tables::VipKey;
-
-/// Bytes of the MSS option (RFC 9293, section 3.2).
-const OPTION_MSS_LEN: usize = 4;
 
 /// A segment from one of this host's services.
 #[derive(Clone, Copy, Debug)]
@@ -77,22 +74,14 @@ impl<'a> Leaving<'a> {
     /// Has the frame, this segment's, offer segments no longer than those that the service takes.
     pub fn clamp(&self, frame: &mut [u8]) -> Option<Reason> {
         let most = self.offer.mss.filter(|_| self.flags & TCP_SYN != 0)?;
-        let (mut at, end) = (self.options.0, self.options.1.min(frame.len()));
-        // One that is too short for an MSS option isn't one.
-        while let Some(&[kind, len, high, low]) = frame.get(at..end)?.first_chunk::<OPTION_MSS_LEN>() {
-            match kind {
-                option::END => return None,
-                option::NOTHING => at += 1,
-                option::MSS => {
-                    let is_more = u16::from_be_bytes([high, low]) > most;
-                    let is_one = usize::from(len) == OPTION_MSS_LEN;
-                    return (is_one && is_more && self.lower(frame, at, most)).then_some(Reason::Clamped);
-                }
-                _ if len < 2 => return None,
-                _ => at += usize::from(len),
-            }
-        }
-        None
+        let (begin, end) = self.options;
+        let offered = options(frame.get(begin..end)?).filter_map(|(at, kind, body)| match (kind, body) {
+            (option::MSS, &[high, low]) => Some((begin + at, u16::from_be_bytes([high, low]))),
+            _ => None,
+        });
+        // Of two the last one counts.
+        let (at, size) = offered.last()?;
+        (size > most && self.lower(frame, at, most)).then_some(Reason::Clamped)
     }
 
     /// Writes the size into the option at `at`. The sum is of words counted from the TCP header's beginning.

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::{Offer, Reason, Tables};
 use crate::net::Protocol;
 use crate::net::checksum::Change;
+use crate::net::ip::{Fault, Fragment, IPV4_LEN, IPV6_LEN, is_martian, walk};
 use crate::net::packet::Packet;
 use crate::net::wire::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, FragmentHeader, GUE_PORT, IPV4_FRAGMENT_OFFSET,
@@ -17,14 +18,10 @@ use crate::path::arrival::{PASSED, PASSED_TWICE};
 use crate::path::mark::{self, GUE_LAST, GUE_MARKED, MARK_LEN, Passed};
 use crate::path::tables::VipKey;
 
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 const GUE_LEN: usize = 4;
 /// Of a GUE header, beyond its first word: no field of it takes more.
 const GUE_WORDS_MAX: usize = 8;
-/// Extension headers that are gone through to the port: as many as a director looks behind.
-const EXTENSIONS_MAX: usize = 6;
 /// RFC 2784.
 const GRE: u8 = 47;
 
@@ -265,15 +262,16 @@ fn read_v4(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
         return Err(Reason::Malformed);
     }
     rest = take(&mut rest, total_len - IPV4_LEN)?;
-    let [src, dst] = [ip.src, ip.dst].map(|address| Ipv4Addr::from_bits(address.get()));
-    // Sources that no client has (RFC 1812, section 5.3.7); a client is never the service itself.
-    if matches!(src.octets()[0], 0 | 127 | 224..) || src == dst {
+    let [src, dst] = [ip.src, ip.dst].map(|address| Ipv4Addr::from_bits(address.get()).into());
+    if is_martian(src, dst) {
         return Err(Reason::InnerMartian);
     }
     take(&mut rest, header_len - IPV4_LEN)?;
-    let is_fragment = ip.fragment.get() & (IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) != 0;
-    let portless = is_fragment || ip.protocol == protocol::ICMP;
-    let offer = find_service(tables, dst.into(), ip.protocol, portless, rest)?;
+    let word = ip.fragment.get();
+    let (offset, more) = (word & IPV4_FRAGMENT_OFFSET, word & IPV4_MORE_FRAGMENTS != 0);
+    let fragment = Fragment::read(ip.id.get().into(), offset, more, rest.len()).map_err(nonsense)?;
+    let portless = fragment.is_some() || ip.protocol == protocol::ICMP;
+    let offer = find_service(tables, dst, ip.protocol, portless, rest)?;
     Ok((ip.tos & ECN, offer))
 }
 
@@ -285,44 +283,23 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     }
     rest = take(&mut rest, ip.payload_len.get().into())?;
     let [src, dst] = [ip.src, ip.dst].map(Ipv6Addr::from);
-    if is_martian_v6(src) || src == dst {
+    // What a link-local address sends stays on its link (RFC 4291, section 2.5.6).
+    if is_martian(src.into(), dst.into()) || src.is_unicast_link_local() {
         return Err(Reason::InnerMartian);
     }
-    let (protocol, is_fragment) = upper_protocol(&mut rest, ip.next_header)?;
-    let offer =
-        find_service(tables, dst.into(), protocol, is_fragment || protocol == protocol::ICMPV6, rest)?;
+    let upper = walk(rest, ip.next_header).map_err(nonsense)?;
+    let rest = rest.get(upper.offset..).ok_or(Reason::Malformed)?;
+    let portless = upper.fragment.is_some() || upper.protocol == protocol::ICMPV6;
+    let offer = find_service(tables, dst.into(), upper.protocol, portless, rest)?;
     Ok(((word >> 20) as u8 & ECN, offer))
 }
 
-/// RFC 4291, section 2.4: unspecified, loopback, multicast, link-local, IPv4-mapped.
-fn is_martian_v6(address: Ipv6Addr) -> bool {
-    address.is_unspecified()
-        || address.is_loopback()
-        || address.is_multicast()
-        || address.is_unicast_link_local()
-        || address.to_ipv4_mapped().is_some()
-}
-
-/// The upper protocol and whether it is of a fragment (RFC 8200, section 4).
-fn upper_protocol(rest: &mut &[u8], mut next: u8) -> Result<(u8, bool), Reason> {
-    for number in 0..=EXTENSIONS_MAX {
-        match next {
-            protocol::FRAGMENT | protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS
-                if number == EXTENSIONS_MAX =>
-            {
-                break;
-            }
-            // A later fragment goes on with payload.
-            protocol::FRAGMENT => return Ok((view::<FragmentHeader>(rest)?.next_header, true)),
-            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
-                let header = take(rest, 8)?;
-                next = header[0];
-                take(rest, usize::from(header[1]) * 8)?;
-            }
-            _ => return Ok((next, false)),
-        }
+/// What is inside makes no sense up to its transport, or isn't for this host.
+const fn nonsense(fault: Fault) -> Reason {
+    match fault {
+        Fault::Foreign => Reason::NotOwnService,
+        Fault::Truncated | Fault::Extensions | Fault::Length => Reason::Malformed,
     }
-    Err(Reason::Malformed)
 }
 
 /// The one of this host's services that what is inside is for: by the port where the packet has one, else by the address

@@ -5,15 +5,12 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use zerocopy::FromBytes;
 
+use crate::net::ip::{IPV4_LEN, IPV6_LEN};
+use crate::net::tcp::TCP_LEN;
 use crate::net::wire::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Ipv4,
     Ipv6, Mac, Tcp, protocol,
 };
-
-/// Bytes of a TCP header without options.
-pub(super) const TCP_LEN: usize = 20;
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
 
 pub(super) struct Segment<'a> {
     /// The frame's source.
@@ -54,7 +51,7 @@ impl<'a> Segment<'a> {
             _ => return None,
         };
         let (tcp, _) = Tcp::ref_from_prefix(packet.get(l4..)?).ok()?;
-        let header_len = usize::from(tcp.data_offset >> 4) * 4;
+        let header_len = tcp.header_len();
         (header_len >= TCP_LEN).then_some(Segment {
             from: ethernet.src,
             src: SocketAddr::new(src, tcp.src_port.get()),

@@ -75,8 +75,15 @@ impl World {
     pub(crate) fn new(vip: SocketAddr, way: Forwarding) -> World {
         let mut tables = Tables::default();
         tables.interfaces.insert(1, DIRECTOR);
-        let server =
-            ServerEntry { identity: 1, mac: SERVER, ifindex: 1, weight: 1, up: true, local: false, way };
+        let server = ServerEntry {
+            identity: 1,
+            mac: SERVER,
+            ifindex: 1,
+            weight: 1,
+            up: true,
+            local: false,
+            forwarding: way,
+        };
         tables.servers.insert(1, server);
         let idle = IdleTicks { syn: 100, tcp: 100, half_closed: 100, closing: 100, udp: 100, udp_new: 100 };
         for (id, protocol) in [(1, Protocol::Tcp), (2, Protocol::Udp)] {
@@ -99,7 +106,9 @@ impl World {
                 tables.endpoints.insert(endpoint, vec![Behind { vip: id, server: 1 }]);
             }
         }
-        tables.rings.insert(0, Ring { order: vec![1], hash: vec![1; HASH_SLOTS], previous: vec![] }.into());
+        tables
+            .rings
+            .insert(0, Ring { order: vec![1], hash: vec![1; HASH_SLOTS].into(), previous: [].into() }.into());
         World::of(tables)
     }
 
@@ -114,7 +123,7 @@ impl World {
             weight: 1,
             up: true,
             local: way == Forwarding::Link,
-            way,
+            forwarding: way,
         };
         let last = Forwarding::Tunnel {
             encapsulation: Encapsulation::Gue,
@@ -127,7 +136,9 @@ impl World {
         tables.vips.values_mut().for_each(|vip| (vip.own, vip.stateless) = (2, vip.id == 2));
         tables.peers.insert(SERVER);
         let table = |slot| vec![slot; HASH_SLOTS];
-        tables.rings.insert(0, Ring { order: vec![1, 2], hash: table(1), previous: table(3) }.into());
+        tables
+            .rings
+            .insert(0, Ring { order: vec![1, 2], hash: table(1).into(), previous: table(3).into() }.into());
         World::of(tables)
     }
 

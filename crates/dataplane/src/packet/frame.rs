@@ -177,7 +177,7 @@ fn put_tag_back(buffer: &mut [u8], tag: Option<(u16, u16)>) -> usize {
 
 /// Length of the headers that a server's packets are inside of, if it is behind a tunnel.
 fn tunnel(tables: &Tables, server: u16) -> Option<usize> {
-    match tables.servers.get(&server)?.way {
+    match tables.servers.get(&server)?.forwarding {
         Forwarding::Tunnel { encapsulation, to, mark, .. } => {
             Some(outer_len(encapsulation, to, mark.is_some()))
         }

@@ -101,9 +101,24 @@ impl Guard {
 
 /// Removes the guard of an engine that is gone: under another engine it would drop what that one passes.
 pub(super) fn remove_stale() {
-    if let Err(error) = nft(REMOVE) {
-        tracing::debug!(%error, "no guard to remove, or no right to");
+    let Err(error) = nft(REMOVE) else { return };
+    if is_there() {
+        tracing::warn!(
+            %error,
+            "the guard that an earlier packet engine left can't be removed, and keeps packets from this host's own stack: \
+             `nft delete table netdev evener`"
+        );
+    } else {
+        tracing::debug!(%error, "no guard to remove, or no right to look");
     }
+}
+
+/// Whether there is such a table, as far as can be told.
+fn is_there() -> bool {
+    let listed = Command::new("nft").args(["list", "tables", "netdev"]).output();
+    listed.is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout).lines().any(|line| line.trim() == "table netdev evener")
+    })
 }
 
 /// Works whether there is such a table or not.
@@ -201,7 +216,7 @@ impl Guarded {
     fn of(tables: &Tables, local: &BTreeSet<IpAddr>, v6: bool) -> Guarded {
         let element = |key: &VipKey| format!("{} . {} . {}", key.address, key.protocol, key.port);
         let hides = |server: &u16| {
-            let way = tables.servers.get(server).map(|server| server.way);
+            let way = tables.servers.get(server).map(|server| server.forwarding);
             matches!(way, Some(Forwarding::Nat { source_nat: true, .. }))
         };
         let is_hidden = |key: &VipKey| {
@@ -329,7 +344,7 @@ fn stays_silent(tables: &Tables, interfaces: &[String], nft: &io::Error) -> Resu
         )));
     }
     let hides = |way: Forwarding| matches!(way, Forwarding::Nat { source_nat: true, .. });
-    if tables.servers.values().any(|server| hides(server.way)) {
+    if tables.servers.values().any(|server| hides(server.forwarding)) {
         return Err(EngineError::Host(format!(
             "With source_nat, servers answer to this host's own address, and its own stack would refuse what they \
              say: switch source_nat off, or {remedy} ({nft})."

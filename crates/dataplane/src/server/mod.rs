@@ -33,7 +33,7 @@ pub use handoff::{Missing, handoff_support};
 
 /// The mark of what a director that is this host sends by itself: no reset of the stack's, so it goes out at once
 /// (`bpf/server/server.bpf.c`, `outgoing`).
-pub const SENT_ON: u16 = 0xe7e3;
+pub const SENT_ON: u16 = crate::numbers::server::SENT_ON as u16;
 
 /// Where the programs shall run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,8 +140,7 @@ pub fn directory() -> Result<PathBuf, EngineError> {
 /// The same folder if there is one; for who only looks, and mounts nothing.
 pub fn existing_directory() -> Option<PathBuf> {
     let name = format!("evener/server-{}", pins::network_namespace().ok()?);
-    let roots = ["/sys/fs/bpf", "/proc/1/root/sys/fs/bpf"];
-    roots.iter().map(|root| Path::new(root).join(&name)).find(|dir| dir.is_dir())
+    pins::roots().into_iter().map(|root| root.join(&name)).find(|dir| dir.is_dir())
 }
 
 /// A number that no other network namespace has had or will have until the next boot: inode numbers are used
@@ -309,7 +308,7 @@ impl Server {
     /// When the kernel refuses, as it does frames shorter than an Ethernet header, and sooner for TC.
     pub fn test_run(&self, hook: Hook, frame: &[u8]) -> Result<(bool, Vec<u8>), ServerError> {
         let mut out = vec![0; frame.len() + 256];
-        let run = test_run::run(self.program.fd(hook.program())?, frame, &mut out, 1)
+        let run = test_run::run(self.program.fd(hook.program())?, frame, &mut out)
             .map_err(ServerError::io("running a program on a frame"))?;
         out.truncate(run.len);
         Ok((hook.goes_on(run.verdict), out))

@@ -15,8 +15,7 @@ use super::attach::{ACCEPT, LOOK};
 use super::{Offer, Reason, ServerError, Tables};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
-/// `SERVER_ABI_VERSION` of `bpf/server/server.h`.
-const ABI_VERSION: u32 = 8;
+const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
 /// Maps that outlive the agent, by their pins.
 const PINNED: [&str; 12] = [
     "server_about",

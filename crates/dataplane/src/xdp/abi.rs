@@ -7,7 +7,7 @@ use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::path::fragments::{FragmentKey, Track};
 use evener_core::path::mark::Passed;
-use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, Seed, State};
+use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, Seed, State, Value};
 use evener_core::path::tables::{
     self, Behind, Forwarding, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey,
 };
@@ -30,6 +30,9 @@ mod director {
 
 use director::types as c;
 
+use crate::numbers::abi as h;
+use crate::numbers::is_reason;
+
 mod events;
 mod handoff;
 #[cfg(test)]
@@ -40,97 +43,117 @@ pub(super) use handoff::{
     HANDOFF_WORDS, InForce, generation_of, handoff, handoff_of, route_entry, route_key,
 };
 
-/// `ABI_VERSION` of `bpf/abi.h`, as the object was built with it (checked when it is loaded).
-pub(super) const ABI_VERSION: u32 = 11;
-/// `STATES` of `bpf/abi.h`: idle times of a VIP.
-const STATES: usize = 8;
-/// `SERVICES_MAX`: rings there are room for.
-pub(super) const SERVICES_MAX: usize = 64;
+/// Of the object that is built here; that of one that runs already may differ.
+pub(super) const ABI_VERSION: u32 = h::ABI_VERSION as u32;
+/// Idle times of a VIP.
+const STATES: usize = h::STATES as usize;
+/// Rings there are room for.
+pub(super) const SERVICES_MAX: usize = h::SERVICES_MAX as usize;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
 pub(super) const PREVIOUS_WORDS: usize = size_of::<c::previous>() / 8;
 pub(crate) const SERVER_WORDS: usize = size_of::<c::server>() / 8;
-/// `VIP_PLACES`: places in each half of the VIP table.
-pub(super) const VIP_PLACES: usize = 1024;
-/// `PEER_PLACES`: places in each half of the table of peers.
-pub(super) const PEER_PLACES: usize = 65_536;
-/// `VIP_IDS`: numbers that VIPs can have.
-pub(super) const VIP_IDS: usize = 256;
-/// `FRAGMENTS_MAX`: first fragments remembered.
-pub(crate) const FRAGMENTS_MAX: usize = 8192;
-/// `ROUTE_ENTRIES`.
-pub(super) const ROUTE_ENTRIES: usize = 131_072;
-/// `INTERFACE_PLACES`.
-pub(super) const INTERFACE_PLACES: usize = 256;
+/// Places in each half of the VIP table.
+pub(super) const VIP_PLACES: usize = h::VIP_PLACES as usize;
+/// Places in each half of the table of peers.
+pub(super) const PEER_PLACES: usize = h::PEER_PLACES as usize;
+/// Numbers that VIPs can have.
+pub(super) const VIP_IDS: usize = tables::VIP_IDS;
+/// First fragments remembered.
+pub(crate) const FRAGMENTS_MAX: usize = h::FRAGMENTS_MAX as usize;
+pub(super) const ROUTE_ENTRIES: usize = h::ROUTE_ENTRIES as usize;
+pub(super) const INTERFACE_PLACES: usize = h::INTERFACE_PLACES as usize;
 pub(crate) const VIP_WORDS: usize = size_of::<c::vip>() / 8;
 pub(super) const INTERFACE_WORDS: usize = size_of::<c::interface>() / 8;
-const REASONS: usize = c::reason::REASON_MAX.0 as usize;
 
-const SERVER_PRESENT: u16 = 1;
-const SERVER_UP: u16 = 2;
-const SERVER_LOCAL: u16 = 4;
-const SERVER_NAT: u16 = 8;
-const SERVER_SOURCE_NAT: u16 = 16;
-const SERVER_TUNNEL: u16 = 32;
-const SERVER_GUE: u16 = 64;
-const SERVER_V6: u16 = 128;
-const SERVER_LAST: u16 = 256;
-const SERVER_ASKED: u16 = 512;
-const SERVER_NOBODY: u16 = 1024;
-const SERVER_MARKED: u16 = 2048;
-/// The flags that say by which way a server is reached.
-const SERVER_WAY: u16 =
+const SERVER_PRESENT: u16 = h::SERVER_PRESENT as u16;
+const SERVER_UP: u16 = h::SERVER_UP as u16;
+const SERVER_LOCAL: u16 = h::SERVER_LOCAL as u16;
+const SERVER_NAT: u16 = h::SERVER_NAT as u16;
+const SERVER_SOURCE_NAT: u16 = h::SERVER_SOURCE_NAT as u16;
+const SERVER_TUNNEL: u16 = h::SERVER_TUNNEL as u16;
+const SERVER_GUE: u16 = h::SERVER_GUE as u16;
+const SERVER_V6: u16 = h::SERVER_V6 as u16;
+const SERVER_LAST: u16 = h::SERVER_LAST as u16;
+const SERVER_PUNTED: u16 = h::SERVER_PUNTED as u16;
+const SERVER_NOBODY: u16 = h::SERVER_NOBODY as u16;
+const SERVER_MARKED: u16 = h::SERVER_MARKED as u16;
+/// The flags that say how packets get to a server.
+const SERVER_FORWARDING: u16 =
     SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST | SERVER_MARKED;
 // Each flag is a bit of its own.
 const _: () = assert!(
-    (SERVER_PRESENT | SERVER_UP | SERVER_LOCAL | SERVER_ASKED | SERVER_NOBODY | SERVER_WAY).count_ones()
+    (SERVER_PRESENT | SERVER_UP | SERVER_LOCAL | SERVER_PUNTED | SERVER_NOBODY | SERVER_FORWARDING)
+        .count_ones()
         == 12
 );
 
-const VIP_RING_HALF: u8 = 1;
-const VIP_ANNOUNCE: u8 = 2;
-const VIP_STATELESS: u8 = 4;
-const VIP_HANDOFF: u8 = 8;
-const VIP_LATER: u8 = 16;
+const VIP_RING_HALF: u8 = h::VIP_RING_HALF as u8;
+const VIP_ANNOUNCE: u8 = h::VIP_ANNOUNCE as u8;
+const VIP_STATELESS: u8 = h::VIP_STATELESS as u8;
+const VIP_HANDOFF: u8 = h::VIP_HANDOFF as u8;
+const VIP_LATER: u8 = h::VIP_LATER as u8;
 
-const ADDRESS_SERVICE: u32 = 1;
-const ADDRESS_ANNOUNCED: u32 = 2;
-const ADDRESS_ENDPOINT: u32 = 4;
+const ADDRESS_SERVICE: u32 = h::ADDRESS_SERVICE as u32;
+const ADDRESS_ANNOUNCED: u32 = h::ADDRESS_ANNOUNCED as u32;
+const ADDRESS_ENDPOINT: u32 = h::ADDRESS_ENDPOINT as u32;
+
+const fn number_of_pick(pick: Pick) -> u8 {
+    let number = match pick {
+        Pick::Hash => h::PICK_HASH,
+        Pick::Cursor => h::PICK_CURSOR,
+        Pick::Least => h::PICK_LEAST,
+    };
+    number as u8
+}
+
+const fn number_of_state(state: State) -> u64 {
+    match state {
+        State::Free => h::STATE_FREE,
+        State::Claimed => h::STATE_CLAIMED,
+        State::New => h::STATE_NEW,
+        State::Established => h::STATE_ESTABLISHED,
+        State::Closing => h::STATE_CLOSING,
+        State::Udp => h::STATE_UDP,
+        State::UdpNew => h::STATE_UDP_NEW,
+        State::HalfClosed => h::STATE_HALF_CLOSED,
+        State::Answered => h::STATE_ANSWERED,
+        State::ServerClosed => h::STATE_SERVER_CLOSED,
+    }
+}
 
 // Where C and core differ, the build ends here.
 const _: () = {
-    assert!(REASONS == Reason::ALL.len());
-    assert!(c::reason::REASON_NO_SESSION.0 == Reason::NoSession as u32);
-    assert!(c::reason::REASON_NO_SERVER.0 == Reason::NoServer as u32);
-    assert!(c::reason::REASON_FRAGMENT.0 == Reason::Fragment as u32);
-    assert!(c::pick::PICK_HASH.0 == Pick::Hash as u32);
-    assert!(c::pick::PICK_CURSOR.0 == Pick::Cursor as u32);
-    assert!(c::pick::PICK_LEAST.0 == Pick::Least as u32);
-    assert!(c::session_state::STATE_CLAIMED.0 == State::Claimed as u32);
-    assert!(c::session_state::STATE_NEW.0 == State::New as u32);
-    assert!(c::session_state::STATE_ESTABLISHED.0 == State::Established as u32);
-    assert!(c::session_state::STATE_CLOSING.0 == State::Closing as u32);
-    assert!(c::session_state::STATE_UDP.0 == State::Udp as u32);
-    assert!(c::session_state::STATE_UDP_NEW.0 == State::UdpNew as u32);
-    assert!(c::session_state::STATE_HALF_CLOSED.0 == State::HalfClosed as u32);
-    assert!(c::session_state::STATE_ANSWERED.0 == State::Answered as u32);
-    assert!(c::session_state::STATE_SERVER_CLOSED.0 == State::ServerClosed as u32);
-    assert!(c::reason::REASON_NO_ROOM.0 == Reason::NoRoom as u32);
-    assert!(c::reason::REASON_FRAGMENT_HELD.0 == Reason::FragmentHeld as u32);
-    assert!(c::reason::REASON_MOVES.0 == Reason::Moves as u32);
-    assert!(c::later::LATER_CLOSE.0 == Later::Close as u32);
-    assert!(c::later::LATER_REHANDOFF.0 == Later::Rehandoff as u32);
+    let mut number = 0;
+    while number < h::REASONS.len() || number < Reason::ALL.len() {
+        assert!(is_reason(h::REASONS, number, Reason::ALL[number].name()));
+        number += 1;
+    }
+    let mut state = 0;
+    while state < State::ALL.len() {
+        assert!(number_of_state(State::ALL[state]) == State::ALL[state] as u64);
+        state += 1;
+    }
+    assert!(number_of_state(State::Free) == State::Free as u64);
+    assert!(number_of_state(State::Claimed) == State::Claimed as u64);
+    assert!(h::HASH_SLOTS == tables::HASH_SLOTS as u64 && h::ORDER_MAX == tables::ORDER_MAX as u64);
+    assert!(h::SERVICE_SERVERS_MAX == tables::SERVICE_SERVERS_MAX as u64);
+    assert!(h::SERVER_SLOTS == tables::SERVER_SLOTS as u64 && h::NO_SERVER == tables::NO_SERVER as u64);
+    assert!(h::VIP_IDS == tables::VIP_IDS as u64 && h::BEHIND_MAX == tables::BEHIND_MAX as u64);
+    assert!(h::BUCKET_SESSIONS == BUCKET_SESSIONS as u64 && h::LIFE_MAX == LIFE_MAX as u64);
+    assert!(h::MARK_MASK == (1 << Value::MARK_BITS) - 1);
+    assert!(h::FIRST_PORT == ports::FIRST_PORT as u64 && h::PORTS == ports::PORTS as u64);
+    assert!(h::PORT_POOLS == ports::POOLS as u64 && h::POOL_BUCKETS == ports::POOL_BUCKETS as u64);
+    assert!(h::FRAGMENT_LIFETIME_MS == fragments::LIFETIME_MS);
+    assert!(h::HELD_FRAME_MAX == HELD_FRAME_MAX as u64);
     assert!(size_of::<c::held>() == HELD_HEADER_LEN + HELD_FRAME_MAX);
     assert!(size_of::<c::bucket>() == size_of::<Bucket4>());
     assert!(size_of::<c::session>() * BUCKET_SESSIONS == size_of::<Bucket4>());
     assert!(size_of::<c::bucket6>() == size_of::<Bucket6>());
     assert!(size_of::<c::session6>() * BUCKET_SESSIONS == size_of::<Bucket6>());
     assert!(size_of::<c::vip>() == 64 && size_of::<c::interface>().is_multiple_of(8));
-    assert!(c::reason::REASON_SECOND_CHANCE.0 == Reason::SecondChance as u32);
     assert!(PREVIOUS_WORDS * 8 == (2 * tables::HASH_SLOTS).next_multiple_of(8));
     assert!(size_of::<c::ring>().is_multiple_of(8) && size_of::<c::server>() == 64);
     assert!(size_of::<c::endpoint>() == 4 + tables::BEHIND_MAX * size_of::<c::behind>());
-    assert!(fragments::LIFETIME_MS == 5_000 && ports::FIRST_PORT == 4096 && ports::PORTS == 28_672);
-    assert!(ports::POOLS == 16);
     assert!(size_of::<c::ring>() >= 8 + 2 * (tables::ORDER_MAX + tables::HASH_SLOTS));
 };
 
@@ -238,7 +261,7 @@ pub(super) fn place_of<const PLACES: usize>(bits: u64, multiplier: u64) -> usize
     (bits.wrapping_mul(multiplier | 1) / (u64::MAX / PLACES as u64 + 1)) as usize
 }
 
-/// A peer's MAC as one word that is never 0: `mac_bits` of `bpf/net/forwarded.h`.
+/// A peer's MAC as one word that is never 0: `mac_bits` of `bpf/net/mark.h`.
 pub(super) fn mac_bits(Mac([a, b, c, d, e, f]): Mac) -> u64 {
     u64::from_ne_bytes(if cfg!(target_endian = "little") {
         [0, 0, a, b, c, d, e, f]
@@ -272,7 +295,7 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
         key: vip_key(key),
         id: vip.id,
         service: vip.service,
-        pick: vip.pick as u8,
+        pick: number_of_pick(vip.pick),
         flags: half & VIP_RING_HALF
             | flag(vip.announce, VIP_ANNOUNCE)
             | flag(vip.stateless, VIP_STATELESS)
@@ -299,7 +322,9 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
         id: place.id,
         service: place.service,
         announce: place.flags & VIP_ANNOUNCE != 0,
-        pick: [Pick::Hash, Pick::Cursor, Pick::Least].into_iter().find(|pick| *pick as u8 == place.pick)?,
+        pick: [Pick::Hash, Pick::Cursor, Pick::Least]
+            .into_iter()
+            .find(|pick| number_of_pick(*pick) == place.pick)?,
         idle: IdleTicks {
             syn: idle(State::New),
             tcp: idle(State::Established),
@@ -330,7 +355,7 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
     let place: c::server = from_words(place)?;
     let has = |flag: u16| place.flags & flag != 0;
     let (to, own) = (ip_of(place.to, has(SERVER_V6)), ip_of(place.own, has(SERVER_V6)));
-    let way = if has(SERVER_NAT) {
+    let forwarding = if has(SERVER_NAT) {
         let to = SocketAddr::new(to, u16::from_be(place.port));
         Forwarding::Nat { to, own, source_nat: has(SERVER_SOURCE_NAT), mtu: place.mtu }
     } else if has(SERVER_TUNNEL) {
@@ -348,7 +373,7 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
         weight: place.weight,
         up: has(SERVER_UP),
         local: has(SERVER_LOCAL),
-        way,
+        forwarding,
     })
 }
 
@@ -422,7 +447,7 @@ pub(super) fn ring_of(ring: &[u64], previous: &[u64]) -> Ring {
     if previous.iter().all(|slot| *slot == tables::NO_SERVER) {
         previous.clear();
     }
-    Ring { order, hash, previous }
+    Ring { order, hash: hash.into(), previous: previous.into() }
 }
 
 /// A server's words, `src` being the MAC of the interface it is reached by.
@@ -434,14 +459,14 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     if server.local {
         flags |= SERVER_LOCAL;
     }
-    if server.asks() {
-        flags |= SERVER_ASKED;
+    if server.is_punt() {
+        flags |= SERVER_PUNTED;
     }
     if server.is_nobody() {
         flags |= SERVER_NOBODY;
     }
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    let (way, to, own, port, mtu) = match server.way {
+    let (forwarding, to, own, port, mtu) = match server.forwarding {
         Forwarding::Link => (0, none, none, 0, 0),
         Forwarding::Nat { to, own, source_nat, mtu } => {
             let source_nat = if source_nat { SERVER_SOURCE_NAT } else { 0 };
@@ -462,7 +487,7 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
         dst: server.mac.0,
         weight: server.weight,
         src: src.0,
-        flags: flags | way | version,
+        flags: flags | forwarding | version,
         ifindex: server.ifindex,
         port: port.to_be(),
         mtu,
@@ -476,14 +501,14 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
 pub(crate) const SERVER_FLAGS_WORD: usize = 1;
 
 /// Whether two values of that word name the same way to a server, or one of them none.
-pub(super) fn same_way(a: u64, b: u64) -> bool {
+pub(super) fn same_forwarding(a: u64, b: u64) -> bool {
     // The flags are the word's last two bytes in memory.
     let flags = |word: u64| {
         let [.., high, low] = word.to_ne_bytes();
         u16::from_ne_bytes([high, low])
     };
     let (a, b) = (flags(a), flags(b));
-    a & SERVER_PRESENT == 0 || b & SERVER_PRESENT == 0 || (a ^ b) & SERVER_WAY == 0
+    a & SERVER_PRESENT == 0 || b & SERVER_PRESENT == 0 || (a ^ b) & SERVER_FORWARDING == 0
 }
 
 pub(super) const ADDRESS_KEY_LEN: usize = size_of::<c::address_key>();

@@ -266,7 +266,7 @@ impl Program {
         let at = usize::from(slot) * abi::SERVER_WORDS;
         let flags = &self.servers[at + abi::SERVER_FLAGS_WORD];
         // One way's addresses must not be taken for another's.
-        if !abi::same_way(flags.load(Relaxed), words[abi::SERVER_FLAGS_WORD]) {
+        if !abi::same_forwarding(flags.load(Relaxed), words[abi::SERVER_FLAGS_WORD]) {
             flags.store(0, Release);
         }
         // The flags' word last: until it says "present", nothing reads the others.

@@ -104,7 +104,7 @@ impl KernelMemory {
     /// The clock that sessions go by.
     pub(super) fn now(&self) -> u32 {
         let frame = [0u8; 64];
-        crate::test_run::run(self.clock.as_fd(), &frame, &mut [0u8; 64], 1)
+        crate::test_run::run(self.clock.as_fd(), &frame, &mut [0u8; 64])
             // A program that was loaded runs; if ever it doesn't, the clock is merely coarser.
             .map_or_else(|_| crate::now_ticks(), |run| run.verdict)
     }

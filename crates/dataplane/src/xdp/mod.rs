@@ -8,7 +8,7 @@ pub(crate) mod abi;
 mod adopt;
 mod apply;
 mod attach;
-mod bench;
+mod bare;
 mod events;
 mod grace;
 mod held;
@@ -38,7 +38,7 @@ use held::HeldFrames;
 use program::{Program, Size};
 
 pub use attach::{Hook, Mode};
-pub use bench::{Bench, Subject};
+pub use bare::Bare;
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {

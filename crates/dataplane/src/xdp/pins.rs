@@ -38,6 +38,19 @@ pub fn existing_directory() -> Option<PathBuf> {
     roots().into_iter().filter(|root| is_bpffs(root)).map(|root| root.join(&name)).find(|dir| dir.is_dir())
 }
 
+/// Whether what is pinned in `dir` ends with this mount namespace, which may be this program's own.
+pub fn ends_with_mounts(dir: &Path) -> bool {
+    dir.starts_with(BPFFS) && mounts_differ(&first_process())
+}
+
+/// Whether a process sees other mounts than this one.
+fn mounts_differ(process: &Path) -> bool {
+    match (fs::metadata("/proc/self/ns/mnt"), fs::metadata(process.join("ns/mnt"))) {
+        (Ok(own), Ok(other)) => own.ino() != other.ino(),
+        _ => false,
+    }
+}
+
 /// Where a BPF file system may be mounted that an engine here would use.
 pub fn roots() -> [PathBuf; 2] {
     [first_bpffs(), PathBuf::from(BPFFS)]
@@ -48,15 +61,15 @@ pub fn roots() -> [PathBuf; 2] {
 fn bpffs() -> io::Result<PathBuf> {
     let own = PathBuf::from(BPFFS);
     let first = first_bpffs();
-    let differs = match (fs::metadata("/proc/self/ns/mnt"), fs::metadata(first_process().join("ns/mnt"))) {
-        (Ok(own), Ok(first)) => own.ino() != first.ino(),
-        _ => false,
-    };
-    if differs {
+    if mounts_differ(&first_process()) {
         if !is_bpffs(&first) {
             // Without the right to enter the first process's namespace our own must do.
             if let Err(error) = mount_in_first() {
-                tracing::debug!(%error, "no BPF file system in the first mount namespace");
+                tracing::warn!(
+                    %error,
+                    "traffic ends with this program's mount namespace: there is no BPF file system outside of it, and none \
+                     can be mounted there (`mount -t bpf bpf /sys/fs/bpf`)"
+                );
             }
         }
         if is_bpffs(&first) {

@@ -1,13 +1,11 @@
 //! Running the director's programs on a frame without a network.
 
-use std::os::fd::BorrowedFd;
-
 use evener_core::path::decide::Verdict;
 
 use super::attach::Hook;
 use super::program::Program;
 use crate::EngineError;
-use crate::test_run::Run;
+use crate::test_run::{Run, run};
 
 /// XDP verdicts (linux/bpf.h).
 const XDP_PASS: u32 = 2;
@@ -32,7 +30,8 @@ pub(super) fn director(
         Hook::Tc => program.tc_fd()?,
     };
     let mut out = vec![0u8; frame.len() + 256];
-    let Run { verdict, len, .. } = run(fd, frame, &mut out, 1)?;
+    let Run { verdict, len } = run(fd, frame, &mut out)
+        .map_err(|error| EngineError::system("running a program on a frame", "CAP_BPF", error))?;
     out.truncate(len);
     let verdict = match (hook, verdict) {
         (Hook::Xdp, XDP_TX) => Verdict::Forward { ifindex: LOOPBACK },
@@ -42,15 +41,4 @@ pub(super) fn director(
         _ => Verdict::Drop,
     };
     Ok((verdict, out))
-}
-
-/// [`run`](crate::test_run::run), with this engine's errors.
-pub(super) fn run(
-    program: BorrowedFd<'_>,
-    frame: &[u8],
-    out: &mut [u8],
-    repeat: u32,
-) -> Result<Run, EngineError> {
-    crate::test_run::run(program, frame, out, repeat)
-        .map_err(|error| EngineError::system("running a program on a frame", "CAP_BPF", error))
 }

@@ -112,7 +112,7 @@ pub fn add(builder: &mut Builder) {
                 (0..evener_core::path::tables::HASH_SLOTS).map(|slot| members[slot % members.len()]).collect()
             }
         };
-        let ring_of = Ring { order: members.to_vec(), hash, previous: vec![] };
+        let ring_of = Ring { order: members.to_vec(), hash: hash.into(), previous: [].into() };
         builder.tables.rings.insert(ring, Arc::new(ring_of));
     }
 }

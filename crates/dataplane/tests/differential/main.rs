@@ -94,8 +94,9 @@ impl Kernel {
         assert!(memory.counts.active.iter().all(|count| count.load(Relaxed) == 0));
         assert_eq!(memory.sessions.shares().all_assured(), 0);
         self.engine.set_clock(NOW);
+        // Over before the next round begins: one that ended when this round does would live again as that one's clock comes near.
         for (key, track) in core.fragments.0.borrow().iter() {
-            memory.fragments.note(key, Track { expires: now.wrapping_sub(1), ..*track });
+            memory.fragments.note(key, Track { expires: NOW.wrapping_sub(1), ..*track });
         }
         let counters = self.engine.counters().unwrap();
         (self.reasons, self.servers) = (counters.reasons, counters.servers);

@@ -181,8 +181,15 @@ impl Builder {
         let slot = self.next_server;
         self.next_server += 1;
         let mac = Mac([2, 0, 0, 0, 1, slot as u8]);
-        let entry =
-            ServerEntry { identity: slot.into(), mac, ifindex, weight: slot, up: true, local: false, way };
+        let entry = ServerEntry {
+            identity: slot.into(),
+            mac,
+            ifindex,
+            weight: slot,
+            up: true,
+            local: false,
+            forwarding: way,
+        };
         self.tables.servers.insert(slot, entry);
         slot
     }
@@ -208,7 +215,7 @@ impl Builder {
             [] => Vec::new(),
             servers => (0..HASH_SLOTS).map(|slot| servers[slot % servers.len()]).collect(),
         };
-        self.tables.rings.insert(service, Arc::new(Ring { order, hash, previous: vec![] }));
+        self.tables.rings.insert(service, Arc::new(Ring { order, hash: hash.into(), previous: [].into() }));
         id
     }
 
@@ -231,7 +238,7 @@ impl Builder {
         let last = if source_nat { SOURCE_NAT } else { NAT };
         let vip = self.service(vip(v6, last), protocol, Pick::Cursor, &servers);
         for server in servers {
-            let Forwarding::Nat { to, .. } = self.tables.servers[&server].way else { continue };
+            let Forwarding::Nat { to, .. } = self.tables.servers[&server].forwarding else { continue };
             let key = VipKey { address: to.ip(), port: to.port(), protocol };
             self.tables.endpoints.entry(key).or_default().push(Behind { vip, server });
         }

@@ -1,7 +1,7 @@
 //! The kernel engine where it is attached.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,15 +14,13 @@ use evener_core::path::mark::{Marker, Passed};
 use evener_core::path::parse::{Parsed, parse};
 use evener_core::path::rewrite::{Tunnel, encapsulate};
 use evener_core::path::sessions::{FlowHash, Seed};
-use evener_core::path::tables::{
-    Behind, Forwarding, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables, VipKey,
-};
+use evener_core::path::tables::{Forwarding, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables};
 use evener_dataplane::Engine;
 use evener_dataplane::server::{Offer, Places, Reason as ServerReason, Server};
-use evener_dataplane::xdp::{Bench as Measure, Mode, Options, Subject, XdpEngine, pins};
+use evener_dataplane::xdp::{Mode, Options, XdpEngine, pins};
 
 use crate::frames::{Bench, two_servers};
-use crate::hosts::{Host, NEVER, SOON, VIP, receive, run, segment};
+use crate::hosts::{Host, NEVER, SOON, receive, segment};
 use crate::{count, key, server, skipped, tables};
 
 pub fn kernel_engine(mode: Option<Mode>, pins: Option<PathBuf>, tables: Tables) -> XdpEngine {
@@ -101,11 +99,11 @@ fn every_host(bench: &Bench) -> Tables {
     let servers = [
         ServerEntry { local: true, ..server(bench.inside.1, bench.inside.0) },
         server(PEER, bench.outside.0),
-        ServerEntry { way, ..server(PEER_BEFORE, bench.outside.0) },
+        ServerEntry { forwarding: way, ..server(PEER_BEFORE, bench.outside.0) },
     ];
     let mut tables = tables(&bench.interfaces(), &servers, true);
     tables.vips.values_mut().for_each(|vip| vip.own = 1);
-    let all = |slot| vec![slot; HASH_SLOTS];
+    let all = |slot| vec![slot; HASH_SLOTS].into();
     tables.rings.insert(0, Arc::new(Ring { order: vec![2], hash: all(2), previous: all(3) }));
     tables.peers = [PEER, PEER_BEFORE].into();
     tables
@@ -238,79 +236,5 @@ fn peers_and_the_lease_outlive_the_daemon() {
         assert_eq!(memory.ring_seed, seed);
         assert_ne!(memory.seed, seed, "sessions stay where they are");
         Box::new(engine).leave(false).unwrap();
-    });
-}
-
-/// A service whose one server is reached in this way, on the loopback interface.
-fn farm(way: Forwarding) -> Arc<Tables> {
-    let own = Mac([2, 0, 0, 0, 0, 1]);
-    let entry = ServerEntry { way, ..server(Mac([2, 0, 0, 0, 0, 9]), 1) };
-    let mut tables = tables(&[(1, own)], &[entry], false);
-    if let Forwarding::Nat { to, .. } = way {
-        let protocol = evener_core::net::Protocol::Tcp;
-        let endpoint = VipKey { address: to.ip(), port: to.port(), protocol };
-        tables.endpoints.insert(endpoint, vec![Behind { vip: 1, server: 1 }]);
-    }
-    Arc::new(tables)
-}
-
-#[test]
-fn every_subject_of_the_bench_does_what_is_measured() {
-    if skipped() {
-        return;
-    }
-    Host::new("bench").enter(|| {
-        for setting in ["all", "lo"] {
-            std::fs::write(format!("/proc/sys/net/ipv4/conf/{setting}/forwarding"), "1").unwrap();
-        }
-        run("ip link add out0 type veth peer name out1");
-        run("ip link set out0 up");
-        run("ip link set out1 up");
-        run("ip addr add 172.16.0.1/24 dev out0");
-        run("ip neigh add 172.16.0.9 lladdr 02:00:00:00:00:77 dev out0");
-        run("ip route add 10.0.0.0/8 via 172.16.0.9");
-        let (to, own) = (SocketAddr::from(([172, 16, 0, 2], 8080)), Ipv4Addr::new(172, 16, 0, 1).into());
-        let nat = Forwarding::Nat { to, own, source_nat: false, mtu: 1500 };
-        let tunnel = Forwarding::Tunnel {
-            encapsulation: Encapsulation::Ipip,
-            from: own,
-            to: to.ip(),
-            mtu: 1500,
-            mark: None,
-        };
-        let subjects = [
-            (Subject::Wrapper, Forwarding::Link),
-            (Subject::Rewriter, Forwarding::Link),
-            (Subject::L2, Forwarding::Link),
-            (Subject::NatIn, nat),
-            (Subject::NatOut, nat),
-            (Subject::Tunnel, tunnel),
-            (Subject::Yardstick, Forwarding::Link),
-        ];
-        for (subject, way) in subjects {
-            let mut farm = farm(way);
-            if subject == Subject::Rewriter {
-                // One of two hosts: the other one serves.
-                let tables = Arc::make_mut(&mut farm);
-                tables.vips.values_mut().for_each(|vip| vip.own = 2);
-                tables.servers.insert(2, ServerEntry { local: true, ..server(Mac([2, 0, 0, 0, 0, 1]), 1) });
-                tables.peers.insert(PEER);
-            }
-            let bench = Measure::new(4096, &farm, VIP).unwrap();
-            bench.open(subject, 256).unwrap();
-            bench.established(subject, 256, 10_000).unwrap();
-            let opened = match subject {
-                Subject::Wrapper | Subject::Yardstick => 0,
-                _ => 256,
-            };
-            assert_eq!(bench.fill().0, opened, "{subject:?}");
-            let reasons = bench.counters().unwrap().reasons;
-            let expected = match subject {
-                Subject::Wrapper | Subject::Yardstick => (0, 0),
-                Subject::NatOut => (512, 10_000),
-                _ => (10_512, 0),
-            };
-            assert_eq!((reasons[&Reason::Forwarded], reasons[&Reason::Answered]), expected, "{subject:?}");
-        }
     });
 }

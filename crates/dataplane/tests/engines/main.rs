@@ -63,7 +63,7 @@ fn key() -> VipKey {
 
 fn server(mac: Mac, ifindex: u32) -> ServerEntry {
     let identity = u64::from(mac.0[5]) + 77;
-    ServerEntry { identity, mac, ifindex, weight: 1, up: true, local: false, way: Forwarding::Link }
+    ServerEntry { identity, mac, ifindex, weight: 1, up: true, local: false, forwarding: Forwarding::Link }
 }
 
 /// One service in front of `servers`, in slots from 1 on, chosen in turn.
@@ -92,7 +92,7 @@ fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) ->
                 handoff: None,
             },
         )]),
-        rings: BTreeMap::from([(0, Arc::new(Ring { order, hash, previous: vec![] }))]),
+        rings: BTreeMap::from([(0, Arc::new(Ring { order, hash, previous: [].into() }))]),
         servers: (1..).zip(servers.iter().copied()).collect(),
         interfaces: interfaces.iter().copied().collect(),
         ..Tables::default()

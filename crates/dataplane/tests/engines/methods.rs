@@ -100,7 +100,8 @@ impl Row {
             let ifindex = index_of("out0");
             tables.interfaces =
                 ["in0", "out0"].into_iter().map(|name| (index_of(name), mac_of(name))).collect();
-            let server = ServerEntry { identity: 1, mac, ifindex, weight: 1, up: true, local: false, way };
+            let server =
+                ServerEntry { identity: 1, mac, ifindex, weight: 1, up: true, local: false, forwarding: way };
             tables.servers.insert(1, server);
         });
         let key = VipKey { address: self.vip(), port: 80, protocol: Protocol::Tcp };
@@ -118,9 +119,10 @@ impl Row {
                 handoff: None,
             },
         );
-        tables
-            .rings
-            .insert(0, Arc::new(Ring { order: vec![1], hash: vec![1; HASH_SLOTS], previous: vec![] }));
+        tables.rings.insert(
+            0,
+            Arc::new(Ring { order: vec![1], hash: vec![1; HASH_SLOTS].into(), previous: [].into() }),
+        );
         if let Forwarding::Nat { to, .. } = way {
             let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };
             tables.endpoints.insert(endpoint, vec![Behind { vip: 1, server: 1 }]);

@@ -92,7 +92,7 @@ fn hidden_clients_need_a_guard() {
     let mut engine = PacketEngine::start(options(session_file())).unwrap();
     let to = std::net::SocketAddr::from(([10, 0, 5, 2], 8080));
     let way = Forwarding::Nat { to, own: [10, 0, 5, 1].into(), source_nat: true, mtu: 1500 };
-    let nat = evener_core::path::tables::ServerEntry { way, ..server(SERVER, bench.outside.0) };
+    let nat = evener_core::path::tables::ServerEntry { forwarding: way, ..server(SERVER, bench.outside.0) };
     let tables = tables(&bench.interfaces(), &[nat], true);
     let error = engine.apply(&tables.into()).unwrap_err();
     assert!(matches!(&error, EngineError::Host(why) if why.contains("switch source_nat off")), "{error}");

@@ -6,12 +6,9 @@ use std::sync::Arc;
 
 use evener_core::director::{Director, Input, Moment, Output, Start};
 use evener_core::farm::network::{Interface, Network, Route};
+use evener_core::farm::{self, Farm, HealthKind, Server, Service, example};
 use evener_core::net::wire::Mac;
 use evener_core::path::sessions::Seed;
-use evener_core::{
-    farm::{self, Farm, HealthKind, Method, Placement, Server, Service},
-    net::{Encapsulation, Protocol},
-};
 use evener_dataplane::Engine;
 use evener_dataplane::refusals::Refusals;
 use evener_dataplane::xdp::{XdpEngine, pins};
@@ -27,12 +24,8 @@ const CALLS_MAX: u64 = 500;
 /// Servers whose MACs are known and who are not probed.
 fn farm(servers: &[u8], ports: &[u16]) -> Farm {
     let server = |number: &u8| Server {
-        name: format!("web{number}"),
-        address: IpAddr::from([192, 0, 2, *number]),
-        port: None,
         mac: Some(Mac([2, 0, 0, 0, 0, *number])),
-        weight: 1,
-        publish: Vec::new(),
+        ..example::server(&format!("web{number}"), IpAddr::from([192, 0, 2, *number]))
     };
     let health = farm::Health {
         kind: HealthKind::None,
@@ -44,30 +37,12 @@ fn farm(servers: &[u8], ports: &[u16]) -> Farm {
         port: None,
     };
     let service = |port: &u16| Service {
-        name: format!("port{port}"),
-        addresses: vec![SocketAddr::new(VIP.into(), *port)],
-        protocol: Protocol::Tcp,
-        method: Method::L2,
-        source_nat: false,
-        encapsulation: Encapsulation::Ipip,
-        tunnel_mtu: None,
-        clamp_mss: true,
-        later_requests: Default::default(),
-        proxy_protocol_port: None,
-        placement: Placement::Director,
-        stateless: false,
-        policy: "round-robin",
-        discover: None,
-        discover_interval_ms: 5_000,
-        discover_rounds: 3,
-        announce: true,
-        allow: Vec::new(),
-        servers_max: 64,
-        servers: servers.iter().map(server).collect(),
-        routes: Vec::new(),
         health: health.clone(),
-        timeouts: farm::Timeouts::default(),
-        keep_last: true,
+        ..example::service(
+            &format!("port{port}"),
+            SocketAddr::new(VIP.into(), *port),
+            servers.iter().map(server).collect(),
+        )
     };
     Farm { services: ports.iter().map(service).collect(), ..Farm::default() }
 }
@@ -176,7 +151,7 @@ fn whatever_is_refused_of_a_reload_what_is_in_force_is_shown() {
         };
         let director = Director::new(start, Moment { ms: 1, lease_holds: true });
         let mut daemon = Daemon { director, engine, now_ms: 1 };
-        daemon.learn(Input::Time { own_sessions: 0 }).unwrap();
+        daemon.learn(Input::Time { active: BTreeMap::new() }).unwrap();
         daemon.shows(&before, 0);
         let refusals = Refusals::of(&[libc::SYS_bpf]).unwrap();
         for number in 1..CALLS_MAX {

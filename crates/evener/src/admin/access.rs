@@ -14,8 +14,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::api::Failure;
-use super::token::{TokenError, Tokens};
 use crate::config;
+use crate::runtime::token::{TokenError, Tokens};
 
 /// What is answered without a token: it tells no more than whether the daemon works.
 const OPEN: &str = "/healthz";

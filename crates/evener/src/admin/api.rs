@@ -20,10 +20,10 @@ use tokio::sync::oneshot;
 use super::access::{self, Access};
 use super::metrics::{self, Format, Scrape};
 use super::process::Process;
-use super::views::Show;
-use super::{events, trace, views};
+use super::{events, trace};
+use crate::board::request::{Flow, Handle, Request, SessionFilter, Subject};
 use crate::cli::Client;
-use crate::control::request::{Flow, Handle, Request, SessionFilter, Subject};
+use crate::views::{self, Show};
 
 /// How long the control loop may take for an answer.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -8,11 +8,12 @@ use tokio::runtime::Runtime;
 
 use super::api::{Done, Refusal};
 use super::client::{Client, ClientError, escape};
-use super::views::Session;
 use super::{events, table, trace};
-use crate::cli::{Admin, Command, Drain, Exit, Explain, Protocol, Sessions, View};
-use crate::control::paths;
-use crate::terminal;
+use crate::cli::{Admin, Command, Drain, Explain, Protocol, Sessions, View};
+use crate::runtime::Exit;
+use crate::runtime::paths;
+use crate::runtime::terminal;
+use crate::views::Session;
 
 /// Sessions that a terminal is shown where no number was asked for.
 const SESSIONS_SHOWN: usize = 100;

@@ -1,7 +1,6 @@
 //! What happens in the farm, live: server-sent events for programs and browsers, lines for people.
 
 use std::convert::Infallible;
-use std::io::{self, Write};
 use std::time::Duration;
 
 use axum::Extension;
@@ -12,14 +11,14 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
 use super::api::{Api, Failure};
-use super::client::ClientError;
-use super::command::{CommandError, daemon, runtime};
+use super::command::CommandError;
+use super::following::Following;
 use super::table::clean;
 use super::trace::Lasting;
-use super::views::{Event, Happening};
 use crate::cli::Events;
 use crate::events::{Listener, READERS_MAX};
 use crate::record;
+use crate::views::{Event, Happening};
 
 /// As WHATWG's HTML has it, section 9.2.
 const CONTENT_TYPE: &str = "text/event-stream";
@@ -63,36 +62,16 @@ async fn next(listener: &mut Listener) -> Option<String> {
 
 /// Carries out `evener events`.
 pub(super) fn run(args: &Events) -> Result<(), CommandError> {
-    let limit = args.seconds.map_or(Duration::MAX, Duration::from_secs);
-    runtime()?.block_on(async {
-        match tokio::time::timeout(limit, follow(args)).await {
-            Ok(done) => done,
-            // As long as was asked for.
-            Err(_) => Ok(()),
-        }
-    })
-}
-
-async fn follow(args: &Events) -> Result<(), CommandError> {
-    let client = daemon(&args.admin)?;
-    let mut lines = client.follow("/v1/events").await?;
-    // On standard error, so that on the other are events only.
-    eprintln!("evener: listening");
-    let mut count = args.count.unwrap_or(u64::MAX);
-    while count > 0 {
-        let line = lines.next().await.ok_or(ClientError::Ended)?;
-        let Some(data) = line.strip_prefix(DATA) else { continue };
-        let happening: Happening = serde_json::from_slice(data).map_err(|error| client.garbled(error))?;
-        let text = if args.json { record::json(&happening) } else { text(&happening) + "\n" };
-        let mut out = io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Ok(()) => count -= 1,
-            // Who reads wants no more.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => return Err(CommandError::Output(error)),
-        }
-    }
-    Ok(())
+    let Events { seconds, count, json, admin } = args;
+    let following = Following {
+        path: "/v1/events",
+        begun: "listening",
+        seconds: *seconds,
+        count: *count,
+        json: *json,
+        admin,
+    };
+    following.show(|line| line.strip_prefix(DATA), text)
 }
 
 /// For people.

@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::process::Process;
-use super::views::{Farm, Host, Server, Service, Status};
+use crate::views::{Farm, Host, Refused, Server, Service, Status};
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,6 +237,7 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
             |(_, count)| **count,
         )?;
 
+    encode_nodes(encoder, status)?;
     encode_events(encoder, status)?;
     encode_told(encoder, status)?;
     let mut daemon = Group { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
@@ -275,6 +276,21 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
     daemon.gauge("reload_failed", "Whether the last reload changed nothing, for an error.", |status| {
         status.reload_error.is_some().into()
     })
+}
+
+/// Other nodes that control messages are exchanged with.
+fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    let nodes: Vec<_> = status.nodes.iter().collect();
+    Group { encoder, things: &nodes, labels: |(node, _)| vec![("node", (*node).clone())] }.gauge(
+        "node_up",
+        "Whether it is heard.",
+        |(_, state)| (*state == "known").into(),
+    )?;
+    let refused: Vec<_> = status.nodes_refused.iter().collect();
+    let labels =
+        |(node, why): &(&String, &Refused)| vec![("node", (*node).clone()), ("reason", why.reason.clone())];
+    let help = "1 while nothing that it says is understood, and why.";
+    Group { encoder, things: &refused, labels }.gauge("node_refused", help, |_| 1)
 }
 
 /// What has happened.
@@ -321,7 +337,13 @@ fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &Status, hosts: &[H
     let mut group = Group { encoder, things: hosts, labels: |host| vec![("host", host.name.clone())] };
     group.gauge("host_up", "Whether it is heard and takes part.", |host| (host.state == "alive").into())?;
     group.gauge("host_load", "Sessions that it says it serves, smoothed.", |host| host.load)?;
-    group.gauge("host_addresses", "Service addresses that it answers for.", |host| host.owns.len() as u64)
+    group.gauge("host_addresses", "Service addresses that it answers for.", |host| host.owns.len() as u64)?;
+    let refused: Vec<_> =
+        hosts.iter().filter_map(|host| Some((&host.name, host.refused.as_ref()?))).collect();
+    let labels =
+        |(host, why): &(&String, &Refused)| vec![("host", (*host).clone()), ("reason", why.reason.clone())];
+    let help = "1 while nothing that it says is understood, and why.";
+    Group { encoder, things: &refused, labels }.gauge("host_refused", help, |_| 1)
 }
 
 fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[Service]) -> fmt::Result {

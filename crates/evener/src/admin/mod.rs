@@ -1,20 +1,19 @@
 //! How a running farm is watched and steered: an HTTP API on a Unix socket, the same views read-only on a
 //! TCP port, metrics, and the commands that talk to them.
 //!
-//! [`views`] holds the stable names; everything else here carries them about.
+//! [`crate::views`] holds the stable names; everything else here carries them about.
 
 mod access;
 mod api;
 mod client;
 pub mod command;
 mod events;
+mod following;
 pub mod metrics;
 pub mod process;
 pub mod server;
 mod table;
-pub mod token;
 mod trace;
-pub mod views;
 
 pub use api::{Done, Refusal};
 pub use client::{Client, ClientError};

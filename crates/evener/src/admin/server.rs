@@ -21,11 +21,11 @@ use tokio::task::JoinSet;
 
 use super::access::{Access, Reached};
 use super::api;
-use super::token::TokenError;
 use super::trace::Lasting;
-use super::views::Show;
+use crate::board::request::Handle;
 use crate::config;
-use crate::control::request::Handle;
+use crate::runtime::token::TokenError;
+use crate::views::Show;
 
 /// Connections at once, for each of the two sockets; further ones wait in the kernel.
 const CONNECTIONS: usize = 64;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::views::{Dispatcher, Explanation, Host, Server, Service, Session, Status};
-use crate::terminal;
+use crate::runtime::terminal;
+use crate::views::{Dispatcher, Explanation, Host, Server, Service, Session, Status};
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -134,7 +134,8 @@ pub(super) fn hosts(hosts: &[Host], width: usize) -> String {
         let elsewhere = host.put_off.join(", ");
         let drains = (!drains.is_empty()).then(|| format!("drained for {drains}"));
         let elsewhere = (!elsewhere.is_empty()).then(|| format!("somebody else answers for {elsewhere}"));
-        drains.into_iter().chain(elsewhere).collect::<Vec<_>>().join("; ")
+        let refused = host.refused.as_ref().map(|refused| clean(&refused.text));
+        refused.into_iter().chain(drains).chain(elsewhere).collect::<Vec<_>>().join("; ")
     };
     let empty = "No service has placement \"every-host\": there is no talk between hosts.";
     table(hosts, empty, columns, note, width)
@@ -195,6 +196,9 @@ pub(super) fn status(status: &Status, page: usize) -> String {
         facts.push(("lccp", counts(&status.lccp)));
         let nodes = status.nodes.iter().map(|(node, state)| format!("{node} {}", clean(state)));
         facts.push(("nodes", nodes.collect::<Vec<_>>().join(", ")));
+    }
+    for (node, refused) in &status.nodes_refused {
+        facts.push(("refused nodes", format!("{node}: {}", clean(&refused.text))));
     }
     if let Some(Dispatcher { address, decides }) = &status.dispatcher {
         let says = if *decides { "decides" } else { "doesn't answer: this host decides by its own tables" };

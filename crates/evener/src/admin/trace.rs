@@ -1,10 +1,8 @@
 //! A client followed while it is served: one line for each packet and each decision, as long as somebody reads them.
 
 use std::convert::Infallible;
-use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
@@ -16,13 +14,14 @@ use futures_util::stream;
 use serde::Deserialize;
 
 use super::api::{ANSWER_TIMEOUT, Api, Failure, ask, client};
-use super::client::{ClientError, escape};
-use super::command::{CommandError, daemon, runtime};
+use super::client::escape;
+use super::command::CommandError;
+use super::following::Following;
 use super::table::{clean, seconds};
-use super::views::{Decision, Packet, Traced};
+use crate::board::request::Request;
 use crate::cli::Trace;
-use crate::control::request::Request;
 use crate::record;
+use crate::record::{Decision, Packet, Traced};
 
 /// A line for each event (NDJSON).
 const CONTENT_TYPE: &str = "application/x-ndjson";
@@ -67,36 +66,16 @@ pub(super) async fn trace(
 
 /// Carries out `evener trace`.
 pub(super) fn run(args: &Trace) -> Result<(), CommandError> {
-    let limit = args.seconds.map_or(Duration::MAX, Duration::from_secs);
-    runtime()?.block_on(async {
-        match tokio::time::timeout(limit, follow(args)).await {
-            Ok(done) => done,
-            // As long as was asked for.
-            Err(_) => Ok(()),
-        }
-    })
-}
-
-async fn follow(args: &Trace) -> Result<(), CommandError> {
-    let client = daemon(&args.admin)?;
-    let path = format!("/v1/trace?client={}", escape(&args.client.to_string()));
-    let mut lines = client.follow(&path).await?;
-    // On standard error, so that what follows on the other is lines of the trace only.
-    eprintln!("evener: following {}", args.client);
-    let mut count = args.count.unwrap_or(u64::MAX);
-    while count > 0 {
-        let line = lines.next().await.ok_or(ClientError::Ended)?;
-        let traced: Traced = serde_json::from_slice(&line).map_err(|error| client.garbled(error))?;
-        let text = if args.json { record::json(&traced) } else { text(&traced) + "\n" };
-        let mut out = io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Ok(()) => count -= 1,
-            // Who reads wants no more.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => return Err(CommandError::Output(error)),
-        }
-    }
-    Ok(())
+    let Trace { client, seconds, count, json, admin } = args;
+    let following = Following {
+        path: &format!("/v1/trace?client={}", escape(&client.to_string())),
+        begun: &format!("following {client}"),
+        seconds: *seconds,
+        count: *count,
+        json: *json,
+        admin,
+    };
+    following.show(|line| Some(line), text)
 }
 
 /// For people.

@@ -3,18 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use evener_core::farm::{Server, Service};
+use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::mark::MARK_LEN;
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::{Later, VipKey};
-use evener_core::{
-    farm::{Server, Service},
-    net::{Encapsulation, Protocol},
-};
 use evener_dataplane::server::{Hook, Offer, Places, Tables};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::network::{Interface, Network};
+use crate::io::network::{Interface, Network};
 
 /// Length of the headers that tunnels put in front, in bytes (RFC 791, RFC 8200, RFC 768, GUE).
 const IPV4_LEN: u32 = 20;
@@ -422,190 +420,4 @@ fn segment_max(role: &Role<'_>, vip: IpAddr, interface_mtu: u32) -> Option<u16> 
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::config;
-    use crate::network::{Network, Route};
-
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
-    }
-
-    fn network() -> Network {
-        let interface = |name: &str, addresses: &[(&str, u8)]| Interface {
-            name: name.to_owned(),
-            addresses: addresses.iter().map(|(address, len)| (ip(address), *len)).collect(),
-            up: true,
-            mtu: if name == "lo" { 65_536 } else { 1_500 },
-            loopback: name == "lo",
-            ethernet: name != "lo",
-            ..Interface::default()
-        };
-        let route = |destination: &str, len, ifindex, gateway: Option<&str>| Route {
-            destination: (ip(destination), len),
-            priority: 0,
-            ifindex: Some(ifindex),
-            on_link: gateway.is_none(),
-            gateway: gateway.map(ip),
-        };
-        Network {
-            interfaces: BTreeMap::from([
-                (1, interface("lo", &[("127.0.0.1", 8), ("::1", 128)])),
-                (2, interface("eth0", &[("10.0.0.11", 24), ("2001:db8::11", 64)])),
-                (3, interface("eth1", &[("10.0.1.11", 24)])),
-            ]),
-            routes: vec![
-                route("0.0.0.0", 0, 3, Some("10.0.1.1")),
-                route("10.0.0.0", 24, 2, None),
-                route("10.0.1.0", 24, 3, None),
-                route("2001:db8::", 64, 2, None),
-            ],
-            ..Network::default()
-        }
-    }
-
-    fn asked(text: &str, identity: &Identity) -> Result<DesiredState, String> {
-        let config = config::parse(text, "test").map_err(|problems| problems.render(false))?;
-        let network = network();
-        let roles = roles(&config, identity, &network)?;
-        desired(&roles, &config.farm.directors, &network, &Host { software: [2].into(), ..Host::default() })
-    }
-
-    fn service(keys: &str, server: &str) -> String {
-        format!(
-            "[[service]]\nname = \"web\"\naddresses = [\"192.0.2.100:80\", \"[2001:db8:1::100]:80\"]\n{keys}\n\
-             [[service.server]]\nname = \"web1\"\naddress = \"{server}\"\n"
-        )
-    }
-
-    fn placed(desired: &DesiredState) -> Vec<String> {
-        desired.addresses.iter().map(|placed| format!("{} {}", placed.interface, placed.address)).collect()
-    }
-
-    #[test]
-    fn a_host_finds_itself_by_its_addresses_or_its_name() {
-        let nobody = Identity::default();
-        assert_eq!(placed(&asked(&service("", "10.0.0.11"), &nobody).unwrap()).len(), 2);
-        let error = asked(&service("", "10.0.0.12"), &nobody).unwrap_err();
-        assert!(error.contains("10.0.0.11, 2001:db8::11, 10.0.1.11"), "{error}");
-        let named = |name: &str| Identity { host: Some(name.to_owned()), ..Identity::default() };
-        assert_eq!(placed(&asked(&service("", "10.0.0.12"), &named("web1")).unwrap()).len(), 2);
-        assert!(asked(&service("", "10.0.0.11"), &named("web2")).unwrap_err().contains("\"web2\""));
-        let serves = |name: &str| Identity { services: vec![name.to_owned()], ..Identity::default() };
-        assert!(asked(&service("", "10.0.0.11"), &serves("web")).unwrap_err().contains("discover"));
-        assert!(asked(&service("", "10.0.0.11"), &serves("wbe")).unwrap_err().contains("\"wbe\""));
-    }
-
-    #[test]
-    fn listed_servers_are_silent_and_discovered_ones_answer() {
-        let silent = asked(&service("", "10.0.0.11"), &Identity::default()).unwrap();
-        assert_eq!(placed(&silent), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
-        assert_eq!(silent.settings["ipv4/conf/all/arp_ignore"].value, 1);
-        assert_eq!(silent.settings["ipv4/conf/all/arp_announce"].right, [2]);
-        assert_eq!(silent.programs, None);
-        let discovered = "[[service]]\nname = \"any\"\naddresses = [\"192.0.2.101:80\", \"[2001:db8::101]:80\"]\ndiscover = \"arp\"\n";
-        let serves = Identity { services: vec!["any".into()], ..Identity::default() };
-        let answering = asked(discovered, &serves).unwrap();
-        assert_eq!(placed(&answering), ["eth0 2001:db8::101", "lo 192.0.2.101"]);
-        assert_eq!(answering.settings["ipv4/conf/all/arp_ignore"].value, 0);
-        // both at once: silence is the host's, so what is to answer goes where it is asked for
-        let both = asked(&(service("", "10.0.0.11") + discovered), &serves).unwrap();
-        assert_eq!(
-            placed(&both),
-            ["eth0 2001:db8::101", "eth1 192.0.2.101", "lo 192.0.2.100", "lo 2001:db8:1::100"]
-        );
-        assert_eq!(both.settings["ipv4/conf/all/arp_ignore"].value, 1);
-    }
-
-    #[test]
-    fn tunnels_are_opened_where_directors_are() {
-        let nobody = Identity::default();
-        let keys = "method = \"tunnel\"\nencapsulation = \"gue\"\nmtu = 1400";
-        assert!(asked(&service(keys, "10.0.0.11"), &nobody).unwrap_err().contains("directors"));
-        // one on the link, one behind the default route
-        let directors = "[farm]\ndirectors = [\"10.0.0.1\", \"10.9.0.1\"]\n";
-        let desired = asked(&format!("{directors}{}", service(keys, "10.0.0.11")), &nobody).unwrap();
-        assert_eq!(placed(&desired), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
-        let (tables, places) = desired.programs.unwrap();
-        assert_eq!(places.tunnels, BTreeMap::from([(2, false), (3, true)]));
-        assert_eq!(places.answers, BTreeSet::from([2, 3]));
-        assert_eq!(tables.addresses, BTreeSet::from([ip("10.0.0.11")]));
-        assert_eq!(tables.directors, BTreeSet::from([ip("10.0.0.1"), ip("10.9.0.1")]));
-        let offers: Vec<_> = tables.services.values().map(|offer| offer.mss).collect();
-        assert_eq!(offers, [Some(1400 - 20 - 12 - 40), Some(1400 - 20 - 12 - 60)]);
-        assert_eq!(desired.settings["ipv4/conf/eth1/rp_filter"].right, [0, 2]);
-    }
-
-    #[test]
-    fn connections_are_taken_by_every_link_and_by_loopback() {
-        let farm = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
-        let text = format!("{farm}{}", service("method = \"handoff\"", "10.0.0.11"));
-        let desired = asked(&text, &Identity::default()).unwrap();
-        let (tables, places) = desired.programs.unwrap();
-        assert_eq!((places.accept, places.answers), (BTreeSet::from([1, 2, 3]), BTreeSet::from([2, 3])));
-        assert!(places.tunnels.is_empty());
-        let offers: BTreeSet<_> = tables.services.values().map(|offer| (offer.listener, offer.mss)).collect();
-        assert_eq!(offers, BTreeSet::from([(Some(80), None)]));
-        assert_eq!(desired.settings["ipv4/conf/lo/rp_filter"], Setting { right: &[0, 2], value: 2 });
-        // where they are only read, none are taken so
-        let config = config::parse(&text, "test").unwrap();
-        let listeners = BTreeMap::from([(ip("192.0.2.100"), 1_000), (ip("2001:db8:1::100"), 1_001)]);
-        let roles = resident_roles(&config, &network(), &listeners);
-        let reading = super::desired(&roles, &[], &network(), &Host::default()).unwrap();
-        assert_eq!(reading.programs.unwrap().1.accept, BTreeSet::from([2, 3]));
-        assert!(!reading.settings.contains_key("ipv4/conf/lo/rp_filter"));
-    }
-
-    #[test]
-    fn where_every_host_decides_it_accepts_and_is_asked() {
-        let secret = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
-        let text = |keys: &str, server: &str| {
-            format!("{secret}{}", service(&format!("method = \"handoff\"\n{keys}"), server))
-        };
-        let every_host = "placement = \"every-host\"";
-        let local_server = |text: &str, hook| {
-            let config = config::parse(text, "test").unwrap();
-            let network = network();
-            let listeners =
-                [("192.0.2.100", 4001), ("2001:db8:1::100", 4002)].map(|(at, port)| (ip(at), port));
-            let roles = resident_roles(&config, &network, &listeners.into());
-            let host = Host { hook: Some(hook), ..Host::default() };
-            let sources: Vec<_> = config.tunnel_sources().into_iter().collect();
-            desired(&roles, &sources, &network, &host).unwrap()
-        };
-        let ports = |desired: &DesiredState| -> Vec<(Option<u16>, Option<u16>)> {
-            let (tables, _) = desired.programs.as_ref().unwrap();
-            tables.services.values().map(|offer| (offer.listener, offer.punt_listener)).collect()
-        };
-        let accept = |desired: &DesiredState| desired.programs.as_ref().unwrap().1.accept.clone();
-        let host = local_server(&text(every_host, "10.0.0.11"), Hook::Tc);
-        assert_eq!(ports(&host), [(Some(80), Some(4001)), (Some(80), Some(4002))]);
-        assert_eq!(accept(&host), BTreeSet::from([1, 2, 3]));
-        assert_eq!(host.settings["ipv4/conf/lo/accept_local"].value, 1);
-        assert!(host.programs.as_ref().unwrap().0.marks.is_some());
-        // only GUE has room for marks, and it is what tunnels between hosts are unless the file says otherwise
-        let needs_marks = |desired: &DesiredState| {
-            let (tables, _) = desired.programs.as_ref().unwrap();
-            tables.services.values().all(|offer| offer.is_marked)
-        };
-        assert!(needs_marks(&host));
-        let ipip = format!("{every_host}\nencapsulation = \"ipip\"");
-        assert!(!needs_marks(&local_server(&text(&ipip, "10.0.0.11"), Hook::Tc)));
-        // who gets copies of frames gives all by the loopback interface
-        let host = local_server(&text(every_host, "10.0.0.11"), Hook::Generic);
-        assert_eq!(accept(&host), BTreeSet::from([1]));
-        // one that serves nothing reads only, as a director does
-        for text in [text(every_host, "10.0.0.12"), text("", "10.0.0.11")] {
-            let reads = local_server(&text, Hook::Tc);
-            assert_eq!(ports(&reads), [(Some(4001), Some(4001)), (Some(4002), Some(4002))]);
-        }
-        assert_eq!(accept(&local_server(&text("", "10.0.0.12"), Hook::Tc)), BTreeSet::from([2, 3]));
-    }
-
-    #[test]
-    fn nat_asks_for_nothing() {
-        let text = "[[service]]\nname = \"web\"\naddress = \"192.0.2.100:80\"\nmethod = \"nat\"\n\
-                    [[service.server]]\nname = \"web1\"\naddress = \"10.0.0.11:8080\"\n";
-        assert_eq!(asked(text, &Identity::default()).unwrap(), DesiredState::default());
-    }
-}
+mod tests;

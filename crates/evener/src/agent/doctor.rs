@@ -13,9 +13,10 @@ use super::place::{dotted, read_setting};
 use super::prerequisites;
 use super::state::{self, Done};
 use crate::config::Config;
-use crate::control::paths;
-use crate::doctor::{Finding, State};
-use crate::network::{Interface, Network};
+use crate::io::network::{Interface, Network};
+use crate::runtime::lock::Lock;
+use crate::runtime::paths;
+use crate::views::{Finding, State};
 
 /// The file that the agent of this network namespace goes by, if there is one.
 pub fn config_file() -> Option<PathBuf> {
@@ -49,7 +50,7 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
 /// An agent that set this host up and is gone.
 fn left_behind() -> Option<Finding> {
     let directory = paths::directory().ok()?;
-    (done().is_some() && !state::Lock::is_held(&directory)).then(|| {
+    (done().is_some() && !Lock::is_held(&state::lock_path(&directory))).then(|| {
         let message =
             "It set this host up and no longer runs: changes of the file and of the network are not \
                        followed. Start `evener agent` again; it takes over what is there."

@@ -7,18 +7,19 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use evener_core::node::peers::Secret;
+use evener_core::node::secret::Secret;
 use evener_core::path::sessions::Seed;
-use evener_dataplane::server::{Hook, Tally};
+use evener_dataplane::server::Hook;
 
 use super::desired::{self, Host, Identity};
 use super::place::{self, HostState};
-use super::state::Lock;
 use super::{AgentError, Trouble, network_now, take_over};
+use crate::board::Local;
 use crate::config::Config;
-use crate::handoff::{Listener, Move, Outcomes, Reader, rehandoff};
-use crate::lccp::Speaker;
-use crate::network::Network;
+use crate::handoff::lccp::Speaker;
+use crate::handoff::{Listener, Move, Reader, rehandoff};
+use crate::io::network::Network;
+use crate::runtime::lock::Lock;
 
 /// The agent within a daemon.
 pub(crate) struct LocalServer {
@@ -32,27 +33,6 @@ pub(crate) struct LocalServer {
     /// Where, by service address.
     listeners: BTreeMap<IpAddr, Listener>,
     _lock: Lock,
-}
-
-/// What there is to see of it, for as many as look.
-#[derive(Clone)]
-pub(crate) struct Local {
-    /// What became of connections that were read here.
-    pub(crate) outcomes: Option<Arc<Outcomes>>,
-    /// Who speaks with other nodes here.
-    pub(crate) speaker: Option<Speaker>,
-    tally: Option<Arc<Tally>>,
-}
-
-impl Local {
-    /// What the programs counted, by the names of reasons.
-    pub(crate) fn tunnels(&self) -> BTreeMap<String, u64> {
-        let counted = self.tally.as_ref().map(|tally| tally.read()).transpose().unwrap_or_else(|error| {
-            tracing::debug!(%error, "no counters");
-            None
-        });
-        counted.into_iter().flatten().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
-    }
 }
 
 impl LocalServer {

@@ -18,22 +18,24 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use evener_core::node::peers::Secret;
+use evener_core::node::secret::Secret;
 use evener_dataplane::server::{Hook, Reason};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::cli::{self, Exit};
+use crate::cli;
 use crate::config::{self, Config, Problems};
-use crate::control::paths;
-use crate::lccp::{Part, Speaker};
-use crate::log;
-use crate::network::{self, Network, NetworkError};
-use crate::secret;
+use crate::handoff::lccp::{Part, Speaker};
+use crate::io::network::{self, Network, NetworkError};
+use crate::runtime::Exit;
+use crate::runtime::lock::{Lock, LockError};
+use crate::runtime::log;
+use crate::runtime::paths;
+use crate::runtime::secret;
+use crate::runtime::signals::{Signals, Wish};
 use desired::{DesiredState, Identity};
 use place::{HostState, PlaceError};
-use state::{Lock, State};
+use state::State;
 
 /// Changes of the network come in flocks: act once they have settled.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -105,8 +107,8 @@ pub fn run(args: &cli::Agent) -> Exit {
     let identity = Identity { host: args.host.clone(), services: args.service.clone() };
     let done = runtime.block_on(async {
         let mut agent = Agent::start(&args.config, identity, args.hook).await?;
-        agent.serve().await;
-        agent.leave(args.keep).await
+        let end = agent.serve().await;
+        agent.leave(args.keep && end != Wish::Dismantle).await
     });
     match done {
         Ok(()) => Exit::Ok,
@@ -147,11 +149,13 @@ impl Agent {
             "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",
             directory.display()
         )))?;
+        // Without it nothing is begun, so nothing is written down.
+        let secret = secret_of(&config)?;
         let (state, lock) = take_over(&directory, config_path, identity.clone())?;
         let adopted = state.done.is_something();
         let network_changes = network::watch().await?;
         let mut host_state = HostState::open(state)?;
-        host_state.secret = secret_of(&config)?;
+        host_state.secret = secret;
         host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         if let Err(error) = host_state.fulfil(&desired, &network).await {
             // What was found at work is left as it was found.
@@ -195,19 +199,14 @@ impl Agent {
         }
     }
 
-    /// The loop. Ends with SIGTERM or SIGINT.
-    async fn serve(&mut self) {
-        let signals = (|| {
-            let on = |kind| signal(kind);
-            io::Result::Ok((
-                on(SignalKind::terminate())?,
-                on(SignalKind::interrupt())?,
-                on(SignalKind::hangup())?,
-            ))
-        })();
-        let Ok((mut terminate, mut interrupt, mut hangup)) = signals else {
-            tracing::error!("signals can't be heard");
-            return;
+    /// The loop. Ends with SIGTERM or SIGINT, or with SIGQUIT.
+    async fn serve(&mut self) -> Wish {
+        let mut signals = match Signals::new() {
+            Ok(signals) => signals,
+            Err(error) => {
+                tracing::error!(%error, "signals can't be heard");
+                return Wish::Stop;
+            }
         };
         eprintln!("evener: ready");
         tell(sd_notify::NotifyState::Ready);
@@ -215,9 +214,10 @@ impl Agent {
         let mut renewal = tokio::time::interval(RENEWAL);
         loop {
             tokio::select! {
-                _ = terminate.recv() => return,
-                _ = interrupt.recv() => return,
-                _ = hangup.recv() => self.reload().await,
+                wish = signals.next() => match wish {
+                    Wish::Reload => self.reload().await,
+                    end => return end,
+                },
                 _ = renewal.tick() => self.host_state.renew_cookies(),
                 Some(()) = self.network_changes.recv() => look = look.min(Instant::now() + SETTLE),
                 () = sleep_until(look) => {
@@ -301,9 +301,10 @@ impl Agent {
 
 /// Takes the place of whoever made this host a server before, with the record of what was done.
 fn take_over(directory: &Path, config_path: &Path, identity: Identity) -> Result<(State, Lock), AgentError> {
-    let lock = Lock::take(directory)
-        .map_err(AgentError::io(format!("the lock in {} can't be taken", directory.display())))?
-        .map_err(AgentError::Running)?;
+    let lock = Lock::try_take(&state::lock_path(directory)).map_err(|error| match error {
+        LockError::Held { pid } => AgentError::Running(pid),
+        LockError::Io { path, source } => AgentError::io(format!("the lock {path} can't be taken"))(source),
+    })?;
     let mut state = State::load(directory).map_err(PlaceError::State)?;
     state.done.identity = identity;
     state.done.config = config_path.canonicalize().unwrap_or_else(|_| config_path.to_owned());

@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
-use evener_core::node::peers::Secret;
+use evener_core::node::secret::Secret;
 use evener_core::path::cookie::EPOCH_MS;
 use evener_dataplane::server::{self, Connections, Hook, Server, ServerError};
 use evener_dataplane::{EngineError, now_ticks};
@@ -17,8 +17,8 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo};
 
 use super::desired::{DesiredState, Host, Placed};
 use super::state::{Changed, State};
-use crate::network::{Network, interface_name};
-use crate::secret;
+use crate::io::network::{Network, interface_name};
+use crate::runtime::secret;
 
 const SETTINGS: &str = "/proc/sys/net";
 /// An address lifetime that never ends (RFC 4862, section 5.5.3).

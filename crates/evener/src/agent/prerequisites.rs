@@ -12,11 +12,12 @@ use evener_dataplane::server::{self, Hook, Reason};
 use super::desired::Role;
 use super::doctor::finding;
 use super::place::{dotted, read_setting};
-use super::state::Lock;
+use super::state::lock_path;
 use crate::config::Config;
-use crate::control::paths;
-use crate::doctor::{Finding, State};
-use crate::secret;
+use crate::runtime::lock::Lock;
+use crate::runtime::paths;
+use crate::runtime::secret;
+use crate::views::{Finding, State};
 
 /// Settings without which a connection that was handed over is refused, or hangs, and what is wrong with other values.
 const SETTINGS: [(&str, &str); 4] = [
@@ -100,7 +101,7 @@ fn running(role: &Role<'_>) -> Finding {
 fn hearing(roles: &[&Role<'_>]) -> Option<Finding> {
     let role = roles.iter().find(|role| !role.service.is_on_every_host())?;
     // Nobody is expected to hear where no agent runs, which is said already.
-    if !paths::directory().is_ok_and(|directory| Lock::is_held(&directory)) {
+    if !paths::directory().is_ok_and(|directory| Lock::is_held(&lock_path(&directory))) {
         return None;
     }
     let tables = ["raw", "raw6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")));

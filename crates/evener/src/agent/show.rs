@@ -8,9 +8,10 @@ use nix::net::if_::if_indextoname;
 use serde::Serialize;
 
 use super::place::dotted;
-use super::state::{self, Done, Lock};
-use crate::cli::Exit;
-use crate::control::paths;
+use super::state::{self, Done};
+use crate::runtime::Exit;
+use crate::runtime::lock::Lock;
+use crate::runtime::paths;
 
 /// What there is to show.
 #[derive(Debug, Serialize)]
@@ -58,7 +59,7 @@ fn view() -> io::Result<View> {
     });
     let counted = pins.as_ref().and_then(|pins| server::counters(pins)).unwrap_or_default();
     Ok(View {
-        running: Lock::is_held(&directory),
+        running: Lock::is_held(&state::lock_path(&directory)),
         addresses: addresses
             .iter()
             .map(|placed| format!("{} on {}", placed.address, placed.interface))

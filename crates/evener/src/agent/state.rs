@@ -2,14 +2,11 @@
 //! it ended, can take back exactly that.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use evener_dataplane::server::namespace_cookie;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::desired::{Identity, Placed};
@@ -104,59 +101,9 @@ pub(super) fn read(directory: &Path) -> io::Result<Option<Done>> {
     }
 }
 
-/// One agent per network namespace: held for as long as it lives, and gone with it, unless it was killed.
-#[derive(Debug)]
-pub(super) struct Lock {
-    #[allow(dead_code, reason = "it holds by being there")]
-    file: Flock<fs::File>,
-    path: PathBuf,
-}
-
-impl Lock {
-    /// Takes the lock, or says which process has it.
-    pub(super) fn take(directory: &Path) -> io::Result<Result<Lock, String>> {
-        let path = directory.join("agent.lock");
-        loop {
-            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(mut file) => {
-                    // Who had it may just have removed it: then this is not the file that others will lock.
-                    let current = fs::metadata(&path).is_ok_and(|there| {
-                        file.metadata()
-                            .is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
-                    });
-                    if current {
-                        file.set_len(0)?;
-                        file.rewind()?;
-                        writeln!(file, "{}", std::process::id())?;
-                        return Ok(Ok(Lock { file, path }));
-                    }
-                }
-                Err((mut file, Errno::EWOULDBLOCK)) => {
-                    let mut pid = String::new();
-                    let _ = (&mut file as &mut dyn Read).take(32).read_to_string(&mut pid);
-                    return Ok(Err(pid.trim().to_owned()));
-                }
-                Err((_, errno)) => return Err(errno.into()),
-            }
-        }
-    }
-
-    /// Whether an agent has it.
-    pub(super) fn is_held(directory: &Path) -> bool {
-        let Ok(file) = fs::File::open(directory.join("agent.lock")) else { return false };
-        matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-        // The folder is the director's too; it goes if nothing else is in it.
-        if let Some(directory) = self.path.parent() {
-            let _ = fs::remove_dir(directory);
-        }
-    }
+/// Where the lock of the only agent here is.
+pub(super) fn lock_path(directory: &Path) -> PathBuf {
+    directory.join("agent.lock")
 }
 
 #[cfg(test)]
@@ -164,15 +111,10 @@ impl Drop for Lock {
 mod tests {
     use super::*;
 
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("evener-agent-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        folder
-    }
-
     #[test]
     fn what_was_done_is_read_back() {
-        let folder = folder("state");
+        let folder = std::env::temp_dir().join(format!("evener-agent-state-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
         let mut state = State::load(&folder).unwrap();
         assert!(!state.done.is_something());
         state.done.settings.insert("ipv4/conf/all/arp_ignore".into(), Changed { was: 0, set: 1 });
@@ -189,14 +131,5 @@ mod tests {
         state.remove().unwrap();
         assert_eq!(read(&folder).unwrap(), None);
         fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn one_agent_at_a_time() {
-        let folder = folder("lock");
-        let first = Lock::take(&folder).unwrap().unwrap();
-        assert_eq!(Lock::take(&folder).unwrap().unwrap_err(), std::process::id().to_string());
-        drop(first);
-        assert!(!folder.exists(), "nothing is left");
     }
 }

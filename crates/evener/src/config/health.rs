@@ -1,9 +1,7 @@
 //! `[service.health]`: how servers are probed.
 
-use evener_core::{
-    farm::{Health, HealthKind},
-    net::Protocol,
-};
+use evener_core::farm::{Health, HealthKind};
+use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeValue;
 

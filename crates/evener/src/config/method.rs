@@ -2,11 +2,9 @@
 
 use std::net::SocketAddr;
 
+use evener_core::farm::{Method, Placement};
+use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::tables::Later;
-use evener_core::{
-    farm::{Method, Placement},
-    net::{Encapsulation, Protocol},
-};
 use toml::Spanned;
 
 use super::problems::Problem;
@@ -77,7 +75,9 @@ impl Reach {
         }
         if reach.written.is_some_and(Method::translates) {
             one_family(section, addresses);
-            needs_director(section, placement);
+        }
+        if reach.written.is_some_and(|method| !method.properties().every_host) {
+            needs_director(section, reach.method(), placement);
         }
         if reach.written.is_some_and(Method::hands_over) {
             can_be_handed_over(section, protocol, placement);
@@ -150,10 +150,12 @@ fn can_move(section: &Section<'_>, placement: Placement, later: Later) {
     }
 }
 
-/// Answers by NAT pass through who rewrote the question.
-fn needs_director(section: &Section<'_>, placement: Placement) {
+/// Some answers pass through who chose the server.
+fn needs_director(section: &Section<'_>, method: Method, placement: Placement) {
     if let Some(span) = section.key_span("method").filter(|_| placement == Placement::EveryHost) {
-        let message = "method \"nat\" needs a director that answers pass through, but here every host is one";
+        let message = format!(
+            "method \"{method}\" needs a director that answers pass through, but here every host is one"
+        );
         let help = "use \"l2\", which tunnels to hosts that aren't on the link, or \"tunnel\"";
         section.problem(Problem::new(span, message, help));
     }

@@ -27,10 +27,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub use evener_core::farm::Peers;
-use evener_core::{
-    farm::{self, Service},
-    net::Protocol,
-};
+use evener_core::farm::{self, Service};
+use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeTable;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::{Method, Placement, Server};
+use evener_core::farm::{Method, Placement, Server, policy};
 use toml::Spanned;
 
 use super::once::Once;
@@ -41,12 +41,14 @@ pub(super) fn stateless(section: &mut Section<'_>, placement: Placement, policy:
     stateless.into_inner()
 }
 
-/// Complains of a policy that needs to know how loaded the host is that a connection came to.
-pub(super) fn by_others_load(section: &Section<'_>, placement: Placement, policy: &str) {
-    let overflow = policy == "overflow" && placement == Placement::Director;
-    if let Some(span) = section.key_span("policy").filter(|_| overflow) {
-        let message =
-            "policy \"overflow\" is for hosts that serve what they get, and a director serves nothing";
+/// Complains of a policy that goes by what isn't known of servers here.
+pub(super) fn can_know(section: &Section<'_>, method: Method, placement: Placement, policy: &str) {
+    let needed = policy::by_name(policy).map_or(&[][..], |policy| policy.needs());
+    let lacks = needed.iter().any(|signal| !method.tells(placement, *signal));
+    if let Some(span) = section.key_span("policy").filter(|_| lacks) {
+        let message = format!(
+            "policy \"{policy}\" is for hosts that serve what they get, and a director serves nothing"
+        );
         let help = "write policy = \"least-connections\", or placement = \"every-host\"";
         section.problem(Problem::new(span, message, help));
     }

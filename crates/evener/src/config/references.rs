@@ -7,9 +7,9 @@ use toml::Spanned;
 
 use super::LogTarget;
 use super::problems::{Problem, Sink, Span};
-use crate::admin::token;
-use crate::secret;
-use crate::spelling::meant;
+use crate::runtime::secret;
+use crate::runtime::spelling::meant;
+use crate::runtime::token;
 
 /// The network interfaces of this process's network namespace (proc_net(5)).
 const INTERFACES: &str = "/proc/thread-self/net/dev";

@@ -22,7 +22,9 @@ pub(super) fn read(section: &mut Section<'_>, reach: &Reach, listed: &Listed) ->
         let read = one(section, listed);
         Spanned::new(section.span(), read)
     });
-    reach.only_with(section, &[Method::Handoff], &["route"]);
+    let by_content: Vec<Method> =
+        Method::ALL.into_iter().filter(|method| method.properties().routes).collect();
+    reach.only_with(section, &by_content, &["route"]);
     if let Some(one_too_many) = routes.get(defaults::ROUTES) {
         let message = format!("this service has {} routes", routes.len());
         let help = format!(

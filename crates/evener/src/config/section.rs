@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::problems::{Problem, Sink, Span};
-use crate::spelling::{is_like, nearest};
+use crate::runtime::spelling::{is_like, nearest};
 
 /// Why a value will not do, to be prefixed by its key, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,10 +2,8 @@
 
 use std::net::SocketAddr;
 
-use evener_core::{
-    farm::{Discover, Service, Timeouts},
-    net::Protocol,
-};
+use evener_core::farm::{Discover, Service, Timeouts};
+use evener_core::net::Protocol;
 use toml::Spanned;
 
 use super::method::Reach;
@@ -37,7 +35,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let placement = placement::read(section);
     let reach = Reach::read(section, &addresses, protocol, placement);
     let policy = section.or("policy", values::policy_name, defaults::POLICY);
-    placement::by_others_load(section, placement, policy);
+    placement::can_know(section, reach.method(), placement, policy);
     let stateless = placement::stateless(section, placement, policy);
     let discovery = Discovery::read(section, &reach);
     let listed = Servers::new(&addresses, &reach, placement).read(section, discovery.wanted);
@@ -73,7 +71,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             allow: discovery.allow,
             servers_max: discovery.servers_max,
             servers: listed.servers,
-            routes: routes.into_iter().map(Spanned::into_inner).collect(),
+            routes: routes.into_iter().map(Spanned::into_inner).collect::<Vec<_>>().into(),
             health,
             timeouts,
             keep_last,

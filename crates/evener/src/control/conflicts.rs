@@ -11,8 +11,8 @@ use evener_core::net::wire::Mac;
 use tokio::time::Instant;
 
 use super::executor::Executor;
-use super::neighbours::Frame;
-use crate::network::Network;
+use crate::io::neighbours::Frame;
+use crate::io::network::Network;
 
 /// How long another owner of an address has to answer.
 const WAIT: Duration = Duration::from_millis(300);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use evener_core::director::{Director, Identity, Input, Moment, Output, Probe, why_not_itself};
@@ -15,17 +16,17 @@ use tokio::sync::mpsc;
 use super::handoff::Handing;
 use super::hosts::Hosts;
 use super::interfaces::forwarded;
-use super::neighbours::Neighbours;
 use super::now_ms;
 use super::showing::Showing;
-use super::sysctl::{Settings, is_reverse_path_strict};
 use super::telling::Telling;
 use super::totals::Totals;
 use crate::board::About;
 use crate::config::Config;
 use crate::events::{Bus, Event};
-use crate::network::resolve;
-use crate::probe::probe;
+use crate::io::neighbours::Neighbours;
+use crate::io::network::resolve;
+use crate::io::probe::probe;
+use crate::io::sysctl::{Settings, is_reverse_path_strict};
 use crate::record::Names;
 
 /// The engine whose packets go by the kernel's routes.
@@ -132,11 +133,10 @@ impl Executor {
 
     /// Time has passed.
     pub(super) fn time(&mut self) {
-        let memory = self.engine.memory();
-        let active = |slot: u16| memory.counts.active.get(usize::from(slot));
-        let own = self.director.own_slots().into_iter().filter_map(active);
-        let own_sessions = own.map(|count| count.load(std::sync::atomic::Ordering::Relaxed)).sum();
-        self.tell(Input::Time { own_sessions });
+        let counts = self.engine.memory().counts.active;
+        let count = |slot: u16| Some((slot, counts.get(usize::from(slot))?.load(Relaxed)));
+        let active = self.director.due_counts(now_ms()).filter_map(count).collect();
+        self.tell(Input::Time { active });
     }
 
     fn moment(&self) -> Moment {
@@ -192,7 +192,10 @@ impl Executor {
         for (slot, server) in retired.iter().filter_map(|slot| Some((slot, before.servers.get(slot)?))) {
             self.totals.add(server.identity, counters.servers.get(slot).copied().unwrap_or_default());
         }
-        self.totals.note(self.director.plan(), !retired.is_empty());
+        // Before the first plan nobody is known, and what an earlier daemon noted says whose the servers were that are gone.
+        if !retired.is_empty() {
+            self.totals.note(self.director.plan(), true);
+        }
         for &slot in retired {
             match self.engine.reset_server(slot) {
                 Ok(()) => self.director.handle(self.moment(), Input::Released { slot }),
@@ -210,7 +213,7 @@ impl Executor {
     pub(super) fn sweep_some(&mut self) {
         let buckets = self.engine.memory().sessions.buckets();
         let end = (self.swept + buckets.div_ceil(10)).min(buckets);
-        self.forget_kept_back();
+        self.handing.kept_back.get_mut().forget_old(now_ms());
         self.sweep(self.swept..end);
         self.engine.memory().guesses.forget_old(self.engine.now());
         self.swept = if end == buckets { 0 } else { end };

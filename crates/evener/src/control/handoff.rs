@@ -8,25 +8,26 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use evener_core::director::transfer::KeptBack;
+use evener_core::farm::Service;
+use evener_core::farm::choose::{Content, Request, Why};
+use evener_core::net::Protocol;
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::net::wire::{ETHERNET_LEN, Mac};
-use evener_core::node::peers::Secret;
+use evener_core::node::secret::Secret;
 use evener_core::path::decide::{Decision, Reason, Verdict, stay};
 use evener_core::path::parse::{Parsed, parse};
-use evener_core::path::select::select;
 use evener_core::path::sessions::{SessionKey, State, Value};
 use evener_core::path::tables::{NO_SERVER, Pick, Vip, VipKey};
-use evener_core::{farm::Service, net::Protocol};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::server::SENT_ON;
 use tokio::sync::mpsc;
 
 use super::RESTART;
 use super::executor::Executor;
-use super::rehandoff::{KeptBack, Orphans};
 use crate::config::Config;
 use crate::handoff::{Answer, Chosen, FourTuple, Held, LOOPBACK, Matched, Question, framed};
-use crate::secret;
+use crate::runtime::secret;
 
 /// Connections that a dispatcher decided of which it is to be told when they end, and how many of them are looked at in a second.
 const DISPATCHED_MAX: usize = 65_536;
@@ -41,10 +42,8 @@ pub(super) struct Handing {
     secret: Option<Secret>,
     /// Ways out, by interface.
     exits: BTreeMap<u32, LinkSocket>,
-    /// Connections that are kept back.
-    pub(super) kept_back: BTreeMap<SessionKey, KeptBack>,
-    /// Those that the sweep has met with nobody.
-    pub(super) orphans: RefCell<Orphans>,
+    /// Connections that are kept back; the sweep notes there those of which it finds nobody.
+    pub(super) kept_back: RefCell<KeptBack<Held>>,
     /// Who reads what the data plane holds, for what is held when it is decided once more.
     pub(super) again: Option<mpsc::Sender<Held>>,
     /// Connections that the dispatcher has decided, and counts until it is told that they are over.
@@ -87,14 +86,19 @@ impl Executor {
     pub(super) fn answer_question(&mut self, question: Question) {
         match question {
             Question::Choose { ends, matched, advice, answer } => {
-                let chosen = self.by_ring(&ends, &matched, |this, ring| this.choose(&ends, ring, advice));
+                let chosen =
+                    self.by_routes(&ends, &matched, |this, content| this.choose(&ends, content, advice));
                 let _ = answer.send(chosen);
             }
             Question::Decide { ends, matched, answer } => {
-                let _ = answer.send(self.by_ring(&ends, &matched, |this, ring| this.decide_for(&ends, ring)));
+                let _ = answer
+                    .send(self.by_routes(&ends, &matched, |this, content| this.decide_for(&ends, content)));
             }
             Question::Stays { ends, matched, server, answer } => {
-                let _ = answer.send(self.by_ring(&ends, &matched, |this, ring| this.answers(server, ring)));
+                let stays = |this: &mut Self, _: Content<'_>| {
+                    this.director.plan().tables.answers(server, matched.ring)
+                };
+                let _ = answer.send(self.by_routes(&ends, &matched, stays));
             }
             Question::Pass { ends, held } => self.pass(&ends, held),
             Question::Forward { ends, server, answer } => drop(answer.send(self.forward(&ends, server))),
@@ -124,13 +128,15 @@ impl Executor {
 
     /// The server for what a client wants: that of the dispatcher, if it is one of those that may have it. The client's
     /// packets are kept back from now on, until it is somewhere.
-    fn choose(&mut self, ends: &FourTuple, ring: u16, advice: Option<SocketAddr>) -> Option<Chosen> {
+    fn choose(
+        &mut self,
+        ends: &FourTuple,
+        content: Content<'_>,
+        advice: Option<SocketAddr>,
+    ) -> Option<Chosen> {
         let vip = self.vip_of(ends)?;
-        let is_up = |server: &u16| {
-            self.director.plan().tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(server))
-        };
-        let advised = advice.and_then(|advice| self.slot_of(&vip, advice)).filter(is_up);
-        let server = advised.or_else(|| self.select(ends, &vip, ring))?;
+        let named = advice.and_then(|advice| self.slot_of(&vip, advice));
+        let (server, why) = self.chosen(ends, &vip, content, named)?;
         let own = self.address_of(server)?;
         let handoff = vip.handoff?;
         let proxy_port = self.service_of(&vip).and_then(|service| service.proxy_protocol_port);
@@ -138,7 +144,8 @@ impl Executor {
             return None;
         }
         self.keep_back(ends, &vip);
-        if advised.is_some() && self.handing.dispatched.len() < DISPATCHED_MAX {
+        let advised = why == Why::Named;
+        if advised && self.handing.dispatched.len() < DISPATCHED_MAX {
             self.handing.dispatched.push_back(*ends);
         }
         Some(Chosen {
@@ -148,23 +155,33 @@ impl Executor {
             mss: handoff.mss,
             // On a director nobody makes sockets of what is for itself; it reads.
             takes: !self.director.plan().tables.servers.get(&server)?.local || vip.own != NO_SERVER,
-            advised: advised.is_some(),
+            advised,
         })
     }
 
     /// The same for another node, which has the client. A session counts it, until that node says that it is over; asked again, the
     /// answer is the same.
-    fn decide_for(&mut self, ends: &FourTuple, ring: u16) -> Option<SocketAddr> {
+    fn decide_for(&mut self, ends: &FourTuple, content: Content<'_>) -> Option<SocketAddr> {
         let vip = self.vip_of(ends)?;
-        let tables = &self.director.plan().tables;
-        let is_one = |slot: &u16| tables.rings.get(&ring).is_some_and(|ring| ring.order.contains(slot));
-        let known = self.active_session(ends, &vip).filter(is_one);
-        let server = known.or_else(|| self.select(ends, &vip, ring))?;
+        let (server, _) = self.chosen(ends, &vip, content, self.active_session(ends, &vip))?;
         let own = self.address_of(server)?;
         if vip.pick == Pick::Least {
             self.note(ends, &vip, server);
         }
         Some(SocketAddr::new(own, ends.service.port()))
+    }
+
+    /// The slot of the server for a connection, and why it.
+    fn chosen(
+        &self,
+        ends: &FourTuple,
+        vip: &Vip,
+        content: Content<'_>,
+        named: Option<u16>,
+    ) -> Option<(u16, Why)> {
+        let request = Request { client: Some(ends.client), content, named };
+        let choice = self.director.plan().choose(&self.engine.memory(), vip, &request).ok()?;
+        Some((choice.server, choice.why))
     }
 
     /// The server of a connection's session, if there is one that counts.
@@ -187,17 +204,19 @@ impl Executor {
         over
     }
 
-    /// Does something with the ring of the servers for what was looked up, if the routes are the same still: those in force.
-    fn by_ring<T: Default>(
+    /// Does something about what was looked up, if the routes are the same still: those in force.
+    fn by_routes<T: Default>(
         &mut self,
         ends: &FourTuple,
         matched: &Matched,
-        then: impl FnOnce(&mut Self, u16) -> T,
+        then: impl FnOnce(&mut Self, Content<'_>) -> T,
     ) -> Answer<T> {
         let routes = self.vip_of(ends).and_then(|vip| self.director.plan().tables.routes.get(&vip.service));
-        match routes.map(|routes| matched.ring(routes)) {
-            Some(Answer::Is(ring)) => Answer::Is(then(self, ring)),
-            Some(Answer::Changed) => Answer::Changed,
+        match routes.map(|routes| matched.is_by(routes)) {
+            Some(true) => {
+                Answer::Is(then(self, Content::Routed { route: matched.route, ring: matched.ring }))
+            }
+            Some(false) => Answer::Changed,
             None => Answer::Is(T::default()),
         }
     }
@@ -206,13 +225,6 @@ impl Executor {
     fn service_of(&self, vip: &Vip) -> Option<&Service> {
         let planned = self.director.plan().services.get(&vip.service)?;
         self.director.farm().service(&planned.name)
-    }
-
-    fn select(&self, ends: &FourTuple, vip: &Vip, ring: u16) -> Option<u16> {
-        let (tables, memory) = (&self.director.plan().tables, self.engine.memory());
-        let hash = session_key(ends, vip).ring_hash(memory.ring_seed);
-        let server = select(tables, memory.counts, ring, vip.pick, hash);
-        tables.servers.contains_key(&server).then_some(server)
     }
 
     /// Where a server is, as the file has it.

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evener_core::director::{Identity, generation};
-use evener_core::node::peers::{Key, LABEL, Secret};
+use evener_core::node::peers::LABEL;
+use evener_core::node::secret::{Key, Secret};
 use evener_core::path::mark::Marker;
 use evener_core::path::sessions::Seed;
 use tokio::net::UdpSocket;
@@ -15,8 +16,8 @@ use tokio::sync::mpsc;
 use super::RESTART;
 use super::executor::Executor;
 use crate::config::Config;
-use crate::network::Network;
-use crate::secret;
+use crate::io::network::Network;
+use crate::runtime::secret;
 
 /// A datagram, and where it is said to be from.
 pub(super) type Heard = (SocketAddr, Vec<u8>);

@@ -8,7 +8,7 @@ use evener_core::farm::Service;
 use evener_dataplane::Engine;
 
 use super::executor::KERNEL_ENGINE;
-use super::sysctl::Forwarded;
+use crate::io::sysctl::Forwarded;
 
 /// What the kernel must let through: for NAT, and from servers whose router this host is. Of interfaces that the file doesn't name, only those that answers need.
 pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forwarded<'d> {

@@ -5,15 +5,10 @@ mod executor;
 mod handoff;
 pub(crate) mod hosts;
 mod interfaces;
-mod lock;
-pub(crate) mod neighbours;
-pub mod paths;
 mod rehandoff;
 mod reload;
-pub mod request;
 mod showing;
 mod start;
-pub(crate) mod sysctl;
 mod telling;
 mod totals;
 
@@ -23,26 +18,27 @@ use std::time::Duration;
 
 use evener_core::director::Input;
 use evener_core::farm::plan::ServerName;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::admin::views::has_service;
 use crate::agent::local_server::LocalServer;
+use crate::board::request::Request;
 use crate::cli;
-use crate::cli::Exit;
 use crate::events::log::Log;
 use crate::events::{Bus, Event};
 use crate::handoff::{Held, Question};
-use crate::log;
-use crate::network;
-use crate::network::path_mtu::PathMtu;
-use crate::spelling::meant;
+use crate::io::neighbours::Frame;
+use crate::io::network;
+use crate::io::network::path_mtu::PathMtu;
+use crate::runtime::Exit;
+use crate::runtime::lock::Lock;
+use crate::runtime::log;
+use crate::runtime::signals::{Signals, Wish};
+use crate::runtime::spelling::meant;
+use crate::views::has_service;
 use executor::{Executor, Probed};
 use hosts::Heard;
-use neighbours::Frame;
 use reload::Fixed;
-use request::Request;
 use start::StartError;
 
 /// How long a new daemon may look for servers before it says that it is ready all the same.
@@ -83,7 +79,7 @@ pub fn run(args: &cli::Run) -> Exit {
     let done = runtime.block_on(async {
         let mut daemon = start::start(&args.config, bus).await?;
         let end = daemon.serve().await;
-        daemon.leave(args.keep && end == End::Stopped).await
+        daemon.leave(args.keep && end != Wish::Dismantle).await
     });
     drop(written);
     match done {
@@ -121,45 +117,17 @@ struct Daemon {
     local_server: Option<LocalServer>,
     probed: mpsc::Receiver<Probed>,
     ready: bool,
-    _lock: lock::Lock,
-}
-
-/// How the daemon was told to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// As its command line says.
-    Stopped,
-    /// With all that it has set up, whatever the command line says.
-    Dismantled,
-}
-
-/// Signals that the daemon answers to.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    quit: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
+    _lock: Lock,
 }
 
 impl Daemon {
     /// The loop. Ends with SIGTERM or SIGINT, or with SIGQUIT.
-    async fn serve(&mut self) -> End {
+    async fn serve(&mut self) -> Wish {
         let mut signals = match Signals::new() {
             Ok(signals) => signals,
             Err(error) => {
                 tracing::error!(%error, "signals can't be heard");
-                return End::Stopped;
+                return Wish::Stop;
             }
         };
         let mut sweep = tokio::time::interval(SWEEP);
@@ -168,13 +136,11 @@ impl Daemon {
             self.say_ready();
             let wake = self.next_wake();
             tokio::select! {
-                _ = signals.terminate.recv() => return End::Stopped,
-                _ = signals.interrupt.recv() => return End::Stopped,
-                _ = signals.quit.recv() => return End::Dismantled,
-                _ = signals.hangup.recv() => {
+                wish = signals.next() => match wish {
                     // What came of it is told on the bus.
-                    let _ = self.reload().await;
-                }
+                    Wish::Reload => drop(self.reload().await),
+                    end => return end,
+                },
                 Some(Frame { ifindex, bytes }) = self.frames.recv() => {
                     self.executor.tell(Input::Frame { ifindex, bytes });
                 }

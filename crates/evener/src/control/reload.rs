@@ -11,13 +11,13 @@ use evener_core::path::sessions::buckets_for;
 use tokio::time::timeout_at;
 
 use super::conflicts::Asked;
-use super::neighbours::Frame;
 use super::telling::open_log;
 use super::{Daemon, RESTART, display};
 use crate::board::Loaded;
 use crate::config::{self, Admin, Config, Engine};
 use crate::events::Event;
-use crate::network::{self, Network, NetworkError};
+use crate::io::neighbours::Frame;
+use crate::io::network::{self, Network, NetworkError};
 
 impl Daemon {
     /// Reads the file again. What is wrong with it changes nothing and is returned in words.

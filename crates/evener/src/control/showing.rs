@@ -6,7 +6,7 @@ use evener_core::director::Director;
 use evener_dataplane::{Engine, Readings};
 
 use super::executor::Executor;
-use crate::agent::local_server::Local;
+use crate::board::Local;
 use crate::board::{About, Board, Loaded, Published};
 use crate::events::Bus;
 

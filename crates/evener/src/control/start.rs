@@ -1,6 +1,6 @@
 //! From a file to a running daemon, or one clear sentence.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Start, tunnel_source};
 use evener_core::farm::plan::ServerName;
-use evener_core::node::peers::Secret;
+use evener_core::node::secret::Secret;
 use evener_core::path::sessions::{Seed, ticks};
 use evener_dataplane::packet::{self, PacketEngine};
 use evener_dataplane::xdp::{self, XdpEngine, pins};
@@ -22,27 +22,28 @@ use tokio::time::timeout_at;
 use super::conflicts::{Asked, OwnedElsewhere};
 use super::executor::{ExecuteError, Executor, Tools};
 use super::hosts::{self, Heard, Hosts};
-use super::lock::{Lock, LockError};
-use super::neighbours::{Frame, Neighbours};
 use super::reload::{self, Fixed};
-use super::request::Request;
-use super::sysctl::Settings;
 use super::telling::open_log;
 use super::totals::Totals;
-use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms, paths};
+use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms};
 use crate::admin;
 use crate::agent::local_server::LocalServer;
 use crate::agent::{self, AgentError};
+use crate::board::request::Request;
 use crate::board::{About, Loaded};
-use crate::cli::Exit;
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
-use crate::descriptors::Room;
 use crate::events::{Bus, Event};
+use crate::handoff::lccp::{Part, Speaker};
 use crate::handoff::{Asking, Question, Reader};
-use crate::lccp::{Part, Speaker};
-use crate::network::{self, Network, NetworkError, path_mtu};
+use crate::io::neighbours::{Frame, Neighbours};
+use crate::io::network::{self, Network, NetworkError, path_mtu};
+use crate::io::sysctl::Settings;
 use crate::record::Recorder;
-use crate::secret;
+use crate::runtime::Exit;
+use crate::runtime::descriptors::Room;
+use crate::runtime::lock::{Lock, LockError};
+use crate::runtime::paths;
+use crate::runtime::secret;
 
 /// What every key begins with.
 const RANDOM: &str = "no random numbers from /dev/urandom";
@@ -132,7 +133,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let links =
         network.pick_interfaces(&config.engine.interfaces, &config.services).map_err(NetworkError::from)?;
 
-    let network_changes = crate::network::watch().await?;
+    let network_changes = crate::io::network::watch().await?;
     let path_mtus = path_mtus(&config);
     let (mut neighbours, mut frames) = Neighbours::new();
     if let Err((ifindex, error)) = neighbours.listen(&links, config.description().has_ipv6()) {
@@ -350,7 +351,7 @@ async fn open(
     if let Some(local_server) = local_server {
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
-    executor.feed(Input::Time { own_sessions: 0 })?;
+    executor.feed(Input::Time { active: BTreeMap::new() })?;
     executor.watch()?;
     if let Some(local_server) = local_server {
         // What makes connections here must stand behind the engine, which is there only now.

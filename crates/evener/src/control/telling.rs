@@ -8,10 +8,10 @@ use evener_dataplane::events::Watch;
 use tokio::sync::mpsc;
 
 use super::executor::Executor;
-use crate::admin::views::Traced;
 use crate::cli::Client;
 use crate::config::Config;
-use crate::record::{AccessLog, Listener, Names, Recorder, TRACES_MAX};
+use crate::record::Traced;
+use crate::record::{AccessLogFile, Listener, Names, Recorder, TRACES_MAX};
 
 /// What telling takes.
 #[derive(Default)]
@@ -27,8 +27,8 @@ pub(super) struct Telling {
 ///
 /// # Errors
 /// A sentence.
-pub(super) fn open_log(config: &Config) -> Result<Option<AccessLog>, String> {
-    config.log.access.as_ref().map(AccessLog::open).transpose()
+pub(super) fn open_log(config: &Config) -> Result<Option<AccessLogFile>, String> {
+    config.log.access.as_ref().map(AccessLogFile::open).transpose()
 }
 
 impl Executor {
@@ -65,7 +65,7 @@ impl Executor {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn tell_to(&mut self, log: Option<AccessLog>) -> Result<(), String> {
+    pub(super) fn tell_to(&mut self, log: Option<AccessLogFile>) -> Result<(), String> {
         self.telling.recorder.log(log)?;
         self.watch().map_err(|error| error.to_string())
     }

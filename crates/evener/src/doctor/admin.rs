@@ -1,8 +1,8 @@
 //! The admin address: whether anybody can look there, and nobody else.
 
-use super::Finding;
-use crate::admin::token;
 use crate::config::Admin;
+use crate::runtime::token;
+use crate::views::Finding;
 
 const CHECK: &str = "admin";
 

@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use evener_core::farm::Service;
+use evener_core::net::Protocol;
 use evener_core::net::wire::protocol;
-use evener_core::{farm::Service, net::Protocol};
 use evener_dataplane::link::{EtherType, LinkSocket, sent_to};
 use futures_util::future::join_all;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, timeout_at};
 
-use super::Finding;
 use super::links::Links;
+use crate::views::Finding;
 
 /// How long packets have to come. A client without an answer asks again after one second (RFC 6298, section 2).
 const WAIT: Duration = Duration::from_millis(1_500);

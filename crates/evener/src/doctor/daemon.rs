@@ -4,8 +4,9 @@ use std::path::Path;
 
 use evener_dataplane::xdp::pins;
 
-use super::Finding;
-use crate::admin::{Client, ClientError, views};
+use crate::admin::{Client, ClientError};
+use crate::views;
+use crate::views::Finding;
 
 const CHECK: &str = "daemon";
 
@@ -77,6 +78,12 @@ fn judge(status: &views::Status) -> Vec<Finding> {
         );
         findings.push(Finding::warn("dispatcher", message));
     }
+    findings.extend(
+        status
+            .nodes_refused
+            .iter()
+            .map(|(node, refused)| Finding::fail("nodes", format!("{node}: {}.", refused.text))),
+    );
     let full = status.packets.get("table_full").copied().unwrap_or_default();
     if full > 0 {
         let message = format!(
@@ -109,7 +116,11 @@ fn server(server: &views::Server) -> Option<Finding> {
 fn host(host: &views::Host) -> Vec<Finding> {
     const CHECK: &str = "hosts";
     let (name, address) = (&host.name, &host.address);
+    let refused = host.refused.as_ref();
+    let refused =
+        refused.map(|refused| Finding::fail(CHECK, format!("{name} ({address}): {}.", refused.text)));
     let state = match host.state.as_str() {
+        _ if refused.is_some() => refused,
         "differs" => Some(Finding::fail(
             CHECK,
             format!(

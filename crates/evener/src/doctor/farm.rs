@@ -8,10 +8,11 @@ use std::path::Path;
 use evener_core::farm::Service;
 
 use super::links::Links;
-use super::{Finding, admin, arrivals, host, hosts, owners, ways};
+use super::{admin, arrivals, host, hosts, owners, ways};
 use crate::cli::CONFIG_FILE;
 use crate::config::{self, Config, EngineKind};
-use crate::network::{Network, interface_name};
+use crate::io::network::{Network, interface_name};
+use crate::views::Finding;
 
 /// Reads the file, if there is one.
 pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {

@@ -9,7 +9,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use nix::sys::utsname::uname;
 
-use super::Finding;
+use crate::views::Finding;
 
 /// The oldest kernel that the xdp engine is tested on.
 const KERNEL: (u32, u32) = (6, 1);
@@ -128,6 +128,14 @@ fn bpf_file_system(may_mount: bool) -> Finding {
     // `ip netns exec` gives each command mounts of its own; the engine then pins in those of the first process.
     let known = fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\tbpf"));
     match pins::roots().into_iter().find(|path| mounted(path)) {
+        Some(path) if pins::ends_with_mounts(&path) => Finding::warn(
+            CHECK,
+            format!(
+                "Mounted at {} for this program's mount namespace alone: traffic stops with that; mount it in the first \
+                 one, `mount -t bpf bpf /sys/fs/bpf`.",
+                path.display()
+            ),
+        ),
         Some(path) => Finding::ok(CHECK, format!("Mounted at {}.", path.display())),
         None if known && may_mount => Finding::ok(CHECK, "Not mounted yet; `evener run` mounts it."),
         None if known => Finding::warn(

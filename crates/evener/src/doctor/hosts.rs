@@ -2,10 +2,10 @@
 
 use evener_core::director::Identity;
 
-use super::Finding;
 use crate::config::Config;
-use crate::network::Network;
-use crate::secret;
+use crate::io::network::Network;
+use crate::runtime::secret;
+use crate::views::Finding;
 
 const CHECK: &str = "hosts";
 

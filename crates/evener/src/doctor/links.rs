@@ -8,8 +8,8 @@ use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo
 use rtnetlink::packet_route::link::{LinkXdp, XdpAttached};
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourState};
 
-use super::Finding;
-use crate::control::sysctl::is_reverse_path_strict;
+use crate::io::sysctl::is_reverse_path_strict;
+use crate::views::Finding;
 
 /// A full Ethernet frame's content.
 const MTU: u32 = 1500;

@@ -8,10 +8,10 @@ use evener_core::farm::membership::Answer;
 use evener_core::net::wire::Mac;
 use tokio::time::{Instant, timeout_at};
 
-use super::Finding;
 use crate::config::Config;
-use crate::control::neighbours::Neighbours;
-use crate::network::Network;
+use crate::io::neighbours::Neighbours;
+use crate::io::network::Network;
+use crate::views::Finding;
 
 /// How long another owner has to answer.
 const WAIT: Duration = Duration::from_millis(300);

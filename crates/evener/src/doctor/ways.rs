@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use evener_core::farm::{Server, Service};
 
-use super::Finding;
 use super::links::Links;
 use crate::config::Config;
-use crate::network::Network;
+use crate::io::network::Network;
+use crate::views::Finding;
 
 /// Judges the ways to a service's servers, and what can be told of the ways back.
 pub(super) fn look(config: &Config, service: &Service, network: &Network, links: &Links) -> Vec<Finding> {

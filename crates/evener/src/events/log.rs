@@ -55,7 +55,8 @@ impl Drop for Log {
     }
 }
 
-fn write(event: &Event) {
+/// Writes an event into the log, where there is no bus for it.
+pub(crate) fn write(event: &Event) {
     match event {
         Event::Farm(event) => write_farm(event),
         Event::Started { engine, adopted } => tracing::info!(engine, adopted, "{event}"),
@@ -67,7 +68,7 @@ fn write(event: &Event) {
         // Standard error has that already.
         Event::Ready { serving: true } => {}
         Event::Stopping => tracing::debug!("{event}"),
-        Event::Ready { serving: false } | Event::Dispatcher { .. } => match event.level() {
+        Event::Ready { serving: false } | Event::Dispatcher { .. } | Event::Node(_) => match event.level() {
             Level::Info => tracing::info!("{event}"),
             Level::Warning => tracing::warn!("{event}"),
             Level::Error => tracing::error!("{event}"),

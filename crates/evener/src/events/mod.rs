@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use evener_core::director::{self, Level};
+use evener_core::node::lccp::Notice;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -64,6 +65,8 @@ pub enum Event {
         /// Whether it decides.
         decides: bool,
     },
+    /// Of another node that control messages are exchanged with.
+    Node(Notice),
 }
 
 impl Event {
@@ -78,6 +81,11 @@ impl Event {
             Event::ReloadRefused { .. } => "reload_refused",
             Event::Dispatcher { decides: true, .. } => "dispatcher_decides",
             Event::Dispatcher { decides: false, .. } => "dispatcher_silent",
+            Event::Node(Notice::Met { .. }) => "node_met",
+            Event::Node(Notice::Restarted { .. }) => "node_restarted",
+            Event::Node(Notice::Silent { .. }) => "node_silent",
+            Event::Node(Notice::Heard { .. }) => "node_heard",
+            Event::Node(Notice::Refused { .. }) => "message_refused",
         }
     }
 
@@ -89,12 +97,16 @@ impl Event {
             Event::Ready { serving: false }
             | Event::Reloaded { restart_for: Some(_), .. }
             | Event::Reloaded { trouble: Some(_), .. }
-            | Event::Dispatcher { decides: false, .. } => Level::Warning,
+            | Event::Dispatcher { decides: false, .. }
+            | Event::Node(Notice::Silent { .. } | Notice::Refused { .. }) => Level::Warning,
             Event::Started { .. }
             | Event::Ready { serving: true }
             | Event::Stopping
             | Event::Reloaded { restart_for: None, trouble: None, .. }
-            | Event::Dispatcher { decides: true, .. } => Level::Info,
+            | Event::Dispatcher { decides: true, .. }
+            | Event::Node(Notice::Met { .. } | Notice::Restarted { .. } | Notice::Heard { .. }) => {
+                Level::Info
+            }
         }
     }
 }
@@ -122,6 +134,7 @@ impl fmt::Display for Event {
                 f,
                 "the dispatcher {address} doesn't answer: this host decides by its own tables until it does"
             ),
+            Event::Node(notice) => notice.fmt(f),
         }
     }
 }

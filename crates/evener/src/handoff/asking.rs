@@ -32,7 +32,8 @@ pub(crate) struct Matched {
     routes: Arc<Routes>,
     /// Counted from 0; none takes what all servers may have.
     pub(crate) route: Option<u16>,
-    ring: u16,
+    /// Of the servers that may have it.
+    pub(crate) ring: u16,
 }
 
 /// What the control loop says to that.
@@ -49,9 +50,9 @@ impl Matched {
         Matched { routes, route, ring }
     }
 
-    /// The ring of the servers for it, if these are the routes still.
-    pub(crate) fn ring(&self, routes: &Arc<Routes>) -> Answer<u16> {
-        if Arc::ptr_eq(&self.routes, routes) { Answer::Is(self.ring) } else { Answer::Changed }
+    /// Whether it was found by these routes.
+    pub(crate) fn is_by(&self, routes: &Arc<Routes>) -> bool {
+        Arc::ptr_eq(&self.routes, routes)
     }
 }
 

@@ -6,6 +6,7 @@
 mod asking;
 mod conversation;
 mod head;
+pub(crate) mod lccp;
 mod proxy;
 mod rehandoff;
 mod seats;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use evener_core::director::transfer;
 use evener_core::net::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Mac};
 use evener_dataplane::repair::{self, Saved};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -24,14 +26,16 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use zerocopy::IntoBytes;
 
-use crate::descriptors::Room;
-use crate::lccp::Speaker;
 pub(crate) use asking::{Answer, Asking, Matched};
+pub(crate) use conversation::rehandoff;
+pub(crate) use evener_core::path::cookie::FourTuple;
 pub(crate) use head::{Judged, Refusal, Wanted, judge};
-pub(crate) use rehandoff::{Held, Move, rehandoff};
+use lccp::Speaker;
+pub(crate) use rehandoff::{Held, Move};
 use seats::Seats;
 
 use crate::record::{Mechanism, Recorder};
+use crate::runtime::descriptors::Room;
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
@@ -39,8 +43,6 @@ const BACKLOG: i32 = 1_024;
 pub(crate) const FROM_HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 /// The loopback interface's own.
 pub(crate) const LOOPBACK: Mac = Mac([0; 6]);
-/// How long a client may take to say what it wants.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a conversation asks of the control loop.
 pub(crate) enum Question {
@@ -70,13 +72,6 @@ pub(crate) enum Question {
     Return { ends: FourTuple, server: u16 },
     /// The client is told that its connection is over.
     End { ends: FourTuple, held: Held },
-}
-
-/// A connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FourTuple {
-    pub(crate) client: SocketAddr,
-    pub(crate) service: SocketAddr,
 }
 
 /// Who is to serve.
@@ -133,6 +128,10 @@ impl Outcomes {
         outcome.fetch_add(1, Relaxed);
     }
 
+    fn count_unmoved(&self) {
+        self.unmoved.fetch_add(1, Relaxed);
+    }
+
     /// By name, for views and metrics.
     pub(crate) fn counted(&self) -> [(&'static str, u64); 8] {
         [
@@ -167,6 +166,13 @@ impl Reader {
     pub(crate) fn new(asking: Asking, recorder: Arc<Recorder>, speaker: Speaker, room: Room) -> Reader {
         let (seats, carried) = (Seats::new(room.read), Seats::new(room.carried));
         Reader { asking, outcomes: Arc::default(), seats, carried, recorder, speaker }
+    }
+
+    fn seats(&self, room: transfer::Room) -> &Seats {
+        match room {
+            transfer::Room::Reading => &self.seats,
+            transfer::Room::Carrying => &self.carried,
+        }
     }
 }
 
@@ -218,7 +224,7 @@ async fn listen(listener: TcpListener, reader: Reader) {
         let ends = FourTuple { client: canonical(client), service: canonical(service) };
         let seat = reader.seats.take(ends.client.ip()).await;
         let reader = reader.clone();
-        tokio::spawn(async move { conversation::hold(stream, ends, true, seat, &reader).await });
+        tokio::spawn(async move { conversation::accepted(stream, ends, seat, &reader).await });
     }
 }
 

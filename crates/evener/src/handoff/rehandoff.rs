@@ -2,14 +2,12 @@
 //! read here like those that the data plane asks about.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::path::decide::Reason;
 use evener_core::path::parse::TcpHeader;
 use evener_dataplane::repair::{Saved, Terms, Window};
 
-use super::{FourTuple, Judged, Question, Reader, conversation, judge, restore};
-use crate::lccp::Release;
+use super::FourTuple;
 
 /// A client's segment that the data plane held, as it came in.
 #[derive(Clone, Debug)]
@@ -37,47 +35,8 @@ pub(crate) struct Move {
     pub(crate) held: Held,
 }
 
-/// Moves a connection, or has it stay, or end.
-pub(crate) async fn rehandoff(moving: Move, reader: Reader) {
-    // Here complex routes are looked up, too.
-    if let Judged::Wanted(wanted) = judge(&moving.payload)
-        && reader.asking.stays(moving.ends, &wanted, moving.held.server).await
-    {
-        reader.asking.ask(Question::Pass { ends: moving.ends, held: moving.held }).await;
-        return;
-    }
-    let (ends, TcpHeader { sequence, acknowledgment, .. }) = (moving.ends, moving.header);
-    let client = ends.client;
-    let mut seat = reader.seats.take(client.ip()).await;
-    seat.keep();
-    match reader.speaker.release(moving.at, &ends, sequence, acknowledgment).await {
-        Release::Released(at_rest) => match restore(&taken_up(&moving, at_rest)) {
-            Ok(stream) => {
-                reader.asking.ask(Question::Keep { ends }).await;
-                seat.offer();
-                conversation::hold(stream, ends, false, seat, &reader).await;
-            }
-            Err(error) => {
-                tracing::debug!(%client, error, "a connection that was let go can't be had here");
-                end(moving, &reader).await;
-            }
-        },
-        // The segment comes again.
-        Release::Busy => {
-            reader.asking.ask(Question::Return { ends, server: moving.held.server }).await;
-        }
-        Release::Refused | Release::Unanswered => end(moving, &reader).await,
-    }
-}
-
-async fn end(moving: Move, reader: &Reader) {
-    reader.outcomes.unmoved.fetch_add(1, Relaxed);
-    let Move { ends, held, .. } = moving;
-    reader.asking.ask(Question::End { ends, held }).await;
-}
-
 /// The connection, at rest where its server has left it, with the client's next segment taken in.
-fn taken_up(moving: &Move, at_rest: Saved) -> Saved {
+pub(super) fn taken_up(moving: &Move, at_rest: Saved) -> Saved {
     let Move { header, payload, .. } = moving;
     let Saved { terms, window, .. } = at_rest;
     let scale = terms.window_scales.map_or(0, |(send, _)| send);
@@ -95,7 +54,7 @@ fn taken_up(moving: &Move, at_rest: Saved) -> Saved {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use evener_core::path::parse::TcpOptions;
+    use evener_core::net::tcp::TcpOptions;
 
     use super::*;
 

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::Decision;
 use super::line;
-use crate::admin::views::Decision;
 use crate::config::LogTarget;
 
 /// Lines that may wait.
@@ -32,22 +32,22 @@ pub(super) struct Counts {
 }
 
 /// A log that is open.
-pub(crate) struct AccessLog {
+pub(crate) struct AccessLogFile {
     target: LogTarget,
     sink: Box<dyn Write + Send>,
 }
 
-impl AccessLog {
+impl AccessLogFile {
     /// Opens a log, behind what is in it.
     ///
     /// # Errors
     /// A sentence.
-    pub(crate) fn open(target: &LogTarget) -> Result<AccessLog, String> {
+    pub(crate) fn open(target: &LogTarget) -> Result<AccessLogFile, String> {
         let sink: Box<dyn Write + Send> = match target {
             LogTarget::Stdout => Box::new(io::stdout()),
             LogTarget::File(path) => Box::new(open(path).map_err(|error| unopened(path, &error))?),
         };
-        Ok(AccessLog { target: target.clone(), sink })
+        Ok(AccessLogFile { target: target.clone(), sink })
     }
 }
 
@@ -84,8 +84,8 @@ impl Writing {
     ///
     /// # Errors
     /// When there is no thread for it.
-    pub(super) fn start(log: AccessLog, counts: Arc<Counts>) -> io::Result<Writing> {
-        let AccessLog { target, sink } = log;
+    pub(super) fn start(log: AccessLogFile, counts: Arc<Counts>) -> io::Result<Writing> {
+        let AccessLogFile { target, sink } = log;
         let (queue, lines) = sync_channel(QUEUE);
         let count = Arc::clone(&counts);
         let thread = thread::Builder::new().name("access-log".to_owned());
@@ -193,7 +193,7 @@ mod tests {
         let target = LogTarget::File(path.clone());
         let counts = Arc::new(Counts::default());
         for name in ["/a", "/b\n\"x\": 1"] {
-            let writing = Writing::start(AccessLog::open(&target).unwrap(), Arc::clone(&counts)).unwrap();
+            let writing = Writing::start(AccessLogFile::open(&target).unwrap(), Arc::clone(&counts)).unwrap();
             writing.put(decision(name));
             writing.finish();
         }
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn what_is_no_place_for_a_log_is_told_in_a_sentence() {
         let folder = Folder::new("sentence");
-        let refused = |path: PathBuf| AccessLog::open(&LogTarget::File(path)).err().unwrap();
+        let refused = |path: PathBuf| AccessLogFile::open(&LogTarget::File(path)).err().unwrap();
         assert!(refused(folder.0.join("none/access.log")).contains("make its folder first"));
         assert!(refused(folder.0.clone()).contains("name another file"));
         let pipe = folder.0.join("pipe");
@@ -241,7 +241,7 @@ mod tests {
         let (tell, full) = mpsc::channel();
         let (to, written) = sync_channel(QUEUE);
         let counts = Arc::new(Counts::default());
-        let log = AccessLog { target: LogTarget::Stdout, sink: Box::new(Disk { full, written: to }) };
+        let log = AccessLogFile { target: LogTarget::Stdout, sink: Box::new(Disk { full, written: to }) };
         let writing = Writing::start(log, Arc::clone(&counts)).unwrap();
         // One line is with the disk, which says nothing; no more than fit wait, and the rest is lost at once.
         (0..QUEUE * 2).for_each(|_| writing.put(decision("/")));

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::admin::views::Deciding;
+use super::Deciding;
 
 /// Upper bounds in nanoseconds: from what the kernel takes to what a client may.
 const BOUNDS: [u64; 10] =

@@ -9,6 +9,7 @@ mod line;
 mod listener;
 mod names;
 mod summary;
+mod told;
 mod trace;
 
 use std::net::SocketAddr;
@@ -17,24 +18,24 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use evener_core::path::content::Routes;
+use evener_core::path::cookie::FourTuple;
 use evener_core::path::decide::Reason;
 use evener_core::path::tables::NO_SERVER;
 use evener_dataplane::events::{ConnectionEvent, PacketEvent, Told, Watch};
 use tokio::sync::mpsc;
 
-use crate::admin::views;
 use crate::cli::Client;
 use crate::config::LogTarget;
-use crate::handoff::FourTuple;
 use access::{Counts, Writing};
 use latency::LatencyHistogram;
 use summary::{Kind, RequestSummary};
 use trace::Traces;
 
-pub(crate) use access::AccessLog;
+pub(crate) use access::AccessLogFile;
 pub(crate) use line::json;
 pub(crate) use listener::Listener;
 pub(crate) use names::Names;
+pub use told::{AccessLog, Deciding, Decision, Packet, Traced};
 pub(crate) use trace::TRACES_MAX;
 
 /// How a connection came to its server, or to none.
@@ -126,7 +127,7 @@ impl Recorder {
     ///
     /// # Errors
     /// A sentence; then there is no log.
-    pub(crate) fn log(&self, log: Option<AccessLog>) -> Result<(), String> {
+    pub(crate) fn log(&self, log: Option<AccessLogFile>) -> Result<(), String> {
         let started = log.map(|log| Writing::start(log, Arc::clone(&self.counts))).transpose();
         let (writing, error) = match started {
             Ok(writing) => (writing, None),
@@ -150,7 +151,7 @@ impl Recorder {
     }
 
     /// Tells of a client, until the receiver is dropped; nothing if that is done for too many already.
-    pub(crate) fn follow(&self, client: Client) -> Option<mpsc::Receiver<views::Traced>> {
+    pub(crate) fn follow(&self, client: Client) -> Option<mpsc::Receiver<Traced>> {
         self.traces.follow(client)
     }
 
@@ -174,15 +175,15 @@ impl Recorder {
         if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
             writing.put(line());
         }
-        self.traces.tell(&[decided.ends.client], || views::Traced::Decision(line()));
+        self.traces.tell(&[decided.ends.client], || Traced::Decision(line()));
     }
 
-    fn line(&self, decided: &Decided<'_>) -> views::Decision {
+    fn line(&self, decided: &Decided<'_>) -> Decision {
         let (names, summary) = (self.names(), RequestSummary::of(decided.head));
         let FourTuple { client, service } = decided.ends;
         let text = |bytes: Option<&[u8]>| bytes.map(line::text);
         let is_tls = summary.kind == Some(Kind::Tls);
-        views::Decision {
+        Decision {
             time: time(decided.at),
             service: names.service(service).map_or_else(|| service.to_string(), str::to_owned),
             client: client.to_string(),
@@ -225,7 +226,7 @@ impl Recorder {
     fn packet(&self, event: &PacketEvent, at: SystemTime) {
         self.traces.tell(&[event.src, event.dst], || {
             let server = self.names().server(event.server).map(str::to_owned);
-            views::Traced::Packet(packet(event, at, server))
+            Traced::Packet(packet(event, at, server))
         });
     }
 
@@ -238,8 +239,8 @@ impl Recorder {
     }
 
     /// What became of the lines of the access log.
-    pub(crate) fn show_log(&self) -> views::AccessLog {
-        views::AccessLog {
+    pub(crate) fn show_log(&self) -> AccessLog {
+        AccessLog {
             path: self.target().map(|target| target.to_string()),
             written: self.counts.written.load(Relaxed),
             lost: self.counts.lost.load(Relaxed) + self.untold.load(Relaxed),
@@ -252,7 +253,7 @@ impl Recorder {
     }
 
     /// How long it took to decide, by mechanism.
-    pub(crate) fn show_took(&self) -> impl Iterator<Item = (String, views::Deciding)> {
+    pub(crate) fn show_took(&self) -> impl Iterator<Item = (String, Deciding)> {
         let shown = Mechanism::ALL.into_iter().zip(self.took.iter().map(LatencyHistogram::show));
         shown.map(|(mechanism, took)| (mechanism.name().to_owned(), took)).filter(|(_, took)| took.count > 0)
     }
@@ -263,7 +264,7 @@ fn time(at: SystemTime) -> String {
     humantime::format_rfc3339_millis(at).to_string()
 }
 
-fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> views::Packet {
+fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> Packet {
     let end = |end: SocketAddr| if end.port() == 0 { end.ip().to_string() } else { end.to_string() };
     let verdict = match event.verdict {
         Told::Forward => "forward",
@@ -271,7 +272,7 @@ fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> views:
         Told::Drop => "drop",
         Told::Hold => "hold",
     };
-    views::Packet {
+    Packet {
         time: time(at),
         protocol: protocol(event.protocol),
         flags: (event.protocol == TCP).then(|| flags(event.tcp_flags)),

@@ -10,7 +10,7 @@ const CLIENT: &str = "198.51.100.7:40000";
 const SERVICE: &str = "192.0.2.100:80";
 
 /// A recorder that knows one server, and who follows the client.
-fn recorder() -> (Recorder, Receiver<views::Traced>) {
+fn recorder() -> (Recorder, Receiver<Traced>) {
     let mut plan = Plan::default();
     plan.servers.insert(3, ServerName { service: "web".into(), server: "web1".into() });
     let recorder = Recorder::default();
@@ -52,7 +52,7 @@ fn packet(src: &str, dst: &str) -> PacketEvent {
     }
 }
 
-fn lines(receiver: &mut Receiver<views::Traced>) -> Vec<String> {
+fn lines(receiver: &mut Receiver<Traced>) -> Vec<String> {
     let mut lines = Vec::new();
     while let Ok(line) = receiver.try_recv() {
         lines.push(json(&line));
@@ -130,7 +130,7 @@ fn the_data_plane_is_asked_for_what_is_wanted_only() {
     let recorder = Recorder::default();
     assert_eq!(recorder.wanted(), Watch::default());
     let file = std::env::temp_dir().join(format!("evener-wanted-{}", std::process::id()));
-    let open = |file: &PathBuf| AccessLog::open(&LogTarget::File(file.clone())).unwrap();
+    let open = |file: &PathBuf| AccessLogFile::open(&LogTarget::File(file.clone())).unwrap();
     recorder.log(Some(open(&file))).unwrap();
     assert_eq!(recorder.wanted(), Watch { connections: true, ..Watch::default() });
     let trace = recorder.follow("198.51.100.7:1".parse().unwrap()).unwrap();

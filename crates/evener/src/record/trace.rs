@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::admin::views::Traced;
+use super::Traced;
 use crate::cli::Client;
 
 /// Traces at a time.

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use evener::admin::views::{
-    AccessLog, Deciding, Dispatch, Dispatcher, Explanation, Host, Server, Service, Session, Status,
-};
-use evener::control::request::{Flow, Subject};
+use evener::board::request::{Flow, Subject};
+use evener::record::{AccessLog, Deciding};
+use evener::views::{Dispatch, Dispatcher, Explanation, Host, Refused, Server, Service, Session, Status};
 
 pub fn status() -> Status {
     let counts = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
@@ -47,8 +46,13 @@ pub fn status() -> Status {
         nodes: [("192.0.2.11", "known"), ("192.0.2.12", "silent")]
             .map(|(node, state)| (node.to_owned(), state.to_owned()))
             .into(),
+        nodes_refused: [("192.0.2.12".to_owned(), refused("key", "its clock\x1b is wrong; set it"))].into(),
         dispatcher: Some(Dispatcher { address: "192.0.2.3".into(), decides: false }),
     }
+}
+
+fn refused(reason: &str, text: &str) -> Refused {
+    Refused { reason: reason.into(), text: text.into() }
 }
 
 fn deciding() -> Deciding {
@@ -126,6 +130,7 @@ pub fn hosts() -> Vec<Host> {
         draining: vec![],
         owns: vec!["192.0.2.102".into()],
         put_off: vec![],
+        refused: Some(refused("version", "it speaks version 2")),
         heard_seconds: Some(0.25),
     }]
 }

@@ -1,6 +1,7 @@
 //! How fast it is. Everything is a ratio within one run on one machine: absolute figures on shared
 //! machines mean little.
 
+mod director;
 mod end_to_end;
 mod every_host;
 mod handoff;
@@ -8,6 +9,7 @@ mod packet_cost;
 mod plot;
 mod remote;
 mod session_table;
+mod subject;
 
 use std::path::Path;
 use std::process::Command;
@@ -44,6 +46,8 @@ pub enum What {
     EveryHost,
     /// Only farms where connections are handed over.
     Handoff,
+    /// Only the control plane of a large farm.
+    Director,
 }
 
 impl Effort {
@@ -72,6 +76,7 @@ pub struct Report {
     pub environment: Environment,
     packet_cost: Option<packet_cost::Outcome>,
     session_table: Option<session_table::Outcome>,
+    director: Option<director::Outcome>,
     /// Requests from clients to servers, method by method.
     pub end_to_end: Vec<Outcome>,
     every_host: Option<every_host::Outcome>,
@@ -99,6 +104,7 @@ pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
         environment,
         packet_cost: packets.then(|| packet_cost::run(effort.rounds)).transpose()?,
         session_table: packets.then(session_table::run),
+        director: matches!(effort.what, What::All | What::Director).then(director::run).transpose()?,
         end_to_end: match effort.what {
             What::All => vec![
                 end_to_end::run(effort)?,
@@ -107,14 +113,14 @@ pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
                 handoff::run(effort)?,
             ],
             What::Handoff => vec![handoff::run(effort)?],
-            What::Packets | What::EveryHost => Vec::new(),
+            What::Packets | What::EveryHost | What::Director => Vec::new(),
         },
         every_host: match effort.what {
-            What::Packets | What::Handoff => None,
+            What::Packets | What::Handoff | What::Director => None,
             What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
         },
         handoff_scaling: match effort.what {
-            What::Packets | What::EveryHost => None,
+            What::Packets | What::EveryHost | What::Director => None,
             What::All | What::Handoff => Some(handoff::scaling(effort, plots)?),
         },
     })
@@ -137,6 +143,9 @@ impl Report {
             outcome.print();
         }
         if let Some(outcome) = &self.session_table {
+            outcome.print();
+        }
+        if let Some(outcome) = &self.director {
             outcome.print();
         }
         self.end_to_end.iter().for_each(Outcome::print);

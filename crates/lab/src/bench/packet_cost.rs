@@ -11,9 +11,9 @@ use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
 };
-use evener_dataplane::xdp::{Bench, Subject};
 use serde::Serialize;
 
+use super::subject::{Bench, Subject};
 use crate::netns::{Netns, ip_batch};
 use crate::owner;
 use crate::table::Table;
@@ -96,20 +96,26 @@ pub(super) fn run(rounds: usize) -> Result<Outcome> {
 fn row(flows: u32, rounds: usize) -> Result<Row> {
     let (mut wrapper, mut pass, mut methods) = (0, None, Vec::new());
     for (kind, subjects) in METHODS {
-        let bench = Bench::new(SESSIONS_MAX, &Arc::new(tables(kind)), VIP)?;
+        let mut bench = Bench::new(SESSIONS_MAX, &Arc::new(tables(kind)), VIP)?;
         if kind == Kind::Link {
             wrapper = median(rounds, || bench.established(Subject::Wrapper, flows, PACKETS))?;
             pass = Some(pair(rounds, Subject::L2, |subject| bench.pass(subject, PACKETS))?);
         }
         for (name, subject) in subjects {
-            methods.push(method(&bench, name, *subject, flows, rounds)?);
+            methods.push(method(&mut bench, name, *subject, flows, rounds)?);
         }
     }
     let pass = pass.unwrap_or(Cost { director: 0, yardstick: 0 });
     Ok(Row { flows, wrapper, pass, methods })
 }
 
-fn method(bench: &Bench, name: &'static str, subject: Subject, flows: u32, rounds: usize) -> Result<Method> {
+fn method(
+    bench: &mut Bench,
+    name: &'static str,
+    subject: Subject,
+    flows: u32,
+    rounds: usize,
+) -> Result<Method> {
     for subject in [subject, Subject::Yardstick] {
         bench.open(subject, flows)?;
     }
@@ -148,13 +154,13 @@ fn middle(mut figures: Vec<u64>) -> u64 {
 
 /// Where the kernel finds a way to every client: a namespace whose loopback interface, which test runs come in by,
 /// is a router's.
-struct Surroundings {
-    netns: Netns,
+pub(super) struct Surroundings {
+    pub(super) netns: Netns,
     prefix: String,
 }
 
 impl Surroundings {
-    fn new() -> Result<Surroundings> {
+    pub(super) fn new() -> Result<Surroundings> {
         let prefix = owner::next_prefix()?;
         let made = Surroundings { netns: Netns::new(format!("{prefix}bench")), prefix };
         ip_batch(&[], &[format!("netns add {}", made.netns.name())])?;
@@ -204,8 +210,15 @@ fn tables(kind: Kind) -> Tables {
             let key = VipKey { address, port: 8080, protocol: Protocol::Tcp };
             tables.endpoints.insert(key, vec![Behind { vip: 1, server: slot }]);
         }
-        let server =
-            ServerEntry { identity: slot.into(), mac, ifindex: 1, weight: 1, up: true, local: false, way };
+        let server = ServerEntry {
+            identity: slot.into(),
+            mac,
+            ifindex: 1,
+            weight: 1,
+            up: true,
+            local: false,
+            forwarding: way,
+        };
         tables.servers.insert(slot, server);
     }
     let own = match kind {
@@ -232,7 +245,9 @@ fn tables(kind: Kind) -> Tables {
     let vip = Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless, handoff: None };
     tables.vips.insert(VipKey { address: VIP.into(), port: 80, protocol: Protocol::Tcp }, vip);
     let hash = policy::maglev(&members, HASH_SLOTS);
-    tables.rings.insert(0, Arc::new(Ring { order: (1..=count).collect(), hash, previous: Vec::new() }));
+    tables
+        .rings
+        .insert(0, Arc::new(Ring { order: (1..=count).collect(), hash: hash.into(), previous: [].into() }));
     tables
 }
 
@@ -254,5 +269,46 @@ impl Outcome {
             }
         }
         println!("{table}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evener_core::path::decide::Reason;
+
+    use super::*;
+    use crate::skip;
+
+    #[test]
+    fn every_subject_does_what_is_measured() -> Result<()> {
+        if !skip::has_root() {
+            return Ok(());
+        }
+        let surroundings = Surroundings::new()?;
+        surroundings.netns.enter(|| {
+            let alone = [("", Subject::Wrapper), ("", Subject::Yardstick)];
+            let methods = METHODS.into_iter().chain([(Kind::Link, &alone[..])]);
+            methods.into_iter().try_for_each(|(kind, subjects)| {
+                subjects.iter().try_for_each(|(_, subject)| meets(kind, *subject))
+            })
+        })?
+    }
+
+    fn meets(kind: Kind, subject: Subject) -> Result<()> {
+        let mut bench = Bench::new(4096, &Arc::new(tables(kind)), VIP)?;
+        bench.open(subject, 256)?;
+        bench.established(subject, 256, 10_000)?;
+        let (counters, sessions) = bench.outcome()?;
+        let (forwarded, answered, opened) = match (kind, subject) {
+            (_, Subject::Wrapper | Subject::Yardstick) => (0, 0, 0),
+            (_, Subject::NatOut) => (512, 10_000, 256),
+            (Kind::Stateless, _) => (10_512, 0, 0),
+            _ => (10_512, 0, 256),
+        };
+        assert_eq!(sessions, opened, "{kind:?} {subject:?}");
+        let reasons = counters.reasons;
+        let counted = (reasons[&Reason::Forwarded], reasons[&Reason::Answered]);
+        assert_eq!(counted, (forwarded, answered), "{kind:?} {subject:?}");
+        Ok(())
     }
 }

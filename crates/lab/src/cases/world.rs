@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use evener_core::farm::Timeouts;
 use evener_core::farm::policy::{self, Policy, Weighted, maglev};
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
+use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::arrival::{PASSED, PASSED_TWICE};
 use evener_core::path::content::{
     HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes,
@@ -17,10 +19,6 @@ use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Ring, ServerEntry, Tables, Vip,
     VipKey,
-};
-use evener_core::{
-    farm::Timeouts,
-    net::{Encapsulation, Protocol},
 };
 
 use super::routes::Route;
@@ -351,8 +349,15 @@ impl World {
         let mut tables = Tables { interfaces, peers, ..Tables::default() };
         for (slot, server) in (1u16..).zip(&self.servers).filter(|(_, server)| !server.gone) {
             let &Server { mac, interface, weight, up, local, way, .. } = server;
-            let entry =
-                ServerEntry { identity: slot.into(), mac, ifindex: interface, weight, up, local, way };
+            let entry = ServerEntry {
+                identity: slot.into(),
+                mac,
+                ifindex: interface,
+                weight,
+                up,
+                local,
+                forwarding: way,
+            };
             tables.servers.insert(slot, entry);
         }
         let Timeouts { syn_ms, tcp_ms, half_closed_ms, closing_ms, udp_ms } = self.timeouts;
@@ -369,8 +374,8 @@ impl World {
             let members = self.members(&service.servers);
             let ring = Ring {
                 order: service.policy.order(&members),
-                hash: maglev(&members, HASH_SLOTS),
-                previous: maglev(&self.members(&service.previous), HASH_SLOTS),
+                hash: maglev(&members, HASH_SLOTS).into(),
+                previous: maglev(&self.members(&service.previous), HASH_SLOTS).into(),
             };
             tables.rings.insert(number, Arc::new(ring));
             if service.handoff.is_some() {
@@ -431,7 +436,7 @@ impl World {
         let routes = self.route_rings(service, number).map(|(ring, route)| {
             let members = self.members(&route.servers);
             let (order, hash) = (service.policy.order(&members), maglev(&members, HASH_SLOTS));
-            tables.rings.insert(ring, Arc::new(Ring { order, hash, previous: Vec::new() }));
+            tables.rings.insert(ring, Arc::new(Ring { order, hash: hash.into(), previous: [].into() }));
             ContentRoute {
                 host: route.host.clone(),
                 path: route.path.clone(),
@@ -447,7 +452,9 @@ impl World {
     fn note_endpoints(&self, tables: &mut Tables, service: &Service, vip: u16) {
         for &place in &service.servers {
             let server = place as u16 + 1;
-            if let Some(&ServerEntry { way: Forwarding::Nat { to, .. }, .. }) = tables.servers.get(&server) {
+            if let Some(&ServerEntry { forwarding: Forwarding::Nat { to, .. }, .. }) =
+                tables.servers.get(&server)
+            {
                 let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
                 tables.endpoints.entry(key).or_default().push(Behind { vip, server });
             }

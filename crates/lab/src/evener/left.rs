@@ -9,7 +9,7 @@ use crate::host::Host;
 
 /// Where daemons keep files and pins, a folder for each network namespace.
 const FOLDERS: [&str; 2] = ["/run/evener", "/sys/fs/bpf/evener"];
-/// What may stay: a lock that nobody holds says nothing, and removing it would let two take it at once.
+/// What may stay: the lock of a daemon that was killed says nothing, since nobody holds it.
 const HARMLESS: &str = "lock";
 
 /// Programs on interfaces, packet filters, pins and files of a daemon on this host, in words.

@@ -54,6 +54,9 @@ pub struct Status {
     /// Other nodes by address: `known`, `silent` or `unknown`.
     #[serde(default)]
     pub nodes: BTreeMap<String, String>,
+    /// Those that aren't understood: `reason` and `text`.
+    #[serde(default)]
+    pub nodes_refused: BTreeMap<String, BTreeMap<String, String>>,
     /// The node that decides for this one, if another does.
     #[serde(default)]
     pub dispatcher: Option<Dispatcher>,

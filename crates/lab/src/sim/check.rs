@@ -1,21 +1,25 @@
 //! What is promised of a farm whatever happens to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::slice;
 
 use evener_core::farm::plan::{PlannedService, ServerName};
-use evener_core::net::checksum;
 use evener_core::net::wire::{TCP_ACK, TCP_SYN};
 use evener_core::path::decide::Verdict;
 use evener_core::path::sessions::SessionKey;
 
 use super::farms::{self, Kind, LINK, SERVERS, SILENCE_MS, VIPS};
+use super::handoff;
 use super::node::Node;
+use super::segment::Segment;
 use super::world::{Connection, World};
 
 /// A connection without packets is there for so long at least, in milliseconds: less than a first packet's session lasts.
 const IDLE_MS: u64 = 25_000;
+/// After this time what an engine has refused was tried again, in milliseconds: a pause, and some.
+const RETRY_MS: u64 = 6_000;
 /// After this time a server that fails gets nothing new, in milliseconds: two probes, and some.
 const NOTICE_MS: u64 = 10_000;
 
@@ -24,6 +28,14 @@ const NOTICE_MS: u64 = 10_000;
 pub enum Broken {
     /// What is told to be in force is not.
     Told(String),
+    /// While tables were on their way more was shown than before.
+    Half(String),
+    /// What an engine has refused was not tried again.
+    NotTried(String),
+    /// A datagram was heeded that nobody should have believed.
+    Believed(String),
+    /// All servers failed at once, and not even the last are kept.
+    Emptied(String),
     /// A drained server got a new connection.
     Drained(String),
     /// A server got a new connection that has failed for long, though others work.
@@ -36,6 +48,10 @@ pub enum Broken {
     Outlived(String),
     /// A director wants to know a time that it was just told.
     Spins(String),
+    /// A server got what its routes don't give it.
+    Forbidden(String),
+    /// A server took no connection that was handed to it, though all clocks are right.
+    Refused(String),
     /// After the last fault, and some time, a farm doesn't serve as it should.
     Unhealed(String),
 }
@@ -45,12 +61,18 @@ impl Broken {
     pub fn kind(&self) -> &'static str {
         match self {
             Broken::Told(_) => "told",
+            Broken::Half(_) => "half",
+            Broken::NotTried(_) => "not tried",
+            Broken::Believed(_) => "believed",
+            Broken::Emptied(_) => "emptied",
             Broken::Drained(_) => "drained",
             Broken::Failed(_) => "failed",
             Broken::Moved(_) => "moved",
             Broken::Twice(_) => "twice",
             Broken::Outlived(_) => "outlived",
             Broken::Spins(_) => "spins",
+            Broken::Forbidden(_) => "forbidden",
+            Broken::Refused(_) => "refused",
             Broken::Unhealed(_) => "unhealed",
         }
     }
@@ -60,12 +82,18 @@ impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Broken::Told(what) => write!(f, "what is told is not in force: {what}"),
+            Broken::Half(what) => write!(f, "half of a change was shown: {what}"),
+            Broken::NotTried(what) => write!(f, "what was refused was not tried again: {what}"),
+            Broken::Believed(what) => write!(f, "what nobody should have believed was heeded: {what}"),
+            Broken::Emptied(what) => write!(f, "what was last good did not stay: {what}"),
             Broken::Drained(what) => write!(f, "a drained server got a new connection: {what}"),
             Broken::Failed(what) => write!(f, "a server that fails got a new connection: {what}"),
             Broken::Moved(what) => write!(f, "a connection moved: {what}"),
             Broken::Outlived(what) => write!(f, "an address was answered for by the dead: {what}"),
             Broken::Twice(what) => write!(f, "an address was owned twice: {what}"),
             Broken::Spins(what) => write!(f, "no end of waking: {what}"),
+            Broken::Forbidden(what) => write!(f, "a server got what its routes don't give it: {what}"),
+            Broken::Refused(what) => write!(f, "a server took no connection: {what}"),
             Broken::Unhealed(what) => write!(f, "all faults are over, but not what they did: {what}"),
         }
     }
@@ -81,12 +109,25 @@ pub(super) struct Watched {
 /// All that holds at every moment.
 pub(super) fn all(world: &mut World) -> Result<(), Broken> {
     for (number, node) in world.nodes.iter_mut().enumerate() {
-        let Some(director) = node.director.as_ref().filter(|_| node.news) else { continue };
+        if let Some(what) = node.half_shown {
+            return Err(Broken::Half(format!("{what} by node {number}")));
+        }
+        let waits = node.director.is_some() && node.shown.wanted != node.shown.generation;
+        if waits && world.now_ms - node.asked_ms > RETRY_MS {
+            return Err(Broken::NotTried(format!("by node {number}")));
+        }
+        if !node.news {
+            continue;
+        }
         node.news = false;
+        if world.kind != Kind::EveryHost {
+            keeps_last(node)?;
+        }
         // A server that has left the file, even for a while, loses its connections.
         for one in world.connections.values_mut().filter(|one| one.node == number) {
             one.lost |= node.names.get(&one.slot) != Some(&one.server);
         }
+        let Some(director) = &node.director else { continue };
         if *node.engine.tables != director.plan().tables {
             return Err(Broken::Told(format!("the tables of node {number}")));
         }
@@ -95,15 +136,38 @@ pub(super) fn all(world: &mut World) -> Result<(), Broken> {
             return Err(Broken::Told(format!("the snapshot of node {number}")));
         }
     }
-    silent_when_dead(world)?;
-    owned_once(world)
+    if world.kind != Kind::EveryHost {
+        return Ok(());
+    }
+    let owned =
+        |vip| -> Vec<bool> { world.nodes.iter().map(|node| node.answers(vip, world.now_ms)).collect() };
+    let owners = VIPS.map(owned);
+    silent_when_dead(world, &owners)?;
+    owned_once(world, &owners)
 }
 
-/// Who is dead for as long as others wait has fallen silent for what they take over.
-fn silent_when_dead(world: &World) -> Result<(), Broken> {
-    for (number, node) in world.nodes.iter().enumerate().filter(|_| world.kind == Kind::EveryHost) {
+/// Where the file wants it, whoever was in a ring, and may still be, keeps it from being empty.
+fn keeps_last(node: &mut Node) -> Result<(), Broken> {
+    let ring = node.ring(VIPS[0]);
+    let listed: BTreeSet<String> =
+        (0..SERVERS).filter(|server| node.file >> server & 1 == 1).map(farms::name).collect();
+    if ring.is_empty() {
+        let is_drained = |server: &str| node.drained.iter().any(|name| name.server == server);
+        let kept = listed.iter().find(|server| node.last_good.contains(*server) && !is_drained(server));
+        if let Some(server) = kept {
+            return Err(Broken::Emptied(format!("{server} was the last, and nobody is")));
+        }
+    }
+    // Whom the file takes out is no more to be kept, though the engine may have refused that.
+    node.last_good = &ring & &listed;
+    Ok(())
+}
+
+/// Who is dead for as long as others wait has fallen silent for what they take over. Of each address, whether nodes own it.
+fn silent_when_dead(world: &World, owners: &[Vec<bool>; VIPS.len()]) -> Result<(), Broken> {
+    for (number, node) in world.nodes.iter().enumerate() {
         let is_dead = node.director.is_none() && world.now_ms - node.since_ms > SILENCE_MS;
-        if is_dead && let Some(vip) = VIPS.iter().find(|vip| node.answers(**vip, world.now_ms)) {
+        if is_dead && let Some((vip, _)) = VIPS.iter().zip(owners).find(|(_, owners)| owners[number]) {
             return Err(Broken::Outlived(format!("{vip} by node {number}")));
         }
     }
@@ -111,15 +175,14 @@ fn silent_when_dead(world: &World) -> Result<(), Broken> {
 }
 
 /// Nobody shares an address for longer than it takes to hear of the other.
-fn owned_once(world: &mut World) -> Result<(), Broken> {
+fn owned_once(world: &mut World, owners: &[Vec<bool>; VIPS.len()]) -> Result<(), Broken> {
     let mut twice = BTreeMap::new();
     for a in 0..world.nodes.len() {
         for b in a + 1..world.nodes.len() {
-            for vip in VIPS {
-                let own = |node: usize| world.nodes[node].answers(vip, world.now_ms);
+            for (vip, owners) in VIPS.into_iter().zip(owners) {
                 // Hosts with different files don't heed each other, and what both have claimed then both keep.
                 let alike = world.nodes[a].file == world.nodes[b].file;
-                if alike && world.loss == 0 && world.reach(a, b) && own(a) && own(b) {
+                if owners[a] && owners[b] && alike && world.loss == 0 && world.reach(a, b) {
                     let since = world.watched.twice_since.get(&(a, b, vip)).copied();
                     twice.insert((a, b, vip), since.unwrap_or(world.now_ms));
                 }
@@ -146,6 +209,9 @@ pub(super) fn moves_on(world: &World, node: usize) -> Result<(), Broken> {
 
 /// A client opens a connection at whoever has the address.
 pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
+    if world.kind == Kind::Handoff {
+        return handoff::connect(world, client);
+    }
     let (vip, port) = (world.vip(), world.port());
     world.connections.remove(&client);
     let owner = (0..world.nodes.len()).find(|node| world.nodes[*node].answers(vip, world.now_ms));
@@ -156,6 +222,16 @@ pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(server) = node.names.get(&decision.server).filter(|_| served(decision.verdict)) else {
         return Ok(());
     };
+    may_begin(world, number, server)?;
+    let (server, slot, last_ms) = (server.clone(), decision.server, world.now_ms);
+    let connection = Connection { node: number, vip, port, server, slot, last_ms, lost: false };
+    world.connections.insert(client, connection);
+    Ok(())
+}
+
+/// Whether a node may give a server a new connection.
+pub(super) fn may_begin(world: &World, number: usize, server: &ServerName) -> Result<(), Broken> {
+    let node = &world.nodes[number];
     let is_drained = node.director.is_some() && node.drained.contains(server);
     // Where every host decides, one that has nobody else serves what it gets.
     if is_drained && !node.refused && world.kind != Kind::EveryHost {
@@ -164,9 +240,6 @@ pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     if has_failed(world, node, server) {
         return Err(Broken::Failed(format!("{} at node {number}", server.server)));
     }
-    let (server, slot, last_ms) = (server.clone(), decision.server, world.now_ms);
-    let connection = Connection { node: number, vip, port, server, slot, last_ms, lost: false };
-    world.connections.insert(client, connection);
     Ok(())
 }
 
@@ -220,7 +293,7 @@ fn served(verdict: Verdict) -> bool {
 }
 
 /// A while after the last fault everybody serves, and each address has one owner.
-pub(super) fn settled(world: &World) -> Result<(), Broken> {
+pub(super) fn settled(world: &mut World) -> Result<(), Broken> {
     let unhealed = |what: String| Err(Broken::Unhealed(what));
     for (number, node) in world.nodes.iter().enumerate() {
         let Some(director) = &node.director else { return unhealed(format!("node {number} is dead")) };
@@ -235,9 +308,11 @@ pub(super) fn settled(world: &World) -> Result<(), Broken> {
                 .map(|name| name.server.as_str())
                 .collect();
             got.sort_unstable();
+            // Where every host decides, each drains itself, and all others heed that.
+            let heeded = if world.kind == Kind::EveryHost { &world.nodes[..] } else { slice::from_ref(node) };
             let is_drained = |server: &String| {
-                let mut nodes = world.nodes.iter().flat_map(|node| &node.drained);
-                nodes.any(|name| name.service == service.name && name.server == *server)
+                let mut drained = heeded.iter().flat_map(|node| &node.drained);
+                drained.any(|name| name.service == service.name && name.server == *server)
             };
             let wanted: Vec<String> =
                 (0..SERVERS).map(farms::name).filter(|server| !is_drained(server)).collect();
@@ -245,6 +320,9 @@ pub(super) fn settled(world: &World) -> Result<(), Broken> {
                 return unhealed(format!("{} of node {number} has {got:?} and not {wanted:?}", service.name));
             }
         }
+    }
+    if world.kind == Kind::Handoff {
+        return handoff::settled(world);
     }
     for vip in VIPS {
         let owners = world.nodes.iter().filter(|node| node.answers(vip, world.now_ms)).count();
@@ -255,23 +333,10 @@ pub(super) fn settled(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A segment of a client to a service address.
+/// A segment without data.
 fn segment(kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr, flags: u8) -> Vec<u8> {
-    let (IpAddr::V4(from), IpAddr::V4(to)) = (farms::client(client), vip) else { return Vec::new() };
-    let mac = [2, 0, 0, 0, 9, client as u8];
-    let ethernet = [&farms::node(kind, node).1.0[..], &mac, &[0x08, 0x00]].concat();
-    let mut ip = [&[0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0], &from.octets()[..], &to.octets()].concat();
-    let sum = checksum::finish(checksum::add(0, &ip)).to_be_bytes();
-    ip[10..12].copy_from_slice(&sum);
-    let mut tcp = vec![0; 20];
-    tcp[..2].copy_from_slice(&port.to_be_bytes());
-    tcp[2..4].copy_from_slice(&80_u16.to_be_bytes());
-    tcp[7] = flags & TCP_ACK;
-    (tcp[12], tcp[13], tcp[14]) = (5 << 4, flags, 0xff);
-    let pseudo = checksum::pseudo_header(from.into(), to.into(), 6, tcp.len());
-    let sum = checksum::finish(checksum::add(pseudo, &tcp)).to_be_bytes();
-    tcp[16..18].copy_from_slice(&sum);
-    [ethernet, ip, tcp].concat()
+    Segment { flags, sequence: (flags & TCP_ACK).into(), acknowledgment: 0, data: &[] }
+        .frame(kind, node, client, port, vip)
 }
 
 #[cfg(test)]
@@ -292,6 +357,7 @@ mod tests {
     fn an_engine_that_says_it_has_what_it_has_not_is_found_out() {
         let mut world = serving();
         world.nodes[0].engine.tables = Arc::default();
+        world.nodes[0].last_good.clear();
         world.nodes[0].news = true;
         assert_eq!(all(&mut world).unwrap_err().kind(), "told");
     }
@@ -325,16 +391,39 @@ mod tests {
     #[test]
     fn a_server_that_is_missing_in_the_end_is_found_out() {
         let mut world = serving();
-        assert_eq!(settled(&world), Ok(()));
+        assert_eq!(settled(&mut world), Ok(()));
         world.take(&Step::Fail(1)).unwrap();
         world.take(&Step::Wait(5_000)).unwrap();
-        assert_eq!(settled(&world).unwrap_err().kind(), "unhealed");
+        assert_eq!(settled(&mut world).unwrap_err().kind(), "unhealed");
+    }
+
+    /// Each byte of a datagram may be another, or the last: nothing comes of it. Nor of what was heard before, or is of another farm.
+    #[test]
+    fn no_part_of_a_datagram_can_be_changed_or_missing() {
+        let mut world = World::new(5, None);
+        world.take(&Step::Wait(5_000)).unwrap();
+        for how in 0..4 {
+            for at in 0..256 {
+                world.take(&Step::Forgery(how, at)).unwrap();
+            }
+        }
+        let refused = world.nodes.iter().filter_map(|node| node.shown.datagrams.get("forged"));
+        let all: u64 = refused.sum();
+        assert!(all >= 2 * 128, "{all} were found forged");
+    }
+
+    #[test]
+    fn a_ring_that_is_emptied_is_found_out() {
+        let mut world = serving();
+        assert_eq!(world.nodes[0].last_good.len(), 4);
+        world.nodes[0].engine.tables = Arc::default();
+        assert_eq!(keeps_last(&mut world.nodes[0]).unwrap_err().kind(), "emptied");
     }
 
     /// It renews no lease, and what began without one must not have one without an end.
     #[test]
     fn a_host_that_began_without_a_cable_is_silent_when_its_daemon_dies() {
-        let mut world = World::new(4, None);
+        let mut world = World::new(5, None);
         let steps = [Step::Unplug(2), Step::Crash(2), Step::Start(2), Step::Wait(5_000), Step::Plug(2)];
         for step in steps.into_iter().chain([Step::Kill(2), Step::Wait(5_000)]) {
             world.take(&step).unwrap();

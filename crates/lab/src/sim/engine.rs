@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use evener_core::net::packet::{HEADROOM, Packet};
-use evener_core::path::cookie::{NO_KEYS, SharedKeys};
+use evener_core::path::content;
+use evener_core::path::cookie::{SharedKeys, WORDS};
 use evener_core::path::decide::{Decision, Memory, decide};
 use evener_core::path::fragments::{FragmentKey, Fragments, Track};
 use evener_core::path::guesses::Guesses;
@@ -48,9 +49,14 @@ pub(super) struct Engine {
     pub(super) tables: Arc<Tables>,
     /// The write at which the next tables are refused.
     pub(super) refuse_at: Option<usize>,
+    /// How often tables were refused.
+    pub(super) refusals: usize,
     /// Whether leases hold again that have ended.
     pub(super) forgets_ends: bool,
+    /// Whether it hands everything to everybody.
+    pub(super) ignores_routes: bool,
     lease: AtomicU64,
+    cookies: [AtomicU64; WORDS],
     four: Vec<Bucket4>,
     six: Vec<Bucket6>,
     active: Vec<AtomicU64>,
@@ -64,8 +70,11 @@ impl Engine {
         Engine {
             tables: Arc::default(),
             refuse_at: None,
+            refusals: 0,
             forgets_ends: false,
+            ignores_routes: false,
             lease: AtomicU64::new(0),
+            cookies: [const { AtomicU64::new(0) }; WORDS],
             four: (0..buckets_for(SESSIONS)).map(|_| Bucket4::default()).collect(),
             six: (0..buckets_for(1)).map(|_| Bucket6::default()).collect(),
             active: words(SERVER_SLOTS),
@@ -87,7 +96,7 @@ impl Engine {
             seed: Seed(0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03),
             ring_seed: Seed(3, 4),
             lease: Lease(&self.lease),
-            cookies: SharedKeys(&NO_KEYS),
+            cookies: SharedKeys(&self.cookies),
             marker: SharedMarker(&NO_MARKER),
             unmatched: Unmatched(&[]),
             guesses: Guesses(&[]),
@@ -102,8 +111,12 @@ impl Engine {
             delta.servers.len() + delta.servers_removed.len(),
             delta.rings.len() + delta.rings_removed.len(),
             delta.vips.len() + delta.vips_removed.len(),
+            delta.endpoints.len() + delta.endpoints_removed.len(),
+            delta.routes.len() + delta.routes_removed.len(),
+            usize::from(delta.peers.is_some()) + usize::from(delta.pools.is_some()),
         ];
         if let Some(at) = self.refuse_at.take_if(|at| *at < writes.iter().sum()) {
+            self.refusals += 1;
             return Err(format!("write {at} was refused"));
         }
         self.memory().sessions.share(tables);
@@ -113,9 +126,24 @@ impl Engine {
 
     /// Decides a frame that came in by an interface.
     pub(super) fn decide(&self, ifindex: u32, frame: &[u8], now: u32) -> Decision {
+        self.decide_frame(ifindex, frame, now).0
+    }
+
+    /// The same, and what the frame becomes.
+    pub(super) fn decide_frame(&self, ifindex: u32, frame: &[u8], now: u32) -> (Decision, Vec<u8>) {
         let mut buffer = [&[0; HEADROOM][..], frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, ifindex);
-        decide(&self.tables, &self.memory(), &mut packet, now)
+        let unrouted = self.ignores_routes.then(|| self.without_routes());
+        let decision = decide(unrouted.as_ref().unwrap_or(&self.tables), &self.memory(), &mut packet, now);
+        (decision, packet.frame().to_vec())
+    }
+
+    fn without_routes(&self) -> Tables {
+        let mut tables = (*self.tables).clone();
+        for (number, routes) in &mut tables.routes {
+            *routes = Arc::new(content::Routes::compile(&[], *number, routes.key));
+        }
+        tables
     }
 
     /// Whether it answers ARP for an address.

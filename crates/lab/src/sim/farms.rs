@@ -2,14 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
 
 use evener_core::farm::network::{Interface, Network, Route};
-use evener_core::net::wire::Mac;
-use evener_core::{
-    farm::{Farm, Health, HealthKind, Method, Peers, Placement, Server, Service, Timeouts},
-    net::{Encapsulation, Protocol},
+use evener_core::farm::plan::{self, ServerName};
+use evener_core::farm::{
+    Farm, Health, HealthKind, Method, Peers, Placement, RouteList, Server, Service, example,
 };
+use evener_core::net::Encapsulation;
+use evener_core::net::wire::Mac;
+use evener_core::node::secret::Key;
+use evener_core::path::tables::Tables;
 
+use super::handoff;
+
+/// What datagrams of the farm's hosts are sealed with.
+pub(super) const KEY: Key = Key([7; 32]);
 /// The one interface of every host.
 pub(super) const LINK: u32 = 2;
 /// How long a host is believed that is silent.
@@ -27,14 +35,17 @@ pub(super) enum Kind {
     Nat,
     /// Every server decides.
     EveryHost,
+    /// Two directors side by side, and servers to which they hand connections for what clients want.
+    Handoff,
 }
 
 impl Kind {
     pub(super) fn of(seed: u64) -> Kind {
-        match seed % 4 {
+        match seed % 5 {
             0 | 1 => Kind::EveryHost,
             2 => Kind::Link,
-            _ => Kind::Nat,
+            3 => Kind::Nat,
+            _ => Kind::Handoff,
         }
     }
 
@@ -45,12 +56,24 @@ impl Kind {
 
     /// Nodes that run a director.
     pub(super) fn nodes(self) -> usize {
-        if self == Kind::EveryHost { SERVERS } else { 1 }
+        match self {
+            Kind::EveryHost => SERVERS,
+            Kind::Handoff => 2,
+            Kind::Link | Kind::Nat => 1,
+        }
     }
 }
 
 /// Servers of a farm; where every host decides they are its nodes.
 pub(super) const SERVERS: usize = 4;
+/// All servers of both services, by what names them in tables.
+static NAMES: LazyLock<BTreeMap<u64, ServerName>> = LazyLock::new(|| {
+    let servers =
+        (0..VIPS.len()).flat_map(|number| (0..SERVERS).map(move |server| (service(number), name(server))));
+    let named =
+        servers.map(|(service, server)| (plan::identity(&service, &server), ServerName { service, server }));
+    named.collect()
+});
 /// The service addresses.
 pub(super) const VIPS: [IpAddr; 2] = [address(100), address(101)];
 
@@ -66,11 +89,17 @@ pub(super) fn server(number: usize) -> (IpAddr, Mac) {
 
 /// A node's own address, and its MAC.
 pub(super) fn node(kind: Kind, number: usize) -> (IpAddr, Mac) {
-    if kind == Kind::EveryHost { server(number) } else { (address(1), Mac([2, 0, 0, 0, 0, 1])) }
+    let last = 1 + number as u8;
+    if kind == Kind::EveryHost { server(number) } else { (address(last), Mac([2, 0, 0, 0, 0, last])) }
 }
 
 pub(super) fn client(number: usize) -> IpAddr {
     address(200 + number as u8)
+}
+
+/// What a service is called.
+pub(super) fn service(number: usize) -> String {
+    format!("service{number}")
 }
 
 /// Who a server is called.
@@ -78,40 +107,37 @@ pub(super) fn name(number: usize) -> String {
     format!("web{}", number + 1)
 }
 
+/// Whose the slots of tables are, whatever a director thinks.
+pub(super) fn names(tables: &Tables) -> BTreeMap<u16, ServerName> {
+    let named = tables.servers.iter().filter_map(|(slot, entry)| Some((*slot, NAMES.get(&entry.identity)?)));
+    named.map(|(slot, name)| (slot, name.clone())).collect()
+}
+
 /// The file with these servers, by bits; where every host decides all files have all of them, and differ by a weight.
 pub(super) fn farm(kind: Kind, bits: u8) -> Farm {
     let every_host = kind == Kind::EveryHost;
     let has = |number: &usize| every_host || bits >> number & 1 == 1;
     let listed = |number| Server {
-        name: name(number),
-        address: server(number).0,
-        port: None,
-        mac: None,
         weight: if every_host && bits >> number & 1 == 0 { 2 } else { 1 },
-        publish: Vec::new(),
+        ..example::server(&name(number), server(number).0)
     };
     let service = |(number, vip): (usize, &IpAddr)| Service {
-        name: format!("service{number}"),
-        addresses: vec![SocketAddr::new(*vip, 80)],
-        protocol: Protocol::Tcp,
-        method: if kind == Kind::Nat { Method::Nat } else { Method::L2 },
-        source_nat: false,
+        method: match kind {
+            Kind::Nat => Method::Nat,
+            Kind::Handoff if number == 0 => Method::Handoff,
+            Kind::EveryHost if number == 1 => Method::Handoff,
+            _ => Method::L2,
+        },
+        routes: if kind == Kind::Handoff && number == 0 { handoff::routes() } else { RouteList::default() },
+        // Before directors side by side stands a router.
+        announce: kind != Kind::Handoff,
         encapsulation: Encapsulation::Gue,
-        tunnel_mtu: None,
         clamp_mss: false,
-        later_requests: Default::default(),
-        proxy_protocol_port: None,
         placement: if every_host { Placement::EveryHost } else { Placement::Director },
-        stateless: false,
         policy: if every_host { "hash" } else { "round-robin" },
-        discover: None,
         discover_interval_ms: 1_000,
         discover_rounds: 2,
-        announce: true,
-        allow: Vec::new(),
         servers_max: 16,
-        servers: (0..SERVERS).filter(has).map(listed).collect(),
-        routes: Vec::new(),
         health: Health {
             kind: HealthKind::Tcp,
             interval_ms: PROBE_MS,
@@ -121,8 +147,12 @@ pub(super) fn farm(kind: Kind, bits: u8) -> Farm {
             jitter_percent: 10,
             port: None,
         },
-        timeouts: Timeouts::default(),
         keep_last: number == 0,
+        ..example::service(
+            &self::service(number),
+            SocketAddr::new(*vip, 80),
+            (0..SERVERS).filter(has).map(listed).collect(),
+        )
     };
     Farm {
         interfaces: Vec::new(),

@@ -7,8 +7,11 @@
 mod check;
 mod engine;
 mod farms;
+mod forgery;
+mod handoff;
 mod mutation;
 mod node;
+mod segment;
 mod step;
 mod world;
 
@@ -30,6 +33,8 @@ pub struct Outcome {
     pub hosts: usize,
     /// Clients of the farm.
     pub clients: usize,
+    /// How often an engine refused tables.
+    pub refusals: usize,
     /// The promise that was broken, if one was.
     pub broken: Option<Broken>,
     /// What happened, in words.
@@ -84,7 +89,27 @@ fn play(seed: u64, mutation: Option<Mutation>, steps: Vec<Step>) -> Outcome {
     let mut world = World::new(seed, mutation);
     let broken = steps.iter().try_for_each(|step| world.take(step)).and_then(|()| world.heal()).err();
     let (hosts, clients) = (world.kind.hosts(), step::clients(&steps));
-    Outcome { seed, facts: world.facts, hosts, clients, broken, history: world.history, steps }
+    let refusals = world.refusals();
+    Outcome { seed, facts: world.facts, hosts, clients, refusals, broken, history: world.history, steps }
+}
+
+/// Has the engine of a farm's first node refuse each write of each of some changes, one in each run. How many refusals that were, or the
+/// first run that broke a promise.
+pub fn refuse_every_write(seed: u64) -> Result<usize, Box<Outcome>> {
+    let mut refusals = 0;
+    for change in 0..step::CHANGES.len() {
+        for write in 0.. {
+            let outcome = play(seed, None, step::refused_at(change, write));
+            if outcome.broken.is_some() {
+                return Err(Box::new(outcome));
+            }
+            if outcome.refusals == 0 {
+                break;
+            }
+            refusals += outcome.refusals;
+        }
+    }
+    Ok(refusals)
 }
 
 impl fmt::Display for Outcome {

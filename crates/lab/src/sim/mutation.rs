@@ -27,6 +27,18 @@ pub enum Mutation {
     SameLife,
     /// A director is told a time that is already over.
     LateClock,
+    /// A reload is shown before it is in force.
+    ShowsHalf,
+    /// When all servers fail at once none is kept, whatever the file says.
+    KeepsNone,
+    /// A datagram of another farm is taken for one of this farm's.
+    BelievesStrangers,
+    /// What a client wants makes no difference to who serves it.
+    RoutesIgnored,
+    /// A clock that is set right is not heard of: keys of cookies go on by the wrong one.
+    ClockUnheard,
+    /// After a refusal nothing is done until something else happens.
+    SleepsOn,
 }
 
 impl Mutation {
@@ -43,5 +55,11 @@ impl Mutation {
         Mutation::SweepsNothing,
         Mutation::SameLife,
         Mutation::LateClock,
+        Mutation::ShowsHalf,
+        Mutation::KeepsNone,
+        Mutation::BelievesStrangers,
+        Mutation::RoutesIgnored,
+        Mutation::ClockUnheard,
+        Mutation::SleepsOn,
     ];
 }

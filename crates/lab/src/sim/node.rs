@@ -4,21 +4,23 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::director::{Director, Identity, Input, Moment, Output, Start};
+use evener_core::director::{Director, Identity, Input, Moment, Output, Snapshot, Start};
+use evener_core::farm::Farm;
 use evener_core::farm::plan::ServerName;
 use evener_core::farm::policy::Fills;
 use evener_core::net::wire::Mac;
-use evener_core::node::peers::Key;
 use evener_core::path::sessions::{Seed, ticks};
 use evener_core::path::tables::Tables;
 
 use super::engine::Engine;
 use super::farms::{self, Kind, LINK};
+use super::forgery;
 use super::mutation::Mutation;
 
 /// Tables that a thread keeps, of 128 KiB each.
-const KEPT: usize = 256;
+const KEPT: usize = 512;
 
 thread_local! {
     /// Hash tables depend on nothing but their members: all farms of a thread share them.
@@ -46,6 +48,16 @@ pub(super) struct Node {
     pub(super) names: BTreeMap<u16, ServerName>,
     /// Whether the last tables were refused.
     pub(super) refused: bool,
+    /// When its engine was last given tables.
+    pub(super) asked_ms: u64,
+    /// After so many orders its daemon dies.
+    pub(super) dies_after: Option<usize>,
+    /// What its host shows of the farm.
+    pub(super) shown: Arc<Snapshot>,
+    /// What it showed while tables were on their way, if that was more than before.
+    pub(super) half_shown: Option<&'static str>,
+    /// Who was in the first service's ring when somebody was.
+    pub(super) last_good: BTreeSet<String>,
     /// Whether it was told something since promises were last looked at.
     pub(super) news: bool,
     next_at: Option<u64>,
@@ -55,6 +67,7 @@ impl Node {
     pub(super) fn new(kind: Kind, number: usize, mutation: Option<Mutation>) -> Node {
         let mut engine = Engine::new();
         engine.forgets_ends = mutation == Some(Mutation::LeaseHoldsAgain);
+        engine.ignores_routes = mutation == Some(Mutation::RoutesIgnored);
         Node {
             kind,
             number,
@@ -69,6 +82,11 @@ impl Node {
             drained: BTreeSet::new(),
             names: BTreeMap::new(),
             refused: false,
+            asked_ms: 0,
+            dies_after: None,
+            shown: Arc::default(),
+            half_shown: None,
+            last_good: BTreeSet::new(),
             news: true,
             next_at: None,
         }
@@ -92,7 +110,7 @@ impl Node {
 
     /// Starts its daemon, over what runs.
     pub(super) fn start(&mut self, now_ms: u64, incarnation: u64) {
-        let farm = farms::farm(self.kind, self.file);
+        let farm = self.farm(self.file);
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         let (address, mac) = farms::node(self.kind, self.number);
         let among_hosts = self.kind == Kind::EveryHost;
@@ -112,12 +130,14 @@ impl Node {
             network,
             links: BTreeMap::from([(LINK, mac)]),
             drained: self.drained.clone(),
-            host: among_hosts.then_some((identity, Key([7; 32]), incarnation)),
+            host: among_hosts.then_some((identity, farms::KEY, incarnation)),
             seed: Seed(1, 2),
             running: running.then(|| (*self.engine.tables).clone()),
         };
         let now = Moment { ms: now_ms + self.ahead_ms, lease_holds };
-        self.director = Some(Director::new(start, now));
+        let director = Director::new(start, now);
+        self.shown = Arc::clone(director.snapshot());
+        self.director = Some(director);
         self.look();
     }
 
@@ -133,6 +153,9 @@ impl Node {
     fn look(&mut self) {
         let next_at = self.director.as_ref().map(Director::next_at);
         (self.news, self.next_at) = (true, next_at.map(|at| at.saturating_sub(self.ahead_ms)));
+        if self.refused && self.has(Mutation::SleepsOn) {
+            self.next_at = None;
+        }
     }
 
     fn share_fills(&mut self) {
@@ -155,6 +178,12 @@ impl Node {
     }
 
     fn handle(&mut self, now_ms: u64, input: Input) -> Vec<Output> {
+        let input = match input {
+            Input::Datagram { from, bytes } if self.has(Mutation::BelievesStrangers) => {
+                Input::Datagram { from, bytes: forgery::sealed(&bytes) }
+            }
+            input => input,
+        };
         let mut orders = Vec::new();
         let (mut now, ticks_now) = (self.moment(now_ms), self.ticks(now_ms));
         if self.misses(&input) {
@@ -167,16 +196,24 @@ impl Node {
         director.handle(now, input);
         loop {
             let now = self.moment(now_ms);
+            if self.dies(now_ms) {
+                return orders;
+            }
             let Some(director) = &mut self.director else { return orders };
             match director.poll_output() {
-                None => return orders,
+                None => {
+                    self.shown = Arc::clone(director.snapshot());
+                    return orders;
+                }
                 Some(Output::Apply { generation, tables }) => {
+                    self.look_halfway();
+                    self.asked_ms = now_ms;
                     let (in_force, error) = self.apply(&tables);
+                    if self.dies(now_ms) {
+                        return orders;
+                    }
                     let Some(director) = &mut self.director else { return orders };
                     director.handle(now, Input::Applied { generation, in_force, error });
-                    if !self.refused {
-                        self.names.clone_from(&director.plan().servers);
-                    }
                 }
                 Some(Output::Forget { retired, .. }) => {
                     let [sweeps_all, sweeps_nothing] =
@@ -201,11 +238,41 @@ impl Node {
         }
     }
 
+    /// Whether its daemon dies now, between two orders.
+    fn dies(&mut self, now_ms: u64) -> bool {
+        let dies = self.dies_after.take_if(|left| *left == 0).is_some();
+        if dies {
+            self.share_fills();
+            self.kill(now_ms);
+        }
+        self.dies_after = self.dies_after.map(|left| left - 1);
+        dies
+    }
+
+    /// Somebody looks while tables are on their way: all is as it was, but that a reload may be pending.
+    fn look_halfway(&mut self) {
+        let Some(director) = &self.director else { return };
+        let mut half = Snapshot::clone(director.snapshot());
+        if self.mutation == Some(Mutation::ShowsHalf) {
+            half.farm = Arc::new(director.farm().clone());
+        }
+        let before = &self.shown;
+        self.half_shown = match () {
+            () if !Arc::ptr_eq(&half.plan, &before.plan) => Some("tables"),
+            () if !Arc::ptr_eq(&half.farm, &before.farm) && *half.farm != *before.farm => Some("a farm"),
+            () if half.generation != before.generation => Some("a generation"),
+            () => None,
+        };
+    }
+
     /// Puts tables in force; what is in force then is told, and why that isn't these.
     fn apply(&mut self, tables: &Arc<Tables>) -> (Arc<Tables>, Option<String>) {
         let before = Arc::clone(&self.engine.tables);
         let error = self.engine.apply(tables).err();
         self.refused = error.is_some();
+        if !self.refused {
+            self.names = farms::names(tables);
+        }
         match self.mutation.filter(|_| self.refused) {
             Some(Mutation::KeepsRefused) => {
                 self.engine.tables = Arc::clone(tables);
@@ -218,6 +285,8 @@ impl Node {
 
     /// Kills its daemon; its data plane runs on.
     pub(super) fn kill(&mut self, now_ms: u64) {
+        // The next one begins with what the engine has.
+        self.refused = false;
         if self.director.take().is_some() {
             self.since_ms = now_ms;
         }
@@ -231,11 +300,11 @@ impl Node {
 
     /// The time, with the load that its data plane has counted.
     pub(super) fn time(&mut self, now_ms: u64) -> Vec<Output> {
-        let slots = self.director.as_ref().map(Director::own_slots).unwrap_or_default();
-        let active = self.engine.memory().counts.active;
-        let counts = slots.iter().filter_map(|slot| active.get(usize::from(*slot)));
-        let own_sessions = counts.map(|count| count.load(std::sync::atomic::Ordering::Relaxed)).sum();
-        self.tell(now_ms, Input::Time { own_sessions })
+        let (counts, now) = (self.engine.memory().counts.active, self.moment(now_ms));
+        let count = |slot: u16| Some((slot, counts.get(usize::from(slot))?.load(Relaxed)));
+        let due = self.director.iter().flat_map(|director| director.due_counts(now.ms));
+        let active = due.filter_map(count).collect();
+        self.tell(now_ms, Input::Time { active })
     }
 
     /// What its kernel knows now.
@@ -246,7 +315,7 @@ impl Node {
 
     /// Has its operator load another file.
     pub(super) fn reload(&mut self, now_ms: u64, file: u8) -> Vec<Output> {
-        let farm = Box::new(farms::farm(self.kind, file));
+        let farm = Box::new(self.farm(file));
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         let links = BTreeMap::from([(LINK, farms::node(self.kind, self.number).1)]);
         let orders = self.tell(now_ms, Input::Reload { farm, network: Box::new(network), links });
@@ -254,6 +323,24 @@ impl Node {
             self.file = file;
         }
         orders
+    }
+
+    /// Who gets new connections of a service by what its data plane goes by.
+    pub(super) fn ring(&self, vip: IpAddr) -> BTreeSet<String> {
+        let tables = &self.engine.tables;
+        let found = tables.vips.iter().find(|(key, _)| key.address == vip);
+        let ring = found.and_then(|(_, vip)| tables.rings.get(&vip.service));
+        let slots: BTreeSet<u16> = ring.into_iter().flat_map(|ring| ring.order.iter().copied()).collect();
+        slots.iter().filter_map(|slot| Some(self.names.get(slot)?.server.clone())).collect()
+    }
+
+    /// What its operator's file says.
+    fn farm(&self, file: u8) -> Farm {
+        let mut farm = farms::farm(self.kind, file);
+        if self.has(Mutation::KeepsNone) {
+            farm.services.iter_mut().for_each(|service| service.keep_last = false);
+        }
+        farm
     }
 
     /// Whether it answers ARP for an address.

@@ -58,6 +58,14 @@ pub enum Step {
     Restart,
     /// A node sleeps for so many days, and takes it for no time: its clock leaps.
     Leap(usize, u64),
+    /// The wall clock of a host, director or server, is set to so many days before or after the right time.
+    Clock(usize, i8),
+    /// A daemon dies once it has carried out so many orders more.
+    Die(usize, usize),
+    /// A node doesn't hear another one any more, which may hear it.
+    Deafen(usize, usize),
+    /// The last datagram comes once more, in a way in which it is not to be believed: which, and where it is cut or changed.
+    Forgery(usize, usize),
 }
 
 impl Step {
@@ -66,7 +74,8 @@ impl Step {
         match self {
             Step::Fail(_) | Step::Silence(_) | Step::Refuse(..) | Step::Kill(_) | Step::Crash(_) => true,
             Step::Unplug(_) | Step::Split(_) | Step::Replay(..) | Step::Forge(..) => true,
-            Step::Restart | Step::Leap(..) => true,
+            Step::Clock(_, off) => *off != 0,
+            Step::Restart | Step::Leap(..) | Step::Die(..) | Step::Deafen(..) | Step::Forgery(..) => true,
             Step::Lose(percent) => *percent > 0,
             Step::Wait(_) | Step::Connect(_) | Step::Send(_) | Step::Work(_) | Step::Answer(_) => false,
             Step::Drain(..) | Step::Undrain(..) | Step::Reload(..) | Step::Start(_) => false,
@@ -90,9 +99,38 @@ pub(super) fn make(seed: u64) -> Vec<Step> {
     steps
 }
 
+/// Changes of a farm whose tables are refused at each write in turn.
+pub(super) const CHANGES: [Step; 12] = [
+    Step::Drain(0, 1),
+    Step::Undrain(0, 1),
+    Step::Fail(2),
+    Step::Work(2),
+    Step::Reload(0, 0b0110),
+    Step::Reload(0, 0b1111),
+    Step::Silence(3),
+    Step::Answer(3),
+    Step::Kill(0),
+    Step::Start(0),
+    Step::Crash(0),
+    Step::Start(0),
+];
+
+/// A farm that goes through all of these, and whose first node's engine refuses what follows one of them at a write.
+pub(super) fn refused_at(change: usize, write: usize) -> Vec<Step> {
+    let mut steps = vec![Step::Wait(5_000)];
+    for (number, step) in CHANGES.into_iter().enumerate() {
+        steps.push(Step::Connect(number));
+        if number == change {
+            steps.push(Step::Refuse(0, write));
+        }
+        steps.extend([step, Step::Wait(2_000), Step::Send(number), Step::Wait(4_000), Step::Connect(number)]);
+    }
+    steps
+}
+
 fn step(random: &mut Random) -> Step {
     let (a, b) = (random.below(64), random.below(64));
-    match random.below(44) {
+    match random.below(52) {
         0..=9 => Step::Connect(a),
         10..=16 => Step::Send(a),
         17 | 18 => Step::Fail(a),
@@ -115,7 +153,11 @@ fn step(random: &mut Random) -> Step {
         39 | 40 => Step::Replay(a, b),
         41 => Step::Forge(a, b, random.below(256)),
         42 => Step::Restart,
-        _ => Step::Leap(a, [1, 30][b % 2]),
+        43 => Step::Leap(a, [1, 30][b % 2]),
+        44 | 45 => Step::Die(a, random.below(12)),
+        46 => Step::Deafen(a, b),
+        47 | 48 => Step::Clock(a, [-1, 0, 0, 1][b % 4]),
+        _ => Step::Forgery(a, random.below(256)),
     }
 }
 

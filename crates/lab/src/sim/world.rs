@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use evener_core::director::{Input, Output, Probe};
 use evener_core::farm::health::Failure;
@@ -10,6 +11,8 @@ use evener_core::net::wire::Mac;
 
 use super::check::{self, Broken};
 use super::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};
+use super::forgery::Forgery;
+use super::handoff::{self, Clocks};
 use super::mutation::Mutation;
 use super::node::Node;
 use super::step::{CLIENTS, Step};
@@ -55,12 +58,17 @@ pub(super) struct World {
     pub(super) answers: [bool; SERVERS],
     /// Bit i: the side of node i.
     pub(super) sides: u8,
+    /// Bit `to * SERVERS + from`: node `to` doesn't hear node `from`.
+    deaf: u16,
     pub(super) loss: u8,
     pub(super) watched: check::Watched,
+    pub(super) clocks: Clocks,
     parcels: Vec<Parcel>,
     sent: u64,
     /// Datagrams that somebody has listened to.
     recorded: Vec<Input>,
+    /// The last one that a director has heard: whose, and since when that lives.
+    heard: Option<(usize, u64, Input)>,
     random: Random,
     ports: u16,
     incarnation: u64,
@@ -81,11 +89,14 @@ impl World {
             works_since_ms: [0; SERVERS],
             answers: [true; SERVERS],
             sides: 0,
+            deaf: 0,
             loss: 0,
             watched: check::Watched::default(),
+            clocks: Clocks::new(kind.nodes() + SERVERS, mutation == Some(Mutation::ClockUnheard)),
             parcels: Vec::new(),
             sent: 0,
             recorded: Vec::new(),
+            heard: None,
             random: Random::new(!seed),
             ports: 1_024,
             incarnation: 0,
@@ -128,7 +139,11 @@ impl World {
             Step::Unplug(node) => self.plug(node % nodes, false),
             Step::Plug(node) => self.plug(node % nodes, true),
             Step::Split(sides) => self.sides = sides,
-            Step::Join => self.sides = 0,
+            Step::Join => (self.sides, self.deaf) = (0, 0),
+            Step::Clock(host, days) => self.clocks.set(host, i64::from(days) * handoff::DAY_MS),
+            Step::Deafen(to, from) => self.deaf |= 1 << (to % nodes * SERVERS + from % nodes),
+            Step::Die(node, after) => self.nodes[node % nodes].dies_after = Some(after),
+            Step::Forgery(how, at) => self.forge(Forgery::ALL[how % Forgery::ALL.len()], at)?,
             Step::Lose(percent) => self.loss = percent,
             Step::Replay(what, to) => {
                 let len = self.recorded.len().max(1);
@@ -162,12 +177,14 @@ impl World {
     pub(super) fn heal(&mut self) -> Result<(), Broken> {
         self.say(|| "all faults end".to_owned());
         (self.works, self.answers) = ([true; SERVERS], [true; SERVERS]);
-        (self.sides, self.loss) = (0, 0);
+        (self.sides, self.deaf, self.loss) = (0, 0, 0);
+        self.clocks.set_right();
         for node in 0..self.nodes.len() {
-            self.nodes[node].engine.refuse_at = None;
+            (self.nodes[node].engine.refuse_at, self.nodes[node].dies_after) = (None, None);
             self.plug(node, true);
             self.start(node);
         }
+        check::all(self)?;
         // Where every host decides, all go by one file.
         for node in 0..self.nodes.len() {
             let (file, now_ms) = (u8::MAX, self.now_ms);
@@ -176,6 +193,11 @@ impl World {
         }
         self.pass(30_000)?;
         check::settled(self)
+    }
+
+    /// How often an engine refused tables.
+    pub(super) fn refusals(&self) -> usize {
+        self.nodes.iter().map(|node| node.engine.refusals).sum()
     }
 
     fn work(&mut self, server: usize, works: bool) {
@@ -199,6 +221,7 @@ impl World {
         let mut fresh = Node::new(self.kind, node, self.mutation);
         let old = &mut self.nodes[node];
         (fresh.file, fresh.has_carrier) = (old.file, old.has_carrier);
+        (fresh.engine.refuse_at, fresh.engine.refusals) = (old.engine.refuse_at, old.engine.refusals);
         fresh.drained = std::mem::take(&mut old.drained);
         self.nodes[node] = fresh;
         self.connections.retain(|_, connection| connection.node != node);
@@ -236,8 +259,14 @@ impl World {
             if let Some(first) = first {
                 let Parcel { to, from, what, .. } = self.parcels.swap_remove(first);
                 let by_link = matches!(what, Input::Frame { .. } | Input::Datagram { .. });
-                let arrives = from.is_none_or(|from| self.reach(from, to)) && self.nodes[to].has_carrier;
+                let arrives = from.is_none_or(|from| self.hears(to, from)) && self.nodes[to].has_carrier;
                 if arrives || !by_link {
+                    let is_heard = self.nodes[to].director.is_some();
+                    if let Input::Datagram { .. } = what
+                        && is_heard
+                    {
+                        self.heard = Some((to, self.nodes[to].since_ms, what.clone()));
+                    }
                     self.tell(to, what);
                 }
             } else {
@@ -273,8 +302,31 @@ impl World {
 
     /// Whether two nodes hear each other.
     pub(super) fn reach(&self, a: usize, b: usize) -> bool {
+        self.hears(a, b) && self.hears(b, a)
+    }
+
+    /// Whether what one node sends gets to another.
+    fn hears(&self, to: usize, from: usize) -> bool {
         let plugged = |node: usize| self.nodes[node].has_carrier;
-        a == b || plugged(a) && plugged(b) && self.sides >> a & 1 == self.sides >> b & 1
+        let is_deaf = self.deaf >> (to * SERVERS + from) & 1 == 1;
+        to == from
+            || plugged(to) && plugged(from) && self.sides >> to & 1 == self.sides >> from & 1 && !is_deaf
+    }
+
+    /// A director is told something that is not what it seems: of most of that nothing may come.
+    fn forge(&mut self, forgery: Forgery, at: usize) -> Result<(), Broken> {
+        let Some((to, since_ms, Input::Datagram { from, bytes })) = self.heard.clone() else { return Ok(()) };
+        if self.nodes[to].director.is_none() || self.nodes[to].since_ms != since_ms {
+            return Ok(());
+        }
+        // What was refused may be tried again with whatever comes.
+        let waits = self.nodes[to].refused;
+        let before = Arc::clone(&self.nodes[to].engine.tables);
+        self.tell(to, Input::Datagram { from, bytes: forgery.make(&bytes, at) });
+        if forgery.is_nothing() && !waits && self.nodes[to].engine.tables != before {
+            return Err(Broken::Believed(format!("{forgery:?} by node {to}")));
+        }
+        Ok(())
     }
 
     fn send(&mut self, to: usize, from: Option<usize>, delay_ms: u64, what: Input) {

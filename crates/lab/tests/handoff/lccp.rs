@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, ensure};
 use etherparse::Ipv4Header;
 use evener_core::net::wire::ETHERNET_LEN;
-use evener_core::node::lccp::wire::{Addresses, Message, TAG_LEN, seal};
+use evener_core::node::lccp::wire::{Addresses, LEN_MIN, Message, seal};
 use evener_core::node::lccp::{
     Body, Components, ErrorCode, Keys, Own, PROTOCOL, Receptor, Session, SocketId,
 };
-use evener_core::node::peers::Secret;
+use evener_core::node::secret::{Secret, TAG_LEN};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_lab::evener::{Evener, Handoff, Offer, route};
 use evener_lab::family::Family;
@@ -32,6 +32,7 @@ on_both_engines! {
     a_lan_that_loses_every_fifth_packet,
     agents_that_are_gone_are_given_to_without_a_word,
     what_is_forged_or_played_back_does_nothing,
+    who_is_not_understood_is_named,
     one_node_decides_for_all,
     who_decides_counts_what_it_has_decided,
     forwarders_do_as_they_are_told,
@@ -39,7 +40,8 @@ on_both_engines! {
 
 /// An IPv4 header without options; messages have none in front.
 const IP_LEN: usize = 20;
-/// Where a message has its sequence number, and its command.
+/// Where a message has its version, its sequence number, and its command.
+const VERSION_AT: usize = 4;
 const SEQUENCE: std::ops::Range<usize> = 20..28;
 const COMMAND: std::ops::Range<usize> = 48..52;
 const HANDOFF: [u8; 4] = [0, 0, 0, 5];
@@ -222,7 +224,7 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     let secret = Secret::parse(&fs::read_to_string(&handoff.secret)?)?;
     let stranger = IpAddr::from(handoff.client().address());
     let own = Own { address: stranger, incarnation: 7, components: Components::new(&[]) };
-    let init = Session::new(own, director.address().into()).init(&keys(&secret)?);
+    let init = Session::new(own, director.address().into(), 0).init(&keys(&secret)?);
     let at_client = Ear::open(handoff.client())?;
     director.raw_to(0)?.send(&with_message(&to_director[0], Some(stranger), &init)?)?;
     let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/who"))?;
@@ -230,6 +232,54 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     assert_eq!(handoff.lccp("hellos")?, after.lccp["hellos"]);
     assert_eq!(at_client.heard(), Vec::<Vec<u8>>::new(), "nobody answers");
     assert_eq!(handoff.lccp("given")?, 4);
+    Ok(())
+}
+
+/// A server's node with another secret, of another day, and of another version: each is named, with what to do.
+fn who_is_not_understood_is_named(engine: &str) -> Result<()> {
+    let mut handoff = farm(engine, 2, &all_asked())?;
+    handoff.agents[1].stop()?;
+    let server = handoff.farm.server(1);
+    let (own, director) = (IpAddr::from(server.address()), IpAddr::from(handoff.farm.director().address()));
+    let protocol = Protocol::from(i32::from(PROTOCOL));
+    let socket = server.enter(|| Socket::new(Domain::IPV4, Type::RAW, Some(protocol)))??;
+    let secret = Secret::parse(&fs::read_to_string(&handoff.secret)?)?;
+    let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    let init = |keys: &Keys| {
+        let own = Own { address: own, incarnation: 7, components: Components::new(&[]) };
+        Session::new(own, director, 0).init(keys)
+    };
+    let now = Keys::at(&secret, now_s);
+    let mut other_version = init(&now)[..LEN_MIN - TAG_LEN].to_vec();
+    other_version[VERSION_AT] = 0;
+    let addresses = Addresses { source: own, destination: director };
+    let cases = [
+        ("forged", init(&keys(&Secret::new([9; 32]))?), "it has another farm's secret"),
+        ("key", init(&Keys::at(&secret, now_s + 86_400)), "24 hours ahead of this node's"),
+        ("key", init(&Keys::at(&secret, now_s - 86_400)), "24 hours behind this node's"),
+        ("version", seal(other_version, addresses, now.own().1), "it speaks version 0"),
+    ];
+    wait::until("the agent is missed", || {
+        let nodes = handoff.evener.status()?.nodes;
+        Ok(nodes.get(&own.to_string()).is_some_and(|state| state != "known"))
+    })?;
+    for (reason, message, says) in cases {
+        wait::until(says, || {
+            socket.send_to(&message, &SocketAddr::new(director, 0).into())?;
+            let refused = handoff.evener.status()?.nodes_refused.remove(&own.to_string());
+            let refused = refused.unwrap_or_default();
+            let is = |key: &str, text: &str| refused.get(key).is_some_and(|found| found.contains(text));
+            Ok(is("reason", reason) && is("text", says))
+        })?;
+    }
+    let log = handoff.evener.daemon().log();
+    let version = format!("a control message from {own}: it speaks version 0");
+    assert_eq!(log.matches(&version).count(), 1, "once:\n{log}");
+    let shown = handoff.evener.command(&["status"])?;
+    ensure!(shown.contains("refused nodes") && shown.contains("upgrade it"), "{shown}");
+    handoff.agents[1].start_again()?;
+    handoff.wait_for_nodes()?;
+    assert_eq!(handoff.evener.status()?.nodes_refused.len(), 0, "it is understood");
     Ok(())
 }
 
@@ -332,7 +382,7 @@ impl Node {
         let components = Components::new(&[Receptor::Distributor]);
         let own = Own { address: host.address().into(), incarnation: 7, components };
         let keys = keys(&Secret::parse(&fs::read_to_string(&handoff.secret)?)?)?;
-        let mut node = Node { socket, director, session: Session::new(own, director), keys };
+        let mut node = Node { socket, director, session: Session::new(own, director, 0), keys };
         wait::until("the director knows this node", || {
             let init = node.session.init(&node.keys);
             node.say(&init)?;
@@ -351,7 +401,7 @@ impl Node {
     fn heard(&mut self) -> Result<Option<Message>> {
         let mut buffer = [0; 2_048];
         let Ok(len) = (&self.socket).read(&mut buffer) else { return Ok(None) };
-        let received = self.session.receive(&self.keys, &buffer[IP_LEN..len]);
+        let received = self.session.receive(0, &self.keys, &buffer[IP_LEN..len]);
         received.answer.map_or(Ok(()), |answer| self.say(&answer))?;
         Ok(received.message)
     }

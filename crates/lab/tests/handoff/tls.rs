@@ -12,7 +12,7 @@ use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::proc::Proc;
 
-on_both_engines! { hellos_go_by_their_name, hellos_in_pieces }
+on_both_engines! { hellos_go_by_their_name, hellos_in_pieces, hellos_in_several_records }
 
 pub(crate) const PORT: u16 = 443;
 
@@ -111,6 +111,24 @@ fn hellos_in_pieces(engine: &str) -> Result<()> {
         }
     }
     assert_eq!(handoff.punted("given")?, count);
+    Ok(())
+}
+
+/// RFC 8446, section 5.1, lets a hello be cut into records; openssl(1) does so on request. Names of protocols make it longer than one.
+fn hellos_in_several_records(engine: &str) -> Result<()> {
+    let Stage { handoff, _webs } = &stage(engine)?;
+    let protocols = format!("http/1.1,{},{}", "x".repeat(200), "y".repeat(200));
+    for family in Family::BOTH {
+        for (name, server) in NAMES {
+            let to = handoff.service(family);
+            let script = format!(
+                "printf 'GET /who HTTP/1.0\\r\\nHost: {name}\\r\\n\\r\\n' | openssl s_client -quiet -ign_eof \
+                 -max_send_frag 512 -alpn {protocols} -servername {name} -connect {to} 2>/dev/null; true"
+            );
+            let answer = handoff.client().run(&["sh", "-c", &script])?;
+            assert_eq!(answer.lines().last(), Some(server), "{family}: {name}: {answer}");
+        }
+    }
     Ok(())
 }
 

@@ -95,6 +95,8 @@ fn a_host_with_another_secret_is_no_peer(engine: &str) -> Result<()> {
         Ok(team.hosts[0].hosts()?.iter().any(|peer| peer.name == "web3" && peer.state != "alive"))
     })?;
     ensure!(team.hosts[0].status()?.peers.get("forged").is_some_and(|count| *count > 0));
+    let shown = team.hosts[0].command(&["hosts"])?;
+    ensure!(shown.contains("another farm's secret"), "{shown}");
     let said = team.hosts[0].daemon().log();
     ensure!(
         said.lines().filter(|line| line.contains("web3")).count() < 10,

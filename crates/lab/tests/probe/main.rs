@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use evener::probe::{Adjacency, ProbePath, Target, probe};
+use evener::io::probe::{Adjacency, ProbePath, Target, probe};
 use evener_core::farm::HealthKind;
 use evener_core::farm::health::Failure;
 use evener_core::net::wire::Mac;
@@ -42,7 +42,7 @@ fn target(farm: &Farm, number: usize, port: u16) -> Target {
 /// The same over either version of IP.
 fn target_in(family: Family, farm: &Farm, number: usize, port: u16) -> Target {
     let (director, server) = (farm.director(), farm.server(number));
-    let network = on(director, evener::network::read).unwrap();
+    let network = on(director, evener::io::network::read).unwrap();
     let address = server.address_in(family);
     let ifindex = network.route_to(address).expect("servers are on the director's link");
     let own_mac = network.interfaces[&ifindex].mac;

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use evener::network::path_mtu::{self, PathMtu};
-use evener::network::{self, NextHop, resolve, watch};
+use evener::io::network::path_mtu::{self, PathMtu};
+use evener::io::network::{self, NextHop, resolve, watch};
 use evener_core::net::wire::Mac;
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;

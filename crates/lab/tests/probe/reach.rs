@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use evener::probe::{Adjacency, ProbePath, Target};
+use evener::io::probe::{Adjacency, ProbePath, Target};
+use evener_core::farm::HealthKind;
 use evener_core::farm::health::Failure;
+use evener_core::net::Encapsulation;
 use evener_core::net::wire::Mac;
-use evener_core::{farm::HealthKind, net::Encapsulation};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::skip;
@@ -66,7 +67,7 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
 /// A remote server by a tunnel; the outer packets are of one family, the service address of another.
 fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Family, port: u16) -> Target {
     let director = farm.director();
-    let network = on(director, evener::network::read).unwrap();
+    let network = on(director, evener::io::network::read).unwrap();
     let (from, to) = (director.address_in(outer), farm.server(0).address_in(outer));
     let found = resolved(director, to);
     let own_mac = network.interfaces[&found.ifindex].mac;

@@ -11,11 +11,8 @@ use core::net::SocketAddr;
 use super::change::RETRY_MS;
 use super::*;
 use crate::farm::network::tests::{director as network, ip};
+use crate::farm::{self, HealthKind, Server, example};
 use crate::path::tables::Tables;
-use crate::{
-    farm::{self, HealthKind, Placement, Server, Timeouts},
-    net::{Encapsulation, Protocol},
-};
 
 mod paths;
 mod snapshot;
@@ -33,12 +30,8 @@ struct World {
 
 fn farm(servers: &[(&str, u8)]) -> Farm {
     let server = |(name, number): &(&str, u8)| Server {
-        name: (*name).into(),
-        address: IpAddr::from([192, 0, 2, *number]),
-        port: None,
         mac: Some(Mac([2, 0, 0, 0, 1, *number])),
-        weight: 1,
-        publish: Vec::new(),
+        ..example::server(name, IpAddr::from([192, 0, 2, *number]))
     };
     let health = farm::Health {
         kind: HealthKind::Tcp,
@@ -50,30 +43,8 @@ fn farm(servers: &[(&str, u8)]) -> Farm {
         port: None,
     };
     let service = Service {
-        name: "web".into(),
-        addresses: vec![SocketAddr::new(ip("192.0.2.99"), 80)],
-        protocol: Protocol::Tcp,
-        method: farm::Method::L2,
-        source_nat: false,
-        encapsulation: Encapsulation::Ipip,
-        tunnel_mtu: None,
-        clamp_mss: true,
-        later_requests: Default::default(),
-        proxy_protocol_port: None,
-        placement: Placement::Director,
-        stateless: false,
-        policy: "round-robin",
-        discover: None,
-        discover_interval_ms: 5_000,
-        discover_rounds: 3,
-        announce: true,
-        allow: vec![],
-        servers_max: 64,
-        servers: servers.iter().map(server).collect(),
-        routes: vec![],
         health,
-        timeouts: Timeouts::default(),
-        keep_last: true,
+        ..example::service("web", SocketAddr::new(ip("192.0.2.99"), 80), servers.iter().map(server).collect())
     };
     Farm { services: vec![service], ..Farm::default() }
 }
@@ -123,7 +94,7 @@ impl World {
 
     fn pass(&mut self, ms: u64) {
         self.now_ms += ms;
-        self.learn(Input::Time { own_sessions: 0 });
+        self.learn(Input::Time { active: BTreeMap::new() });
     }
 
     fn learn(&mut self, input: Input) {

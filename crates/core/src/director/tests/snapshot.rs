@@ -1,6 +1,7 @@
 //! What a director shows: what is in force, whole, whatever is on its way.
 
 use super::*;
+use crate::farm::signals::Signals;
 
 /// What a snapshot tells that a reload changes.
 fn told(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
@@ -111,10 +112,25 @@ fn a_snapshot_is_made_when_something_has_changed() {
     let shown = Arc::clone(world.director.snapshot());
     let server = shown.server(&name("a")).unwrap();
     assert_eq!((server.state, server.reason.as_deref()), (ServerState::Down, Some("connection refused")));
-    assert_eq!((server.probe_failures, server.latency_us), (1, Some(7)));
+    assert_eq!((server.probe_failures, server.signals.latency_us), (1, Some(7)));
     assert_eq!(before.server(&name("a")).map(|server| server.state), Some(ServerState::Up));
     // What only goes on is looked at once a second.
     world.learn(Input::Probed { server: name("b"), result: Ok(9) });
     world.pass(1_000);
-    assert_eq!(world.director.snapshot().server(&name("b")).unwrap().latency_us, Some(9));
+    assert_eq!(world.director.snapshot().server(&name("b")).unwrap().signals.latency_us, Some(9));
+}
+
+#[test]
+fn what_is_known_of_a_server_is_told_with_it() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    let due: Vec<u16> = world.director.due_counts(world.now_ms).collect();
+    assert_eq!(due, [1, 2]);
+    world.learn(Input::Time { active: due.into_iter().zip([5, 0]).collect() });
+    assert_eq!(world.director.due_counts(world.now_ms).count(), 0, "they were counted just now");
+    assert_eq!(world.director.due_counts(world.now_ms + 1_000).count(), 2);
+    world.learn(Input::Drain { server: name("b"), drain: true });
+    let snapshot = world.director.snapshot();
+    let signals = |server| snapshot.server(&name(server)).unwrap().signals;
+    let seen = |active| Signals { active: Some(active), latency_us: Some(1), ..Signals::default() };
+    assert_eq!([signals("a"), signals("b")], [seen(5), seen(0)]);
 }

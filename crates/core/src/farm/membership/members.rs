@@ -294,6 +294,10 @@ impl ServiceMembers {
         self.records.values().map(ServerRecord::member).collect()
     }
 
+    pub(super) fn member(&self, server: &str) -> Option<Member> {
+        self.records.get(server).map(ServerRecord::member)
+    }
+
     pub(super) fn refused(&self) -> Refused {
         self.strangers.refused()
     }

@@ -197,6 +197,11 @@ impl Membership {
         self.services.get(service).map(ServiceMembers::members).unwrap_or_default()
     }
 
+    /// One of them.
+    pub fn member(&self, service: &str, server: &str) -> Option<Member> {
+        self.services.get(service)?.member(server)
+    }
+
     /// How many answers were refused, by reason: those of a service, or with `None` those refused
     /// whatever the service.
     pub fn refused(&self, service: Option<&str>) -> Refused {

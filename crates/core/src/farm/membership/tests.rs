@@ -1,10 +1,7 @@
 use super::*;
+use crate::farm::{Allow, Discover, Method, Server, Service, example};
 use crate::net::neighbour::{announcement, solicitation};
 use crate::net::wire::{ARP_REPLY, ARP_REQUEST};
-use crate::{
-    farm::{Allow, Discover, Health, HealthKind, Method, Placement, Server, Service, Timeouts},
-    net::{Encapsulation, Protocol},
-};
 use alloc::string::ToString;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use proptest::prelude::*;
@@ -43,38 +40,11 @@ fn around() -> Surroundings {
 
 fn service() -> Service {
     Service {
-        name: "web".into(),
-        addresses: vec![SocketAddr::new(VIP, 80)],
-        protocol: Protocol::Tcp,
-        method: Method::L2,
-        source_nat: false,
-        encapsulation: Encapsulation::Ipip,
-        tunnel_mtu: None,
-        clamp_mss: true,
-        later_requests: Default::default(),
-        proxy_protocol_port: None,
-        placement: Placement::Director,
-        stateless: false,
-        policy: "round-robin",
         discover: Some(Discover::Arp),
         discover_interval_ms: INTERVAL_MS,
         discover_rounds: ROUNDS,
         announce: false,
-        allow: vec![],
-        servers_max: 64,
-        servers: vec![],
-        routes: vec![],
-        health: Health {
-            kind: HealthKind::Tcp,
-            interval_ms: 2_000,
-            timeout_ms: 1_000,
-            rise: 2,
-            fall: 3,
-            jitter_percent: 10,
-            port: None,
-        },
-        timeouts: Timeouts::default(),
-        keep_last: true,
+        ..example::service("web", SocketAddr::new(VIP, 80), vec![])
     }
 }
 

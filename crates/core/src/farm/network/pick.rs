@@ -157,57 +157,17 @@ fn ethernet(interface: &Interface, why: impl FnOnce() -> String) -> Result<(), P
 mod tests {
     use super::super::tests::{director, interface, ip, route, via};
     use super::*;
-    use crate::{
-        farm::{Health, HealthKind, Method, Placement, Server, Service, Timeouts},
-        net::{Encapsulation, Protocol},
-    };
+    use crate::farm::{Method, Service, example};
     use alloc::borrow::ToOwned;
     use alloc::string::ToString;
     use alloc::vec;
     use core::net::SocketAddr;
 
     fn service(address: &str, servers: &[&str]) -> Service {
-        let server = |address: &&str| Server {
-            name: format!("at {address}"),
-            address: ip(address),
-            port: None,
-            mac: None,
-            weight: 1,
-            publish: Vec::new(),
-        };
+        let servers = servers.iter().map(|address| example::server(&format!("at {address}"), ip(address)));
         Service {
-            name: "web".to_owned(),
-            addresses: vec![SocketAddr::new(ip(address), 80)],
-            protocol: Protocol::Tcp,
-            method: Method::L2,
-            source_nat: false,
-            encapsulation: Encapsulation::Ipip,
-            tunnel_mtu: None,
-            clamp_mss: true,
-            later_requests: Default::default(),
-            proxy_protocol_port: None,
-            placement: Placement::Director,
-            stateless: false,
-            policy: "hash",
-            discover: None,
-            discover_interval_ms: 1,
-            discover_rounds: 1,
             announce: false,
-            allow: Vec::new(),
-            servers_max: 1,
-            servers: servers.iter().map(server).collect(),
-            routes: Vec::new(),
-            health: Health {
-                kind: HealthKind::None,
-                interval_ms: 1,
-                timeout_ms: 1,
-                rise: 1,
-                fall: 1,
-                jitter_percent: 0,
-                port: None,
-            },
-            timeouts: Timeouts::default(),
-            keep_last: true,
+            ..example::service("web", SocketAddr::new(ip(address), 80), servers.collect())
         }
     }
 

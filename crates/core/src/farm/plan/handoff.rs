@@ -1,20 +1,20 @@
 //! What a service that hands connections over has besides: routes, a ring for each set of servers that they name, and
-//! the process that is asked.
+//! the slot of what is punted.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::rings::{self, Members};
-use super::slots::pool_names;
-use super::{MemberState, PlannedService, Planner, ServiceState, digest, ways};
-use crate::farm;
+use super::{MemberState, PlannedService, Planner, ServiceState, digest, forwarding};
 use crate::farm::policy::Weighted;
+use crate::farm::{self, RouteList};
+use crate::net::tcp::TCP_LEN;
 use crate::net::wire::Mac;
 use crate::path::arrival::PUNTED;
 use crate::path::content::{HashKey, Route, Routes};
 use crate::path::cookie::mss_min;
-use crate::path::parse::TCP_LEN;
 use crate::path::rewrite::outer_len;
 use crate::path::tables::{Forwarding, Handoff, Later, NO_SERVER, ServerEntry};
 
@@ -24,7 +24,7 @@ const MTU: u16 = 1500;
 /// How the connections of a service are accepted.
 pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: Places) -> Handoff {
     let header_len = if v6 { 40 } else { 20 } + TCP_LEN;
-    let room = |member: &MemberState| match ways::way(state.service, &member.member)? {
+    let room = |member: &MemberState| match forwarding::forwarding(state.service, &member.member)? {
         Forwarding::Tunnel { encapsulation, to, mtu, mark, .. } => {
             Some(usize::from(mtu) - outer_len(encapsulation, to, mark.is_some()))
         }
@@ -42,83 +42,104 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: Places) -> Handoff 
 /// Slots of a service that stand for none of its servers; [`NO_SERVER`] for what there is not.
 #[derive(Clone, Copy)]
 pub(super) struct Places {
-    /// For this host's own process, which is asked.
+    /// For this host's own process, which reads what is punted.
     punt: u16,
     /// For nobody.
     held: u16,
 }
 
+/// What routes were compiled from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Compiled {
+    routes: RouteList,
+    /// The ring of each set of servers; none if there was no room.
+    rings: Vec<Option<u16>>,
+}
+
 impl Planner<'_> {
-    /// Lays out the routes of service `number`; the slots that stand for no server of its.
+    /// Lays out the routes of service `number`; what they come from, and the slots that stand for no server of its.
     pub(super) fn hand_off(
         &mut self,
         state: &ServiceState<'_>,
         number: u16,
         members: &Members<'_>,
-    ) -> Places {
+    ) -> (Compiled, Places) {
         let service = state.service;
         self.pool(service, number, |_| true);
-        let routes: Vec<Route> =
-            service.routes.iter().map(|route| self.route(service, route, number, members)).collect();
-        let routes = Routes::compile(&routes, number, HashKey::new(self.hosts.seed));
-        let known = self.previous.and_then(|previous| previous.tables.routes.get(&number));
-        // The same again is the same object: nothing has to be compared twice.
-        let routes = match known {
-            Some(known) if **known == routes => Arc::clone(known),
-            _ => Arc::new(routes),
-        };
+        let sets = service.routes.sets().iter();
+        let rings = sets.map(|names| self.set_of_servers(service, names, number, members)).collect();
+        let compiled = Compiled { routes: service.routes.clone(), rings };
+        let routes = self.compile(number, &compiled);
         self.plan.tables.routes.insert(number, routes);
-        if !self.hosts.asks {
-            return Places { punt: NO_SERVER, held: NO_SERVER };
+        if !self.hosts.reads_punted {
+            return (compiled, Places { punt: NO_SERVER, held: NO_SERVER });
         }
         // No interface leads there: what is for it is kept back.
         let held = self.place(service, "held", false).unwrap_or(NO_SERVER);
-        Places { punt: self.place(service, "asked", true).unwrap_or(NO_SERVER), held }
+        (compiled, Places { punt: self.place(service, "punt", true).unwrap_or(NO_SERVER), held })
     }
 
-    fn route(
-        &mut self,
-        service: &farm::Service,
-        route: &farm::Route,
-        number: u16,
-        of_service: &Members<'_>,
-    ) -> Route {
-        let names = pool_names(route);
-        let of_route = |one: &&Weighted| {
-            self.plan.servers.get(&one.slot).is_some_and(|server| names.contains(&server.server))
-        };
-        let members: Vec<Weighted> = of_service.chosen.iter().filter(of_route).copied().collect();
-        let shares: Vec<Weighted> = of_service.shares.iter().filter(of_route).copied().collect();
-        let shares = if shares.iter().any(|one| one.weight > 0) { shares } else { members.clone() };
-        // Without room the route is as if it had no servers: an operator is told by `check`.
-        let ring = self.slots.pool(number, &names);
-        if let Some(ring) = ring.filter(|ring| !self.plan.tables.rings.contains_key(ring)) {
-            let policy = of_service.policy;
-            let among = Members { policy, chosen: &members, shares: &shares };
-            self.plan.tables.rings.insert(ring, rings::ring(self.previous, self.fills, ring, &among, None));
-            let planned = PlannedService {
-                name: service.name.clone(),
-                policy: policy.name(),
-                ring_members: members,
-                shares,
-                degraded: false,
-                standing: None,
-            };
-            self.plan.pools.insert(ring, planned);
+    /// The routes, ready to be looked up. The same again is the same object: nothing is compiled or compared twice.
+    fn compile(&self, number: u16, compiled: &Compiled) -> Arc<Routes> {
+        let key = HashKey::new(self.hosts.seed);
+        let known = self.previous.and_then(|previous| {
+            let before = previous.services.get(&number)?.compiled.as_ref()?;
+            let is_same = before.routes.is(&compiled.routes) && before.rings == compiled.rings;
+            previous.tables.routes.get(&number).filter(|known| is_same && known.key == key)
+        });
+        if let Some(known) = known {
+            return Arc::clone(known);
         }
-        if let Some(ring) = ring {
-            self.pool(service, ring, |server| names.iter().any(|name| name == server));
-        }
-        Route {
+        let ring = |set: usize| compiled.rings.get(set).copied().flatten();
+        let routes = compiled.routes.with_sets().map(|(route, set)| Route {
             host: route.host.clone(),
             path: route.path.clone(),
             methods: route.methods.clone(),
-            ring: ring.unwrap_or(u16::MAX),
+            // Without room the route is as if it had no servers: an operator is told by `check`.
+            ring: ring(set).unwrap_or(u16::MAX),
+        });
+        let routes = Routes::compile(&routes.collect::<Vec<_>>(), number, key);
+        let known = self.previous.and_then(|previous| previous.tables.routes.get(&number));
+        match known {
+            Some(known) if **known == routes => Arc::clone(known),
+            _ => Arc::new(routes),
         }
     }
 
+    /// The ring of the servers that routes name together, if there is room for it.
+    fn set_of_servers(
+        &mut self,
+        service: &farm::Service,
+        names: &[String],
+        number: u16,
+        of_service: &Members<'_>,
+    ) -> Option<u16> {
+        let is_named = |server: &String| names.binary_search(server).is_ok();
+        let of_set =
+            |one: &&Weighted| self.plan.servers.get(&one.slot).is_some_and(|name| is_named(&name.server));
+        let members: Vec<Weighted> = of_service.chosen.iter().filter(of_set).copied().collect();
+        let shares: Vec<Weighted> = of_service.shares.iter().filter(of_set).copied().collect();
+        let shares = if shares.iter().any(|one| one.weight > 0) { shares } else { members.clone() };
+        let ring = self.slots.pool(number, names)?;
+        let policy = of_service.policy;
+        let among = Members { policy, chosen: &members, shares: &shares };
+        self.plan.tables.rings.insert(ring, rings::ring(self.previous, self.fills, ring, &among, None));
+        let planned = PlannedService {
+            name: service.name.clone(),
+            policy: policy.name(),
+            ring_members: members,
+            shares,
+            degraded: false,
+            standing: None,
+            compiled: None,
+        };
+        self.plan.pools.insert(ring, planned);
+        self.pool(service, ring, is_named);
+        Some(ring)
+    }
+
     /// Notes that these servers of a service answer a ring's requests, where it matters on connections that are open.
-    fn pool(&mut self, service: &farm::Service, ring: u16, is_one: impl Fn(&str) -> bool) {
+    fn pool(&mut self, service: &farm::Service, ring: u16, is_one: impl Fn(&String) -> bool) {
         if service.later_requests == Later::Stay {
             return;
         }
@@ -140,7 +161,7 @@ impl Planner<'_> {
             weight: 1,
             up: true,
             local,
-            way: Forwarding::Link,
+            forwarding: Forwarding::Link,
         };
         self.plan.tables.servers.insert(slot, entry);
         if service.later_requests != Later::Stay {

@@ -1,22 +1,23 @@
 //! From what is known of the farm to the tables that packets meet.
 
+mod forwarding;
 mod handoff;
 mod rings;
 mod slots;
 #[cfg(test)]
 mod tests;
-mod ways;
 
 pub use slots::{SERVICES_MAX, Slots};
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher24;
 
+use handoff::Compiled;
 use rings::{Members, Standing};
 
 use crate::farm::health;
@@ -64,7 +65,7 @@ pub struct Hosts {
     /// The MACs that other hosts send with.
     pub macs: BTreeSet<Mac>,
     /// Whether a process here reads what the data plane doesn't decide, where connections are handed over.
-    pub asks: bool,
+    pub reads_punted: bool,
     /// A secret for the hash of what clients ask for.
     pub seed: Seed,
 }
@@ -123,6 +124,8 @@ pub struct PlannedService {
     pub degraded: bool,
     /// This host among them, where every host decides.
     standing: Option<Standing>,
+    /// What its routes come from, where connections are handed over.
+    compiled: Option<Compiled>,
 }
 
 /// A server's name and its service's.
@@ -178,17 +181,24 @@ pub enum PlanError {
 
 /// What names the way to a host that is the last one that a packet takes; no server is called so.
 fn last_identity(service: &str, server: &str) -> u64 {
-    identity(service, &format!("{server}/last"))
+    digest_of(&[service, "/", server, "/last"])
 }
 
 /// What names a server through restarts and reloads: a digest of its names.
 pub fn identity(service: &str, server: &str) -> u64 {
-    digest(&format!("{service}/{server}"))
+    digest_of(&[service, "/", server])
 }
 
 /// A number that stands for a text: the same after restarts, and on every host.
 pub fn digest(text: &str) -> u64 {
-    SipHasher24::new_with_keys(0x6576_656e_6572, 0x7365_7276_6572).hash(text.as_bytes())
+    digest_of(&[text])
+}
+
+/// The same of a text in parts.
+fn digest_of(parts: &[&str]) -> u64 {
+    let mut hasher = SipHasher24::new_with_keys(0x6576_656e_6572, 0x7365_7276_6572);
+    parts.iter().for_each(|part| hasher.write(part.as_bytes()));
+    hasher.finish()
 }
 
 /// Makes the tables for these services, with packets taken from these interfaces.
@@ -249,7 +259,7 @@ fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMa
     let mut behind = BTreeMap::new();
     for service in services.filter(|service| service.method.translates()) {
         for server in &service.servers {
-            if let Some(to) = ways::endpoint(service, &server.name, server.address) {
+            if let Some(to) = forwarding::endpoint(service, &server.name, server.address) {
                 let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
                 *behind.entry(key).or_default() += service.addresses.len();
             }
@@ -263,7 +273,7 @@ pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
     let mut known = Vec::new();
     for server in tables.servers.values().filter(|server| !server.local) {
         let place = Place { mac: server.mac, ifindex: server.ifindex };
-        let hop = match server.way {
+        let hop = match server.forwarding {
             Forwarding::Link => None,
             Forwarding::Nat { own, mtu, .. } => {
                 Some(ServerRoute { place, own, tunnel: own, mtu, on_link: false })
@@ -312,13 +322,14 @@ impl Planner<'_> {
                 entry.up = true;
             }
         }
-        let shares = if policy.by_load() { shares(&seated, &chosen) } else { chosen.clone() };
+        let shares = if policy.sharing().is_some() { shares(&seated, &chosen) } else { chosen.clone() };
         let standing = self.standing(service, &seated);
         let members = Members { policy, chosen: &chosen, shares: &shares };
         let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
         self.plan.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
         let handoff = service.method.hands_over().then(|| self.hand_off(state, number, &members));
+        let (compiled, handoff) = handoff.unzip();
         for key in vip_keys(service) {
             let vip = Vip {
                 id: self.slots.vip_id(key),
@@ -334,8 +345,9 @@ impl Planner<'_> {
             self.stand_behind(vip.id, key, &seated);
         }
         let name = service.name.clone();
+        let policy = policy.name();
         let planned =
-            PlannedService { name, policy: policy.name(), ring_members: chosen, shares, degraded, standing };
+            PlannedService { name, policy, ring_members: chosen, shares, degraded, standing, compiled };
         self.plan.services.insert(number, planned);
     }
 
@@ -343,7 +355,8 @@ impl Planner<'_> {
     fn stand_behind(&mut self, vip: u16, key: VipKey, seated: &[Seated<'_>]) {
         let tables = &mut self.plan.tables;
         for server in seated.iter().map(|seated| seated.seat.slot) {
-            let Some(&ServerEntry { way: Forwarding::Nat { to, .. }, .. }) = tables.servers.get(&server)
+            let Some(&ServerEntry { forwarding: Forwarding::Nat { to, .. }, .. }) =
+                tables.servers.get(&server)
             else {
                 continue;
             };
@@ -358,7 +371,8 @@ impl Planner<'_> {
     fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<Seated<'a>> {
         let mut seated = Vec::new();
         for member in &state.members {
-            let way = self.destination(&member.member).zip(ways::way(state.service, &member.member));
+            let way =
+                self.destination(&member.member).zip(forwarding::forwarding(state.service, &member.member));
             let Some(((mac, ifindex), way)) = way else {
                 continue;
             };
@@ -372,7 +386,8 @@ impl Planner<'_> {
             };
             let up = !member.has_failed();
             let takes = if member.is_wanted() { *weight } else { 0 };
-            let entry = ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, way };
+            let entry =
+                ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, forwarding: way };
             self.plan.tables.servers.insert(slot, entry);
             self.plan.servers.insert(slot, name);
             seated.push(Seated { state: member, seat: Weighted { slot, weight: *weight, seed: identity } });
@@ -400,13 +415,21 @@ impl Planner<'_> {
         // What was handed over is known by who handed it over: a ring that goes by hash names nobody.
         let others = seated.iter().filter(|_| !service.method.hands_over());
         for Seated { state: MemberState { member, .. }, seat } in others {
-            let way = ways::last(member).filter(|_| !member.local);
+            let way = forwarding::last(member).filter(|_| !member.local);
             let Some((way, (mac, ifindex))) = way.zip(self.destination(member)) else {
                 continue;
             };
             let identity = last_identity(&service.name, &member.name);
             if let Some(slot) = self.slots.server(identity) {
-                let entry = ServerEntry { identity, mac, ifindex, weight: 1, up: true, local: false, way };
+                let entry = ServerEntry {
+                    identity,
+                    mac,
+                    ifindex,
+                    weight: 1,
+                    up: true,
+                    local: false,
+                    forwarding: way,
+                };
                 self.plan.tables.servers.insert(slot, entry);
                 last_ways.insert(seat.slot, slot);
             }

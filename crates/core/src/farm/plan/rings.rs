@@ -2,7 +2,6 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use super::Plan;
 use crate::farm::policy::{Fills, Policy, Weighted};
@@ -46,12 +45,10 @@ pub(super) fn ring(
     {
         return Arc::clone(known);
     }
-    let chances = |hash: &[u16]| {
-        standing.map_or_else(Vec::new, |standing| second_chances(known.map(|known| &**known), hash, standing))
-    };
-    let hash = hash.map_or_else(|| fills.table(members.chosen), |known| known.hash.clone());
+    let hash = hash.map_or_else(|| fills.table(members.chosen), |known| Arc::clone(&known.hash));
     let order = order.map_or_else(|| members.policy.order(members.shares), |known| known.order.clone());
-    Arc::new(Ring { previous: chances(&hash), order, hash })
+    let chances = |standing| second_chances(known.map(|known| &**known), &hash, standing);
+    Arc::new(Ring { previous: standing.map(chances).unwrap_or_default(), order, hash })
 }
 
 /// Where packets get a second chance, by slot of the hash table: who has passed one on to here may know more, or less,
@@ -60,29 +57,38 @@ pub(super) fn ring(
 /// What this host's own table names another one for goes there: who passed it on has changed its table already. What
 /// it names this host for goes to whom it named before: that lasts until the slot's host changes again. Hosts
 /// that can't be reached are left out, since nobody can be sent to them, and their numbers may become others'.
-fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Vec<u16> {
+fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Arc<[u16]> {
     let Standing { own, last_ways } = standing;
     if last_ways.is_empty() {
-        return Vec::new();
+        return Arc::default();
     }
     let (mut ways, mut kept) = ([NO_SERVER; SERVER_SLOTS], [NO_SERVER; SERVER_SLOTS]);
     for (slot, way) in last_ways {
         ways[place(*slot)] = *way;
         kept[place(*way)] = *way;
     }
-    // Of a slot that isn't known it is as if this host had had it all along.
-    let (unknown_hash, unknown_chances) = (alloc::vec![*own; hash.len()], alloc::vec![NO_SERVER; hash.len()]);
-    let whole = |table: &&Vec<u16>| table.len() == hash.len();
-    let known_hash = known.map(|known| &known.hash).filter(whole).unwrap_or(&unknown_hash);
-    let known_chances = known.map(|known| &known.previous).filter(whole).unwrap_or(&unknown_chances);
-    let chance = |((host, before), chance): ((&u16, &u16), &u16)| {
+    let whole = |table: &&Arc<[u16]>| table.len() == hash.len();
+    let before = known.map(|known| &known.hash).filter(whole);
+    let chances = known.map(|known| &known.previous).filter(whole);
+    let chance = |host: u16, before: u16, chance: u16| {
         // Without a branch, since nobody can guess who is next in a hash table.
-        let other = if host == own { *before } else { *host };
-        let (way, kept) = (ways[place(other)], kept[place(*chance)]);
+        let other = if host == *own { before } else { host };
+        let (way, kept) = (ways[place(other)], kept[place(chance)]);
         if other == *own { kept } else { way }
     };
-    let chances: Vec<u16> = hash.iter().zip(known_hash).zip(known_chances).map(chance).collect();
-    if chances.iter().all(|slot| *slot == NO_SERVER) { Vec::new() } else { chances }
+    let hosts = hash.iter().copied();
+    let chances: Arc<[u16]> = match (before, chances) {
+        (Some(before), Some(chances)) => {
+            let known = before.iter().zip(chances.iter());
+            hosts.zip(known).map(|(host, (before, kept))| chance(host, *before, *kept)).collect()
+        }
+        (Some(before), None) => {
+            hosts.zip(before.iter()).map(|(host, before)| chance(host, *before, NO_SERVER)).collect()
+        }
+        // Of a slot that isn't known it is as if this host had had it all along.
+        (None, _) => hosts.map(|host| chance(host, *own, NO_SERVER)).collect(),
+    };
+    if chances.iter().all(|slot| *slot == NO_SERVER) { Arc::default() } else { chances }
 }
 
 /// Where a table of all server slots has one: there are no others.

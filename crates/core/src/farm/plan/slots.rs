@@ -19,6 +19,8 @@ pub struct Slots {
     servers: BTreeMap<u64, u16>,
     /// Every slot in `servers`.
     taken: BTreeSet<u16>,
+    /// All below this one are taken.
+    full_below: u16,
     /// Slots of servers that are gone, but whose sessions may not be.
     retired: BTreeSet<u16>,
     vips: BTreeMap<VipKey, u16>,
@@ -63,6 +65,7 @@ impl Slots {
     pub fn released(&mut self, slot: u16) {
         if self.retired.remove(&slot) {
             self.taken.remove(&slot);
+            self.full_below = self.full_below.min(slot);
             self.servers.retain(|_, of| *of != slot);
         }
     }
@@ -73,7 +76,10 @@ impl Slots {
             self.retired.remove(&slot);
             return Some(slot);
         }
-        let slot = (NO_SERVER + 1..SERVER_SLOTS as u16).find(|slot| !self.taken.contains(slot))?;
+        let from = self.full_below.max(NO_SERVER + 1);
+        let free = (from..SERVER_SLOTS as u16).find(|slot| !self.taken.contains(slot));
+        self.full_below = free.map_or(SERVER_SLOTS as u16, |slot| slot + 1);
+        let slot = free?;
         self.servers.insert(identity, slot);
         self.taken.insert(slot);
         Some(slot)
@@ -131,10 +137,10 @@ impl Slots {
     /// others. Rings change with the routes in one moment, so a number may be given away at once.
     pub(super) fn retain_pools<'a>(&mut self, services: impl Iterator<Item = (u16, &'a farm::Service)>) {
         let named = |(number, service): (u16, &'a farm::Service)| {
-            service.routes.iter().map(move |route| (number, pool_names(route)))
+            service.routes.sets().iter().map(move |set| (number, set))
         };
-        let wanted: BTreeSet<(u16, Vec<String>)> = services.flat_map(named).collect();
-        self.pools.retain(|pool, _| wanted.contains(pool));
+        let wanted: BTreeSet<(u16, &Vec<String>)> = services.flat_map(named).collect();
+        self.pools.retain(|(number, set), _| wanted.contains(&(*number, set)));
     }
 
     /// The number of the ring of these servers of a service; `None` if there is no room.
@@ -154,10 +160,4 @@ impl Slots {
         self.retired = gone.copied().collect();
         self.vips.retain(|key, _| tables.vips.contains_key(key));
     }
-}
-
-/// The servers that a route names, each once and in order: routes with the same have one ring.
-pub(super) fn pool_names(route: &farm::Route) -> Vec<String> {
-    let names: BTreeSet<&String> = route.servers.iter().collect();
-    names.into_iter().cloned().collect()
 }

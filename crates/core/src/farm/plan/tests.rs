@@ -1,55 +1,25 @@
 use super::*;
 use crate::farm::membership::Source;
+use crate::farm::{Discover, Method, Placement, Server, example};
+use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::{Delta, HASH_SLOTS, Pick, Ring, SERVER_SLOTS, VIP_IDS};
-use crate::{
-    farm::{Discover, Health, Method, Placement, Server, Timeouts},
-    net::{Encapsulation, Protocol},
-};
+use alloc::format;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::vec;
 
 mod every_host;
+mod forwarding;
 mod handoff;
-mod ways;
 
 const ETH: u32 = 3;
 const INTERFACES: &[(u32, Mac)] = &[(ETH, Mac([2, 0, 0, 0, 0, 0xd1]))];
 
 fn service(name: &str, port: u16) -> farm::Service {
     farm::Service {
-        name: name.into(),
-        addresses: vec![SocketAddr::new(IpAddr::from([192, 0, 2, 100]), port)],
-        protocol: Protocol::Tcp,
-        method: Method::L2,
-        source_nat: false,
-        encapsulation: Encapsulation::Ipip,
-        tunnel_mtu: None,
-        clamp_mss: true,
-        later_requests: Default::default(),
-        proxy_protocol_port: None,
-        placement: Placement::Director,
-        stateless: false,
-        policy: "round-robin",
         discover: Some(Discover::Arp),
-        discover_interval_ms: 5_000,
-        discover_rounds: 3,
         announce: false,
-        allow: vec![],
-        servers_max: 64,
-        servers: vec![],
-        routes: vec![],
-        health: Health {
-            kind: HealthKind::Tcp,
-            interval_ms: 2_000,
-            timeout_ms: 1_000,
-            rise: 2,
-            fall: 3,
-            jitter_percent: 10,
-            port: None,
-        },
-        timeouts: Timeouts::default(),
-        keep_last: true,
+        ..example::service(name, SocketAddr::new(IpAddr::from([192, 0, 2, 100]), port), vec![])
     }
 }
 
@@ -137,7 +107,7 @@ fn a_farm_becomes_tables() {
         weight: 1,
         up: true,
         local: false,
-        way: Forwarding::Link,
+        forwarding: Forwarding::Link,
     };
     assert_eq!(tables.servers[&1], entry);
     assert!(tables.endpoints.is_empty());

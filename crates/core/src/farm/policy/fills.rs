@@ -2,6 +2,7 @@
 //! refused and that is tried again, costs no second fill.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::{Weighted, maglev};
@@ -13,11 +14,13 @@ const KEPT: usize = 128;
 /// Hash tables by their members; those that were asked for last.
 #[derive(Clone, Debug)]
 pub struct Fills {
-    /// By what the members' places come from, and their weights in lowest terms.
-    tables: BTreeMap<Vec<(u64, u16)>, Kept>,
+    tables: BTreeMap<(Members, Vec<u16>), Kept>,
     kept: usize,
     asked: u64,
 }
+
+/// What the members' places come from, and their weights in lowest terms. With their slots it is all that a table depends on.
+type Members = Vec<(u64, u16)>;
 
 impl Default for Fills {
     fn default() -> Fills {
@@ -27,9 +30,7 @@ impl Default for Fills {
 
 #[derive(Clone, Debug)]
 struct Kept {
-    table: Vec<u16>,
-    /// The members' slots in it.
-    slots: Vec<u16>,
+    table: Arc<[u16]>,
     /// When it was asked for last, counted in questions.
     asked: u64,
 }
@@ -41,48 +42,50 @@ impl Fills {
     }
 
     /// The table of [`HASH_SLOTS`] entries that [`maglev`] makes of these members.
-    pub fn table(&mut self, members: &[Weighted]) -> Vec<u16> {
+    pub fn table(&mut self, members: &[Weighted]) -> Arc<[u16]> {
         let mut members: Vec<Weighted> = members.iter().copied().filter(|one| one.weight > 0).collect();
         members.sort_unstable_by_key(|one| (one.seed, one.slot));
         let divisor = members.iter().fold(0, |divisor, one| gcd(divisor, one.weight)).max(1);
-        let key: Vec<_> = members.iter().map(|one| (one.seed, one.weight / divisor)).collect();
-        let slots: Vec<u16> = members.iter().map(|one| one.slot).collect();
+        let of: Members = members.iter().map(|one| (one.seed, one.weight / divisor)).collect();
+        let key = (of, members.iter().map(|one| one.slot).collect());
         self.asked += 1;
         if let Some(kept) = self.tables.get_mut(&key) {
             kept.asked = self.asked;
-            kept.name(slots);
-            return kept.table.clone();
+            return Arc::clone(&kept.table);
         }
-        let table = maglev(&members, HASH_SLOTS);
+        let table: Arc<[u16]> = match self.twin(&key.0) {
+            Some((slots, table)) => renamed(table, slots, &key.1),
+            None => maglev(&members, HASH_SLOTS).into(),
+        };
         if self.tables.len() >= self.kept {
             let oldest = self.tables.iter().min_by_key(|(_, kept)| kept.asked);
             if let Some(oldest) = oldest.map(|(members, _)| members.clone()) {
                 self.tables.remove(&oldest);
             }
         }
-        self.tables.insert(key, Kept { table: table.clone(), slots, asked: self.asked });
+        self.tables.insert(key, Kept { table: Arc::clone(&table), asked: self.asked });
         table
+    }
+
+    /// A table of the same members by other slots.
+    fn twin(&self, of: &Members) -> Option<(&[u16], &[u16])> {
+        let mut from = self.tables.range((of.clone(), Vec::new())..);
+        from.next()
+            .filter(|((members, _), _)| members == of)
+            .map(|((_, slots), kept)| (&slots[..], &*kept.table))
     }
 }
 
-impl Kept {
-    /// Has the same members stand in it by these slots.
-    fn name(&mut self, slots: Vec<u16>) {
-        if self.slots == slots {
-            return;
+/// A table in which the same members have other slots.
+fn renamed(table: &[u16], old: &[u16], new: &[u16]) -> Arc<[u16]> {
+    let most = old.iter().max().map_or(0, |most| usize::from(*most));
+    let mut names = alloc::vec![NO_SERVER; most + 1];
+    for (old, new) in old.iter().zip(new) {
+        if let Some(place) = names.get_mut(usize::from(*old)) {
+            *place = *new;
         }
-        let most = self.slots.iter().max().map_or(0, |most| usize::from(*most));
-        let mut new = alloc::vec![NO_SERVER; most + 1];
-        for (old, slot) in self.slots.iter().zip(&slots) {
-            if let Some(place) = new.get_mut(usize::from(*old)) {
-                *place = *slot;
-            }
-        }
-        for entry in &mut self.table {
-            *entry = new.get(usize::from(*entry)).copied().unwrap_or(NO_SERVER);
-        }
-        self.slots = slots;
     }
+    table.iter().map(|slot| names.get(usize::from(*slot)).copied().unwrap_or(NO_SERVER)).collect()
 }
 
 fn gcd(a: u16, b: u16) -> u16 {
@@ -109,7 +112,7 @@ mod tests {
             let mut fills = Fills::keeping(3);
             for (weights, first) in sets {
                 let members = members(&weights, first);
-                prop_assert_eq!(fills.table(&members), maglev(&members, HASH_SLOTS));
+                prop_assert_eq!(&*fills.table(&members), maglev(&members, HASH_SLOTS));
                 prop_assert!(fills.tables.len() <= 3);
             }
         }
@@ -120,9 +123,10 @@ mod tests {
         let mut fills = Fills::default();
         for (weights, first) in [([1, 2], 1), ([1, 2], 9), ([3, 6], 17)] {
             let members = members(&weights, first);
-            assert_eq!(fills.table(&members), maglev(&members, HASH_SLOTS));
+            assert_eq!(&*fills.table(&members), maglev(&members, HASH_SLOTS));
         }
-        assert_eq!(fills.tables.len(), 1);
+        let others = fills.tables.keys().filter(|(members, _)| fills.twin(members).is_none());
+        assert_eq!((fills.tables.len(), others.count()), (3, 0));
     }
 
     #[test]
@@ -131,7 +135,7 @@ mod tests {
         for first in [0, 1, 2, 0, 3] {
             fills.table(&members(&[1], first));
         }
-        let seeds: Vec<u64> = fills.tables.keys().map(|key| key[0].0).collect();
+        let seeds: Vec<u64> = fills.tables.keys().map(|(members, _)| members[0].0).collect();
         assert_eq!(seeds, [0, 2, 3]);
     }
 }

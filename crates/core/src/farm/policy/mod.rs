@@ -1,7 +1,8 @@
 //! Who is chosen for a new session: one file per policy, and one line in [`POLICIES`].
 //!
 //! A policy runs when the farm changes, not when a packet comes: it lays the usable servers out in a
-//! table, and says by which of the few ways of [`Pick`] the data plane draws from it.
+//! table, and says by which of the few ways of [`Pick`] the data plane draws from it. One that goes by load says which
+//! [`Signal`]s it needs, and makes shares of what is known of servers ([`Sharing`]).
 
 mod fills;
 mod hash;
@@ -15,9 +16,15 @@ pub use least_connections::LeastConnections;
 pub use overflow::Overflow;
 pub use round_robin::RoundRobin;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt::Debug;
 
+use crate::farm::signals::{Candidate, Signal};
 use crate::path::tables::Pick;
+
+/// The largest share.
+pub const SHARE_MAX: u16 = 1_000;
 
 /// Every policy there is, the default first.
 pub static POLICIES: &[&dyn Policy] = &[&RoundRobin, &Hash, &LeastConnections, &Overflow];
@@ -33,9 +40,27 @@ pub trait Policy: Sync {
     /// The ring to draw from in order, as slots; at most [`crate::path::tables::ORDER_MAX`]. Members of
     /// weight 0 are not in it.
     fn order(&self, members: &[Weighted]) -> Vec<u16>;
-    /// Whether [`Policy::order`] goes by shares that come from load, instead of weights.
-    fn by_load(&self) -> bool {
-        false
+    /// What has to be known of servers for it.
+    fn needs(&self) -> &'static [Signal] {
+        &[]
+    }
+    /// By what shares [`Policy::order`] goes instead of weights, if it goes by what is known of servers. Of each service anew.
+    fn sharing(&self) -> Option<Box<dyn Sharing>> {
+        None
+    }
+}
+
+/// How new sessions are shared out by what is known of servers. It may remember what it came to, so that it doesn't waver.
+pub trait Sharing: Debug + Send + Sync {
+    /// The share of each server, in their order; 0 to [`SHARE_MAX`]. Unless nobody has a weight, not all are 0.
+    fn share_out(&mut self, servers: &[Candidate]) -> Vec<u16>;
+    /// The same once more, with what it remembers.
+    fn boxed(&self) -> Box<dyn Sharing>;
+}
+
+impl Clone for Box<dyn Sharing> {
+    fn clone(&self) -> Self {
+        (**self).boxed()
     }
 }
 

@@ -1,10 +1,23 @@
-//! Overflow: a host keeps what comes to it until it is loaded above the farm's average (Distributed Packet
-//! Rewriting, section 4.1).
+//! Overflow: a host keeps what comes to it until it is loaded above the farm's average.
+//!
+//! "A better policy that is still quite practical would be for each server host to only redirect requests that
+//! arrive when the host is loaded above the system average" (Distributed Packet Rewriting, section 4.1).
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Policy, RoundRobin, Weighted};
+use super::{Policy, RoundRobin, SHARE_MAX, Sharing, Weighted};
+use crate::farm::signals::{Candidate, Signal};
 use crate::path::tables::Pick;
+
+/// A host is loaded above the average from this part of it, in percent: far enough above for the chance ups and
+/// downs of a few hundred sessions to stay below.
+const ABOVE_FROM_PERCENT: u128 = 125;
+/// And until it is below this part, in percent: not yet at the average, which it would reach and leave again and
+/// again.
+const ABOVE_UNTIL_PERCENT: u128 = 105;
+/// And by at least this many sessions: of three sessions, one is a third of the load and means nothing.
+const ABOVE_FROM_SESSIONS: u128 = 2;
 
 /// A host keeps its sessions, unless others have less to do.
 pub struct Overflow;
@@ -22,12 +35,197 @@ impl Policy for Overflow {
         Pick::Cursor
     }
 
-    /// In turn, by the shares of [`crate::farm::load::Balance`], which stand in the weights' place.
+    /// In turn, by the shares that stand in the weights' place.
     fn order(&self, members: &[Weighted]) -> Vec<u16> {
         RoundRobin.order(members)
     }
 
-    fn by_load(&self) -> bool {
-        true
+    fn needs(&self) -> &'static [Signal] {
+        &[Signal::Reported]
+    }
+
+    fn sharing(&self) -> Option<Box<dyn Sharing>> {
+        Some(Box::<Balance>::default())
+    }
+}
+
+/// Whether this host is loaded above the average. Remembers what it came to last, so that it doesn't waver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+struct Balance {
+    above: bool,
+}
+
+/// Load and weight of all hosts together.
+#[derive(Clone, Copy)]
+struct Total {
+    load: u128,
+    weight: u128,
+}
+
+impl Balance {
+    fn is_now_above(self, own: &Candidate, total: Total) -> bool {
+        // both sides times both weights, so that nothing is rounded
+        let load = load(own) * total.weight;
+        let average = total.load * u128::from(own.weight);
+        if self.above {
+            load * 100 >= average * ABOVE_UNTIL_PERCENT && load > average
+        } else {
+            load * 100 > average * ABOVE_FROM_PERCENT && load >= average + ABOVE_FROM_SESSIONS * total.weight
+        }
+    }
+}
+
+impl Sharing for Balance {
+    /// A host that isn't loaded above the average takes all itself, another one gives all to those below the average, by their
+    /// weight and how far they are below.
+    fn share_out(&mut self, hosts: &[Candidate]) -> Vec<u16> {
+        let counted = hosts.iter().filter(|host| host.weight > 0);
+        let total = counted.fold(Total { load: 0, weight: 0 }, |sum, host| Total {
+            load: sum.load + load(host),
+            weight: sum.weight + u128::from(host.weight),
+        });
+        let own = hosts.iter().find(|host| host.own && host.weight > 0);
+        self.above = own.is_some_and(|own| self.is_now_above(own, total));
+        if own.is_some() && !self.above {
+            return hosts.iter().map(|host| if host.own { SHARE_MAX } else { 0 }).collect();
+        }
+        let below: Vec<u128> = hosts.iter().map(|host| total.room(host)).collect();
+        if below.iter().any(|room| *room > 0) {
+            return scaled(&below);
+        }
+        // A host that serves nothing itself, before others that are all as loaded as they should be.
+        scaled(&hosts.iter().map(|host| u128::from(host.weight)).collect::<Vec<_>>())
+    }
+
+    fn boxed(&self) -> Box<dyn Sharing> {
+        Box::new(*self)
+    }
+}
+
+/// What a host says that it serves; nothing, as long as it hasn't said.
+fn load(host: &Candidate) -> u128 {
+    host.signals.reported.unwrap_or_default().into()
+}
+
+impl Total {
+    /// How far a host is below the average, as sessions times the total weight; 0 if it isn't.
+    fn room(self, host: &Candidate) -> u128 {
+        (self.load * u128::from(host.weight)).saturating_sub(load(host) * self.weight)
+    }
+}
+
+/// The same ratios, the largest being [`SHARE_MAX`]; what is more than 0 stays so.
+fn scaled(parts: &[u128]) -> Vec<u16> {
+    let max = parts.iter().copied().max().unwrap_or_default().max(1);
+    let share = |part: u128| (part * u128::from(SHARE_MAX) / max) as u16;
+    parts.iter().map(|&part| if part == 0 { 0 } else { share(part).max(1) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::farm::signals::Signals;
+    use proptest::prelude::*;
+
+    fn host(weight: u16, load: u32) -> Candidate {
+        let signals = Signals { reported: Some(load.into()), ..Signals::default() };
+        Candidate { own: false, weight, signals }
+    }
+
+    /// This host's share first, then the others'.
+    fn shares(balance: &mut Balance, own: Candidate, others: &[Candidate]) -> Vec<u16> {
+        let own = Candidate { own: true, ..own };
+        balance.share_out(&[&[own], others].concat())
+    }
+
+    #[test]
+    fn a_host_keeps_its_sessions_until_it_is_well_above_the_average() {
+        let mut balance = Balance::default();
+        let others = [host(1, 100), host(1, 100)];
+        assert_eq!(shares(&mut balance, host(1, 100), &others), [1000, 0, 0]);
+        assert_eq!(shares(&mut balance, host(1, 140), &others), [1000, 0, 0], "140 is 1.24 of 113");
+        assert_eq!(shares(&mut balance, host(1, 150), &others), [0, 1000, 1000]);
+        assert_eq!(shares(&mut balance, host(1, 110), &others), [0, 1000, 1000], "still 1.06");
+        assert_eq!(shares(&mut balance, host(1, 105), &others), [1000, 0, 0]);
+        assert_eq!(shares(&mut balance, host(1, 1), &[host(1, 0)]), [1000, 0], "one session is no load");
+    }
+
+    #[test]
+    fn shares_go_by_weight_and_by_how_far_a_host_is_below() {
+        let mut balance = Balance::default();
+        // 600 sessions on a weight of 6: 100 each
+        let others = [host(2, 100), host(1, 50), host(2, 250)];
+        assert_eq!(shares(&mut balance, host(1, 200), &others), [0, 1000, 500, 0]);
+    }
+
+    #[test]
+    fn a_pure_rewriter_passes_everything_on() {
+        let mut balance = Balance::default();
+        assert_eq!(shares(&mut balance, host(0, 7), &[host(2, 0), host(1, 0)]), [0, 1000, 500]);
+        assert_eq!(shares(&mut balance, host(0, 7), &[host(1, 30), host(1, 10)]), [0, 0, 1000]);
+        assert_eq!(shares(&mut balance, host(0, 7), &[]), [0]);
+        assert_eq!(shares(&mut balance, host(3, 7), &[]), [1000]);
+        assert_eq!(shares(&mut balance, host(3, 700), &[host(0, 0)]), [1000, 0]);
+    }
+
+    /// All sessions, 30 a round, arrive at the first of three hosts; one in 40 ends in a round; loads are known a
+    /// round late.
+    #[test]
+    fn one_host_that_gets_all_arrivals_shares_them_out() {
+        let mut balance = Balance::default();
+        let (mut loads, mut known, mut sums) = ([0u32; 3], [0u32; 3], [0u64; 3]);
+        for round in 0..2_000 {
+            let shares = shares(&mut balance, host(1, known[0]), &[host(1, known[1]), host(1, known[2])]);
+            known = loads;
+            let total: u32 = shares.iter().map(|&share| u32::from(share)).sum();
+            for (load, share) in loads.iter_mut().zip(shares) {
+                *load = *load * 39 / 40 + 30 * u32::from(share) / total;
+            }
+            if round >= 200 {
+                let average = loads.iter().sum::<u32>() / 3;
+                // two rounds' arrivals come on top before anybody knows
+                let near = |&load: &u32| load * 100 >= average * 75 && load <= average * 125 / 100 + 60;
+                assert!(loads.iter().all(near), "round {round}: {loads:?}");
+                loads.iter().zip(&mut sums).for_each(|(load, sum)| *sum += u64::from(*load));
+            }
+        }
+        let average = sums.iter().sum::<u64>() / 3;
+        assert!(sums.iter().all(|sum| sum.abs_diff(average) * 100 <= average * 20), "{sums:?}");
+    }
+
+    fn hosts() -> impl Strategy<Value = Vec<Candidate>> {
+        let weight = prop_oneof![0u16..4, any::<u16>()];
+        let load = prop_oneof![0u32..100, any::<u32>()];
+        prop::collection::vec((weight, load).prop_map(|(weight, load)| host(weight, load)), 1..20)
+    }
+
+    proptest! {
+        #[test]
+        fn somebody_is_always_chosen_and_nobody_twice_differently(hosts in hosts(), above: bool) {
+            let mut balance = Balance { above };
+            let first = shares(&mut balance, hosts[0], &hosts[1..]);
+            prop_assert_eq!(first.len(), hosts.len());
+            prop_assert!(first.iter().all(|&share| share <= SHARE_MAX));
+            let able = hosts.iter().any(|host| host.weight > 0);
+            prop_assert_eq!(first.iter().any(|&share| share > 0), able);
+            prop_assert!(hosts.iter().zip(&first).all(|(host, &share)| host.weight > 0 || share == 0));
+            for _ in 0..3 {
+                prop_assert_eq!(&shares(&mut balance, hosts[0], &hosts[1..]), &first, "no wavering");
+            }
+        }
+
+        #[test]
+        fn who_is_above_gives_to_those_below_alone(hosts in hosts()) {
+            let mut balance = Balance::default();
+            let shares = shares(&mut balance, hosts[0], &hosts[1..]);
+            let sum: u128 = hosts.iter().filter(|h| h.weight > 0).map(load).sum();
+            let weight: u128 = hosts.iter().map(|h| u128::from(h.weight)).sum();
+            if balance.above {
+                for (host, &share) in hosts.iter().zip(&shares) {
+                    let below = load(host) * weight < sum * u128::from(host.weight);
+                    prop_assert_eq!(share > 0, below && host.weight > 0);
+                }
+            }
+        }
     }
 }

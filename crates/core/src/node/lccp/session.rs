@@ -1,18 +1,18 @@
-//! One other node: which of its messages to believe.
-//!
-//! No clock is compared. Every message but a greeting names the life of the receiver that it is written to, so nothing
-//! that was said before this node's start is believed. And another life of a sender is believed only once it has answered
-//! something that was sent after the life before was known: what ended before that has never heard of it.
+//! One other node: what of it is acted on.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::body::{Body, Components, Receptor};
-use super::event::{Counters, Notice, Refusal};
+use super::event::Notice;
 use super::key::Keys;
-use super::window::Window;
-use super::wire::{Addresses, Message, Numbers};
+use super::wire::{Addresses, Message};
+use crate::node::association::{
+    Association, Counters, Delivery, Greeting, Heard, Judgement, Numbers, Refusal,
+};
+
+/// A node that isn't heard for so long is asked for nothing, in milliseconds. Several greetings.
+pub const SILENCE_MS: u64 = 3_000;
 
 /// What a node knows of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,25 +23,6 @@ pub struct Own {
     pub incarnation: u64,
     /// What it has.
     pub components: Components,
-}
-
-/// A life of the other node that is believed.
-#[derive(Clone, Copy, Debug)]
-struct Life {
-    incarnation: u64,
-    window: Window,
-    components: Components,
-}
-
-/// What a message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Judgement {
-    /// To be believed. It may be the `first` of its incarnation.
-    Good { first: bool },
-    /// Of a life that is to show first that it is one.
-    Hello,
-    /// Neither.
-    Refused(Refusal),
 }
 
 /// What came of a message.
@@ -60,46 +41,52 @@ pub struct Received {
 pub struct Session {
     own: Own,
     peer: IpAddr,
-    /// Of the message that was sent last.
-    sequence: u64,
-    /// That of the message that was sent last before the believed life was. No other life is believed that answers
-    /// it or one before.
-    settled: u64,
-    life: Option<Life>,
-    counters: Counters,
-    /// Reasons that were told already.
-    told: BTreeSet<Refusal>,
+    association: Association,
+    /// What the other node has; known as soon as it is.
+    components: Option<Components>,
 }
 
 impl Session {
-    /// With a node that was never heard.
-    pub fn new(own: Own, peer: IpAddr) -> Session {
-        // 0 in a message means that no life is known
-        let own = Own { incarnation: own.incarnation.max(1), ..own };
-        Session {
-            own,
-            peer,
-            sequence: 0,
-            settled: 0,
-            life: None,
-            counters: Counters::default(),
-            told: BTreeSet::new(),
-        }
+    /// With a node that was never heard. Counts on from `after`, which is 0 unless there was another session with it since this
+    /// node's start: then [`Session::sequence`] of that.
+    pub fn new(own: Own, peer: IpAddr, after: u64) -> Session {
+        let association = Association::new(Delivery::Each, own.incarnation, SILENCE_MS, after);
+        Session { own, peer, association, components: None }
     }
 
     /// Whether the other node is known, so that there is somebody to [`Session::send`] to.
     pub fn is_known(&self) -> bool {
-        self.life.is_some()
+        self.association.believed().is_some()
+    }
+
+    /// Whether it has been heard lately.
+    pub fn is_heard(&self, now_ms: u64) -> bool {
+        self.association.alive_until_ms().is_some_and(|until_ms| now_ms < until_ms)
     }
 
     /// What the other node has, if it is known.
     pub fn components(&self) -> Option<Components> {
-        self.life.map(|life| life.components)
+        self.components
     }
 
     /// What was counted.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        self.association.counters()
+    }
+
+    /// The number of the message that was sent last.
+    pub fn sequence(&self) -> u64 {
+        self.association.sequence()
+    }
+
+    /// Why nothing that the node sends is understood, as far as can be told; nothing while it is.
+    pub fn trouble(&self) -> Option<Refusal> {
+        self.association.trouble()
+    }
+
+    /// Draws the conclusion from silence; gives it once.
+    pub fn expire(&mut self, now_ms: u64) -> Option<Notice> {
+        self.association.expire(now_ms).then_some(Notice::Silent { peer: self.peer })
     }
 
     /// A greeting: to be sent until the node is known, and again when it has stopped to answer.
@@ -109,9 +96,9 @@ impl Session {
 
     /// A message that answers none; its bytes and its number, which answers will have. `None` until the node is known.
     pub fn send(&mut self, keys: &Keys, receptor: Receptor, body: Body) -> Option<(u64, Vec<u8>)> {
-        let echo = Numbers { incarnation: self.life?.incarnation, sequence: 0 };
+        let echo = Numbers { incarnation: self.association.believed()?, sequence: 0 };
         let bytes = self.write(keys, echo, receptor, body);
-        Some((self.sequence, bytes))
+        Some((self.sequence(), bytes))
     }
 
     /// An answer to this message. `None` if its sender has started anew since.
@@ -122,64 +109,41 @@ impl Session {
         receptor: Receptor,
         body: Body,
     ) -> Option<Vec<u8>> {
-        let same = self.life.is_some_and(|life| life.incarnation == heard.numbers.incarnation);
+        let same = self.association.believed() == Some(heard.numbers.incarnation);
         same.then(|| self.write(keys, heard.numbers, receptor, body))
     }
 
     /// Takes in what stood behind the IP header of a packet from this node's address to the own one.
-    pub fn receive(&mut self, keys: &Keys, bytes: &[u8]) -> Received {
+    pub fn receive(&mut self, now_ms: u64, keys: &Keys, bytes: &[u8]) -> Received {
         let addresses = Addresses { source: self.peer, destination: self.own.address };
         let heard = match Message::read(bytes, addresses, keys) {
             Ok(heard) => heard,
             Err(error) => return self.refuse(error.into()),
         };
+        let Message { numbers, echo, .. } = heard;
         let known = self.is_known();
-        match self.judge(&heard) {
+        match self.association.judge(now_ms, Heard { numbers, echo, greeting: greeting(&heard.body) }) {
             Judgement::Hello => {
-                self.counters.hellos += 1;
-                Received { answer: Some(self.send_init(keys, heard.numbers)), ..Received::default() }
+                Received { answer: Some(self.send_init(keys, numbers)), ..Received::default() }
             }
             Judgement::Refused(refusal) => {
                 // one of the two doesn't know that the other started anew
-                let asks = matches!(refusal, Refusal::Former | Refusal::Unknown);
-                let answer = asks.then(|| self.send_init(keys, heard.numbers));
+                let asks = matches!(refusal, Refusal::Former | Refusal::Unknown | Refusal::Stale);
+                let answer = asks.then(|| self.send_init(keys, numbers));
                 Received { answer, ..self.refuse(refusal) }
             }
-            Judgement::Good { first } => {
-                self.counters.accepted += 1;
-                let notice = first.then(|| self.meet(known));
+            Judgement::Good { .. } if !self.own.components.contains(heard.receptor) => {
+                self.refuse(Refusal::Receptor)
+            }
+            Judgement::Good { first, revived } => {
+                let peer = self.peer;
+                let notice = match (first, known) {
+                    (true, false) => Some(Notice::Met { peer }),
+                    (true, true) => Some(Notice::Restarted { peer }),
+                    (false, _) => revived.then_some(Notice::Heard { peer }),
+                };
                 Received { notice, ..self.believe(keys, heard) }
             }
-        }
-    }
-
-    /// Judges an authentic message, and remembers its numbers if it is good.
-    fn judge(&mut self, heard: &Message) -> Judgement {
-        let numbers = heard.numbers;
-        let is_init = matches!(heard.body, Body::Init { .. });
-        let for_us = heard.echo.incarnation == self.own.incarnation;
-        if let Some(life) = self.life.as_mut().filter(|life| life.incarnation == numbers.incarnation) {
-            return match () {
-                () if !for_us && !is_init => Judgement::Refused(Refusal::Former),
-                () if !life.window.take(numbers.sequence) => Judgement::Refused(Refusal::Replayed),
-                () if !self.own.components.contains(heard.receptor) => Judgement::Refused(Refusal::Receptor),
-                () => Judgement::Good { first: false },
-            };
-        }
-        match heard.body {
-            Body::Init { .. } if !for_us => Judgement::Hello,
-            _ if !for_us => Judgement::Refused(Refusal::Former),
-            Body::Init { components } | Body::InitAck { components } => {
-                let later = heard.echo.sequence > self.settled && heard.echo.sequence <= self.sequence;
-                let mut window = Window::default();
-                if !later || !window.take(numbers.sequence) {
-                    return Judgement::Refused(Refusal::Replayed);
-                }
-                self.settled = self.sequence;
-                self.life = Some(Life { incarnation: numbers.incarnation, window, components });
-                Judgement::Good { first: true }
-            }
-            _ => Judgement::Refused(Refusal::Unknown),
         }
     }
 
@@ -188,9 +152,7 @@ impl Session {
         let (Body::Init { components } | Body::InitAck { components }) = heard.body else {
             return Received { message: Some(heard), ..Received::default() };
         };
-        if let Some(life) = &mut self.life {
-            life.components = components;
-        }
+        self.components = Some(components);
         let answers = matches!(heard.body, Body::Init { .. });
         let body = Body::InitAck { components: self.own.components };
         let answer = answers.then(|| self.write(keys, heard.numbers, Receptor::Agent, body));
@@ -204,23 +166,23 @@ impl Session {
     }
 
     fn write(&mut self, keys: &Keys, echo: Numbers, receptor: Receptor, body: Body) -> Vec<u8> {
-        self.sequence += 1;
-        self.counters.sent += 1;
-        let numbers = Numbers { incarnation: self.own.incarnation, sequence: self.sequence };
+        let numbers = self.association.next();
         let addresses = Addresses { source: self.own.address, destination: self.peer };
         Message { numbers, echo, receptor, body }.write(addresses, keys)
     }
 
-    fn meet(&mut self, known: bool) -> Notice {
-        self.told.clear();
-        let peer = self.peer;
-        if known { Notice::Restarted { peer } } else { Notice::Met { peer } }
-    }
-
     fn refuse(&mut self, refusal: Refusal) -> Received {
-        self.counters.refuse(refusal);
-        let news = self.told.insert(refusal);
+        self.association.suspect(refusal);
+        let news = self.association.refuse(refusal);
         let notice = news.then_some(Notice::Refused { peer: self.peer, refusal });
         Received { notice, ..Received::default() }
+    }
+}
+
+fn greeting(body: &Body) -> Greeting {
+    match body {
+        Body::Init { .. } => Greeting::Hello,
+        Body::InitAck { .. } => Greeting::Ack,
+        _ => Greeting::None,
     }
 }

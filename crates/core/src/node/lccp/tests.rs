@@ -10,9 +10,10 @@ mod transfer;
 use core::net::IpAddr;
 use std::vec::Vec;
 
-use super::wire::{Addresses, Message, Numbers};
+use super::wire::{Addresses, Message};
 use super::*;
-use crate::node::peers::Secret;
+use crate::node::association::Numbers;
+use crate::node::secret::Secret;
 
 /// The second half of hour 500,000.
 const NOW_S: u64 = 500_000 * EPOCH_S + EPOCH_S / 2;

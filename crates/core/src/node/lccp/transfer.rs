@@ -66,9 +66,9 @@ impl Transfer {
         (first..end).step_by(CHUNK_LEN as usize).filter_map(|offset| self.piece(offset))
     }
 
-    /// Whether a node that misses this first has it all.
-    pub fn is_complete(&self, missing: u32) -> bool {
-        missing == self.state.queued_len()
+    /// Bytes of its queues: who misses the one behind them first has it all.
+    pub fn queued_len(&self) -> u32 {
+        self.state.queued_len()
     }
 
     fn piece(&self, offset: u32) -> Option<Piece> {

@@ -6,8 +6,7 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use hmac::Mac as _;
-use zerocopy::byteorder::network_endian::{U16, U32, U64};
+use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::body::{Body, CONTENT_MAX, Fields, Receptor, mapped};
@@ -15,8 +14,8 @@ use super::handoff::STATE_LEN;
 use super::key::Keys;
 use super::socket::SocketId;
 use super::transfer::CHUNK_LEN;
-pub use crate::node::peers::wire::Numbers;
-use crate::node::peers::{Key, mac};
+use crate::node::association::{Numbers, NumbersBytes};
+use crate::node::secret::{Key, TAG_LEN, split_tag};
 
 /// What every message begins with.
 pub const MAGIC: [u8; 4] = *b"LCCP";
@@ -26,8 +25,6 @@ pub const VERSION: u8 = 1;
 pub const LEN_MIN: usize = size_of::<Prefix>() + size_of::<Header>() + TAG_LEN;
 /// Length of the longest.
 pub const LEN_MAX: usize = LEN_MIN + PAYLOAD_MAX;
-/// Length of the tag at the end: HMAC-SHA-256, of which the left half is sent (RFC 2104, section 5).
-pub const TAG_LEN: usize = 16;
 
 const PAYLOAD_MAX: usize = if CONTENT_MAX > CHUNK_LEN as usize { CONTENT_MAX } else { CHUNK_LEN as usize };
 // No message is ever a fragment: it fits the least MTU of IPv6 behind its header (RFC 8200, sections 3 and 5).
@@ -47,10 +44,7 @@ struct Prefix {
     flags: u8,
     length: U16,
     key: U32,
-    incarnation: U64,
-    sequence: U64,
-    echo_incarnation: U64,
-    echo_sequence: U64,
+    numbers: NumbersBytes,
 }
 
 /// The paper's header.
@@ -105,9 +99,12 @@ pub enum ReadError {
     /// Not the shape of one, whoever wrote it; or authentic, but against the rules of its version.
     #[error("not a message of the cluster control protocol")]
     Malformed,
-    /// Written with a key that is not believed now.
-    #[error("written with the key of another hour")]
-    Key,
+    /// Authentic, but with a key that is not believed now.
+    #[error("written with the key of another time, {ahead_h} hours ahead")]
+    Key {
+        /// By how many hours that time is ahead.
+        ahead_h: i64,
+    },
     /// Of the right shape, but the tag is wrong: another secret, or meant for another host.
     #[error("the tag is wrong: written with another secret, or between other hosts")]
     Forged,
@@ -128,15 +125,18 @@ impl Message {
     /// # Errors
     /// [`ReadError::Malformed`] also for what is authentic, but not exactly what would have been written.
     pub fn read(bytes: &[u8], addresses: Addresses, keys: &Keys) -> Result<Message, ReadError> {
-        let signed_len = bytes.len().checked_sub(TAG_LEN).ok_or(ReadError::Malformed)?;
-        let (signed, tag) = bytes.split_at_checked(signed_len).ok_or(ReadError::Malformed)?;
+        let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
         let (prefix, rest) = Prefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
         if prefix.magic != MAGIC || usize::from(prefix.length.get()) != bytes.len() {
             return Err(ReadError::Malformed);
         }
-        let key = keys.get(prefix.key.get()).ok_or(ReadError::Key)?;
-        let sealed = mac(&key.0).chain_update(pseudo_header(addresses)).chain_update(signed);
-        sealed.verify_truncated_left(tag).map_err(|_| ReadError::Forged)?;
+        let (key, ahead_h) = keys.of(prefix.key.get());
+        if !key.has_sealed(&pseudo_header(addresses), signed, tag) {
+            return Err(ReadError::Forged);
+        }
+        if let Some(ahead_h) = ahead_h {
+            return Err(ReadError::Key { ahead_h });
+        }
         if prefix.version != VERSION {
             return Err(ReadError::Version(prefix.version));
         }
@@ -157,11 +157,8 @@ impl Message {
         let (body, receptor) = (fields.body()?, Receptor::of_number(header.receptor.get())?);
         let first = matches!(body, Body::Init { .. } | Body::InitAck { .. });
         (!first || receptor == Receptor::Agent).then_some(Message {
-            numbers: Numbers { incarnation: prefix.incarnation.get(), sequence: prefix.sequence.get() },
-            echo: Numbers {
-                incarnation: prefix.echo_incarnation.get(),
-                sequence: prefix.echo_sequence.get(),
-            },
+            numbers: prefix.numbers.numbers(),
+            echo: prefix.numbers.echo(),
             receptor,
             body,
         })
@@ -178,10 +175,7 @@ impl Message {
             flags: if ipv6 { FLAG_IPV6 } else { 0 },
             length: U16::new(length as u16),
             key: key.into(),
-            incarnation: self.numbers.incarnation.into(),
-            sequence: self.numbers.sequence.into(),
-            echo_incarnation: self.echo.incarnation.into(),
-            echo_sequence: self.echo.sequence.into(),
+            numbers: NumbersBytes::of(self.numbers, self.echo),
         };
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(prefix.as_bytes());
@@ -192,10 +186,8 @@ impl Message {
 }
 
 /// Bytes with their tag, which is over the addresses too.
-pub fn seal(mut bytes: Vec<u8>, addresses: Addresses, key: &Key) -> Vec<u8> {
-    let tag = mac(&key.0).chain_update(pseudo_header(addresses)).chain_update(&bytes).finalize().into_bytes();
-    bytes.extend(tag.iter().take(TAG_LEN));
-    bytes
+pub fn seal(bytes: Vec<u8>, addresses: Addresses, key: &Key) -> Vec<u8> {
+    key.seal(&pseudo_header(addresses), bytes)
 }
 
 /// What the tag is over besides the message: the first two fields of that of RFC 8200, section 8.1.

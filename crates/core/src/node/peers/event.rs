@@ -1,8 +1,10 @@
-//! What happens between hosts, in words for the log, and what is counted.
+//! What happens between hosts, in words for the log.
 
 use alloc::string::String;
 use core::fmt;
 use core::net::IpAddr;
+
+use crate::node::association::Refusal;
 
 /// Something that the operator may want to know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,87 +74,19 @@ pub enum Notice {
     },
 }
 
-/// Why a datagram, or what it says, was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
-    /// Not the shape of a datagram.
-    Malformed,
-    /// Its tag is wrong.
-    Forged,
-    /// Meant for another host.
-    Misdirected,
-    /// Its sender is no host of the configuration.
-    Stranger,
-    /// Two hosts run under one name.
-    Namesake,
-    /// It was received before, or overtaken by a later one, or is of an earlier life of its sender.
-    Replayed,
-    /// It answers something that was sent too long ago: it may have been held up on the way.
-    Stale,
-    /// Of another version of the protocol: its sender lives, what it says is not read.
-    Version,
-    /// Of another configuration: its sender lives, what it says of load and health is not read.
-    Generation,
-}
-
-impl Refusal {
-    /// Every reason.
-    pub const ALL: [Refusal; 9] = [
-        Refusal::Malformed,
-        Refusal::Forged,
-        Refusal::Misdirected,
-        Refusal::Stranger,
-        Refusal::Namesake,
-        Refusal::Replayed,
-        Refusal::Stale,
-        Refusal::Version,
-        Refusal::Generation,
-    ];
-
-    /// Its name in views and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Refusal::Malformed => "malformed",
-            Refusal::Forged => "forged",
-            Refusal::Misdirected => "misdirected",
-            Refusal::Stranger => "stranger",
-            Refusal::Namesake => "namesake",
-            Refusal::Replayed => "replayed",
-            Refusal::Stale => "stale",
-            Refusal::Version => "version",
-            Refusal::Generation => "generation",
-        }
-    }
-}
-
-/// What has been counted since the start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Datagrams sent.
-    pub sent: u64,
-    /// Datagrams from hosts that were heard: authentic, in order and fresh.
-    pub accepted: u64,
-    /// Authentic datagrams of hosts that have not heard this one yet.
-    pub hellos: u64,
-    /// Addresses that this host began to own.
-    pub claims: u64,
-    /// Answers of others for an address that this host owns.
-    pub claimed_twice: u64,
-    refused: [u64; Refusal::ALL.len()],
-}
-
-impl Counters {
-    /// How many datagrams were refused for this reason.
-    pub fn refused(&self, refusal: Refusal) -> u64 {
-        self.refused.get(refusal as usize).copied().unwrap_or_default()
-    }
-
-    pub(super) fn refuse(&mut self, refusal: Refusal) {
-        if let Some(count) = self.refused.get_mut(refusal as usize) {
-            *count = count.saturating_add(1);
-        }
-    }
-}
+/// The names of the reasons for which a datagram may be refused.
+pub const REFUSALS: [&str; 10] = [
+    Refusal::Malformed.name(),
+    Refusal::Forged.name(),
+    Refusal::Misdirected.name(),
+    Refusal::Stranger.name(),
+    Refusal::Namesake.name(),
+    Refusal::Replayed.name(),
+    Refusal::Ended.name(),
+    Refusal::Stale.name(),
+    Refusal::Version { theirs: 0, ours: 0 }.name(),
+    Refusal::Generation.name(),
+];
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,23 +125,5 @@ impl fmt::Display for Notice {
                  other hosts' interfaces, and for hosts with another configuration"
             ),
         }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Refusal::Malformed => "not a well-formed datagram, ignored; something else may use the port",
-            Refusal::Forged => "its tag is wrong, ignored; all hosts need the same `[farm] secret_file`",
-            Refusal::Misdirected => "it was meant for another host, ignored; compare the hosts' addresses",
-            Refusal::Stranger => "its sender is not in the configuration, ignored; compare the hosts' files",
-            Refusal::Namesake => "two hosts run under this name, the other one is ignored; names are unique",
-            Refusal::Replayed => "a datagram came twice or late, and was ignored",
-            Refusal::Stale => "a datagram was long on its way, and was ignored",
-            Refusal::Version => "it runs another version: what it says is ignored until the versions agree",
-            Refusal::Generation => {
-                "it runs another configuration: what it says is ignored until the files agree"
-            }
-        })
     }
 }

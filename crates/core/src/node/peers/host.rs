@@ -5,8 +5,10 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::event::Notice;
-use super::key::Key;
+use super::link::Link;
 use crate::net::wire::Mac;
+use crate::node::association::Refusal;
+use crate::node::secret::Key;
 
 /// The most services and the most publishable addresses of a farm: a datagram has a bit for each.
 pub const BITS: usize = 64;
@@ -65,7 +67,7 @@ pub struct Own {
 
 /// A host, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostState {
+pub struct KnownHost {
     /// Its name.
     pub name: String,
     /// Its own address.
@@ -84,6 +86,8 @@ pub struct HostState {
     pub load: u32,
     /// Whether it runs another configuration: `ready`, `up`, `draining`, `load` and `owned` are from before.
     pub generation_differs: bool,
+    /// Why nothing that it says is understood, as far as can be told; nothing while it is.
+    pub refused: Option<Refusal>,
     /// The MACs that its frames may have as source. They outlive silence: a host whose daemon is dead still sends.
     pub macs: Vec<Mac>,
     /// The addresses it says it owns.
@@ -92,6 +96,30 @@ pub struct HostState {
     pub heard_ms: Option<u64>,
     /// When `alive` last changed, in milliseconds.
     pub since_ms: u64,
+}
+
+impl KnownHost {
+    /// Another host, seen from one of this generation.
+    pub(super) fn of(link: &Link, generation: u64) -> KnownHost {
+        let content = link.content.clone().unwrap_or_default();
+        let heard_ms = link.association.heard_ms();
+        KnownHost {
+            name: link.name.clone(),
+            address: link.address,
+            own: false,
+            alive: link.association.is_alive(),
+            ready: content.ready,
+            up: content.up,
+            draining: content.draining,
+            load: content.load,
+            generation_differs: heard_ms.is_some() && !link.agrees(generation),
+            refused: link.association.trouble(),
+            macs: link.macs.clone(),
+            owned: content.owned.into_iter().collect(),
+            heard_ms,
+            since_ms: link.since_ms,
+        }
+    }
 }
 
 /// What a datagram led to.

@@ -2,7 +2,7 @@
 //! which service address.
 //!
 //! Every host tells every other one of itself a few times a silence, in a datagram of its own (`docs/peers.md`).
-//! What is believed is authentic, in order, and fresh: see [`Refusal`] for the rest, which changes nothing but
+//! What is believed is authentic, in order, and fresh, as [`super::association`] judges; the rest changes nothing but
 //! counters. Clocks are not compared, so they may be wrong or jump.
 //!
 //! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to ask for or to announce and
@@ -10,17 +10,14 @@
 
 mod event;
 mod host;
-mod key;
 mod link;
 mod owner;
 #[cfg(test)]
 mod tests;
 pub mod wire;
 
-pub use event::{Counters, Notice, Refusal};
-pub use host::{BITS, HostSetting, HostState, Own, Publishable, Received, Settings, Tick};
-pub(crate) use key::mac;
-pub use key::{KEY_LEN, Key, LABEL, Secret, SecretError, derive};
+pub use event::{Notice, REFUSALS};
+pub use host::{BITS, HostSetting, KnownHost, Own, Publishable, Received, Settings, Tick};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -29,17 +26,23 @@ use core::net::IpAddr;
 
 use siphasher::sip::SipHasher24;
 
-use link::{Content, Judgement, Link};
+use super::association::{
+    Association, Counters, Delivery, Greeting, Heard, Judgement, Numbers, Refusal, Tally,
+};
+use link::{Content, Link};
 use owner::{Answered, Candidate, Owner};
-use wire::{Body, Datagram, Numbers, ReadError, Report};
+use wire::{Body, Datagram, ReadError, Report, VERSION};
+
+/// What the key of datagrams is derived by: see [`super::secret::Secret::derive`].
+pub const LABEL: &str = "evener peers";
 
 /// This host's view of all of them.
 #[derive(Clone, Debug)]
 pub struct Peers {
     settings: Settings,
     incarnation: u64,
-    /// Of the datagram sent last, to whomever.
-    sequence: u64,
+    /// The last sequence to any host that is none any more: it may come back, and remember.
+    left_at: u64,
     /// When this host takes part even if others were never heard.
     ready_at_ms: u64,
     ready: bool,
@@ -48,9 +51,10 @@ pub struct Peers {
     /// The other hosts, by digest of their names.
     links: BTreeMap<u64, Link>,
     owner: Owner,
-    counters: Counters,
-    /// Reasons told of datagrams that are from no known host.
-    told: BTreeSet<Refusal>,
+    /// Of datagrams that are from no host that is known for certain, and of hosts that are gone.
+    others: Tally,
+    claims: u64,
+    claimed_twice: u64,
     sent_ms: Option<u64>,
     send_at_ms: u64,
     started_ms: u64,
@@ -69,15 +73,16 @@ impl Peers {
             settings,
             // 0 in a datagram means "never heard"
             incarnation: incarnation.max(1),
-            sequence: 0,
+            left_at: 0,
             ready_at_ms,
             ready: false,
             left: false,
             own: Own::default(),
             links: BTreeMap::new(),
             owner: Owner::default(),
-            counters: Counters::default(),
-            told: BTreeSet::new(),
+            others: Tally::default(),
+            claims: 0,
+            claimed_twice: 0,
             sent_ms: None,
             send_at_ms: now_ms,
             started_ms: now_ms,
@@ -99,7 +104,7 @@ impl Peers {
                 content.draining = moved(content.draining);
             }
         }
-        self.told.clear();
+        self.others.forget_told();
         self.arrange_links(now_ms);
         self.hurry();
         let lost = self.owner.reconfigure(publishable(&self.settings));
@@ -116,11 +121,11 @@ impl Peers {
         owned: &BTreeSet<IpAddr>,
     ) {
         self.ready_at_ms = now_ms;
-        let until_ms = now_ms.saturating_add(self.settings.silence_ms);
         for (name, up) in hosts_up {
             if let Some(link) = self.links.get_mut(&digest(name)) {
                 link.content = Some(Content { ready: true, up, ..Content::default() });
-                link.revive(now_ms, until_ms);
+                link.association.presume(now_ms);
+                link.since_ms = now_ms;
                 link.note_presence(now_ms);
             }
         }
@@ -143,7 +148,7 @@ impl Peers {
         let heard = match Datagram::read(bytes, &self.settings.key) {
             Ok(heard) => heard,
             Err(ReadError::Malformed) => return self.refuse(None, Refusal::Malformed),
-            Err(ReadError::Forged) => return self.refuse(None, Refusal::Forged),
+            Err(ReadError::Forged { claimed }) => return self.refuse_forged(claimed),
         };
         let own = digest(&self.settings.name);
         if heard.sender == own {
@@ -157,22 +162,32 @@ impl Peers {
             return self.refuse(Some(heard.sender), Refusal::Misdirected);
         }
         let mut received = Received::default();
-        let answers = match link.judge(now_ms, self.incarnation, self.settings.silence_ms, &heard) {
+        let before = KnownHost::of(link, self.settings.generation);
+        // every datagram says who its sender is
+        let Datagram { numbers, echo, .. } = heard;
+        let answers = match link.association.judge(now_ms, Heard { numbers, echo, greeting: Greeting::Hello })
+        {
+            Judgement::Refused(Refusal::Stale) => {
+                // whoever could not be heard for a while begins so
+                link.association.refuse(Refusal::Stale);
+                true
+            }
             Judgement::Refused(refusal) => return self.refuse(Some(heard.sender), refusal),
             Judgement::Hello => {
-                self.counters.hellos += 1;
-                if let (None, Body::Report(report)) = (link.heard_ms, &heard.body) {
+                if let (None, Body::Report(report)) = (link.association.heard_ms(), &heard.body) {
                     received.changed = link.macs != report.macs;
                     link.macs = report.macs.clone();
                 }
                 true
             }
-            Judgement::Stale => {
-                self.counters.refuse(Refusal::Stale);
-                true
-            }
-            Judgement::Good { first } => {
-                self.believe(now_ms, &heard, &mut received);
+            Judgement::Good { first, revived } => {
+                if revived {
+                    link.since_ms = now_ms;
+                    received.notices.push(Notice::Heard { host: link.name.clone() });
+                }
+                // one that was away was no company
+                self.rejoin(now_ms, &heard, revived.then_some(heard.sender), &mut received);
+                self.believe(now_ms, &heard, &before, &mut received);
                 received.changed |= self.settle_ready(now_ms);
                 self.release(now_ms, &mut received.notices, &mut received.changed);
                 // so that it knows at once that it is heard
@@ -189,8 +204,9 @@ impl Peers {
     pub fn tick(&mut self, now_ms: u64) -> Tick {
         let mut tick = Tick::default();
         for link in self.links.values_mut() {
-            if link.expire(now_ms) {
+            if link.association.expire(now_ms) {
                 tick.changed = true;
+                link.since_ms = now_ms;
                 tick.notices.push(Notice::Silent { host: link.name.clone() });
             }
             link.note_presence(now_ms);
@@ -206,7 +222,7 @@ impl Peers {
 
     /// When [`Peers::tick`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
-        let expiries = self.links.values().filter(|link| link.alive).map(|link| link.alive_until_ms);
+        let expiries = self.links.values().filter_map(|link| link.association.alive_until_ms());
         let ready = (!self.ready && !self.left).then_some(self.ready_at_ms);
         expiries.chain(ready).chain(self.owner.next_at()).fold(self.send_at_ms, u64::min)
     }
@@ -217,7 +233,7 @@ impl Peers {
             Answered::Nothing => Vec::new(),
             Answered::PutOff { news } => news.then_some(Notice::PutOff { address }).into_iter().collect(),
             Answered::Twice { news } => {
-                self.counters.claimed_twice += 1;
+                self.claimed_twice += 1;
                 news.then_some(Notice::ClaimedTwice { address }).into_iter().collect()
             }
         }
@@ -232,9 +248,9 @@ impl Peers {
     }
 
     /// All hosts in the order of the settings, this one included.
-    pub fn hosts(&self) -> Vec<HostState> {
+    pub fn hosts(&self) -> Vec<KnownHost> {
         let state = |host: &HostSetting| match self.links.get(&digest(&host.name)) {
-            Some(link) => self.other_host(link),
+            Some(link) => KnownHost::of(link, self.settings.generation),
             None => self.own_host(host),
         };
         self.settings.hosts.iter().map(state).collect()
@@ -250,13 +266,22 @@ impl Peers {
         self.owner.put_off()
     }
 
-    /// What has been counted since the start.
+    /// What has been counted of datagrams since the start.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let mut all = self.others.counters;
+        self.links.values().for_each(|link| all.add(link.association.counters()));
+        all
     }
 
-    fn own_host(&self, host: &HostSetting) -> HostState {
-        HostState {
+    /// All that has been counted, by name: of datagrams, and of addresses that this host began to own, or that others answered
+    /// for meanwhile.
+    pub fn counted(&self) -> BTreeMap<&'static str, u64> {
+        let claims = [("claims", self.claims), ("claimed_twice", self.claimed_twice)];
+        self.counters().named(&REFUSALS).chain(claims).collect()
+    }
+
+    fn own_host(&self, host: &HostSetting) -> KnownHost {
+        KnownHost {
             name: host.name.clone(),
             address: host.address,
             own: true,
@@ -266,29 +291,11 @@ impl Peers {
             draining: self.own.draining,
             load: self.own.load,
             generation_differs: false,
+            refused: None,
             macs: self.own.macs.clone(),
             owned: self.owned().iter().copied().collect(),
             heard_ms: None,
             since_ms: self.started_ms,
-        }
-    }
-
-    fn other_host(&self, link: &Link) -> HostState {
-        let content = link.content.clone().unwrap_or_default();
-        HostState {
-            name: link.name.clone(),
-            address: link.address,
-            own: false,
-            alive: link.alive,
-            ready: content.ready,
-            up: content.up,
-            draining: content.draining,
-            load: content.load,
-            generation_differs: link.heard_ms.is_some() && !link.agrees(self.settings.generation),
-            macs: link.macs.clone(),
-            owned: content.owned.into_iter().collect(),
-            heard_ms: link.heard_ms,
-            since_ms: link.since_ms,
         }
     }
 
@@ -301,10 +308,20 @@ impl Peers {
         let mut old = core::mem::take(&mut self.links);
         for host in self.settings.hosts.iter().filter(|host| host.name != self.settings.name) {
             let digest = digest(&host.name);
-            let mut link = old.remove(&digest).unwrap_or_else(|| Link::new(&host.name, host.address, now_ms));
+            let mut link = old.remove(&digest).unwrap_or_else(|| {
+                let silence_ms = self.settings.silence_ms;
+                let association =
+                    Association::new(Delivery::Latest, self.incarnation, silence_ms, self.left_at);
+                Link::new(&host.name, host.address, association, now_ms)
+            });
             link.address = host.address;
             link.differs_since_ms = None;
+            link.association.set_silence(self.settings.silence_ms);
             self.links.insert(digest, link);
+        }
+        for Link { association, .. } in old.values() {
+            self.left_at = self.left_at.max(association.sequence());
+            self.others.counters.add(association.counters());
         }
     }
 
@@ -320,7 +337,7 @@ impl Peers {
         if self.ready || self.left {
             return false;
         }
-        if self.links.values().all(|link| link.alive && link.content.is_some()) {
+        if self.links.values().all(|link| link.association.is_alive() && link.content.is_some()) {
             self.ready_at_ms = self.ready_at_ms.min(now_ms.saturating_add(self.settings.interval_ms));
         }
         self.ready = now_ms >= self.ready_at_ms;
@@ -332,28 +349,35 @@ impl Peers {
 
     /// Counts a refusal, and tells it the first time.
     fn refuse(&mut self, sender: Option<u64>, refusal: Refusal) -> Received {
-        self.counters.refuse(refusal);
-        let link = sender.and_then(|sender| self.links.get_mut(&sender));
-        let (host, told) = match link {
-            Some(link) => (Some(link.name.clone()), &mut link.told),
-            None => (None, &mut self.told),
+        let (host, news, changed) = match sender.and_then(|sender| self.links.get_mut(&sender)) {
+            Some(Link { name, association, .. }) => {
+                (Some(name.clone()), association.refuse(refusal), association.suspect(refusal))
+            }
+            None => (None, self.others.refuse(refusal), false),
         };
-        let news = told.insert(refusal);
         let notice = news.then_some(Notice::Refused { host, refusal });
-        Received { notices: notice.into_iter().collect(), ..Received::default() }
+        Received { notices: notice.into_iter().collect(), answer: None, changed }
+    }
+
+    /// The same of a wrong tag. The host that it is said to be from may be the one with another secret.
+    fn refuse_forged(&mut self, claimed: u64) -> Received {
+        let link = self.links.get_mut(&claimed);
+        let changed = link.is_some_and(|link| link.association.suspect(Refusal::Forged));
+        Received { changed, ..self.refuse(None, Refusal::Forged) }
     }
 
     /// Whether others take part, as far as this host knows, besides one of them.
     fn is_accompanied_but_for(&self, host: Option<u64>) -> bool {
-        self.links.iter().any(|(digest, link)| Some(*digest) != host && link.alive && link.is_ready())
+        let others = self.links.iter().filter(|(digest, _)| Some(**digest) != host);
+        others.map(|(_, link)| link).any(|link| link.association.is_alive() && link.is_ready())
     }
 
     /// A host that was alone, cut off or with another file than the rest, knows a ring of its own: once it finds others
     /// that are together it goes by theirs first, as one that has just started.
-    fn rejoin(&mut self, now_ms: u64, heard: &Datagram, received: &mut Received) {
+    fn rejoin(&mut self, now_ms: u64, heard: &Datagram, was_away: Option<u64>, received: &mut Received) {
         let Body::Report(report) = &heard.body else { return };
         let finds = report.ready && report.accompanied && report.generation == self.settings.generation;
-        if self.ready && finds && !self.is_accompanied_but_for(None) {
+        if self.ready && finds && !self.is_accompanied_but_for(was_away) {
             self.ready = false;
             self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
             received.changed = true;
@@ -364,16 +388,9 @@ impl Peers {
     }
 
     /// Takes in a datagram that was judged good.
-    fn believe(&mut self, now_ms: u64, heard: &Datagram, received: &mut Received) {
-        self.counters.accepted += 1;
-        self.rejoin(now_ms, heard, received);
-        let before = self.links.get(&heard.sender).map(|link| self.other_host(link));
+    fn believe(&mut self, now_ms: u64, heard: &Datagram, before: &KnownHost, received: &mut Received) {
         let Some(link) = self.links.get_mut(&heard.sender) else { return };
-        link.heard_ms = Some(now_ms);
         let host = link.name.clone();
-        if link.revive(now_ms, now_ms.saturating_add(self.settings.silence_ms)) {
-            received.notices.push(Notice::Heard { host: host.clone() });
-        }
         match &heard.body {
             Body::Report(report) => {
                 link.macs = report.macs.clone();
@@ -394,7 +411,7 @@ impl Peers {
                     let back = returned.then(|| Notice::Returned { host: host.clone() });
                     received.notices.extend(left.then_some(Notice::Left { host }).or(back));
                 } else {
-                    self.counters.refuse(Refusal::Generation);
+                    link.association.refuse(Refusal::Generation);
                     let since_ms = *link.differs_since_ms.get_or_insert(now_ms);
                     // reloads of all hosts are never quite at one time
                     let long = now_ms >= since_ms + self.settings.silence_ms;
@@ -403,20 +420,19 @@ impl Peers {
                     }
                 }
             }
-            Body::Foreign { .. } => {
+            Body::Foreign { version } => {
                 link.generation = None;
-                self.counters.refuse(Refusal::Version);
-                if link.told.insert(Refusal::Version) {
-                    let refusal = Refusal::Version;
+                let refusal = Refusal::Version { theirs: *version, ours: VERSION };
+                link.association.suspect(refusal);
+                if link.association.refuse(refusal) {
                     received.notices.push(Notice::Refused { host: Some(host), refusal });
                 }
             }
         }
         link.note_presence(now_ms);
-        let after = self.links.get(&heard.sender).map(|link| self.other_host(link));
-        let timeless =
-            |state: Option<HostState>| state.map(|s| HostState { load: 0, heard_ms: None, since_ms: 0, ..s });
-        received.changed |= timeless(before) != timeless(after);
+        let after = KnownHost::of(link, self.settings.generation);
+        let timeless = |host: &KnownHost| KnownHost { load: 0, heard_ms: None, since_ms: 0, ..host.clone() };
+        received.changed |= timeless(before) != timeless(&after);
     }
 
     fn release(&mut self, now_ms: u64, notices: &mut Vec<Notice>, changed: &mut bool) {
@@ -440,7 +456,7 @@ impl Peers {
             tick.changed = true;
             self.hurry();
         }
-        self.counters.claims += step.gained.len() as u64;
+        self.claims += step.gained.len() as u64;
         tick.notices.extend(step.gained.into_iter().map(|address| Notice::Claimed { address }));
         tick.asks = step.asks;
         tick.claimed = step.claimed;
@@ -451,7 +467,7 @@ impl Peers {
         self.sent_ms = Some(now_ms);
         self.send_at_ms = now_ms.saturating_add(self.settings.interval_ms.max(1));
         let to: Vec<(u64, Numbers)> =
-            self.links.iter().map(|(digest, link)| (*digest, link.echo())).collect();
+            self.links.iter().map(|(digest, link)| (*digest, link.association.echo())).collect();
         to.into_iter().filter_map(|(digest, echo)| self.datagram(now_ms, digest, echo)).collect()
     }
 
@@ -465,13 +481,10 @@ impl Peers {
     fn datagram(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {
         let report = self.report(to);
         let link = self.links.get_mut(&to)?;
-        self.sequence += 1;
-        self.counters.sent += 1;
-        link.sent(self.sequence, now_ms);
         let datagram = Datagram {
             sender: digest(&self.settings.name),
             receiver: to,
-            numbers: Numbers { incarnation: self.incarnation, sequence: self.sequence },
+            numbers: link.association.next_at(now_ms),
             echo,
             body: Body::Report(report),
         };
@@ -511,7 +524,7 @@ fn candidates<'a>(
         claims: link
             .content
             .as_ref()
-            .filter(|_| link.alive && link.agrees(settings.generation))
+            .filter(|_| link.association.is_alive() && link.agrees(settings.generation))
             .map(|content| &content.owned),
     });
     core::iter::once(own).chain(others).collect()

@@ -5,12 +5,12 @@
 
 use alloc::vec::Vec;
 
-use hmac::Mac as _;
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::key::{self, Key};
 use crate::net::wire::Mac;
+use crate::node::association::{Numbers, NumbersBytes};
+use crate::node::secret::{Key, TAG_LEN, split_tag};
 
 /// What every datagram begins with.
 pub const MAGIC: [u8; 4] = *b"EVNR";
@@ -18,8 +18,6 @@ pub const MAGIC: [u8; 4] = *b"EVNR";
 pub const VERSION: u8 = 1;
 /// Length of a datagram of [`VERSION`], in bytes.
 pub const LEN: usize = size_of::<Prefix>() + size_of::<Fields>() + TAG_LEN;
-/// Length of the tag at the end: HMAC-SHA-256, of which the left half is sent (RFC 2104, section 5).
-pub const TAG_LEN: usize = 16;
 /// The most MACs that a host tells of.
 pub const MACS_MAX: usize = 8;
 
@@ -39,10 +37,7 @@ struct Prefix {
     length: U16,
     sender: U64,
     receiver: U64,
-    incarnation: U64,
-    sequence: U64,
-    echo_incarnation: U64,
-    echo_sequence: U64,
+    numbers: NumbersBytes,
 }
 
 /// What this version says after the prefix.
@@ -58,15 +53,6 @@ struct Fields {
     draining: U64,
     owned: U64,
     macs: [Mac; MACS_MAX],
-}
-
-/// Which datagram of which life of a host. Zeros name none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Numbers {
-    /// Random for each start of the daemon, never 0.
-    pub incarnation: u64,
-    /// Counts the datagrams of one incarnation, from 1.
-    pub sequence: u64,
 }
 
 /// A datagram whose tag is right, or one to be sent.
@@ -125,7 +111,10 @@ pub enum ReadError {
     Malformed,
     /// Of the right shape, but the tag is wrong: whoever wrote it has another secret.
     #[error("the tag is wrong: written with another secret")]
-    Forged,
+    Forged {
+        /// Digest of the name of the host that it says it is from. Anybody can say so.
+        claimed: u64,
+    },
 }
 
 impl Datagram {
@@ -144,15 +133,12 @@ impl Datagram {
             length: U16::new(length as u16),
             sender: self.sender.into(),
             receiver: self.receiver.into(),
-            incarnation: self.numbers.incarnation.into(),
-            sequence: self.numbers.sequence.into(),
-            echo_incarnation: self.echo.incarnation.into(),
-            echo_sequence: self.echo.sequence.into(),
+            numbers: NumbersBytes::of(self.numbers, self.echo),
         };
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(prefix.as_bytes());
         bytes.extend_from_slice(body);
-        seal(bytes, key)
+        key.seal(&[], bytes)
     }
 
     /// Reads what was received. Nothing is believed before the tag was found right, in constant time.
@@ -160,13 +146,14 @@ impl Datagram {
     /// # Errors
     /// [`ReadError::Malformed`] also for what is authentic but breaks the rules of its version.
     pub fn read(bytes: &[u8], key: &Key) -> Result<Datagram, ReadError> {
-        let signed_len = bytes.len().checked_sub(TAG_LEN).ok_or(ReadError::Malformed)?;
-        let (signed, tag) = bytes.split_at_checked(signed_len).ok_or(ReadError::Malformed)?;
+        let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
         let (prefix, body) = Prefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
         if prefix.magic != MAGIC || usize::from(prefix.length.get()) != bytes.len() {
             return Err(ReadError::Malformed);
         }
-        key::mac(&key.0).chain_update(signed).verify_truncated_left(tag).map_err(|_| ReadError::Forged)?;
+        if !key.has_sealed(&[], signed, tag) {
+            return Err(ReadError::Forged { claimed: prefix.sender.get() });
+        }
         let body = match prefix.version {
             VERSION if prefix.kind != KIND_REPORT => return Err(ReadError::Malformed),
             VERSION => {
@@ -177,21 +164,11 @@ impl Datagram {
         Ok(Datagram {
             sender: prefix.sender.get(),
             receiver: prefix.receiver.get(),
-            numbers: Numbers { incarnation: prefix.incarnation.get(), sequence: prefix.sequence.get() },
-            echo: Numbers {
-                incarnation: prefix.echo_incarnation.get(),
-                sequence: prefix.echo_sequence.get(),
-            },
+            numbers: prefix.numbers.numbers(),
+            echo: prefix.numbers.echo(),
             body,
         })
     }
-}
-
-/// Bytes with their tag.
-pub fn seal(mut bytes: Vec<u8>, key: &Key) -> Vec<u8> {
-    let tag = key::mac(&key.0).chain_update(&bytes).finalize().into_bytes();
-    bytes.extend(tag.iter().take(TAG_LEN));
-    bytes
 }
 
 impl Fields {
@@ -284,7 +261,7 @@ mod tests {
         let mut longer = bytes.clone();
         longer.push(0);
         assert_eq!(Datagram::read(&longer, &KEY), Err(ReadError::Malformed));
-        assert_eq!(Datagram::read(&bytes, &Key([8; 32])), Err(ReadError::Forged));
+        assert_eq!(Datagram::read(&bytes, &Key([8; 32])), Err(ReadError::Forged { claimed: 1 }));
     }
 
     #[test]
@@ -294,7 +271,7 @@ mod tests {
             let mut bytes = bytes.clone();
             bytes[at] = to;
             bytes.truncate(LEN - TAG_LEN);
-            Datagram::read(&seal(bytes, &KEY), &KEY)
+            Datagram::read(&KEY.seal(&[], bytes), &KEY)
         };
         assert_eq!(changed(5, 2), Err(ReadError::Malformed), "an unknown kind");
         assert_eq!(changed(69, 9), Err(ReadError::Malformed), "more MACs than there is room for");

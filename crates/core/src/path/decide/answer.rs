@@ -72,7 +72,7 @@ pub(super) fn owner<'a>(known: &Knowledge<'a>, endpoint: &VipKey, to: SocketAddr
 fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option<Owner<'a>> {
     let Knowledge { tables, memory, now, .. } = *known;
     let Behind { vip, server } = behind;
-    let Forwarding::Nat { own, source_nat, .. } = tables.servers.get(&server)?.way else {
+    let Forwarding::Nat { own, source_nat, .. } = tables.servers.get(&server)?.forwarding else {
         return None;
     };
     let (key, port, holder) = if source_nat {

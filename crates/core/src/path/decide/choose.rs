@@ -136,7 +136,9 @@ pub(super) fn unknown(
 
 /// A client's packet, and whether its server's answers come by here.
 pub(super) fn client_side(server: Option<&ServerEntry>) -> Side {
-    Side::Client { sees_answers: server.is_some_and(|server| matches!(server.way, Forwarding::Nat { .. })) }
+    Side::Client {
+        sees_answers: server.is_some_and(|server| matches!(server.forwarding, Forwarding::Nat { .. })),
+    }
 }
 
 /// Whether a packet gets a new choice although its session is known: the server is gone; a client's port is used again

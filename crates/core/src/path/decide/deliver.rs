@@ -3,9 +3,10 @@
 use super::choose::{Choice, Flow};
 use super::{Knowledge, Reason, Verdict};
 use crate::net::packet::Packet;
+use crate::net::tcp::TCP_LEN;
 use crate::net::wire::protocol;
 use crate::path::arrival::{Arrival, PUNTED};
-use crate::path::parse::{Layers, TCP_LEN, UDP_LEN};
+use crate::path::parse::{Layers, UDP_LEN};
 use crate::path::ports::Holder;
 use crate::path::rewrite::{self, Translation, Tunnel, encapsulate, link_len, outer_len, too_big};
 use crate::path::routes::FibResult;
@@ -32,7 +33,7 @@ pub(super) fn deliver(
     route: &Route,
 ) -> (Verdict, Reason) {
     if server.local || !route.arrival.may_go_to(server) {
-        if server.asks() {
+        if server.is_punt() {
             packet.mark_source(PUNTED);
         }
         return (Verdict::Pass, Reason::Local);
@@ -77,7 +78,7 @@ fn prepare(
     server: &ServerEntry,
     route: &Route,
 ) -> Result<(), (Verdict, Reason)> {
-    match server.way {
+    match server.forwarding {
         Forwarding::Link => {}
         Forwarding::Tunnel { encapsulation, from, to, mtu, mark } => {
             let outer_len = outer_len(encapsulation, to, mark.is_some());
@@ -167,7 +168,7 @@ pub(super) fn hidden_port(
     choice: &Choice,
     server: &ServerEntry,
 ) -> Result<u16, Reason> {
-    let Forwarding::Nat { source_nat, .. } = server.way else {
+    let Forwarding::Nat { source_nat, .. } = server.forwarding else {
         return Ok(0);
     };
     // What no session is known of couldn't be answered either.

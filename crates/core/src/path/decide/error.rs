@@ -46,7 +46,7 @@ fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, 
     let Some(server) = known.tables.servers.get(&slot) else {
         return Decision::drop(Reason::IcmpUnknown);
     };
-    let (verdict, reason) = match server.way {
+    let (verdict, reason) = match server.forwarding {
         Forwarding::Nat { .. } => match translated(known, packet, error, (slot, server), key) {
             Some(decision) => return decision,
             None => return Decision::drop(Reason::IcmpUnknown),
@@ -68,7 +68,7 @@ fn translated(
     (slot, server): (u16, &ServerEntry),
     key: SessionKey,
 ) -> Option<Decision> {
-    let Forwarding::Nat { to, own, source_nat, mtu } = server.way else {
+    let Forwarding::Nat { to, own, source_nat, mtu } = server.forwarding else {
         return None;
     };
     let src = *known.tables.interfaces.get(&server.ifindex)?;

@@ -85,7 +85,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers
             (client, Toward::client(known, client, Some(holder)))
         }),
     };
-    let (Some((client, toward)), Forwarding::Nat { own, .. }) = (client, server.way) else {
+    let (Some((client, toward)), Forwarding::Nat { own, .. }) = (client, server.forwarding) else {
         return Decision::drop(Reason::FragmentLost);
     };
     let ends = Translation { src: Some(service.address), dst: Some(client), ..Translation::default() };

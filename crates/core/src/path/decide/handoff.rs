@@ -107,9 +107,9 @@ fn answers(
     flow: &Flow<'_>,
     server: u16,
 ) -> bool {
-    let rings = known.tables.pools.get(&server).copied().unwrap_or_default();
+    let answers_all = known.tables.pools.get(&server) == Some(&u64::MAX);
     let is_plain = segment.flags & TCP_RST == 0 && segment.at.fragment.is_none();
-    if rings == u64::MAX || !is_plain {
+    if answers_all || !is_plain {
         return true;
     }
     let Some(wants) = later_request(TcpHeader::payload(packet.frame(), &segment.at)) else { return true };
@@ -118,7 +118,7 @@ fn answers(
         _ => Found::Ask,
     };
     match found {
-        Found::Ring { ring, .. } => rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1,
+        Found::Ring { ring, .. } => known.tables.answers(server, ring),
         Found::Ask => false,
     }
 }

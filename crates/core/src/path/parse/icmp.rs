@@ -4,9 +4,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::FromBytes;
 
-use super::ip::{IPV4_LEN, IPV6_LEN, transport, walk};
+use super::ip::transport;
 use super::{IcmpError, Layers, Parsed};
 use crate::net::Protocol;
+use crate::net::ip::{IPV4_LEN, IPV6_LEN, walk};
 use crate::net::wire::{IPV4_FRAGMENT_OFFSET, Icmp, Ipv4, Ipv6, Neighbour, icmp, icmpv6};
 use crate::path::reason::Reason;
 

@@ -8,15 +8,16 @@ mod icmp;
 mod ip;
 mod tcp;
 
+pub use crate::net::ip::Fragment;
 pub use glance::Glance;
-pub(crate) use tcp::option as tcp_option;
-pub use tcp::{TcpHeader, TcpOptions};
+pub use tcp::TcpHeader;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::FromBytes;
 
 use crate::net::Protocol;
+use crate::net::tcp::TCP_LEN;
 use crate::net::wire::{
     ARP_LEN, ARP_REQUEST, Arp, ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ,
     ETHERTYPE_VLAN, Ethernet, Mac, Tcp, Udp,
@@ -24,8 +25,6 @@ use crate::net::wire::{
 use crate::path::reason::Reason;
 use crate::path::tables::Tables;
 
-/// Bytes of a TCP header without options.
-pub(crate) const TCP_LEN: usize = 20;
 /// Bytes of a UDP header.
 pub(crate) const UDP_LEN: usize = 8;
 /// Bytes of a VLAN tag.
@@ -50,19 +49,6 @@ pub struct Layers {
     pub protocol: u8,
     /// What a fragment says of itself.
     pub fragment: Option<Fragment>,
-}
-
-/// A part of a packet (RFC 791, section 3.2; RFC 8200, section 4.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fragment {
-    /// Names the packet among those of its source, destination and protocol.
-    pub id: u32,
-    /// Where the part belongs, in units of eight bytes.
-    pub offset: u16,
-    /// Whether there are parts behind it.
-    pub more: bool,
-    /// Where the part ends, in units of eight bytes, rounded up.
-    pub end: u16,
 }
 
 /// A packet with ports, whole or a first fragment.
@@ -228,7 +214,7 @@ fn parse_tcp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reaso
     let Ok((tcp, _)) = Tcp::ref_from_prefix(transport) else {
         return Err(cut);
     };
-    let header_len = usize::from(tcp.data_offset >> 4) * 4;
+    let header_len = tcp.header_len();
     if header_len < TCP_LEN {
         return Err(Reason::BadLength);
     }

@@ -6,9 +6,10 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use super::{Octets, TTL, fields, put, send_back};
 use crate::net::checksum;
 use crate::net::packet::{Checksum, Packet};
+use crate::net::tcp::{TCP_LEN, option};
 use crate::net::wire::{IPV4_DONT_FRAGMENT, TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, Tcp, protocol};
 use crate::path::cookie::{Cookie, RCV_WSCALE};
-use crate::path::parse::{Layers, TCP_LEN, TcpHeader, tcp_option as option};
+use crate::path::parse::{Layers, TcpHeader};
 
 /// The window that is offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2).
 const WINDOW: u16 = 65_535;

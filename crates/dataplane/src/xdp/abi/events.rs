@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use evener_core::path::content::NO_ROUTE;
 use evener_core::path::decide::Reason;
 
-use super::{c, from_bytes, ip, ip_of, words};
+use super::{c, from_bytes, h, ip, ip_of, words};
 use crate::events::{CLIENTS_MAX, ConnectionEvent, Event, HEAD_MAX, PacketEvent, Told, Watch};
 
 pub(in crate::xdp) const WATCH_WORDS: usize = size_of::<c::watch>() / 8;
@@ -13,20 +13,22 @@ pub(in crate::xdp) const WATCH_WORDS: usize = size_of::<c::watch>() / 8;
 pub(in crate::xdp) const LOST_WORD: usize = 1;
 const EVENT_LEN: usize = size_of::<c::event>();
 
-pub(in crate::xdp) const WATCH_CONNECTIONS: u64 = 1;
-pub(in crate::xdp) const WATCH_CLIENTS: u64 = 2;
+pub(in crate::xdp) const WATCH_CONNECTIONS: u64 = h::WATCH_CONNECTIONS;
+pub(in crate::xdp) const WATCH_CLIENTS: u64 = h::WATCH_CLIENTS;
 
-const EVENT_CONNECTION: u8 = c::event_kind::EVENT_CONNECTION.0 as u8;
-const EVENT_PACKET: u8 = c::event_kind::EVENT_PACKET.0 as u8;
-const TOLD_FORWARD: u8 = c::told_verdict::TOLD_FORWARD.0 as u8;
-const TOLD_PASS: u8 = c::told_verdict::TOLD_PASS.0 as u8;
-const TOLD_HOLD: u8 = c::told_verdict::TOLD_HOLD.0 as u8;
+const EVENT_CONNECTION: u8 = h::EVENT_CONNECTION as u8;
+const EVENT_PACKET: u8 = h::EVENT_PACKET as u8;
+const TOLD_FORWARD: u8 = h::TOLD_FORWARD as u8;
+const TOLD_PASS: u8 = h::TOLD_PASS as u8;
+const TOLD_DROP: u8 = h::TOLD_DROP as u8;
+const TOLD_HOLD: u8 = h::TOLD_HOLD as u8;
 
 // Where C and this side differ, the build ends here.
 const _: () = {
     assert!(WATCH_WORDS * 8 == size_of::<c::watch>() && WATCH_WORDS == 2 + 2 * CLIENTS_MAX);
     assert!(std::mem::offset_of!(c::watch, lost) == LOST_WORD * 8);
     assert!(std::mem::offset_of!(c::event, head) + HEAD_MAX == EVENT_LEN);
+    assert!(h::CLIENTS_MAX == CLIENTS_MAX as u64 && h::HEAD_MAX == HEAD_MAX as u64);
 };
 
 /// What is to be told; the count of lost events isn't part of it.
@@ -81,7 +83,8 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
                 TOLD_FORWARD => Told::Forward,
                 TOLD_PASS => Told::Pass,
                 TOLD_HOLD => Told::Hold,
-                _ => Told::Drop,
+                TOLD_DROP => Told::Drop,
+                _ => return None,
             },
             reason,
             beside,

@@ -1,29 +1,51 @@
 //! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what routes are found by.
 
 use evener_core::path::content::{CLASSES, Class, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX};
-use evener_core::path::content::{LATER_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
+use evener_core::path::content::{LATER_MAX, METHOD_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
 use evener_core::path::cookie;
 use evener_core::path::mark;
 use evener_core::path::tables::{Handoff, Later};
 
-use super::{bytes, c, from_bytes, from_words, words};
+use super::{bytes, c, from_bytes, from_words, h, words};
 
 pub(in crate::xdp) const HANDOFF_WORDS: usize = size_of::<c::handoff>() / 8;
 const ROUTE_KEY_LEN: usize = size_of::<c::route_key>();
 const ROUTE_ENTRY_LEN: usize = size_of::<c::route_entry>();
 
+const fn number_of_class(class: Class) -> u64 {
+    match class {
+        Class::Get => h::CLASS_GET,
+        Class::Head => h::CLASS_HEAD,
+        Class::Post => h::CLASS_POST,
+        Class::Put => h::CLASS_PUT,
+        Class::Delete => h::CLASS_DELETE,
+        Class::Other => h::CLASS_OTHER,
+        Class::Hello => h::CLASS_HELLO,
+    }
+}
+
+const fn number_of_later(later: Later) -> u16 {
+    let number = match later {
+        Later::Stay => h::LATER_STAY,
+        Later::Close => h::LATER_CLOSE,
+        Later::Rehandoff => h::LATER_REHANDOFF,
+    };
+    number as u16
+}
+
 // Where C and core differ, the build ends here.
 const _: () = {
     assert!(HANDOFF_WORDS * 8 == size_of::<c::handoff>() && ROUTE_KEY_LEN == 24);
-    assert!(ROUTE_ENTRY_LEN == 4 * CLASSES && Class::Hello as usize == 6);
-    assert!(
-        LATER_MAX == 256
-            && READ_MAX == 2_048
-            && HOST_MAX == 255
-            && HOST_LABELS_MAX == 8
-            && PATH_DEPTH_MAX == 16
-    );
-    assert!(NO_ROUTE == 0xffff && size_of::<c::cookie_keys>() == 8 * cookie::WORDS);
+    assert!(ROUTE_ENTRY_LEN == 4 * CLASSES && h::CLASSES == CLASSES as u64);
+    let mut class = 0;
+    while class < Class::ALL.len() {
+        assert!(number_of_class(Class::ALL[class]) == Class::ALL[class] as u64);
+        class += 1;
+    }
+    assert!(h::READ_MAX == READ_MAX as u64 && h::LATER_LOOKED_MAX == LATER_MAX as u64);
+    assert!(h::HOST_MAX == HOST_MAX as u64 && h::HOST_LABELS_MAX == HOST_LABELS_MAX as u64);
+    assert!(h::PATH_DEPTH_MAX == PATH_DEPTH_MAX as u64 && h::METHOD_MAX == METHOD_MAX as u64);
+    assert!(h::NO_ROUTE == NO_ROUTE as u64 && size_of::<c::cookie_keys>() == 8 * cookie::WORDS);
     assert!(size_of::<c::marker>() == 8 * mark::WORDS);
 };
 
@@ -50,7 +72,7 @@ pub(in crate::xdp) fn handoff(
         punt: handoff.punt,
         complex_from: routes.map_or(0, |routes| routes.complex_from),
         default_ring: routes.map_or(0, |routes| routes.default_ring),
-        later: handoff.later as u16,
+        later: number_of_later(handoff.later),
         held: handoff.held,
     })
 }
@@ -60,7 +82,7 @@ pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, InForce)> {
     let place: c::handoff = from_words(place)?;
     let in_force = InForce { generation: place.generation, ring_halves: place.ring_halves };
     let all = [Later::Stay, Later::Close, Later::Rehandoff];
-    let later = all.into_iter().find(|later| *later as u16 == place.later).unwrap_or_default();
+    let later = all.into_iter().find(|later| number_of_later(*later) == place.later).unwrap_or_default();
     let handoff = Handoff { mss: place.mss, punt: place.punt, held: place.held, later };
     (place.mss != 0).then_some((handoff, in_force))
 }

@@ -29,7 +29,7 @@ fn servers_are_read_back_as_they_were_written() {
             weight: 5,
             up: true,
             local: false,
-            way,
+            forwarding: way,
         };
         assert_eq!(server_of(&server(&entry, Mac::default())), Some(entry));
     }
@@ -41,13 +41,13 @@ fn servers_are_read_back_as_they_were_written() {
             weight: 5,
             up: true,
             local: false,
-            way,
+            forwarding: way,
         };
         server(&entry, Mac::default())[SERVER_FLAGS_WORD]
     };
-    assert!(same_way(flags(nat(four, four)), flags(nat(four, six))));
-    assert!(!same_way(flags(nat(four, four)), flags(Forwarding::Link)));
-    assert!(same_way(0, flags(Forwarding::Link)));
+    assert!(same_forwarding(flags(nat(four, four)), flags(nat(four, six))));
+    assert!(!same_forwarding(flags(nat(four, four)), flags(Forwarding::Link)));
+    assert!(same_forwarding(0, flags(Forwarding::Link)));
 }
 
 #[test]

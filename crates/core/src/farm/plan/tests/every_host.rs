@@ -73,7 +73,7 @@ fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
     let members = vec![host("a", true), host("b", true), host("c", false)];
     let plan = plan_service(&web(Method::L2), members.clone());
     let way = |name: char| {
-        plan.tables.servers.iter().find(|(slot, _)| name_of(&plan, **slot) == name).unwrap().1.way
+        plan.tables.servers.iter().find(|(slot, _)| name_of(&plan, **slot) == name).unwrap().1.forwarding
     };
     let tunnel = |encapsulation, to: &str, mark| Forwarding::Tunnel {
         encapsulation,
@@ -91,9 +91,12 @@ fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
     let marked = farm::Service { encapsulation: Encapsulation::Gue, ..web(Method::L2) };
     let plan = plan_service(&marked, members.clone());
     let marked = tunnel(Encapsulation::Gue, "c", Some(Passed::Once));
-    assert!(plan.tables.servers.values().any(|server| server.way == marked), "GUE has room for a mark");
+    assert!(
+        plan.tables.servers.values().any(|server| server.forwarding == marked),
+        "GUE has room for a mark"
+    );
     let plan = plan_service(&web(Method::Tunnel), members);
-    let plain = plan.tables.servers.values().filter(|server| server.way == Forwarding::Link);
+    let plain = plan.tables.servers.values().filter(|server| server.forwarding == Forwarding::Link);
     assert_eq!(plain.map(|server| server.local).collect::<Vec<_>>(), [true]);
     assert!(plan.tables.peers.is_empty(), "nobody passes anything on by a MAC alone");
 }

@@ -23,7 +23,7 @@ fn route(host: Option<&str>, path: Option<&str>, servers: &[&str]) -> farm::Rout
 }
 
 fn web(routes: Vec<farm::Route>) -> farm::Service {
-    farm::Service { method: Method::Handoff, discover: None, routes, ..service("web", 80) }
+    farm::Service { method: Method::Handoff, discover: None, routes: routes.into(), ..service("web", 80) }
 }
 
 fn planned(
@@ -32,7 +32,7 @@ fn planned(
     slots: &mut Slots,
     before: Option<&Plan>,
 ) -> Plan {
-    let hosts = Hosts { asks: true, ..Hosts::default() };
+    let hosts = Hosts { reads_punted: true, ..Hosts::default() };
     super::super::plan(
         &[ServiceState { service, members }],
         INTERFACES,
@@ -97,7 +97,7 @@ fn servers_beyond_the_link_are_reached_by_a_tunnel_and_segments_fit_into_it() {
     assert_eq!(mss(vec![near("a", true)]), 1_460);
     assert_eq!(mss(vec![near("a", true), near("b", false)]), 1_440);
     let plan = planned(&service, vec![near("b", false)], &mut Slots::default(), None);
-    assert!(matches!(plan.tables.servers[&1].way, Forwarding::Tunnel { mark: None, .. }));
+    assert!(matches!(plan.tables.servers[&1].forwarding, Forwarding::Tunnel { mark: None, .. }));
 }
 
 #[test]
@@ -125,11 +125,12 @@ fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
     let before = planned(&service, vec![near("b", true)], &mut slots, None);
     let plan = planned(&service, members(0), &mut slots, Some(&before));
     let vip = plan.tables.vips.values().next().unwrap();
-    assert!(plan.tables.servers[&vip.own].local && !plan.tables.servers[&vip.own].asks());
-    assert!(plan.tables.servers[&vip.handoff.unwrap().punt].asks());
-    assert!(!plan.tables.servers[&vip.handoff.unwrap().held].asks());
-    let is_last =
-        |server: &ServerEntry| matches!(server.way, Forwarding::Tunnel { mark: Some(Passed::Twice), .. });
+    assert!(plan.tables.servers[&vip.own].local && !plan.tables.servers[&vip.own].is_punt());
+    assert!(plan.tables.servers[&vip.handoff.unwrap().punt].is_punt());
+    assert!(!plan.tables.servers[&vip.handoff.unwrap().held].is_punt());
+    let is_last = |server: &ServerEntry| {
+        matches!(server.forwarding, Forwarding::Tunnel { mark: Some(Passed::Twice), .. })
+    };
     assert!(!plan.tables.servers.values().any(is_last));
     assert!(plan.tables.rings.values().all(|ring| ring.previous.is_empty()));
     // shares count among a route's hosts too, unless none of them has one

@@ -14,7 +14,7 @@ fn the_corpus_is_taken_in_without_harm() {
     for entry in fs::read_dir(corpus).unwrap() {
         let bytes = fs::read(entry.unwrap().path()).unwrap();
         let own = Own { address: address(12), incarnation: 200, components: Components::new(&[]) };
-        let mut session = Session::new(own, address(11));
+        let mut session = Session::new(own, address(11), 0);
         let keys = keys();
         let mut rest = bytes.as_slice();
         while let Some((length, more)) = rest.split_first_chunk() {
@@ -22,9 +22,9 @@ fn the_corpus_is_taken_in_without_harm() {
             let (message, more) = more.split_at(length.min(more.len()));
             rest = more;
             let known = session.is_known();
-            session.receive(&keys, message);
+            session.receive(0, &keys, message);
             assert_eq!(session.is_known(), known, "without its tag it says nothing");
-            session.receive(&keys, &seal(message.to_vec(), there(), keys.own().1));
+            session.receive(0, &keys, &seal(message.to_vec(), there(), keys.own().1));
         }
         hellos += session.counters().hellos;
         accepted += session.counters().accepted;

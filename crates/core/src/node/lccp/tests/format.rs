@@ -6,8 +6,9 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::wire::{Addresses, LEN_MAX, LEN_MIN, Message, Numbers, ReadError, TAG_LEN, seal};
+use super::super::wire::{Addresses, LEN_MAX, LEN_MIN, Message, ReadError, seal};
 use super::*;
+use crate::node::secret::TAG_LEN;
 
 fn read(bytes: &[u8]) -> Result<Message, ReadError> {
     Message::read(bytes, there(), &keys())
@@ -65,7 +66,7 @@ fn a_message_is_good_between_its_hosts_and_with_their_secret_alone() {
     assert_eq!(Message::read(&bytes, there(), &foreign), Err(ReadError::Forged));
     let later = |hours| Message::read(&bytes, there(), &Keys::at(&secret(), NOW_S + hours * EPOCH_S));
     assert!(later(1).is_ok());
-    assert_eq!(later(2), Err(ReadError::Key));
+    assert_eq!(later(2), Err(ReadError::Key { ahead_h: -2 }));
 }
 
 /// An authentic message that was changed.

@@ -2,9 +2,14 @@
 
 use std::vec::Vec;
 
+use super::super::wire::{VERSION, seal};
 use super::*;
+use crate::node::association::Refusal;
+use crate::node::secret::TAG_LEN;
 
 struct Node {
+    own: IpAddr,
+    peer: IpAddr,
     session: Session,
     heard: Vec<Message>,
     notices: Vec<Notice>,
@@ -17,12 +22,14 @@ fn node(last: u8, incarnation: u64) -> Node {
         _ => Components::new(&[Receptor::Dispatcher]),
     };
     let own = Own { address: address(last), incarnation, components };
-    Node { session: Session::new(own, address(23 - last)), heard: Vec::new(), notices: Vec::new() }
+    let peer = address(23 - last);
+    let session = Session::new(own, peer, 0);
+    Node { own: own.address, peer, session, heard: Vec::new(), notices: Vec::new() }
 }
 
 impl Node {
     fn receive(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let received = self.session.receive(&keys(), bytes);
+        let received = self.session.receive(0, &keys(), bytes);
         self.heard.extend(received.message);
         self.notices.extend(received.notice);
         received.answer
@@ -78,7 +85,9 @@ fn three_messages_make_two_nodes_known_to_each_other() {
     let reply = other.session.answer(&keys(), &heard, Receptor::Distributor, body.clone()).unwrap();
     assert_eq!(one.receive(&reply), None);
     assert_eq!((&one.heard[0].body, one.heard[0].echo), (&body, heard.numbers));
-    assert!(Refusal::ALL.iter().all(|refusal| one.refused(*refusal) + other.refused(*refusal) == 0));
+    for node in [&one, &other] {
+        assert!(node.session.counters().refusals().all(|(_, count)| count == 0));
+    }
 }
 
 #[test]
@@ -190,7 +199,7 @@ fn a_former_life_does_not_come_back_by_answers_that_were_held_back() {
     assert!(other.session.is_known());
     let before = other.notices.len();
     assert_eq!(other.receive(&held_back), None);
-    assert_eq!(other.refused(Refusal::Replayed), 1);
+    assert_eq!(other.refused(Refusal::Ended), 1);
     assert_eq!(other.notices.len(), before + 1, "told, and no restart");
     other.receive(&one.ask());
     assert_eq!(other.heard.len(), 1);
@@ -250,7 +259,7 @@ fn strangers_change_counters_alone() {
     let old = Keys::at(&secret(), NOW_S - 3 * EPOCH_S);
     let refused = [
         (one.session.init(&foreign), Refusal::Forged),
-        (one.session.init(&old), Refusal::Key),
+        (one.session.init(&old), Refusal::Key { ahead_h: -3 }),
         (Vec::new(), Refusal::Malformed),
         (b"LCCP".to_vec(), Refusal::Malformed),
         (other.session.init(&keys()), Refusal::Forged),
@@ -272,6 +281,84 @@ fn the_hour_may_change_while_nodes_talk() {
         let [keys, theirs] = [0, 900].map(|ahead_s| Keys::at(&secret(), NOW_S + later_s + ahead_s));
         let body = Body::Close { socket: socket(false) };
         let (_, bytes) = one.session.send(&keys, Receptor::Agent, body).unwrap();
-        assert!(other.session.receive(&theirs, &bytes).message.is_some(), "{later_s}");
+        assert!(other.session.receive(0, &theirs, &bytes).message.is_some(), "{later_s}");
+    }
+}
+
+/// Epochs of keys go by the wall clock, and that of one node leaps.
+#[test]
+fn a_clock_that_leaps_by_a_day_is_told_of_and_nothing_is_forgotten() {
+    for (leap_h, seen_h) in [(24, 24), (-24, -24)] {
+        let (mut one, mut other, _) = acquainted();
+        let body = || Body::Close { socket: socket(false) };
+        let wrong = Keys::at(&secret(), NOW_S.saturating_add_signed(leap_h * EPOCH_S as i64));
+        let mut notices = [Vec::new(), Vec::new()];
+        for now_ms in (1_000..6_000).step_by(1_000) {
+            let (_, said) = one.session.send(&wrong, Receptor::Agent, body()).unwrap();
+            let (_, heard) = other.session.send(&keys(), Receptor::Agent, body()).unwrap();
+            let received =
+                [other.session.receive(now_ms, &keys(), &said), one.session.receive(now_ms, &wrong, &heard)];
+            for (received, notices) in received.into_iter().zip(&mut notices) {
+                assert_eq!((received.message, received.answer), (None, None));
+                notices.extend(received.notice);
+            }
+            let expired = [other.session.expire(now_ms), one.session.expire(now_ms)];
+            notices.iter_mut().zip(expired).for_each(|(notices, notice)| notices.extend(notice));
+        }
+        for (peer, ahead_h, notices, session) in
+            [(11, seen_h, &notices[0], &other.session), (12, -seen_h, &notices[1], &one.session)]
+        {
+            let (peer, refusal) = (address(peer), Refusal::Key { ahead_h });
+            assert_eq!(notices[..], [Notice::Refused { peer, refusal }, Notice::Silent { peer }]);
+            assert_eq!((session.trouble(), session.is_heard(6_000)), (Some(refusal), false));
+        }
+        // and it is set right
+        let (_, said) = one.session.send(&keys(), Receptor::Agent, body()).unwrap();
+        let received = other.session.receive(7_000, &keys(), &said);
+        assert!(received.message.is_some(), "nobody has to be asked who it is");
+        assert_eq!(received.notice, Some(Notice::Heard { peer: address(11) }));
+        assert_eq!((other.session.trouble(), other.session.is_heard(7_000)), (None, true));
+    }
+}
+
+/// An authentic message of another version, at whatever stands behind the prefix.
+fn of_version(node: &mut Node, version: u8) -> Vec<u8> {
+    let mut bytes = node.session.init(&keys());
+    bytes.truncate(bytes.len() - TAG_LEN);
+    bytes[4] = version;
+    let addresses = Addresses { source: node.own, destination: node.peer };
+    seal(bytes, addresses, keys().own().1)
+}
+
+/// Each kind of message that is from elsewhere is told apart and named, whether the node is known or not.
+#[test]
+fn another_version_another_farm_and_another_life_are_told_apart() {
+    let (mut known, mut other, _) = acquainted();
+    let foreign = Keys::at(&Secret::new([9; 32]), NOW_S);
+    for (version, older) in [(0, "upgrade it"), (2, "upgrade this node"), (255, "upgrade this node")] {
+        let refusal = Refusal::Version { theirs: version, ours: VERSION };
+        let mut fresh = node(12, 201);
+        for receiver in [&mut fresh, &mut other] {
+            let bytes = of_version(&mut known, version);
+            let before = receiver.refused(refusal);
+            assert_eq!(receiver.receive(&bytes), None, "not answered");
+            assert_eq!((receiver.refused(refusal), receiver.session.trouble()), (before + 1, Some(refusal)));
+        }
+        let said = std::format!("{}", fresh.notices[0]);
+        let names = std::format!("from 192.0.2.11: it speaks version {version} of the protocol");
+        assert!(said.contains(&names) && said.ends_with(older), "{said}");
+    }
+    // of each kind there is, from another farm and to a former life
+    for message in samples(false) {
+        let (mut known, mut other, _) = acquainted();
+        let forged = known.session.send(&foreign, message.receptor, message.body.clone()).unwrap().1;
+        other.receive(&forged);
+        assert_eq!(other.refused(Refusal::Forged), 1, "{message:?}");
+        let bytes = known.session.send(&keys(), message.receptor, message.body.clone()).unwrap().1;
+        let mut anew = node(12, 202);
+        anew.receive(&bytes);
+        let is_init = matches!(message.body, Body::Init { .. });
+        assert_eq!(anew.refused(Refusal::Former), u64::from(!is_init), "{message:?}");
+        assert!(anew.heard.is_empty() && !anew.session.is_known() && other.heard.is_empty());
     }
 }

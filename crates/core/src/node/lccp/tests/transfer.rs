@@ -24,7 +24,7 @@ fn a_lost_piece_is_asked_for_again() {
     let again: Vec<u32> = transfer.pieces(assembly.missing()).map(|piece| piece.offset()).collect();
     assert_eq!(again, [1_024, 2_048, 3_072, 4_096]);
     assert!(transfer.pieces(1_024).take(1).all(|piece| assembly.add(piece)));
-    assert!(transfer.is_complete(assembly.missing()) && !transfer.is_complete(1_024));
+    assert_eq!(assembly.missing(), transfer.queued_len());
     let handed = assembly.handed().unwrap();
     assert_eq!((handed.send, handed.receive), (queue(100, 3), queue(4_000, 5)));
     assert_eq!(transfer.pieces(4_100).count(), 1, "the last piece, though nothing is missing");
@@ -37,7 +37,7 @@ fn a_connection_without_queues_is_one_piece() {
     let pieces: Vec<Piece> = transfer.pieces(0).collect();
     assert_eq!(pieces.len(), 1);
     let assembly = Assembly::new(pieces.into_iter().next().unwrap());
-    assert!(transfer.is_complete(assembly.missing()));
+    assert_eq!(assembly.missing(), transfer.queued_len());
     let state = TcpState { send_len: 0, receive_len: 0, ..state() };
     assert_eq!(assembly.handed(), Some(Handed { state, send: Vec::new(), receive: Vec::new() }));
 }
@@ -76,7 +76,7 @@ proptest! {
         let mut assembly = Assembly::new(pieces[0].clone());
         for at in order {
             assembly.add(pieces[at % pieces.len()].clone());
-            prop_assert_eq!(assembly.handed().is_some(), transfer.is_complete(assembly.missing()));
+            prop_assert_eq!(assembly.handed().is_some(), assembly.missing() == transfer.queued_len());
         }
         for piece in transfer.pieces(assembly.missing()) {
             assembly.add(piece);

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* What both versions of IP put before a transport, and which addresses no packet is rightly from: core/src/net/ip.rs. */
+#ifndef EVENER_IP_H
+#define EVENER_IP_H
+
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+
+#define IPV4_DONT_FRAGMENT 0x4000
+#define IPV4_MORE_FRAGMENTS 0x2000
+#define IPV4_FRAGMENT_OFFSET 0x1fff
+/* Extension headers that are looked behind. */
+#define EXTENSIONS_MAX 6
+#define PACKET_MAX 65535
+
+/* An address of either version, in network byte order. A director has an IPv4 one in the first word, with zeros behind; a server
+ * has it mapped. */
+struct ip {
+	__be32 word[4];
+};
+
+/* RFC 4291, section 2.5.5.2. */
+static __always_inline struct ip mapped(__be32 ipv4)
+{
+	return (struct ip){ { 0, 0, bpf_htonl(0xffff), ipv4 } };
+}
+
+static __always_inline bool same_ip(const struct ip *a, const struct ip *b)
+{
+	const __u64 *x = (const void *)a, *y = (const void *)b;
+
+	return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
+}
+
+/* Sources that no client has (RFC 1812, section 5.3.7). */
+static __always_inline bool is_martian(__be32 address)
+{
+	__u8 first = bpf_ntohl(address) >> 24;
+
+	return first == 0 || first == 127 || first >= 224;
+}
+
+/* The same (RFC 4291): unspecified, loopback, IPv4 written as IPv6, multicast. */
+static __always_inline bool is_martian6(const struct ip *address)
+{
+	const __be32 *word = address->word;
+
+	if ((word[0] | word[1]) == 0 && (word[2] & bpf_htonl(0xffff0000)) == 0)
+		return true;
+	return (word[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
+}
+
+/* RFC 4291, section 2.5.6. */
+static __always_inline bool is_link_local(const struct ip *address)
+{
+	return (address->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/* What a fragment says of itself; offset and end in units of eight bytes. */
+struct fragment {
+	__u32 id;
+	__u16 offset;
+	__u16 end;
+};
+
+/* Notes what a fragment of `len` bytes says of itself; false if it makes no sense. */
+static __always_inline bool note_fragment(struct fragment *fragment, __u32 id, __u32 offset, bool more, __u32 len)
+{
+	__u32 end = offset * 8 + len;
+
+	if (len == 0 || end > PACKET_MAX || (more && len % 8))
+		return false;
+	fragment->id = id;
+	fragment->offset = offset;
+	fragment->end = (end + 7) / 8;
+	return true;
+}
+
+/* core/src/net/ip.rs, Fault */
+enum fault {
+	FAULT_NONE,
+	FAULT_FOREIGN,
+	FAULT_TRUNCATED,
+	FAULT_EXTENSIONS,
+	FAULT_LENGTH,
+};
+
+/* What every extension header has; of a fragment's the identification, too. */
+struct extension {
+	__u8 next, len, kind, left;
+	__be32 id;
+};
+
+/* What stands behind the extension headers, as far as they are gone through. */
+struct walked {
+	__u32 l4;
+	__u8 protocol;
+	__u8 fault; /* of a packet that makes no sense */
+	__u8 is_fragment;
+	struct fragment fragment;
+};
+
+static __always_inline bool is_extension(__u8 protocol)
+{
+	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_DSTOPTS ||
+	       protocol == IPPROTO_FRAGMENT;
+}
+
+/* Whether an extension header comes next, the so-manieth of a packet. A later fragment goes on with payload. */
+static __always_inline bool walks_on(struct walked *walked, __u32 number)
+{
+	if (!is_extension(walked->protocol) || (walked->is_fragment && walked->fragment.offset))
+		return false;
+	if ((walked->protocol == IPPROTO_HOPOPTS && number) || number >= EXTENSIONS_MAX)
+		walked->fault = FAULT_EXTENSIONS;
+	return !walked->fault;
+}
+
+/* Goes over a header with so many bytes behind its first eight; how long it is, or 0 where that makes no sense. */
+static __always_inline __u32 step_over(struct walked *walked, const struct extension *header, __u32 behind)
+{
+	__u8 is = walked->protocol;
+
+	walked->protocol = header->next;
+	if (is == IPPROTO_FRAGMENT) {
+		__u32 word = header->kind << 8 | header->left;
+
+		if (walked->is_fragment) {
+			walked->fault = FAULT_EXTENSIONS;
+			return 0;
+		}
+		/* One that is the whole packet is none (RFC 6946). */
+		if (word & ~6u) {
+			if (!note_fragment(&walked->fragment, bpf_ntohl(header->id), word >> 3, word & 1, behind)) {
+				walked->fault = FAULT_LENGTH;
+				return 0;
+			}
+			walked->is_fragment = true;
+		}
+		return sizeof(*header);
+	}
+	/* Type 0 made packets travel in circles (RFC 5095). With hops left, the packet's destination isn't its last. */
+	if (is == IPPROTO_ROUTING && (header->kind == 0 || header->left != 0)) {
+		walked->fault = header->kind == 0 ? FAULT_EXTENSIONS : FAULT_FOREIGN;
+		return 0;
+	}
+	return (header->len + 1) * 8;
+}
+
+#endif

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Every map of a server's programs. Those that the agent names outlive it by their pins. */
+#ifndef EVENER_SERVER_MAPS_H
+#define EVENER_SERVER_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "net/cookie.h"
+#include "net/cursor.h"
+#include "net/mark.h"
+#include "net/tcp.h"
+#include "server/server.h"
+
+/* Room in the maps; addresses come from configuration only. */
+#define OWN_ADDRESSES_MAX 64
+#define DIRECTORS_MAX 1024
+#define OWN_SERVICES_MAX 8192
+/* The oldest make way. */
+#define EXPECTED_MAX 8192
+#define TURNS_MAX 65536
+#define MADE_MAX 32768
+
+/* What the maps were made by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} server_about SEC(".maps");
+
+/* Not 0 where every host decides: what comes out says by its source how often it was passed on, and marks are believed by
+ * `mark_key`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} marks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sip_key);
+} mark_key SEC(".maps");
+
+/* This host's addresses that tunnels end at. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_ADDRESSES_MAX);
+	__type(key, struct ip);
+	__type(value, __u32);
+} own_addresses SEC(".maps");
+
+/* From whom tunnels are accepted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, DIRECTORS_MAX);
+	__type(key, struct ip);
+	__type(value, __u32);
+} directors SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_SERVICES_MAX);
+	__type(key, struct own_service);
+	__type(value, struct offer);
+} own_services SEC(".maps");
+
+/* Not 0 where the turns of any service are followed: what leaves is looked at no closer elsewhere. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} follows SEC(".maps");
+
+/* By which segment a socket was made of a connection last. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MADE_MAX);
+	__type(key, struct connection);
+	__type(value, struct made);
+} made SEC(".maps");
+
+/* Connections that are to come in the middle of their life, for which no cookie vouches. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, EXPECTED_MAX);
+	__type(key, struct connection);
+	__type(value, struct expectation);
+} expected SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, TURNS_MAX);
+	__type(key, struct connection);
+	__type(value, struct turn);
+} turns SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cookie_keys);
+} cookie_keys SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SERVER_REASON_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} server_reasons SEC(".maps");
+
+/* Bytes that are read at once. */
+#define MESSAGE_MAX 4096
+/* Longer than a field's name and what is compared of its value. */
+#define MESSAGE_PAD 40
+/* What is read of a segment's data: message.h. */
+struct message {
+	__u32 line; /* where the line begins */
+	__u32 field; /* the line's */
+	__u32 value; /* where that one's value begins */
+	__u32 head_len; /* 0: the head has no end here */
+	__u32 lengths; /* fields that say one */
+	__u32 codings; /* fields that say how the body is encoded, which is in chunks */
+	__u32 digits;
+	__u32 closes; /* whether no other message follows */
+	__u32 odd;
+	__u32 before; /* the byte before */
+	__u64 length;
+	__u8 byte[MESSAGE_MAX + MESSAGE_PAD];
+};
+
+/* What is too long for the stack. Programs are not interrupted by others on their CPU. */
+struct scratch {
+	struct tcp_options options;
+	struct message message;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+/* core/src/path/unmatched.rs */
+__u64 unmatched[STRAY_PLACES];
+
+static __always_inline struct tcp_options *options_here(void)
+{
+	__u32 first = 0;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &first);
+
+	return at ? &at->options : 0;
+}
+
+static __always_inline struct message *message_here(void)
+{
+	__u32 first = 0;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &first);
+
+	return at ? &at->message : 0;
+}
+
+static __always_inline void count_server(__u32 reason)
+{
+	__u64 *count = bpf_map_lookup_elem(&server_reasons, &reason);
+
+	if (count)
+		*count += 1;
+}
+
+#endif

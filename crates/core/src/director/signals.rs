@@ -1,0 +1,51 @@
+//! What a director knows of its servers' load, from whomever it has it.
+
+use alloc::collections::BTreeMap;
+
+use super::Director;
+use crate::farm::health::Health;
+use crate::farm::plan::ServerName;
+use crate::farm::signals::Signals;
+use crate::node::peers::KnownHost;
+
+/// Sessions are counted so often at least, in milliseconds.
+const COUNTS_MS: u64 = 1_000;
+
+impl Director {
+    /// The slots whose active sessions are to be counted for the next [`Input::Time`](super::Input::Time).
+    pub fn due_counts(&self, now_ms: u64) -> impl Iterator<Item = u16> {
+        let is_due = self.next_report_at().min(self.counted_ms + COUNTS_MS) <= now_ms;
+        self.plan.servers.keys().copied().filter(move |_| is_due)
+    }
+
+    /// Takes in what was counted.
+    pub(super) fn counted(&mut self, active: BTreeMap<u16, u64>, now_ms: u64) {
+        if !active.is_empty() {
+            (self.active, self.counted_ms) = (active, now_ms);
+        }
+    }
+
+    pub(super) fn slots_by_name(&self) -> BTreeMap<&ServerName, u16> {
+        self.plan.servers.iter().map(|(slot, name)| (name, *slot)).collect()
+    }
+
+    /// What is known of a server with this slot, if it has one. Where every host decides, all hosts are `known`.
+    pub(super) fn signals(
+        &self,
+        name: &ServerName,
+        slot: Option<u16>,
+        known: &[KnownHost],
+        now_ms: u64,
+    ) -> Signals {
+        let is_host = self.farm.every_host().any(|service| service.name == name.service);
+        let host = known.iter().find(|host| is_host && host.name == name.server);
+        let heard_ms = host.and_then(|host| if host.own { Some(now_ms) } else { host.heard_ms });
+        Signals {
+            active: slot.and_then(|slot| self.active.get(&slot).copied()),
+            reported: host.filter(|_| heard_ms.is_some()).map(|host| host.load.into()),
+            age_ms: heard_ms.map(|heard_ms| now_ms.saturating_sub(heard_ms)),
+            latency_us: self.healths.get(name).and_then(Health::latency_us),
+            ..Signals::default()
+        }
+    }
+}

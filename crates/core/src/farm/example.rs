@@ -1,0 +1,55 @@
+//! A service as plain as can be, for tests and simulations: each says what it is about, and takes the rest from here.
+//!
+//! These are no defaults: what a file means that says nothing of something is the product's to know.
+
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use super::{Health, HealthKind, Method, Placement, RouteList, Server, Service, Timeouts};
+use crate::net::{Encapsulation, Protocol};
+use crate::path::tables::Later;
+
+/// A web service of layer-two dispatch that listed servers take in turns, and that is probed by TCP.
+pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service {
+    Service {
+        name: name.to_string(),
+        addresses: vec![address],
+        protocol: Protocol::Tcp,
+        method: Method::L2,
+        source_nat: false,
+        encapsulation: Encapsulation::Ipip,
+        tunnel_mtu: None,
+        clamp_mss: true,
+        later_requests: Later::default(),
+        proxy_protocol_port: None,
+        placement: Placement::Director,
+        stateless: false,
+        policy: "round-robin",
+        discover: None,
+        discover_interval_ms: 5_000,
+        discover_rounds: 3,
+        announce: true,
+        allow: vec![],
+        servers_max: 64,
+        servers,
+        routes: RouteList::default(),
+        health: Health {
+            kind: HealthKind::Tcp,
+            interval_ms: 2_000,
+            timeout_ms: 1_000,
+            rise: 2,
+            fall: 3,
+            jitter_percent: 10,
+            port: None,
+        },
+        timeouts: Timeouts::default(),
+        keep_last: true,
+    }
+}
+
+/// A server of weight 1 on its service's port, whose MAC address isn't given.
+pub fn server(name: &str, address: IpAddr) -> Server {
+    Server { name: name.to_string(), address, port: None, mac: None, weight: 1, publish: vec![] }
+}

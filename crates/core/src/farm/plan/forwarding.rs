@@ -1,0 +1,61 @@
+//! The ways to servers, by their service's method.
+
+use core::net::{IpAddr, SocketAddr};
+
+use crate::farm::membership::{Member, ServerRoute};
+use crate::farm::{self, PacketForm};
+use crate::net::Encapsulation;
+use crate::path::mark::Passed;
+use crate::path::tables::Forwarding;
+
+/// How packets get to a server, if its service's method can reach it.
+pub(super) fn forwarding(service: &farm::Service, member: &Member) -> Option<Forwarding> {
+    let packet_form = service.method.properties().packet_form;
+    if member.local {
+        // What this host's own stack answers, nobody translates: it serves as the service itself, or not at all.
+        let serves = packet_form != PacketForm::Translated || service.keeps_ports(&member.name);
+        return serves.then_some(Forwarding::Link);
+    }
+    // Each host is reached as where it is allows (Distributed Packet Rewriting, section 3).
+    if service.goes_by_link() && !member.hop?.on_link {
+        return first(service, member);
+    }
+    match packet_form {
+        PacketForm::Framed => Some(Forwarding::Link),
+        PacketForm::Translated => {
+            let (address, ServerRoute { own, mtu, .. }) = member.address.zip(member.hop)?;
+            let to = endpoint(service, &member.name, address)?;
+            let of_family = |vip: &SocketAddr| vip.is_ipv4() == to.is_ipv4();
+            let translates = service.addresses.iter().all(of_family) && own.is_ipv4() == to.is_ipv4();
+            translates.then_some(Forwarding::Nat { to, own, source_nat: service.source_nat, mtu })
+        }
+        PacketForm::Encapsulated => first(service, member),
+    }
+}
+
+/// The way to another host that is a packet's last.
+pub(super) fn last(member: &Member) -> Option<Forwarding> {
+    tunnel(Encapsulation::Gue, None, member, Some(Passed::Twice))
+}
+
+/// The way by a tunnel of the service's own kind. Of those only GUE has room for a mark.
+fn first(service: &farm::Service, member: &Member) -> Option<Forwarding> {
+    let is_marked = service.is_on_every_host() && service.encapsulation == Encapsulation::Gue;
+    tunnel(service.encapsulation, service.tunnel_mtu, member, is_marked.then_some(Passed::Once))
+}
+
+fn tunnel(
+    encapsulation: Encapsulation,
+    mtu: Option<u16>,
+    member: &Member,
+    mark: Option<Passed>,
+) -> Option<Forwarding> {
+    let (to, hop) = member.address.zip(member.hop)?;
+    let (from, mtu) = (hop.tunnel, mtu.unwrap_or(hop.mtu));
+    (from.is_ipv4() == to.is_ipv4()).then_some(Forwarding::Tunnel { encapsulation, from, to, mtu, mark })
+}
+
+/// A server's own endpoint.
+pub(super) fn endpoint(service: &farm::Service, server: &str, address: IpAddr) -> Option<SocketAddr> {
+    Some(SocketAddr::new(address, service.server_port(server)?))
+}

@@ -1,0 +1,44 @@
+//! What is known of a server's load: the same for every placement, and whoever has measured it.
+
+/// What is known of one server at a moment. What nobody measures, or nobody has told, is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signals {
+    /// Its sessions that count as active on this host.
+    pub active: Option<u64>,
+    /// Requests that it was given and hasn't answered.
+    pub in_flight: Option<u64>,
+    /// Sessions that it serves, by its own report.
+    pub reported: Option<u64>,
+    /// How long the last good probe took, in microseconds.
+    pub latency_us: Option<u64>,
+    /// What it has still to send, in bytes.
+    pub bytes_to_send: Option<u64>,
+    /// How old its report is, in milliseconds.
+    pub age_ms: Option<u64>,
+}
+
+/// One of them, of which a method, or a placement, says whether it can be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// [`Signals::active`].
+    Active,
+    /// [`Signals::in_flight`].
+    InFlight,
+    /// [`Signals::reported`], with its age.
+    Reported,
+    /// [`Signals::latency_us`].
+    Latency,
+    /// [`Signals::bytes_to_send`].
+    BytesToSend,
+}
+
+/// A server among those that new sessions are shared out to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Whether it is this host itself.
+    pub own: bool,
+    /// What it can take relative to others; 0 takes nothing.
+    pub weight: u16,
+    /// What is known of its load.
+    pub signals: Signals,
+}

@@ -1,0 +1,129 @@
+//! What both versions of IP put before a transport: which addresses no packet is rightly from, fragments, extension headers.
+//! Directors and servers go by the same rules. `bpf/net/ip.h` is its copy in C.
+
+use core::net::IpAddr;
+
+use zerocopy::FromBytes;
+
+use crate::net::wire::{FragmentHeader, protocol};
+
+/// Bytes of an IPv4 header without options.
+pub const IPV4_LEN: usize = 20;
+/// Bytes of the fixed IPv6 header.
+pub const IPV6_LEN: usize = 40;
+/// The most extension headers that are looked behind. Each should occur once at most (RFC 8200, section 4.1).
+const EXTENSIONS_MAX: usize = 6;
+/// Bytes that every extension header has.
+const EXTENSION_LEN: usize = 8;
+/// Bytes that a packet can have in all (RFC 791, section 3.1).
+const PACKET_MAX: usize = 65_535;
+
+/// Whether no client has the address that a packet is from (RFC 1812, section 5.3.7; RFC 4291, sections 2.5.2, 2.5.3, 2.5.5 and
+/// 2.7): this network, loopback, IPv4 written as IPv6, multicast and above. Nor is a client ever the service itself.
+pub fn is_martian(src: IpAddr, dst: IpAddr) -> bool {
+    let is_nobody = match src {
+        IpAddr::V4(src) => matches!(src.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(src) => src.is_multicast() || src.to_bits() >> 48 == 0,
+    };
+    is_nobody || src == dst
+}
+
+/// Why a packet makes no sense up to its transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is for another layer of another host, or none that services have.
+    Foreign,
+    /// It ends within an extension header.
+    Truncated,
+    /// Its extension headers are too many, in no order, or forbidden.
+    Extensions,
+    /// A fragment's length or place can't be.
+    Length,
+}
+
+/// A part of a packet (RFC 791, section 3.2; RFC 8200, section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Names the packet among those of its source, destination and protocol.
+    pub id: u32,
+    /// Where the part belongs, in units of eight bytes.
+    pub offset: u16,
+    /// Whether there are parts behind it.
+    pub more: bool,
+    /// Where the part ends, in units of eight bytes, rounded up.
+    pub end: u16,
+}
+
+impl Fragment {
+    /// What a fragment of `len` bytes says of itself; `None` if it is the whole packet (RFC 6946).
+    ///
+    /// # Errors
+    /// [`Fault::Length`].
+    pub fn read(id: u32, offset: u16, more: bool, len: usize) -> Result<Option<Fragment>, Fault> {
+        if offset == 0 && !more {
+            return Ok(None);
+        }
+        let end = usize::from(offset) * 8 + len;
+        if len == 0 || end > PACKET_MAX || (more && !len.is_multiple_of(8)) {
+            return Err(Fault::Length);
+        }
+        Ok(Some(Fragment { id, offset, more, end: end.div_ceil(8) as u16 }))
+    }
+}
+
+/// What stands behind the extension headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upper {
+    /// As IANA numbers it.
+    pub protocol: u8,
+    /// Where, counted from the end of the fixed header. It may lie behind the packet's end.
+    pub offset: usize,
+    /// What a fragment says of itself.
+    pub fragment: Option<Fragment>,
+}
+
+/// Goes through the extension headers of a packet whose `payload` follows the fixed header.
+///
+/// # Errors
+/// Any fault.
+pub fn walk(payload: &[u8], first: u8) -> Result<Upper, Fault> {
+    let mut next = first;
+    let mut offset = 0;
+    let mut seen = None;
+    for number in 0..=EXTENSIONS_MAX {
+        match next {
+            protocol::HOP_BY_HOP if number != 0 => return Err(Fault::Extensions),
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS | protocol::FRAGMENT => {
+            }
+            protocol => return Ok(Upper { protocol, offset, fragment: seen }),
+        }
+        if number == EXTENSIONS_MAX {
+            break;
+        }
+        let header = payload.get(offset..).and_then(|rest| rest.first_chunk::<EXTENSION_LEN>());
+        let Some(header @ &[following, len, kind, left, ..]) = header else {
+            return Err(Fault::Truncated);
+        };
+        match next {
+            protocol::FRAGMENT => {
+                if seen.is_some() {
+                    return Err(Fault::Extensions);
+                }
+                offset += EXTENSION_LEN;
+                let header = FragmentHeader::read_from_bytes(header).map_err(|_| Fault::Truncated)?;
+                let word = header.offset_more.get();
+                seen = Fragment::read(header.id.get(), word >> 3, word & 1 != 0, payload.len() - offset)?;
+                if seen.is_some_and(|fragment| fragment.offset != 0) {
+                    return Ok(Upper { protocol: following, offset, fragment: seen });
+                }
+            }
+            // Its type 0 made packets travel in circles (RFC 5095); with hops left, the packet's
+            // destination isn't its last.
+            protocol::ROUTING if kind == 0 => return Err(Fault::Extensions),
+            protocol::ROUTING if left != 0 => return Err(Fault::Foreign),
+            _ => offset += (usize::from(len) + 1) * 8,
+        }
+        next = following;
+    }
+    Err(Fault::Extensions)
+}

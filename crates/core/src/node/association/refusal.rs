@@ -1,0 +1,227 @@
+//! Why what comes from a node is not believed, or not followed; and what is counted.
+
+use core::fmt;
+
+/// Why a message, or what it says, was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not the shape of a message.
+    Malformed,
+    /// Its tag is wrong.
+    Forged,
+    /// Authentic, and written at another time by its sender's clock.
+    Key {
+        /// By how many hours that is ahead of this node's clock.
+        ahead_h: i64,
+    },
+    /// Authentic, and of another version of the protocol.
+    Version {
+        /// Which one its sender speaks.
+        theirs: u8,
+        /// Which one this node does.
+        ours: u8,
+    },
+    /// Meant for another host.
+    Misdirected,
+    /// Its sender is no host of the configuration.
+    Stranger,
+    /// Two nodes go on under one name.
+    Namesake,
+    /// It was received before, or overtaken by others.
+    Replayed,
+    /// Of a life of its sender that ended before the one that is believed.
+    Ended,
+    /// It answers something that was sent too long ago: it may have been held up on the way.
+    Stale,
+    /// Written to a former life of this node, or to none.
+    Former,
+    /// Its sender has not shown yet that it lives now.
+    Unknown,
+    /// For a component that this node doesn't have.
+    Receptor,
+    /// Of another configuration: its sender lives, what it says of load and health is not read.
+    Generation,
+}
+
+impl Refusal {
+    /// The names of all of them.
+    pub const NAMES: [&str; 14] = [
+        "malformed",
+        "forged",
+        "key",
+        "version",
+        "misdirected",
+        "stranger",
+        "namesake",
+        "replayed",
+        "ended",
+        "stale",
+        "former",
+        "unknown",
+        "receptor",
+        "generation",
+    ];
+
+    /// Its name in views and metrics.
+    pub const fn name(self) -> &'static str {
+        Refusal::NAMES[self.index()]
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            Refusal::Malformed => 0,
+            Refusal::Forged => 1,
+            Refusal::Key { .. } => 2,
+            Refusal::Version { .. } => 3,
+            Refusal::Misdirected => 4,
+            Refusal::Stranger => 5,
+            Refusal::Namesake => 6,
+            Refusal::Replayed => 7,
+            Refusal::Ended => 8,
+            Refusal::Stale => 9,
+            Refusal::Former => 10,
+            Refusal::Unknown => 11,
+            Refusal::Receptor => 12,
+            Refusal::Generation => 13,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Malformed => {
+                "not a well-formed one, ignored; something else may use the port, or the IP protocol number"
+            }
+            Refusal::Forged => {
+                "its tag is wrong, ignored: it has another farm's secret, or its address was translated on the way; all nodes need \
+                 the same `[farm] secret_file`"
+            }
+            Refusal::Key { ahead_h } => {
+                let (hours, way) = (ahead_h.unsigned_abs(), if *ahead_h > 0 { "ahead of" } else { "behind" });
+                return write!(
+                    f,
+                    "its clock is about {hours} hours {way} this node's, or what it sent was held up for as long, ignored; set the \
+                     clocks, best by NTP"
+                );
+            }
+            Refusal::Version { theirs, ours } => {
+                let older = if theirs < ours { "it" } else { "this node" };
+                return write!(
+                    f,
+                    "it speaks version {theirs} of the protocol and this node version {ours}: what it says is ignored until both \
+                     run the same release of Evener; upgrade {older}"
+                );
+            }
+            Refusal::Misdirected => "it was meant for another host, ignored; compare the hosts' addresses",
+            Refusal::Stranger => "its sender is not in the configuration, ignored; compare the hosts' files",
+            Refusal::Namesake => {
+                "two nodes go on under its name or address, the other one is ignored; these are unique"
+            }
+            Refusal::Replayed => "a message came twice or late, and was ignored",
+            Refusal::Ended => {
+                "a message of a life that it has ended since came late, or was played back, and was ignored"
+            }
+            Refusal::Stale => "a message was long on its way, and was ignored",
+            Refusal::Former => "a message was meant for this node before its last start, and was ignored",
+            Refusal::Unknown => "it was not known yet and was asked who it is; it will send its message again",
+            Refusal::Receptor => "this node has no such component, ignored; compare the files",
+            Refusal::Generation => {
+                "it runs another configuration: what it says is ignored until the files agree"
+            }
+        })
+    }
+}
+
+/// What has been counted of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Sent.
+    pub sent: u64,
+    /// Of nodes that were heard by them: authentic, and in the order that the protocol wants.
+    pub accepted: u64,
+    /// Authentic greetings of nodes that have not heard this one yet.
+    pub hellos: u64,
+    refused: [u64; Refusal::NAMES.len()],
+}
+
+impl Counters {
+    /// How many were refused for this reason.
+    pub fn refused(&self, refusal: Refusal) -> u64 {
+        self.refused.get(refusal.index()).copied().unwrap_or_default()
+    }
+
+    /// How many were refused for each reason, by its name.
+    pub fn refusals(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Refusal::NAMES.into_iter().zip(self.refused)
+    }
+
+    /// All counts by their names; of the refusals, those of these names.
+    pub fn named(&self, refusals: &[&str]) -> impl Iterator<Item = (&'static str, u64)> {
+        let rest = self.refusals().filter(|(name, _)| refusals.contains(name));
+        [("sent", self.sent), ("accepted", self.accepted), ("hellos", self.hellos)].into_iter().chain(rest)
+    }
+
+    /// Adds those of somebody else.
+    pub fn add(&mut self, other: &Counters) {
+        self.sent += other.sent;
+        self.accepted += other.accepted;
+        self.hellos += other.hellos;
+        self.refused.iter_mut().zip(other.refused).for_each(|(count, more)| *count += more);
+    }
+}
+
+/// What is counted of a sender, and which reasons to refuse it were told already.
+#[derive(Clone, Debug, Default)]
+pub(in crate::node) struct Tally {
+    pub(in crate::node) counters: Counters,
+    /// Bit `i`: that of this index.
+    told: u16,
+}
+
+impl Tally {
+    /// Counts a refusal. Gives whether it is to be told: each is, once.
+    pub(in crate::node) fn refuse(&mut self, refusal: Refusal) -> bool {
+        let index = refusal.index();
+        if let Some(count) = self.counters.refused.get_mut(index) {
+            *count = count.saturating_add(1);
+        }
+        let told = self.told;
+        self.told |= 1 << index;
+        self.told != told
+    }
+
+    /// Has all reasons told once more.
+    pub(in crate::node) fn forget_told(&mut self) {
+        self.told = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn what_is_counted_has_its_name_and_is_told_once() {
+        let mut tally = Tally::default();
+        let version = Refusal::Version { theirs: 2, ours: 1 };
+        let told = [version, Refusal::Forged, version].map(|refusal| tally.refuse(refusal));
+        assert_eq!(told, [true, true, false]);
+        let mut twice = tally.counters;
+        twice.add(&Counters { sent: 5, ..tally.counters });
+        let named: std::vec::Vec<_> = twice.named(&["version", "key"]).collect();
+        assert_eq!(named, [("sent", 5), ("accepted", 0), ("hellos", 0), ("key", 0), ("version", 4)]);
+        tally.forget_told();
+        assert!(tally.refuse(version));
+    }
+
+    #[test]
+    fn who_is_to_be_upgraded_and_which_clock_is_wrong_is_said() {
+        let said = |refusal: Refusal| refusal.to_string();
+        assert!(said(Refusal::Version { theirs: 1, ours: 2 }).ends_with("upgrade it"));
+        assert!(said(Refusal::Version { theirs: 3, ours: 2 }).ends_with("upgrade this node"));
+        assert!(said(Refusal::Key { ahead_h: 24 }).contains("24 hours ahead of this node's"));
+        assert!(said(Refusal::Key { ahead_h: -24 }).contains("24 hours behind this node's"));
+    }
+}

@@ -1,0 +1,350 @@
+//! Two nodes and an attacker, whatever protocol they speak: who believes what, whatever becomes of messages.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::vec::Vec;
+
+const SILENCE_MS: u64 = 3_000;
+const BOTH: [Delivery; 2] = [Delivery::Latest, Delivery::Each];
+
+/// A message on its way, as the attacker has it, too.
+#[derive(Clone, Copy, Debug)]
+struct Mail {
+    from: usize,
+    /// Of which life its sender is, counted over both nodes.
+    life: u64,
+    sent_ms: u64,
+    heard: Heard,
+}
+
+struct Node {
+    association: Association,
+    life: u64,
+    /// How far its clock is ahead.
+    ahead_ms: u64,
+    started_ms: u64,
+    /// What it has believed, by sender's life and sequence.
+    believed: BTreeSet<(u64, u64)>,
+    /// The life that it believed last.
+    last: Option<u64>,
+}
+
+struct Pair {
+    delivery: Delivery,
+    now_ms: u64,
+    lives: u64,
+    nodes: [Node; 2],
+    recorded: Vec<Mail>,
+}
+
+impl Pair {
+    fn new(delivery: Delivery) -> Pair {
+        let nodes = [0, 1].map(|at| Node::new(delivery, at as u64 + 1, [7, 1 << 50][at], 0));
+        Pair { delivery, now_ms: 0, lives: 2, nodes, recorded: Vec::new() }
+    }
+
+    /// What it says: a report of its own accord, a greeting, or something that takes acquaintance for granted.
+    fn write(&mut self, from: usize, greeting: Greeting, echo: Numbers) -> Mail {
+        let node = &mut self.nodes[from];
+        let numbers = match self.delivery {
+            Delivery::Latest => node.association.next_at(self.now_ms + node.ahead_ms),
+            Delivery::Each => node.association.next(),
+        };
+        let heard = Heard { numbers, echo, greeting };
+        let mail = Mail { from, life: node.life, sent_ms: self.now_ms, heard };
+        self.recorded.push(mail);
+        mail
+    }
+
+    fn say(&mut self, from: usize, greets: bool) -> Mail {
+        let echo = match self.delivery {
+            Delivery::Latest => self.nodes[from].association.echo(),
+            Delivery::Each if greets => Numbers::default(),
+            Delivery::Each => {
+                let incarnation = self.nodes[from].association.believed().unwrap_or_default();
+                Numbers { incarnation, sequence: 0 }
+            }
+        };
+        let greets = greets || self.delivery == Delivery::Latest;
+        self.write(from, if greets { Greeting::Hello } else { Greeting::None }, echo)
+    }
+
+    /// Delivers a message, whoever had it until now; what is answered.
+    fn deliver(&mut self, mail: Mail) -> Option<Mail> {
+        let to = 1 - mail.from;
+        let Heard { numbers, greeting, .. } = mail.heard;
+        let node = &mut self.nodes[to];
+        let now_ms = self.now_ms + node.ahead_ms;
+        let acquaints = match node.association.judge(now_ms, mail.heard) {
+            Judgement::Good { first, .. } => {
+                self.check(mail, first);
+                let answers = greeting == Greeting::Hello;
+                return match self.delivery {
+                    Delivery::Latest => first.then(|| self.write(to, Greeting::Hello, numbers)),
+                    Delivery::Each => answers.then(|| self.write(to, Greeting::Ack, numbers)),
+                };
+            }
+            Judgement::Hello => true,
+            Judgement::Refused(refusal) => {
+                node.association.refuse(refusal);
+                matches!(refusal, Refusal::Stale | Refusal::Former | Refusal::Unknown)
+            }
+        };
+        acquaints.then(|| self.write(to, Greeting::Hello, numbers))
+    }
+
+    /// What is believed was never believed before, was not written for a former life of the receiver, is of no life that
+    /// ended before the last believed one, and where it matters no older than a silence.
+    fn check(&mut self, mail: Mail, first: bool) {
+        let node = &mut self.nodes[1 - mail.from];
+        let (sent_ms, Heard { numbers, echo, greeting }) = (mail.sent_ms, mail.heard);
+        assert!(node.believed.insert((mail.life, numbers.sequence)), "{mail:?} is believed twice");
+        assert!(
+            echo.incarnation == node.association.own || greeting == Greeting::Hello && !first,
+            "{mail:?}"
+        );
+        assert!(sent_ms >= node.started_ms || !first, "{mail:?} was written before this node's start");
+        assert!(
+            node.last.is_none_or(|last| mail.life >= last),
+            "{mail:?} is of a life before {:?}",
+            node.last
+        );
+        node.last = Some(mail.life);
+        if self.delivery == Delivery::Latest {
+            assert!(self.now_ms - sent_ms <= SILENCE_MS, "{mail:?} is old at {}", self.now_ms);
+            let later = node.believed.range((mail.life, numbers.sequence + 1)..=(mail.life, u64::MAX));
+            assert_eq!(later.count(), 0, "{mail:?} was overtaken");
+        }
+    }
+
+    /// Delivers a message, and all that is answered.
+    fn talk(&mut self, mail: Mail) {
+        let mut mails = 0;
+        let mut next = Some(mail);
+        while let Some(mail) = next {
+            next = self.deliver(mail);
+            mails += 1;
+            assert!(mails < 8, "answers end");
+        }
+    }
+
+    fn restart(&mut self, at: usize) {
+        self.lives += 1;
+        self.nodes[at] = Node::new(self.delivery, self.lives, self.nodes[at].ahead_ms, self.now_ms);
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.now_ms += ms;
+        for node in &mut self.nodes {
+            node.association.expire(self.now_ms + node.ahead_ms);
+        }
+    }
+
+    /// Whether each believes the present life of the other.
+    fn are_acquainted(&self) -> bool {
+        [0, 1].into_iter().all(|at| {
+            self.nodes[at].association.believed() == Some(self.nodes[1 - at].association.own)
+                && self.nodes[at].association.is_alive()
+        })
+    }
+
+    fn refused(&self, at: usize, refusal: Refusal) -> u64 {
+        self.nodes[at].association.counters().refused(refusal)
+    }
+}
+
+impl Node {
+    fn new(delivery: Delivery, life: u64, ahead_ms: u64, started_ms: u64) -> Node {
+        // incarnations are in no order
+        let association = Association::new(delivery, (life * 0x9e37_79b9) % 65_521, SILENCE_MS, 0);
+        Node { association, life, ahead_ms, started_ms, believed: BTreeSet::new(), last: None }
+    }
+}
+
+fn acquainted(delivery: Delivery) -> Pair {
+    let mut pair = Pair::new(delivery);
+    let hello = pair.say(0, true);
+    pair.talk(hello);
+    assert!(pair.are_acquainted(), "{delivery:?}");
+    pair
+}
+
+#[test]
+fn three_messages_make_acquaintance_and_a_restart_takes_no_more() {
+    for delivery in BOTH {
+        let mut pair = acquainted(delivery);
+        for at in [0, 1] {
+            pair.restart(at);
+            let before = pair.recorded.len();
+            let hello = pair.say(at, true);
+            pair.talk(hello);
+            assert!(pair.are_acquainted(), "{delivery:?}");
+            assert!(pair.recorded.len() - before <= 4, "{delivery:?}");
+        }
+    }
+}
+
+#[test]
+fn each_kind_of_old_message_has_a_refusal_of_its_own() {
+    for delivery in BOTH {
+        let mut pair = acquainted(delivery);
+        let said = pair.say(0, false);
+        pair.talk(said);
+        pair.talk(said);
+        assert_eq!(pair.refused(1, Refusal::Replayed), 1, "{delivery:?}: twice");
+        let held_back = pair.say(0, false);
+        pair.restart(0);
+        let hello = pair.say(0, true);
+        pair.talk(hello);
+        pair.deliver(held_back);
+        let ended = if delivery == Delivery::Latest { Refusal::Ended } else { Refusal::Unknown };
+        assert_eq!(pair.refused(1, ended), 1, "{delivery:?}: of a former life of its sender");
+        let written = pair.say(0, false);
+        pair.restart(1);
+        pair.deliver(written);
+        let former = if delivery == Delivery::Latest { 0 } else { 1 };
+        assert_eq!(pair.refused(1, Refusal::Former), former, "{delivery:?}: to a former life");
+        assert!(pair.nodes[1].association.believed().is_none());
+    }
+}
+
+#[test]
+fn two_that_go_on_under_one_name_are_told_apart_and_one_is_believed() {
+    for delivery in BOTH {
+        let mut pair = acquainted(delivery);
+        let mut twin = Node::new(delivery, 99, 0, 0).association;
+        for _ in 0..10 {
+            let said = pair.say(0, true);
+            pair.talk(said);
+            let said = pair.say(1, true);
+            pair.talk(said);
+            let heard = Heard { numbers: twin.next(), echo: Numbers::default(), greeting: Greeting::Hello };
+            let now_ms = pair.now_ms + pair.nodes[1].ahead_ms;
+            if let Judgement::Refused(refusal) = pair.nodes[1].association.judge(now_ms, heard) {
+                pair.nodes[1].association.refuse(refusal);
+            }
+            pair.wait(500);
+        }
+        assert!(pair.are_acquainted() && pair.refused(1, Refusal::Namesake) > 0, "{delivery:?}");
+        assert_eq!(pair.refused(0, Refusal::Namesake), 0);
+    }
+}
+
+/// A node that was left out of a file for a while may remember what was said before.
+#[test]
+fn a_node_that_comes_back_into_the_file_is_spoken_to_where_it_was_left() {
+    for delivery in BOTH {
+        let mut pair = acquainted(delivery);
+        for _ in 0..200 {
+            let said = pair.say(0, true);
+            pair.talk(said);
+        }
+        let (own, after) = (pair.nodes[0].association.own, pair.nodes[0].association.sequence());
+        let recorded = pair.recorded.clone();
+        pair.nodes[0].association = Association::new(delivery, own, SILENCE_MS, after);
+        pair.nodes[0].believed.clear();
+        for mail in recorded.into_iter().filter(|mail| mail.from == 1) {
+            pair.deliver(mail);
+        }
+        assert!(pair.nodes[0].association.believed().is_none(), "{delivery:?}: all that is of before");
+        for at in [0, 1] {
+            let said = pair.say(at, true);
+            pair.talk(said);
+        }
+        assert!(pair.are_acquainted(), "{delivery:?}");
+    }
+}
+
+#[test]
+fn a_reason_is_told_once_until_the_node_is_heard_anew_and_lasts_until_it_is_understood() {
+    let mut pair = acquainted(Delivery::Each);
+    let (key, version) = (Refusal::Key { ahead_h: 24 }, Refusal::Version { theirs: 2, ours: 1 });
+    let one = &mut pair.nodes[0].association;
+    let refuse = |one: &mut Association, refusal| (one.refuse(refusal), one.suspect(refusal));
+    assert_eq!(refuse(one, key), (true, false), "told, and what is heard is understood");
+    assert_eq!((one.trouble(), refuse(one, key).0), (None, false));
+    pair.wait(SILENCE_MS);
+    let one = &mut pair.nodes[0].association;
+    assert!(!one.is_alive());
+    assert_eq!((one.trouble(), refuse(one, version)), (Some(key), (true, true)));
+    assert_eq!(refuse(one, Refusal::Replayed), (true, false));
+    assert_eq!(one.trouble(), Some(version));
+    let said = pair.say(1, true);
+    pair.talk(said);
+    let one = &mut pair.nodes[0].association;
+    assert_eq!((one.trouble(), refuse(one, key)), (None, (true, false)), "told anew");
+    assert_eq!(
+        (refuse(one, version), one.trouble()),
+        ((true, true), Some(version)),
+        "it may live all the same"
+    );
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// Something is said, and delivered or not.
+    Say {
+        from: usize,
+        greets: bool,
+        arrives: bool,
+    },
+    /// A message that was ever sent is delivered, late or again.
+    Play(usize),
+    Restart(usize),
+    Wait(u64),
+    /// A clock leaps ahead.
+    Leap(usize, u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => (0..2usize, any::<bool>(), any::<bool>())
+            .prop_map(|(from, greets, arrives)| Event::Say { from, greets, arrives }),
+        6 => any::<usize>().prop_map(Event::Play),
+        1 => (0..2usize).prop_map(Event::Restart),
+        3 => (0u64..2_000).prop_map(Event::Wait),
+        1 => (0..2usize, prop::sample::select(std::vec![1, SILENCE_MS, 86_400_000])).prop_map(|(at, ms)| Event::Leap(at, ms)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// [`Pair::check`] looks at everything that is believed.
+    #[test]
+    fn whatever_is_lost_kept_and_played_back_nothing_old_is_believed_and_nodes_find_each_other(
+        each: bool, events in prop::collection::vec(event(), 0..80),
+    ) {
+        let mut pair = Pair::new(if each { Delivery::Each } else { Delivery::Latest });
+        for event in events {
+            match event {
+                Event::Say { from, greets, arrives } => {
+                    let mail = pair.say(from, greets);
+                    if arrives {
+                        pair.talk(mail);
+                    }
+                }
+                Event::Play(which) => {
+                    let which = which.checked_rem(pair.recorded.len());
+                    which.map(|at| pair.recorded[at]).into_iter().for_each(|mail| pair.talk(mail));
+                }
+                Event::Restart(at) => pair.restart(at),
+                Event::Wait(ms) => pair.wait(ms),
+                Event::Leap(at, ms) => {
+                    pair.nodes[at].ahead_ms += ms;
+                    pair.wait(0);
+                }
+            }
+            for node in &pair.nodes {
+                prop_assert!(node.association.memory() <= 64);
+            }
+        }
+        // whatever came before, a few messages that arrive are enough
+        for at in [0, 1, 0, 1] {
+            let said = pair.say(at, true);
+            pair.talk(said);
+        }
+        prop_assert!(pair.are_acquainted());
+    }
+}

@@ -1,0 +1,69 @@
+//! Which numbers of a sender were heard, so that none is believed twice.
+
+/// The most numbers that are remembered, down from the highest.
+pub(super) const REACH_MAX: u64 = u64::BITS as u64;
+
+/// A replay window, as that of RFC 4303, section 3.4.3: numbers may come in another order than they were sent, within so
+/// many of the highest as the receiver likes; each counts once. None was heard at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Window {
+    highest: u64,
+    /// Bit `i`: `highest - i` was heard.
+    heard: u64,
+}
+
+impl Window {
+    /// The highest number that was heard.
+    pub(super) fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Whether this number is heard for the first time, as far as is remembered, and is not `reach` below the highest or more,
+    /// which is at most [`REACH_MAX`]; it counts as heard from now on. There is no number 0.
+    pub(super) fn take(&mut self, number: u64, reach: u64) -> bool {
+        if number == 0 {
+            return false;
+        }
+        if let Some(ahead) = number.checked_sub(self.highest).filter(|ahead| *ahead > 0) {
+            self.heard = if ahead < REACH_MAX { self.heard << ahead } else { 0 } | 1;
+            self.highest = number;
+            return true;
+        }
+        let behind = self.highest - number;
+        let bit = if behind < reach.min(REACH_MAX) { 1 << behind } else { return false };
+        let news = self.heard & bit == 0;
+        self.heard |= bit;
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn numbers_in_another_order_count_once() {
+        let mut window = Window::default();
+        let mut take = |number| window.take(number, REACH_MAX);
+        let taken = [5, 3, 5, 4, 3, 70, 6, 7, 7, 5, 0].map(&mut take);
+        assert_eq!(taken, [true, true, false, true, false, true, false, true, false, false, false]);
+        assert!(take(u64::MAX) && !take(70) && take(u64::MAX - 63));
+        assert!(!take(u64::MAX - 64));
+    }
+
+    proptest! {
+        #[test]
+        fn it_takes_what_a_set_would(
+            numbers in prop::collection::vec(1u64..300, 0..400), reach in prop::sample::select(std::vec![1, 2, 63, 64]),
+        ) {
+            let (mut window, mut set) = (Window::default(), BTreeSet::new());
+            for number in numbers {
+                let late = set.last().is_some_and(|highest| number + reach <= *highest);
+                prop_assert_eq!(window.take(number, reach), !late && set.insert(number));
+                prop_assert_eq!(Some(&window.highest()), set.last());
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Connections that other nodes give to this one: which of their pieces have come, and what was done with them.
+//!
+//! A node that gives a connection says it again until it is answered, so each is restored once however often it comes, and what came
+//! of it is remembered for longer than it is asked again.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use core::net::{IpAddr, SocketAddr};
+
+use super::{Assembly, Body, ErrorCode, Handed, Piece, SocketId, TcpState};
+
+/// The most bytes of a client that were read before somebody was found for it: twice what a director reads.
+const UNREAD_MAX: u32 = 128 * 1_024;
+/// Connections that are coming, or whose socket is being made.
+const TAKINGS_MAX: usize = 4_096;
+/// What was done with a connection is remembered for longer than it is asked again, in milliseconds.
+pub(super) const MEMORY_MS: u64 = 10_000;
+/// Connections of which that is remembered, some 150 bytes each. More than come in that time: the oldest make way.
+const MEMORIES_MAX: usize = 65_536;
+
+/// Connections that come here.
+#[derive(Debug, Default)]
+pub struct Takings {
+    services: BTreeSet<SocketAddr>,
+    open: BTreeMap<Key, Taking>,
+    done: Memories,
+}
+
+/// What is to be done about a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Took {
+    /// Say this.
+    Answer(Body),
+    /// All has come: make its socket, and say by [`Takings::end`] what came of that.
+    Restore(Handed),
+    /// Nothing: that is being done.
+    Wait,
+}
+
+/// The node that gives a connection, and which one.
+type Key = (IpAddr, SocketId);
+
+/// A connection that a node gives to this one.
+#[derive(Debug)]
+struct Taking {
+    state: TcpState,
+    coming: Option<Assembly>,
+    is_restoring: bool,
+    since_ms: u64,
+}
+
+/// What came of connections a moment ago.
+#[derive(Debug, Default)]
+struct Memories {
+    by_connection: BTreeMap<Key, Memory>,
+    /// The same, the oldest first. What is here more than once counts at its last place.
+    order: VecDeque<(u64, Key)>,
+}
+
+/// It is here, or it can't be.
+#[derive(Debug)]
+struct Memory {
+    state: TcpState,
+    outcome: Result<(), ErrorCode>,
+    since_ms: u64,
+}
+
+impl Takings {
+    /// Takes connections to these from now on.
+    pub fn serve(&mut self, services: BTreeSet<SocketAddr>) {
+        self.services = services;
+    }
+
+    /// Whether connections to a service are taken here.
+    pub fn serves(&self, service: SocketAddr) -> bool {
+        self.services.contains(&service)
+    }
+
+    /// Forgets what nobody asks for again.
+    pub fn forget_old(&mut self, now_ms: u64) {
+        let is_new = |since_ms: u64| now_ms.saturating_sub(since_ms) < MEMORY_MS;
+        self.open.retain(|_, taking| is_new(taking.since_ms));
+        self.done.forget(is_new);
+    }
+
+    /// Takes in a piece of a connection.
+    pub fn take(&mut self, node: IpAddr, socket: SocketId, piece: Piece, now_ms: u64) -> Took {
+        let state = *piece.state();
+        let error = |code| Took::Answer(Body::Error { socket: Some(socket), code });
+        let ack = |missing| Took::Answer(Body::HandoffAck { socket, missing });
+        let key = (node, socket);
+        // What is here already stays so, whatever has changed since.
+        if let Some(outcome) = self.done.find(&key, &state) {
+            return outcome.map_or_else(error, |()| ack(state.queued_len()));
+        }
+        let is_known = self.open.get(&key).is_some_and(|taking| taking.state == state);
+        if !is_known {
+            if !self.serves(socket.server()) {
+                return error(ErrorCode::NoServer);
+            }
+            // What was said to the client already would have to be said again by the server's own program.
+            if state.send_len > 0 || state.receive_len == 0 || state.receive_len > UNREAD_MAX {
+                return error(ErrorCode::NotRestored);
+            }
+            if self.open.len() >= TAKINGS_MAX && !self.open.contains_key(&key) {
+                return error(ErrorCode::NoRoom);
+            }
+            self.open.insert(key, Taking { state, coming: None, is_restoring: false, since_ms: now_ms });
+        }
+        let Some(taking) = self.open.get_mut(&key).filter(|taking| !taking.is_restoring) else {
+            return Took::Wait;
+        };
+        let assembly = match &mut taking.coming {
+            Some(assembly) => {
+                assembly.add(piece);
+                assembly
+            }
+            none => none.insert(Assembly::new(piece)),
+        };
+        let Some(handed) = assembly.handed() else { return ack(assembly.missing()) };
+        (taking.coming, taking.is_restoring) = (None, true);
+        Took::Restore(handed)
+    }
+
+    /// Notes what came of a connection. If that can't be told it comes anew, and isn't refused any more: its socket may be here.
+    pub fn end(
+        &mut self,
+        node: IpAddr,
+        socket: SocketId,
+        outcome: Option<Result<(), ErrorCode>>,
+        now_ms: u64,
+    ) {
+        let key = (node, socket);
+        match outcome {
+            Some(outcome) => {
+                let Some(taking) = self.open.remove(&key) else { return };
+                self.done.add(key, Memory { state: taking.state, outcome, since_ms: now_ms });
+            }
+            None => {
+                if let Some(taking) = self.open.get_mut(&key) {
+                    taking.is_restoring = false;
+                }
+            }
+        }
+    }
+}
+
+impl Memories {
+    fn find(&self, key: &Key, state: &TcpState) -> Option<Result<(), ErrorCode>> {
+        self.by_connection.get(key).filter(|memory| memory.state == *state).map(|memory| memory.outcome)
+    }
+
+    fn add(&mut self, key: Key, memory: Memory) {
+        self.order.push_back((memory.since_ms, key));
+        self.by_connection.insert(key, memory);
+        while self.order.len() > MEMORIES_MAX {
+            self.forget_first();
+        }
+    }
+
+    fn forget(&mut self, is_new: impl Fn(u64) -> bool) {
+        while self.order.front().is_some_and(|(since_ms, _)| !is_new(*since_ms)) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        let Some((since_ms, key)) = self.order.pop_front() else { return };
+        if self.by_connection.get(&key).is_some_and(|memory| memory.since_ms == since_ms) {
+            self.by_connection.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::lccp::Transfer;
+    use alloc::vec::Vec;
+    use std::vec;
+
+    const NODE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 11));
+
+    fn socket() -> SocketId {
+        SocketId::new("203.0.113.7:40000".parse().unwrap(), "192.0.2.100:80".parse().unwrap()).unwrap()
+    }
+
+    fn takings() -> Takings {
+        Takings { services: [socket().server()].into(), ..Takings::default() }
+    }
+
+    fn pieces(rcv_nxt: u32, receive: &[u8]) -> Vec<Piece> {
+        let state = TcpState {
+            snd_una: 1,
+            snd_nxt: 1,
+            rcv_nxt,
+            mss: 1_448,
+            receive_len: receive.len() as u32,
+            ..TcpState::default()
+        };
+        Transfer::new(state, b"", receive).unwrap().pieces(0).collect()
+    }
+
+    fn ack(missing: u32) -> Took {
+        Took::Answer(Body::HandoffAck { socket: socket(), missing })
+    }
+
+    fn error(code: ErrorCode) -> Took {
+        Took::Answer(Body::Error { socket: Some(socket()), code })
+    }
+
+    /// The connection from another port.
+    fn from(port: u16) -> SocketId {
+        SocketId::new(SocketAddr::new([203, 0, 113, 8].into(), port), socket().server()).unwrap()
+    }
+
+    fn ack_to(port: u16, missing: u32) -> Took {
+        Took::Answer(Body::HandoffAck { socket: from(port), missing })
+    }
+
+    #[test]
+    fn a_connection_is_restored_once_however_often_it_comes() {
+        let (mut takings, now) = (takings(), 1_000);
+        let bytes = vec![7; 2_500];
+        let pieces = pieces(9_000, &bytes);
+        assert_eq!(takings.take(NODE, socket(), pieces[1].clone(), now), ack(0));
+        assert_eq!(takings.take(NODE, socket(), pieces[0].clone(), now), ack(2_048));
+        assert_eq!(takings.take(NODE, socket(), pieces[0].clone(), now), ack(2_048));
+        let Took::Restore(handed) = takings.take(NODE, socket(), pieces[2].clone(), now) else {
+            panic!("all is here")
+        };
+        assert_eq!((handed.receive, handed.state.rcv_nxt), (bytes, 9_000));
+        assert_eq!(takings.take(NODE, socket(), pieces[2].clone(), now), Took::Wait);
+        takings.end(NODE, socket(), Some(Ok(())), now);
+        assert_eq!(takings.take(NODE, socket(), pieces[0].clone(), now), ack(2_500));
+    }
+
+    #[test]
+    fn what_could_not_be_restored_never_is() {
+        let (mut takings, now) = (takings(), 1_000);
+        let first = pieces(5, b"GET").remove(0);
+        assert!(matches!(takings.take(NODE, socket(), first.clone(), now), Took::Restore(_)));
+        takings.end(NODE, socket(), Some(Err(ErrorCode::NotRestored)), now);
+        assert_eq!(takings.take(NODE, socket(), first, now), error(ErrorCode::NotRestored));
+        // but for the next connection between the same ends
+        assert!(matches!(takings.take(NODE, socket(), pieces(6, b"GET").remove(0), now), Took::Restore(_)));
+    }
+
+    #[test]
+    fn what_is_held_is_bounded() {
+        let (mut takings, now) = (takings(), 1_000);
+        let elsewhere = SocketId::new(socket().client(), "192.0.2.101:80".parse().unwrap()).unwrap();
+        let other = Body::Error { socket: Some(elsewhere), code: ErrorCode::NoServer };
+        assert_eq!(takings.take(NODE, elsewhere, pieces(5, b"GET").remove(0), now), Took::Answer(other));
+        for len in [0, UNREAD_MAX as usize + 1] {
+            let piece = pieces(5, &vec![0; len]).remove(0);
+            assert_eq!(takings.take(NODE, socket(), piece, now), error(ErrorCode::NotRestored));
+        }
+        assert!(takings.open.is_empty());
+        for port in 1..=TAKINGS_MAX as u16 {
+            let answer = takings.take(NODE, from(port), pieces(5, &[0; 2_000]).remove(0), now);
+            assert_eq!(answer, ack_to(port, 1_024));
+        }
+        assert_eq!(takings.take(NODE, socket(), pieces(5, b"GET").remove(0), now), error(ErrorCode::NoRoom));
+        // What is asked again about one of them has its place.
+        assert_eq!(takings.take(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now), ack_to(1, 1_024));
+        // One that is done with makes room for one.
+        takings.end(NODE, from(1), Some(Ok(())), now);
+        assert!(matches!(takings.take(NODE, socket(), pieces(5, b"GET").remove(0), now), Took::Restore(_)));
+        assert_eq!(takings.take(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now), ack_to(1, 2_000));
+        let code = ErrorCode::NoRoom;
+        let full = Took::Answer(Body::Error { socket: Some(from(5_000)), code });
+        assert_eq!(takings.take(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
+    }
+
+    /// At any rate: what is done takes no room from what is to come.
+    #[test]
+    fn as_many_are_taken_as_come() {
+        let (mut takings, now) = (takings(), 1_000);
+        let piece = pieces(5, b"GET").remove(0);
+        for port in 1..=u16::MAX {
+            let taken = takings.take(NODE, from(port), piece.clone(), now);
+            assert!(matches!(taken, Took::Restore(_)), "{port}: {taken:?}");
+            takings.end(NODE, from(port), Some(Ok(())), now);
+        }
+        assert_eq!(takings.done.order.len(), usize::from(u16::MAX));
+        let elsewhere = IpAddr::from([192, 0, 2, 12]);
+        for port in 1..=2 {
+            takings.take(elsewhere, from(port), piece.clone(), now);
+            takings.end(elsewhere, from(port), Some(Ok(())), now);
+        }
+        // The oldest has made way, and all of it goes with time.
+        assert_eq!(takings.done.by_connection.len(), MEMORIES_MAX);
+        assert_eq!(takings.done.find(&(NODE, from(1)), piece.state()), None);
+        assert_eq!(takings.done.find(&(NODE, from(2)), piece.state()), Some(Ok(())));
+        takings.forget_old(now + MEMORY_MS);
+        assert!(takings.done.by_connection.is_empty() && takings.done.order.is_empty());
+    }
+
+    #[test]
+    fn what_was_taken_stays_so_when_its_service_goes() {
+        let (mut takings, now) = (takings(), 1_000);
+        let piece = pieces(5, b"GET").remove(0);
+        assert!(matches!(takings.take(NODE, socket(), piece.clone(), now), Took::Restore(_)));
+        takings.end(NODE, socket(), Some(Ok(())), now);
+        let other = pieces(7, b"GET").remove(0);
+        assert!(matches!(takings.take(NODE, from(1), other.clone(), now), Took::Restore(_)));
+        takings.serve(BTreeSet::new());
+        assert_eq!(takings.take(NODE, socket(), piece, now), ack(3));
+        assert_eq!(takings.take(NODE, from(1), other.clone(), now), Took::Wait);
+        takings.end(NODE, from(1), None, now);
+        assert!(matches!(takings.take(NODE, from(1), other, now), Took::Restore(_)), "it may be here");
+        assert_eq!(
+            takings.take(NODE, socket(), pieces(6, b"GET").remove(0), now),
+            error(ErrorCode::NoServer)
+        );
+    }
+}

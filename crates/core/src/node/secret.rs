@@ -1,0 +1,199 @@
+//! The farm's secret, by which nodes know each other, the keys that come from it, and the tags made with those.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::fmt::Write;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// Length of the secret and of every key that comes from it, in bytes.
+pub const KEY_LEN: usize = 32;
+/// Length of a tag: HMAC-SHA-256, of which the left half is sent (RFC 2104, section 5).
+pub const TAG_LEN: usize = 16;
+
+/// A derived key. Its bytes are in no log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key(pub [u8; KEY_LEN]);
+
+impl Key {
+    /// Bytes with their tag behind them. It is over the `context` in front of them too, which both sides know and nobody sends.
+    pub fn seal(&self, context: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
+        let tag = mac(&self.0).chain_update(context).chain_update(&bytes).finalize().into_bytes();
+        bytes.extend(tag.iter().take(TAG_LEN));
+        bytes
+    }
+
+    /// Whether this is the tag of these bytes; takes as long whatever is wrong with it.
+    pub(super) fn has_sealed(&self, context: &[u8], bytes: &[u8], tag: &[u8]) -> bool {
+        mac(&self.0).chain_update(context).chain_update(bytes).verify_truncated_left(tag).is_ok()
+    }
+}
+
+/// Bytes without their tag, and the tag, if they are as long as one.
+pub(super) fn split_tag(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    bytes.split_at_checked(bytes.len().checked_sub(TAG_LEN)?)
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// What all nodes of a farm share and nobody else has: 256 random bits.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; KEY_LEN]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Text that is not a key file. Says where, and nothing of what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    /// Only comments and empty lines.
+    #[error("there is no key in it: one line of 64 hex digits is expected; `evener keygen` writes one")]
+    Missing,
+    /// More than one line that is no comment.
+    #[error("line {line} is a second key: a farm has one; mark comments with #")]
+    Second {
+        /// Which line, from 1.
+        line: usize,
+    },
+    /// Too short or too long.
+    #[error("the key on line {line} has {len} characters, and a key is 64 hex digits")]
+    Length {
+        /// Which line, from 1.
+        line: usize,
+        /// Characters there.
+        len: usize,
+    },
+    /// Something else than hex digits.
+    #[error("the key on line {line} has a character that is no hex digit, at column {column}")]
+    NotHex {
+        /// Which line, from 1.
+        line: usize,
+        /// Which column, from 1.
+        column: usize,
+    },
+}
+
+impl Secret {
+    /// The secret of these bytes, which come from a good source of randomness.
+    pub fn new(bytes: [u8; KEY_LEN]) -> Secret {
+        Secret(bytes)
+    }
+
+    /// Reads a key file: one line of 64 hex digits. Empty lines, and what follows a `#`, mean nothing.
+    ///
+    /// # Errors
+    /// What the file has instead, and where.
+    pub fn parse(text: &str) -> Result<Secret, SecretError> {
+        let mut found = None;
+        for (line, content) in (1..).zip(text.lines()) {
+            let content = content.split('#').next().unwrap_or_default();
+            let digits = content.trim();
+            if digits.is_empty() {
+                continue;
+            }
+            if found.is_some() {
+                return Err(SecretError::Second { line });
+            }
+            let indent = content.chars().take_while(|c| c.is_whitespace()).count();
+            found = Some(Secret(hex(digits, line, indent)?));
+        }
+        found.ok_or(SecretError::Missing)
+    }
+
+    /// The secret as a key file has it, without the newline.
+    pub fn text(&self) -> String {
+        let mut text = String::with_capacity(2 * KEY_LEN);
+        for byte in self.0 {
+            // writing to a string can't fail
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+
+    /// A key of its own for each use, so that what one use gives away helps nobody with another.
+    pub fn derive(&self, label: &str) -> [u8; KEY_LEN] {
+        derive(&self.0, label)
+    }
+
+    /// The first half of that, where less will do.
+    pub fn derive_short(&self, label: &str) -> [u8; KEY_LEN / 2] {
+        let mut half = [0; KEY_LEN / 2];
+        half.iter_mut().zip(self.derive(label)).for_each(|(to, from)| *to = from);
+        half
+    }
+}
+
+/// HMAC-SHA-256 of the label under the secret (RFC 2104), as a key.
+fn derive(secret: &[u8], label: &str) -> [u8; KEY_LEN] {
+    mac(secret).chain_update(label.as_bytes()).finalize().into_bytes().into()
+}
+
+/// HMAC-SHA-256 with this key, of nothing so far.
+fn mac(key: &[u8]) -> Hmac<Sha256> {
+    match Hmac::new_from_slice(key) {
+        Ok(mac) => mac,
+        // RFC 2104, section 3: keys of every length are keys
+        Err(_) => unreachable!("HMAC takes keys of any length"),
+    }
+}
+
+fn hex(digits: &str, line: usize, indent: usize) -> Result<[u8; KEY_LEN], SecretError> {
+    let mut key = [0; KEY_LEN];
+    let mut len = 0;
+    for (at, digit) in digits.chars().enumerate() {
+        let value = digit.to_digit(16).ok_or(SecretError::NotHex { line, column: indent + at + 1 })?;
+        if let Some(byte) = key.get_mut(at / 2) {
+            *byte = *byte << 4 | value as u8;
+        }
+        len = at + 1;
+    }
+    if len == 2 * KEY_LEN { Ok(key) } else { Err(SecretError::Length { line, len }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn a_key_file_goes_both_ways() {
+        let secret = Secret::new(core::array::from_fn(|i| i as u8 * 7));
+        let text = format!("# the farm's key\n\n  {}  # keep it\n", secret.text().to_uppercase());
+        assert_eq!(Secret::parse(&text), Ok(secret.clone()));
+        assert!(!format!("{secret:?}").contains('7'), "no secret in a log");
+    }
+
+    #[test]
+    fn what_is_no_key_file_is_told_so() {
+        let good = "ab".repeat(32);
+        let bad = [
+            (String::new(), SecretError::Missing),
+            (format!("# {good}"), SecretError::Missing),
+            (format!("{good}\n\n{good}"), SecretError::Second { line: 3 }),
+            (format!("{good}0"), SecretError::Length { line: 1, len: 65 }),
+            (format!("#\n{}", &good[1..]), SecretError::Length { line: 2, len: 63 }),
+            (format!(" {}g", &good[1..]), SecretError::NotHex { line: 1, column: 65 }),
+            (format!("{}é", &good[2..]), SecretError::NotHex { line: 1, column: 63 }),
+        ];
+        for (text, error) in bad {
+            assert_eq!(Secret::parse(&text), Err(error), "{text}");
+        }
+    }
+
+    /// RFC 4231, section 4.3: a key and a text of its own.
+    #[test]
+    fn derivation_is_hmac_sha_256() {
+        let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(Secret::new(derive(b"Jefe", "what do ya want for nothing?")).text(), expected);
+        assert_ne!(derive(&[1; 32], "one"), derive(&[1; 32], "other"));
+    }
+}

@@ -1,0 +1,52 @@
+//! The kernel's side without a network, for who runs packets through programs of his own.
+
+use std::sync::Arc;
+
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::Tables;
+use libbpf_rs::OpenObject;
+
+use super::program::{Program, Size, refused};
+use crate::{Counters, EngineError};
+
+/// Any will do whose bits are mixed.
+const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
+
+/// The director's maps, filled, and no interface that anything comes in by.
+pub struct Bare(Program);
+
+impl Bare {
+    /// Loads a table for `sessions_max` sessions of IPv4.
+    ///
+    /// # Errors
+    /// As [`super::XdpEngine::start`].
+    pub fn new(sessions_max: usize, tables: &Arc<Tables>) -> Result<Bare, EngineError> {
+        super::lift_memlock();
+        let size =
+            Size { sessions_max, sessions6_max: 2, seed: SEED, ring_seed: None, clock_is_given: false };
+        let mut program = Program::load(size, None)?;
+        program.apply(tables)?;
+        Ok(Bare(program))
+    }
+
+    /// Has the programs of an object that includes `bpf/director/decide.h` decide by these maps.
+    ///
+    /// # Errors
+    /// When its maps are others.
+    pub fn share(&self, open: &mut OpenObject) -> Result<(), EngineError> {
+        self.0.share(open).map_err(|error| refused("sharing the director's maps", error))
+    }
+
+    /// What was counted.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn counters(&self) -> Result<Counters, EngineError> {
+        self.0.counters()
+    }
+
+    /// Live sessions.
+    pub fn fill(&self) -> usize {
+        self.0.memory().sessions.list(self.0.now()).count()
+    }
+}

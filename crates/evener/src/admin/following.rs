@@ -1,0 +1,71 @@
+//! Commands that show what the daemon tells for as long as somebody reads it.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::client::ClientError;
+use super::command::{CommandError, daemon, runtime};
+use crate::cli::Admin;
+use crate::record;
+
+/// What is followed, and for how long.
+pub(super) struct Following<'a> {
+    /// The path of an answer that has no end.
+    pub(super) path: &'a str,
+    /// Said on standard error when the answer has begun, so that on the other is nothing but what is told.
+    pub(super) begun: &'a str,
+    /// At most so many seconds,
+    pub(super) seconds: Option<u64>,
+    /// and so many lines.
+    pub(super) count: Option<u64>,
+    /// Whether programs read it.
+    pub(super) json: bool,
+    /// How the daemon is reached.
+    pub(super) admin: &'a Admin,
+}
+
+impl Following<'_> {
+    /// Shows what `data` finds in each of the answer's lines; for people as `text` has it.
+    pub(super) fn show<T: DeserializeOwned + Serialize>(
+        &self,
+        data: fn(&[u8]) -> Option<&[u8]>,
+        text: fn(&T) -> String,
+    ) -> Result<(), CommandError> {
+        let limit = self.seconds.map_or(Duration::MAX, Duration::from_secs);
+        runtime()?.block_on(async {
+            match tokio::time::timeout(limit, self.follow(data, text)).await {
+                Ok(done) => done,
+                // As long as was asked for.
+                Err(_) => Ok(()),
+            }
+        })
+    }
+
+    async fn follow<T: DeserializeOwned + Serialize>(
+        &self,
+        data: fn(&[u8]) -> Option<&[u8]>,
+        text: fn(&T) -> String,
+    ) -> Result<(), CommandError> {
+        let client = daemon(self.admin)?;
+        let mut lines = client.follow(self.path).await?;
+        eprintln!("evener: {}", self.begun);
+        let mut count = self.count.unwrap_or(u64::MAX);
+        while count > 0 {
+            let line = lines.next().await.ok_or(ClientError::Ended)?;
+            let Some(data) = data(&line) else { continue };
+            let told: T = serde_json::from_slice(data).map_err(|error| client.garbled(error))?;
+            let text = if self.json { record::json(&told) } else { text(&told) + "\n" };
+            let mut out = io::stdout().lock();
+            match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+                Ok(()) => count -= 1,
+                // Who reads wants no more.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) => return Err(CommandError::Output(error)),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! What the control loop publishes for everybody who looks at the farm: nobody asks the loop for it, and nobody waits for it.
+//!
+//! Counts are the data plane's and are read when somebody looks. Those of a server that goes are added to its service's sums, and for
+//! that instant they would stand in two places or in none: [`Board::moment`] reads them again then.
+
+mod local;
+pub mod request;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use evener_core::director::Snapshot;
+use evener_dataplane::{Counters, Readings, ServerCounters};
+
+use crate::events::Bus;
+use crate::record::Recorder;
+
+pub(crate) use local::Local;
+
+/// Between two looks at counts that are being moved, and how many looks there are at most.
+const PAUSE: Duration = Duration::from_micros(500);
+const LOOKS: u32 = 2_000;
+
+/// What a daemon is, besides its farm.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    /// When it started, in milliseconds of the monotonic clock.
+    pub(crate) started_ms: u64,
+    /// The configuration file.
+    pub(crate) config: String,
+    /// Whether it carries on with what another left running.
+    pub(crate) adopted: bool,
+    /// Why `auto` didn't choose the kernel engine.
+    pub(crate) engine_note: Option<String>,
+    /// The file that is in force.
+    pub(crate) loaded: Loaded,
+}
+
+/// What is known of a file in force.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    /// When it was read.
+    pub(crate) at: SystemTime,
+    /// What of it takes a restart.
+    pub(crate) restart_for: Option<String>,
+    /// Why it is not followed in all else.
+    pub(crate) trouble: Option<String>,
+}
+
+/// All that there is to see.
+#[derive(Clone)]
+pub(crate) struct Published {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) about: Arc<About>,
+    /// What servers that are gone had been given, by service.
+    pub(crate) gone: Arc<BTreeMap<String, ServerCounters>>,
+    /// The engine's kind, and how it is attached.
+    pub(crate) engine: &'static str,
+    pub(crate) engine_detail: String,
+    pub(crate) readings: Arc<dyn Readings>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) bus: Bus,
+    /// What this host is as a server, and where it reads for the data plane.
+    pub(crate) local: Option<Local>,
+}
+
+/// The same with the counts that belong to it.
+pub(crate) struct Moment {
+    pub(crate) published: Arc<Published>,
+    pub(crate) counters: Counters,
+    pub(crate) now_ms: u64,
+}
+
+/// Where it is published.
+pub(crate) struct Board {
+    published: ArcSwap<Published>,
+    /// Odd while counts are moved.
+    moves: AtomicU64,
+}
+
+impl Board {
+    pub(crate) fn new(published: Published) -> Board {
+        Board { published: ArcSwap::from_pointee(published), moves: AtomicU64::new(0) }
+    }
+
+    /// Counts are moved from here to the next [`Board::publish`].
+    pub(crate) fn begin_move(&self) {
+        if self.moves.load(Acquire).is_multiple_of(2) {
+            self.moves.fetch_add(1, AcqRel);
+        }
+    }
+
+    pub(crate) fn publish(&self, published: Published) {
+        self.published.store(Arc::new(published));
+        if !self.moves.load(Acquire).is_multiple_of(2) {
+            self.moves.fetch_add(1, AcqRel);
+        }
+    }
+
+    /// What was published last.
+    pub(crate) fn latest(&self) -> Arc<Published> {
+        self.published.load_full()
+    }
+
+    /// The same with its counts. May take some milliseconds, which are the caller's.
+    pub(crate) fn moment(&self) -> Moment {
+        let mut looks = 0;
+        loop {
+            let before = self.moves.load(Acquire);
+            let published = self.latest();
+            let counters = published.readings.counters().unwrap_or_else(|error| {
+                tracing::warn!(%error, "the counters can't be read");
+                Counters::default()
+            });
+            looks += 1;
+            let is_whole = before.is_multiple_of(2) && self.moves.load(Acquire) == before;
+            if is_whole || looks == LOOKS {
+                return Moment { published, counters, now_ms: evener_dataplane::now_ns() / 1_000_000 };
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}

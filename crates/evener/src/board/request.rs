@@ -1,0 +1,74 @@
+//! What others may ask of the control loop: orders. What there is to see is published ([`crate::board`]), and nobody asks for it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use evener_core::net::Protocol;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::cli::{Client, WebRequest};
+use crate::record::Traced;
+
+/// An order, with where its answer goes.
+#[derive(Debug)]
+pub enum Request {
+    /// Whether the loop goes round.
+    Ping(oneshot::Sender<()>),
+    /// Give a server no new sessions, or give it some again.
+    Drain {
+        /// Service name.
+        service: String,
+        /// Server name.
+        server: String,
+        /// Whether to drain; else to end that.
+        drain: bool,
+        /// What was done, or why it can't be, in a sentence.
+        answer: oneshot::Sender<Result<String, String>>,
+    },
+    /// Tell of a client until the receiver is dropped, or say in a sentence why that can't be.
+    Trace(Client, oneshot::Sender<Result<mpsc::Receiver<Traced>, String>>),
+    /// Read the file again.
+    Reload(oneshot::Sender<Result<String, String>>),
+}
+
+/// Which sessions are wanted; all of them by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// Only of this service.
+    pub service: Option<String>,
+    /// Only of this client address.
+    pub client: Option<IpAddr>,
+    /// Only of this client port.
+    pub client_port: Option<u16>,
+    /// At most so many.
+    pub limit: Option<usize>,
+}
+
+/// What is to be explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Which server a flow gets.
+    Flow(Flow),
+    /// Which server a request gets, where connections are handed over.
+    Request {
+        /// What the client asks for.
+        request: WebRequest,
+        /// Over which connection, if that is known.
+        flow: Option<Flow>,
+        /// Of which service, if that is named.
+        service: Option<String>,
+    },
+}
+
+/// A flow to explain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The client's endpoint.
+    pub client: SocketAddr,
+    /// The service's endpoint.
+    pub vip: SocketAddr,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+}
+
+/// The way to the control loop.
+pub type Handle = mpsc::Sender<Request>;

@@ -1,0 +1,379 @@
+//! The command line: one definition, from which help, man pages and completions come.
+
+mod request;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+use evener_dataplane::server::Hook;
+
+pub use request::WebRequest;
+
+/// Where the configuration is unless it is named.
+pub const CONFIG_FILE: &str = "/etc/evener/evener.toml";
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  done
+  1  the request failed, or the file has errors
+  2  the command line is wrong
+  3  privileges are missing
+  4  the network or the kernel is not as the file needs it
+     (no such interface, address owned elsewhere, kernel too old)
+  5  another daemon already runs for these services";
+
+/// One address in front of several web servers.
+#[derive(Debug, Parser)]
+#[command(name = "evener", version, after_help = EXIT_STATUS, max_term_width = 80)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the farm in the foreground; ready when it prints "evener: ready"
+    Run(Run),
+    /// Make this host a server as the farm's file wants it, in the foreground
+    Agent(Agent),
+    /// Check a file for this host, and show everything that is wrong
+    Check(Check),
+    /// Write a new secret, by which the hosts of a farm know each other
+    Keygen(Keygen),
+    /// Show how the daemon is doing
+    Status(View),
+    /// Show the services
+    Services(View),
+    /// Show the servers and their share of the load
+    Servers(View),
+    /// Show the hosts of a farm where every host decides, and who owns which address
+    Hosts(View),
+    /// Show the sessions
+    Sessions(Sessions),
+    /// Say which server a flow or a request gets, and why
+    Explain(Explain),
+    /// Follow a client's packets and connections while they are served
+    Trace(Trace),
+    /// Show what happens while it happens: servers, drains, reloads, hosts, links
+    Events(Events),
+    /// Look for what is wrong with host, network and servers
+    Doctor(Doctor),
+    /// Send a server no new sessions; those it has go on
+    Drain(Drain),
+    /// Send a drained server new sessions again
+    Undrain(Drain),
+    /// Read the file again; a file with errors changes nothing
+    Reload(View),
+    /// Print shell completions
+    #[command(hide = true)]
+    Completions(Completions),
+    /// Print a manual page, or write all of them
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// `evener run`
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub config: PathBuf,
+    /// Leave the data plane at work when stopped, for the next start to take over
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// `evener agent`
+#[derive(Debug, Args)]
+pub struct Agent {
+    /// The farm's configuration, the same as the directors'
+    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub config: PathBuf,
+    /// This host is the server of this name; found by its addresses unless named
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+    /// This host is a server of this service, whose servers are found by discovery; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub service: Vec<String>,
+    /// Leave everything as it is when stopped, for the next start to take over
+    #[arg(long)]
+    pub keep: bool,
+    /// Where in the kernel tunnels are opened; as early as is good for each interface unless given
+    #[arg(long, value_name = "native|tc|generic", hide = true, value_parser = hook)]
+    pub hook: Option<Hook>,
+    /// Show what an agent has done here, and what was counted, instead
+    #[arg(long, conflicts_with_all = ["host", "service", "keep"])]
+    pub status: bool,
+    /// Print JSON
+    #[arg(long, requires = "status")]
+    pub json: bool,
+}
+
+fn hook(text: &str) -> Result<Hook, &'static str> {
+    let hooks = [Hook::Native, Hook::Tc, Hook::Generic];
+    hooks.into_iter().find(|hook| hook.name() == text).ok_or("write native, tc or generic")
+}
+
+/// `evener check`
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The configuration
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Look at the file only, not whether the keys and interfaces that it names are on this host
+    #[arg(long)]
+    pub file_only: bool,
+    /// Print a list of {file, line, column, message, help} instead
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `evener keygen`
+#[derive(Debug, Args)]
+pub struct Keygen {
+    /// The file, which must not be there yet; only its owner can read it
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+/// How to reach the daemon.
+#[derive(Debug, Args)]
+pub struct Admin {
+    /// The daemon's admin socket; found from the network namespace unless named
+    #[arg(long, value_name = "PATH", hide = true, value_hint = ValueHint::FilePath)]
+    pub socket: Option<PathBuf>,
+}
+
+/// A request whose answer is shown.
+#[derive(Debug, Args)]
+pub struct View {
+    /// Print JSON instead
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the daemon.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// `evener doctor`
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// The configuration to look at, unless a daemon or an agent runs with one already
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How to answer, and whom to ask.
+    #[command(flatten)]
+    pub view: View,
+}
+
+/// `evener sessions`
+#[derive(Debug, Args)]
+pub struct Sessions {
+    /// Only those of this service
+    #[arg(long, value_name = "NAME")]
+    pub service: Option<String>,
+    /// Only those of this client
+    #[arg(long, value_name = "IP[:PORT]")]
+    pub client: Option<Client>,
+    /// At most this many; unless given, all, or the first 100 on a terminal
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// How to show them.
+    #[command(flatten)]
+    pub view: View,
+}
+
+/// `evener explain`
+#[derive(Debug, Args)]
+#[command(override_usage = "\
+evener explain [OPTIONS] <CLIENT_IP:PORT> <VIP:PORT>
+       evener explain [OPTIONS] --request <REQUEST> [<CLIENT_IP:PORT> <VIP:PORT>]")]
+pub struct Explain {
+    /// Where the flow comes from
+    #[arg(value_name = "CLIENT_IP:PORT", required_unless_present = "request", requires = "vip", value_parser = endpoint)]
+    pub client: Option<SocketAddr>,
+    /// The service address it goes to
+    #[arg(value_name = "VIP:PORT", required_unless_present = "request", value_parser = endpoint)]
+    pub vip: Option<SocketAddr>,
+    /// Its transport
+    #[arg(
+        long,
+        value_name = "tcp|udp",
+        hide_possible_values = true,
+        default_value = "tcp",
+        conflicts_with = "request"
+    )]
+    pub protocol: Protocol,
+    /// What a client asks for, as in 'HEAD http://img.example.com/a.png'; of https:// only the host counts
+    #[arg(long, value_name = "REQUEST")]
+    pub request: Option<WebRequest>,
+    /// The service that the request is for; found by its address or port unless named
+    #[arg(long, value_name = "NAME", requires = "request", conflicts_with = "client")]
+    pub service: Option<String>,
+    /// How to show it.
+    #[command(flatten)]
+    pub view: View,
+}
+
+/// `evener trace`
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// The client, on all its ports or on one
+    #[arg(value_name = "IP[:PORT]")]
+    pub client: Client,
+    /// End after this many seconds
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<u64>,
+    /// End after this many lines
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Print JSON instead, an object a line
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the daemon.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// `evener events`
+#[derive(Debug, Args)]
+pub struct Events {
+    /// End after this many seconds
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<u64>,
+    /// End after this many events
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Print JSON instead, an object a line
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the daemon.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// Tells apart the ways of getting one end of a flow wrong.
+fn endpoint(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(endpoint) = text.parse() {
+        return Ok(endpoint);
+    }
+    let bare = text.trim_matches(['[', ']']).parse::<IpAddr>();
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok());
+    Err(match (bare, port) {
+        (Ok(address), _) => {
+            format!("it has no port: write it behind the address, as in {}", SocketAddr::new(address, 80))
+        }
+        (_, Some((_, port))) => format!("{port:?} is no port: write one from 0 to 65535"),
+        _ => "write an address and a port, as in 198.51.100.7:40000 or [2001:db8::7]:40000".to_owned(),
+    })
+}
+
+/// A transport on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// RFC 9293
+    Tcp,
+    /// RFC 768
+    Udp,
+}
+
+impl From<Protocol> for evener_core::net::Protocol {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => evener_core::net::Protocol::Tcp,
+            Protocol::Udp => evener_core::net::Protocol::Udp,
+        }
+    }
+}
+
+/// `evener drain` and `evener undrain`
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// The server
+    #[arg(value_name = "SERVICE/SERVER")]
+    pub server: ServerName,
+    /// How to show it.
+    #[command(flatten)]
+    pub view: View,
+}
+
+/// `evener completions`
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell that they are for
+    pub shell: Shell,
+}
+
+/// `evener man`
+#[derive(Debug, Args)]
+pub struct Man {
+    /// Which: evener unless named, evener.toml for the file, evener-packets for what is counted
+    #[arg(value_name = "PAGE", conflicts_with = "dir")]
+    pub page: Option<String>,
+    /// Write all pages, one for each command too, into this directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+/// A server as it is written on the command line: `SERVICE/SERVER`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerName {
+    /// Name of the service.
+    pub service: String,
+    /// Name of the server.
+    pub server: String,
+}
+
+impl FromStr for ServerName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((service, server)) if !service.is_empty() && !server.is_empty() => {
+                Ok(ServerName { service: service.to_owned(), server: server.to_owned() })
+            }
+            _ => Err("write SERVICE/SERVER, as in web/web1; `evener servers` lists them"),
+        }
+    }
+}
+
+/// A client as it is written on the command line: an address, perhaps with port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port; `None` for any.
+    pub port: Option<u16>,
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.address, port).fmt(f),
+            None => self.address.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Client {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(address) = text.parse() {
+            return Ok(Client { address, port: None });
+        }
+        match text.parse::<SocketAddr>() {
+            Ok(client) => Ok(Client { address: client.ip(), port: Some(client.port()) }),
+            Err(_) => Err(
+                "write an address, perhaps with port, as in 198.51.100.7, 198.51.100.7:40000 or [2001:db8::7]:40000",
+            ),
+        }
+    }
+}

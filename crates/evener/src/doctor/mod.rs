@@ -1,0 +1,130 @@
+//! `evener doctor`: looks for what is wrong with the host, the network and the farm, with or without a
+//! running daemon. It only looks: nothing is changed, mounted, attached or sent to servers; neighbours are asked by ARP who
+//! has the addresses that this host is to answer for.
+
+mod admin;
+mod arrivals;
+mod daemon;
+mod farm;
+mod host;
+mod hosts;
+mod links;
+mod owners;
+mod ways;
+
+use std::path::{Path, PathBuf};
+
+use crate::admin::{Client, message, print};
+use crate::agent;
+use crate::cli::{CONFIG_FILE, Doctor};
+use crate::io::network;
+use crate::runtime::Exit;
+use crate::runtime::paths;
+use crate::runtime::terminal;
+use crate::views::{Finding, State};
+
+/// Looks at everything, and prints what was found. Ends with 4 if anything failed.
+pub fn run(Doctor { config, view }: &Doctor) -> Exit {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("evener: this host can't be looked at: {error}");
+            return Exit::Environment;
+        }
+    };
+    let findings = runtime.block_on(look(view.admin.socket.as_deref(), config.as_deref()));
+    let text = match view.json {
+        true => serde_json::to_string_pretty(&findings).map(|text| text + "\n").map_err(Into::into),
+        false => Ok(render(&findings, terminal::width())),
+    };
+    if let Err(error) = text.and_then(|text| print(&text)) {
+        eprintln!("evener: what was found can't be written: {error}");
+        return Exit::Failed;
+    }
+    match findings.iter().any(|finding| finding.state == State::Fail) {
+        true => Exit::Environment,
+        false => Exit::Ok,
+    }
+}
+
+/// Everything there is to say. `socket` is the daemon's admin socket, where it is not the usual one; `config` the
+/// file to look at, where that is not what runs here.
+async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
+    let mut findings = host::findings();
+    let socket = socket.map_or_else(paths::admin_socket, |path| Ok(path.to_owned()));
+    let daemon = match socket {
+        Ok(socket) => daemon::look(&Client::new(socket), &mut findings).await,
+        Err(error) => {
+            findings.push(Finding::fail(
+                "namespace",
+                format!("The network namespace can't be told: {error}; mount /proc."),
+            ));
+            None
+        }
+    };
+    let links = match links::Links::read().await {
+        Ok(links) => links,
+        Err(error) => {
+            let message = format!("The kernel does not say what interfaces there are: {error}.");
+            findings.push(Finding::fail("interfaces", message));
+            return findings;
+        }
+    };
+    let network = match network::read().await {
+        Ok(network) => network,
+        Err(error) => {
+            findings.push(Finding::fail("network", format!("The network can't be read: {error}.")));
+            return findings;
+        }
+    };
+    let directs = daemon.is_some();
+    let attached = daemon.as_ref().map(|status| status.interfaces.iter().cloned().collect());
+    let running = || daemon.map(|status| PathBuf::from(status.config)).or_else(agent::doctor::config_file);
+    let path = config.map(Path::to_owned).or_else(running);
+    let config = farm::load(&path.unwrap_or_else(|| PathBuf::from(CONFIG_FILE)), &mut findings);
+    let serves = config.as_ref().map(|config| agent::doctor::findings(config, &network)).unwrap_or_default();
+    match config {
+        Some(config) if directs || serves.is_empty() => {
+            farm::look(&config, &network, &links, attached, &mut findings).await;
+        }
+        _ => links.look(links.ethernet(), &mut findings),
+    }
+    findings.extend(serves);
+    findings
+}
+
+/// For people: one line each, then how many are bad.
+fn render(findings: &[Finding], page: usize) -> String {
+    let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or_default();
+    let mut text = String::new();
+    for finding in findings {
+        let state = match finding.state {
+            State::Ok => "ok",
+            State::Warn => "warn",
+            State::Fail => "FAIL",
+        };
+        let line = format!("{state:<4}  {:<width$}  {}", finding.check, message(&finding.message));
+        text += &format!("{}\n", terminal::wrap(&line, page, width + 8));
+    }
+    let count = |state| findings.iter().filter(|finding| finding.state == state).count();
+    text + &match (count(State::Fail), count(State::Warn)) {
+        (0, 0) => "\nNothing is wrong.\n".to_owned(),
+        (fails, warns) => format!("\n{fails} failed, {warns} to know about.\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_line_up_and_are_counted() {
+        let findings = [Finding::ok("kernel", "6.18."), Finding::fail("config", "Wrong.\nSee there.")];
+        let text = "ok    kernel  6.18.\nFAIL  config  Wrong.\n              See there.\n\n1 failed, 0 to know about.\n";
+        assert_eq!(render(&findings, 80), text);
+        assert_eq!(
+            serde_json::to_value(&findings[1]).ok(),
+            Some(serde_json::json!({"check": "config", "state": "fail", "message": "Wrong.\nSee there."}))
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! One node decides for all: asking the dispatcher, and answering as it. Who gets no answer decides by its own tables, and
+//! says so.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evener_core::node::lccp::wire::Message;
+use evener_core::node::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
+use tokio::sync::oneshot;
+
+use super::{AddressPair, Shared, Speaker};
+use crate::events::Event;
+use crate::handoff::{Asking, FourTuple, Question, Wanted};
+
+/// What a dispatcher is to this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Dispatcher {
+    /// Where it is; `None` if there is none, or if this node is the one.
+    pub(super) at: Option<IpAddr>,
+    /// Whether it left a question without an answer since it gave one.
+    pub(super) unanswered: bool,
+    /// Whether it was said that this node decides by its own tables.
+    pub(super) alone: bool,
+}
+
+impl Speaker {
+    /// Whom to ask which server is to have a connection; `None` where no other node decides.
+    pub(crate) fn dispatcher_elsewhere(&self) -> Option<IpAddr> {
+        self.0.talk().dispatcher.at
+    }
+
+    /// Tells the dispatcher which connections of those that it has decided are over. What gets lost it forgets by itself, later.
+    pub(crate) fn tell_over(&self, over: &[FourTuple]) {
+        let Some(dispatcher) = self.0.talk().dispatcher.at else { return };
+        for socket in over.iter().filter_map(|ends| SocketId::new(ends.client, ends.service)) {
+            self.0.say(dispatcher, Receptor::Forwarder, Body::Close { socket });
+        }
+    }
+
+    /// The dispatcher, and whether it decides; nothing without one.
+    pub(crate) fn dispatcher(&self) -> Option<(IpAddr, bool)> {
+        let Dispatcher { at, unanswered, .. } = self.0.talk().dispatcher;
+        at.map(|at| (at, !unanswered && self.0.speaks(at, Receptor::Dispatcher)))
+    }
+
+    /// Notes whether the dispatcher has answered. Said once for each time that it is gone: it was `asked` then, or isn't heard at all.
+    pub(crate) fn dispatcher_answers(&self, dispatcher: IpAddr, answers: bool, asked: bool) {
+        let known = &mut self.0.talk().dispatcher;
+        known.unanswered = !answers && (known.unanswered || asked);
+        if std::mem::replace(&mut known.alone, !answers) == answers {
+            self.tell_of_dispatcher(dispatcher, answers);
+        }
+    }
+
+    /// Only who has a control loop to ask has a dispatcher, too.
+    fn tell_of_dispatcher(&self, address: IpAddr, decides: bool) {
+        if let Some(asking) = &self.0.asking {
+            asking.tell_of(Event::Dispatcher { address, decides });
+        }
+    }
+}
+
+impl Shared {
+    /// Has the control loop say what a node asks; without an answer there is no server. Where nobody listens, or there is too much to
+    /// be asked, nothing is said.
+    fn consult<F>(self: &Arc<Self>, way: AddressPair, heard: Message, ask: impl FnOnce(Asking) -> F)
+    where
+        F: Future<Output = Option<Body>> + Send + 'static,
+    {
+        let Some(asking) = self.asking.clone() else { return };
+        let Ok(turn) = Arc::clone(&self.consulted).try_acquire_owned() else { return };
+        let (socket, said) = (heard.body.socket(), ask(asking));
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            let body = said.await.unwrap_or(Body::Error { socket, code: ErrorCode::NoServer });
+            shared.counts.decided.fetch_add(1, Relaxed);
+            shared.answer(way, &heard, Receptor::Distributor, body);
+            drop(turn);
+        });
+    }
+
+    /// Decides for another node.
+    pub(super) fn decide(
+        self: &Arc<Self>,
+        way: AddressPair,
+        heard: Message,
+        socket: SocketId,
+        content: &Content,
+    ) {
+        let wanted = Wanted::told(content);
+        self.consult(way, heard, |asking| async move {
+            let (route, server) = asking.decide(ends(socket), &wanted).await?;
+            Some(Body::DispatchReply { socket, route: route.unwrap_or(u16::MAX), server })
+        });
+    }
+
+    /// Sends on to a server what comes here for a connection that another node has given to it.
+    pub(super) fn forward(
+        self: &Arc<Self>,
+        way: AddressPair,
+        heard: Message,
+        socket: SocketId,
+        server: SocketAddr,
+    ) {
+        self.consult(way, heard, |asking| async move {
+            let (answer, said) = oneshot::channel();
+            asking.ask(Question::Forward { ends: ends(socket), server, answer }).await;
+            said.await.ok().flatten().map(|()| Body::ForwardAck { socket })
+        });
+    }
+
+    /// Notes that a connection is over.
+    pub(super) fn close(&self, socket: SocketId) {
+        if let Some(asking) = &self.asking {
+            asking.tell(Question::Close { ends: ends(socket) });
+        }
+    }
+}
+
+fn ends(socket: SocketId) -> FourTuple {
+    FourTuple { client: socket.client(), service: socket.server() }
+}

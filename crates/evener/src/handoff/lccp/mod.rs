@@ -1,0 +1,475 @@
+//! This host as a node of the cluster: it speaks LCCP with the farm's other nodes (`docs/lccp.md`), directly over IP.
+//!
+//! [`evener_core::node::lccp`] says what is believed and how it is written. Here are the sockets, the clock, and what the
+//! messages are for: [`exchange`] asks another node about a connection, [`take`] makes sockets of those that come, [`release`]
+//! lets one go, [`dispatch`] answers for the one node that decides for all.
+
+mod dispatch;
+mod exchange;
+mod nodes;
+mod release;
+pub(crate) mod state;
+mod take;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use evener_core::node::association::{Counters, Refusal};
+use evener_core::node::lccp::wire::Message;
+use evener_core::node::lccp::{
+    Body, Components, Keys, Notice, Own, Place, REFUSALS, Receptor, Session, SocketId,
+};
+use evener_core::node::secret::Secret;
+use evener_dataplane::server::Connections;
+use tokio::sync::{Semaphore, mpsc};
+
+use dispatch::Dispatcher;
+pub(crate) use exchange::Exchange;
+pub(crate) use nodes::Part;
+use take::Taker;
+
+use crate::config::Config;
+use crate::events::{self, Event};
+use crate::handoff::Asking;
+use crate::io::network::Network;
+use crate::io::raw::Listener;
+
+/// Nodes greet each other so often: who restarts is known again within it, and who is gone is noticed soon.
+const GREETING: Duration = Duration::from_secs(1);
+/// Answers that wait for who asked.
+const ANSWERS: usize = 64;
+/// Questions of other nodes that the control loop is asked at a time; further ones come again.
+const CONSULTED_MAX: usize = 1_024;
+
+/// This node. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Speaker(Arc<Shared>);
+
+/// What all its tasks share.
+struct Shared {
+    part: Part,
+    secret: Secret,
+    incarnation: u64,
+    components: Components,
+    talk: Mutex<Talk>,
+    taker: Option<Taker>,
+    /// The way to the control loop, which has the tables; none on servers.
+    asking: Option<Asking>,
+    /// Bounds what other nodes ask for at a time.
+    consulted: Arc<Semaphore>,
+    counts: Counts,
+}
+
+/// What was done by messages.
+#[derive(Default)]
+struct Counts {
+    /// Connections that a server has taken, and said so.
+    given: AtomicU64,
+    /// That it can't have.
+    not_restored: AtomicU64,
+    /// Of which it said nothing in time.
+    unanswered: AtomicU64,
+    /// That were taken here.
+    taken: AtomicU64,
+    /// That couldn't be.
+    not_taken: AtomicU64,
+    /// That a server was asked to let go.
+    release_asked: AtomicU64,
+    /// That it let go.
+    released: AtomicU64,
+    /// That were at work there, and are asked for again.
+    release_busy: AtomicU64,
+    /// That were let go here.
+    let_go: AtomicU64,
+    /// Questions to the dispatcher.
+    asked: AtomicU64,
+    /// That it answered by a server.
+    answered: AtomicU64,
+    /// By a server that is none by the own tables.
+    unbelieved: AtomicU64,
+    /// Connections that were decided here since no dispatcher answered.
+    alone: AtomicU64,
+    /// What other nodes asked for and was answered here, as their dispatcher or forwarder.
+    decided: AtomicU64,
+}
+
+/// What is said and heard.
+struct Talk {
+    keys: Keys,
+    /// The nodes, and the own address that each is spoken to from.
+    nodes: BTreeMap<IpAddr, Option<IpAddr>>,
+    dispatcher: Dispatcher,
+    listeners: BTreeMap<IpAddr, Listener>,
+    /// By node and own address; there are none with others.
+    sessions: BTreeMap<(IpAddr, IpAddr), Session>,
+    /// Who waits for an answer of a node about a connection.
+    waiting: BTreeMap<(IpAddr, SocketId), Waiting>,
+    /// Counts of sessions that are gone, and the last number in any of them: the other nodes may remember.
+    past: Counters,
+    past_sequence: u64,
+    /// Why messages aren't heard, which is said once.
+    trouble: Option<String>,
+}
+
+struct Waiting {
+    /// The number of the first message that asked: what answers an earlier one is about an earlier connection.
+    since: Option<u64>,
+    answers: mpsc::Sender<Body>,
+}
+
+impl Speaker {
+    /// Begins to speak, to nobody yet: see [`Speaker::follow`].
+    ///
+    /// # Errors
+    /// Without random numbers.
+    pub(crate) fn start(
+        secret: Secret,
+        part: Part,
+        network: &Network,
+        asking: Option<Asking>,
+    ) -> io::Result<Speaker> {
+        let mut incarnation = [0; 8];
+        crate::runtime::secret::random(&mut incarnation)?;
+        let taker = (part != Part::Director).then(|| Taker::open(network)).and_then(|taker| {
+            let cannot = |error| tracing::warn!(%error, "open connections are taken without an answer to who gives them");
+            taker.map_err(cannot).ok()
+        });
+        let components = match part {
+            Part::Director | Part::Host => {
+                Components::new(&[Receptor::Distributor, Receptor::Dispatcher, Receptor::Forwarder])
+            }
+            Part::Server if taker.is_some() => Components::new(&[Receptor::Distributor]),
+            Part::Server => Components::new(&[]),
+        };
+        let talk = Talk {
+            keys: Keys::at(&secret, unix_s()),
+            nodes: BTreeMap::new(),
+            dispatcher: Dispatcher::default(),
+            listeners: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            past: Counters::default(),
+            past_sequence: 0,
+            trouble: None,
+        };
+        let shared = Arc::new(Shared {
+            part,
+            secret,
+            incarnation: u64::from_ne_bytes(incarnation),
+            components,
+            talk: Mutex::new(talk),
+            taker,
+            asking,
+            consulted: Arc::new(Semaphore::new(CONSULTED_MAX)),
+            counts: Counts::default(),
+        });
+        tokio::spawn(send_inits(Arc::downgrade(&shared)));
+        Ok(Speaker(shared))
+    }
+
+    /// Whether it has this secret.
+    pub(crate) fn has(&self, secret: &Secret) -> bool {
+        self.0.secret == *secret
+    }
+
+    /// Takes connections, and lets them go, as the programs that accept them here know them.
+    pub(crate) fn look_at(&self, connections: Connections) {
+        if let Some(taker) = &self.0.taker {
+            taker.look_at(connections);
+        }
+    }
+
+    /// Speaks with the nodes of this file from now on, from this host's addresses as they are.
+    pub(crate) fn follow(&self, config: &Config, network: &Network) {
+        let nodes = nodes::nodes(self.0.part, config, network);
+        let own: BTreeSet<IpAddr> =
+            nodes.values().flatten().copied().chain(nodes::own(config, network)).collect();
+        if let Some(taker) = &self.0.taker {
+            taker.serve(nodes::served(self.0.part, config, network));
+        }
+        let mut talk = self.0.talk();
+        talk.nodes = nodes;
+        let other = config.farm.dispatcher.filter(|address| !network.is_local(*address));
+        if other != talk.dispatcher.at {
+            talk.dispatcher = Dispatcher { at: other, ..Dispatcher::default() };
+        }
+        talk.listeners.retain(|address, _| own.contains(address));
+        let mut trouble = None;
+        for address in own {
+            if let std::collections::btree_map::Entry::Vacant(place) = talk.listeners.entry(address) {
+                match open(&self.0, address) {
+                    Ok(listener) => drop(place.insert(listener)),
+                    Err(error) => trouble = Some(format!("{address}: {error}")),
+                }
+            }
+        }
+        if let Some(trouble) = trouble.as_ref().filter(|_| trouble != talk.trouble) {
+            tracing::warn!(
+                "other nodes are not heard at {trouble}; connections are given to them unacknowledged"
+            );
+        }
+        talk.trouble = trouble;
+        talk.forget_strangers();
+    }
+
+    /// What was counted, by name.
+    pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
+        let counts = &self.0.counts;
+        let done = [
+            ("given", &counts.given),
+            ("not_restored", &counts.not_restored),
+            ("unanswered", &counts.unanswered),
+            ("taken", &counts.taken),
+            ("not_taken", &counts.not_taken),
+            ("release_asked", &counts.release_asked),
+            ("released", &counts.released),
+            ("release_busy", &counts.release_busy),
+            ("let_go", &counts.let_go),
+            ("dispatch_asked", &counts.asked),
+            ("dispatch_answered", &counts.answered),
+            ("dispatch_unbelieved", &counts.unbelieved),
+            ("dispatch_alone", &counts.alone),
+            ("dispatch_decided", &counts.decided),
+        ];
+        let messages = self.0.talk().messages();
+        let all = messages.named(&REFUSALS).chain(done.map(|(name, count)| (name, count.load(Relaxed))));
+        all.map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    /// How many messages were refused, by reason.
+    pub(crate) fn refused(&self) -> BTreeMap<String, u64> {
+        let messages = self.0.talk().messages();
+        let refused = messages.refusals().filter(|(_, count)| *count > 0);
+        refused.map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    /// The nodes by address: `known`, `silent` if one isn't heard any more, `unknown` if it never was.
+    pub(crate) fn nodes(&self) -> BTreeMap<String, String> {
+        let talk = self.0.talk();
+        let state = |node: &IpAddr| match talk.towards(*node) {
+            Some(session) if session.is_heard(now_ms()) => "known",
+            Some(session) if session.is_known() => "silent",
+            _ => "unknown",
+        };
+        talk.nodes.keys().map(|node| (node.to_string(), state(node).to_owned())).collect()
+    }
+
+    /// The nodes of whose messages none is understood, by address, and why.
+    pub(crate) fn not_understood(&self) -> BTreeMap<IpAddr, Refusal> {
+        let talk = self.0.talk();
+        let trouble = |node: &IpAddr| Some((*node, talk.towards(*node)?.trouble()?));
+        talk.nodes.keys().filter_map(trouble).collect()
+    }
+}
+
+impl Shared {
+    fn talk(&self) -> MutexGuard<'_, Talk> {
+        // Nothing is half done in there that another could not go on with.
+        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a node is heard and has a component.
+    fn speaks(&self, node: IpAddr, receptor: Receptor) -> bool {
+        let talk = self.talk();
+        let session = talk.towards(node).filter(|session| session.is_heard(now_ms()));
+        session.and_then(Session::components).is_some_and(|all| all.contains(receptor))
+    }
+
+    /// Says something to a node that is known.
+    fn say(&self, node: IpAddr, receptor: Receptor, body: Body) {
+        let mut talk = self.talk();
+        let Talk { keys, nodes, listeners, sessions, waiting, .. } = &mut *talk;
+        let own = nodes.get(&node).copied().flatten();
+        let Some(own) = own else { return };
+        let asks = body.socket().map(|socket| (node, socket));
+        let said = sessions.get_mut(&(node, own)).and_then(|session| session.send(keys, receptor, body));
+        let Some((sequence, message)) = said else { return };
+        if let Some(waiting) = asks.and_then(|asks| waiting.get_mut(&asks)) {
+            waiting.since.get_or_insert(sequence);
+        }
+        if let Some(listener) = listeners.get(&own) {
+            listener.send(node, &message);
+        }
+    }
+
+    /// Answers a message.
+    fn answer(&self, way: AddressPair, heard: &Message, receptor: Receptor, body: Body) {
+        let mut talk = self.talk();
+        let Talk { keys, listeners, sessions, .. } = &mut *talk;
+        let session = sessions.get_mut(&(way.node, way.own));
+        let message = session.and_then(|session| session.answer(keys, heard, receptor, body));
+        if let Some((message, listener)) = message.zip(listeners.get(&way.own)) {
+            listener.send(way.node, &message);
+        }
+    }
+
+    /// Takes in what stood behind the IP header of a packet from a node.
+    fn hear(self: &Arc<Self>, way: AddressPair, bytes: &[u8]) {
+        let Some(heard) = self.believe(way, bytes) else { return };
+        match (heard.receptor, &heard.body) {
+            (Receptor::Distributor, Body::Handoff { socket, piece }) => {
+                let (socket, piece) = (*socket, piece.clone());
+                self.take(way, heard, socket, piece);
+            }
+            (Receptor::Distributor, Body::Release { socket, rcv_nxt, snd_nxt }) => {
+                let place = Place { rcv_nxt: *rcv_nxt, snd_nxt: *snd_nxt };
+                let socket = *socket;
+                self.release(way, heard, socket, place);
+            }
+            (Receptor::Dispatcher, Body::DispatchRequest { socket, content }) => {
+                let (socket, content) = (*socket, content.clone());
+                self.decide(way, heard, socket, &content);
+            }
+            (Receptor::Forwarder, Body::Forward { socket, server }) => {
+                let (socket, server) = (*socket, *server);
+                self.forward(way, heard, socket, server);
+            }
+            (Receptor::Forwarder, Body::Close { socket }) => self.close(*socket),
+            (
+                Receptor::Distributor,
+                Body::HandoffAck { socket, .. }
+                | Body::DispatchReply { socket, .. }
+                | Body::Released { socket, .. }
+                | Body::Error { socket: Some(socket), .. },
+            ) => {
+                let talk = self.talk();
+                let waiting = talk.waiting.get(&(way.node, *socket));
+                // What nobody waits for any more came late, or twice.
+                if let Some(waiting) = waiting.filter(|waiting| waiting.is_for(&heard)) {
+                    let _ = waiting.answers.try_send(heard.body);
+                }
+            }
+            (receptor, body) => {
+                tracing::debug!(node = %way.node, ?receptor, ?body, "nothing is done about this")
+            }
+        }
+    }
+
+    /// Judges a message, and answers greetings; the message, if it is to be acted on.
+    fn believe(&self, way: AddressPair, bytes: &[u8]) -> Option<Message> {
+        let AddressPair { node, own } = way;
+        let mut talk = self.talk();
+        if !talk.nodes.contains_key(&node) {
+            return None;
+        }
+        let Talk { keys, listeners, sessions, past_sequence, .. } = &mut *talk;
+        let session = sessions.entry((node, own)).or_insert_with(|| self.stranger(way, *past_sequence));
+        let received = session.receive(now_ms(), keys, bytes);
+        if let Some((answer, listener)) = received.answer.zip(listeners.get(&own)) {
+            listener.send(node, &answer);
+        }
+        drop(talk);
+        received.notice.into_iter().for_each(|notice| self.tell(notice));
+        received.message
+    }
+
+    /// Counts on from where an earlier session with this node may have ended.
+    fn stranger(&self, way: AddressPair, after: u64) -> Session {
+        let own = Own { address: way.own, incarnation: self.incarnation, components: self.components };
+        Session::new(own, way.node, after)
+    }
+
+    /// Where there is a control loop, whoever listens to its events hears of nodes, too.
+    fn tell(&self, notice: Notice) {
+        let event = Event::Node(notice);
+        match &self.asking {
+            Some(asking) => asking.tell_of(event),
+            None => events::log::write(&event),
+        }
+    }
+
+    /// Greets all nodes: those that don't know this one's life, and those that may have ended.
+    fn send_inits(&self) {
+        let mut talk = self.talk();
+        let Talk { keys, nodes, listeners, sessions, past_sequence, .. } = &mut *talk;
+        *keys = Keys::at(&self.secret, unix_s());
+        let silent: Vec<Notice> =
+            sessions.values_mut().filter_map(|session| session.expire(now_ms())).collect();
+        for (node, own) in nodes.iter().filter_map(|(node, own)| Some((*node, (*own)?))) {
+            let Some(listener) = listeners.get(&own) else { continue };
+            let new = || self.stranger(AddressPair { node, own }, *past_sequence);
+            listener.send(node, &sessions.entry((node, own)).or_insert_with(new).init(keys));
+        }
+        drop(talk);
+        silent.into_iter().for_each(|notice| self.tell(notice));
+        if let Some(taker) = &self.taker {
+            taker.forget_old(now_ms());
+        }
+    }
+}
+
+impl Talk {
+    /// The session that is spoken in with a node.
+    fn towards(&self, node: IpAddr) -> Option<&Session> {
+        self.sessions.get(&(node, self.nodes.get(&node).copied().flatten()?))
+    }
+
+    /// Drops the sessions with those who are no nodes any more, and at addresses that are gone.
+    fn forget_strangers(&mut self) {
+        let Talk { nodes, listeners, sessions, past, past_sequence, .. } = self;
+        sessions.retain(|(node, own), session| {
+            let stays = nodes.contains_key(node) && listeners.contains_key(own);
+            if !stays {
+                past.add(session.counters());
+                *past_sequence = session.sequence().max(*past_sequence);
+            }
+            stays
+        });
+    }
+
+    /// What became of messages, over all sessions.
+    fn messages(&self) -> Counters {
+        let mut all = self.past;
+        self.sessions.values().for_each(|session| all.add(session.counters()));
+        all
+    }
+}
+
+impl Waiting {
+    fn is_for(&self, heard: &Message) -> bool {
+        self.since.is_some_and(|since| heard.echo.sequence >= since)
+    }
+}
+
+/// Between which node and which address of this host.
+#[derive(Clone, Copy, Debug)]
+struct AddressPair {
+    node: IpAddr,
+    own: IpAddr,
+}
+
+fn open(shared: &Arc<Shared>, own: IpAddr) -> io::Result<Listener> {
+    let (nodes, hearing) = (Arc::downgrade(shared), Arc::downgrade(shared));
+    let is_node = move |from| nodes.upgrade().is_some_and(|shared| shared.talk().nodes.contains_key(&from));
+    let hear = move |node, bytes: &[u8]| {
+        if let Some(shared) = hearing.upgrade() {
+            shared.hear(AddressPair { node, own }, bytes);
+        }
+    };
+    Listener::open(own, is_node, hear)
+}
+
+/// Greets for as long as the node is there.
+async fn send_inits(shared: Weak<Shared>) {
+    let mut greeting = tokio::time::interval(GREETING);
+    loop {
+        greeting.tick().await;
+        match shared.upgrade() {
+            Some(shared) => shared.send_inits(),
+            None => return,
+        }
+    }
+}
+
+/// The monotonic clock in milliseconds.
+pub(crate) fn now_ms() -> u64 {
+    evener_dataplane::now_ns() / 1_000_000
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

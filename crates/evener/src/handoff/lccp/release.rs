@@ -1,0 +1,93 @@
+//! Letting an open connection go, so that another server can have it: a later request is for other servers.
+//!
+//! Only one that rests is let go: each request on it has its whole answer, and the next is the one that the director holds. The
+//! server's own program is told by a reset of the client's, which goes into its host's stack; the client notices nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use evener_core::node::lccp::wire::Message;
+use evener_core::node::lccp::{Body, ErrorCode, Letting, Place, Receptor, SocketId, TcpState};
+use evener_dataplane::repair;
+use evener_dataplane::server::{Connections, Look};
+
+use super::state::at_rest;
+use super::take::Taker;
+use super::{AddressPair, Shared, now_ms};
+
+/// When it is looked whether a connection is gone, in milliseconds since the look before.
+const LOOKS_MS: [u64; 8] = [0, 1, 2, 5, 10, 20, 40, 80];
+
+impl Shared {
+    /// Lets a connection go, and answers once there is something to say.
+    pub(super) fn release(
+        self: &Arc<Self>,
+        way: AddressPair,
+        heard: Message,
+        socket: SocketId,
+        place: Place,
+    ) {
+        let answer = move |shared: &Shared, said: Result<TcpState, ErrorCode>| {
+            let body = match said {
+                Ok(state) => Body::Released { socket, state },
+                Err(code) => Body::Error { socket: Some(socket), code },
+            };
+            shared.answer(way, &heard, Receptor::Distributor, body);
+        };
+        let taker = self.taker.as_ref();
+        let Some((taker, connections)) = taker.and_then(|taker| Some((taker, taker.connections()?))) else {
+            return answer(self, Err(ErrorCode::NotRestored));
+        };
+        if !taker.serves(socket.server()) {
+            return answer(self, Err(ErrorCode::NoServer));
+        }
+        match taker.releases().begin(way.node, socket, place, now_ms()) {
+            Letting::Answer(said) => return answer(self, said),
+            Letting::Wait => return,
+            Letting::LetGo => {}
+        }
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            let Some(taker) = &shared.taker else { return };
+            let said = taker.let_go(&connections, socket, place).await;
+            // Who got no answer asks again.
+            let Some(said) = taker.releases().end(way.node, socket, place, said) else { return };
+            shared.counts.let_go.fetch_add(said.is_ok().into(), Relaxed);
+            answer(&shared, said);
+        });
+    }
+}
+
+impl Taker {
+    /// Ends a connection that rests here, and no other. `None`: that can't be told.
+    async fn let_go(
+        &self,
+        connections: &Connections,
+        socket: SocketId,
+        place: Place,
+    ) -> Option<Result<TcpState, ErrorCode>> {
+        let (client, service) = (socket.client(), socket.server());
+        let look = || {
+            connections.look(client, service).inspect_err(|error| {
+                tracing::warn!(%error, "whether a connection rests can't be told");
+            })
+        };
+        let idle = match look().ok()? {
+            Look::Gone => return Some(Err(ErrorCode::Unknown)),
+            Look::Unclear => return Some(Err(ErrorCode::NotRestored)),
+            Look::Idle(idle) if (idle.receive_next, idle.send_next) == (place.rcv_nxt, place.snd_nxt) => idle,
+            // An earlier segment is missing yet, or more is under way.
+            Look::Idle(_) | Look::Busy => return Some(Err(ErrorCode::Busy)),
+        };
+        self.put(&repair::reset(client, service, idle.receive_next));
+        for after_ms in LOOKS_MS {
+            tokio::time::sleep(Duration::from_millis(after_ms)).await;
+            // What the server said at the very end the client has heard.
+            if let Some(silent) = connections.ended_in_silence(client, service, &idle).ok()? {
+                return Some(if silent { Ok(at_rest(&idle)) } else { Err(ErrorCode::NotRestored) });
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,9 @@
+//! The host's kernel and its links, as others here ask them: the network and what changes in it, neighbours, probes, raw sockets,
+//! connections, settings.
+
+pub(crate) mod diag;
+pub(crate) mod neighbours;
+pub mod network;
+pub mod probe;
+pub(crate) mod raw;
+pub(crate) mod sysctl;

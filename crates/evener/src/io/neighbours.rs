@@ -1,0 +1,226 @@
+//! ARP and neighbour discovery by the daemon itself: the host's own tables know one MAC for an address, where
+//! discovery wants every one that answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use evener_core::net::neighbour::{announcement, solicitation, solicited_node};
+use evener_core::net::wire::icmpv6::NEIGHBOUR_ADVERTISEMENT;
+use evener_core::net::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV6, Mac, arp_request, protocol};
+use evener_dataplane::link::{EtherType, Field, Instruction, LinkSocket, filter};
+use socket2::{Domain, Socket, Type};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::io::network::interface_name;
+
+/// The longest part of a frame that is looked at: more than any advertisement with the options there are.
+const FRAME_MAX: usize = 256;
+/// Frames waiting for the control loop; more than that are dropped, as on any busy link.
+const QUEUE: usize = 1024;
+
+/// A frame as it came in.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// The interface.
+    pub(crate) ifindex: u32,
+    /// From the Ethernet header on.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Speaks ARP, and neighbour discovery where it is wanted, on several interfaces.
+pub(crate) struct Neighbours {
+    links: BTreeMap<u32, Link>,
+    frames: mpsc::Sender<Frame>,
+}
+
+/// One interface.
+struct Link {
+    own: Mac,
+    arp: Listener,
+    discovery: Option<Listener>,
+    /// The groups that the kernel is told to listen in, and the socket that they are joined by.
+    groups: Option<(BTreeSet<Ipv6Addr>, Socket)>,
+}
+
+impl Link {
+    fn is_alive(&self) -> bool {
+        [Some(&self.arp), self.discovery.as_ref()]
+            .into_iter()
+            .flatten()
+            .all(|listener| !listener.reader.is_finished())
+    }
+}
+
+/// Frames of one kind.
+struct Listener {
+    socket: Arc<AsyncFd<LinkSocket>>,
+    reader: JoinHandle<()>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+impl Neighbours {
+    /// On no interface yet; frames come by the receiver.
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Frame>) {
+        let (frames, receiver) = mpsc::channel(QUEUE);
+        (Neighbours { links: BTreeMap::new(), frames }, receiver)
+    }
+
+    /// Listens on these interfaces, and no others; for neighbour advertisements only if the farm has IPv6.
+    ///
+    /// # Errors
+    /// Without CAP_NET_RAW, or when an interface is gone or down; the others are listened on.
+    pub(crate) fn listen(
+        &mut self,
+        interfaces: &BTreeMap<u32, Mac>,
+        ipv6: bool,
+    ) -> Result<(), (u32, io::Error)> {
+        self.links.retain(|ifindex, link| {
+            interfaces.get(ifindex) == Some(&link.own) && link.is_alive() && link.discovery.is_some() == ipv6
+        });
+        let mut first_error = Ok(());
+        for (&ifindex, &own) in interfaces {
+            if self.links.contains_key(&ifindex) {
+                continue;
+            }
+            match self.open(ifindex, own, ipv6) {
+                Ok(link) => {
+                    self.links.insert(ifindex, link);
+                }
+                Err(error) => first_error = first_error.and(Err((ifindex, error))),
+            }
+        }
+        first_error
+    }
+
+    fn open(&self, ifindex: u32, own: Mac, ipv6: bool) -> io::Result<Link> {
+        let arp = LinkSocket::open(ifindex, EtherType::Only(ETHERTYPE_ARP))?;
+        let discovery = ipv6.then(|| LinkSocket::open_filtered(ifindex, EtherType::All, &advertisements()));
+        let discovery = discovery.transpose()?.map(|socket| self.listener(ifindex, socket)).transpose()?;
+        Ok(Link { own, arp: self.listener(ifindex, arp)?, discovery, groups: None })
+    }
+
+    fn listener(&self, ifindex: u32, socket: LinkSocket) -> io::Result<Listener> {
+        let socket = Arc::new(AsyncFd::new(socket)?);
+        let reader = tokio::spawn(read(socket.clone(), ifindex, self.frames.clone()));
+        Ok(Listener { socket, reader })
+    }
+
+    /// Asks everyone on an interface who has `target`, for `sender`, or as who is about to take the address
+    /// (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
+    pub(crate) fn ask(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
+        let Some(link) = self.links.get(&ifindex) else { return };
+        match (sender, target) {
+            (Some(IpAddr::V4(sender)), IpAddr::V4(target)) => {
+                send(&link.arp, ifindex, &arp_request(link.own, sender, target));
+            }
+            (None, IpAddr::V4(target)) => {
+                send(&link.arp, ifindex, &arp_request(link.own, [0; 4].into(), target));
+            }
+            (Some(IpAddr::V6(sender)), IpAddr::V6(target)) => {
+                link.say(ifindex, &solicitation(link.own, sender, target));
+            }
+            (None, IpAddr::V6(target)) => {
+                link.say(ifindex, &solicitation(link.own, Ipv6Addr::UNSPECIFIED, target));
+            }
+            // A question has one family.
+            (Some(_), _) => {}
+        }
+    }
+
+    /// Tells everyone on every interface that the director has these addresses.
+    pub(crate) fn announce(&self, addresses: &BTreeSet<IpAddr>) {
+        for (&ifindex, link) in &self.links {
+            for address in addresses {
+                match *address {
+                    IpAddr::V4(_) => self.ask(ifindex, Some(*address), *address),
+                    IpAddr::V6(own) => link.say(ifindex, &announcement(link.own, own)),
+                }
+            }
+        }
+    }
+
+    /// Has questions for these addresses come to every interface: they are sent to groups, which interfaces
+    /// and switches let through only where they are listened in (RFC 4291, section 2.7.1; RFC 4541).
+    pub(crate) fn attend(&mut self, addresses: &BTreeSet<IpAddr>) {
+        let groups: BTreeSet<Ipv6Addr> = addresses
+            .iter()
+            .filter_map(|address| match address {
+                IpAddr::V6(address) => Some(solicited_node(*address)),
+                IpAddr::V4(_) => None,
+            })
+            .collect();
+        for (&ifindex, link) in &mut self.links {
+            if link.groups.as_ref().map_or(groups.is_empty(), |(joined, _)| *joined == groups) {
+                continue;
+            }
+            match join(ifindex, &groups) {
+                // With the socket before it, its groups are left.
+                Ok(socket) => link.groups = Some((groups.clone(), socket)),
+                Err(error) => {
+                    let interface = interface_name(ifindex);
+                    tracing::warn!(interface, %error, "solicitations for announced IPv6 addresses may not come here");
+                }
+            }
+        }
+    }
+}
+
+impl Link {
+    fn say(&self, ifindex: u32, frame: &[u8]) {
+        if let Some(discovery) = &self.discovery {
+            send(discovery, ifindex, frame);
+        }
+    }
+}
+
+/// What can't be sent is lost, as any frame may be.
+fn send(listener: &Listener, ifindex: u32, frame: &[u8]) {
+    if let Err(error) = listener.socket.get_ref().send(frame) {
+        tracing::debug!(ifindex, %error, "a question to the neighbours was not sent");
+    }
+}
+
+fn join(ifindex: u32, groups: &BTreeSet<Ipv6Addr>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV6, Type::DGRAM, None)?;
+    groups.iter().try_for_each(|group| socket.join_multicast_v6(group, ifindex))?;
+    Ok(socket)
+}
+
+/// A filter for neighbour advertisements (RFC 4861, section 4.4).
+fn advertisements() -> Vec<Instruction> {
+    const ETHERTYPE: u32 = 12;
+    const NEXT_HEADER: u32 = 20;
+    const ICMP_TYPE: u32 = 54;
+    filter(&[
+        Field::Half(ETHERTYPE, ETHERTYPE_IPV6),
+        Field::Byte(NEXT_HEADER, protocol::ICMPV6),
+        Field::Byte(ICMP_TYPE, NEIGHBOUR_ADVERTISEMENT),
+    ])
+}
+
+async fn read(socket: Arc<AsyncFd<LinkSocket>>, ifindex: u32, frames: mpsc::Sender<Frame>) {
+    let mut buffer = [0; FRAME_MAX];
+    loop {
+        let Ok(mut ready) = socket.readable().await else { return };
+        match ready.try_io(|socket| socket.get_ref().recv(&mut buffer)) {
+            Ok(Ok((len, meta))) if !meta.outgoing => {
+                let bytes = buffer.get(..len).unwrap_or(&buffer).to_vec();
+                if let Err(mpsc::error::TrySendError::Closed(_)) = frames.try_send(Frame { ifindex, bytes }) {
+                    return;
+                }
+            }
+            // The interface went down: whoever watches it listens again when it is back.
+            Ok(Err(error)) if error.kind() != io::ErrorKind::Interrupted => return,
+            _ => {}
+        }
+    }
+}

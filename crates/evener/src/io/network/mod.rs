@@ -1,0 +1,66 @@
+//! The network around this host: asked of its kernel, and watched.
+
+pub mod path_mtu;
+mod read;
+mod resolve;
+mod watch;
+
+use evener_core::farm::network::PickError;
+use nix::net::if_::if_indextoname;
+
+pub use evener_core::farm::network::{Interface, Network, NextHop, Route};
+pub use read::read;
+pub use resolve::resolve;
+pub use watch::watch;
+
+use crate::runtime::spelling::nearest;
+
+/// What an interface is called now, for who knows but its number; `?` if it is gone.
+pub(crate) fn interface_name(ifindex: u32) -> String {
+    if_indextoname(ifindex).map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Why the network is not as the farm needs it.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The kernel did not answer.
+    #[error("the kernel could not be asked for {what}: {source}")]
+    Netlink {
+        /// What was asked for.
+        what: &'static str,
+        /// Its answer.
+        source: rtnetlink::Error,
+    },
+    /// No netlink socket.
+    #[error("no netlink socket, by which the kernel is asked for the network: {0}")]
+    Socket(#[from] std::io::Error),
+    /// No interface to work on.
+    #[error("{}", told(.0))]
+    Pick(#[from] PickError),
+}
+
+/// Names what was probably meant.
+fn told(error: &PickError) -> String {
+    match error {
+        PickError::NoSuchInterface { name, known } => match nearest(name, known.iter().map(String::as_str)) {
+            Some(meant) => format!("there is no interface {name:?} here: did you mean {meant:?}?"),
+            None => error.to_string(),
+        },
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_interface_is_guessed() {
+        let told = |name: &str| {
+            let known = ["eth0", "eth1"].map(str::to_owned).to_vec();
+            NetworkError::from(PickError::NoSuchInterface { name: name.to_owned(), known }).to_string()
+        };
+        assert_eq!(told("eht0"), "there is no interface \"eht0\" here: did you mean \"eth0\"?");
+        assert_eq!(told("uplink"), "there is no interface \"uplink\" here: there are eth0, eth1");
+    }
+}

@@ -1,0 +1,95 @@
+//! Where messages come and go: a raw socket for each of this host's addresses that other nodes know it by. So the
+//! address that a message was sent to is known, which its tag is over.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
+use std::sync::Arc;
+
+use evener_core::node::lccp::{self, wire};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+use tokio::task::JoinHandle;
+
+/// Longer than any message behind the longest IPv4 header (RFC 791, section 3.1).
+const PACKET_BYTES: usize = 60 + wire::LEN_MAX + 1;
+/// Between two attempts to hear, where the system refuses: never in a circle.
+const AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// One of them. Nobody listens once it is dropped.
+pub(crate) struct Listener {
+    socket: Arc<UdpSocket>,
+    task: JoinHandle<()>,
+}
+
+impl Listener {
+    /// Opens it on an address that this host has. What comes is given to `hear`, which is told the source first and says
+    /// whether to look any further.
+    pub(crate) fn open(
+        own: IpAddr,
+        is_node: impl Fn(IpAddr) -> bool + Send + 'static,
+        hear: impl Fn(IpAddr, &[u8]) + Send + 'static,
+    ) -> io::Result<Listener> {
+        let protocol = Some(Protocol::from(i32::from(lccp::PROTOCOL)));
+        let socket = Socket::new(Domain::for_address((own, 0).into()), Type::RAW, protocol)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SocketAddr::new(own, 0).into())?;
+        // To the runtime it is like a socket of datagrams; ports stay 0.
+        let socket = Arc::new(UdpSocket::from_std(StdSocket::from(socket))?);
+        let task = tokio::spawn(listen(Arc::clone(&socket), is_node, hear));
+        Ok(Listener { socket, task })
+    }
+
+    /// Sends a message. One that can't be sent is lost, as any may be.
+    pub(crate) fn send(&self, to: IpAddr, message: &[u8]) {
+        if let Err(error) = self.socket.try_send_to(message, SocketAddr::new(to, 0)) {
+            tracing::debug!(%to, %error, "a control message was not sent");
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn listen(socket: Arc<UdpSocket>, is_node: impl Fn(IpAddr) -> bool, hear: impl Fn(IpAddr, &[u8])) {
+    let mut buffer = [0; PACKET_BYTES];
+    loop {
+        match socket.recv_from(&mut buffer).await {
+            Ok((len, from)) if is_node(from.ip()) => {
+                let packet = buffer.get(..len).unwrap_or_default();
+                hear(from.ip(), content(from.ip(), packet));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "control messages are not heard");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+}
+
+/// What stands behind the IP header, which IPv4 leaves in front (raw(7)) and IPv6 doesn't (RFC 3542, section 3).
+fn content(from: IpAddr, packet: &[u8]) -> &[u8] {
+    match (from, packet.first()) {
+        (IpAddr::V4(_), Some(first)) => packet.get(usize::from(first & 0xf) * 4..).unwrap_or_default(),
+        _ => packet,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ipv4_has_its_header_in_front() {
+        let (v4, v6) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]));
+        let mut packet = [vec![0x45; 20], b"LCCP".to_vec()].concat();
+        assert_eq!(content(v4, &packet), b"LCCP");
+        assert_eq!(content(v6, b"LCCP"), b"LCCP");
+        packet[0] = 0x46;
+        assert_eq!(content(v4, &packet), b"", "options, cut off");
+        assert_eq!(content(v4, b""), b"");
+    }
+}

@@ -1,0 +1,304 @@
+//! Settings of the kernel that a farm needs while it is served: changed, noted, and put back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+const PROC_SYS: &str = "/proc/sys";
+
+/// Whether the kernel drops what comes by this interface from addresses that it would reach by another.
+pub(crate) fn is_reverse_path_strict(interface: &str) -> bool {
+    let of = |name: &str| {
+        let setting = fs::read_to_string(format!("{PROC_SYS}/net/ipv4/conf/{name}/rp_filter")).ok()?;
+        setting.trim().parse::<u8>().ok()
+    };
+    // It goes by the larger of the two (ip-sysctl, rp_filter); 1 is strict, 2 is loose.
+    of("all").max(of(interface)) == Some(1)
+}
+
+/// A setting as sysctl(8) names it, with slashes.
+type Name = String;
+
+/// What the kernel must let through.
+#[derive(Debug, Default)]
+pub(crate) struct Forwarded<'a> {
+    /// Between these interfaces,
+    pub(crate) interfaces: BTreeSet<&'a str>,
+    /// for the families of these addresses;
+    pub(crate) addresses: BTreeSet<IpAddr>,
+    /// and from these of the interfaces also what is from an IPv4 address of this host's own.
+    pub(crate) own: BTreeSet<&'a str>,
+    /// Likewise from these, as far as they forward: this host may be the router of servers that answer from its address.
+    pub(crate) routed: BTreeSet<&'a str>,
+}
+
+/// Settings that are not as they were found.
+pub(crate) struct Settings {
+    root: PathBuf,
+    /// Where it is noted what they were, for a daemon that comes after one that was killed.
+    note: PathBuf,
+    were: BTreeMap<Name, String>,
+    /// What could not be set, and was said once.
+    refused: BTreeSet<Name>,
+}
+
+impl Settings {
+    /// With what an earlier daemon noted in this folder.
+    pub(crate) fn new(directory: &Path) -> Self {
+        Settings::at(Path::new(PROC_SYS), directory)
+    }
+
+    fn at(root: &Path, directory: &Path) -> Self {
+        let note = directory.join("settings");
+        let text = fs::read_to_string(&note).unwrap_or_default();
+        let were = text.lines().filter_map(|line| line.split_once('='));
+        let were = were.map(|(name, was)| (name.to_owned(), was.to_owned())).collect();
+        Settings { root: root.to_owned(), note, were, refused: BTreeSet::new() }
+    }
+
+    /// Lets packets through, and puts back what is needed no longer.
+    ///
+    /// The kernel's route look-up wants forwarding on the interface that a packet comes from. An IPv6 interface
+    /// that forwards forgets the routes that routers advertise, unless it is told to keep them (`accept_ra`
+    /// 2, ip-sysctl).
+    pub(crate) fn forward(&mut self, Forwarded { interfaces, addresses, own, routed }: &Forwarded<'_>) {
+        let routed = routed.iter().filter(|interface| self.forwards(interface));
+        let own: BTreeSet<&str> = own.iter().chain(routed).copied().collect();
+        let mut wanted: Vec<(Name, &str)> =
+            own.iter().flat_map(|interface| self.let_own_through(interface)).collect();
+        for interface in interfaces {
+            if addresses.iter().any(IpAddr::is_ipv4) {
+                wanted.push((format!("net/ipv4/conf/{interface}/forwarding"), "1"));
+            }
+            if addresses.iter().any(IpAddr::is_ipv6) {
+                let accept = format!("net/ipv6/conf/{interface}/accept_ra");
+                if self.were.contains_key(&accept) || self.read(&accept).is_ok_and(|value| value == "1") {
+                    wanted.push((accept, "2"));
+                }
+                wanted.push((format!("net/ipv6/conf/{interface}/forwarding"), "1"));
+                // For the stack to send on what the route look-up can't yet, that alone is too little: kernels
+                // since 6.17 can be told for the interface, older ones for all of them only.
+                let force = format!("net/ipv6/conf/{interface}/force_forwarding");
+                match self.read(&force) {
+                    Ok(_) => wanted.push((force, "1")),
+                    Err(_) => wanted.push(("net/ipv6/conf/all/forwarding".to_owned(), "1")),
+                }
+            }
+        }
+        for (name, value) in &wanted {
+            match self.set(name, value) {
+                Ok(()) => drop(self.refused.remove(name)),
+                Err(error) if self.refused.insert(name.clone()) => tracing::warn!(
+                    setting = name,
+                    %error,
+                    "can't be set to {value}, without which servers' answers don't find their way: set it by hand"
+                ),
+                Err(_) => {}
+            }
+        }
+        let names: BTreeSet<Name> = wanted.into_iter().map(|(name, _)| name).collect();
+        self.put_back(|name| !names.contains(name));
+    }
+
+    fn forwards(&self, interface: &str) -> bool {
+        self.read(&format!("net/ipv4/conf/{interface}/forwarding")).is_ok_and(|value| value == "1")
+    }
+
+    /// What has the stack take packets from its own addresses: as RFC 1812 (section 5.3.8) has it, it believes none of them, and
+    /// a strict reverse path filter asks for the very interface besides.
+    fn let_own_through(&self, interface: &str) -> Vec<(Name, &'static str)> {
+        let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
+        let value = |of: &str| self.read(&filter(of)).ok().and_then(|value| value.parse::<u8>().ok());
+        let is_strict = value("all").max(value(interface)) == Some(1);
+        let mut wanted = vec![(format!("net/ipv4/conf/{interface}/accept_local"), "1")];
+        if is_strict || self.were.contains_key(&filter(interface)) {
+            wanted.push((filter(interface), "2"));
+        }
+        wanted
+    }
+
+    /// Puts everything back.
+    pub(crate) fn restore(&mut self) {
+        self.put_back(|_| true);
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> io::Result<()> {
+        let was = self.read(name)?;
+        if was == value {
+            return Ok(());
+        }
+        // An interface that came back has the kernel's defaults again, which are what it was found with.
+        self.were.entry(name.to_owned()).or_insert(was);
+        self.write_note()?;
+        fs::write(self.root.join(name), value)?;
+        tracing::info!(setting = name, "set to {value} while services need it");
+        Ok(())
+    }
+
+    fn put_back(&mut self, which: impl Fn(&Name) -> bool) {
+        let (back, stay): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut self.were).into_iter().partition(|(name, _)| which(name));
+        self.were = stay;
+        // What was done last is undone first: forwarding before what was prepared for it.
+        for (name, was) in back.iter().rev() {
+            // The interface may be gone, and its settings with it.
+            match fs::write(self.root.join(name), was) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(setting = name, %error, "can't be put back to {was}");
+                }
+                _ => {}
+            }
+        }
+        if !back.is_empty()
+            && let Err(error) = self.write_note()
+        {
+            tracing::warn!(%error, file = %self.note.display(), "can't be written");
+        }
+    }
+
+    fn read(&self, name: &str) -> io::Result<String> {
+        Ok(fs::read_to_string(self.root.join(name))?.trim().to_owned())
+    }
+
+    fn write_note(&self) -> io::Result<()> {
+        if self.were.is_empty() {
+            return fs::remove_file(&self.note);
+        }
+        let lines = self.were.iter().map(|(name, was)| format!("{name}={was}\n"));
+        let new = self.note.with_extension("new");
+        fs::write(&new, lines.collect::<String>())?;
+        fs::rename(new, &self.note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A folder that goes away with the test.
+    struct Host(PathBuf);
+
+    impl Host {
+        fn new(name: &str) -> Host {
+            let host = Host(std::env::temp_dir().join(format!("evener-{name}-{}", std::process::id())));
+            for family in ["ipv4", "ipv6"] {
+                fs::create_dir_all(host.0.join(format!("net/{family}/conf/eth0"))).unwrap();
+                fs::write(host.0.join(format!("net/{family}/conf/eth0/forwarding")), "0\n").unwrap();
+            }
+            fs::write(host.0.join("net/ipv6/conf/eth0/accept_ra"), "1\n").unwrap();
+            host
+        }
+
+        fn settings(&self) -> Settings {
+            Settings::at(&self.0, &self.0)
+        }
+
+        fn is(&self, values: [&str; 3]) -> bool {
+            let names = [
+                "net/ipv4/conf/eth0/forwarding",
+                "net/ipv6/conf/eth0/forwarding",
+                "net/ipv6/conf/eth0/accept_ra",
+            ];
+            names.map(|name| fs::read_to_string(self.0.join(name)).unwrap().trim().to_owned()) == values
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn forwarded<'a>(interfaces: &[&'a str], addresses: &[&str]) -> Forwarded<'a> {
+        Forwarded {
+            interfaces: interfaces.iter().copied().collect(),
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            ..Forwarded::default()
+        }
+    }
+
+    #[test]
+    fn a_router_of_servers_believes_answers_from_its_own_address() {
+        let host = Host::new("settings-routed");
+        let file = |name: &str| host.0.join(format!("net/ipv4/conf/{name}"));
+        fs::create_dir_all(file("all")).unwrap();
+        for (name, value) in [("all/rp_filter", "0"), ("eth0/rp_filter", "1"), ("eth0/accept_local", "0")] {
+            fs::write(file(name), value).unwrap();
+        }
+        let believes = || {
+            ["accept_local", "rp_filter"]
+                .map(|name| fs::read_to_string(file(&format!("eth0/{name}"))).unwrap())
+        };
+        let routed = Forwarded { routed: ["eth0", "gone"].into(), ..Forwarded::default() };
+        let mut settings = host.settings();
+        settings.forward(&routed);
+        assert_eq!(believes(), ["0", "1"], "it is no router");
+        fs::write(file("eth0/forwarding"), "1\n").unwrap();
+        settings.forward(&routed);
+        assert_eq!(believes(), ["1", "2"]);
+        settings.restore();
+        assert_eq!(believes(), ["0", "1"]);
+    }
+
+    #[test]
+    fn what_is_from_own_addresses_is_let_through_by_a_loose_filter() {
+        let host = Host::new("settings-own");
+        let file = |name: &str| host.0.join(format!("net/ipv4/conf/{name}"));
+        fs::create_dir_all(file("all")).unwrap();
+        fs::write(file("eth0/accept_local"), "0\n").unwrap();
+        let is = |values: [&str; 2]| {
+            let names = ["eth0/accept_local", "eth0/rp_filter"];
+            names.map(|name| fs::read_to_string(file(name)).unwrap().trim().to_owned()) == values
+        };
+        let own = Forwarded { own: ["eth0"].into(), ..forwarded(&["eth0"], &["192.0.2.1"]) };
+        for (all, found, during) in [("0", "0", "0"), ("0", "1", "2"), ("1", "0", "2"), ("2", "1", "1")] {
+            fs::write(file("all/rp_filter"), all).unwrap();
+            fs::write(file("eth0/rp_filter"), found).unwrap();
+            host.settings().forward(&own);
+            let mut next = host.settings();
+            next.forward(&own);
+            assert!(is(["1", during]), "all {all}, found {found}");
+            next.forward(&forwarded(&["eth0"], &["192.0.2.1"]));
+            assert!(is(["0", found]), "all {all}, found {found}");
+            next.restore();
+        }
+    }
+
+    #[test]
+    fn what_is_needed_no_longer_is_put_back() {
+        let host = Host::new("settings-reload");
+        let mut settings = host.settings();
+        settings.forward(&forwarded(&["eth0", "gone"], &["192.0.2.1", "2001:db8::1"]));
+        assert!(host.is(["1", "1", "2"]));
+        settings.forward(&forwarded(&["eth0", "gone"], &["192.0.2.1"]));
+        assert!(host.is(["1", "0", "1"]));
+        settings.forward(&forwarded(&[], &["192.0.2.1"]));
+        assert!(host.is(["0", "0", "1"]));
+        assert!(!host.0.join("settings").exists());
+    }
+
+    #[test]
+    fn a_daemon_after_a_killed_one_puts_back_what_that_found() {
+        let host = Host::new("settings-killed");
+        let all = forwarded(&["eth0"], &["192.0.2.1", "2001:db8::1"]);
+        host.settings().forward(&all);
+        let mut next = host.settings();
+        next.forward(&all);
+        assert!(host.is(["1", "1", "2"]));
+        next.restore();
+        assert!(host.is(["0", "0", "1"]));
+    }
+
+    #[test]
+    fn what_was_right_already_is_left_alone() {
+        let host = Host::new("settings-right");
+        fs::write(host.0.join("net/ipv4/conf/eth0/forwarding"), "1\n").unwrap();
+        let mut settings = host.settings();
+        settings.forward(&forwarded(&["eth0"], &["192.0.2.1"]));
+        settings.restore();
+        assert!(host.is(["1", "0", "1"]));
+    }
+}

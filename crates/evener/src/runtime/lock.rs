@@ -1,0 +1,127 @@
+//! One daemon, and one agent, per network namespace.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// How often the lock is asked for again, and how long between: as long as a killed daemon may take to end.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Held for as long as its owner lives; the kernel releases it when the process ends, however it ends.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    #[allow(dead_code, reason = "it holds by being there")]
+    file: Flock<File>,
+    path: PathBuf,
+}
+
+/// Why there is no lock.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LockError {
+    /// Another one has it.
+    #[error(
+        "another evener (pid {pid}) already runs in this network namespace; stop it, or use `evener reload` to \
+         give it another configuration"
+    )]
+    Held {
+        /// Its process.
+        pid: String,
+    },
+    /// The file can't be used.
+    #[error("the lock {path} can't be taken: {source}")]
+    Io {
+        /// Where it is.
+        path: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl Lock {
+    /// Takes the lock `path`, or says who holds it. A daemon that was just killed still does, for a moment.
+    ///
+    /// # Errors
+    /// [`LockError::Held`] when a daemon runs.
+    pub(crate) fn take(path: &Path) -> Result<Lock, LockError> {
+        for _ in 0..TRIES {
+            match Lock::try_take(path) {
+                Err(LockError::Held { .. }) => std::thread::sleep(PAUSE),
+                taken => return taken,
+            }
+        }
+        Lock::try_take(path)
+    }
+
+    /// The same without waiting.
+    ///
+    /// # Errors
+    /// [`LockError::Held`] when somebody has it.
+    pub(crate) fn try_take(path: &Path) -> Result<Lock, LockError> {
+        let failed = |source| LockError::Io { path: path.display().to_string(), source };
+        loop {
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+            match Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock) {
+                Ok(mut file) if is_there(&file, path) => {
+                    file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
+                    writeln!(file, "{}", std::process::id()).map_err(failed)?;
+                    return Ok(Lock { file, path: path.to_owned() });
+                }
+                // Who had it has just removed it: this is not the file that others will lock.
+                Ok(_) => {}
+                Err((mut file, Errno::EWOULDBLOCK)) => {
+                    let mut pid = String::new();
+                    let _ = (&mut file as &mut dyn Read).take(32).read_to_string(&mut pid);
+                    return Err(LockError::Held { pid: pid.trim().to_owned() });
+                }
+                Err((_, errno)) => return Err(failed(errno.into())),
+            }
+        }
+    }
+
+    /// Whether somebody has it.
+    pub(crate) fn is_held(path: &Path) -> bool {
+        let Ok(file) = File::open(path) else { return false };
+        matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
+    }
+}
+
+fn is_there(file: &File, path: &Path) -> bool {
+    let same =
+        |there: fs::Metadata, ours: fs::Metadata| (ours.dev(), ours.ino()) == (there.dev(), there.ino());
+    fs::metadata(path).is_ok_and(|there| file.metadata().is_ok_and(|ours| same(there, ours)))
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // Director and agent share the folder; it goes if nothing else is in it.
+        if let Some(directory) = self.path.parent() {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_one_is_refused_with_the_first_ones_pid_and_nothing_is_left() {
+        let folder = std::env::temp_dir().join(format!("evener-lock-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("lock");
+        let first = Lock::take(&path).unwrap();
+        let error = Lock::take(&path).unwrap_err();
+        assert!(error.to_string().contains(&format!("pid {}", std::process::id())), "{error}");
+        assert!(Lock::is_held(&path));
+        drop(first);
+        assert!(!Lock::is_held(&path) && !folder.exists());
+    }
+}

@@ -1,0 +1,14 @@
+//! What every program of Evener needs of the host it runs on: where its files are, who holds them, its secret, its log and its end.
+
+pub mod descriptors;
+mod exit;
+pub mod lock;
+pub mod log;
+pub mod paths;
+pub mod secret;
+pub mod signals;
+pub mod spelling;
+pub mod terminal;
+pub mod token;
+
+pub use exit::Exit;

@@ -1,0 +1,57 @@
+//! Where a daemon keeps what its command line and its successor must find: one folder per network
+//! namespace, so that instances in different ones never meet.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use evener_dataplane::xdp::pins::network_namespace;
+
+use super::lock::Lock;
+
+/// Removes what daemons of network namespaces that are gone have left: a session file is memory.
+pub(crate) fn clear_vanished(own: &Path) {
+    let Some(root) = own.parent() else { return };
+    let living = living_namespaces();
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("net-")).and_then(|n| n.parse().ok());
+        // A namespace that only processes out of our sight are in may seem gone; its daemon's lock is held.
+        if number.is_some_and(|number: u64| !living.contains(&number))
+            && let Ok(_lock) = Lock::try_take(&entry.path().join("lock"))
+            && let Err(error) = fs::remove_dir_all(entry.path())
+        {
+            tracing::debug!(%error, folder = %entry.path().display(), "a vanished namespace's folder stays");
+        }
+    }
+}
+
+/// The numbers of all network namespaces that a process is in or a mount holds.
+fn living_namespaces() -> BTreeSet<u64> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let of_processes =
+        processes.filter_map(|process| Some(fs::metadata(process.path().join("ns/net")).ok()?.ino()));
+    let named = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let of_names = named.filter_map(|name| Some(fs::metadata(name.path()).ok()?.ino()));
+    of_processes.chain(of_names).collect()
+}
+
+/// The folder of this network namespace.
+///
+/// # Errors
+/// When /proc is not there.
+pub fn directory() -> io::Result<PathBuf> {
+    // EVENER_RUN_DIR is for programs without the right to write to /run, as in a user namespace.
+    let root = std::env::var_os("EVENER_RUN_DIR").map_or_else(|| PathBuf::from("/run/evener"), PathBuf::from);
+    Ok(root.join(format!("net-{}", network_namespace()?)))
+}
+
+/// The socket that the command line talks to.
+///
+/// # Errors
+/// When /proc is not there.
+pub fn admin_socket() -> io::Result<PathBuf> {
+    Ok(directory()?.join("admin.sock"))
+}

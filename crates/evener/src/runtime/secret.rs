@@ -1,0 +1,124 @@
+//! The farm's secret, which every host has in a file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use evener_core::node::secret::{KEY_LEN, Secret, SecretError};
+use evener_core::path::cookie::Schedule;
+use evener_core::path::sessions::Seed;
+
+/// A file with more is no key file.
+const FILE_BYTES: u64 = 64 * 1024;
+
+/// Why there is no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It can't be read.
+    #[error(
+        "the farm's secret can't be read from {path}: {source}; `evener keygen` writes one, which every host needs",
+        path = .path.display()
+    )]
+    Io {
+        /// As [farm] secret_file names it.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{path} is no secret of a farm: {source}", path = .path.display())]
+    Text {
+        /// As [farm] secret_file names it.
+        path: PathBuf,
+        /// What is wrong.
+        source: SecretError,
+    },
+}
+
+/// Reads the secret, and warns if others can, too.
+///
+/// # Errors
+/// When there is none.
+pub fn read(path: &Path) -> Result<Secret, ReadError> {
+    let failed = |source| ReadError::Io { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    let open_to_others = file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0;
+    file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
+    if open_to_others {
+        tracing::warn!("{} can be read by others than its owner: chmod 600 it", path.display());
+    }
+    Secret::parse(&String::from_utf8_lossy(&bytes))
+        .map_err(|source| ReadError::Text { path: path.to_owned(), source })
+}
+
+/// What the key of cookies is derived by.
+const COOKIE_LABEL: &str = "evener cookie";
+
+/// What the key of marks is derived by.
+const MARK_LABEL: &str = "evener mark";
+
+/// The key of marks: all hosts that have the secret come to the same one.
+pub(crate) fn mark_key(secret: &Secret) -> Seed {
+    Seed::from_bytes(secret.derive_short(MARK_LABEL))
+}
+
+/// The keys of cookies from tick `now` on: all hosts that have the secret, and whose clocks agree, come to the same ones.
+pub(crate) fn cookie_keys(secret: &Secret, epoch_ms: u64, now: u32) -> Schedule {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let unix_ms = u64::try_from(unix.as_millis()).unwrap_or_default();
+    Schedule::new(Seed::from_bytes(secret.derive_short(COOKIE_LABEL)), epoch_ms, unix_ms, now)
+}
+
+/// Writes a new secret, for its owner alone. A file that is there is never written over: its farm would fall apart.
+///
+/// # Errors
+/// When there is such a file, or it can't be written.
+pub fn write_new(path: &Path) -> io::Result<()> {
+    let mut bytes = [0; KEY_LEN];
+    random(&mut bytes)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let text = format!(
+        "# The secret by which the hosts of a farm know each other.\n{}\n",
+        Secret::new(bytes).text()
+    );
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // Half a secret is none.
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
+/// Fills `bytes` with random numbers that nobody can guess.
+///
+/// # Errors
+/// Without /dev/urandom.
+pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_its_owner_s_and_written_once() {
+        let folder = std::env::temp_dir().join(format!("evener-secret-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("farm.key");
+        write_new(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let secret = read(&path).unwrap();
+        assert_eq!(write_new(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(read(&path).unwrap(), secret);
+        fs::write(&path, "not a key").unwrap();
+        assert!(matches!(read(&path), Err(ReadError::Text { .. })));
+        fs::remove_file(&path).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("keygen"));
+        fs::remove_dir(folder).unwrap();
+    }
+}

@@ -1,0 +1,49 @@
+//! How a running program is told what to do by those who have no socket to it.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signals that daemon and agent answer to.
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    hangup: Signal,
+}
+
+/// What one says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// End, as the command line says.
+    Stop,
+    /// End, and take back all that was set up, whatever the command line says.
+    Dismantle,
+    /// Read the file again.
+    Reload,
+}
+
+impl Signals {
+    /// From now on they are heard.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next one. Nothing is lost if this is not waited for to the end.
+    pub(crate) async fn next(&mut self) -> Wish {
+        tokio::select! {
+            _ = self.terminate.recv() => Wish::Stop,
+            _ = self.interrupt.recv() => Wish::Stop,
+            _ = self.quit.recv() => Wish::Dismantle,
+            _ = self.hangup.recv() => Wish::Reload,
+        }
+    }
+}

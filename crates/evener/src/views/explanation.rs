@@ -1,0 +1,217 @@
+//! Why a flow gets the server it gets, by the decisions of core themselves.
+
+mod request;
+
+use std::net::{IpAddr, SocketAddr};
+
+use evener_core::director::ServerState;
+use evener_core::farm::choose::{Choice, Content, Nobody, Request, Why};
+use evener_core::farm::network::is_link_local;
+use evener_core::path::sessions::{SessionKey, ms};
+use evener_core::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
+use serde::{Deserialize, Serialize};
+
+use crate::board::Published;
+use crate::board::request::{Flow, Subject};
+
+/// Which server a flow or a request gets, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The service, if the address is one's.
+    pub service: Option<String>,
+    /// The server, if there is one.
+    pub server: Option<String>,
+    /// Sentences, in the order of the decision.
+    pub because: Vec<String>,
+    /// Whether the choice waits for what isn't known: what the client asks for, or who it is.
+    #[serde(default)]
+    pub waits: bool,
+    /// What becomes of a request, if one was named.
+    #[serde(default)]
+    pub request: Option<Dispatch>,
+}
+
+/// Who serves a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dispatch {
+    /// The route that takes it, counted from 1 in the order of the file; none if all servers do.
+    pub route: Option<u64>,
+    /// What the route takes, in words.
+    pub pattern: Option<String>,
+    /// Names of the servers that it may go to.
+    pub servers: Vec<String>,
+    /// Whether the data plane leaves the choice to the daemon's own process.
+    pub asked: bool,
+}
+
+impl Published {
+    /// Which server a flow or a request gets, and why.
+    pub(crate) fn explain(&self, subject: &Subject) -> Explanation {
+        let (mut explanation, flow) = match subject {
+            Subject::Flow(flow) => (self.explain_flow(flow), Some(flow)),
+            Subject::Request { request, flow, service } => {
+                (self.explain_request(request, flow.as_ref(), service.as_deref()), flow.as_ref())
+            }
+        };
+        if let Some(flow) = flow.filter(|_| explanation.service.is_some()) {
+            explanation.because.extend(self.unseen(flow.client.ip()));
+        }
+        explanation
+    }
+
+    fn explain_flow(&self, flow: &Flow) -> Explanation {
+        let key = VipKey { address: flow.vip.ip(), port: flow.vip.port(), protocol: flow.protocol };
+        let Some(vip) = self.snapshot.plan.tables.vips.get(&key) else {
+            let because = vec![format!(
+                "no service has {} {}: the packet goes up the director's own stack",
+                flow.protocol, flow.vip
+            )];
+            return Explanation { because, ..Explanation::default() };
+        };
+        let service = self.snapshot.plan.services.get(&vip.service);
+        let mut because =
+            vec![format!("{} {} is service {}", flow.protocol, flow.vip, service.map_or("?", |s| &s.name))];
+        let slot = self.explain_choice(flow, vip, &mut because);
+        let server = slot.and_then(|slot| self.server_name(slot));
+        because.extend(slot.and_then(|slot| self.explain_state(slot)));
+        if let Some(entry) = slot.and_then(|slot| self.snapshot.plan.tables.servers.get(&slot)) {
+            because.extend(self.explain_way(Some(flow), entry));
+        }
+        Explanation {
+            service: service.map(|service| service.name.clone()),
+            server,
+            because,
+            waits: slot.is_none(),
+            request: None,
+        }
+    }
+
+    /// What is wrong with a server that gets a flow all the same, if it isn't up.
+    fn explain_state(&self, slot: u16) -> Option<String> {
+        let name = self.snapshot.plan.servers.get(&slot)?;
+        let server = self.snapshot.server(name)?;
+        let reason = server.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        let state = server.state.name();
+        (server.state != ServerState::Up).then(|| format!("but {} is {state}{reason}", name.server))
+    }
+
+    fn explain_way(&self, flow: Option<&Flow>, entry: &ServerEntry) -> Vec<String> {
+        if entry.local {
+            return vec!["that server is this host: the packet goes up its own stack".to_owned()];
+        }
+        let name =
+            self.snapshot.network.interfaces.get(&entry.ifindex).map_or("?", |interface| &interface.name);
+        let frames = format!("frames go to {} on {name}", entry.mac);
+        let rewritten = match entry.forwarding {
+            Forwarding::Link => None,
+            Forwarding::Nat { to, own, source_nat: true, .. } => {
+                Some(format!("it is rewritten to go from {own}, with a port of its own, to {to}"))
+            }
+            Forwarding::Nat { to, .. } => Some(format!("it is rewritten to go to {to}")),
+            Forwarding::Tunnel { encapsulation, from, to, mtu, mark: _ } => Some(format!(
+                "it is put into a packet from {from} to {to} ({encapsulation}), which may be {mtu} bytes long"
+            )),
+        };
+        rewritten
+            .into_iter()
+            .chain([frames])
+            .chain(flow.and_then(|flow| only_on_link(flow, entry, name)))
+            .collect()
+    }
+
+    /// The server's slot; nothing if it isn't settled yet.
+    fn explain_choice(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
+        if let Some(slot) = self.explain_session(flow, vip, because) {
+            return Some(slot)
+                .filter(|_| vip.handoff.is_none() || self.snapshot.plan.servers.contains_key(&slot));
+        }
+        if vip.handoff.is_some() {
+            because.push(
+                "there is no session: the choice waits for what the client asks for; --request foretells it"
+                    .to_owned(),
+            );
+            return None;
+        }
+        because.push("there is no session: a new one would be chosen by the policy".to_owned());
+        let (slot, why) = self.foretell(vip, Some(flow.client), Content::Unread)?;
+        because.push(why);
+        Some(slot)
+    }
+
+    /// The slot that a flow's session names, if there is one.
+    fn explain_session(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
+        let memory = self.readings.memory();
+        let key = self.session_key(flow, vip);
+        let now = self.readings.now();
+        let value = memory.sessions.find(key, key.hash(memory.seed), now)?.value;
+        let server = match self.server_name(value.server()) {
+            Some(name) => format!("its server is {name}"),
+            None if vip.handoff.is_some() => {
+                "this host's own process reads what the client asks for".to_owned()
+            }
+            None => "its server is gone".to_owned(),
+        };
+        because.push(format!(
+            "there is a session, {}, for {} more seconds: {server}",
+            value.state().name(),
+            ms(value.expires().wrapping_sub(now)) / 1000,
+        ));
+        Some(value.server())
+    }
+
+    fn session_key(&self, flow: &Flow, vip: &Vip) -> SessionKey {
+        SessionKey { client: flow.client.ip(), port: flow.client.port(), vip: vip.id }
+    }
+
+    fn server_name(&self, slot: u16) -> Option<String> {
+        self.snapshot.plan.servers.get(&slot).map(|name| name.server.clone())
+    }
+
+    /// Whom the policy would choose, and in words why; nothing if that depends on what isn't known.
+    fn foretell(&self, vip: &Vip, client: Option<SocketAddr>, content: Content<'_>) -> Option<(u16, String)> {
+        let plan = &self.snapshot.plan;
+        let policy = plan.services.get(&vip.service).map_or("?", |service| service.policy);
+        let request = Request { client, content, named: None };
+        match plan.foretell(&self.readings.memory(), vip, &request) {
+            Ok(Choice { server, name, why, .. }) => {
+                let name = &name.server;
+                let why = match why {
+                    Why::Hash { slot } => format!("slot {slot} of the hash table is {name}"),
+                    Why::Turn => format!("the ring stands at {name}"),
+                    Why::Least => format!("{name} has the fewest sessions for its weight"),
+                    Why::Named => format!("{name} is named already"),
+                };
+                Some((server, format!("{policy}: {why}")))
+            }
+            Err(Nobody::NoServer) => Some((NO_SERVER, format!("{policy}: no server takes new sessions"))),
+            Err(Nobody::Unread | Nobody::Unnamed) => None,
+        }
+    }
+
+    /// Why packets of a client may never be seen, as far as this host's routes tell: where no interface that leads to it is
+    /// one that packets are taken from.
+    fn unseen(&self, client: IpAddr) -> Option<String> {
+        if self.snapshot.network.is_local(client) || is_link_local(client) {
+            return None;
+        }
+        let Some(hop) = self.snapshot.network.next_hop(client) else {
+            return Some(format!("but no route of this host leads to {client}"));
+        };
+        let taken = self.snapshot.plan.tables.interfaces.contains_key(&hop.ifindex);
+        (!taken).then(|| {
+            let name = self.snapshot.network.interfaces.get(&hop.ifindex).map_or("?", |interface| &interface.name);
+            format!(
+                "but {client} is behind {name} by this host's routes, and no packets are taken from there: what comes by \
+                 it is never seen"
+            )
+        })
+    }
+}
+
+/// What `nat` can't do for a client with a link-local address, if the flow's is one and may be on another link than the server.
+fn only_on_link(flow: &Flow, entry: &ServerEntry, name: &str) -> Option<String> {
+    let Forwarding::Nat { source_nat: false, .. } = entry.forwarding else { return None };
+    matches!(flow.client.ip(), IpAddr::V6(client) if client.is_unicast_link_local()).then(|| {
+        format!("the client is answered if it is on {name}; elsewhere its packets are dropped (link_local): source_nat = true serves it there")
+    })
+}

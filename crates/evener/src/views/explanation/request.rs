@@ -1,0 +1,345 @@
+//! Which server a request gets: what the data plane makes of it, or who is asked.
+
+use std::net::SocketAddr;
+
+use evener_core::farm::choose::Content;
+use evener_core::farm::{Route, Service};
+use evener_core::net::Protocol;
+use evener_core::path::content::{self, Asked, Class, Found, Reading, Routes};
+use evener_core::path::tables::{NO_SERVER, Vip, VipKey};
+
+use super::{Dispatch, Explanation};
+use crate::board::Published;
+use crate::board::request::Flow;
+use crate::cli::WebRequest;
+use crate::handoff::{Judged, Refusal, judge};
+
+impl Published {
+    /// Which server a request gets, and why: in this flow, of this service, or of whichever it may be meant for.
+    pub(super) fn explain_request(
+        &self,
+        request: &WebRequest,
+        flow: Option<&Flow>,
+        named: Option<&str>,
+    ) -> Explanation {
+        let meant = match flow {
+            Some(flow) => Ok(flow.vip),
+            None => meant(&self.snapshot.farm.services, request, named),
+        };
+        let vip = match meant {
+            Ok(vip) => vip,
+            Err(why) => return Explanation { because: vec![why], ..Explanation::default() },
+        };
+        let protocol = flow.map_or(Protocol::Tcp, |flow| flow.protocol);
+        let key = VipKey { address: vip.ip(), port: vip.port(), protocol };
+        let known = self.snapshot.plan.tables.vips.get(&key);
+        let known =
+            known.and_then(|vip| Some((vip, self.snapshot.plan.services.get(&vip.service)?.name.as_str())));
+        let service = known.and_then(|(vip, name)| Some((vip, self.snapshot.farm.service(name)?)));
+        match (service, flow) {
+            (Some((vip, service)), _) if service.method.hands_over() => {
+                self.explain_dispatch(request, flow, vip, service)
+            }
+            (Some((_, service)), None) => {
+                let why = format!(
+                    "service {} has method {}, which doesn't look at requests: name client and service address instead",
+                    service.name, service.method
+                );
+                Explanation {
+                    service: Some(service.name.clone()),
+                    because: vec![why],
+                    ..Explanation::default()
+                }
+            }
+            (_, Some(flow)) => {
+                let mut explanation = self.explain_flow(flow);
+                if service.is_some() {
+                    explanation.because.insert(0, "what the client asks for is not looked at".to_owned());
+                }
+                explanation
+            }
+            (None, None) => Explanation {
+                because: vec![format!("the data plane doesn't know {vip} yet")],
+                ..Explanation::default()
+            },
+        }
+    }
+
+    fn explain_dispatch(
+        &self,
+        request: &WebRequest,
+        flow: Option<&Flow>,
+        vip: &Vip,
+        service: &Service,
+    ) -> Explanation {
+        let mut because = vec![format!("{request} is for service {}", service.name)];
+        let mut explanation = Explanation { service: Some(service.name.clone()), ..Explanation::default() };
+        if !service.addresses.iter().any(|address| address.port() == request.port) {
+            because.push(format!("but that has no port {}: a client would not come to it", request.port));
+        }
+        if let Some(slot) = flow.and_then(|flow| self.explain_session(flow, vip, &mut because)) {
+            because.push("the connection stays there, whatever else it asks for".to_owned());
+            because.extend(self.explain_state(slot));
+            explanation.server = self.server_name(slot);
+            explanation.waits = explanation.server.is_none();
+            return Explanation { because, ..explanation };
+        }
+        let Some(routes) = self.snapshot.plan.tables.routes.get(&vip.service) else {
+            because.push("the data plane has no routes for it yet".to_owned());
+            return Explanation { because, ..explanation };
+        };
+        let course = course(routes, request);
+        because.extend(course.because);
+        if course.asked && vip.handoff.is_none_or(|handoff| handoff.punt == NO_SERVER) {
+            because.push("but nobody can be asked here: it is dropped".to_owned());
+        }
+        let Some((route, ring)) = course.found else { return Explanation { because, ..explanation } };
+        let (taken, dispatch) = taken(service, route, course.asked);
+        because.push(taken);
+        explanation.request = Some(dispatch);
+        let content = Content::Routed { route, ring };
+        let Some((slot, why)) = self.foretell(vip, flow.map(|flow| flow.client), content) else {
+            because
+                .push("hash: which of them depends on the client: name its address and port, too".to_owned());
+            return Explanation { because, waits: true, ..explanation };
+        };
+        because.push(why);
+        explanation.server = self.server_name(slot);
+        because.extend(self.explain_state(slot));
+        match self.snapshot.plan.tables.servers.get(&slot) {
+            Some(entry) => because.extend(self.explain_way(flow, entry)),
+            None => because.push("the client is answered 503".to_owned()),
+        }
+        Explanation { because, ..explanation }
+    }
+}
+
+/// The address that a request may be meant for, if no flow says so.
+fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Result<SocketAddr, String> {
+    let wanted = |service: &&Service| match named {
+        Some(name) => service.name == name,
+        None => service.method.hands_over(),
+    };
+    let services: Vec<&Service> = services.iter().filter(wanted).collect();
+    let addresses = || services.iter().flat_map(|service| &service.addresses).copied();
+    if let Some(literal) = request.address().map(|address| SocketAddr::new(address, request.port))
+        && addresses().any(|address| address == literal)
+    {
+        return Ok(literal);
+    }
+    let at_port =
+        |service: &Service| service.addresses.iter().copied().find(|address| address.port() == request.port);
+    let at_port: Vec<SocketAddr> = services.iter().filter_map(|service| at_port(service)).collect();
+    match (at_port.as_slice(), services.as_slice(), named) {
+        ([one], ..) => Ok(*one),
+        ([], [one], _) => one.addresses.first().copied().ok_or_else(|| "it has no address".to_owned()),
+        (_, [], Some(name)) => Err(format!("there is no service {name}")),
+        (_, [], None) => Err("no service has method \"handoff\": others don't look at requests".to_owned()),
+        _ => {
+            let names: Vec<&str> = services.iter().map(|service| service.name.as_str()).collect();
+            Err(format!("it may be meant for one of {}: name it with --service", names.join(", ")))
+        }
+    }
+}
+
+/// What becomes of a request.
+struct Course {
+    because: Vec<String>,
+    /// Whether the data plane leaves it to the daemon's process.
+    asked: bool,
+    /// The route that takes it, if any does, and the ring; nothing if the client is told off.
+    found: Option<(Option<u16>, u16)>,
+}
+
+/// Reads a request as the data plane does, and where that leaves it open, as the daemon's process.
+fn course(routes: &Routes, request: &WebRequest) -> Course {
+    let head = request.head();
+    let hello = hello(request);
+    let reading = if request.encrypted { Reading::Asked(hello) } else { content::read(head.as_bytes()) };
+    let why = match reading {
+        Reading::Asked(asked) => match routes.find(&asked) {
+            Found::Ring { route, ring } => {
+                let what = if request.encrypted { "hello" } else { "head" };
+                let because = vec![format!("the data plane decides it, if the {what} comes in one segment")];
+                let found = Some(((usize::from(route) < content::ROUTES_MAX).then_some(route), ring));
+                return Course { because, asked: false, found };
+            }
+            Found::Ask => {
+                let first = u32::from(routes.complex_from) + 1;
+                format!("routes from {first} on may want it, and that one is too complex for the data plane")
+            }
+        },
+        Reading::Ask(_) => "its path or its host isn't in the normal form, or is too long".to_owned(),
+    };
+    let mut because = vec![format!("the data plane asks this host's own process: {why}")];
+    let found = if request.encrypted {
+        Some(routes.find_all(&hello))
+    } else {
+        match judge(head.as_bytes()) {
+            Judged::Wanted(wanted) => {
+                because.push(format!("that reads it as {}", wanted.text()));
+                Some(routes.find_all(&wanted.asked()))
+            }
+            Judged::Refused(refusal) => {
+                because.push(format!("the client is answered {}", answer(refusal)));
+                None
+            }
+            Judged::Incomplete => None,
+        }
+    };
+    Course { because, asked: true, found }
+}
+
+fn answer(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::HeadTooLarge => "431, since the head is too large",
+        Refusal::Misdirected => "421, since it names two hosts",
+        Refusal::BadRequest | Refusal::Http2 | Refusal::Unreadable => {
+            "400, since nobody could be sure what it means"
+        }
+    }
+}
+
+/// What a hello says of a request. It never names an address, and no dot at the end (RFC 6066, section 3).
+fn hello(request: &WebRequest) -> Asked<'_> {
+    let host = match request.address() {
+        Some(_) => "",
+        None => request.host.trim_end_matches('.'),
+    };
+    Asked { class: Class::Hello, host: host.as_bytes(), path: &[], method: &[] }
+}
+
+/// Who takes a request by a route, or by none.
+fn taken(service: &Service, route: Option<u16>, asked: bool) -> (String, Dispatch) {
+    let number = route.map(|route| u64::from(route) + 1);
+    let found = route.and_then(|route| service.routes.get(usize::from(route)));
+    let servers = match found {
+        Some(route) => route.servers.clone(),
+        None => service.servers.iter().map(|server| server.name.clone()).collect(),
+    };
+    let pattern = found.map(pattern);
+    let named = servers.join(", ");
+    let sentence = match (number, &pattern) {
+        (Some(number), Some(pattern)) => format!("route {number} takes it ({pattern}): {named}"),
+        _ => format!("no route takes it, so all servers do: {named}"),
+    };
+    (sentence, Dispatch { route: number, pattern, servers, asked })
+}
+
+/// A route as the file has it, in a line.
+fn pattern(route: &Route) -> String {
+    let host = route.host.as_ref().map(|host| format!("host {host}"));
+    let path = route.path.as_ref().map(|path| format!("path {path}"));
+    let methods = (!route.methods.is_empty()).then(|| format!("methods {}", route.methods.join(" ")));
+    let parts: Vec<String> = [host, path, methods].into_iter().flatten().collect();
+    if parts.is_empty() { "whatever is asked for".to_owned() } else { parts.join(", ") }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use evener_core::path::content::{self, HashKey};
+    use evener_core::path::sessions::Seed;
+
+    use super::*;
+    use crate::config::{self, Config};
+
+    const FILE: &str = r#"
+        farm = { secret_file = "key", directors = ["192.0.2.2"] }
+        [[service]]
+        name = "web"
+        addresses = ["192.0.2.100:80", "192.0.2.100:443"]
+        method = "handoff"
+        server = [{ name = "a", address = "192.0.2.11" }, { name = "b", address = "192.0.2.12" }]
+        route = [
+            { host = "img.example.com", path = "/img/*", servers = "b" },
+            { host = "*.example.com", methods = ["GET", "HEAD"], servers = ["a", "b"] },
+            { host = "tls.example.org", servers = "b" },
+            { path = "/*.php", servers = "a" },
+            { host = "late.example.org", servers = "b" },
+        ]
+        [[service]]
+        name = "shop"
+        addresses = ["192.0.2.101:8080", "[2001:db8::101]:443"]
+        method = "handoff"
+        server = [{ address = "192.0.2.11" }]
+        [[service]]
+        name = "plain"
+        address = "192.0.2.102:80"
+        server = [{ address = "192.0.2.11" }]
+    "#;
+
+    fn config() -> Config {
+        config::parse(FILE, "evener.toml").unwrap_or_else(|problems| panic!("{problems}"))
+    }
+
+    /// The course of a request by the first service's routes; route N has ring 10 + N.
+    fn run(text: &str) -> Course {
+        let config = config();
+        let routes = config.services.first().unwrap().routes.iter().zip(11..);
+        let routes: Vec<content::Route> = routes
+            .map(|(route, ring)| content::Route {
+                host: route.host.clone(),
+                path: route.path.clone(),
+                methods: route.methods.clone(),
+                ring,
+            })
+            .collect();
+        course(&Routes::compile(&routes, 99, HashKey::new(Seed(5, 6))), &text.parse().unwrap())
+    }
+
+    #[test]
+    fn what_the_data_plane_decides_and_what_it_asks() {
+        let cases = [
+            ("http://img.example.com/img/a.png", false, Some((Some(0), 11))),
+            ("http://IMG.example.com/a.png", false, Some((Some(1), 12))),
+            // a complex route comes before the default
+            ("POST http://img.example.com/a.php", true, Some((Some(3), 14))),
+            ("http://other.example/", true, Some((None, 99))),
+            ("http://late.example.org/x.php", true, Some((Some(3), 14))),
+            ("http://img.example.com/%69mg//a.png", true, Some((Some(0), 11))),
+            ("http://img.example.com./img/a.png", true, Some((Some(0), 11))),
+            ("http://img.example.com/../a", true, None),
+            ("https://tls.example.org/whatever", false, Some((Some(2), 13))),
+            ("https://img.example.com/img/a.png", true, Some((None, 99))),
+            ("https://late.example.org./", true, Some((Some(4), 15))),
+            ("https://192.0.2.100/", true, Some((None, 99))),
+        ];
+        for (text, asked, found) in cases {
+            let course = run(text);
+            assert_eq!((course.asked, course.found), (asked, found), "{text}: {:?}", course.because);
+        }
+        assert!(
+            run("http://img.example.com/%69mg/a").because.join("\n").contains("GET img.example.com/img/a")
+        );
+        assert!(run("http://img.example.com/../a").because.join("\n").contains("400"));
+    }
+
+    #[test]
+    fn the_service_is_the_one_that_can_be_meant() {
+        let config = config();
+        let meant = |text: &str, named| meant(&config.services, &text.parse().unwrap(), named);
+        let web = Ok("192.0.2.100:80".parse().unwrap());
+        assert_eq!(meant("http://a.example/", None), web, "the other one has no such port");
+        assert_eq!(meant("http://a.example:81/", Some("web")), web, "it is named");
+        assert_eq!(meant("https://[2001:db8::101]/", None), Ok("[2001:db8::101]:443".parse().unwrap()));
+        assert_eq!(meant("http://a.example/", Some("plain")), Ok("192.0.2.102:80".parse().unwrap()));
+        assert!(meant("https://a.example/", None).unwrap_err().contains("one of web, shop"));
+        assert!(meant("http://a.example:81/", None).unwrap_err().contains("one of web, shop"));
+        assert!(meant("http://a.example/", Some("wbe")).unwrap_err().contains("no service wbe"));
+        let none = super::meant(&[], &"http://a.example/".parse().unwrap(), None);
+        assert!(none.unwrap_err().contains("no service has method"));
+    }
+
+    #[test]
+    fn a_route_is_told_as_the_file_has_it() {
+        let config = config();
+        let web = config.services.first().unwrap();
+        let (sentence, dispatch) = taken(web, Some(1), false);
+        assert_eq!(sentence, "route 2 takes it (host *.example.com, methods GET HEAD): a, b");
+        assert_eq!((dispatch.route, dispatch.servers.len(), dispatch.asked), (Some(2), 2, false));
+        let (sentence, dispatch) = taken(web, None, true);
+        assert_eq!(sentence, "no route takes it, so all servers do: a, b");
+        assert_eq!((dispatch.route, dispatch.pattern, dispatch.asked), (None, None, true));
+    }
+}

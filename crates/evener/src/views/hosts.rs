@@ -1,0 +1,86 @@
+//! The hosts of a farm where every host decides.
+
+use evener_core::director::{HostSnapshot, Snapshot};
+use evener_core::node::association::Refusal;
+use evener_core::node::peers::KnownHost;
+use serde::{Deserialize, Serialize};
+
+/// A host of a farm where every host decides.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name in the file.
+    pub name: String,
+    /// Its own address.
+    pub address: String,
+    /// Whether it is this one.
+    pub own: bool,
+    /// `alive`; `joining`, if it takes no part yet; `differs`, if it runs another configuration; `version`, if it speaks another
+    /// version; `silent`, if it is not heard any more; `unknown`, if it never was.
+    pub state: String,
+    /// Sessions that it serves, smoothed.
+    pub load: u64,
+    /// The services that its own server is up for.
+    pub up: Vec<String>,
+    /// The services that its operator drains it for.
+    pub draining: Vec<String>,
+    /// The service addresses that it says it answers for.
+    pub owns: Vec<String>,
+    /// Service addresses that are this host's to own, but that somebody else answers for.
+    #[serde(default)]
+    pub put_off: Vec<String>,
+    /// Why nothing that it says is understood, as far as this host can tell.
+    #[serde(default)]
+    pub refused: Option<Refused>,
+    /// Seconds since it was last heard; none of this host.
+    pub heard_seconds: Option<f64>,
+}
+
+/// Why nothing that another node says is understood.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// `forged`, `key`, `version` or `misdirected`, as it is counted.
+    pub reason: String,
+    /// In words, and what to do about it.
+    pub text: String,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        Refused { reason: refusal.name().to_owned(), text: refusal.to_string() }
+    }
+}
+
+/// All hosts.
+pub(crate) fn hosts(snapshot: &Snapshot) -> Vec<Host> {
+    snapshot.hosts.iter().map(|host| host_of(host, snapshot.at_ms)).collect()
+}
+
+fn host_of(seen: &HostSnapshot, at_ms: u64) -> Host {
+    let HostSnapshot { host, up, draining, put_off } = seen;
+    let heard_ms = host.heard_ms.filter(|_| !host.own);
+    Host {
+        name: host.name.clone(),
+        address: host.address.to_string(),
+        own: host.own,
+        state: state(host).to_owned(),
+        load: host.load.into(),
+        up: up.clone(),
+        draining: draining.clone(),
+        // What a silent one owned is another's by now.
+        owns: host.owned.iter().filter(|_| host.alive).map(ToString::to_string).collect(),
+        put_off: put_off.iter().map(ToString::to_string).collect(),
+        refused: host.refused.map(Refused::from),
+        heard_seconds: heard_ms.map(|heard_ms| at_ms.saturating_sub(heard_ms) as f64 / 1e3),
+    }
+}
+
+fn state(host: &KnownHost) -> &'static str {
+    match (host.heard_ms, host.alive, host.ready) {
+        (None, false, _) if !host.own => "unknown",
+        (_, false, _) => "silent",
+        _ if matches!(host.refused, Some(Refusal::Version { .. })) => "version",
+        _ if host.generation_differs => "differs",
+        (_, true, false) => "joining",
+        (_, true, true) => "alive",
+    }
+}

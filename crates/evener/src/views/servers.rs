@@ -1,0 +1,115 @@
+//! The servers.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use evener_core::director::ServerSnapshot;
+use evener_core::farm::membership::Source;
+use evener_core::farm::{self, Method, PacketForm};
+use evener_core::path::tables::{Forwarding, ServerEntry};
+use evener_dataplane::ServerCounters;
+use serde::{Deserialize, Serialize};
+
+use crate::board::Moment;
+
+/// A server of a service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Server {
+    /// Its service's name.
+    pub service: String,
+    /// Its name, unique in the service.
+    pub name: String,
+    /// Its own address; the MAC of one that was discovered.
+    pub address: String,
+    /// `up`, `down` or `draining`.
+    pub state: String,
+    /// Why it is not up.
+    pub reason: Option<String>,
+    /// Its share.
+    pub weight: u16,
+    /// Active sessions.
+    pub sessions: u64,
+    /// How often it was chosen.
+    pub connections: u64,
+    /// Frames sent to it.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Where its frames go: to itself, or to the gateway before it.
+    pub mac: Option<String>,
+    /// The interface it is reached by.
+    pub interface: Option<String>,
+    /// `listed` or `discovered`.
+    pub source: String,
+    /// Whether it is the director itself.
+    pub local: bool,
+    /// How packets get there: `link` by its MAC, `nat` by its own address, or `tunnel`.
+    pub way: String,
+    /// How long the last good probe took.
+    pub probe_seconds: Option<f64>,
+    /// Why the last probe failed, while the server is not up.
+    pub probe_error: Option<String>,
+    /// Probes that failed since the daemon started.
+    #[serde(default)]
+    pub probe_failures: u64,
+    /// How often probes found it up or down since the daemon started, when it was not so before.
+    #[serde(default)]
+    pub state_changes: u64,
+}
+
+/// All servers.
+pub(crate) fn servers(moment: &Moment) -> Vec<Server> {
+    let snapshot = &moment.published.snapshot;
+    let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
+    let servers = described.flat_map(|(service, seen)| seen.servers.iter().map(move |seen| (service, seen)));
+    servers.map(|(service, seen)| server(service, seen, moment)).collect()
+}
+
+pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Moment) -> Server {
+    let (snapshot, memory) = (&moment.published.snapshot, moment.published.readings.memory());
+    let ServerSnapshot { name, member, slot, .. } = seen;
+    let count = slot.and_then(|slot| moment.counters.servers.get(&slot).copied());
+    let ServerCounters { packets, bytes, connections } = count.unwrap_or_default();
+    let active = slot.and_then(|slot| memory.counts.active.get(usize::from(slot)));
+    let interface = member.ifindex.and_then(|ifindex| snapshot.network.interfaces.get(&ifindex));
+    let mac = member.mac.map(|mac| mac.to_string());
+    let address = seen.address.map(|address| address.to_string()).or_else(|| mac.clone());
+    let entry = slot.and_then(|slot| snapshot.plan.tables.servers.get(&slot));
+    Server {
+        service: name.service.clone(),
+        name: name.server.clone(),
+        address: address.unwrap_or_default(),
+        state: seen.state.name().to_owned(),
+        reason: seen.reason.clone(),
+        weight: member.weight,
+        sessions: active.map_or(0, |active| active.load(Relaxed)),
+        connections,
+        packets,
+        bytes,
+        mac,
+        interface: interface.map(|interface| interface.name.clone()),
+        source: match member.source {
+            Source::Listed => "listed".to_owned(),
+            Source::Discovered => "discovered".to_owned(),
+        },
+        local: member.local,
+        way: way(service.method, entry).to_owned(),
+        probe_seconds: seen.signals.latency_us.map(|us| us as f64 / 1e6),
+        probe_error: seen.probe_error.clone(),
+        probe_failures: seen.probe_failures,
+        state_changes: seen.state_changes,
+    }
+}
+
+/// The way to a server, in a word: its own, or what its method will make of it.
+fn way(method: Method, entry: Option<&ServerEntry>) -> &'static str {
+    match entry.filter(|entry| !entry.local).map(|entry| entry.forwarding) {
+        Some(Forwarding::Link) => "link",
+        Some(Forwarding::Nat { .. }) => "nat",
+        Some(Forwarding::Tunnel { .. }) => "tunnel",
+        None => match method.properties().packet_form {
+            PacketForm::Framed => "link",
+            PacketForm::Translated => "nat",
+            PacketForm::Encapsulated => "tunnel",
+        },
+    }
+}

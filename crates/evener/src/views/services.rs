@@ -1,0 +1,97 @@
+//! The services.
+
+use std::net::SocketAddr;
+
+use evener_core::director::ServiceSnapshot;
+use evener_core::farm::{self, Farm};
+use evener_core::path::tables::VipKey;
+use serde::{Deserialize, Serialize};
+
+use super::Server;
+use super::servers::server;
+use crate::board::Moment;
+use crate::runtime::spelling::meant;
+
+/// A service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Its addresses with port.
+    pub addresses: Vec<String>,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// `l2`, `nat`, `tunnel` or `handoff`.
+    pub method: String,
+    /// `director` or `every-host`.
+    pub placement: String,
+    /// The policy's name.
+    pub policy: String,
+    /// Servers known.
+    pub servers: u64,
+    /// Servers that take new sessions.
+    pub servers_up: u64,
+    /// All servers fail, and the last good set is kept.
+    pub degraded: bool,
+    /// Active sessions.
+    pub sessions: u64,
+    /// How often a server was chosen.
+    pub connections: u64,
+    /// Frames sent to servers.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// With `handoff`, first segments that followed no cookie of ours, as guesses do: of the service's present addresses.
+    #[serde(default)]
+    pub cookies_bad: u64,
+    /// Those that weren't looked at, since there were too many.
+    #[serde(default)]
+    pub cookies_unchecked: u64,
+}
+
+/// All services.
+pub(crate) fn services(moment: &Moment) -> Vec<Service> {
+    let snapshot = &moment.published.snapshot;
+    let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
+    described.map(|(service, seen)| service_of(service, seen, moment)).collect()
+}
+
+fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &Moment) -> Service {
+    let servers: Vec<Server> = seen.servers.iter().map(|seen| server(service, seen, moment)).collect();
+    let sum = |of: fn(&Server) -> u64| servers.iter().map(of).sum::<u64>();
+    let (guesses, vips) =
+        (moment.published.readings.memory().guesses, &moment.published.snapshot.plan.tables.vips);
+    let key = |at: &SocketAddr| VipKey { address: at.ip(), port: at.port(), protocol: service.protocol };
+    let ids: Vec<_> =
+        service.addresses.iter().filter_map(|at| vips.get(&key(at))).map(|vip| vip.id).collect();
+    let gone = moment.published.gone.get(&service.name).copied().unwrap_or_default();
+    Service {
+        name: service.name.clone(),
+        addresses: service.addresses.iter().map(ToString::to_string).collect(),
+        protocol: service.protocol.to_string(),
+        method: service.method.to_string(),
+        placement: service.placement.to_string(),
+        policy: service.policy.to_owned(),
+        servers: servers.len() as u64,
+        servers_up: servers.iter().filter(|server| server.state == "up").count() as u64,
+        degraded: seen.degraded,
+        sessions: sum(|server| server.sessions),
+        connections: gone.connections + sum(|server| server.connections),
+        packets: gone.packets + sum(|server| server.packets),
+        bytes: gone.bytes + sum(|server| server.bytes),
+        cookies_bad: ids.iter().map(|vip| guesses.bad(*vip)).sum(),
+        cookies_unchecked: ids.iter().map(|vip| guesses.unchecked(*vip)).sum(),
+    }
+}
+
+/// Whether there is a service of this name.
+///
+/// # Errors
+/// A sentence, with the name that may have been meant.
+pub(crate) fn has_service(farm: &Farm, name: &str) -> Result<(), String> {
+    let names = farm.services.iter().map(|service| service.name.as_str());
+    match names.clone().any(|known| known == name) {
+        true => Ok(()),
+        false => Err(format!("there is no service {name}; {}", meant(name, names))),
+    }
+}

@@ -1,0 +1,199 @@
+//! What the commands print, and what they ask for.
+
+use super::*;
+
+#[test]
+fn views_fit_a_page() {
+    let daemon = Daemon::start();
+    for view in ["services", "servers", "hosts", "sessions", "status", "doctor"] {
+        // Sessions of the test's daemon tell how they were asked for, but one.
+        let args = if view == "sessions" { &[view, "--limit", "1"][..] } else { &[view] };
+        let output = daemon.command(args);
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in text.lines() {
+            // A word that is longer than a line stays whole.
+            assert!(line.chars().count() <= 80 || !line.trim().contains(' '), "{view}: {line}");
+        }
+    }
+}
+
+#[test]
+fn people_see_tables() {
+    let daemon = Daemon::start();
+    insta::assert_snapshot!(daemon.shown(&["services"]), @r#"
+    SERVICE  ADDRESS         METHOD  POLICY        UP  SESSIONS  CONNS      BYTES
+    web      192.0.2.100:80  l2      round-robin  1/3        42    400  941.9 MiB
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["servers"]), @r#"
+    SERVICE  SERVER             ADDRESS     STATE     WEIGHT  SESSIONS  CONNS  SHARE
+    web      02:00:00:00:00:0a  -           up             1        21    300    75%
+    web      web2               192.0.2.12  down           1        21    100    25%
+        probes fail; no answer?[2J
+    web      café "1"           -           draining       0        21      0     0%
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["hosts"]), @r#"
+    HOST  ADDRESS     STATE  LOAD     HEARD  UP   OWNS
+    web2  192.0.2.12  alive    17  250.0 ms  web  192.0.2.102
+        it speaks version 2
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["status"]), @r#"
+    version:        0.1.0
+    process:        4711, running for 1day 2h
+    engine:         xdp: generic on eth0
+    config:         /etc/evener/evener.toml
+    reloads:        3
+    sessions:       12345 of 1.0M (1%)
+    assured:        12300; 45 embryonic
+    adopted:        yes: it carries on with what an earlier daemon left running
+    not in force:   generation 18: the engine refuses it, so 17 goes on; it is tried
+                    again
+    reload failed:  evener.toml: 2 errors
+                    second line
+    needs restart:  [engine] sessions_max
+    punted:         5 given
+    lccp:           5 given, 1 replayed
+    nodes:          192.0.2.11 known, 192.0.2.12 silent
+    refused nodes:  192.0.2.12: its clock? is wrong; set it
+    dispatcher:     192.0.2.3 doesn't answer: this host decides by its own tables
+    access log:     /var/log/evener/access.log: 12 lines written, 1 lost
+    traces:         2
+    packets:        1.2M forwarded, 7 no_server
+    tunnels:        9 decapsulated, 4 forged_mark
+    refused ARP:    2 own_mac
+    datagrams:      77 accepted, 3 forged
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["explain", "198.51.100.7:40000", "192.0.2.100:80"]), @r#"
+    tcp 198.51.100.7:40000 to 192.0.2.100:80.
+    so.
+    => web/web2
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["explain", "198.51.100.7:40000", "192.0.2.100:81"]), @r#"
+    tcp 198.51.100.7:40000 to 192.0.2.100:81.
+    => a server of web, by what is asked for
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["explain", "--request", "http://a.example/?b&c", "--service", "w"]), @r#"
+    http://a.example/?b&c Some("w") None.
+    => one of web1, web2
+    "#);
+    let flow = ["explain", "--request", "https://a.example", "198.51.100.7:40000", "192.0.2.100:80"];
+    insta::assert_snapshot!(daemon.shown(&flow), @r#"
+    https://a.example None Some("tcp 198.51.100.7:40000 to 192.0.2.100:80").
+    => web/web2
+    "#);
+    insta::assert_snapshot!(daemon.shown(&["sessions", "--limit", "1"]), @r#"
+    SERVICE  CLIENT              ADDRESS         SERVER  STATE        IDLE  EXPIRES
+    web      198.51.100.7:40000  192.0.2.100:80  web2    established    3s  14m 57s
+    "#);
+    let filtered = daemon.shown(&["sessions", "--service", "w/b", "--client", "198.51.100.7"]);
+    assert!(filtered.contains("service: Some(\"w/b\"), client: Some(198.51.100.7)"), "{filtered}");
+    let refused = daemon.command(&["sessions", "--service", "nope"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.stderr, b"evener: there is no service nope; there are: web\n");
+    assert_eq!(error(daemon.unix("GET", "/v1/sessions?service=nope")).0, 404);
+    let filtered = daemon.shown(&["sessions", "--client", "[2001:db8::7]:40000"]);
+    assert!(filtered.contains("client: Some(2001:db8::7), client_port: Some(40000)"), "{filtered}");
+    let explained =
+        daemon.shown(&["explain", "[2001:db8::7]:40000", "[2001:db8::100]:80", "--protocol", "udp"]);
+    assert!(explained.starts_with("udp [2001:db8::7]:40000 to [2001:db8::100]:80.\n"), "{explained}");
+    assert_eq!(daemon.shown(&["sessions", "--limit", "0"]), "There are no sessions.\n");
+}
+
+#[test]
+fn programs_get_the_views() {
+    let daemon = Daemon::start();
+    let views = [("status", json!(status())), ("services", json!(services())), ("servers", json!(servers()))];
+    for (name, expected) in views {
+        let shown: Value = serde_json::from_str(&daemon.shown(&[name, "--json"])).unwrap();
+        assert_eq!(shown, expected, "{name}");
+    }
+    let shown: Value = serde_json::from_str(&daemon.shown(&["sessions", "--json"])).unwrap();
+    assert_eq!(shown[0]["idle_seconds"], 3);
+}
+
+#[test]
+fn orders_say_what_was_done() {
+    let daemon = Daemon::start();
+    let drained = daemon.shown(&["drain", "192.0.2.100:80/02:00:00:00:00:0a"]);
+    assert_eq!(drained, "\"192.0.2.100:80\" \"02:00:00:00:00:0a\" drains: true.\n");
+    let undrained = daemon.shown(&["undrain", "web/web2", "--json"]);
+    assert_eq!(undrained, "{\n  \"message\": \"\\\"web\\\" \\\"web2\\\" drains: false.\"\n}\n");
+    let refused = daemon.command(&["drain", "web/nobody"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.stderr, b"evener: Service web has no server nobody.\n");
+    let refused = daemon.command(&["reload"]);
+    assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(1), &b""[..]));
+    assert_eq!(refused.stderr, b"evener: evener.toml: 1 error\n  | here\n");
+    // Programs get that as the API says it.
+    for (args, said) in [
+        (&["reload", "--json"][..], "evener.toml: 1 error\n  | here"),
+        (&["drain", "web/nobody", "--json"], "Service web has no server nobody."),
+        (&["sessions", "--service", "nope", "--json"], "there is no service nope; there are: web"),
+    ] {
+        let refused = daemon.command(args);
+        assert_eq!(refused.status.code(), Some(1), "{args:?}");
+        let answer: Value = serde_json::from_slice(&refused.stdout).unwrap();
+        assert_eq!(answer, json!({ "error": said }), "{args:?}");
+    }
+}
+
+#[test]
+fn no_daemon_is_said_so() {
+    let nowhere = std::env::temp_dir().join(format!("evener-nowhere-{}", std::process::id()));
+    for args in [&["status"][..], &["servers", "--json"], &["drain", "web/web1"], &["reload"]] {
+        let output = command(args, &nowhere);
+        assert_eq!(output.status.code(), Some(1));
+        let expected = format!(
+            "evener: no daemon answers on {}; is `evener run` running in this network namespace?\n",
+            nowhere.display()
+        );
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
+    }
+}
+
+#[test]
+fn the_doctor_looks_with_and_without_a_daemon() {
+    let daemon = Daemon::start();
+    let look = |socket: &Path| -> Vec<(String, String, String)> {
+        let output = command(&["doctor", "--json"], socket);
+        let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+        let found: Vec<_> = findings
+            .iter()
+            .map(|finding| (text(finding, "check"), text(finding, "state"), text(finding, "message")))
+            .collect();
+        let failed = found.iter().any(|(_, state, _)| state == "fail");
+        assert_eq!(output.status.code(), Some(if failed { 4 } else { 0 }), "{found:?}");
+        found
+    };
+    let found = look(&daemon.socket());
+    let message = |check: &str| found.iter().find(|(name, ..)| name == check).map(|found| &*found.2);
+    assert_eq!(message("daemon"), Some("Process 4711, engine xdp."));
+    assert_eq!(message("web/web2"), Some("down (192.0.2.12): probes fail."));
+    assert!(message("reload").unwrap().contains("2 errors"));
+    assert!(message("kernel").unwrap().contains("Linux"));
+
+    let found = look(&daemon.folder.join("nobody.sock"));
+    let daemon = found.iter().find(|(check, ..)| check == "daemon").unwrap();
+    assert_eq!((&*daemon.1, &*daemon.2), ("ok", "None runs in this network namespace."));
+    assert!(found.iter().all(|(_, _, message)| message.contains('.')), "{found:?}");
+}
+
+#[test]
+fn a_trace_goes_on_until_somebody_hangs_up() {
+    let daemon = Daemon::start();
+    let lines = daemon.shown(&["trace", "198.51.100.7", "--count", "2"]);
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    let lines = daemon.shown(&["trace", "198.51.100.7", "--seconds", "1", "--json"]);
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, [1, 2, 3].map(|count| json!({"what": "lost", "count": count})));
+
+    let refused = daemon.command(&["trace", "198.51.100.7:40000"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("evener: no ?[2Jmore."), "{refused:?}");
+    let (status, message) = error(daemon.unix("GET", "/v1/trace?client=198.51.100.7:40000"));
+    assert!(status == 503 && message.ends_with("more."), "{status} {message}");
+    let (status, message) = error(daemon.unix("GET", "/v1/trace?client=nobody"));
+    assert!(status == 400 && message.contains("write an address"), "{status} {message}");
+    // Who reaches the port is not to see what clients ask for.
+    assert_eq!(error(daemon.tcp("GET", "/v1/trace?client=198.51.100.7")).0, 404);
+}

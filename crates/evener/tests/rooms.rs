@@ -1,0 +1,86 @@
+//! The rooms of core and of the product: each knows only those above it, as `ARCHITECTURE.md` has them.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A room, and whom it may use.
+type Room = (&'static str, &'static [&'static str]);
+
+/// From the top.
+const CORE: [Room; 6] = [
+    ("net", &[]),
+    ("path", &["net"]),
+    ("server", &["net", "path"]),
+    ("farm", &["net", "path"]),
+    ("node", &["net"]),
+    ("director", &["net", "path", "farm", "node"]),
+];
+const PRODUCT: [Room; 13] = [
+    ("runtime", &[]),
+    ("cli", &["runtime"]),
+    ("config", &["runtime"]),
+    ("io", &["runtime"]),
+    ("events", &["runtime"]),
+    ("record", &["cli", "config"]),
+    ("handoff", &["runtime", "config", "io", "events", "record"]),
+    ("board", &["cli", "events", "record", "handoff"]),
+    ("views", &["runtime", "cli", "events", "record", "handoff", "board"]),
+    ("admin", &["runtime", "cli", "config", "events", "record", "board", "views"]),
+    ("agent", &["runtime", "cli", "config", "io", "handoff", "board", "views"]),
+    (
+        "control",
+        &[
+            "runtime", "cli", "config", "io", "events", "record", "handoff", "board", "views", "admin",
+            "agent",
+        ],
+    ),
+    ("doctor", &["runtime", "cli", "config", "io", "views", "admin", "agent"]),
+];
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Tests may look further, and so may links in comments.
+fn code(file: &Path) -> String {
+    let is_test =
+        file.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs")));
+    let text = if is_test { String::new() } else { fs::read_to_string(file).unwrap() };
+    let text = text.split("#[cfg(test)]").next().unwrap();
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// Each folder of a crate is a room, and a list has them all.
+fn know_only_those_above(source: &Path, rooms: &[Room]) {
+    let mut seen = 0;
+    for (room, above) in rooms {
+        for file in files(&source.join(room)) {
+            let text = code(&file);
+            assert!(!text.contains("use crate::{"), "{}: a use for each room", file.display());
+            for (other, _) in rooms.iter().filter(|(other, _)| other != room && !above.contains(other)) {
+                let uses = [format!("crate::{other}::"), format!("crate::{other};")];
+                let found = uses.iter().find(|uses| text.contains(uses.as_str()));
+                assert_eq!(found, None, "{}", file.display());
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 60, "{seen} files are no crate");
+    let entries = fs::read_dir(source).unwrap().map(|entry| entry.unwrap().path());
+    let mut folders: Vec<_> = entries.filter(|path| path.is_dir()).collect();
+    folders.retain(|folder| !rooms.iter().any(|(room, _)| folder.ends_with(room)));
+    assert_eq!(folders, [] as [PathBuf; 0]);
+}
+
+#[test]
+fn rooms_of_core_know_only_those_above_them() {
+    know_only_those_above(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/src"), &CORE);
+}
+
+#[test]
+fn rooms_of_the_product_know_only_those_above_them() {
+    know_only_those_above(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &PRODUCT);
+}

@@ -1,0 +1,489 @@
+//! How long the control plane takes: from a fact to the kernel engine having it, and for one turn of the daemon's loop.
+//!
+//! The director and the engine are those of the product, and what is between them is what the daemon's loop does: a fact goes in, orders are
+//! carried out, what changed is published. Time is told and not waited for, probes are answered at once, and what goes to other hosts goes
+//! nowhere.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use evener_core::director::{Director, Input, Moment, Output, Snapshot, Start};
+use evener_core::farm::choose::{Content, Request};
+use evener_core::farm::health::Failure;
+use evener_core::farm::network::{Interface, Network, Route as NetworkRoute};
+use evener_core::farm::plan::ServerName;
+use evener_core::farm::{Farm, Health, HealthKind, Method, Route, Server, Service, example};
+use evener_core::net::wire::Mac;
+use evener_core::path::content::{Asked, Class, PathPattern};
+use evener_core::path::sessions::Seed;
+use evener_dataplane::Engine as _;
+use evener_dataplane::xdp::{Mode, Options, XdpEngine};
+use nix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use super::packet_cost::Surroundings;
+use crate::table::Table;
+
+/// The interface that packets are taken from.
+const LINK: u32 = 2;
+const LINK_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+/// Failures of a server, and reloads, that are measured.
+const FAILURES: usize = 200;
+const RELOADS: usize = 40;
+/// Farms: services, and servers of each; nearly as many as there are numbers for.
+const SIZES: [(usize, usize); 2] = [(64, 63), (16, 255)];
+/// The farm whose loop is watched: services, servers of each, routes of the first, and sets of servers that they name.
+const BUSY: (usize, usize) = (32, 120);
+const ROUTES: usize = 10_000;
+const SETS: usize = 30;
+/// How long it is watched, in milliseconds of its own time.
+const WATCHED_MS: u64 = 60_000;
+/// A server fails, or works again, so often, in milliseconds.
+const CHANGE_MS: u64 = 500;
+const INTERVAL_MS: u64 = 5_000;
+/// Between two measurements: longer than any farm gathers what happens.
+const REST_MS: u64 = 250;
+/// The goal for a turn's processor time, in microseconds.
+const TURN_GOAL_US: f64 = 5_000.0;
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    farms: Vec<Row>,
+    turns: Turns,
+}
+
+/// Milliseconds from a fact to the engine having it.
+#[derive(Debug, Serialize)]
+struct Row {
+    services: usize,
+    servers: usize,
+    failure: Percentiles,
+    reload: Percentiles,
+}
+
+/// Milliseconds.
+#[derive(Debug, Serialize)]
+struct Percentiles {
+    p50: f64,
+    p99: f64,
+}
+
+/// Turns of the loop while requests are matched, and somebody scrapes.
+#[derive(Debug, Serialize)]
+struct Turns {
+    count: usize,
+    matched: usize,
+    scrapes: u64,
+    /// The greatest processor time of one, in milliseconds, and what it was about.
+    cpu_max: f64,
+    cpu_max_of: &'static str,
+    /// The same without those in which tables were made.
+    quiet_cpu_max: f64,
+    over_goal: usize,
+    wall_p999: f64,
+}
+
+/// Measures in a network of its own, with the kernel engine on one interface.
+pub(super) fn run() -> Result<Outcome> {
+    let surroundings = Surroundings::new()?;
+    surroundings.netns.enter(|| {
+        let farms = SIZES.into_iter().map(|(services, servers)| {
+            eprintln!("  a director with {services} services of {servers} servers each");
+            row(services, servers)
+        });
+        let farms = farms.collect::<Result<_>>()?;
+        eprintln!("  turns of a busy loop");
+        Ok(Outcome { farms, turns: turns()? })
+    })?
+}
+
+fn row(services: usize, servers: usize) -> Result<Row> {
+    let mut daemon = Daemon::serving(farm(services, servers, 1))?;
+    let mut failures = Vec::new();
+    for round in 0..FAILURES {
+        let server = name(round % services, round % servers);
+        for result in [Err(Failure::Timeout), Ok(1_000)] {
+            daemon.rest()?;
+            let is_failure = result.is_err();
+            daemon.tell(Input::Probed { server: server.clone(), result })?;
+            failures.extend(daemon.applied_after.take().filter(|_| is_failure));
+        }
+    }
+    let mut reloads = Vec::new();
+    for round in 0..RELOADS {
+        daemon.rest()?;
+        let farm = farm(services, servers, 2 - round as u16 % 2);
+        daemon.tell(reload(farm))?;
+        let Some(took) = daemon.applied_after.take() else { bail!("A reload changed nothing") };
+        reloads.push(took);
+    }
+    if failures.len() < FAILURES / 2 {
+        bail!("Of {FAILURES} failures of servers {} changed the tables", failures.len());
+    }
+    Ok(Row { services, servers, failure: percentiles(failures), reload: percentiles(reloads) })
+}
+
+fn percentiles(mut took: Vec<Duration>) -> Percentiles {
+    took.sort_unstable();
+    let at = |part: f64| took[((took.len() as f64 * part) as usize).min(took.len() - 1)].as_secs_f64() * 1e3;
+    Percentiles { p50: at(0.5), p99: at(0.99) }
+}
+
+/// A busy farm's loop, turn by turn.
+fn turns() -> Result<Turns> {
+    let (services, servers) = BUSY;
+    let mut busy = farm(services, servers, 1);
+    if let Some(service) = busy.services.first_mut() {
+        service.method = Method::Handoff;
+        service.routes = (0..ROUTES).map(route).collect::<Vec<_>>().into();
+    }
+    let mut daemon = Daemon::serving(busy)?;
+    let (over, scrapes) = (AtomicBool::new(false), AtomicU64::new(0));
+    let board = Arc::clone(&daemon.board);
+    daemon.turns.clear();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                black_box(scrape(&latest(&board)));
+                scrapes.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let done = watch(&mut daemon);
+        over.store(true, Ordering::Relaxed);
+        done
+    })?;
+    Ok(summary(&daemon.turns, scrapes.into_inner()))
+}
+
+/// Has a minute go by in which servers fail and return, all are probed, and every route is asked for.
+fn watch(daemon: &mut Daemon) -> Result<()> {
+    let (services, servers) = BUSY;
+    let until_ms = daemon.now_ms + WATCHED_MS;
+    let (mut change_at, mut reread_at, mut asked) = (daemon.now_ms, daemon.now_ms, 0);
+    while daemon.now_ms < until_ms {
+        let next = daemon.director.next_at().min(change_at).min(reread_at);
+        daemon.now_ms = daemon.now_ms.max(next);
+        if daemon.now_ms >= change_at {
+            let change = (change_at / CHANGE_MS) as usize;
+            let server = name(change / 2 % services, change / 2 % servers);
+            let result = if change.is_multiple_of(2) { Err(Failure::Timeout) } else { Ok(1_000) };
+            daemon.tell(Input::Probed { server, result })?;
+            change_at += CHANGE_MS;
+        } else if daemon.now_ms >= reread_at {
+            daemon.tell(Input::Network(Box::new(network(servers))))?;
+            reread_at += 10_000;
+        } else {
+            daemon.tell(Input::Time { active: BTreeMap::new() })?;
+        }
+        while let Some(server) = daemon.probed.pop_front() {
+            daemon.tell(Input::Probed { server, result: Ok(1_000) })?;
+            if asked < ROUTES {
+                daemon.choose(asked);
+                asked += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn summary(turns: &[Turn], scrapes: u64) -> Turns {
+    let mut walls: Vec<f64> = turns.iter().map(|turn| turn.wall_us).collect();
+    walls.sort_by(f64::total_cmp);
+    let (cpu_max, cpu_max_of) = greatest(turns.iter());
+    let (quiet, _) = greatest(turns.iter().filter(|turn| !turn.planned));
+    let p999 = walls.get((walls.len() * 999 / 1_000).min(walls.len().saturating_sub(1)));
+    Turns {
+        count: turns.len(),
+        matched: turns.iter().filter(|turn| turn.of == "a choice").count(),
+        scrapes,
+        cpu_max: cpu_max / 1e3,
+        cpu_max_of,
+        quiet_cpu_max: quiet / 1e3,
+        over_goal: turns.iter().filter(|turn| turn.cpu_us > TURN_GOAL_US).count(),
+        wall_p999: p999.copied().unwrap_or_default() / 1e3,
+    }
+}
+
+/// The most processor time of a turn, in microseconds, and what it was about.
+fn greatest<'a>(turns: impl Iterator<Item = &'a Turn>) -> (f64, &'static str) {
+    turns
+        .fold((0.0, "nothing"), |most, turn| if turn.cpu_us > most.0 { (turn.cpu_us, turn.of) } else { most })
+}
+
+/// One turn of the loop.
+struct Turn {
+    of: &'static str,
+    planned: bool,
+    cpu_us: f64,
+    wall_us: f64,
+}
+
+/// What the daemon's loop has.
+struct Daemon {
+    director: Director,
+    engine: XdpEngine,
+    now_ms: u64,
+    board: Arc<Mutex<Arc<Snapshot>>>,
+    probed: VecDeque<ServerName>,
+    turns: Vec<Turn>,
+    /// How long after the last fact the engine had what follows.
+    applied_after: Option<Duration>,
+}
+
+impl Daemon {
+    /// A daemon whose servers have all been found and work.
+    fn serving(farm: Farm) -> Result<Daemon> {
+        let engine = XdpEngine::start(Options {
+            sessions_max: 1 << 16,
+            sessions6_max: 1 << 10,
+            seed: Seed(1, 2),
+            ring_seed: None,
+            mode: Some(Mode::Tc),
+            pins: None,
+        })?;
+        let now_ms = 1_000_000;
+        let most = farm.services.iter().map(|service| service.servers.len()).max().unwrap_or_default();
+        let start = Start {
+            farm,
+            network: network(most),
+            links: BTreeMap::from([(LINK, LINK_MAC)]),
+            drained: BTreeSet::new(),
+            host: None,
+            seed: Seed(1, 2),
+            running: None,
+        };
+        let director = Director::new(start, Moment { ms: now_ms, lease_holds: true });
+        let board = Arc::new(Mutex::new(Arc::clone(director.snapshot())));
+        let (probed, turns) = (VecDeque::new(), Vec::new());
+        let mut daemon = Daemon { director, engine, now_ms, board, probed, turns, applied_after: None };
+        while !(daemon.director.is_serving() && daemon.director.is_settled()) {
+            daemon.rest()?;
+        }
+        Ok(daemon)
+    }
+
+    /// Lets time pass until what was told is in force, with all servers at work.
+    fn rest(&mut self) -> Result<()> {
+        let until_ms = self.now_ms + REST_MS;
+        while self.now_ms < until_ms {
+            self.now_ms = self.director.next_at().clamp(self.now_ms, until_ms);
+            self.tell(Input::Time { active: BTreeMap::new() })?;
+            while let Some(server) = self.probed.pop_front() {
+                self.tell(Input::Probed { server, result: Ok(1_000) })?;
+            }
+        }
+        self.applied_after = None;
+        Ok(())
+    }
+
+    /// One turn: a fact, the orders that follow, and what is published of that.
+    fn tell(&mut self, input: Input) -> Result<()> {
+        let of = match input {
+            Input::Time { .. } => "time",
+            Input::Probed { .. } => "a probe",
+            Input::Network(_) => "the network",
+            Input::Reload { .. } => "a reload",
+            _ => "another fact",
+        };
+        let (began, cpu_began, mut planned) = (Instant::now(), cpu()?, false);
+        self.director.handle(self.moment(), input);
+        while let Some(order) = self.director.poll_output() {
+            match order {
+                Output::Apply { generation, tables } => {
+                    planned = true;
+                    let done = self.engine.apply(&tables);
+                    self.applied_after = Some(began.elapsed());
+                    let in_force = Arc::clone(self.engine.tables());
+                    let error = done.as_ref().err().map(ToString::to_string);
+                    self.director.handle(self.moment(), Input::Applied { generation, in_force, error });
+                    done?;
+                }
+                Output::Forget { retired, .. } => {
+                    for slot in retired {
+                        self.engine.reset_server(slot)?;
+                        self.director.handle(self.moment(), Input::Released { slot });
+                    }
+                }
+                Output::Probe(probe) => self.probed.push_back(probe.server),
+                _ => {}
+            }
+        }
+        let shown = self.director.snapshot();
+        if !Arc::ptr_eq(shown, &latest(&self.board)) {
+            *self.board.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(shown);
+        }
+        // When it is to go on.
+        black_box(self.director.next_at());
+        let (wall_us, cpu_us) =
+            (began.elapsed().as_secs_f64() * 1e6, (cpu()? - cpu_began).as_secs_f64() * 1e6);
+        self.turns.push(Turn { of, planned, cpu_us, wall_us });
+        Ok(())
+    }
+
+    /// Another turn: somebody asks which server a request is for.
+    fn choose(&mut self, number: usize) {
+        let (began, cpu_began) = (Instant::now(), cpu().unwrap_or_default());
+        let path = format!("/part{number}/page");
+        let asked = Asked { class: Class::Get, host: b"shop.example", path: path.as_bytes(), method: b"GET" };
+        let plan = self.director.plan();
+        if let Some(vip) = plan.tables.vips.values().find(|vip| vip.handoff.is_some()) {
+            let client = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(number as u32)), 1_024));
+            let request = Request { client, content: Content::Asked(asked), named: None };
+            // Whoever it is: how long that takes is what counts.
+            let _ = black_box(plan.choose(&self.engine.memory(), vip, &request));
+        }
+        let cpu_us = (cpu().unwrap_or_default().saturating_sub(cpu_began)).as_secs_f64() * 1e6;
+        self.turns.push(Turn {
+            of: "a choice",
+            planned: false,
+            cpu_us,
+            wall_us: began.elapsed().as_secs_f64() * 1e6,
+        });
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { ms: self.now_ms, lease_holds: true }
+    }
+}
+
+/// The processor time of this thread.
+fn cpu() -> Result<Duration> {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+    Ok(Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32))
+}
+
+fn latest(board: &Mutex<Arc<Snapshot>>) -> Arc<Snapshot> {
+    Arc::clone(&board.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The text of a scrape, as far as it is of servers.
+fn scrape(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for server in snapshot.servers() {
+        let (ServerName { service, server: name }, up) = (&server.name, server.state.name());
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "evener_server_up{{service=\"{service}\",server=\"{name}\"}} {up}");
+        let _ = writeln!(
+            text,
+            "evener_probe_failures_total{{service=\"{service}\",server=\"{name}\"}} {}",
+            server.probe_failures
+        );
+    }
+    text
+}
+
+fn name(service: usize, server: usize) -> ServerName {
+    ServerName { service: format!("service{service}"), server: format!("web{server}") }
+}
+
+/// Where a server is: every service is on all hosts.
+fn host(number: usize) -> IpAddr {
+    IpAddr::from([10, 9, (number / 250) as u8, (number % 250) as u8 + 1])
+}
+
+fn farm(services: usize, servers: usize, weight: u16) -> Farm {
+    let service = |number: usize| Service {
+        method: Method::Tunnel,
+        health: Health {
+            kind: HealthKind::Tcp,
+            interval_ms: INTERVAL_MS,
+            timeout_ms: 1_000,
+            rise: 1,
+            fall: 1,
+            jitter_percent: 10,
+            port: None,
+        },
+        ..example::service(
+            &format!("service{number}"),
+            SocketAddr::from(([10, 8, 0, number as u8 + 1], 80)),
+            (0..servers)
+                .map(|server| Server {
+                    // A reload is of something: one server of each service counts for more, or not.
+                    weight: if server == 0 { weight } else { 1 },
+                    ..example::server(&format!("web{server}"), host(server))
+                })
+                .collect(),
+        )
+    };
+    Farm { services: (0..services).map(service).collect(), ..Farm::default() }
+}
+
+fn route(number: usize) -> Route {
+    let set = number % SETS;
+    Route {
+        host: None,
+        path: PathPattern::parse(&format!("/part{number}/*")).ok(),
+        methods: Vec::new(),
+        servers: (0..4).map(|server| format!("web{}", 4 * set + server)).collect(),
+    }
+}
+
+fn reload(farm: Farm) -> Input {
+    let most = farm.services.iter().map(|service| service.servers.len()).max().unwrap_or_default();
+    Input::Reload {
+        farm: Box::new(farm),
+        network: Box::new(network(most)),
+        links: BTreeMap::from([(LINK, LINK_MAC)]),
+    }
+}
+
+/// What the kernel knows: one link, with all servers on it.
+fn network(servers: usize) -> Network {
+    let link = Interface {
+        name: "out".to_owned(),
+        mac: LINK_MAC,
+        addresses: vec![(IpAddr::from([10, 9, 255, 1]), 16)],
+        up: true,
+        carrier: true,
+        mtu: 1_500,
+        loopback: false,
+        ethernet: true,
+    };
+    let on_link = NetworkRoute {
+        destination: (IpAddr::from([10, 9, 0, 0]), 16),
+        priority: 0,
+        ifindex: Some(LINK),
+        on_link: true,
+        gateway: None,
+    };
+    let mac = |number: usize| Mac([2, 0, 0, 1, (number / 250) as u8, (number % 250) as u8]);
+    Network {
+        interfaces: BTreeMap::from([(LINK, link)]),
+        gateways: Vec::new(),
+        routes: vec![on_link],
+        neighbours: (0..servers).map(|number| ((LINK, host(number)), mac(number))).collect(),
+    }
+}
+
+impl Outcome {
+    /// The tables.
+    pub(super) fn print(&self) {
+        println!("From a fact to the kernel engine having it, in milliseconds:");
+        let mut table =
+            Table::new(&["farm", "a server's failure, p50", "p99", "a reload of all, p50", "p99"]);
+        for Row { services, servers, failure, reload } in &self.farms {
+            let farm = format!("{services} services of {servers} servers");
+            let cells = [failure.p50, failure.p99, reload.p50, reload.p99].map(|ms| format!("{ms:.2}"));
+            table.row([farm].into_iter().chain(cells));
+        }
+        println!("{table}");
+        let Turns { count, matched, scrapes, cpu_max, cpu_max_of, quiet_cpu_max, over_goal, wall_p999 } =
+            &self.turns;
+        println!(
+            "{count} turns of the loop, {matched} requests matched to {ROUTES} routes, {scrapes} scrapes meanwhile:"
+        );
+        println!(
+            "  greatest processor time of a turn {cpu_max:.2} ms ({cpu_max_of}), without tables {quiet_cpu_max:.2} ms;"
+        );
+        println!("  {over_goal} turns over 5 ms; by the clock, p99.9 of all turns {wall_p999:.2} ms");
+        println!();
+    }
+}

@@ -1,0 +1,214 @@
+//! Connections that are handed over: directors side by side, over which a router spreads what clients send, and servers that make sockets
+//! of first segments. Nobody says a word to anybody: the cookie in the segment says it all.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+
+use evener_core::farm::{Route, RouteList};
+use evener_core::net::Protocol;
+use evener_core::net::wire::{TCP_ACK, TCP_SYN};
+use evener_core::path::content::PathPattern;
+use evener_core::path::cookie::{FourTuple, Keys, Schedule};
+use evener_core::path::decide::Verdict;
+use evener_core::path::sessions::Seed;
+use evener_core::path::tables::VipKey;
+use evener_core::server::{Arrived, Expectation, Host, Made, Offer, Outcome, Socket, Tables};
+
+use super::check::{self, Broken};
+use super::farms::{self, LINK, SERVERS, VIPS};
+use super::segment::Segment;
+use super::world::{Connection, World};
+
+/// What clients ask for, the route that is for it, and which servers may answer.
+const WANTED: [(&str, Option<&str>, &[usize]); 3] =
+    [("/a/page", Some("/a/*"), &[0, 1]), ("/b/page", Some("/b/*"), &[2]), ("/", None, &[0, 1, 2, 3])];
+/// How long an epoch of cookies is, in milliseconds.
+const EPOCH_MS: u64 = 64_000;
+/// The time of day at which a farm begins, in milliseconds after 1970.
+const BEGUN_MS: u64 = 1_700_000_000_000;
+pub(super) const DAY_MS: i64 = 86_400_000;
+/// A client's initial sequence number.
+const ISN: u32 = 77;
+/// Connections with which it is looked whether a farm serves: from each director to each, for each thing that is wanted.
+const LOOKED: usize = 12;
+
+/// What a server's programs go by.
+static TABLES: LazyLock<Tables> = LazyLock::new(|| {
+    let key = VipKey { address: VIPS[0], port: 80, protocol: Protocol::Tcp };
+    let offer = Offer { listener: Some(80), ..Offer::default() };
+    Tables { services: BTreeMap::from([(key, offer)]), ..Tables::default() }
+});
+
+/// The routes of the first service.
+pub(super) fn routes() -> RouteList {
+    let route = |(_, path, servers): &(&str, Option<&str>, &[usize])| {
+        let path = PathPattern::parse((*path)?).ok()?;
+        let servers = servers.iter().map(|server| farms::name(*server)).collect();
+        Some(Route { host: None, path: Some(path), methods: Vec::new(), servers })
+    };
+    WANTED.iter().filter_map(route).collect::<Vec<_>>().into()
+}
+
+/// The wall clocks of directors, and then of servers.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    /// How far each is off, in milliseconds.
+    off_ms: Vec<i64>,
+    /// How far it was when its host last made keys of it.
+    heard_ms: Vec<i64>,
+    /// Whether that was at its start only.
+    is_deaf: bool,
+}
+
+impl Clocks {
+    pub(super) fn new(hosts: usize, is_deaf: bool) -> Clocks {
+        Clocks { off_ms: vec![0; hosts], heard_ms: vec![0; hosts], is_deaf }
+    }
+
+    /// Sets a host's clock, which is told of that soon.
+    pub(super) fn set(&mut self, host: usize, off_ms: i64) {
+        let hosts = self.off_ms.len();
+        self.off_ms[host % hosts] = off_ms;
+        if !self.is_deaf || off_ms != 0 {
+            self.heard_ms[host % hosts] = off_ms;
+        }
+    }
+
+    /// Sets all of them right.
+    pub(super) fn set_right(&mut self) {
+        (0..self.off_ms.len()).for_each(|host| self.set(host, 0));
+    }
+
+    /// Whether all are off by the same time, or right.
+    fn agree(&self) -> bool {
+        self.off_ms.iter().all(|off_ms| *off_ms == self.off_ms[0])
+    }
+
+    fn schedule(&self, host: usize, now_ms: u64, now: u32) -> Schedule {
+        let unix_ms = (BEGUN_MS + now_ms).saturating_add_signed(self.heard_ms[host]);
+        Schedule::new(Seed(5, 6), EPOCH_MS, unix_ms, now)
+    }
+}
+
+/// A server's stack.
+struct Stack {
+    works: bool,
+}
+
+impl Host for Stack {
+    fn socket(&self, _: SocketAddr, _: SocketAddr) -> Socket {
+        if self.works { Socket::Listener } else { Socket::None }
+    }
+
+    fn expected(&self, _: &FourTuple) -> Option<Expectation> {
+        None
+    }
+
+    fn made(&self, _: &FourTuple) -> Option<Made> {
+        None
+    }
+}
+
+/// A client opens a connection, and says what it wants. The director that answered need not be the one that reads it.
+pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
+    let (nodes, port) = (world.nodes.len(), world.port());
+    let by = (client % nodes, usize::from(port) / nodes % nodes);
+    let wanted = usize::from(port) % WANTED.len();
+    open(world, client, port, by, wanted).map(|_| ())
+}
+
+/// Some while after the last fault, everything is served that anybody may serve.
+pub(super) fn settled(world: &mut World) -> Result<(), Broken> {
+    let nodes = world.nodes.len();
+    for number in 0..LOOKED {
+        let (port, wanted) = (world.port(), number % WANTED.len());
+        let by = (number % nodes, number / nodes % nodes);
+        let is_drained = |server: &usize| {
+            let drained = &world.nodes[by.1].drained;
+            drained
+                .iter()
+                .any(|name| name.service == farms::service(0) && name.server == farms::name(*server))
+        };
+        let (path, _, may) = WANTED[wanted];
+        if !may.iter().all(is_drained) && !open(world, number, port, by, wanted)? {
+            return Err(Broken::Unhealed(format!("{path} is not served by nodes {} and {}", by.0, by.1)));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a client got a connection: the handshake by one director, what it wants by another.
+fn open(
+    world: &mut World,
+    client: usize,
+    port: u16,
+    (greeter, reader): (usize, usize),
+    wanted: usize,
+) -> Result<bool, Broken> {
+    world.connections.remove(&client);
+    if [greeter, reader].iter().any(|node| !world.nodes[*node].has_carrier) {
+        return Ok(false);
+    }
+    renew(world);
+    let Some(number) = greet(world, greeter, client, port) else { return Ok(false) };
+    let (path, _, may) = WANTED[wanted];
+    let data = format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n");
+    let first = Segment {
+        flags: TCP_ACK,
+        sequence: ISN + 1,
+        acknowledgment: number.wrapping_add(1),
+        data: data.as_bytes(),
+    };
+    let node = &world.nodes[reader];
+    let now = node.ticks(world.now_ms);
+    let (decision, frame) =
+        node.engine.decide_frame(LINK, &first.frame(world.kind, reader, client, port, VIPS[0]), now);
+    let Verdict::Forward { .. } = decision.verdict else { return Ok(false) };
+    let Some(server) = node.names.get(&decision.server).cloned() else { return Ok(false) };
+    let at = (0..SERVERS).find(|at| farms::name(*at) == server.server).unwrap_or_default();
+    if !may.contains(&at) {
+        return Err(Broken::Forbidden(format!("{path} went to {} by node {reader}", server.server)));
+    }
+    check::may_begin(world, reader, &server)?;
+    let keys = keys_of_server(world, at);
+    let Some(arrived) = Arrived::read(&TABLES, &frame) else { return Ok(false) };
+    match arrived.outcome(&keys, &Stack { works: world.works[at] }) {
+        Outcome::Connection(..) => {}
+        Outcome::Nothing(reason) if world.works[at] && agree(world, [greeter, reader]) => {
+            return Err(Broken::Refused(format!("{} by node {reader}: {reason:?}", server.server)));
+        }
+        _ => return Ok(false),
+    }
+    let (slot, last_ms) = (decision.server, world.now_ms);
+    let connection = Connection { node: reader, vip: VIPS[0], port, server, slot, last_ms, lost: false };
+    world.connections.insert(client, connection);
+    Ok(true)
+}
+
+/// The number that a director's answer to a client's SYN has.
+fn greet(world: &World, number: usize, client: usize, port: u16) -> Option<u32> {
+    let node = &world.nodes[number];
+    let syn = Segment { flags: TCP_SYN, sequence: ISN, acknowledgment: 0, data: &[] };
+    let frame = syn.frame(world.kind, number, client, port, VIPS[0]);
+    let (decision, answer) = node.engine.decide_frame(LINK, &frame, node.ticks(world.now_ms));
+    let Verdict::Forward { .. } = decision.verdict else { return None };
+    Segment::sequence_of(&answer)
+}
+
+/// Whether servers believe the cookies of these directors: the clocks of all are alike, and daemons look at theirs.
+fn agree(world: &World, directors: [usize; 2]) -> bool {
+    world.clocks.agree() && directors.iter().all(|number| world.nodes[*number].director.is_some())
+}
+
+/// Daemons look at their clocks once a second; data planes without one count on.
+fn renew(world: &World) {
+    for (number, node) in world.nodes.iter().enumerate().filter(|(_, node)| node.director.is_some()) {
+        let schedule = world.clocks.schedule(number, world.now_ms, node.ticks(world.now_ms));
+        node.engine.memory().cookies.set(&schedule);
+    }
+}
+
+fn keys_of_server(world: &World, server: usize) -> Keys {
+    world.clocks.schedule(world.nodes.len() + server, world.now_ms, 0).at(0)
+}
