@@ -15,6 +15,8 @@
 #define IPV4_FRAGMENT_OFFSET 0x1fff
 /* Extension headers that are looked behind. */
 #define EXTENSIONS_MAX 6
+/* Of one of them, in bytes (RFC 8200, section 4.3). */
+#define EXTENSION_LEN_MAX 2048
 #define PACKET_MAX 65535
 
 /* An address of either version, in network byte order. A director has an IPv4 one in the first word, with zeros behind; a server

@@ -9,6 +9,7 @@ mod limits;
 mod payloads;
 mod server;
 mod told;
+mod verifier;
 mod world;
 
 use std::cell::RefCell;

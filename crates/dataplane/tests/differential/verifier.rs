@@ -1,0 +1,30 @@
+//! What the kernel's verifier has to go through before a program is loaded. It gives up at a million instructions, other kernels
+//! count more than this one, and a daemon that starts waits for it: a host of the packet engine answers nobody meanwhile.
+
+use std::collections::BTreeMap;
+
+use evener_dataplane::server::Tables;
+use libbpf_rs::query::ProgInfoIter;
+
+use crate::server::Programs;
+use crate::{HOOKS, Kernel};
+
+/// Most of them, in instructions: the director's, which knows everything. A server's are far below.
+const DIRECTOR_MAX: u32 = 450_000;
+const SERVER_MAX: u32 = 200_000;
+
+#[test]
+fn the_verifier_is_far_from_giving_up() {
+    let Some(_director) = Kernel::start(HOOKS[0]) else { return };
+    let Some(_server) = Programs::start_handing_over(&Tables::default()) else { return };
+    // Those of other tests that run beside this one are the same.
+    let verified: BTreeMap<String, u32> = ProgInfoIter::default()
+        .map(|program| (program.name.to_string_lossy().into_owned(), program.verified_insns))
+        .collect();
+    let few = |name: &str, max: u32| {
+        let found = verified.get(name).unwrap_or_else(|| panic!("{name} isn't among {verified:?}"));
+        assert!((1..=max).contains(found), "{name}: {found} of {max}");
+    };
+    few("director", DIRECTOR_MAX);
+    ["untunnel_xdp", "untunnel_tc", "outgoing", "accept"].iter().for_each(|name| few(name, SERVER_MAX));
+}
