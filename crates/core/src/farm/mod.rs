@@ -3,10 +3,11 @@
 //! The model ([`Farm`], [`Service`], [`Server`]) is what a valid file means. [`network`] is what this host has, [`membership`] who the servers
 //! are, [`health`] how they are, [`signals`] how loaded, [`policy`] who of them is chosen; [`plan`] makes tables of all that, and
 //! [`choose`] says who gets a connection by them.
-//! [`example`] has a plain service for tests.
+//! [`group`] are servers that clients are sent to by HTTP. [`example`] has a plain service for tests.
 
 pub mod choose;
 pub mod example;
+pub mod group;
 pub mod health;
 pub mod membership;
 pub mod network;

@@ -1,9 +1,10 @@
 //! What is on the wire: headers, checksums, the questions for neighbours. Nothing here knows of services.
 //!
 //! [`wire`] headers as they are laid out · [`packet`] a frame in a buffer, with room in front · [`checksum`] sums and their updates ·
-//! [`ip`] and [`tcp`] what directors and servers read alike · [`neighbour`] ARP and neighbour discovery
+//! [`ip`] and [`tcp`] what directors and servers read alike · [`neighbour`] ARP and neighbour discovery · [`http`] requests and short answers
 
 pub mod checksum;
+pub mod http;
 pub mod ip;
 pub mod neighbour;
 pub mod packet;

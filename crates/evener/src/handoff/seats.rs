@@ -1,18 +1,13 @@
 //! Places for clients: so many, and when all are taken, who has most of them gives one up.
 //!
-//! A stranger can open any number of connections and say next to nothing on them. So places are counted by source, and whoever
-//! comes when there is none gets that of the source that holds most, its oldest first: who takes all there are takes them
-//! from himself. Among sources that hold as many, the one whose oldest came first is the slowest.
+//! Whose place that is, [`shares`](crate::runtime::shares) says.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// What a network gives to one customer at least (RFC 6177, section 2), in bits.
-const PREFIX6_LEN: u32 = 64;
+use crate::runtime::shares::{Shares, Source, source};
 
 /// So many places. Clones are the same ones.
 #[derive(Clone)]
@@ -23,19 +18,10 @@ struct Shared {
     table: Mutex<Table>,
 }
 
-/// Whose a connection is: an IPv4 address, or an IPv6 /64.
-type Source = IpAddr;
-
-/// In which order sources give up places: the last one first.
-type Rank = (usize, Reverse<u64>, Source);
-
 /// Who may be asked to go.
 #[derive(Default)]
 struct Table {
-    tickets: u64,
-    /// By source and ticket, and so the oldest first.
-    seated: BTreeMap<Source, BTreeMap<u64, oneshot::Sender<()>>>,
-    order: BTreeSet<Rank>,
+    seated: Shares<oneshot::Sender<()>>,
     /// Those who wait for a place.
     waiting: usize,
     /// For how many of them nobody has been asked to go yet.
@@ -73,11 +59,7 @@ impl Seats {
                 places().acquire_owned().await.ok()
             }
         };
-        let ticket = {
-            let mut table = self.0.table();
-            table.tickets += 1;
-            table.tickets
-        };
+        let ticket = self.0.table().seated.ticket();
         let shared = Arc::clone(&self.0);
         let mut seat = Seat { shared, source: source(client), ticket, needed: None, _place: place };
         seat.offer();
@@ -128,7 +110,7 @@ impl Seat {
     /// Has the place for oneself, for a while that is bounded. If it was to be given up just now, somebody else gives up his.
     pub(crate) fn keep(&mut self) {
         let mut table = self.shared.table();
-        if table.remove(self.source, self.ticket).is_none() && self.needed.is_some() {
+        if table.seated.give_back(self.source, self.ticket).is_none() && self.needed.is_some() {
             table.owed = (table.owed + 1).min(table.waiting);
             table.settle();
         }
@@ -141,62 +123,26 @@ impl Seat {
         let (gone, needed) = oneshot::channel();
         self.needed = Some(needed);
         let mut table = self.shared.table();
-        table.change(self.source, |seats| seats.insert(self.ticket, gone));
+        table.seated.hold(self.source, self.ticket, gone);
         table.settle();
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.shared.table().remove(self.source, self.ticket);
+        self.shared.table().seated.give_back(self.source, self.ticket);
     }
 }
 
 impl Table {
-    fn rank(&self, source: Source) -> Option<Rank> {
-        let seats = self.seated.get(&source)?;
-        let (oldest, _) = seats.first_key_value()?;
-        Some((seats.len(), Reverse(*oldest), source))
-    }
-
-    fn change<T>(
-        &mut self,
-        source: Source,
-        change: impl FnOnce(&mut BTreeMap<u64, oneshot::Sender<()>>) -> T,
-    ) -> T {
-        if let Some(rank) = self.rank(source) {
-            self.order.remove(&rank);
-        }
-        let seats = self.seated.entry(source).or_default();
-        let changed = change(seats);
-        if seats.is_empty() {
-            self.seated.remove(&source);
-        }
-        self.order.extend(self.rank(source));
-        changed
-    }
-
-    fn remove(&mut self, source: Source, ticket: u64) -> Option<oneshot::Sender<()>> {
-        self.change(source, |seats| seats.remove(&ticket))
-    }
-
     /// Asks as many to go as are owed, or as there are.
     fn settle(&mut self) {
         while self.owed > 0 {
-            let Some(&(.., source)) = self.order.last() else { return };
-            if let Some((_, gone)) = self.change(source, BTreeMap::pop_first) {
-                // Who doesn't listen is going already.
-                let _ = gone.send(());
-            }
+            let Some((_, gone)) = self.seated.take_away() else { return };
+            // Who doesn't listen is going already.
+            let _ = gone.send(());
             self.owed -= 1;
         }
-    }
-}
-
-fn source(client: IpAddr) -> Source {
-    match client.to_canonical() {
-        IpAddr::V6(client) => IpAddr::V6((client.to_bits() >> PREFIX6_LEN << PREFIX6_LEN).into()),
-        client => client,
     }
 }
 
@@ -267,7 +213,6 @@ mod tests {
         let (first, second) = (sit(seats.take(same[0]).await), sit(seats.take(same[1]).await));
         let _late = seats.take(client("::ffff:203.0.113.7")).await;
         assert!(first.is_finished() && !second.is_finished() && !other.is_finished());
-        assert_eq!(source(client("::ffff:203.0.113.7")), client("203.0.113.7"));
     }
 
     #[tokio::test]
@@ -294,7 +239,7 @@ mod tests {
         let (late, later) = (late.await.unwrap(), later.await.unwrap());
         drop((late, later));
         let table = seats.0.table();
-        assert!(table.seated.is_empty() && table.order.is_empty());
+        assert!(table.seated.is_empty());
         assert_eq!((table.waiting, table.owed, seats.0.places.available_permits()), (0, 0, 2));
     }
 

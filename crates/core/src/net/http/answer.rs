@@ -1,0 +1,215 @@
+//! Answers that a front gives by itself.
+
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+
+use super::Refusal;
+
+/// By which status a client is sent elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// 302.
+    Found,
+    /// 303.
+    SeeOther,
+    /// 307.
+    Temporary,
+    /// 308.
+    Permanent,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Status; 4] = [Status::Found, Status::SeeOther, Status::Temporary, Status::Permanent];
+
+    /// Its number.
+    pub const fn code(self) -> u16 {
+        match self {
+            Status::Found => 302,
+            Status::SeeOther => 303,
+            Status::Temporary => 307,
+            Status::Permanent => 308,
+        }
+    }
+
+    /// The one of this number.
+    pub fn of(code: u16) -> Option<Status> {
+        Status::ALL.into_iter().find(|status| status.code() == code)
+    }
+
+    /// The same for a request by this method: after 302 and 303 clients may ask with GET (RFC 9110, section 15.4), which would lose
+    /// what they wanted to do.
+    #[must_use]
+    pub fn keeping(self, method: &str) -> Status {
+        match (self, method) {
+            (Status::Found | Status::SeeOther, "GET" | "HEAD") => self,
+            (Status::Found | Status::SeeOther, _) => Status::Temporary,
+            (Status::Temporary | Status::Permanent, _) => self,
+        }
+    }
+}
+
+/// What an answer has around it.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// The time, as HTTP writes it (RFC 9110, section 5.6.7).
+    pub date: &'a str,
+    /// Whether the body is left out, as HEAD wants it.
+    pub is_head: bool,
+    /// Whether the connection ends with this answer.
+    pub closes: bool,
+    /// Whether the client must be told that it doesn't, as HTTP/1.0 wants it.
+    pub says_kept: bool,
+}
+
+/// The reason phrase of a status.
+pub(super) fn phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        201 => "Created",
+        204 => "No Content",
+        302 => "Found",
+        303 => "See Other",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        413 => "Content Too Large",
+        422 => "Unprocessable Content",
+        431 => "Request Header Fields Too Large",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Answer",
+    }
+}
+
+const BODY_BEGIN: &str = "<!DOCTYPE html><title>Moved</title><p>It is at <a href=\"";
+const BODY_END: &str = "\">another address</a>.\n";
+
+/// Sends a client to a location. Bytes of it that no URL has are written as percent codes (RFC 3986, section 2.1), so that neither a
+/// line nor an attribute ends with them.
+pub fn redirect(out: &mut Vec<u8>, frame: &Frame<'_>, status: Status, base: &str, path: &str) {
+    head(out, frame, status.code());
+    put(out, "Content-Type: text/html\r\nCache-Control: no-store\r\nLocation: ");
+    let from = out.len();
+    put(out, base);
+    encode(out, path);
+    let to = out.len();
+    let escapes = out.get(from..to).unwrap_or_default().iter().filter(|byte| **byte == b'&').count();
+    let length = BODY_BEGIN.len() + (to - from) + escapes * (AMPERSAND.len() - 1) + BODY_END.len();
+    put(out, "\r\nContent-Length: ");
+    number(out, length);
+    put(out, "\r\n\r\n");
+    if frame.is_head {
+        return;
+    }
+    put(out, BODY_BEGIN);
+    match escapes {
+        0 => out.extend_from_within(from..to),
+        _ => {
+            let location = out.get(from..to).unwrap_or_default().to_vec();
+            for byte in location {
+                match byte {
+                    b'&' => out.extend_from_slice(AMPERSAND),
+                    byte => out.push(byte),
+                }
+            }
+        }
+    }
+    put(out, BODY_END);
+}
+
+const AMPERSAND: &[u8] = b"&amp;";
+
+/// Writes a path and query so that it can stand in a line and in an attribute, with one slash at its beginning: two would begin a host
+/// where somebody leaves out the base.
+fn encode(out: &mut Vec<u8>, path: &str) {
+    let rest = path.trim_start_matches(['/', '\\']);
+    out.push(b'/');
+    let rest = rest.split('#').next().unwrap_or_default();
+    for byte in rest.bytes() {
+        match byte {
+            b'!' | b'$'..=b'&' | b'('..=b';' | b'=' | b'?'..=b'Z' | b'[' | b']' | b'_' | b'a'..=b'z' | b'~' => {
+                out.push(byte);
+            }
+            byte => {
+                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+                let digit = |four: u8| DIGITS.get(usize::from(four & 15)).copied().unwrap_or(b'0');
+                out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte)]);
+            }
+        }
+    }
+}
+
+/// Refuses a request.
+pub fn refuse(out: &mut Vec<u8>, frame: &Frame<'_>, refusal: Refusal) {
+    tell(out, frame, refusal.status(), &[], refusal.sentence());
+}
+
+/// Answers with a sentence.
+pub fn tell(out: &mut Vec<u8>, frame: &Frame<'_>, status: u16, fields: &[(&str, &str)], sentence: &str) {
+    head(out, frame, status);
+    put(out, "Content-Type: text/plain\r\nCache-Control: no-store\r\n");
+    add(out, fields);
+    put(out, "Content-Length: ");
+    number(out, sentence.len() + 1);
+    put(out, "\r\n\r\n");
+    if !frame.is_head {
+        put(out, sentence);
+        out.push(b'\n');
+    }
+}
+
+/// Answers with a status alone, which has no body (RFC 9110, section 15.3.5).
+pub fn without_body(out: &mut Vec<u8>, frame: &Frame<'_>, status: u16, fields: &[(&str, &str)]) {
+    head(out, frame, status);
+    add(out, fields);
+    put(out, "\r\n");
+}
+
+fn add(out: &mut Vec<u8>, fields: &[(&str, &str)]) {
+    for (name, value) in fields {
+        put(out, name);
+        put(out, ": ");
+        put(out, value);
+        put(out, "\r\n");
+    }
+}
+
+fn head(out: &mut Vec<u8>, frame: &Frame<'_>, status: u16) {
+    put(out, "HTTP/1.1 ");
+    number(out, usize::from(status));
+    out.push(b' ');
+    put(out, phrase(status));
+    put(out, "\r\nServer: evener\r\nDate: ");
+    put(out, frame.date);
+    put(out, match (frame.closes, frame.says_kept) {
+        (true, _) => "\r\nConnection: close\r\n",
+        (false, true) => "\r\nConnection: keep-alive\r\n",
+        (false, false) => "\r\n",
+    });
+}
+
+fn put(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn number(out: &mut Vec<u8>, number: usize) {
+    struct Into<'o>(&'o mut Vec<u8>);
+    impl Write for Into<'_> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.extend_from_slice(text.as_bytes());
+            Ok(())
+        }
+    }
+    // Writing into memory does not fail.
+    let _ = write!(Into(out), "{number}");
+}

@@ -1,0 +1,85 @@
+//! Hosts and paths in one form each, however clients write them.
+
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::Refusal;
+
+/// The longest host, in bytes: the longest name there is (RFC 1035, section 2.3.4).
+const HOST_MAX: usize = 255;
+
+/// A host without its port, in lower case.
+///
+/// # Errors
+/// When it is none.
+pub fn host_of(value: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let text = core::str::from_utf8(value).map_err(|_| Refusal::Host)?.trim();
+    // Whoever is named before the host is no part of it, and nobody should name them (RFC 9110, section 4.2.4).
+    let host = match text.strip_prefix('[') {
+        Some(rest) => rest
+            .split_once(']')
+            .map(|(host, port)| (host, port.strip_prefix(':').or(port.is_empty().then_some("")))),
+        None => Some(text.rsplit_once(':').map_or((text, Some("")), |(host, port)| (host, Some(port)))),
+    };
+    let (host, port) = host.and_then(|(host, port)| Some((host, port?))).ok_or(Refusal::Host)?;
+    let bracketed = text.starts_with('[');
+    let fits = |byte: u8| match bracketed {
+        true => byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'),
+        false => byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'),
+    };
+    let good =
+        host.len() <= HOST_MAX && host.bytes().all(fits) && port.bytes().all(|byte| byte.is_ascii_digit());
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    match good && (!host.is_empty() || text.is_empty()) {
+        true if bracketed => Ok(format!("[{host}]").into_bytes()),
+        true => Ok(host.into_bytes()),
+        false => Err(Refusal::Host),
+    }
+}
+
+/// A path decoded, without empty and dot segments (RFC 3986, section 6.2.2): as servers see it.
+///
+/// # Errors
+/// When it is none, or leads out of the root.
+pub fn normal_path(path: &str) -> Result<Vec<u8>, Refusal> {
+    let decoded = decoded(path.as_bytes())?;
+    let mut segments: Vec<&[u8]> = Vec::new();
+    let mut ends_in_slash = true;
+    for segment in decoded.split(|byte| *byte == b'/') {
+        ends_in_slash = matches!(segment, b"" | b"." | b"..");
+        match segment {
+            b"" | b"." => {}
+            b".." => drop(segments.pop().ok_or(Refusal::Target)?),
+            other => segments.push(other),
+        }
+    }
+    let mut path = vec![b'/'];
+    path.extend(segments.join(&b'/'));
+    if ends_in_slash && path.len() > 1 {
+        path.push(b'/');
+    }
+    Ok(path)
+}
+
+/// What percent signs stand for. None stands alone, and none for a NUL.
+fn decoded(bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let (mut decoded, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, after) = match (first, after) {
+            (b'%', [high, low, after @ ..]) => {
+                let byte = digit(high).zip(digit(low)).map(|(high, low)| high << 4 | low);
+                (byte.and_then(|byte| u8::try_from(byte).ok()).ok_or(Refusal::Target)?, after)
+            }
+            (b'%', _) => return Err(Refusal::Target),
+            (byte, after) => (*byte, after),
+        };
+        if byte == 0 {
+            return Err(Refusal::Target);
+        }
+        decoded.push(byte);
+        rest = after;
+    }
+    Ok(decoded)
+}

@@ -1,0 +1,14 @@
+//! HTTP/1 as a front needs it (RFC 9110, RFC 9112): heads of requests are read, and answers that the front gives by itself are
+//! written. Bytes in, bytes out.
+
+mod answer;
+mod host;
+mod request;
+mod url;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Frame, Status, redirect, refuse, tell, without_body};
+pub use host::{host_of, normal_path};
+pub use request::{Body, HEAD_MAX, Reading, Refusal, Request, read};
+pub use url::{URL_MAX, Url, UrlError};

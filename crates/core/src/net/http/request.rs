@@ -1,0 +1,275 @@
+//! The head of a request.
+
+use core::mem::MaybeUninit;
+
+use super::host::host_of;
+
+/// The longest head that is read, in bytes.
+pub const HEAD_MAX: usize = 16 * 1024;
+/// Header lines of a request.
+const HEADERS_MAX: usize = 100;
+
+/// The head of a request, as far as it matters to who answers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'b> {
+    /// As it was written: methods are told by their case (RFC 9110, section 9.1).
+    pub method: &'b str,
+    /// The path and query, beginning with a slash; or `*`.
+    pub target: &'b str,
+    /// Where it is sent to, as written: from an absolute target, else the Host line; empty where HTTP/1.0 names none.
+    pub host: &'b [u8],
+    /// Whether it has version 1.0.
+    pub is_old: bool,
+    /// Whether more requests may follow on the connection.
+    pub keeps_alive: bool,
+    /// What follows the head.
+    pub body: Body,
+    /// Whether the client waits before it sends the body (RFC 9110, section 10.1.1).
+    pub waits: bool,
+    /// What it shows for itself, as written.
+    pub authorization: Option<&'b [u8]>,
+    /// The length of the head, in bytes.
+    pub len: usize,
+}
+
+/// What follows a head (RFC 9112, section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// So many bytes; mostly none.
+    Length(u64),
+    /// Pieces that say their lengths.
+    Chunked,
+}
+
+/// Why a request is not acted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// No HTTP/1.
+    Malformed,
+    /// The target has no path.
+    Target,
+    /// None, more than one, or one that can't be.
+    Host,
+    /// The body's length is said in two ways, or in one that can't be: what smuggling needs (RFC 9112, section 6.3).
+    Length,
+    /// The body is encoded by something else than pieces.
+    Encoding,
+    /// The head is too long.
+    TooLarge,
+    /// It is of another version of HTTP.
+    Version,
+    /// It took too long.
+    Late,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Refusal; 8] = [
+        Refusal::Malformed,
+        Refusal::Target,
+        Refusal::Host,
+        Refusal::Length,
+        Refusal::Encoding,
+        Refusal::TooLarge,
+        Refusal::Version,
+        Refusal::Late,
+    ];
+
+    /// Its name in views and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refusal::Malformed => "malformed",
+            Refusal::Target => "bad_target",
+            Refusal::Host => "bad_host",
+            Refusal::Length => "bad_length",
+            Refusal::Encoding => "bad_encoding",
+            Refusal::TooLarge => "head_too_large",
+            Refusal::Version => "bad_version",
+            Refusal::Late => "late",
+        }
+    }
+
+    /// The status that says so.
+    pub const fn status(self) -> u16 {
+        match self {
+            Refusal::Malformed | Refusal::Target | Refusal::Host | Refusal::Length => 400,
+            Refusal::Late => 408,
+            Refusal::TooLarge => 431,
+            Refusal::Encoding => 501,
+            Refusal::Version => 505,
+        }
+    }
+
+    /// A sentence for whoever sent it.
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Refusal::Malformed => "This is no request of HTTP/1.",
+            Refusal::Target => "The request's target is neither a path nor an http URL with one.",
+            Refusal::Host => "A request needs one Host line that names a host.",
+            Refusal::Length => "The length of the request's body is not said in exactly one way.",
+            Refusal::Encoding => "A request's body may be chunked; other encodings are not read here.",
+            Refusal::TooLarge => "The request's head is longer than 16 KiB, or has more than 100 lines.",
+            Refusal::Version => "HTTP/1.0 and HTTP/1.1 are spoken here.",
+            Refusal::Late => "The request took too long.",
+        }
+    }
+}
+
+/// What has come so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading<'b> {
+    /// A whole head.
+    Request(Request<'b>),
+    /// A part of one.
+    Incomplete,
+    /// Something else.
+    Refused(Refusal),
+}
+
+/// Reads a head from the beginning of `bytes`.
+pub fn read(bytes: &[u8]) -> Reading<'_> {
+    let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut parsed = httparse::Request::new(&mut []);
+    match parsed.parse_with_uninit_headers(bytes, &mut lines) {
+        Ok(httparse::Status::Complete(len)) if len > HEAD_MAX => Reading::Refused(Refusal::TooLarge),
+        Ok(httparse::Status::Complete(len)) => {
+            request(&parsed, len).map_or_else(Reading::Refused, Reading::Request)
+        }
+        Ok(httparse::Status::Partial) if bytes.len() < HEAD_MAX => Reading::Incomplete,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            Reading::Refused(Refusal::TooLarge)
+        }
+        Err(httparse::Error::Version) => Reading::Refused(Refusal::Version),
+        Err(_) => Reading::Refused(Refusal::Malformed),
+    }
+}
+
+fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request<'b>, Refusal> {
+    let method = parsed.method.ok_or(Refusal::Malformed)?;
+    let is_old = parsed.version == Some(0);
+    let lines = Lines::read(parsed.headers, is_old)?;
+    let (authority, target) = target(parsed.path.ok_or(Refusal::Malformed)?)?;
+    // RFC 9112, section 3.2.2: the target's host counts, whatever the line says; yet there must be one.
+    let host = match (authority, lines.host) {
+        (_, None) if !is_old => return Err(Refusal::Host),
+        (Some(authority), _) => authority.as_bytes(),
+        (None, named) => named.unwrap_or_default(),
+    };
+    if !is_plain(host) {
+        host_of(host)?;
+    }
+    if authority.is_some() && host.is_empty() {
+        return Err(Refusal::Target);
+    }
+    Ok(Request {
+        method,
+        target,
+        host,
+        is_old,
+        keeps_alive: if is_old { lines.keep_alive && !lines.close } else { !lines.close },
+        body: lines.body()?,
+        waits: lines.waits && !is_old,
+        authorization: lines.authorization,
+        len,
+    })
+}
+
+/// Whether a host is a name and perhaps a port, without anything that needs a closer look.
+fn is_plain(host: &[u8]) -> bool {
+    let (name, port) = match host.iter().rposition(|byte| *byte == b':') {
+        Some(at) => (host.get(..at).unwrap_or_default(), host.get(at + 1..).unwrap_or_default()),
+        None => (host, &[][..]),
+    };
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    name.len() <= 64
+        && name.first().is_some_and(u8::is_ascii_alphanumeric)
+        && name.iter().all(fits)
+        && port.iter().all(u8::is_ascii_digit)
+}
+
+/// The lines that matter.
+#[derive(Default)]
+struct Lines<'b> {
+    host: Option<&'b [u8]>,
+    close: bool,
+    keep_alive: bool,
+    length: Option<u64>,
+    chunked: bool,
+    waits: bool,
+    authorization: Option<&'b [u8]>,
+}
+
+impl<'b> Lines<'b> {
+    fn read(headers: &[httparse::Header<'b>], is_old: bool) -> Result<Lines<'b>, Refusal> {
+        let mut lines = Lines::default();
+        for header in headers {
+            let (name, value) = (header.name, header.value);
+            let is = |other: &str| name.eq_ignore_ascii_case(other);
+            match name.len() {
+                4 if is("host") => lines.host(value)?,
+                6 if is("expect") => lines.waits = value.eq_ignore_ascii_case(b"100-continue"),
+                10 if is("connection") => lines.connection(value),
+                13 if is("authorization") => lines.authorization = Some(value),
+                14 if is("content-length") => lines.length(value)?,
+                17 if is("transfer-encoding") => lines.encoding(value, is_old)?,
+                _ => {}
+            }
+        }
+        Ok(lines)
+    }
+
+    fn host(&mut self, value: &'b [u8]) -> Result<(), Refusal> {
+        match self.host.replace(value) {
+            Some(_) => Err(Refusal::Host),
+            None => Ok(()),
+        }
+    }
+
+    fn connection(&mut self, value: &[u8]) {
+        for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+        }
+    }
+
+    fn length(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        let digits = core::str::from_utf8(value).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+        let length = digits.and_then(|digits| digits.parse().ok()).ok_or(Refusal::Length)?;
+        match self.length.replace(length) {
+            Some(_) => Err(Refusal::Length),
+            None => Ok(()),
+        }
+    }
+
+    fn encoding(&mut self, value: &[u8], is_old: bool) -> Result<(), Refusal> {
+        if is_old || core::mem::replace(&mut self.chunked, true) {
+            return Err(Refusal::Length);
+        }
+        match value.eq_ignore_ascii_case(b"chunked") {
+            true => Ok(()),
+            false => Err(Refusal::Encoding),
+        }
+    }
+
+    fn body(&self) -> Result<Body, Refusal> {
+        match (self.chunked, self.length) {
+            (true, Some(_)) => Err(Refusal::Length),
+            (true, None) => Ok(Body::Chunked),
+            (false, length) => Ok(Body::Length(length.unwrap_or_default())),
+        }
+    }
+}
+
+/// The host of a target, where it names one, and its path and query.
+fn target(target: &str) -> Result<(Option<&str>, &str), Refusal> {
+    if target.starts_with('/') || target == "*" {
+        return Ok((None, target));
+    }
+    let (scheme, rest) = target.split_once("://").ok_or(Refusal::Target)?;
+    // RFC 9112, section 3.2.2; the scheme in any case (RFC 3986, section 3.1)
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return Err(Refusal::Target);
+    }
+    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    Ok((Some(authority), if rest.is_empty() { "/" } else { rest }))
+}

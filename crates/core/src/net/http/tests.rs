@@ -1,0 +1,215 @@
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+fn frame() -> Frame<'static> {
+    Frame { date: DATE, is_head: false, closes: false, says_kept: false }
+}
+
+fn one(text: &str) -> Request<'_> {
+    match read(text.as_bytes()) {
+        Reading::Request(request) => request,
+        other => panic!("{text:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn heads_are_read() {
+    let text = "GET /a?b=c HTTP/1.1\r\nHost: www.example.com:80\r\nX: y\r\n\r\nGET ";
+    let request = one(text);
+    assert_eq!((request.method, request.target, request.host), ("GET", "/a?b=c", &b"www.example.com:80"[..]));
+    assert!(request.keeps_alive && !request.is_old && !request.waits);
+    assert_eq!((request.body, request.len), (Body::Length(0), text.len() - 4));
+    for end in 0..text.len() - 4 {
+        assert_eq!(read(&text.as_bytes()[..end]), Reading::Incomplete, "{end}");
+    }
+}
+
+#[test]
+fn connections_are_kept_as_the_version_has_it() {
+    let kept = |version: &str, line: &str| {
+        one(&format!("GET / HTTP/{version}\r\nHost: a\r\n{line}\r\n")).keeps_alive
+    };
+    assert!(kept("1.1", "") && !kept("1.0", ""));
+    assert!(!kept("1.1", "Connection: close\r\n") && kept("1.0", "Connection: Keep-Alive\r\n"));
+    assert!(!kept("1.1", "Connection: x, Close\r\n") && !kept("1.0", "Connection: keep-alive, close\r\n"));
+}
+
+#[test]
+fn targets_and_hosts_of_every_form_are_read() {
+    let cases = [
+        ("GET / HTTP/1.0\r\n\r\n", "", "/"),
+        ("GET http://a.example/x?y HTTP/1.1\r\nHost: b\r\n\r\n", "a.example", "/x?y"),
+        ("GET HTTP://a.example HTTP/1.1\r\nHost: b\r\n\r\n", "a.example", "/"),
+        ("GET http://a.example?q HTTP/1.1\r\nHost: b\r\n\r\n", "a.example", "?q"),
+        ("GROUP-QUERY * HTTP/1.1\r\nHost: [2001:db8::1]:80\r\n\r\n", "[2001:db8::1]:80", "*"),
+        ("GET //evil/ HTTP/1.1\r\nHost:\r\n\r\n", "", "//evil/"),
+    ];
+    for (text, host, target) in cases {
+        let request = one(text);
+        assert_eq!((request.host, request.target), (host.as_bytes(), target), "{text:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_has_a_status() {
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(HEAD_MAX));
+    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(101));
+    let post = |lines: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+    let cases = [
+        (String::from("GET / HTTP/1.1\r\n\r\n"), 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.1\r\nHost: a b\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.1\r\nHost: me@a\r\n\r\n".into(), 400),
+        ("GET http://me@a/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400),
+        ("GET http:/// HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400),
+        ("GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400),
+        ("GET x HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400),
+        ("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX : y\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n".into(), 400),
+        ("\x16\x03\x01 rubbish".into(), 400),
+        (post("Content-Length: 1\r\nTransfer-Encoding: chunked\r\n"), 400),
+        (post("Content-Length: 1\r\nContent-Length: 1\r\n"), 400),
+        (post("Content-Length: +1\r\n"), 400),
+        (post("Content-Length: 99999999999999999999\r\n"), 400),
+        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".into(), 400),
+        (post("Transfer-Encoding: gzip, chunked\r\n"), 501),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), 505),
+        ("GET / HTTP/3.0\r\n\r\n".into(), 505),
+        (long, 431),
+        (many, 431),
+        (format!("GET /{}", "x".repeat(HEAD_MAX)), 431),
+    ];
+    for (text, status) in cases {
+        let read = read(text.as_bytes());
+        let Reading::Refused(refusal) = read else { panic!("{:?}: {read:?}", &text[..text.len().min(60)]) };
+        assert_eq!(refusal.status(), status, "{:?}", &text[..text.len().min(60)]);
+    }
+}
+
+fn redirected(path: &str) -> String {
+    let mut out = Vec::new();
+    redirect(&mut out, &frame(), Status::Found, "http://m1.example:8080", path);
+    String::from_utf8(out).unwrap()
+}
+
+fn location(answer: &str) -> &str {
+    answer.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap()
+}
+
+#[test]
+fn an_answer_reads_so() {
+    let answer = redirected("/a?b=c&d=e");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let expected = "HTTP/1.1 302 Found\r\nServer: evener\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+                    Content-Type: text/html\r\nCache-Control: no-store\r\n\
+                    Location: http://m1.example:8080/a?b=c&d=e\r\nContent-Length: 115";
+    assert_eq!(head, expected);
+    assert!(body.contains("<a href=\"http://m1.example:8080/a?b=c&amp;d=e\">"), "{body}");
+}
+
+#[test]
+fn a_location_is_always_the_members() {
+    let cases = [
+        ("//evil.example/x", "/evil.example/x"),
+        ("/\\evil.example", "/evil.example"),
+        ("\\\\evil", "/evil"),
+        ("?q", "/?q"),
+        ("*", "/*"),
+        ("/a\"b<c>'d", "/a%22b%3Cc%3E%27d"),
+        ("/a\r\nX: y", "/a%0D%0AX:%20y"),
+        ("/%0d%0aX: y", "/%0d%0aX:%20y"),
+        ("/é#f", "/%C3%A9"),
+        ("/a@b:c", "/a@b:c"),
+    ];
+    for (path, expected) in cases {
+        let answer = redirected(path);
+        assert_eq!(location(&answer), format!("http://m1.example:8080{expected}"), "{path:?}");
+    }
+}
+
+#[test]
+fn only_get_and_head_may_become_get() {
+    for status in Status::ALL {
+        assert_eq!(Status::of(status.code()), Some(status));
+        assert_eq!((status.keeping("GET"), status.keeping("HEAD")), (status, status));
+        let kept = if status.code() < 307 { Status::Temporary } else { status };
+        for method in ["POST", "PUT", "get", "OPTIONS"] {
+            assert_eq!(status.keeping(method), kept);
+        }
+    }
+    assert_eq!(Status::of(301), None);
+}
+
+#[test]
+fn every_refusal_can_be_said() {
+    for refusal in Refusal::ALL {
+        let mut out = Vec::new();
+        refuse(&mut out, &Frame { closes: true, ..frame() }, refusal);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with(&format!("HTTP/1.1 {} ", refusal.status())), "{text}");
+        assert!(!text.contains(" Answer\r\n") && text.contains("\r\nConnection: close\r\n"), "{text}");
+        assert!(text.ends_with(&format!("{}\n", refusal.sentence())));
+    }
+}
+
+/// What a client makes of an answer: its status, and how many bytes are its own.
+fn length(answer: &[u8], is_head: bool) -> (u16, usize) {
+    let mut headers = [httparse::EMPTY_HEADER; 16];
+    let mut response = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(head) = response.parse(answer).unwrap() else { panic!("half an answer") };
+    let length = response.headers.iter().find(|header| header.name == "Content-Length").unwrap().value;
+    let length: usize = core::str::from_utf8(length).unwrap().parse().unwrap();
+    (response.code.unwrap(), head + if is_head { 0 } else { length })
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_asked_the_answer_is_one_answer(path in "\\PC*|(/|\\\\|%|\r|\n|[&<>\"'a-z])*", is_head: bool) {
+        let mut out = Vec::new();
+        redirect(&mut out, &Frame { is_head, ..frame() }, Status::Found, "http://m1", &path);
+        prop_assert_eq!(length(&out, is_head), (302, out.len()));
+        let text = String::from_utf8(out).unwrap();
+        let to = location(&text);
+        let rest = to.strip_prefix("http://m1/").unwrap();
+        prop_assert!(!rest.starts_with(['/', '\\']), "{}", to);
+        prop_assert!(to.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"<>'\\".contains(&byte)), "{}", to);
+        let body = text.split_once("\r\n\r\n").unwrap().1;
+        prop_assert!(is_head || body.contains(&to.replace('&', "&amp;")));
+    }
+
+    #[test]
+    fn no_bytes_are_too_odd_to_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Reading::Request(request) = read(&bytes) {
+            prop_assert!(request.len <= bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_cut_is_waited_for(
+        method in "[A-Z]{1,9}(-[A-Z]{1,6})?", path in "/[a-z0-9/?&=%.]{0,40}", length in 0u64..100_000, cut in 0usize..200
+    ) {
+        let text = format!("{method} {path} HTTP/1.1\r\nHost: a.example\r\nContent-Length: {length}\r\n\r\n");
+        let request = one(&text);
+        prop_assert_eq!((request.method, request.target), (&method[..], &path[..]));
+        prop_assert_eq!((request.body, request.len), (Body::Length(length), text.len()));
+        prop_assert_eq!(read(&text.as_bytes()[..cut.min(text.len() - 1)]), Reading::Incomplete);
+    }
+
+    #[test]
+    fn hosts_and_paths_have_one_form(host in "[a-zA-Z0-9.-]{1,40}", path in "\\PC{0,40}") {
+        if let Ok(normal) = host_of(host.as_bytes()) {
+            prop_assert_eq!(host_of(&normal).ok(), Some(normal));
+        }
+        if let Ok(normal) = normal_path(&path) {
+            prop_assert!(normal.starts_with(b"/") && !normal.windows(2).any(|pair| pair == b"//"));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Who gives up a place when all are taken: whoever has most of them, his oldest first.
+//!
+//! A stranger can open any number of connections and say next to nothing on them. So places are counted by source, and who takes all
+//! there are takes them from himself. Among sources that hold as many, the one whose oldest came first is the slowest.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// What a network gives to one customer at least (RFC 6177, section 2), in bits.
+const PREFIX6_LEN: u32 = 64;
+
+/// Whose a connection is: an IPv4 address, or an IPv6 /64.
+pub(crate) type Source = IpAddr;
+
+/// In which order sources give up places: the last one first.
+type Rank = (usize, Reverse<u64>, Source);
+
+/// Places by source, each with what its holder is known by.
+pub(crate) struct Shares<T> {
+    tickets: u64,
+    /// By source and ticket, and so the oldest first.
+    held: BTreeMap<Source, BTreeMap<u64, T>>,
+    order: BTreeSet<Rank>,
+}
+
+impl<T> Default for Shares<T> {
+    fn default() -> Self {
+        Shares { tickets: 0, held: BTreeMap::new(), order: BTreeSet::new() }
+    }
+}
+
+impl<T> Shares<T> {
+    /// A number that nobody else has; later ones are greater.
+    pub(crate) fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// Notes a place of a source, as old as its ticket.
+    pub(crate) fn hold(&mut self, source: Source, ticket: u64, holder: T) {
+        self.change(source, |held| held.insert(ticket, holder));
+    }
+
+    /// Takes note that it is given back.
+    pub(crate) fn give_back(&mut self, source: Source, ticket: u64) -> Option<T> {
+        self.change(source, |held| held.remove(&ticket))
+    }
+
+    /// Takes a place from the source that has most.
+    pub(crate) fn take_away(&mut self) -> Option<(Source, T)> {
+        let &(.., source) = self.order.last()?;
+        let (_, holder) = self.change(source, BTreeMap::pop_first)?;
+        Some((source, holder))
+    }
+
+    /// Whether nobody holds any.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.order.is_empty()
+    }
+
+    fn rank(&self, source: Source) -> Option<Rank> {
+        let held = self.held.get(&source)?;
+        let (oldest, _) = held.first_key_value()?;
+        Some((held.len(), Reverse(*oldest), source))
+    }
+
+    fn change<R>(&mut self, source: Source, change: impl FnOnce(&mut BTreeMap<u64, T>) -> R) -> R {
+        if let Some(rank) = self.rank(source) {
+            self.order.remove(&rank);
+        }
+        let held = self.held.entry(source).or_default();
+        let changed = change(held);
+        if held.is_empty() {
+            self.held.remove(&source);
+        }
+        self.order.extend(self.rank(source));
+        changed
+    }
+}
+
+/// Whose a client is.
+pub(crate) fn source(client: IpAddr) -> Source {
+    match client.to_canonical() {
+        IpAddr::V6(client) => IpAddr::V6((client.to_bits() >> PREFIX6_LEN << PREFIX6_LEN).into()),
+        client => client,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn client(address: &str) -> IpAddr {
+        source(address.parse().unwrap())
+    }
+
+    #[test]
+    fn who_has_most_gives_up_his_oldest_and_among_equals_the_slowest() {
+        let mut shares = Shares::default();
+        for (address, holder) in [("192.0.2.1", 0), ("192.0.2.2", 1), ("192.0.2.2", 2), ("192.0.2.3", 3)] {
+            let ticket = shares.ticket();
+            shares.hold(client(address), ticket, holder);
+        }
+        let order: Vec<_> = std::iter::from_fn(|| shares.take_away()).map(|(_, holder)| holder).collect();
+        assert_eq!(order, [1, 0, 2, 3]);
+        assert!(shares.is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source() {
+        assert_eq!(client("2001:db8:0:1::1"), client("2001:db8:0:1:ffff::2"));
+        assert_ne!(client("2001:db8:0:1::1"), client("2001:db8:0:2::1"));
+        assert_eq!(client("::ffff:203.0.113.7"), client("203.0.113.7"));
+    }
+}
