@@ -11,15 +11,19 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher13;
 
+use super::members::PER_DISPATCH;
 use super::model::{GroupPolicy, LoadReading};
 use crate::farm::policy::{Policy, RoundRobin, Weighted, maglev};
 use crate::net::http::{Url, host_of, normal_path};
 use crate::path::content::{Asked, Class, HashKey, Route, Routes};
 use crate::path::sessions::Seed;
 
-/// What a dispatch adds to a member's load until its next report: one more process that can run (section 3.4 of the paper, where load
-/// is ten times the sum of requests per second and processes).
-pub const LOAD_PER_DISPATCH: u64 = 10;
+/// So many of a hundred choices by aged reports don't look at them: whatever somebody reports, nobody is forgotten.
+const BLIND_PERCENT: u64 = 3;
+/// Draws of one choice, at most.
+const DRAWS: u64 = 4;
+/// How many turns are looked at for another member than the first.
+const OTHERS: u64 = 16;
 /// Slots of the hash table, a prime.
 const HASH_SLOTS: usize = 2_053;
 
@@ -34,7 +38,7 @@ pub struct Candidate {
     pub anonymous: bool,
     /// Its share relative to the others; 0 is never chosen.
     pub weight: u16,
-    /// Its load as it is thought to be now, in the paper's unit.
+    /// Its load as it is thought to be now, in thousandths of the paper's unit.
     pub load: u64,
     /// How often it was chosen, ever.
     pub dispatched: Arc<AtomicU64>,
@@ -119,6 +123,16 @@ impl Dispatch {
         }
     }
 
+    /// Goes on with turns and draws where another one stopped.
+    #[must_use]
+    pub fn starting_at(mut self, turn: u64) -> Dispatch {
+        self.turn = AtomicU64::new(turn.wrapping_mul(DRAWS));
+        for set in &mut self.sets {
+            set.cursor = AtomicU64::new(turn);
+        }
+        self
+    }
+
     /// The member for a request, which is counted as given to it; `None` where none of those that it may go to lives.
     pub fn choose(&self, wanted: &Wanted<'_>) -> Option<&Candidate> {
         let at = self.pick(self.set(wanted)?, wanted.client)?;
@@ -153,8 +167,7 @@ impl Dispatch {
         let Some(routes) = &self.routes else { return (None, 0) };
         let path = wanted.target.split(['?', '#']).next().unwrap_or_default();
         // What has no normal form is taken by no route that wants one.
-        let (host, path) =
-            (host_of(wanted.host).unwrap_or_default(), normal_path(path).unwrap_or_default());
+        let (host, path) = (host_of(wanted.host).unwrap_or_default(), normal_path(path).unwrap_or_default());
         let class = Class::of(wanted.method.as_bytes());
         routes.find_all(&Asked { class, host: &host, path: &path, method: wanted.method.as_bytes() })
     }
@@ -167,18 +180,28 @@ impl Dispatch {
             (GroupPolicy::LeastLoad, LoadReading::Paper) => {
                 set.members.iter().copied().min_by(|one, other| self.compare(*one, *other))
             }
-            (GroupPolicy::PowerOfTwo, _) | (GroupPolicy::LeastLoad, LoadReading::Aged) => {
-                let (one, other) = (set.at(self.random())?, set.at(self.random())?);
-                Some(if self.compare(other, one).is_lt() { other } else { one })
+            (GroupPolicy::PowerOfTwo, _) => self.lesser_of_two(set),
+            (GroupPolicy::LeastLoad, LoadReading::Aged) if self.random() % 100 < BLIND_PERCENT => {
+                set.at(self.random())
             }
+            (GroupPolicy::LeastLoad, LoadReading::Aged) => self.lesser_of_two(set),
         }
+    }
+
+    /// Of two different members, drawn by their weights, the less loaded.
+    fn lesser_of_two(&self, set: &Set) -> Option<usize> {
+        let (one, second) = (set.at(self.random())?, self.random());
+        // Who has the other turns is spread evenly, so that another one is soon found.
+        let others = (0..OTHERS).filter_map(|step| set.at(second.wrapping_add(step)));
+        let other = others.into_iter().find(|other| *other != one).unwrap_or(one);
+        Some(if self.compare(other, one).is_lt() { other } else { one })
     }
 
     /// Which of two is less loaded for its weight.
     fn compare(&self, one: usize, other: usize) -> core::cmp::Ordering {
         let load = |at: usize| {
             let (candidate, given) = (self.candidates.get(at)?, self.given.get(at)?.load(Relaxed));
-            let load = candidate.load.saturating_add(given.saturating_mul(LOAD_PER_DISPATCH));
+            let load = candidate.load.saturating_add(given.saturating_mul(PER_DISPATCH));
             Some((u128::from(load) + 1, u128::from(candidate.weight)))
         };
         match (load(one), load(other)) {
@@ -291,22 +314,26 @@ mod tests {
 
     #[test]
     fn the_papers_queue_gives_to_the_least_loaded_until_it_is_not() {
-        let dispatch = dispatch(GroupPolicy::LeastLoad, LoadReading::Paper, &[(1, 100), (1, 60), (1, 1_000)]);
-        let first: Vec<usize> =
-            (0..6).map(|client| dispatch.choose(&wanted(client)).unwrap().id).collect();
+        let dispatch = dispatch(
+            GroupPolicy::LeastLoad,
+            LoadReading::Paper,
+            &[(1, 100_000), (1, 60_000), (1, 1_000_000)],
+        );
+        let first: Vec<usize> = (0..6).map(|client| dispatch.choose(&wanted(client)).unwrap().id).collect();
         assert_eq!(first, [1, 1, 1, 1, 0, 1]);
         assert_eq!(dispatch.given().collect::<Vec<_>>(), [(0, 1), (1, 5), (2, 0)]);
     }
 
     #[test]
     fn two_choices_even_out_and_spare_the_loaded() {
-        let equal = dispatch(GroupPolicy::LeastLoad, LoadReading::Aged, &[(1, 50), (1, 50), (1, 50)]);
+        let equal =
+            dispatch(GroupPolicy::LeastLoad, LoadReading::Aged, &[(1, 50_000), (1, 50_000), (1, 50_000)]);
         let shares_of_equals = shares(&equal, 3_000);
         assert!(shares_of_equals.iter().all(|share| (950..1_050).contains(share)), "{shares_of_equals:?}");
-        let loaded = dispatch(GroupPolicy::LeastLoad, LoadReading::Aged, &[(1, 0), (1, 100_000), (1, 0)]);
+        let loaded = dispatch(GroupPolicy::LeastLoad, LoadReading::Aged, &[(1, 0), (1, 100_000_000), (1, 0)]);
         let shares_of_loaded = shares(&loaded, 900);
-        // Only where both draws fall on it: a ninth.
-        assert!((50..150).contains(&shares_of_loaded[1]), "{shares_of_loaded:?}");
+        // Only where nobody looks: a third of three in a hundred.
+        assert!((3..20).contains(&shares_of_loaded[1]), "{shares_of_loaded:?}");
     }
 
     #[test]
@@ -314,7 +341,8 @@ mod tests {
         let whole = dispatch(GroupPolicy::Hash, LoadReading::Aged, &[(1, 0), (1, 0), (1, 0)]);
         let less = dispatch(GroupPolicy::Hash, LoadReading::Aged, &[(1, 0), (0, 0), (1, 0)]);
         let at = |dispatch: &Dispatch, client| dispatch.choose(&wanted(client)).unwrap().id;
-        let moved = (0..1_000).filter(|client| at(&whole, *client) != 1 && at(&whole, *client) != at(&less, *client));
+        let moved =
+            (0..1_000).filter(|client| at(&whole, *client) != 1 && at(&whole, *client) != at(&less, *client));
         assert!(moved.count() < 60);
         assert!((0..1_000).all(|client| at(&whole, client) == at(&whole, client)));
     }

@@ -1,8 +1,16 @@
 //! Server groups: web servers that clients are sent to by HTTP, after *Implementing Distributed Server Groups for the World Wide Web*
-//! (CMU-CS-95-114). What a file means ([`Group`]), and who is chosen for a request ([`Dispatch`]).
+//! (CMU-CS-95-114). What a file means ([`Group`]), who the members are and how they are ([`Members`]), and who is chosen for a request
+//! ([`Dispatch`]).
 
 mod dispatch;
+mod joiner;
+mod members;
 mod model;
 
-pub use dispatch::{Candidate, Dispatch, LOAD_PER_DISPATCH, RouteTo, Wanted};
+pub use dispatch::{Candidate, Dispatch, RouteTo, Wanted};
+pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX};
+pub use members::{
+    Joined, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent, MemberState, Members, Moment,
+    Order, PER_DISPATCH, ROUTES_MAX, Refused, State, thousandths,
+};
 pub use model::{Group, GroupMember, GroupPolicy, Joining, LoadReading};

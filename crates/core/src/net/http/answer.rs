@@ -137,7 +137,16 @@ fn encode(out: &mut Vec<u8>, path: &str) {
     let rest = rest.split('#').next().unwrap_or_default();
     for byte in rest.bytes() {
         match byte {
-            b'!' | b'$'..=b'&' | b'('..=b';' | b'=' | b'?'..=b'Z' | b'[' | b']' | b'_' | b'a'..=b'z' | b'~' => {
+            b'!'
+            | b'$'..=b'&'
+            | b'('..=b';'
+            | b'='
+            | b'?'..=b'Z'
+            | b'['
+            | b']'
+            | b'_'
+            | b'a'..=b'z'
+            | b'~' => {
                 out.push(byte);
             }
             byte => {
@@ -191,11 +200,14 @@ fn head(out: &mut Vec<u8>, frame: &Frame<'_>, status: u16) {
     put(out, phrase(status));
     put(out, "\r\nServer: evener\r\nDate: ");
     put(out, frame.date);
-    put(out, match (frame.closes, frame.says_kept) {
-        (true, _) => "\r\nConnection: close\r\n",
-        (false, true) => "\r\nConnection: keep-alive\r\n",
-        (false, false) => "\r\n",
-    });
+    put(
+        out,
+        match (frame.closes, frame.says_kept) {
+            (true, _) => "\r\nConnection: close\r\n",
+            (false, true) => "\r\nConnection: keep-alive\r\n",
+            (false, false) => "\r\n",
+        },
+    );
 }
 
 fn put(out: &mut Vec<u8>, text: &str) {

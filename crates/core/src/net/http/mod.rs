@@ -4,9 +4,9 @@
 mod answer;
 mod host;
 mod request;
-mod url;
 #[cfg(test)]
 mod tests;
+mod url;
 
 pub use answer::{Frame, Status, redirect, refuse, tell, without_body};
 pub use host::{host_of, normal_path};

@@ -35,7 +35,9 @@ pub enum UrlError {
     #[error("a server's URL has neither query nor fragment")]
     Query,
     /// What stands in no URL, or means another one.
-    #[error("a server's URL is printable ASCII without quotes, spaces and backslashes, and has no dot segments")]
+    #[error(
+        "a server's URL is printable ASCII without quotes, spaces and backslashes, and has no dot segments"
+    )]
     Characters,
     /// Too long.
     #[error("a server's URL has at most 512 bytes")]
@@ -114,9 +116,9 @@ impl Url {
 
     /// Whether this is the other one, or below it by whole segments.
     pub fn is_below(&self, other: &Url) -> bool {
-        self.text.strip_prefix(&other.text).is_some_and(|rest| {
-            self.path == other.path && (rest.is_empty() || rest.starts_with('/'))
-        })
+        self.text
+            .strip_prefix(&other.text)
+            .is_some_and(|rest| self.path == other.path && (rest.is_empty() || rest.starts_with('/')))
     }
 }
 

@@ -1,0 +1,222 @@
+//! A member as it describes itself: a line of text, the same in messages and in the record that outlives the daemon.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::net::http::{Url, UrlError};
+use crate::path::content::{HostPattern, PathPattern, PatternError};
+
+/// The most that a member may ask for; a single one can't outweigh a whole group by joining.
+pub const WEIGHT_MAX: u16 = 1_000;
+/// Paths, and hosts, that one member may have of its own.
+pub const PATTERNS_MAX: usize = 16;
+
+/// A member as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joiner {
+    /// Where clients are sent to.
+    pub url: Url,
+    /// Its share relative to the others; 0 drains.
+    pub weight: u16,
+    /// Whether clients never learn of it.
+    pub anonymous: bool,
+    /// Where it is asked for its load, if not at its own URL.
+    pub control: Option<Url>,
+    /// Paths that are served by those alone who say so.
+    pub paths: Vec<PathPattern>,
+    /// Hosts that are served by those alone who say so. With paths: these paths of these hosts.
+    pub hosts: Vec<HostPattern>,
+}
+
+/// What is wrong with a member's description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinerError {
+    /// Nothing.
+    #[error("the line is empty: it begins with a member's URL")]
+    Empty,
+    /// Its URL can't be.
+    #[error("{0}")]
+    Url(UrlError),
+    /// Its control URL can't be.
+    #[error("control: {0}")]
+    Control(UrlError),
+    /// No weight.
+    #[error("weight is a whole number from 0 to {WEIGHT_MAX}")]
+    Weight,
+    /// A pattern that can't be.
+    #[error("{0}")]
+    Pattern(PatternError),
+    /// Too many of them.
+    #[error("a member has at most {PATTERNS_MAX} paths and {PATTERNS_MAX} hosts of its own")]
+    Patterns,
+    /// What only one can be.
+    #[error("weight, anonymous and control may be said once")]
+    Twice,
+    /// Another word.
+    #[error(
+        "behind the URL there may be weight=N, anonymous, control=URL, path=GLOB and host=NAME, and nothing else"
+    )]
+    Unknown,
+}
+
+impl JoinerError {
+    /// Whether the text is well formed, and only says what can't be.
+    pub fn is_value(self) -> bool {
+        !matches!(self, JoinerError::Empty | JoinerError::Twice | JoinerError::Unknown)
+    }
+}
+
+impl Joiner {
+    /// One that says nothing but its URL.
+    pub fn new(url: Url) -> Joiner {
+        Joiner { url, weight: 1, anonymous: false, control: None, paths: Vec::new(), hosts: Vec::new() }
+    }
+
+    /// Reads `URL [weight=N] [anonymous] [control=URL] [path=GLOB] [host=NAME]`, of which the last two may repeat.
+    ///
+    /// # Errors
+    /// The first that is wrong with it.
+    pub fn parse(line: &str) -> Result<Joiner, JoinerError> {
+        let mut words = line.split_ascii_whitespace();
+        let url = words.next().ok_or(JoinerError::Empty)?;
+        let mut joiner = Joiner::new(Url::parse(url).map_err(JoinerError::Url)?);
+        let mut said = (false, false, false);
+        for word in words {
+            match word.split_once('=').unwrap_or((word, "")) {
+                ("weight", value) => {
+                    once(&mut said.0)?;
+                    joiner.weight = weight(value)?;
+                }
+                ("anonymous", "") if !word.contains('=') => {
+                    once(&mut said.1)?;
+                    joiner.anonymous = true;
+                }
+                ("control", value) => {
+                    once(&mut said.2)?;
+                    joiner.control = Some(Url::parse(value).map_err(JoinerError::Control)?);
+                }
+                ("path", value) => joiner.add_path(value)?,
+                ("host", value) => joiner.add_host(value)?,
+                _ => return Err(JoinerError::Unknown),
+            }
+        }
+        Ok(joiner)
+    }
+
+    /// Adds a path of its own, once.
+    ///
+    /// # Errors
+    /// When it is none, or one too many.
+    pub fn add_path(&mut self, text: &str) -> Result<(), JoinerError> {
+        let path = PathPattern::parse(text).map_err(JoinerError::Pattern)?;
+        if let Some(space) = text.chars().find(|char| char.is_whitespace()) {
+            return Err(JoinerError::Pattern(PatternError::PathByte(space)));
+        }
+        add(&mut self.paths, path)
+    }
+
+    /// Adds a host of its own, once.
+    ///
+    /// # Errors
+    /// When it is none, or one too many.
+    pub fn add_host(&mut self, text: &str) -> Result<(), JoinerError> {
+        add(&mut self.hosts, HostPattern::parse(text).map_err(JoinerError::Pattern)?)
+    }
+}
+
+/// A weight as it is written.
+fn weight(text: &str) -> Result<u16, JoinerError> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let weight = text.parse().ok().filter(|weight| digits && *weight <= WEIGHT_MAX);
+    weight.ok_or(JoinerError::Weight)
+}
+
+fn once(said: &mut bool) -> Result<(), JoinerError> {
+    if core::mem::replace(said, true) { Err(JoinerError::Twice) } else { Ok(()) }
+}
+
+fn add<T: PartialEq>(list: &mut Vec<T>, one: T) -> Result<(), JoinerError> {
+    if list.contains(&one) {
+        return Ok(());
+    }
+    if list.len() >= PATTERNS_MAX {
+        return Err(JoinerError::Patterns);
+    }
+    list.push(one);
+    Ok(())
+}
+
+impl fmt::Display for Joiner {
+    /// The line that [`Joiner::parse`] reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.url.as_str())?;
+        if self.weight != 1 {
+            write!(f, " weight={}", self.weight)?;
+        }
+        if self.anonymous {
+            f.write_str(" anonymous")?;
+        }
+        if let Some(control) = &self.control {
+            write!(f, " control={control}")?;
+        }
+        self.paths.iter().try_for_each(|path| write!(f, " path={path}"))?;
+        self.hosts.iter().try_for_each(|host| write!(f, " host={host}"))
+    }
+}
+
+/// What a route is called where there is no better name: its host and path.
+pub(super) fn pattern_text(host: Option<&HostPattern>, path: Option<&PathPattern>) -> (String, String) {
+    (host.map(ToString::to_string).unwrap_or_default(), path.map(ToString::to_string).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_line_says_all_of_a_member() {
+        let line = "HTTP://M1.example:80/ weight=3 anonymous control=http://m1.example:9184 path=/img/* path=/a host=*.example.com";
+        let joiner = Joiner::parse(line).unwrap();
+        let normal = "http://m1.example weight=3 anonymous control=http://m1.example:9184 path=/img/* path=/a host=*.example.com";
+        assert_eq!(joiner.to_string(), normal);
+        assert_eq!(Joiner::parse("http://m1").unwrap(), Joiner::new(Url::parse("http://m1").unwrap()));
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_from_what_is_malformed() {
+        let cases = [
+            ("", JoinerError::Empty),
+            ("http://m1 http://m2", JoinerError::Unknown),
+            ("http://m1 wait=3", JoinerError::Unknown),
+            ("http://m1 anonymous=yes", JoinerError::Unknown),
+            ("http://m1 weight=1 weight=2", JoinerError::Twice),
+            ("http://m1 weight=-1", JoinerError::Weight),
+            ("http://m1 weight=", JoinerError::Weight),
+            ("http://m1 weight=1001", JoinerError::Weight),
+            ("ftp://m1", JoinerError::Url(UrlError::Scheme)),
+            ("http://m1 control=http://me@m1", JoinerError::Control(UrlError::Credentials)),
+            ("http://m1 path=img", JoinerError::Pattern(PatternError::PathRelative)),
+            ("http://m1 host=", JoinerError::Pattern(PatternError::HostMissing)),
+        ];
+        for (line, error) in cases {
+            assert_eq!(Joiner::parse(line), Err(error), "{line:?}");
+        }
+        let many: String = (0..=PATTERNS_MAX).map(|number| format!(" path=/{number}")).collect();
+        assert_eq!(Joiner::parse(&format!("http://m1{many}")), Err(JoinerError::Patterns));
+        assert!(JoinerError::Weight.is_value() && !JoinerError::Unknown.is_value());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_written_the_same(line in "http://m[0-9]( weight=[0-9]{1,3}| anonymous| path=/[a-z*é]{0,5}| host=[a-z.*]{1,6}){0,4}|\\PC*") {
+            if let Ok(joiner) = Joiner::parse(&line) {
+                prop_assert_eq!(Joiner::parse(&joiner.to_string()), Ok(joiner));
+            }
+        }
+    }
+}

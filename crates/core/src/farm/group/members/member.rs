@@ -1,0 +1,227 @@
+//! What is known of one member.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::load::Load;
+use super::{Joiner, Moment};
+use crate::farm::group::model::{Group, GroupMember};
+use crate::farm::health::{self, Failure, Health};
+use crate::net::http::Url;
+
+/// How a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Clients are sent to it.
+    Up,
+    /// It fails its probes, or was never probed.
+    Down,
+    /// It gets no new requests: by its operator, by its weight, or because it has left.
+    Draining,
+    /// It works, and has not reported for so long that it was asked to.
+    Silent,
+}
+
+impl State {
+    /// Its name in views.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Up => "up",
+            State::Down => "down",
+            State::Draining => "draining",
+            State::Silent => "silent",
+        }
+    }
+}
+
+/// One member at a moment, for views.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemberState {
+    /// [`super::super::Candidate::id`]: stays as long as the member does.
+    pub id: usize,
+    /// The operator's name for it, else its URL.
+    pub name: String,
+    /// As it described itself, or as it is listed.
+    pub joiner: Joiner,
+    /// Whether the operator listed it.
+    pub is_listed: bool,
+    /// How it is.
+    pub state: State,
+    /// Its weight in force, in percent of its own: less while it starts slowly.
+    pub weight_percent: u64,
+    /// What it last reported, in thousandths of the paper's unit.
+    pub reported: Option<u64>,
+    /// How old that is, in milliseconds.
+    pub age_ms: Option<u64>,
+    /// What its load is thought to be, in thousandths.
+    pub load: u64,
+    /// Why the weight and load in force are as they are.
+    pub cause: String,
+    /// How often it was chosen.
+    pub dispatched: u64,
+    /// How long its last good probe took, in microseconds.
+    pub latency_us: Option<u64>,
+    /// When its last bad probe ended, in milliseconds, and what it met.
+    pub last_failure: Option<(u64, Failure)>,
+}
+
+/// What is known of one member.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: usize,
+    /// The operator's name for it, if it is listed.
+    pub(super) listed: Option<String>,
+    pub(super) joiner: Joiner,
+    /// Whether it has joined by itself: then it has to report.
+    pub(super) joined: bool,
+    /// Whence it joined.
+    pub(super) from: Option<IpAddr>,
+    pub(super) drained: bool,
+    /// It said so, and is listed: it waits for its return.
+    pub(super) left: bool,
+    pub(super) health: Health,
+    pub(super) load: Load,
+    /// When something was last heard of it.
+    pub(super) heard_ms: u64,
+    /// When it was last asked for its load, since it fell silent.
+    pub(super) asked_ms: Option<u64>,
+    pub(super) dispatched: Arc<AtomicU64>,
+}
+
+impl Member {
+    pub(super) fn joined(id: usize, joiner: Joiner, group: &Group, now: Moment, seed: u64) -> Member {
+        Member {
+            id,
+            listed: None,
+            joiner,
+            joined: true,
+            from: None,
+            drained: false,
+            left: false,
+            health: Health::new(&group.health, seed),
+            load: Load::default(),
+            heard_ms: now.now_ms,
+            asked_ms: None,
+            dispatched: Arc::default(),
+        }
+    }
+
+    pub(super) fn listed(id: usize, one: &GroupMember, group: &Group, now: Moment, seed: u64) -> Member {
+        let mut member = Member::joined(id, Joiner::new(one.url.clone()), group, now, seed);
+        member.joined = false;
+        member.list(one);
+        member
+    }
+
+    /// What the operator says of it; what it said itself of paths and hosts stays.
+    pub(super) fn list(&mut self, one: &GroupMember) {
+        self.listed = Some(one.name.clone());
+        self.joiner.weight = one.weight;
+        self.joiner.anonymous = one.anonymous;
+        self.joiner.control.clone_from(&one.control);
+    }
+
+    /// What it says of itself. Where the operator lists it, its weight is the operator's, and only more can be kept secret.
+    pub(super) fn describe(&mut self, joiner: &Joiner) {
+        let is_listed = self.listed.is_some();
+        let control = self.joiner.control.take().filter(|_| is_listed).or_else(|| joiner.control.clone());
+        let kept = (self.joiner.weight, self.joiner.anonymous);
+        self.joiner = joiner.clone();
+        self.joiner.control = control;
+        if is_listed {
+            self.joiner.weight = kept.0;
+            self.joiner.anonymous |= kept.1;
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.listed.as_deref().unwrap_or(self.joiner.url.as_str())
+    }
+
+    /// Where it is asked for its load.
+    pub(super) fn control(&self) -> &Url {
+        self.joiner.control.as_ref().unwrap_or(&self.joiner.url)
+    }
+
+    /// Whether it takes new requests, if it works.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.drained && !self.left && self.joiner.weight > 0
+    }
+
+    /// Whether reports are expected of it: one that is only listed may be a server that knows nothing of them.
+    pub(super) fn is_to_report(&self) -> bool {
+        !self.left && (self.joined || self.joiner.control.is_some() || self.load.report.is_some())
+    }
+
+    pub(super) fn is_silent(&self, now: Moment, query_after_ms: u64) -> bool {
+        self.is_to_report() && now.now_ms.saturating_sub(self.heard_ms) >= query_after_ms
+    }
+
+    pub(super) fn state(&self, now: Moment, query_after_ms: u64) -> State {
+        match self.health.status().state {
+            _ if !self.is_wanted() => State::Draining,
+            health::State::Down | health::State::Unknown => State::Down,
+            health::State::Up if self.is_silent(now, query_after_ms) => State::Silent,
+            health::State::Up => State::Up,
+        }
+    }
+
+    /// Something was heard of it.
+    pub(super) fn heard(&mut self, now: Moment) {
+        (self.heard_ms, self.asked_ms) = (now.now_ms, None);
+    }
+
+    /// The share of its weight that is in force, in percent: from a tenth to the whole while it starts slowly, counted from when it
+    /// began to work.
+    pub(super) fn weight_percent(&self, now: Moment, slow_start_ms: u64) -> u64 {
+        let status = self.health.status();
+        let up_ms = now.now_ms.saturating_sub(status.since_ms);
+        // Who was up when the daemon began has been so for longer.
+        if slow_start_ms == 0 || status.since_ms == 0 || up_ms >= slow_start_ms {
+            return 100;
+        }
+        (up_ms.saturating_mul(100) / slow_start_ms).max(10)
+    }
+
+    pub(super) fn view(&self, now: Moment, group: &Group, load: u64) -> MemberState {
+        let weight_percent = self.weight_percent(now, group.slow_start_ms);
+        let report = self.load.report;
+        let age_ms = report.map(|report| now.now_ms.saturating_sub(report.at_ms));
+        let mut cause = match (report, age_ms) {
+            (Some(report), Some(age_ms)) => {
+                let old = if age_ms >= group.joining.remove_after_ms { ", too old: median" } else { "" };
+                format!("reported {} {} s ago{old}", thousandths(report.load), age_ms / 1_000)
+            }
+            _ => "no report: median".to_string(),
+        };
+        if weight_percent < 100 {
+            cause.push_str(&format!(", slow start {weight_percent} %"));
+        }
+        MemberState {
+            id: self.id,
+            name: self.name().to_string(),
+            joiner: self.joiner.clone(),
+            is_listed: self.listed.is_some(),
+            state: self.state(now, group.joining.query_after_ms),
+            weight_percent,
+            reported: report.map(|report| report.load),
+            age_ms,
+            load,
+            cause,
+            dispatched: self.dispatched.load(Relaxed),
+            latency_us: self.health.latency_us(),
+            last_failure: self.health.last_failure().cloned(),
+        }
+    }
+}
+
+/// A load as people write it.
+pub fn thousandths(load: u64) -> String {
+    match (load / 1_000, load % 1_000) {
+        (whole, 0) => whole.to_string(),
+        (whole, rest) => format!("{whole}.{rest:03}").trim_end_matches('0').to_string(),
+    }
+}

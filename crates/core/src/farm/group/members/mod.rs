@@ -1,0 +1,635 @@
+//! The members of a group: a state machine of those that are listed and those that join, in the manner of section 3.3 of the paper.
+//!
+//! Facts come in with the time: messages of members, answers to probes, the operator's wishes, a reload. Orders come out by
+//! [`Members::poll`], and the choice in force by [`Members::dispatch`].
+
+mod load;
+mod member;
+mod record;
+mod refused;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+pub use load::PER_DISPATCH;
+pub use member::{MemberState, State, thousandths};
+pub use refused::Refused;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::IpAddr;
+
+use super::dispatch::{Candidate, Dispatch};
+use super::joiner::Joiner;
+use super::model::{Group, GroupPolicy, LoadReading};
+use crate::farm::health::{self, Failure, Health};
+use crate::net::http::Url;
+use crate::path::sessions::Seed;
+use member::Member;
+
+/// Members of one group, listed ones aside.
+pub const MEMBERS_MAX: usize = 1_024;
+/// Routes that members of one group bring.
+pub const ROUTES_MAX: usize = 4_096;
+/// The largest load that is believed.
+pub const LOAD_MAX: u32 = 1_000_000_000;
+/// How far ahead of this host's clock another's may be, in milliseconds.
+const AHEAD_MAX_MS: u64 = 300_000;
+/// Reports that come within this time are put in force together, in milliseconds.
+const GATHER_MS: u64 = 50;
+/// What is thought of loads is thought anew so often, in milliseconds.
+const RENEW_MS: u64 = 500;
+
+/// A moment, by the clock that never goes back and by the wall's, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Since any moment.
+    pub now_ms: u64,
+    /// Since 1970.
+    pub unix_ms: u64,
+}
+
+/// What a member says of its load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadInform {
+    /// In the paper's unit.
+    pub load: f64,
+    /// When it was so by the member's clock, in milliseconds since 1970.
+    pub stamp_ms: Option<u64>,
+    /// The member, where its address doesn't say it.
+    pub url: Option<Url>,
+}
+
+/// What came of a message by which members join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// Members that weren't.
+    pub new: usize,
+    /// Those that were, and are as they now say.
+    pub known: usize,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// Probe a member, and say by [`Members::probed`] what came of it.
+    Probe {
+        /// [`MemberState::id`].
+        member: usize,
+        /// Where.
+        url: Url,
+    },
+    /// Ask a member for its load; it answers by a message of its own.
+    Query {
+        /// Where.
+        url: Url,
+    },
+    /// Keep [`Members::record`] for the next start.
+    Save,
+    /// Put [`Members::dispatch`] in force.
+    Publish,
+    /// Tell what happened.
+    Tell(MemberEvent),
+}
+
+/// Something that happened to a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberEvent {
+    /// Its name.
+    pub member: String,
+    /// What.
+    pub what: MemberChange,
+}
+
+/// What can happen to a member.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemberChange {
+    /// A new one, or one that had left.
+    #[error("joined")]
+    Joined,
+    /// It said so.
+    #[error("left")]
+    Left,
+    /// It has not reported in time, and was asked to.
+    #[error("silent: it was asked for its load")]
+    Silent,
+    /// It has not answered either.
+    #[error("removed: it was silent for too long, and may join again")]
+    Removed,
+    /// Its probes succeed.
+    #[error("up")]
+    Up,
+    /// They don't.
+    #[error("down: {0}")]
+    Down(Failure),
+    /// The operator takes no more requests to it.
+    #[error("drained")]
+    Drained,
+    /// The operator does again.
+    #[error("no longer drained")]
+    Undrained,
+}
+
+impl fmt::Display for MemberEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.member, self.what)
+    }
+}
+
+/// The members of a group.
+#[derive(Debug)]
+pub struct Members {
+    group: Group,
+    seed: Seed,
+    members: BTreeMap<usize, Member>,
+    by_url: BTreeMap<Url, usize>,
+    next_id: usize,
+    /// The choice in force, and what of its counts is known to members' loads.
+    in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
+    turns: u64,
+    events: Vec<MemberEvent>,
+    is_to_save: bool,
+    publish_at_ms: u64,
+}
+
+impl Members {
+    /// Those that are listed, and those that had joined by the record of the last time.
+    pub fn new(now: Moment, group: &Group, seed: Seed, record: Option<&str>) -> Members {
+        let mut members = Members {
+            group: group.clone(),
+            seed,
+            members: BTreeMap::new(),
+            by_url: BTreeMap::new(),
+            next_id: 0,
+            in_force: None,
+            turns: 0,
+            events: Vec::new(),
+            is_to_save: false,
+            publish_at_ms: 0,
+        };
+        members.list(now);
+        record::read(record.unwrap_or_default()).into_iter().for_each(|one| members.remember(now, one));
+        members
+    }
+
+    /// Goes on with what the file now says.
+    pub fn reload(&mut self, now: Moment, group: &Group) {
+        self.absorb(now);
+        self.group = group.clone();
+        self.list(now);
+        for member in self.members.values_mut() {
+            member.health.reconfigure(now.now_ms, &group.health);
+        }
+        self.changed(now);
+    }
+
+    /// Members that the file lists come; those that it no longer lists go, unless they had joined.
+    fn list(&mut self, now: Moment) {
+        let listed: BTreeSet<&Url> = self.group.members.iter().map(|member| &member.url).collect();
+        for member in self.members.values_mut().filter(|member| !listed.contains(&member.joiner.url)) {
+            member.listed = None;
+        }
+        for one in self.group.members.clone() {
+            match self.by_url.get(&one.url).and_then(|id| self.members.get_mut(id)) {
+                Some(member) => member.list(&one),
+                None => {
+                    let (id, seed) = self.number();
+                    self.add(Member::listed(id, &one, &self.group, now, seed));
+                }
+            }
+        }
+        self.members.retain(|_, member| member.listed.is_some() || (member.joined && !member.left));
+        self.by_url.retain(|_, id| self.members.contains_key(id));
+    }
+
+    fn remember(&mut self, now: Moment, one: record::Remembered) {
+        let id = match self.by_url.get(&one.joiner.url) {
+            Some(id) => *id,
+            None if one.joined && self.joined_count() < MEMBERS_MAX => {
+                let (id, seed) = self.number();
+                self.add(Member::joined(id, one.joiner.clone(), &self.group, now, seed));
+                id
+            }
+            None => return,
+        };
+        let seed = self.seed_of(id);
+        let Some(member) = self.members.get_mut(&id) else { return };
+        if one.joined {
+            member.describe(&one.joiner);
+        }
+        (member.joined, member.drained, member.from) = (one.joined, one.drained, one.from);
+        member.left = one.left && member.listed.is_some();
+        member.load.stamp_ms = one.stamp_ms;
+        if one.was_up {
+            member.health = Health::resumed(&self.group.health, seed);
+        }
+    }
+
+    fn number(&mut self) -> (usize, u64) {
+        self.next_id += 1;
+        (self.next_id - 1, self.seed_of(self.next_id - 1))
+    }
+
+    fn seed_of(&self, id: usize) -> u64 {
+        self.seed.0 ^ (id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn add(&mut self, member: Member) {
+        self.by_url.insert(member.joiner.url.clone(), member.id);
+        self.members.insert(member.id, member);
+    }
+
+    fn joined_count(&self) -> usize {
+        self.members.values().filter(|member| member.listed.is_none()).count()
+    }
+
+    /// Takes members in, all of them or none; those that are members already are as they say now.
+    ///
+    /// # Errors
+    /// Why none of them is taken.
+    pub fn join(&mut self, now: Moment, from: Option<IpAddr>, joiners: &[Joiner]) -> Result<Joined, Refused> {
+        self.may_join(joiners)?;
+        let mut joined = Joined { new: 0, known: 0 };
+        for joiner in joiners {
+            let known = self.by_url.get(&joiner.url).copied();
+            let id = known.unwrap_or_else(|| {
+                let (id, seed) = self.number();
+                self.add(Member::joined(id, joiner.clone(), &self.group, now, seed));
+                id
+            });
+            let Some(member) = self.members.get_mut(&id) else { continue };
+            let was_here = known.is_some() && !member.left && (member.joined || member.listed.is_some());
+            member.describe(joiner);
+            member.heard(now);
+            (member.joined, member.left, member.from) = (true, false, from);
+            let name = member.name().to_string();
+            if was_here {
+                joined.known += 1;
+            } else {
+                joined.new += 1;
+                self.tell(name, MemberChange::Joined);
+            }
+        }
+        self.changed(now);
+        Ok(joined)
+    }
+
+    fn may_join(&self, joiners: &[Joiner]) -> Result<(), Refused> {
+        if let Some(own) = joiners.iter().find(|joiner| self.is_own(&joiner.url)) {
+            return Err(Refused::Own(own.url.clone()));
+        }
+        let urls: BTreeSet<&Url> = joiners.iter().map(|joiner| &joiner.url).collect();
+        let new = urls.iter().filter(|url| !self.by_url.contains_key(**url)).count();
+        if new > 0 && self.joined_count() + new > MEMBERS_MAX {
+            return Err(Refused::Full);
+        }
+        let staying = self.members.values().map(|member| &member.joiner);
+        let staying: usize = staying.filter(|joiner| !urls.contains(&joiner.url)).map(routes::count).sum();
+        let coming: usize = joiners.iter().map(routes::count).sum();
+        if coming > 0 && staying + coming > ROUTES_MAX {
+            return Err(Refused::Routes);
+        }
+        Ok(())
+    }
+
+    /// Whether clients who are sent there come back.
+    fn is_own(&self, url: &Url) -> bool {
+        let Ok(host) = url.host().parse::<IpAddr>() else { return false };
+        let is = |own: IpAddr| own == host || (own.is_unspecified() && host.is_loopback());
+        self.group.addresses.iter().any(|address| address.port() == url.port() && is(address.ip()))
+    }
+
+    /// Lets members go, all of them or none.
+    ///
+    /// # Errors
+    /// If one of them is none.
+    pub fn leave(&mut self, now: Moment, urls: &[Url]) -> Result<(), Refused> {
+        let is_here = |url: &&Url| {
+            let member = self.by_url.get(*url).and_then(|id| self.members.get(id));
+            member.is_none_or(|member| member.left)
+        };
+        if let Some(url) = urls.iter().find(is_here) {
+            return Err(Refused::NotHere(url.clone()));
+        }
+        for id in urls.iter().filter_map(|url| self.by_url.get(url).copied()).collect::<BTreeSet<_>>() {
+            self.let_go(id, MemberChange::Left);
+        }
+        self.changed(now);
+        Ok(())
+    }
+
+    /// One that is listed stays in sight, as one that has left: the file says that it may come back.
+    fn let_go(&mut self, id: usize, why: MemberChange) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let name = member.name().to_string();
+        if member.listed.is_some() {
+            (member.left, member.joined) = (true, false);
+            member.joiner.paths.clear();
+            member.joiner.hosts.clear();
+        } else {
+            self.by_url.remove(&member.joiner.url);
+            self.members.remove(&id);
+        }
+        self.tell(name, why);
+    }
+
+    /// Takes a report of load. It never says that a member works: probes do.
+    ///
+    /// # Errors
+    /// Why it doesn't count.
+    pub fn inform(&mut self, now: Moment, from: Option<IpAddr>, report: &LoadInform) -> Result<(), Refused> {
+        let load = in_thousandths(report.load).ok_or(Refused::Load)?;
+        let id = self.reporter(from, report.url.as_ref())?;
+        self.absorb(now);
+        let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
+        if let Some(stamp_ms) = report.stamp_ms {
+            if stamp_ms > now.unix_ms.saturating_add(AHEAD_MAX_MS) {
+                return Err(Refused::Ahead);
+            }
+            if member.load.stamp_ms.is_some_and(|last_ms| stamp_ms <= last_ms) {
+                return Err(Refused::Stale);
+            }
+        }
+        let was_silent = member.is_silent(now, self.group.joining.query_after_ms);
+        member.load.report(now, load, report.stamp_ms, self.group.joining.report_ms);
+        member.heard(now);
+        self.is_to_save |= was_silent;
+        self.publish_at_ms = self.publish_at_ms.min(now.now_ms.saturating_add(GATHER_MS));
+        Ok(())
+    }
+
+    /// The member that a report is of.
+    ///
+    /// # Errors
+    /// If it is nobody's, or could be of several.
+    pub fn reporter(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<usize, Refused> {
+        if let Some(url) = url {
+            let found = self.by_url.get(url).and_then(|id| self.members.get(id));
+            let found = found.filter(|member| !member.left).map(|member| member.id);
+            return found.ok_or_else(|| Refused::Unknown(url.to_string()));
+        }
+        let from = from.map(|from| from.to_canonical());
+        let is_there = |member: &&Member| {
+            let own = member.joiner.url.host().parse::<IpAddr>().ok();
+            let places = [own, member.from].map(|at| at.map(|at| at.to_canonical()));
+            from.is_some() && !member.left && places.contains(&from)
+        };
+        let mut found = self.members.values().filter(is_there);
+        match (found.next(), found.next()) {
+            (Some(member), None) => Ok(member.id),
+            (Some(_), Some(_)) => Err(Refused::Several),
+            (None, _) => {
+                Err(Refused::Unknown(from.map_or_else(|| "nobody".to_string(), |from| from.to_string())))
+            }
+        }
+    }
+
+    /// The URL of the member that a report is of, so that a credential can be asked for it.
+    ///
+    /// # Errors
+    /// If it is nobody's, or could be of several.
+    pub fn reporter_url(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<&Url, Refused> {
+        let id = self.reporter(from, url)?;
+        let member = self.members.get(&id).map(|member| &member.joiner.url);
+        member.ok_or_else(|| Refused::Unknown(String::new()))
+    }
+
+    /// A probe ended: how long it took in microseconds, or why it failed.
+    pub fn probed(&mut self, now: Moment, member: usize, result: Result<u64, Failure>) {
+        let Some(one) = self.members.get_mut(&member) else { return };
+        let Some(transition) = one.health.result(now.now_ms, result) else { return };
+        let name = one.name().to_string();
+        match (transition.to, transition.reason) {
+            (health::State::Up, _) => self.tell(name, MemberChange::Up),
+            (_, Some(reason)) => self.tell(name, MemberChange::Down(reason)),
+            _ => {}
+        }
+        self.changed(now);
+    }
+
+    /// The operator wants no more requests to go to a member, or wants it again. `false` where there is none of this name or URL.
+    pub fn drain(&mut self, now: Moment, name: &str, is_drained: bool) -> bool {
+        let url = Url::parse(name).ok();
+        let is = |member: &&mut Member| {
+            member.listed.as_deref() == Some(name) || url.as_ref() == Some(&member.joiner.url)
+        };
+        let Some(member) = self.members.values_mut().find(is) else { return false };
+        if member.drained != is_drained {
+            member.drained = is_drained;
+            let name = member.name().to_string();
+            self.tell(name, if is_drained { MemberChange::Drained } else { MemberChange::Undrained });
+            self.changed(now);
+        }
+        true
+    }
+
+    /// What has to be done now.
+    pub fn poll(&mut self, now: Moment) -> Vec<Order> {
+        let mut orders = Vec::new();
+        self.mind_the_silent(now, &mut orders);
+        for member in self.members.values_mut().filter(|member| !member.left) {
+            if member.health.next_probe_at() <= now.now_ms {
+                member.health.started(now.now_ms);
+                orders.push(Order::Probe { member: member.id, url: member.joiner.url.clone() });
+            }
+        }
+        orders.extend(core::mem::take(&mut self.events).into_iter().map(Order::Tell));
+        if core::mem::take(&mut self.is_to_save) {
+            orders.push(Order::Save);
+        }
+        if self.publish_at_ms <= now.now_ms {
+            self.publish_at_ms = match self.is_renewed(now) {
+                true => now.now_ms.saturating_add(RENEW_MS),
+                false => u64::MAX,
+            };
+            orders.push(Order::Publish);
+        }
+        orders
+    }
+
+    fn mind_the_silent(&mut self, now: Moment, orders: &mut Vec<Order>) {
+        let joining = self.group.joining;
+        let gone = |member: &&Member| {
+            member.joined && now.now_ms.saturating_sub(member.heard_ms) >= joining.remove_after_ms
+        };
+        let gone: Vec<(usize, bool)> =
+            self.members.values().filter(gone).map(|member| (member.id, member.listed.is_some())).collect();
+        for (id, is_listed) in gone {
+            match self.members.get_mut(&id).filter(|_| is_listed) {
+                // The operator lists it: it goes on as a server that doesn't report.
+                Some(member) => {
+                    (member.joined, member.heard_ms, member.load.report) = (false, now.now_ms, None);
+                }
+                None => self.let_go(id, MemberChange::Removed),
+            }
+            self.changed(now);
+        }
+        let mut told = Vec::new();
+        for member in self.members.values_mut().filter(|member| member.is_silent(now, joining.query_after_ms))
+        {
+            if member.asked_ms.is_none() {
+                told.push(member.name().to_string());
+            }
+            if member.asked_ms.is_none_or(|at_ms| now.now_ms.saturating_sub(at_ms) >= joining.report_ms) {
+                member.asked_ms = Some(now.now_ms);
+                orders.push(Order::Query { url: member.control().clone() });
+            }
+        }
+        told.into_iter().for_each(|name| self.tell(name, MemberChange::Silent));
+    }
+
+    /// When [`Members::poll`] has something to do, in milliseconds.
+    pub fn poll_timeout(&self) -> u64 {
+        if self.is_to_save || !self.events.is_empty() {
+            return 0;
+        }
+        let joining = self.group.joining;
+        let of = |member: &Member| {
+            let removal = if member.joined {
+                member.heard_ms.saturating_add(joining.remove_after_ms)
+            } else {
+                u64::MAX
+            };
+            let question = match member.asked_ms {
+                _ if !member.is_to_report() => u64::MAX,
+                None => member.heard_ms.saturating_add(joining.query_after_ms),
+                Some(asked_ms) => asked_ms.saturating_add(joining.report_ms),
+            };
+            let probe = if member.left { u64::MAX } else { member.health.next_probe_at() };
+            removal.min(question).min(probe)
+        };
+        self.members.values().map(of).min().unwrap_or(u64::MAX).min(self.publish_at_ms)
+    }
+
+    /// The choice that is to be in force from now on. What the one before gave is taken into account.
+    pub fn dispatch(&mut self, now: Moment) -> Arc<Dispatch> {
+        self.absorb(now);
+        let median = self.median(now);
+        let chosen = self.chosen();
+        let starts_slowly =
+            chosen.iter().any(|member| member.weight_percent(now, self.group.slow_start_ms) < 100);
+        let candidates = chosen.iter().map(|member| Candidate {
+            id: member.id,
+            url: Arc::new(member.joiner.url.clone()),
+            anonymous: member.joiner.anonymous,
+            weight: match starts_slowly {
+                true => self.slow_weight(now, member),
+                false => member.joiner.weight,
+            },
+            load: self.load_of(now, member, median),
+            dispatched: Arc::clone(&member.dispatched),
+        });
+        let candidates: Vec<Candidate> = candidates.collect();
+        let places: BTreeMap<usize, usize> =
+            candidates.iter().enumerate().map(|(at, candidate)| (candidate.id, at)).collect();
+        let all: Vec<&Member> = self.members.values().collect();
+        let routes = routes::all(&self.group, &all, |member| places.get(&member.id).copied());
+        let dispatch = Dispatch::new(self.group.policy, self.group.load, candidates, &routes, self.seed);
+        let dispatch = Arc::new(dispatch.starting_at(self.turns));
+        self.in_force = Some((Arc::clone(&dispatch), BTreeMap::new()));
+        dispatch
+    }
+
+    /// Those that work and are wanted; while there is none, those of which nobody knows yet whether they work.
+    fn chosen(&self) -> Vec<&Member> {
+        let of = |state: health::State| {
+            let fits = move |member: &&Member| member.is_wanted() && member.health.status().state == state;
+            self.members.values().filter(fits).collect::<Vec<_>>()
+        };
+        let up = of(health::State::Up);
+        if up.is_empty() { of(health::State::Unknown) } else { up }
+    }
+
+    /// Weights in force are finer than those that are written, while somebody starts slowly.
+    fn slow_weight(&self, now: Moment, member: &Member) -> u16 {
+        let percent = member.weight_percent(now, self.group.slow_start_ms);
+        let largest = self.members.values().map(|member| u64::from(member.joiner.weight)).max().unwrap_or(1);
+        let fine = (u64::from(u16::MAX) / largest.max(1)).clamp(1, 20);
+        let weight = u64::from(member.joiner.weight) * fine * percent / 100;
+        u16::try_from(weight.max(1)).unwrap_or(u16::MAX)
+    }
+
+    fn load_of(&self, now: Moment, member: &Member, median: u64) -> u64 {
+        let joining = self.group.joining;
+        match (self.group.policy, self.group.load) {
+            (GroupPolicy::LeastLoad, LoadReading::Paper) => {
+                member.load.as_in_the_paper(now, joining.remove_after_ms, median)
+            }
+            (GroupPolicy::LeastLoad, LoadReading::Aged) => {
+                member.load.aged(now, joining.remove_after_ms, joining.report_ms, median)
+            }
+            _ => member.load.added(),
+        }
+    }
+
+    fn median(&self, now: Moment) -> u64 {
+        let for_ms = self.group.joining.remove_after_ms;
+        load::median(self.members.values().filter_map(|member| member.load.fresh(now, for_ms)).collect())
+    }
+
+    /// Takes what was given since the last time into members' loads.
+    fn absorb(&mut self, now: Moment) {
+        let joining = self.group.joining;
+        let is_paper = (self.group.policy, self.group.load) == (GroupPolicy::LeastLoad, LoadReading::Paper);
+        for member in self.members.values_mut() {
+            // As in the paper, what was given counts until the next report; who never reports would soon get nothing.
+            if !is_paper || member.load.fresh(now, joining.remove_after_ms).is_none() {
+                member.load.fade(now, joining.report_ms);
+            }
+        }
+        let Some((dispatch, known)) = &mut self.in_force else { return };
+        for (id, given) in dispatch.given() {
+            let before = known.insert(id, given).unwrap_or_default();
+            let more = given.saturating_sub(before);
+            self.turns = self.turns.wrapping_add(more);
+            if let Some(member) = self.members.get_mut(&id) {
+                member.load.given(now, more);
+            }
+        }
+    }
+
+    /// Whether time alone changes what is in force.
+    fn is_renewed(&self, now: Moment) -> bool {
+        let by_load = matches!(self.group.policy, GroupPolicy::LeastLoad | GroupPolicy::PowerOfTwo);
+        let slow = |member: &Member| member.weight_percent(now, self.group.slow_start_ms) < 100;
+        !self.members.is_empty() && (by_load || self.members.values().any(slow))
+    }
+
+    fn changed(&mut self, now: Moment) {
+        self.is_to_save = true;
+        self.publish_at_ms = self.publish_at_ms.min(now.now_ms);
+    }
+
+    fn tell(&mut self, member: String, what: MemberChange) {
+        self.events.push(MemberEvent { member, what });
+    }
+
+    /// Each member, in the order in which they came.
+    pub fn snapshot(&self, now: Moment) -> Vec<MemberState> {
+        let median = self.median(now);
+        let view = |member: &Member| member.view(now, &self.group, self.load_of(now, member, median));
+        self.members.values().map(view).collect()
+    }
+
+    /// What is to outlive the daemon, for [`Members::new`].
+    pub fn record(&self) -> String {
+        record::write(self.members.values())
+    }
+
+    /// When a client may come again that nobody could be found for, in seconds.
+    pub fn retry_after_s(&self) -> u64 {
+        let settings = &self.group.health;
+        settings.interval_ms.saturating_mul(u64::from(settings.rise)).div_ceil(1_000).clamp(1, 60)
+    }
+}
+
+/// A load that can be, in thousandths.
+fn in_thousandths(load: f64) -> Option<u64> {
+    let good = load.is_finite() && (0.0..=f64::from(LOAD_MAX)).contains(&load);
+    // Between 0 and 10^12, and what is behind the point is not needed.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    good.then(|| (load * 1_000.0) as u64)
+}

@@ -1,0 +1,99 @@
+//! What of a group outlives the daemon: text, a member a line.
+//!
+//! The line is that of GROUP-ADD; behind it stands what the member didn't say itself, each word with an `@` in front.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::Joiner;
+use super::member::Member;
+use crate::farm::health;
+
+/// The first line, with the version of what follows.
+const FIRST: &str = "evener group members 1";
+
+/// What a line says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Remembered {
+    pub(super) joiner: Joiner,
+    pub(super) joined: bool,
+    pub(super) drained: bool,
+    pub(super) left: bool,
+    pub(super) was_up: bool,
+    pub(super) stamp_ms: Option<u64>,
+    pub(super) from: Option<core::net::IpAddr>,
+}
+
+/// Writes all that is to be remembered.
+pub(super) fn write<'a>(members: impl Iterator<Item = &'a Member>) -> String {
+    let mut text = format!("{FIRST}\n");
+    for member in members {
+        text.push_str(&format!("{}", member.joiner));
+        let words = [
+            (member.joined, "@joined"),
+            (member.drained, "@drained"),
+            (member.left, "@left"),
+            (member.health.status().state == health::State::Up, "@up"),
+        ];
+        for (_, word) in words.iter().filter(|(holds, _)| *holds) {
+            text.push(' ');
+            text.push_str(word);
+        }
+        if let Some(stamp_ms) = member.load.stamp_ms {
+            text.push_str(&format!(" @stamp={stamp_ms}"));
+        }
+        if let Some(from) = member.from {
+            text.push_str(&format!(" @from={from}"));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Reads it again. A line that says nothing, since it was damaged, is left out, and a text of another version altogether.
+pub(super) fn read(text: &str) -> Vec<Remembered> {
+    let mut lines = text.lines();
+    if lines.next() != Some(FIRST) {
+        return Vec::new();
+    }
+    lines.filter_map(line).collect()
+}
+
+fn line(line: &str) -> Option<Remembered> {
+    let (ours, its): (Vec<&str>, Vec<&str>) =
+        line.split_ascii_whitespace().partition(|word| word.starts_with('@'));
+    let value = |key: &str| ours.iter().find_map(|word| word.strip_prefix(key));
+    Some(Remembered {
+        joiner: Joiner::parse(&its.join(" ")).ok()?,
+        joined: ours.contains(&"@joined"),
+        drained: ours.contains(&"@drained"),
+        left: ours.contains(&"@left"),
+        was_up: ours.contains(&"@up"),
+        stamp_ms: value("@stamp=").and_then(|stamp| stamp.parse().ok()),
+        from: value("@from=").and_then(|from| from.parse().ok()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn another_version_and_damaged_lines_are_nobody() {
+        assert_eq!(read("evener group members 2\nhttp://m1\n"), []);
+        assert_eq!(read(""), []);
+        let read = read("evener group members 1\nhttp://m1 @joined @stamp=7\n\u{0}\u{0}\nhttp://m2 @left\n");
+        assert_eq!(read.len(), 2);
+        assert!(read[0].joined && read[0].stamp_ms == Some(7) && read[1].left);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_odd(text in "(evener group members 1\n)?(http://m1|@joined|@stamp=|[ \n]|\\PC){0,20}") {
+            let _ = read(&text);
+        }
+    }
+}

@@ -1,0 +1,334 @@
+use alloc::format;
+use alloc::vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::farm::group::{GroupMember, Joining, Wanted};
+use crate::farm::{HealthKind, RouteList};
+use crate::net::http::Status;
+
+const SECOND: u64 = 1_000;
+
+fn at(seconds: u64) -> Moment {
+    Moment { now_ms: seconds * SECOND, unix_ms: 1_800_000_000_000 + seconds * SECOND }
+}
+
+fn url(text: &str) -> Url {
+    Url::parse(text).unwrap()
+}
+
+fn group(policy: GroupPolicy, listed: &[&str], kind: HealthKind) -> Group {
+    let member = |name: &&str| GroupMember {
+        name: (*name).into(),
+        url: url(&format!("http://{name}.example")),
+        weight: 1,
+        anonymous: false,
+        control: None,
+    };
+    Group {
+        name: "shop".into(),
+        addresses: vec!["192.0.2.120:80".parse().unwrap()],
+        status: Status::Found,
+        policy,
+        load: LoadReading::Paper,
+        slow_start_ms: 0,
+        joining: Joining {
+            insecure: true,
+            report_ms: 15_000,
+            query_after_ms: 45_000,
+            remove_after_ms: 60_000,
+        },
+        members: listed.iter().map(member).collect(),
+        routes: RouteList::default(),
+        health: crate::farm::Health {
+            kind,
+            interval_ms: 2_000,
+            timeout_ms: 1_000,
+            rise: 2,
+            fall: 3,
+            jitter_percent: 0,
+            port: None,
+        },
+    }
+}
+
+fn unprobed(listed: &[&str]) -> Members {
+    Members::new(at(0), &group(GroupPolicy::LeastLoad, listed, HealthKind::None), Seed(1, 2), None)
+}
+
+fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<Joined, Refused> {
+    let joiners: Vec<Joiner> = lines.iter().map(|line| Joiner::parse(line).unwrap()).collect();
+    members.join(at(seconds), Some([192, 0, 2, 31].into()), &joiners)
+}
+
+fn inform(
+    members: &mut Members,
+    seconds: u64,
+    load: f64,
+    stamp: Option<u64>,
+    of: &str,
+) -> Result<(), Refused> {
+    let report = LoadInform { load, stamp_ms: stamp.map(|at_s| at(at_s).unix_ms), url: Some(url(of)) };
+    members.inform(at(seconds), None, &report)
+}
+
+fn states(members: &Members, seconds: u64) -> Vec<(String, State)> {
+    members.snapshot(at(seconds)).into_iter().map(|member| (member.name, member.state)).collect()
+}
+
+/// Who gets a request for a target.
+fn chosen(members: &mut Members, seconds: u64, target: &str) -> Option<String> {
+    let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"www.example.com", target };
+    let dispatch = members.dispatch(at(seconds));
+    dispatch.choose(&wanted).map(|candidate| candidate.url.to_string())
+}
+
+fn queries(orders: &[Order]) -> usize {
+    orders.iter().filter(|order| matches!(order, Order::Query { .. })).count()
+}
+
+#[test]
+fn members_join_are_known_and_leave_all_or_none() {
+    let mut members = unprobed(&[]);
+    assert_eq!(join(&mut members, 0, &["http://m1", "http://m2 weight=2"]), Ok(Joined { new: 2, known: 0 }));
+    assert_eq!(join(&mut members, 1, &["http://m2 weight=3", "http://m3"]), Ok(Joined { new: 1, known: 1 }));
+    assert_eq!(members.snapshot(at(1))[1].joiner.weight, 3);
+    let stranger = members.leave(at(1), &[url("http://m1"), url("http://m4")]);
+    assert_eq!(stranger, Err(Refused::NotHere(url("http://m4"))));
+    assert_eq!(members.snapshot(at(1)).len(), 3);
+    assert_eq!(members.leave(at(1), &[url("http://m1"), url("http://m1"), url("http://m3")]), Ok(()));
+    assert_eq!(states(&members, 1), [("http://m2".into(), State::Up)]);
+}
+
+#[test]
+fn the_silent_are_asked_then_removed_and_may_return() {
+    let mut members = unprobed(&[]);
+    join(&mut members, 0, &["http://m1 control=http://m1:9184"]).unwrap();
+    assert_eq!(queries(&members.poll(at(44))), 0);
+    assert_eq!(members.poll_timeout().min(at(45).now_ms), members.poll_timeout());
+    let orders = members.poll(at(45));
+    assert!(orders.contains(&Order::Query { url: url("http://m1:9184") }));
+    assert_eq!(states(&members, 45), [("http://m1".into(), State::Silent)]);
+    assert_eq!(queries(&members.poll(at(46))), 0);
+    inform(&mut members, 47, 3.0, None, "http://m1").unwrap();
+    assert_eq!(states(&members, 47), [("http://m1".into(), State::Up)]);
+    members.poll(at(92));
+    let orders = members.poll(at(107));
+    assert!(
+        orders.iter().any(|order| matches!(order, Order::Tell(event) if event.what == MemberChange::Removed))
+    );
+    assert!(orders.contains(&Order::Save) && orders.contains(&Order::Publish));
+    let again = inform(&mut members, 108, 3.0, None, "http://m1");
+    assert_eq!(again, Err(Refused::Unknown("http://m1".into())));
+    assert_eq!(join(&mut members, 109, &["http://m1"]), Ok(Joined { new: 1, known: 0 }));
+}
+
+#[test]
+fn the_listed_need_not_report_and_stay() {
+    let mut members = unprobed(&["m1"]);
+    assert_eq!(queries(&members.poll(at(1_000))), 0);
+    assert_eq!(states(&members, 1_000), [("m1".into(), State::Up)]);
+    members.leave(at(1_000), &[url("http://m1.example")]).unwrap();
+    assert_eq!(states(&members, 1_000), [("m1".into(), State::Draining)]);
+    assert_eq!(chosen(&mut members, 1_000, "/"), None);
+    assert_eq!(join(&mut members, 1_001, &["http://m1.example weight=9"]), Ok(Joined { new: 1, known: 0 }));
+    let state = &members.snapshot(at(1_001))[0];
+    assert_eq!((state.joiner.weight, state.state), (1, State::Up));
+    members.poll(at(1_061));
+    assert_eq!(states(&members, 1_061), [("m1".into(), State::Up)]);
+}
+
+#[test]
+fn a_kill_and_a_start_lose_nobody() {
+    let settings = group(GroupPolicy::LeastLoad, &["m1", "m2"], HealthKind::Tcp);
+    let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
+    join(&mut members, 0, &["http://192.0.2.7:8080/a weight=3 anonymous path=/img/* host=*.example.com"])
+        .unwrap();
+    for member in 0..3 {
+        members.probed(at(1), member, if member == 1 { Err(Failure::Refused) } else { Ok(5) });
+    }
+    members.drain(at(1), "m1", true);
+    inform(&mut members, 2, 1.0, Some(2), "http://192.0.2.7:8080/a").unwrap();
+    let record = members.record();
+    let mut again = Members::new(at(5), &settings, Seed(1, 2), Some(&record));
+    assert_eq!(states(&again, 5), states(&members, 5));
+    assert_eq!(again.record(), record);
+    assert_eq!(inform(&mut again, 6, 1.0, Some(2), "http://192.0.2.7:8080/a"), Err(Refused::Stale));
+    assert_eq!(again.leave(at(6), &[url("http://192.0.2.7:8080/a")]), Ok(()));
+}
+
+#[test]
+fn reports_are_in_order_and_can_be() {
+    let mut members = unprobed(&[]);
+    join(&mut members, 0, &["http://m1", "http://m2"]).unwrap();
+    for load in [f64::NAN, f64::INFINITY, -1.0, f64::from(LOAD_MAX) * 2.0] {
+        assert_eq!(inform(&mut members, 1, load, None, "http://m1"), Err(Refused::Load));
+    }
+    assert_eq!(inform(&mut members, 1, 2.5, Some(9), "http://m1"), Ok(()));
+    assert_eq!(inform(&mut members, 2, 0.0, Some(9), "http://m1"), Err(Refused::Stale));
+    assert_eq!(inform(&mut members, 2, 0.0, Some(8), "http://m1"), Err(Refused::Stale));
+    assert_eq!(inform(&mut members, 2, 0.0, Some(9), "http://m2"), Ok(()));
+    assert_eq!(inform(&mut members, 2, 0.0, Some(400), "http://m1"), Err(Refused::Ahead));
+    let state = &members.snapshot(at(4))[0];
+    assert_eq!((state.reported, state.age_ms), (Some(2_500), Some(3_000)));
+    assert_eq!(state.cause, "reported 2.5 3 s ago");
+    let several = LoadInform { load: 1.0, stamp_ms: None, url: None };
+    let from = Some([192, 0, 2, 31].into());
+    assert_eq!(members.inform(at(5), from, &several), Err(Refused::Several));
+    members.leave(at(5), &[url("http://m2")]).unwrap();
+    assert_eq!(members.inform(at(5), from, &several), Ok(()));
+    assert_eq!(members.inform(at(5), None, &several).unwrap_err().status(), 409);
+}
+
+#[test]
+fn a_report_never_stands_for_a_probe() {
+    let settings = group(GroupPolicy::LeastLoad, &[], HealthKind::Tcp);
+    let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
+    join(&mut members, 0, &["http://m1", "http://m2"]).unwrap();
+    let probes = members.poll(at(0)).iter().filter(|order| matches!(order, Order::Probe { .. })).count();
+    assert_eq!(probes, 2);
+    assert!(chosen(&mut members, 0, "/").is_some(), "nobody knows yet");
+    members.probed(at(1), 0, Err(Failure::Refused));
+    members.probed(at(1), 1, Ok(10));
+    inform(&mut members, 1, 0.0, None, "http://m1").unwrap();
+    inform(&mut members, 1, 900.0, None, "http://m2").unwrap();
+    assert!((0..20).all(|_| chosen(&mut members, 1, "/").as_deref() == Some("http://m2")));
+    for seconds in [3, 5, 7] {
+        members.probed(at(seconds), 1, Err(Failure::Timeout));
+    }
+    assert_eq!(chosen(&mut members, 7, "/"), None);
+}
+
+#[test]
+fn loads_are_read_as_the_paper_has_them() {
+    let mut members = unprobed(&[]);
+    join(&mut members, 0, &["http://m1", "http://m2"]).unwrap();
+    inform(&mut members, 1, 25.0, None, "http://m1").unwrap();
+    inform(&mut members, 1, 0.0, None, "http://m2").unwrap();
+    let order: Vec<String> = (0..6).map(|_| chosen(&mut members, 1, "/").unwrap()).collect();
+    // 0, 10, 20, then 30 against 25, then 30 against 35, then 40 against 35
+    let wanted = ["m2", "m2", "m2", "m1", "m2", "m1"].map(|name| format!("http://{name}"));
+    assert_eq!(order, wanted);
+    inform(&mut members, 9, 0.0, None, "http://m1").unwrap();
+    assert_eq!(chosen(&mut members, 9, "/").as_deref(), Some("http://m1"));
+}
+
+#[test]
+fn what_some_members_have_alone_is_asked_of_them_alone() {
+    let mut members = unprobed(&["m1"]);
+    join(&mut members, 0, &["http://m2 path=/img/*", "http://m3 path=/img/a/* host=img.example.com"])
+        .unwrap();
+    assert!((0..20).all(|_| chosen(&mut members, 0, "/img/x").as_deref() == Some("http://m2")));
+    let all: BTreeSet<_> = (0..90).filter_map(|_| chosen(&mut members, 0, "/")).collect();
+    assert_eq!(all.len(), 3);
+    members.drain(at(1), "http://m2", true);
+    assert_eq!(chosen(&mut members, 1, "/img/x"), None);
+    members.leave(at(2), &[url("http://m2")]).unwrap();
+    assert!(chosen(&mut members, 2, "/img/x").is_some());
+}
+
+#[test]
+fn what_cannot_join_does_not() {
+    let mut members = unprobed(&[]);
+    let own = join(&mut members, 0, &["http://m1", "http://192.0.2.120/x"]);
+    assert_eq!(own, Err(Refused::Own(url("http://192.0.2.120/x"))));
+    assert_eq!(members.snapshot(at(0)).len(), 0);
+    let lines: Vec<String> = (0..=MEMBERS_MAX).map(|number| format!("http://m{number}")).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    assert_eq!(join(&mut members, 0, &lines), Err(Refused::Full));
+    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(Joined { new: MEMBERS_MAX, known: 0 }));
+    assert_eq!(join(&mut members, 0, &lines[..1]), Err(Refused::Full));
+    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(Joined { new: 0, known: MEMBERS_MAX }));
+    let paths: String = (0..16).map(|number| format!(" path=/{number} host=h{number}")).collect();
+    let many: Vec<String> = (1..18).map(|number| format!("http://m{number}{paths}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(join(&mut members, 0, &many), Err(Refused::Routes));
+    assert_eq!(join(&mut members, 0, &many[1..]), Ok(Joined { new: 0, known: 16 }));
+}
+
+#[test]
+fn who_comes_back_starts_slowly() {
+    let mut settings = group(GroupPolicy::RoundRobin, &["m1", "m2"], HealthKind::Tcp);
+    settings.slow_start_ms = 100_000;
+    let record = "evener group members 1\nhttp://m1.example @up\n";
+    let mut members = Members::new(at(0), &settings, Seed(1, 2), Some(record));
+    members.probed(at(10), 1, Ok(1));
+    let shares = |members: &mut Members, seconds| {
+        let dispatch = members.dispatch(at(seconds));
+        let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
+        let of = |_| dispatch.choose(&wanted).is_some_and(|candidate| candidate.id == 1);
+        (0..300).filter(|at| of(*at)).count()
+    };
+    assert!((20..35).contains(&shares(&mut members, 11)));
+    assert!((90..110).contains(&shares(&mut members, 60)));
+    assert_eq!(shares(&mut members, 110), 150);
+    assert!(members.snapshot(at(60))[1].cause.ends_with("slow start 50 %"));
+}
+
+#[test]
+fn a_reload_keeps_who_joined_and_what_is_known() {
+    let mut members = unprobed(&["m1", "m2"]);
+    join(&mut members, 0, &["http://m3", "http://m2.example"]).unwrap();
+    members.drain(at(0), "m1", true);
+    members.reload(at(1), &group(GroupPolicy::RoundRobin, &["m1", "m4"], HealthKind::None));
+    let names: Vec<String> = states(&members, 1).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["m1", "http://m2.example", "http://m3", "m4"]);
+    assert_eq!(states(&members, 1)[0].1, State::Draining);
+}
+
+#[derive(Clone, Debug)]
+enum Fact {
+    Join(u8),
+    Leave(u8),
+    Inform(u8, u32, Option<u64>),
+    Probed(u8, bool),
+    Drain(u8, bool),
+    Wait(u64),
+}
+
+fn facts() -> impl Strategy<Value = Vec<Fact>> {
+    let one = prop_oneof![
+        (0u8..6).prop_map(Fact::Join),
+        (0u8..6).prop_map(Fact::Leave),
+        (0u8..6, any::<u32>(), proptest::option::of(0u64..200))
+            .prop_map(|(m, load, at)| Fact::Inform(m, load, at)),
+        (0u8..10, any::<bool>()).prop_map(|(m, good)| Fact::Probed(m, good)),
+        (0u8..6, any::<bool>()).prop_map(|(m, drained)| Fact::Drain(m, drained)),
+        (1u64..70).prop_map(Fact::Wait),
+    ];
+    proptest::collection::vec(one, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn only_those_who_work_and_are_wanted_are_chosen_and_the_record_is_whole(facts in facts(), policy in 0usize..5) {
+        let settings = group(GroupPolicy::ALL[policy], &["m1"], HealthKind::Tcp);
+        let mut members = Members::new(at(0), &settings, Seed(3, 4), None);
+        let mut now = 0;
+        for fact in facts {
+            let name = |number: u8| format!("http://m{number}.example");
+            match fact {
+                Fact::Join(number) => drop(join(&mut members, now, &[&name(number)])),
+                Fact::Leave(number) => drop(members.leave(at(now), &[url(&name(number))])),
+                Fact::Inform(number, load, stamp) => drop(inform(&mut members, now, load.into(), stamp, &name(number))),
+                Fact::Probed(member, good) => members.probed(at(now), member.into(), if good { Ok(1) } else { Err(Failure::Timeout) }),
+                Fact::Drain(number, drained) => drop(members.drain(at(now), &name(number), drained)),
+                Fact::Wait(seconds) => now += seconds,
+            }
+            members.poll(at(now));
+            prop_assert!(members.poll_timeout() > at(now).now_ms, "it would be asked again at once");
+            let states = members.snapshot(at(now));
+            prop_assert!(states.iter().any(|member| member.is_listed) && states.len() <= 6);
+            let up = states.iter().any(|member| matches!(member.state, State::Up | State::Silent));
+            if let Some(one) = chosen(&mut members, now, "/") {
+                let state = states.iter().find(|member| member.joiner.url.as_str() == one).unwrap().state;
+                prop_assert!(state != State::Draining && (!up || state != State::Down), "{one} is {state:?}");
+            } else {
+                prop_assert!(!up);
+            }
+            let again = Members::new(at(now), &settings, Seed(5, 6), Some(&members.record()));
+            prop_assert_eq!(again.record(), members.record());
+        }
+    }
+}
