@@ -10,7 +10,7 @@
 //! * [`path`]: one packet's way through a director
 //! * [`server`]: one packet's way on a server
 //! * [`farm`]: services, servers and what is known of them, as data; the tables that follow
-//! * [`node`]: what nodes say to each other
+//! * [`node`]: what nodes say to each other, and what of it is believed
 //! * [`director`]: a whole farm's state machine
 #![no_std]
 #![forbid(unsafe_code)]

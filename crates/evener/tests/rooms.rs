@@ -14,7 +14,7 @@ const CORE: [Room; 6] = [
     ("path", &["net"]),
     ("server", &["net", "path"]),
     ("farm", &["net", "path"]),
-    ("node", &["net"]),
+    ("node", &["net", "farm"]),
     ("director", &["net", "path", "farm", "node"]),
 ];
 const PRODUCT: [Room; 13] = [

@@ -1,9 +1,11 @@
-//! What nodes of a farm say to each other: [`peers`] between every-host hosts, [`lccp`] between directors and servers.
+//! What nodes of a farm say to each other: [`peers`] between every-host hosts, [`lccp`] between directors and servers, [`group`] between
+//! the director of a server group and its members.
 //!
-//! Both stand on one [`association`] with each other node, which says what is believed, and on one [`secret`]. A protocol is its
+//! The first two stand on one [`association`] with each other node, which says what is believed, and on one [`secret`]. A protocol is its
 //! messages, and what follows from those that are believed.
 
 pub mod association;
+pub mod group;
 pub mod lccp;
 pub mod peers;
 pub mod secret;

@@ -35,6 +35,9 @@ pub enum JoinerError {
     /// Nothing.
     #[error("the line is empty: it begins with a member's URL")]
     Empty,
+    /// It begins with something else.
+    #[error("a line begins with a member's URL, as in http://192.0.2.31:8080")]
+    NoUrl,
     /// Its URL can't be.
     #[error("{0}")]
     Url(UrlError),
@@ -63,7 +66,7 @@ pub enum JoinerError {
 impl JoinerError {
     /// Whether the text is well formed, and only says what can't be.
     pub fn is_value(self) -> bool {
-        !matches!(self, JoinerError::Empty | JoinerError::Twice | JoinerError::Unknown)
+        !matches!(self, JoinerError::Empty | JoinerError::NoUrl | JoinerError::Twice | JoinerError::Unknown)
     }
 }
 
@@ -80,7 +83,7 @@ impl Joiner {
     pub fn parse(line: &str) -> Result<Joiner, JoinerError> {
         let mut words = line.split_ascii_whitespace();
         let url = words.next().ok_or(JoinerError::Empty)?;
-        let mut joiner = Joiner::new(Url::parse(url).map_err(JoinerError::Url)?);
+        let mut joiner = Joiner::new(member_url(url)?);
         let mut said = (false, false, false);
         for word in words {
             match word.split_once('=').unwrap_or((word, "")) {
@@ -123,6 +126,14 @@ impl Joiner {
     pub fn add_host(&mut self, text: &str) -> Result<(), JoinerError> {
         add(&mut self.hosts, HostPattern::parse(text).map_err(JoinerError::Pattern)?)
     }
+}
+
+/// The URL by which a member is known.
+///
+/// # Errors
+/// When it is none, or none of a server.
+pub fn member_url(text: &str) -> Result<Url, JoinerError> {
+    if text.contains("://") { Url::parse(text).map_err(JoinerError::Url) } else { Err(JoinerError::NoUrl) }
 }
 
 /// A weight as it is written.
@@ -198,6 +209,7 @@ mod tests {
             ("http://m1 weight=-1", JoinerError::Weight),
             ("http://m1 weight=", JoinerError::Weight),
             ("http://m1 weight=1001", JoinerError::Weight),
+            ("m1", JoinerError::NoUrl),
             ("ftp://m1", JoinerError::Url(UrlError::Scheme)),
             ("http://m1 control=http://me@m1", JoinerError::Control(UrlError::Credentials)),
             ("http://m1 path=img", JoinerError::Pattern(PatternError::PathRelative)),

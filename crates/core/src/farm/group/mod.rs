@@ -8,7 +8,7 @@ mod members;
 mod model;
 
 pub use dispatch::{Candidate, Dispatch, RouteTo, Wanted};
-pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX};
+pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_url};
 pub use members::{
     Joined, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent, MemberState, Members, Moment,
     Order, PER_DISPATCH, ROUTES_MAX, Refused, State, thousandths,

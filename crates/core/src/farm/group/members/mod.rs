@@ -629,7 +629,7 @@ impl Members {
 /// A load that can be, in thousandths.
 fn in_thousandths(load: f64) -> Option<u64> {
     let good = load.is_finite() && (0.0..=f64::from(LOAD_MAX)).contains(&load);
-    // Between 0 and 10^12, and what is behind the point is not needed.
+    // Between 0 and 10^12 where it counts, and what is behind the point is not needed.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    good.then(|| (load * 1_000.0) as u64)
+    good.then_some((load * 1_000.0) as u64)
 }

@@ -1,0 +1,169 @@
+//! Bodies of messages, read and written.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::Verb;
+use crate::farm::group::{Joiner, JoinerError, LOAD_MAX, LoadInform, member_url};
+use crate::net::http::{Url, UrlError};
+
+/// The longest body, in bytes.
+pub const BODY_MAX: usize = 64 * 1024;
+/// The latest time stamp that can be, in seconds since 1970: some time in the year 5138.
+const STAMP_MAX: f64 = 1e11;
+
+/// What somebody says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// These join.
+    Add(Vec<Joiner>),
+    /// These leave.
+    Exit(Vec<Url>),
+    /// Who are the members?
+    Query,
+    /// This is a member's load.
+    Inform(LoadInform),
+    /// What is your load?
+    LoadQuery,
+}
+
+/// Why a body is none of its verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Too long.
+    #[error("a message has at most 64 KB")]
+    TooLong,
+    /// Not text.
+    #[error("the message is not text in UTF-8")]
+    Text,
+    /// Nobody is named.
+    #[error("the body is empty: write a member's URL, or several, one a line")]
+    Nobody,
+    /// A line that doesn't describe a member.
+    #[error("line {line}: {why}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: JoinerError,
+    },
+    /// More than a URL.
+    #[error("line {line}: a member leaves by its URL alone")]
+    Exit {
+        /// Counted from 1.
+        line: usize,
+    },
+    /// Not the shape of a report.
+    #[error("write LOAD [UNIX-TIME] [URL]: a number, and what else is known")]
+    Inform,
+    /// A load that can't be.
+    #[error("a load is a number from 0 to {LOAD_MAX}")]
+    Load,
+    /// A time that can't be.
+    #[error("a time is in seconds since 1970, and may have a fraction")]
+    Time,
+    /// The URL in a report.
+    #[error("{0}")]
+    Url(UrlError),
+}
+
+impl Malformed {
+    /// The status by which it is answered: 422 where the shape is right, and a value in it can't be.
+    pub fn status(self) -> u16 {
+        match self {
+            Malformed::TooLong => 413,
+            Malformed::Text | Malformed::Nobody | Malformed::Exit { .. } | Malformed::Inform => 400,
+            Malformed::Line { why, .. } if !why.is_value() => 400,
+            Malformed::Line { .. } | Malformed::Load | Malformed::Time | Malformed::Url(_) => 422,
+        }
+    }
+}
+
+impl Message {
+    /// Reads the body of a message. Lines end with LF or CR LF; empty ones say nothing.
+    ///
+    /// # Errors
+    /// The first that is wrong with it.
+    pub fn read(verb: Verb, body: &[u8]) -> Result<Message, Malformed> {
+        if body.len() > BODY_MAX {
+            return Err(Malformed::TooLong);
+        }
+        let text = core::str::from_utf8(body).map_err(|_| Malformed::Text)?;
+        match verb {
+            Verb::Add => {
+                let line = |(line, text)| Joiner::parse(text).map_err(|why| Malformed::Line { line, why });
+                some(lines(text).map(line).collect::<Result<_, _>>()?).map(Message::Add)
+            }
+            Verb::Exit => some(lines(text).map(leaving).collect::<Result<_, _>>()?).map(Message::Exit),
+            Verb::Inform => report(text).map(Message::Inform),
+            // These have no body; what comes with them is nobody's business.
+            Verb::Query => Ok(Message::Query),
+            Verb::LoadQuery => Ok(Message::LoadQuery),
+        }
+    }
+}
+
+/// Lines that say something, counted from 1.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty())
+}
+
+fn some<T>(list: Vec<T>) -> Result<Vec<T>, Malformed> {
+    if list.is_empty() { Err(Malformed::Nobody) } else { Ok(list) }
+}
+
+fn leaving((line, text): (usize, &str)) -> Result<Url, Malformed> {
+    let mut words = text.split_ascii_whitespace();
+    let (url, None) = (words.next().unwrap_or_default(), words.next()) else {
+        return Err(Malformed::Exit { line });
+    };
+    member_url(url).map_err(|why| Malformed::Line { line, why })
+}
+
+/// Reads `LOAD [UNIX-TIME] [URL]`.
+fn report(text: &str) -> Result<LoadInform, Malformed> {
+    let mut words = text.split_ascii_whitespace().peekable();
+    let load: f64 = words.next().and_then(|word| word.parse().ok()).ok_or(Malformed::Inform)?;
+    let time = words.next_if(|word| !word.contains("://"));
+    let url = words.next_if(|word| word.contains("://"));
+    if words.next().is_some() {
+        return Err(Malformed::Inform);
+    }
+    if !load.is_finite() || !(0.0..=f64::from(LOAD_MAX)).contains(&load) {
+        return Err(Malformed::Load);
+    }
+    Ok(LoadInform {
+        load,
+        stamp_ms: time.map(stamp_ms).transpose()?,
+        url: url.map(Url::parse).transpose().map_err(Malformed::Url)?,
+    })
+}
+
+fn stamp_ms(word: &str) -> Result<u64, Malformed> {
+    let seconds: f64 = word.parse().map_err(|_| Malformed::Inform)?;
+    if !seconds.is_finite() || !(0.0..STAMP_MAX).contains(&seconds) {
+        return Err(Malformed::Time);
+    }
+    // Between 0 and 10^14.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    Ok((seconds * 1_000.0) as u64)
+}
+
+/// The body of a message by which members join.
+pub fn write_joiners(joiners: &[Joiner]) -> String {
+    joiners.iter().map(|joiner| format!("{joiner}\n")).collect()
+}
+
+/// The body of a report.
+pub fn write_inform(report: &LoadInform) -> String {
+    let mut text = format!("{}", report.load);
+    if let Some(stamp_ms) = report.stamp_ms {
+        text.push_str(&format!(" {}.{:03}", stamp_ms / 1_000, stamp_ms % 1_000));
+    }
+    if let Some(url) = &report.url {
+        text.push_str(&format!(" {url}"));
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,44 @@
+//! What members of a server group and its director say to each other, as text: the methods that section 3.3 of the paper adds to HTTP,
+//! and their bodies. `docs/server-groups.md` has them byte for byte.
+
+mod message;
+#[cfg(test)]
+mod tests;
+
+pub use message::{BODY_MAX, Malformed, Message, write_inform, write_joiners};
+
+/// A method of the group protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Members join.
+    Add,
+    /// Members leave.
+    Exit,
+    /// Somebody asks for the members.
+    Query,
+    /// A member reports its load.
+    Inform,
+    /// A director asks a member for its load.
+    LoadQuery,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Verb; 5] = [Verb::Add, Verb::Exit, Verb::Query, Verb::Inform, Verb::LoadQuery];
+
+    /// Its name, whose case counts (RFC 9110, section 9.1).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verb::Add => "GROUP-ADD",
+            Verb::Exit => "GROUP-EXIT",
+            Verb::Query => "GROUP-QUERY",
+            Verb::Inform => "LOAD-INFORM",
+            Verb::LoadQuery => "LOAD-QUERY",
+        }
+    }
+
+    /// The one of this name.
+    pub fn of(name: &str) -> Option<Verb> {
+        Verb::ALL.into_iter().find(|verb| verb.name() == name)
+    }
+}
