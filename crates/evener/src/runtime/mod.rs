@@ -6,6 +6,7 @@ pub mod lock;
 pub mod log;
 pub mod paths;
 pub mod secret;
+pub(crate) mod shares;
 pub mod signals;
 pub mod spelling;
 pub mod terminal;
