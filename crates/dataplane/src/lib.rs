@@ -5,6 +5,7 @@
 //! sweeping are the same code too. This crate holds all of the project's unsafe code.
 
 pub mod events;
+pub mod idle;
 pub mod link;
 mod moves;
 mod numbers;

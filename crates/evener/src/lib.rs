@@ -15,5 +15,6 @@ mod handoff;
 pub mod io;
 pub mod manual;
 pub mod record;
+mod redirect;
 pub mod runtime;
 pub mod views;

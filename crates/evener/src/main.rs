@@ -59,8 +59,9 @@ fn keygen(args: &Keygen) -> Exit {
 
 fn summary(file: &Path, config: &Config) -> String {
     let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let servers: usize = config.services.iter().map(|service| service.servers.len()).sum();
-    let services = counted(config.services.len(), "service");
+    let of_packets = config.services.iter().map(|service| service.servers.len());
+    let servers: usize = of_packets.chain(config.groups.iter().map(|of| of.group.members.len())).sum();
+    let services = counted(config.services.len() + config.groups.len(), "service");
     format!("{}: ok, {services}, {} listed", file.display(), counted(servers, "server"))
 }
 

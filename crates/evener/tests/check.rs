@@ -7,8 +7,10 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use evener::config::{self, Config, EngineKind, Problems, XdpMode};
+use evener_core::farm::group::{GroupPolicy, LoadReading};
 use evener_core::farm::{Discover, HealthKind, Method};
 use evener_core::net::Encapsulation;
+use evener_core::net::http::Status;
 use evener_core::path::tables::Later;
 
 #[test]
@@ -77,6 +79,12 @@ fn the_example_shows_the_defaults() {
             { host = "*.example.com", path = "/img/*", methods = ["GET", "HEAD"], servers = ["image1"] },
         ]
         [[service]]
+        name = "group"
+        address = "192.0.2.120:8080"
+        method = "redirect"
+        group.token_file = "/etc/evener/shop.tokens"
+        server = [{ name = "m1", url = "http://192.0.2.31:8080", control = "http://192.0.2.31:8081" }]
+        [[service]]
         name = "found"
         addresses = ["192.0.2.101:80", "192.0.2.101:443"]
         discover = "arp"
@@ -139,6 +147,25 @@ fn later_requests_stay_unless_the_file_says_otherwise() {
     assert_eq!(later("later_requests = 'stay'"), Later::Stay);
     assert_eq!(later("later_requests = 'close'"), Later::Close);
     assert_eq!(later("later_requests = 'rehandoff'"), Later::Rehandoff);
+}
+
+#[test]
+fn a_group_takes_no_engine() {
+    let config = config::load(Path::new("tests/check/redirect.toml")).unwrap();
+    assert!(!config.takes_packets() && config.services.is_empty());
+    let [shop, open] = config.groups.try_into().unwrap();
+    let (group, joining) = (&shop.group, shop.group.joining);
+    assert_eq!(
+        (group.status, group.load, group.slow_start_ms),
+        (Status::SeeOther, LoadReading::Paper, 30_000)
+    );
+    assert_eq!((joining.report_ms, joining.query_after_ms, joining.remove_after_ms), (5_000, 15_000, 20_000));
+    let members: Vec<_> = group.members.iter().map(|member| (&*member.name, member.url.as_str())).collect();
+    let expected = [("m1", "http://192.0.2.31:8080/shop"), ("[2001:db8::31]", "http://[2001:db8::31]")];
+    assert_eq!(members, expected);
+    assert_eq!((group.addresses.len(), group.routes.len()), (2, 1));
+    assert!(open.group.members.is_empty() && open.group.joining.insecure);
+    assert_eq!((open.group.name.as_str(), open.group.policy), ("127.0.0.1:8081", GroupPolicy::Hash));
 }
 
 #[test]

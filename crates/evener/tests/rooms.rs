@@ -17,7 +17,7 @@ const CORE: [Room; 6] = [
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "farm", "node"]),
 ];
-const PRODUCT: [Room; 13] = [
+const PRODUCT: [Room; 14] = [
     ("runtime", &[]),
     ("cli", &["runtime"]),
     ("config", &["runtime"]),
@@ -25,15 +25,16 @@ const PRODUCT: [Room; 13] = [
     ("events", &["runtime"]),
     ("record", &["cli", "config"]),
     ("handoff", &["runtime", "config", "io", "events", "record"]),
-    ("board", &["cli", "events", "record", "handoff"]),
-    ("views", &["runtime", "cli", "events", "record", "handoff", "board"]),
+    ("redirect", &["runtime", "io", "record", "handoff"]),
+    ("board", &["cli", "events", "record", "handoff", "redirect"]),
+    ("views", &["runtime", "cli", "events", "record", "handoff", "redirect", "board"]),
     ("admin", &["runtime", "cli", "config", "events", "record", "board", "views"]),
     ("agent", &["runtime", "cli", "config", "io", "handoff", "board", "views"]),
     (
         "control",
         &[
-            "runtime", "cli", "config", "io", "events", "record", "handoff", "board", "views", "admin",
-            "agent",
+            "runtime", "cli", "config", "io", "events", "record", "handoff", "redirect", "board", "views",
+            "admin", "agent",
         ],
     ),
     ("doctor", &["runtime", "cli", "config", "io", "views", "admin", "agent"]),

@@ -40,6 +40,9 @@ enum Command {
         /// Only the control plane of a large farm: no farm is built
         #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff"])]
         director: bool,
+        /// Only answers that send clients on
+        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director"])]
+        redirect: bool,
         /// Write plots of the papers' figures for these farms to this folder, as SVG
         #[arg(long, value_name = "DIR")]
         plots: Option<PathBuf>,
@@ -102,9 +105,10 @@ struct LoadOptions {
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Demo { json } => show(json),
-        Command::Bench { quick, packets, every_host, handoff, director, plots, json } => {
+        Command::Bench { quick, packets, every_host, handoff, director, redirect, plots, json } => {
             let what = match (packets, every_host, handoff) {
                 _ if director => What::Director,
+                _ if redirect => What::Redirect,
                 (true, ..) => What::Packets,
                 (_, true, _) => What::EveryHost,
                 (_, _, true) => What::Handoff,

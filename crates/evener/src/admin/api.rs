@@ -310,7 +310,7 @@ async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, 
 
 async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
     ask(&api.control, HEALTH_TIMEOUT, Request::Ping).await?;
-    if api.farm.interfaces().is_empty() {
+    if api.farm.takes_packets() && api.farm.interfaces().is_empty() {
         let message = "No interface is left to take packets from.";
         return Err(Failure(StatusCode::SERVICE_UNAVAILABLE, message.to_owned()));
     }

@@ -347,6 +347,16 @@ fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &Status, hosts: &[H
 }
 
 fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[Service]) -> fmt::Result {
+    let requests = |service: &'_ Service| -> Vec<(String, String, u64)> {
+        let counted = service.requests.iter();
+        counted.map(|(outcome, count)| (service.name.clone(), outcome.clone(), *count)).collect()
+    };
+    let things: Vec<_> = services.iter().flat_map(requests).collect();
+    let labels = |(service, outcome, _): &(String, String, u64)| {
+        vec![("service", service.clone()), ("outcome", outcome.clone())]
+    };
+    let help = "Requests of services with method redirect, by what became of them, and connections that were let go for others.";
+    Group { encoder, things: &things, labels }.counter("service_requests", help, |(_, _, count)| *count)?;
     let mut group =
         Group { encoder, things: services, labels: |service| vec![("service", service.name.clone())] };
     group.gauge("service_servers", "Servers known.", |service| service.servers)?;

@@ -18,6 +18,7 @@ use evener_dataplane::{Counters, Readings, ServerCounters};
 
 use crate::events::Bus;
 use crate::record::Recorder;
+use crate::redirect::Shown;
 
 pub(crate) use local::Local;
 
@@ -66,6 +67,8 @@ pub(crate) struct Published {
     pub(crate) bus: Bus,
     /// What this host is as a server, and where it reads for the data plane.
     pub(crate) local: Option<Local>,
+    /// Groups whose clients are sent on by HTTP.
+    pub(crate) groups: Arc<Shown>,
 }
 
 /// The same with the counts that belong to it.

@@ -27,6 +27,21 @@ pub(super) fn service_address(value: &DeValue<'_>) -> Result<SocketAddr, Complai
     Ok(SocketAddr::new(ip, address.port()))
 }
 
+/// An address with port that a socket listens on: any of this host, loopback included, or all of them.
+pub(super) fn listening(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
+    let text = text(value)?;
+    let Ok(address) = text.parse::<SocketAddr>() else { return portless(&text) };
+    match address {
+        address if address.port() == 0 => {
+            Complaint::new(format!("has port 0: {text:?}"), "write a port from 1 to 65535")
+        }
+        address if address.ip().is_multicast() => {
+            Complaint::new(format!("is a multicast address: {}", address.ip()), SERVICE_HELP)
+        }
+        address => Ok(address),
+    }
+}
+
 /// Tells apart the ways of getting an address with port wrong.
 fn portless<T>(text: &str) -> Result<T, Complaint> {
     let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() else {

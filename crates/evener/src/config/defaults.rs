@@ -5,6 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::RangeInclusive;
 
+use evener_core::farm::group::GroupPolicy;
 use evener_core::path::tables::SERVICE_SERVERS_MAX;
 
 use super::EngineKind;
@@ -21,6 +22,13 @@ pub(super) fn sessions6_max(sessions_max: usize) -> usize {
 pub(super) const ADMIN_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9180));
 
 pub(super) const POLICY: &str = "round-robin";
+pub(super) const GROUP_POLICY: GroupPolicy = GroupPolicy::LeastLoad;
+/// As the paper has it; a member is asked when it missed two more reports.
+pub(super) const GROUP_REPORT_MS: u64 = 15_000;
+pub(super) const GROUP_QUERY: u64 = 3;
+/// Times between members' messages, in milliseconds.
+pub(super) const GROUP_MS: RangeInclusive<u64> = 100..=86_400_000;
+pub(super) const SLOW_START_MS: RangeInclusive<u64> = 0..=3_600_000;
 pub(super) const DISCOVER_INTERVAL_MS: u64 = 5_000;
 pub(super) const DISCOVER_ROUNDS: u32 = 3;
 pub(super) const SERVERS_MAX: usize = 64;

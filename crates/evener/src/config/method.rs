@@ -22,7 +22,7 @@ const METHODS: [(&str, Method); Method::ALL.len()] = {
 };
 const LATER_REQUESTS: [(&str, Later); 3] =
     [("stay", Later::Stay), ("close", Later::Close), ("rehandoff", Later::Rehandoff)];
-const METHODS_LATER: [&str; 2] = ["redirect", "dns"];
+const METHODS_LATER: [&str; 1] = ["dns"];
 const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
     [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
 

@@ -6,6 +6,7 @@
 mod addresses;
 mod defaults;
 mod dispatcher;
+mod group;
 mod health;
 mod method;
 mod once;
@@ -32,6 +33,8 @@ use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeTable;
 
+pub use group::GroupService;
+use group::PlacedGroup;
 use once::Once;
 use problems::{Problem, Sink, Span};
 pub use problems::{Problems, Report};
@@ -50,8 +53,10 @@ pub struct Config {
     pub log: Log,
     /// What holds for all hosts of the farm.
     pub farm: Farm,
-    /// At least one, with names and addresses of their own.
+    /// Those that packets go through, with names and addresses of their own.
     pub services: Vec<Service>,
+    /// Those whose clients are sent on by HTTP, likewise. At least one of either.
+    pub groups: Vec<GroupService>,
 }
 
 impl Config {
@@ -68,6 +73,11 @@ impl Config {
             peers: self.farm.peers,
             services: self.services.clone(),
         }
+    }
+
+    /// Whether it takes an engine, and so privileges.
+    pub fn takes_packets(&self) -> bool {
+        !self.services.is_empty()
     }
 
     /// The services whose connections are handed over.
@@ -271,20 +281,26 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
         access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });
     root.later("dns", "remove it: this version of Evener does not answer DNS");
-    let placed = root.sections("service", service::read);
+    let read = root.sections("service", |section| match section.says("method", group::METHOD) {
+        true => (None, group::read(section)),
+        false => (service::read(section), None),
+    });
     if !root.has("service") {
         root.missing("service",
             "there is no service",
             "add [[service]] with address = \"192.0.2.100:80\" and discover = \"arp\" or some [[service.server]]",
         );
     }
+    let (placed, groups): (Vec<_>, Vec<_>) = read.into_iter().unzip();
     let placed: Vec<Placed> = placed.into_iter().flatten().collect();
-    check_between_services(root, &placed);
+    let groups: Vec<PlacedGroup> = groups.into_iter().flatten().collect();
+    check_between_services(root, &placed, &groups);
     placement::check(root, &farm, &placed);
     farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
     route::check_room(root, &placed);
     let services = placed.into_iter().map(|placed| placed.service).collect();
-    (Config { engine, admin, log, farm, services }, refers)
+    let groups = groups.into_iter().map(|placed| placed.service).collect();
+    (Config { engine, admin, log, farm, services, groups }, refers)
 }
 
 /// The value, whose place is kept for who looks whether what it names is there.
@@ -356,14 +372,20 @@ fn peers(section: &mut Section<'_>) -> Peers {
 }
 
 /// What each service may have for itself only.
-fn check_between_services(root: &Section<'_>, placed: &[Placed]) {
+fn check_between_services(root: &Section<'_>, placed: &[Placed], groups: &[PlacedGroup]) {
     let mut names = Once::new();
     let mut vips: Once<(SocketAddr, Protocol)> = Once::new();
-    for Placed { service, name, addresses, .. } in placed {
-        let message = format!("two services are called {:?}", service.name);
-        names.first(root, &service.name, name.clone(), message, "give each a name of its own");
+    let services = placed
+        .iter()
+        .map(|placed| (&placed.service.name, placed.service.protocol, &placed.name, &placed.addresses));
+    let groups = groups
+        .iter()
+        .map(|placed| (&placed.service.group.name, Protocol::Tcp, &placed.name, &placed.addresses));
+    for (called, protocol, name, addresses) in services.chain(groups) {
+        let message = format!("two services are called {called:?}");
+        names.first(root, called, name.clone(), message, "give each a name of its own");
         for address in addresses {
-            let (vip, protocol) = (*address.get_ref(), service.protocol);
+            let vip = *address.get_ref();
             let message = format!("{vip} over {protocol} is given twice");
             let help = "one address, port and protocol belongs to one service: remove one, or change it";
             vips.first(root, (vip, protocol), address.span(), message, help);

@@ -12,19 +12,29 @@ use super::method::Reach;
 use super::once::Once;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section, nearest_or_all};
-use super::server::Listed;
 use super::service::Placed;
 use super::{defaults, values};
 
+/// The servers that routes may name.
+pub(super) struct Names<'a> {
+    pub(super) names: Vec<&'a str>,
+    /// Whether that is all of them: none had a fault.
+    pub(super) whole: bool,
+}
+
+/// Complains of routes where servers aren't chosen by what clients ask for.
+pub(super) fn only_by_content(section: &Section<'_>, reach: &Reach) {
+    let by_content: Vec<Method> =
+        Method::ALL.into_iter().filter(|method| method.properties().routes).collect();
+    reach.only_with(section, &by_content, &["route"]);
+}
+
 /// Reads the routes of a service with these servers, each with its place in the file.
-pub(super) fn read(section: &mut Section<'_>, reach: &Reach, listed: &Listed) -> Vec<Spanned<Route>> {
+pub(super) fn read(section: &mut Section<'_>, listed: &Names<'_>) -> Vec<Spanned<Route>> {
     let routes = section.sections("route", |section| {
         let read = one(section, listed);
         Spanned::new(section.span(), read)
     });
-    let by_content: Vec<Method> =
-        Method::ALL.into_iter().filter(|method| method.properties().routes).collect();
-    reach.only_with(section, &by_content, &["route"]);
     if let Some(one_too_many) = routes.get(defaults::ROUTES) {
         let message = format!("this service has {} routes", routes.len());
         let help = format!(
@@ -39,7 +49,7 @@ pub(super) fn read(section: &mut Section<'_>, reach: &Reach, listed: &Listed) ->
 }
 
 /// One route; `None` if a part of it can't be read, which has been noted.
-fn one(section: &mut Section<'_>, listed: &Listed) -> Option<Route> {
+fn one(section: &mut Section<'_>, listed: &Names<'_>) -> Option<Route> {
     let host = section.get("host", host);
     let path = section.get("path", path);
     let methods = section.one_or_list("methods", method);
@@ -63,7 +73,7 @@ fn one(section: &mut Section<'_>, listed: &Listed) -> Option<Route> {
     })
 }
 
-fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Listed) {
+fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Names<'_>) {
     let help = "name some of this service's servers, such as servers = [\"web1\"]";
     match section.key_span("servers") {
         None => section.missing("servers", "this route has no servers", help),
@@ -77,10 +87,10 @@ fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Li
     if !listed.whole {
         return;
     }
-    let names: Vec<&str> = listed.servers.iter().map(|server| server.name.as_str()).collect();
+    let names = &listed.names;
     for server in servers.iter().filter(|server| !names.contains(&server.get_ref().as_str())) {
         let message = format!("this service has no server {:?}", server.get_ref());
-        section.problem(Problem::new(server.span(), message, nearest_or_all(server.get_ref(), &names)));
+        section.problem(Problem::new(server.span(), message, nearest_or_all(server.get_ref(), names)));
     }
 }
 

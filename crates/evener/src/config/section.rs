@@ -195,6 +195,20 @@ impl<'d> Section<'d> {
         }
     }
 
+    /// A key that belongs elsewhere: where it stands here all the same, says why it doesn't.
+    pub(super) fn foreign(&mut self, key: &'static str, why: &str, help: &str) {
+        self.later.push(key);
+        if let Some(span) = self.key_span(key) {
+            self.problem(Problem::new(span, format!("`{key}` {why}"), help));
+        }
+    }
+
+    /// Whether `key` is this word, before anybody reads it.
+    pub(super) fn says(&self, key: &str, word: &str) -> bool {
+        let value = self.table.get(key).map(Spanned::get_ref);
+        matches!(value, Some(DeValue::String(written)) if written == word)
+    }
+
     /// Where the key itself stands, for problems with its being there.
     pub(super) fn key_span(&self, key: &str) -> Option<Span> {
         self.table.get_key_value(key).map(|(name, _)| name.span())

@@ -11,7 +11,7 @@ use super::once::Once;
 use super::placement::{self, Published};
 use super::problems::{Problem, Span};
 use super::section::Section;
-use super::{addresses, defaults, values};
+use super::{addresses, defaults, group, values};
 
 /// The servers of one service while they are read.
 pub(super) struct Servers<'a> {
@@ -88,6 +88,7 @@ impl<'a> Servers<'a> {
         let at = self.place(section);
         let mac = section.get("mac", addresses::mac);
         self.reach.only_with(section, &[Method::L2], &["mac"]);
+        group::refuse_server_keys(section);
         if let (Some(mac), Placement::EveryHost) = (&mac, self.placement) {
             let message = "`mac` is only for placement \"director\": hosts tell each other theirs";
             section.problem(Problem::new(mac.span(), message, "remove it"));

@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use evener_core::farm::{Discover, Service, Timeouts};
 use evener_core::net::Protocol;
 use toml::Spanned;
+use toml::de::DeValue;
 
 use super::method::Reach;
 use super::placement::{self, Published};
 use super::problems::{Problem, Span};
-use super::section::Section;
+use super::route::Names;
+use super::section::{Complaint, Section};
 use super::server::Servers;
-use super::{addresses, defaults, health, route, values};
+use super::{addresses, defaults, group, health, route, values};
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
@@ -30,7 +32,7 @@ pub(super) struct Placed {
 /// Reads one service; `None` if it has no address, which has then been noted.
 pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let name = section.get("name", values::name);
-    let mut addresses = service_addresses(section);
+    let mut addresses = service_addresses(section, addresses::service_address);
     let protocol = section.or("protocol", values::choice(&PROTOCOLS, &[]), Protocol::Tcp);
     let placement = placement::read(section);
     let reach = Reach::read(section, &addresses, protocol, placement);
@@ -39,7 +41,10 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let stateless = placement::stateless(section, placement, policy);
     let discovery = Discovery::read(section, &reach);
     let listed = Servers::new(&addresses, &reach, placement).read(section, discovery.wanted);
-    let routes = route::read(section, &reach, &listed);
+    let names = listed.servers.iter().map(|server| server.name.as_str()).collect();
+    let routes = route::read(section, &Names { names, whole: listed.whole });
+    route::only_by_content(section, &reach);
+    group::refuse_keys(section);
     placement::join(&mut addresses, &listed.published);
     let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
     let health = section
@@ -83,10 +88,13 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
 }
 
 /// `address` or `addresses`: exactly one of the two.
-fn service_addresses(section: &mut Section<'_>) -> Vec<Spanned<SocketAddr>> {
+pub(super) fn service_addresses(
+    section: &mut Section<'_>,
+    read: fn(&DeValue<'_>) -> Result<SocketAddr, Complaint>,
+) -> Vec<Spanned<SocketAddr>> {
     let help = "add for example address = \"192.0.2.100:80\"";
-    let one = section.get("address", addresses::service_address);
-    let several = section.list("addresses", addresses::service_address);
+    let one = section.get("address", read);
+    let several = section.list("addresses", read);
     match (section.key_span("address"), section.key_span("addresses")) {
         (Some(address), Some(addresses)) => section.problem(
             Problem::new(

@@ -2,6 +2,7 @@
 
 mod conflicts;
 mod executor;
+mod groups;
 mod handoff;
 pub(crate) mod hosts;
 mod interfaces;
@@ -37,6 +38,7 @@ use crate::runtime::signals::{Signals, Wish};
 use crate::runtime::spelling::meant;
 use crate::views::has_service;
 use executor::{Executor, Probed};
+use groups::Groups;
 use hosts::Heard;
 use reload::Fixed;
 use start::StartError;
@@ -51,6 +53,8 @@ const SETTLE: Duration = Duration::from_millis(200);
 const REREAD: Duration = Duration::from_secs(10);
 /// The engine that gets copies of frames.
 const PACKET_ENGINE: &str = "packet";
+/// The one of a daemon without services that send packets on.
+const IDLE_ENGINE: &str = "none";
 /// How long other hosts may take to own the addresses of one that leaves.
 const HANDOVER: Duration = Duration::from_millis(1_500);
 /// What a reload can't bring.
@@ -79,6 +83,9 @@ pub fn run(args: &cli::Run) -> Exit {
     let done = runtime.block_on(async {
         let mut daemon = start::start(&args.config, bus).await?;
         let end = daemon.serve().await;
+        if end == Wish::Dismantle {
+            daemon.groups.forget();
+        }
         daemon.leave(args.keep && end != Wish::Dismantle).await
     });
     drop(written);
@@ -116,6 +123,8 @@ struct Daemon {
     /// What this host is as a server, where every host is director and server.
     local_server: Option<LocalServer>,
     probed: mpsc::Receiver<Probed>,
+    /// Services whose clients are sent on by HTTP.
+    groups: Groups,
     ready: bool,
     _lock: Lock,
 }
@@ -151,6 +160,8 @@ impl Daemon {
                     self.executor.tell(Input::Datagram { from, bytes });
                 }
                 Some(probed) = self.probed.recv() => self.executor.tell(probed.into()),
+                Some(probed) = self.groups.probed.recv() => self.groups.probed(probed),
+                Some(ask) = self.groups.asked.recv() => self.groups.answer(ask),
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 Some(()) = self.network_changes.recv() => {
                     reread = Some(reread.unwrap_or_else(Instant::now).min(Instant::now() + SETTLE));
@@ -180,19 +191,27 @@ impl Daemon {
                         }
                     }
                 }
-                () = sleep_until(wake) => self.executor.time(),
+                () = sleep_until(wake) => {
+                    self.executor.time();
+                    self.groups.time();
+                }
             }
         }
     }
 
     fn say_ready(&mut self) {
         let waited = now_ms().saturating_sub(self.executor.showing.about().started_ms) > READY_AFTER_MS;
-        let settled = self.executor.director.is_serving() && self.executor.director.is_settled();
-        if self.ready || !(settled || waited) {
+        let packets = self.executor.config.takes_packets();
+        let director = &self.executor.director;
+        if self.ready {
+            return;
+        }
+        let serving = (!packets || director.is_serving()) && self.groups.are_serving();
+        let settled = serving && director.is_settled() && self.groups.are_settled();
+        if !(settled || waited) {
             return;
         }
         self.ready = true;
-        let serving = self.executor.director.is_serving();
         self.executor.bus.tell(Event::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
@@ -203,7 +222,7 @@ impl Daemon {
     fn next_wake(&self) -> Instant {
         let ready =
             if self.ready { u64::MAX } else { self.executor.showing.about().started_ms + READY_AFTER_MS + 1 };
-        let at = self.executor.director.next_at().min(ready);
+        let at = self.executor.director.next_at().min(self.groups.next_at()).min(ready);
         Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).min(60_000))
     }
 
@@ -239,6 +258,9 @@ impl Daemon {
     }
 
     fn drain(&mut self, name: ServerName, drain: bool) -> Result<String, String> {
+        if self.groups.has(&name.service) {
+            return self.groups.drain(&name.service, &name.server, drain);
+        }
         has_service(self.executor.director.farm(), &name.service)?;
         let director = &self.executor.director;
         let members = director.membership().members(&name.service);
@@ -281,6 +303,7 @@ impl Daemon {
             let _ = std::fs::remove_file(start::drained_path(&self.directory));
             let _ = std::fs::remove_file(totals::path(&self.directory));
         }
+        drop(self.groups);
         if !keep && self.executor.identity().is_some() {
             self.executor.tell(Input::Leave);
             tokio::time::sleep(HANDOVER).await;

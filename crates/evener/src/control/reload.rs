@@ -12,12 +12,13 @@ use tokio::time::timeout_at;
 
 use super::conflicts::Asked;
 use super::telling::open_log;
-use super::{Daemon, RESTART, display};
+use super::{Daemon, IDLE_ENGINE, RESTART, display};
 use crate::board::Loaded;
 use crate::config::{self, Admin, Config, Engine};
 use crate::events::Event;
 use crate::io::neighbours::Frame;
 use crate::io::network::{self, Network, NetworkError};
+use crate::redirect::Opened;
 
 impl Daemon {
     /// Reads the file again. What is wrong with it changes nothing and is returned in words.
@@ -84,9 +85,18 @@ impl Daemon {
             format!("the file has errors\n{}", problems.render(colour))
         })?;
         let network = network::read().await.map_err(|error| error.to_string())?;
-        let links = network
-            .pick_interfaces(&config.engine.interfaces, &config.services)
-            .map_err(|error| NetworkError::from(error).to_string())?;
+        let idle = self.executor.engine.kind() == IDLE_ENGINE;
+        if idle && config.takes_packets() {
+            return Err(format!(
+                "services that send packets on need an engine, and there is none: {RESTART}"
+            ));
+        }
+        let links = match idle {
+            true => BTreeMap::new(),
+            false => network
+                .pick_interfaces(&config.engine.interfaces, &config.services)
+                .map_err(|error| NetworkError::from(error).to_string())?,
+        };
         self.executor.still_this_host(&config, &network)?;
         self.executor.hands_over_still(&config)?;
         open_log(&config)?;
@@ -108,12 +118,13 @@ impl Daemon {
         if let Some(local_server) = &mut self.local_server {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
-        Ok(File { config, farm, network, links })
+        let opened = self.groups.open(&config).map_err(|error| error.to_string())?;
+        Ok(File { config, farm, network, links, opened })
     }
 
     /// Has the farm of a file in force, or nothing of it; gives the keys that take a restart.
     fn put_in_force(&mut self, file: File) -> Result<Option<String>, String> {
-        let File { config, farm, network, links } = file;
+        let File { config, farm, network, links, opened } = file;
         let later = self.fixed.differences(&config);
         let loaded = Loaded { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
         self.executor.showing.will_load(Some(loaded));
@@ -121,6 +132,7 @@ impl Daemon {
         let done = self.executor.feed(reload).map_err(|error| error.to_string());
         self.executor.showing.will_load(None);
         done?;
+        self.groups.follow(&config, opened);
         self.executor.config = config;
         self.executor.mark_what_is_passed_on();
         Ok(later)
@@ -142,6 +154,8 @@ struct File {
     farm: Farm,
     network: Network,
     links: BTreeMap<u32, Mac>,
+    /// Sockets of groups, on which nobody answers yet.
+    opened: Option<Opened>,
 }
 
 /// What to do about keys that a running daemon, or a running data plane, can't follow.
@@ -166,6 +180,9 @@ impl Fixed {
     /// that an earlier daemon made.
     pub(super) fn of(config: &Config, engine: &dyn evener_dataplane::Engine) -> Fixed {
         let mut fixed = Fixed { engine: config.engine.clone(), admin: config.admin.clone() };
+        if engine.kind() == IDLE_ENGINE {
+            return fixed;
+        }
         let sessions = engine.memory().sessions;
         let sized_for = |buckets: usize| buckets * sessions.sized_for() / sessions.buckets().max(1);
         let [four, six] = engine.buckets();

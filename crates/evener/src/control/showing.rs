@@ -9,6 +9,7 @@ use super::executor::Executor;
 use crate::board::Local;
 use crate::board::{About, Board, Loaded, Published};
 use crate::events::Bus;
+use crate::redirect::Shown;
 
 /// Where it goes, and what of it the director doesn't know.
 pub(super) struct Showing {
@@ -18,6 +19,7 @@ pub(super) struct Showing {
     /// About the file that a reload is putting in force.
     next: Option<Loaded>,
     local: Option<Local>,
+    groups: Arc<Shown>,
 }
 
 impl Showing {
@@ -33,8 +35,9 @@ impl Showing {
             recorder: Arc::default(),
             bus,
             local: None,
+            groups: Arc::default(),
         });
-        Showing { board: Arc::new(board), about, readings, next: None, local: None }
+        Showing { board: Arc::new(board), about, readings, next: None, local: None, groups: Arc::default() }
     }
 
     pub(super) fn about(&self) -> &About {
@@ -73,12 +76,19 @@ impl Executor {
             recorder: Arc::clone(&self.telling.recorder),
             bus: self.bus.clone(),
             local: self.showing.local.clone(),
+            groups: Arc::clone(&self.showing.groups),
         });
     }
 
     /// Publishes what this host is as a server.
     pub(super) fn show_local(&mut self, local: Option<Local>) {
         self.showing.local = local;
+        self.publish();
+    }
+
+    /// Publishes where groups are shown.
+    pub(super) fn show_groups(&mut self, groups: Arc<Shown>) {
+        self.showing.groups = groups;
         self.publish();
     }
 

@@ -13,6 +13,7 @@ use evener_core::director::{Director, Identity, IdentityError, Input, Moment, St
 use evener_core::farm::plan::ServerName;
 use evener_core::node::secret::Secret;
 use evener_core::path::sessions::{Seed, ticks};
+use evener_dataplane::idle::IdleEngine;
 use evener_dataplane::packet::{self, PacketEngine};
 use evener_dataplane::xdp::{self, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError};
@@ -21,6 +22,7 @@ use tokio::time::timeout_at;
 
 use super::conflicts::{Asked, OwnedElsewhere};
 use super::executor::{ExecuteError, Executor, Tools};
+use super::groups::Groups;
 use super::hosts::{self, Heard, Hosts};
 use super::reload::{self, Fixed};
 use super::telling::open_log;
@@ -39,6 +41,7 @@ use crate::io::neighbours::{Frame, Neighbours};
 use crate::io::network::{self, Network, NetworkError, path_mtu};
 use crate::io::sysctl::Settings;
 use crate::record::Recorder;
+use crate::redirect::{ListenError, Opened};
 use crate::runtime::Exit;
 use crate::runtime::descriptors::Room;
 use crate::runtime::lock::{Lock, LockError};
@@ -78,6 +81,9 @@ pub(super) enum StartError {
     /// The access log.
     #[error("{0}")]
     Log(String),
+    /// A group's clients can't be heard.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The farm can't be carried out.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
@@ -100,7 +106,9 @@ impl StartError {
             StartError::Lock(LockError::Held { .. }) => Exit::Running,
             StartError::Engine(EngineError::Privilege { .. })
             | StartError::Execute(ExecuteError::Engine(EngineError::Privilege { .. })) => Exit::Privileges,
-            StartError::Io { source, .. } | StartError::Lock(LockError::Io { source, .. })
+            StartError::Io { source, .. }
+            | StartError::Lock(LockError::Io { source, .. })
+            | StartError::Listen(ListenError::Address { source, .. })
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 Exit::Privileges
@@ -130,8 +138,12 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let recorder = Arc::new(Recorder::default());
     open_log(&config).and_then(|log| recorder.log(log)).map_err(StartError::Log)?;
     let network = network::read().await?;
-    let links =
-        network.pick_interfaces(&config.engine.interfaces, &config.services).map_err(NetworkError::from)?;
+    let links = match config.takes_packets() {
+        true => network
+            .pick_interfaces(&config.engine.interfaces, &config.services)
+            .map_err(NetworkError::from)?,
+        false => BTreeMap::new(),
+    };
 
     let network_changes = crate::io::network::watch().await?;
     let path_mtus = path_mtus(&config);
@@ -190,7 +202,9 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     };
     let settings = Settings::new(&directory);
     let tools = Tools { engine, neighbours, settings, hosts, probed: probe_results, bus };
+    let mut groups = groups(&config, &directory, &tools.bus, &recorder)?;
     let mut executor = Executor::new(director, config, about, tools);
+    executor.show_groups(groups.0.shown());
     executor.totals = Totals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
@@ -207,6 +221,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         leave_engine(executor.engine, adopted);
         return Err(error);
     }
+    groups.0.follow(&executor.config, groups.1.take());
     let held = executor.held();
     let mut daemon = Daemon {
         network_changes,
@@ -222,12 +237,25 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         local_server,
         requests,
         probed,
+        groups: groups.0,
         ready: false,
         _lock: lock,
     };
     daemon.executor.follow_network();
     warn_of_unlisted_tunnels(&daemon.executor);
     Ok(daemon)
+}
+
+/// The groups of a file, with sockets on which nobody answers yet.
+fn groups(
+    config: &Config,
+    directory: &Path,
+    bus: &Bus,
+    recorder: &Arc<Recorder>,
+) -> Result<(Groups, Option<Opened>), StartError> {
+    let mut groups = Groups::new(directory, seed()?, bus.clone(), recorder);
+    let opened = groups.open(config)?;
+    Ok((groups, opened))
 }
 
 /// When the director begins. What runs may have a lease to answer for addresses, if hosts share them.
@@ -373,6 +401,7 @@ fn engine(
     ring_seed: Option<Seed>,
 ) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
     match config.engine.kind {
+        _ if !config.takes_packets() => Ok((Box::new(IdleEngine::new(seed()?)), None)),
         EngineKind::Xdp => Ok((Box::new(xdp(config, directory, ring_seed)?), None)),
         EngineKind::Packet => Ok((Box::new(packet(config, directory, ring_seed)?), None)),
         EngineKind::Auto => match xdp(config, directory, ring_seed) {

@@ -68,7 +68,10 @@ pub(crate) fn write(event: &Event) {
         // Standard error has that already.
         Event::Ready { serving: true } => {}
         Event::Stopping => tracing::debug!("{event}"),
-        Event::Ready { serving: false } | Event::Dispatcher { .. } | Event::Node(_) => match event.level() {
+        Event::Ready { serving: false }
+        | Event::Dispatcher { .. }
+        | Event::Node(_)
+        | Event::Member { .. } => match event.level() {
             Level::Info => tracing::info!("{event}"),
             Level::Warning => tracing::warn!("{event}"),
             Level::Error => tracing::error!("{event}"),

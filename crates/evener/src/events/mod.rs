@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use evener_core::director::{self, Level};
+use evener_core::farm::group::{MemberChange, MemberEvent};
 use evener_core::node::lccp::Notice;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
@@ -67,6 +68,13 @@ pub enum Event {
     },
     /// Of another node that control messages are exchanged with.
     Node(Notice),
+    /// Of a member of a server group.
+    Member {
+        /// The group's name.
+        service: String,
+        /// What.
+        event: Box<MemberEvent>,
+    },
 }
 
 impl Event {
@@ -86,6 +94,16 @@ impl Event {
             Event::Node(Notice::Silent { .. }) => "node_silent",
             Event::Node(Notice::Heard { .. }) => "node_heard",
             Event::Node(Notice::Refused { .. }) => "message_refused",
+            Event::Member { event, .. } => match event.what {
+                MemberChange::Joined => "member_joined",
+                MemberChange::Left => "member_left",
+                MemberChange::Silent => "member_silent",
+                MemberChange::Removed => "member_removed",
+                MemberChange::Up => "member_up",
+                MemberChange::Down(_) => "member_down",
+                MemberChange::Drained => "member_drained",
+                MemberChange::Undrained => "member_undrained",
+            },
         }
     }
 
@@ -93,6 +111,14 @@ impl Event {
     pub fn level(&self) -> Level {
         match self {
             Event::Farm(event) => event.level(),
+            Event::Member { event, .. } => match event.what {
+                MemberChange::Silent | MemberChange::Removed | MemberChange::Down(_) => Level::Warning,
+                MemberChange::Joined
+                | MemberChange::Left
+                | MemberChange::Up
+                | MemberChange::Drained
+                | MemberChange::Undrained => Level::Info,
+            },
             Event::ReloadRefused { .. } => Level::Error,
             Event::Ready { serving: false }
             | Event::Reloaded { restart_for: Some(_), .. }
@@ -135,6 +161,7 @@ impl fmt::Display for Event {
                 "the dispatcher {address} doesn't answer: this host decides by its own tables until it does"
             ),
             Event::Node(notice) => notice.fmt(f),
+            Event::Member { service, event } => write!(f, "{service}: {event}"),
         }
     }
 }

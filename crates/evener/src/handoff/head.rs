@@ -1,8 +1,8 @@
 //! What a client wants, where the data plane wasn't sure: read in full, made normal, or refused as the protocol says.
 
+use evener_core::net::http;
 use evener_core::node::lccp::Content;
-use evener_core::path::content::{Asked, Class, HELLO_MAX, HOST_MAX, Reading, Why, joined, read_within};
-use percent_encoding::percent_decode;
+use evener_core::path::content::{Asked, Class, HELLO_MAX, Reading, Why, joined, read_within};
 
 /// The longest head that is read, in bytes; servers take no longer ones either.
 pub(super) const HEAD_MAX: usize = 32 * 1024;
@@ -204,61 +204,12 @@ fn target<'t>(method: &[u8], target: &'t str) -> Result<(Option<&'t [u8]>, Vec<u
     Ok((authority, normal(path)?))
 }
 
-/// A path decoded, without empty and dot segments (RFC 3986, section 6.2.2): as servers see it.
 fn normal(path: &str) -> Result<Vec<u8>, Refusal> {
-    let bytes = path.as_bytes();
-    let is_code =
-        |at: usize| bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
-    let codes = (0..bytes.len()).filter(|at| bytes.get(*at) == Some(&b'%'));
-    if codes.into_iter().any(|at| !is_code(at)) {
-        return Err(Refusal::BadRequest);
-    }
-    let decoded: Vec<u8> = percent_decode(bytes).collect();
-    if decoded.contains(&0) {
-        return Err(Refusal::BadRequest);
-    }
-    let mut segments: Vec<&[u8]> = Vec::new();
-    let mut ends_in_slash = true;
-    for segment in decoded.split(|byte| *byte == b'/') {
-        ends_in_slash = matches!(segment, b"" | b"." | b"..");
-        match segment {
-            b"" | b"." => {}
-            b".." => drop(segments.pop().ok_or(Refusal::BadRequest)?),
-            other => segments.push(other),
-        }
-    }
-    let mut path = vec![b'/'];
-    path.extend(segments.join(&b'/'));
-    if ends_in_slash && path.len() > 1 {
-        path.push(b'/');
-    }
-    Ok(path)
+    http::normal_path(path).map_err(|_| Refusal::BadRequest)
 }
 
-/// A host without its port, in lower case.
 fn host_of(value: &[u8]) -> Result<Vec<u8>, Refusal> {
-    let text = std::str::from_utf8(value).map_err(|_| Refusal::BadRequest)?.trim();
-    // Whoever is named before the host is no part of it, and nobody should name them (RFC 9110, section 4.2.4).
-    let host = match text.strip_prefix('[') {
-        Some(rest) => rest
-            .split_once(']')
-            .map(|(host, port)| (host, port.strip_prefix(':').or(port.is_empty().then_some("")))),
-        None => Some(text.rsplit_once(':').map_or((text, Some("")), |(host, port)| (host, Some(port)))),
-    };
-    let (host, port) = host.and_then(|(host, port)| Some((host, port?))).ok_or(Refusal::BadRequest)?;
-    let bracketed = text.starts_with('[');
-    let fits = |byte: u8| match bracketed {
-        true => byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'),
-        false => byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'),
-    };
-    let good =
-        host.len() <= HOST_MAX && host.bytes().all(fits) && port.bytes().all(|byte| byte.is_ascii_digit());
-    let host = host.trim_end_matches('.').to_ascii_lowercase();
-    match good && (!host.is_empty() || text.is_empty()) {
-        true if bracketed => Ok(format!("[{host}]").into_bytes()),
-        true => Ok(host.into_bytes()),
-        false => Err(Refusal::BadRequest),
-    }
+    http::host_of(value).map_err(|_| Refusal::BadRequest)
 }
 
 #[cfg(test)]

@@ -101,6 +101,44 @@ pub(crate) struct Decided<'b> {
     pub(crate) took: Duration,
 }
 
+/// A request of a service of method `redirect`, about which all is decided.
+pub(crate) struct Redirected<'b> {
+    pub(crate) client: SocketAddr,
+    pub(crate) service: &'b str,
+    /// The request's head.
+    pub(crate) head: &'b [u8],
+    /// The member's name, if one was chosen.
+    pub(crate) server: Option<&'b str>,
+    pub(crate) status: u16,
+    /// What became of it, in a word.
+    pub(crate) mechanism: &'static str,
+    pub(crate) at: SystemTime,
+    pub(crate) took: Duration,
+}
+
+impl Redirected<'_> {
+    fn line(&self) -> Decision {
+        let summary = RequestSummary::of(self.head);
+        let text = |bytes: Option<&[u8]>| bytes.map(line::text);
+        Decision {
+            time: time(self.at),
+            service: self.service.to_owned(),
+            client: self.client.to_string(),
+            kind: summary.kind.map(|kind| kind.name().to_owned()),
+            method: text(summary.method),
+            host: text(summary.host),
+            sni: None,
+            path: text(summary.target),
+            cut: summary.cut,
+            route: None,
+            server: self.server.map(str::to_owned),
+            mechanism: self.mechanism.to_owned(),
+            status: Some(self.status),
+            decide_us: self.took.as_nanos() as f64 / 1e3,
+        }
+    }
+}
+
 /// To whom everything is told.
 #[derive(Default)]
 pub(crate) struct Recorder {
@@ -164,6 +202,20 @@ impl Recorder {
     /// The routes of a service that are in force.
     pub(crate) fn routes(&self, service: SocketAddr) -> Option<Arc<Routes>> {
         self.names().routes(service)
+    }
+
+    /// Whether anybody wants to know of connections.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.traces.len() > 0 || self.writing.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Notes a request whose client was told where to go.
+    pub(crate) fn redirected(&self, redirected: &Redirected<'_>) {
+        let line = || redirected.line();
+        if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
+            writing.put(line());
+        }
+        self.traces.tell(&[redirected.client], || Traced::Decision(line()));
     }
 
     /// Notes what became of a connection.

@@ -33,7 +33,8 @@ pub struct Decision {
     /// The server's name, if one was chosen.
     pub server: Option<String>,
     /// `kernel`: by the data plane. Else it was read in application space, and `asked`: moved to its server; `spliced`:
-    /// carried there; `refused`, `unserved`, `late`, `left` or `crowded`: it came to none.
+    /// carried there; `refused`, `unserved`, `late`, `left` or `crowded`: it came to none. With method `redirect`, `redirected`: its
+    /// client was told to go there; `fetched`: it was fetched from there; `unserved` or `refused`.
     pub mechanism: String,
     /// What the daemon answered, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

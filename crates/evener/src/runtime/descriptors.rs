@@ -1,5 +1,5 @@
-//! How many descriptors this process may have, and whose they are. Clients get no more than half of them: probes, neighbours, the
-//! admin socket and the engine have theirs, whatever strangers do.
+//! How many descriptors this process may have, and whose they are. Clients get no more than three quarters of them: probes, neighbours,
+//! the admin socket and the engine have theirs, whatever strangers do.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -8,6 +8,8 @@ const WANTED: u64 = 16_384;
 /// Clients that are read at a time, with a descriptor each; and those whose bytes are carried, with two.
 const READ_MAX: u64 = 4_096;
 const CARRIED_MAX: u64 = 2_048;
+/// Those that are told where to go.
+const REDIRECTED_MAX: u64 = 16_384;
 
 /// Room for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub(crate) struct Room {
     pub(crate) read: usize,
     /// Those whose bytes are carried.
     pub(crate) carried: usize,
+    /// Those of services with method `redirect`.
+    pub(crate) redirected: usize,
 }
 
 impl Room {
@@ -23,22 +27,27 @@ impl Room {
     pub(crate) fn make() -> Room {
         let limit = raise();
         let room = Room::within(limit);
-        if room != Room::within(WANTED) {
+        if limit < WANTED {
             tracing::warn!(
-                "this process may have {limit} descriptors, so that {} clients are read at a time and {} carried: raise \
-                 its limit to {WANTED} (`LimitNOFILE`, `ulimit -n`)",
+                "this process may have {limit} descriptors, so that {} clients are read at a time, {} carried and {} \
+                 redirected: raise its limit to {WANTED} (`LimitNOFILE`, `ulimit -n`)",
                 room.read,
-                room.carried
+                room.carried,
+                room.redirected
             );
         }
         room
     }
 
-    /// Half of the limit, by halves.
+    /// Half of the limit for those whose connections are handed over, by halves; a quarter for those that are told where to go.
     fn within(limit: u64) -> Room {
         let clients = limit / 2;
         let bounded = |count: u64, max: u64| usize::try_from(count.clamp(1, max)).unwrap_or(1);
-        Room { read: bounded(clients / 2, READ_MAX), carried: bounded(clients / 2 / 2, CARRIED_MAX) }
+        Room {
+            read: bounded(clients / 2, READ_MAX),
+            carried: bounded(clients / 2 / 2, CARRIED_MAX),
+            redirected: bounded(limit / 4, REDIRECTED_MAX),
+        }
     }
 }
 
@@ -57,14 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_is_for_everything_else() {
-        assert_eq!(Room::within(1_024), Room { read: 256, carried: 128 });
-        assert_eq!(Room::within(WANTED), Room { read: 4_096, carried: 2_048 });
-        assert_eq!(Room::within(u64::MAX), Room { read: 4_096, carried: 2_048 });
-        assert_eq!(Room::within(0), Room { read: 1, carried: 1 });
+    fn a_quarter_is_for_everything_else() {
+        assert_eq!(Room::within(1_024), Room { read: 256, carried: 128, redirected: 256 });
+        assert_eq!(Room::within(WANTED), Room { read: 4_096, carried: 2_048, redirected: 4_096 });
+        assert_eq!(Room::within(u64::MAX), Room { read: 4_096, carried: 2_048, redirected: 16_384 });
+        assert_eq!(Room::within(0), Room { read: 1, carried: 1, redirected: 1 });
         for limit in [1_024, 4_096, WANTED, 100_000] {
             let room = Room::within(limit);
-            assert!((room.read + 2 * room.carried) as u64 <= limit / 2);
+            assert!((room.read + 2 * room.carried + room.redirected) as u64 <= limit / 4 * 3);
         }
     }
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use evener_dataplane::xdp::pins::network_namespace;
+use nix::unistd::{AccessFlags, Uid, access};
 
 use super::lock::Lock;
 
@@ -38,14 +39,28 @@ fn living_namespaces() -> BTreeSet<u64> {
     of_processes.chain(of_names).collect()
 }
 
+/// Where daemons of the whole host have their folders.
+const RUN: &str = "/run/evener";
+
 /// The folder of this network namespace.
 ///
 /// # Errors
 /// When /proc is not there.
 pub fn directory() -> io::Result<PathBuf> {
-    // EVENER_RUN_DIR is for programs without the right to write to /run, as in a user namespace.
-    let root = std::env::var_os("EVENER_RUN_DIR").map_or_else(|| PathBuf::from("/run/evener"), PathBuf::from);
-    Ok(root.join(format!("net-{}", network_namespace()?)))
+    Ok(root().join(format!("net-{}", network_namespace()?)))
+}
+
+/// EVENER_RUN_DIR is for programs without the right to write to /run, as in a user namespace. Users who can't write there either have a
+/// folder of their own mostly.
+fn root() -> PathBuf {
+    if let Some(named) = std::env::var_os("EVENER_RUN_DIR") {
+        return PathBuf::from(named);
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|own| !own.is_empty());
+    match own.filter(|_| !Uid::effective().is_root() && access(RUN, AccessFlags::W_OK).is_err()) {
+        Some(own) => PathBuf::from(own).join("evener"),
+        None => PathBuf::from(RUN),
+    }
 }
 
 /// The socket that the command line talks to.

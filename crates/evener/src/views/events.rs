@@ -81,6 +81,10 @@ fn event(told: &events::Told) -> Event {
         events::Event::Farm(farm) => be_about(&mut event, farm),
         events::Event::Dispatcher { address, .. } => event.address = Some(address.to_string()),
         events::Event::Node(notice) => event.address = Some(notice.peer().to_string()),
+        events::Event::Member { service, event: member } => {
+            event.service = Some(service.clone());
+            event.server = Some(member.member.clone());
+        }
         events::Event::Started { .. }
         | events::Event::Ready { .. }
         | events::Event::Stopping

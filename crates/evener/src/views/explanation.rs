@@ -11,6 +11,7 @@ use evener_core::path::sessions::{SessionKey, ms};
 use evener_core::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
 use serde::{Deserialize, Serialize};
 
+use super::groups;
 use crate::board::Published;
 use crate::board::request::{Flow, Subject};
 
@@ -47,6 +48,9 @@ pub struct Dispatch {
 impl Published {
     /// Which server a flow or a request gets, and why.
     pub(crate) fn explain(&self, subject: &Subject) -> Explanation {
+        if let Some(explanation) = groups::explain(&self.groups.latest(), subject) {
+            return explanation;
+        }
         let (mut explanation, flow) = match subject {
             Subject::Flow(flow) => (self.explain_flow(flow), Some(flow)),
             Subject::Request { request, flow, service } => {

@@ -6,6 +6,7 @@
 mod events;
 mod explanation;
 mod finding;
+mod groups;
 mod hosts;
 mod servers;
 mod services;
@@ -19,6 +20,7 @@ use crate::events::Listener;
 pub use events::{Event, Happening};
 pub use explanation::{Dispatch, Explanation};
 pub use finding::{Finding, State};
+pub use groups::Member;
 pub use hosts::{Host, Refused};
 pub use servers::Server;
 pub use services::Service;
@@ -58,6 +60,9 @@ pub trait Show: Send + Sync + 'static {
 
     /// The names of the interfaces that packets are taken from.
     fn interfaces(&self) -> Vec<String>;
+
+    /// Whether any service has packets sent on, which takes interfaces.
+    fn takes_packets(&self) -> bool;
 
     /// Sessions that match.
     ///
@@ -101,6 +106,10 @@ impl Show for Board {
 
     fn interfaces(&self) -> Vec<String> {
         status::interfaces(&self.latest().snapshot)
+    }
+
+    fn takes_packets(&self) -> bool {
+        !self.latest().snapshot.farm.services.is_empty()
     }
 
     fn sessions(&self, filter: &SessionFilter) -> Result<Vec<Session>, String> {

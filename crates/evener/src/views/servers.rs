@@ -9,6 +9,7 @@ use evener_core::path::tables::{Forwarding, ServerEntry};
 use evener_dataplane::ServerCounters;
 use serde::{Deserialize, Serialize};
 
+use super::{Member, groups};
 use crate::board::Moment;
 
 /// A server of a service.
@@ -38,11 +39,11 @@ pub struct Server {
     pub mac: Option<String>,
     /// The interface it is reached by.
     pub interface: Option<String>,
-    /// `listed` or `discovered`.
+    /// `listed`, `discovered` or `joined`.
     pub source: String,
     /// Whether it is the director itself.
     pub local: bool,
-    /// How packets get there: `link` by its MAC, `nat` by its own address, or `tunnel`.
+    /// How packets get there: `link` by its MAC, `nat` by its own address, or `tunnel`. `redirect`: by clients themselves.
     pub way: String,
     /// How long the last good probe took.
     pub probe_seconds: Option<f64>,
@@ -54,6 +55,9 @@ pub struct Server {
     /// How often probes found it up or down since the daemon started, when it was not so before.
     #[serde(default)]
     pub state_changes: u64,
+    /// What it is in its group, with method `redirect`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Member>,
 }
 
 /// All servers.
@@ -61,7 +65,9 @@ pub(crate) fn servers(moment: &Moment) -> Vec<Server> {
     let snapshot = &moment.published.snapshot;
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
     let servers = described.flat_map(|(service, seen)| seen.servers.iter().map(move |seen| (service, seen)));
-    servers.map(|(service, seen)| server(service, seen, moment)).collect()
+    let of_packets = servers.map(|(service, seen)| server(service, seen, moment));
+    let groups = moment.published.groups.latest();
+    of_packets.chain(groups.iter().flat_map(|group| groups::servers(group, moment.now_ms))).collect()
 }
 
 pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Moment) -> Server {
@@ -97,6 +103,7 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
         probe_error: seen.probe_error.clone(),
         probe_failures: seen.probe_failures,
         state_changes: seen.state_changes,
+        member: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The services.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use evener_core::director::ServiceSnapshot;
@@ -7,8 +8,8 @@ use evener_core::farm::{self, Farm};
 use evener_core::path::tables::VipKey;
 use serde::{Deserialize, Serialize};
 
-use super::Server;
 use super::servers::server;
+use super::{Server, groups};
 use crate::board::Moment;
 use crate::runtime::spelling::meant;
 
@@ -21,7 +22,7 @@ pub struct Service {
     pub addresses: Vec<String>,
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// `l2`, `nat`, `tunnel` or `handoff`.
+    /// `l2`, `nat`, `tunnel`, `handoff` or `redirect`.
     pub method: String,
     /// `director` or `every-host`.
     pub placement: String,
@@ -47,13 +48,18 @@ pub struct Service {
     /// Those that weren't looked at, since there were too many.
     #[serde(default)]
     pub cookies_unchecked: u64,
+    /// With `redirect`, what became of requests, by name; else empty.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub requests: BTreeMap<String, u64>,
 }
 
 /// All services.
 pub(crate) fn services(moment: &Moment) -> Vec<Service> {
     let snapshot = &moment.published.snapshot;
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
-    described.map(|(service, seen)| service_of(service, seen, moment)).collect()
+    let of_packets = described.map(|(service, seen)| service_of(service, seen, moment));
+    let groups = moment.published.groups.latest();
+    of_packets.chain(groups.iter().map(groups::service)).collect()
 }
 
 fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &Moment) -> Service {
@@ -81,6 +87,7 @@ fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &Moment) 
         bytes: gone.bytes + sum(|server| server.bytes),
         cookies_bad: ids.iter().map(|vip| guesses.bad(*vip)).sum(),
         cookies_unchecked: ids.iter().map(|vip| guesses.unchecked(*vip)).sum(),
+        requests: BTreeMap::new(),
     }
 }
 

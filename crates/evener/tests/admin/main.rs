@@ -61,6 +61,10 @@ impl Show for Shown {
         hosts()
     }
 
+    fn takes_packets(&self) -> bool {
+        true
+    }
+
     fn interfaces(&self) -> Vec<String> {
         status().interfaces
     }

@@ -76,6 +76,7 @@ pub fn services() -> Vec<Service> {
         bytes: 987_654_321,
         cookies_bad: 7,
         cookies_unchecked: 5,
+        requests: [("redirected".to_owned(), 6)].into(),
     }]
 }
 
@@ -100,6 +101,7 @@ fn server(name: &str, state: &str, connections: u64) -> Server {
         probe_error: None,
         probe_failures: 0,
         state_changes: 1,
+        member: None,
     }
 }
 

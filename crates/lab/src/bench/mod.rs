@@ -7,6 +7,7 @@ mod every_host;
 mod handoff;
 mod packet_cost;
 mod plot;
+mod redirect;
 mod remote;
 mod session_table;
 mod subject;
@@ -48,6 +49,8 @@ pub enum What {
     Handoff,
     /// Only the control plane of a large farm.
     Director,
+    /// Only answers that send clients on.
+    Redirect,
 }
 
 impl Effort {
@@ -81,6 +84,7 @@ pub struct Report {
     pub end_to_end: Vec<Outcome>,
     every_host: Option<every_host::Outcome>,
     handoff_scaling: Option<handoff::Scaling>,
+    redirect: Option<redirect::Outcome>,
 }
 
 /// The machine, the programs and the day.
@@ -113,16 +117,19 @@ pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
                 handoff::run(effort)?,
             ],
             What::Handoff => vec![handoff::run(effort)?],
-            What::Packets | What::EveryHost | What::Director => Vec::new(),
+            What::Packets | What::EveryHost | What::Director | What::Redirect => Vec::new(),
         },
         every_host: match effort.what {
-            What::Packets | What::Handoff | What::Director => None,
+            What::Packets | What::Handoff | What::Director | What::Redirect => None,
             What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
         },
         handoff_scaling: match effort.what {
-            What::Packets | What::EveryHost | What::Director => None,
+            What::Packets | What::EveryHost | What::Director | What::Redirect => None,
             What::All | What::Handoff => Some(handoff::scaling(effort, plots)?),
         },
+        redirect: matches!(effort.what, What::All | What::Redirect)
+            .then(|| redirect::run(effort))
+            .transpose()?,
     })
 }
 
@@ -132,6 +139,7 @@ impl Report {
         self.end_to_end.iter().all(Outcome::is_whole)
             && self.every_host.as_ref().is_none_or(every_host::Outcome::is_whole)
             && self.handoff_scaling.as_ref().is_none_or(handoff::Scaling::is_whole)
+            && self.redirect.as_ref().is_none_or(redirect::Outcome::is_whole)
     }
 
     /// The tables.
@@ -153,6 +161,9 @@ impl Report {
             outcome.print();
         }
         if let Some(outcome) = &self.handoff_scaling {
+            outcome.print();
+        }
+        if let Some(outcome) = &self.redirect {
             outcome.print();
         }
     }

@@ -182,7 +182,7 @@ impl<'a> Client<'a> {
                 return Err(Failure::Short(format!("the connection was closed {what}")));
             }
             filled += got;
-            if let Some(head) = parse_head(self.buffer.get(..filled).unwrap_or_default())? {
+            if let Some(head) = parse_head(self.buffer.get(..filled).unwrap_or_default(), self.load.status)? {
                 return Ok((head, filled));
             }
         }
@@ -237,12 +237,12 @@ fn failure(error: &io::Error) -> Failure {
 }
 
 /// What a reply's head says; nothing while it is not complete.
-fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Failure> {
+fn parse_head(bytes: &[u8], good: u16) -> Result<Option<Head>, Failure> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);
     let status = response.parse(bytes).map_err(|error| Failure::Wrong(format!("not a reply: {error}")))?;
     let httparse::Status::Complete(len) = status else { return Ok(None) };
-    if response.code != Some(200) {
+    if response.code != Some(good) {
         return Err(Failure::Wrong(format!("status {:?}", response.code.unwrap_or_default())));
     }
     let header = |name: &str| {
@@ -274,15 +274,15 @@ mod tests {
 
     #[test]
     fn heads_are_read_or_refused() {
-        let head = parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Server: web1\r\n\r\nweb1\n")
+        let head = parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Server: web1\r\n\r\nweb1\n", 200)
             .unwrap()
             .unwrap();
         assert_eq!((head.body_len, head.server.as_str()), (5, "web1"));
-        assert!(parse_head(b"HTTP/1.1 200 OK\r\nContent-Le").unwrap().is_none());
+        assert!(parse_head(b"HTTP/1.1 200 OK\r\nContent-Le", 200).unwrap().is_none());
         for bad in
             ["SSH-2.0-x\r\n\r\n", "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"]
         {
-            assert!(parse_head(bad.as_bytes()).is_err(), "{bad}");
+            assert!(parse_head(bad.as_bytes(), 200).is_err(), "{bad}");
         }
     }
 }

@@ -53,6 +53,8 @@ pub struct Load {
     pub pace: Option<u64>,
     /// A reply that says nothing for so long has failed.
     pub timeout: Duration,
+    /// The status of good replies.
+    pub status: u16,
 }
 
 /// A load that runs beside the caller.
@@ -83,6 +85,7 @@ impl Load {
             pause: Duration::ZERO,
             pace: None,
             timeout: Duration::from_secs(5),
+            status: 200,
         }
     }
 

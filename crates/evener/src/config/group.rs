@@ -1,0 +1,255 @@
+//! `[[service]]` with method `redirect`: a group of web servers that clients are sent to by HTTP.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use evener_core::farm::group::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
+use evener_core::net::Protocol;
+use evener_core::net::http::{Status, Url};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::once::Once;
+use super::problems::{Problem, Span};
+use super::route::Names;
+use super::section::{Complaint, Section};
+use super::service::service_addresses;
+use super::{addresses, defaults, health, route, values};
+
+/// What `method` says.
+pub(super) const METHOD: &str = "redirect";
+
+const POLICIES: [(&str, GroupPolicy); GroupPolicy::ALL.len()] = {
+    let mut named = [("", GroupPolicy::LeastLoad); GroupPolicy::ALL.len()];
+    let mut at = 0;
+    while at < named.len() {
+        named[at] = (GroupPolicy::ALL[at].name(), GroupPolicy::ALL[at]);
+        at += 1;
+    }
+    named
+};
+const LOADS: [(&str, LoadReading); 2] = [("aged", LoadReading::Aged), ("paper", LoadReading::Paper)];
+
+/// Keys of services whose packets are sent on. Here the clients come to a socket.
+const PACKET_KEYS: [&str; 18] = [
+    "protocol",
+    "placement",
+    "stateless",
+    "discover",
+    "discover_interval",
+    "discover_rounds",
+    "servers_max",
+    "allow",
+    "announce",
+    "source_nat",
+    "encapsulation",
+    "mtu",
+    "clamp_mss",
+    "later_requests",
+    "proxy_protocol_port",
+    "rehandoff",
+    "keep_last",
+    "timeouts",
+];
+/// Keys of servers that packets are sent to.
+const PACKET_SERVER_KEYS: [&str; 4] = ["address", "port", "mac", "publish"];
+/// Keys of groups alone, and of their servers.
+const KEYS: [&str; 4] = ["status", "load", "slow_start", "group"];
+const SERVER_KEYS: [&str; 3] = ["url", "anonymous", "control"];
+
+/// A group, and what of it is on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupService {
+    /// What it means.
+    pub group: Group,
+    /// The tokens by which members join and report.
+    pub token_file: Option<PathBuf>,
+}
+
+/// A group and where in the file its name and addresses stand, for checks between services.
+pub(super) struct PlacedGroup {
+    pub(super) service: GroupService,
+    pub(super) name: Span,
+    pub(super) addresses: Vec<Spanned<SocketAddr>>,
+}
+
+/// Complains of a group's keys in a service that sends packets on.
+pub(super) fn refuse_keys(section: &mut Section<'_>) {
+    for key in KEYS {
+        section.foreign(key, "is only for method \"redirect\"", "remove it, or write method = \"redirect\"");
+    }
+}
+
+/// The same in one of its servers.
+pub(super) fn refuse_server_keys(section: &mut Section<'_>) {
+    for key in SERVER_KEYS {
+        section.foreign(key, "is only for method \"redirect\"", "remove it, and give the server's `address`");
+    }
+}
+
+/// Reads one group; `None` if it has no address, which has then been noted.
+pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
+    let name = section.get("name", values::name);
+    // It is this one, or somebody else would read.
+    section.get("method", values::text);
+    let addresses = service_addresses(section, addresses::listening);
+    for key in PACKET_KEYS {
+        let why = "is about packets, and with method \"redirect\" clients are answered by HTTP";
+        section.foreign(key, why, "remove it");
+    }
+    let status = section.or("status", status, Status::Found);
+    let policy = section.or("policy", policy, defaults::GROUP_POLICY);
+    let load = section.or("load", values::choice(&LOADS, &[]), LoadReading::Aged);
+    if let Some(span) = section.key_span("load").filter(|_| policy != GroupPolicy::LeastLoad) {
+        let message = format!("`load` is only for policy \"least-load\"; this service has \"{policy}\"");
+        section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
+    }
+    let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
+    let (joining, token_file, joins) = section.section("group", |section| {
+        let joining = joining(section);
+        let token_file = section.get("token_file", values::path).map(Spanned::into_inner);
+        let joins = joining.insecure || section.key_span("token_file").is_some();
+        (joining, token_file, joins)
+    });
+    let (members, whole) = members(section, joins);
+    let names = members.iter().map(|member| member.name.as_str()).collect();
+    let routes = route::read(section, &Names { names, whole });
+    let routed = "method \"redirect\"";
+    let health = section.section("health", |section| health::read(section, Protocol::Tcp, Some(routed)));
+
+    let first = addresses.first()?;
+    Some(PlacedGroup {
+        name: name.as_ref().map_or(first.span(), Spanned::span),
+        service: GroupService {
+            group: Group {
+                name: name.map_or_else(|| first.get_ref().to_string(), Spanned::into_inner),
+                addresses: addresses.iter().map(|address| *address.get_ref()).collect(),
+                status,
+                policy,
+                load,
+                slow_start_ms,
+                joining,
+                members,
+                routes: routes.into_iter().map(Spanned::into_inner).collect::<Vec<_>>().into(),
+                health,
+            },
+            token_file,
+        },
+        addresses,
+    })
+}
+
+fn status(value: &DeValue<'_>) -> Result<Status, Complaint> {
+    let help = "write 302, 303, 307 or 308";
+    let DeValue::Integer(code) = value else {
+        return Complaint::wrong_type(value, "a status that sends clients on", help);
+    };
+    let found = code.as_str().parse().ok().filter(|_| code.radix() == 10).and_then(Status::of);
+    found.map_or_else(|| Complaint::new(format!("sends no client on: {code}"), help), Ok)
+}
+
+/// The name of a policy. Some that others have need what nobody knows here: who is sent on is seen no more.
+fn policy(value: &DeValue<'_>) -> Result<GroupPolicy, Complaint> {
+    const UNSEEN: [&str; 5] = ["least-connections", "peak-ewma", "expected-delay", "prequal", "utilisation"];
+    match value {
+        DeValue::String(word) if UNSEEN.contains(&word.as_ref()) => Complaint::new(
+            format!(
+                "is {word:?}, which needs to see connections or answers, and those of method \"redirect\" pass by"
+            ),
+            "write \"least-load\", which goes by what members report",
+        ),
+        value => values::choice(&POLICIES, &[])(value),
+    }
+}
+
+fn joining(section: &mut Section<'_>) -> Joining {
+    let time = || values::duration_ms(defaults::GROUP_MS);
+    let insecure = section.or("insecure", values::flag, false);
+    if let Some(span) = section.key_span("token_file").filter(|_| insecure) {
+        let message = "with `insecure` anybody may join, whatever the tokens are";
+        section.problem(Problem::new(span, message, "remove one of the two"));
+    }
+    let report_ms = section.or("report", time(), defaults::GROUP_REPORT_MS);
+    let query = section.get("query_after", time());
+    let query_after_ms = query.as_ref().map_or(report_ms * defaults::GROUP_QUERY, |query| *query.get_ref());
+    if let Some(query) = query.filter(|query| *query.get_ref() <= report_ms) {
+        let message = format!("`query_after` is not longer than `report` ({})", values::written(report_ms));
+        section.problem(Problem::new(
+            query.span(),
+            message,
+            "a member that reports in time is not silent: raise it",
+        ));
+    }
+    let remove = section.get("remove_after", time());
+    let remove_after_ms = remove.as_ref().map_or(query_after_ms + report_ms, |remove| *remove.get_ref());
+    if let Some(remove) = remove.filter(|remove| *remove.get_ref() <= query_after_ms) {
+        let message =
+            format!("`remove_after` is not longer than `query_after` ({})", values::written(query_after_ms));
+        section.problem(Problem::new(remove.span(), message, "a member must have time to answer: raise it"));
+    }
+    Joining { insecure, report_ms, query_after_ms, remove_after_ms }
+}
+
+/// The listed members, and whether none had a fault.
+fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, bool) {
+    let (mut names, mut urls) = (Once::new(), Once::new());
+    let listed = section.sections("server", |section| member(section, &mut names, &mut urls));
+    if !joins && !section.has("server") {
+        let help = "add [[service.server]] with its url, or token_file in [service.group]";
+        section.missing("server", "this group has no members, and none may join", help);
+    }
+    if listed.len() > defaults::SERVERS {
+        let message = format!("this service lists {} servers", listed.len());
+        let help = format!("a service can have {}; make several services of it", defaults::SERVERS);
+        section.problem(Problem::new(section.span(), message, help));
+    }
+    let whole = listed.iter().all(Option::is_some);
+    (listed.into_iter().flatten().collect(), whole)
+}
+
+fn member(section: &mut Section<'_>, names: &mut Once<String>, urls: &mut Once<Url>) -> Option<GroupMember> {
+    let name = section.get("name", values::name);
+    let url = section.get("url", url);
+    for key in PACKET_SERVER_KEYS {
+        let why = "is for servers that packets are sent to; clients of method \"redirect\" are sent to a URL";
+        section.foreign(key, why, "write url = \"http://...\" instead");
+    }
+    let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
+    let anonymous = section.or("anonymous", values::flag, false);
+    let control = section.get("control", self::url).map(Spanned::into_inner);
+    if section.key_span("url").is_none() && PACKET_SERVER_KEYS.iter().all(|key| !section.has(key)) {
+        let help = "add where clients are sent to, such as url = \"http://192.0.2.31:8080\"";
+        section.missing("url", "this server has no URL", help);
+    }
+    let url = url?;
+    if anonymous && url.get_ref().is_secure() {
+        let message =
+            "what clients want of an anonymous member is fetched without TLS, and this URL is https";
+        section.problem(Problem::new(url.span(), message, "write an http URL, or remove `anonymous`"));
+    }
+    let (span, url) = (url.span(), url.into_inner());
+    let same = format!("two servers of this service have the URL {url}");
+    let is_new = urls.first(section, url.clone(), span.clone(), same, "give each its own");
+    let named = name.as_ref().map_or(span, Spanned::span);
+    let name = name.map_or_else(|| host_of(&url), Spanned::into_inner);
+    if is_new {
+        let message = format!("two servers of this service are called {name:?}");
+        names.first(section, name.clone(), named, message, "give each a name of its own");
+    }
+    Some(GroupMember { name, url, weight, anonymous, control })
+}
+
+/// What a member without a name is called: names have no slash.
+fn host_of(url: &Url) -> String {
+    format!("{}{}", url.authority(), url.path().replace('/', "_"))
+}
+
+fn url(value: &DeValue<'_>) -> Result<Url, Complaint> {
+    let text = values::text(value)?;
+    Url::parse(&text).or_else(|error| {
+        Complaint::new(
+            format!("is no server's URL: {text:?}"),
+            format!("{error}; write for example \"http://192.0.2.31:8080\""),
+        )
+    })
+}

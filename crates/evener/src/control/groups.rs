@@ -1,0 +1,341 @@
+//! The loop's part in server groups: it tells core's `Members` facts, and carries out what they order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use evener_core::farm::group::{Group, MemberState, Members, Moment, Order, State};
+use evener_core::farm::health::Failure;
+use evener_core::net::http::Url;
+use evener_core::path::sessions::Seed;
+use tokio::sync::mpsc;
+
+use super::now_ms;
+use crate::config::{Config, GroupService};
+use crate::events::{Bus, Event};
+use crate::record::Recorder;
+use crate::redirect::{
+    Ask, Attendant, Front, ListenError, Opened, Reply, Responders, Rules, Shown, ShownGroup, Telling,
+    probe_member,
+};
+use crate::runtime::descriptors::Room;
+use crate::runtime::spelling::meant;
+
+/// Results of probes that wait for the loop.
+const RESULTS: usize = 256;
+
+/// What came of a member's probe.
+pub(super) struct MemberProbed {
+    group: String,
+    member: usize,
+    result: Result<u64, Failure>,
+}
+
+/// All groups.
+pub(super) struct Groups {
+    running: BTreeMap<String, Running>,
+    /// None while there was never a group.
+    responders: Option<Responders>,
+    attendant: Attendant,
+    telling: Telling,
+    directory: PathBuf,
+    seed: Seed,
+    bus: Bus,
+    results: mpsc::Sender<MemberProbed>,
+    pub(super) probed: mpsc::Receiver<MemberProbed>,
+    /// What members say.
+    pub(super) asked: mpsc::Receiver<Ask>,
+    shown: Arc<Shown>,
+}
+
+/// A group that is answered for.
+struct Running {
+    group: Arc<Group>,
+    members: Members,
+    front: Arc<Front>,
+}
+
+impl Running {
+    fn rules(&mut self, now: Moment) -> Rules {
+        let names = self.members.snapshot(now).into_iter().map(|member| (member.id, member.name)).collect();
+        Rules {
+            status: self.group.status,
+            dispatch: self.members.dispatch(now),
+            names,
+            retry_after_s: self.members.retry_after_s(),
+        }
+    }
+}
+
+impl Groups {
+    /// None yet.
+    pub(super) fn new(directory: &Path, seed: Seed, bus: Bus, recorder: &Arc<Recorder>) -> Groups {
+        let (results, probed) = mpsc::channel(RESULTS);
+        let telling = Telling::new(Arc::clone(recorder));
+        let (asks, asked) = mpsc::channel(RESULTS);
+        Groups {
+            running: BTreeMap::new(),
+            responders: None,
+            attendant: Attendant::start(telling.clone(), asks),
+            telling,
+            asked,
+            directory: directory.to_owned(),
+            seed,
+            bus,
+            results,
+            probed,
+            shown: Arc::default(),
+        }
+    }
+
+    /// Where it is to be seen what they are.
+    pub(super) fn shown(&self) -> Arc<Shown> {
+        Arc::clone(&self.shown)
+    }
+
+    /// Gets all that a file's groups need and that can be refused; nothing changes by that.
+    ///
+    /// # Errors
+    /// What is refused.
+    pub(super) fn open(&mut self, config: &Config) -> Result<Option<Opened>, ListenError> {
+        if self.responders.is_none() {
+            if config.groups.is_empty() {
+                return Ok(None);
+            }
+            let threads = available_parallelism().map_or(1, NonZero::get);
+            let taker = self.attendant.taker();
+            self.responders =
+                Some(Responders::start(threads, Room::make().redirected, &taker, &self.telling)?);
+        }
+        self.responders.as_ref().map(|responders| responders.open(&wanted(config))).transpose()
+    }
+
+    /// Goes on with the groups of a file; members and open connections stay.
+    pub(super) fn follow(&mut self, config: &Config, opened: Option<Opened>) {
+        let now = moment();
+        let gone: Vec<String> = self.running.keys().filter(|name| !has(config, name)).cloned().collect();
+        for name in gone {
+            if let Some(running) = self.running.remove(&name) {
+                running.front.end();
+            }
+        }
+        for GroupService { group, .. } in &config.groups {
+            match self.running.get_mut(&group.name) {
+                Some(running) => {
+                    running.group = Arc::new(group.clone());
+                    running.members.reload(now, group);
+                }
+                None => drop(self.running.insert(group.name.clone(), self.begin(now, group))),
+            }
+            self.publish(now, &group.name);
+        }
+        let fronts = self.running.iter().map(|(name, running)| (name.clone(), Arc::clone(&running.front)));
+        let fronts: BTreeMap<String, Arc<Front>> = fronts.collect();
+        if let Some((responders, opened)) = self.responders.as_mut().zip(opened) {
+            responders.follow(opened, &fronts, &wanted(config));
+        }
+        self.settle();
+    }
+
+    fn begin(&self, now: Moment, group: &Group) -> Running {
+        let record = fs::read_to_string(record_path(&self.directory, &group.name)).ok();
+        let mut members = Members::new(now, group, self.seed, record.as_deref());
+        for name in self.drained(&group.name) {
+            members.drain(now, &name, true);
+        }
+        let mut running = Running {
+            group: Arc::new(group.clone()),
+            front: Arc::new(Front::new(&group.name, Rules::none(group.status))),
+            members,
+        };
+        let rules = running.rules(now);
+        running.front.publish(rules);
+        running
+    }
+
+    /// A probe has come back.
+    pub(super) fn probed(&mut self, MemberProbed { group, member, result }: MemberProbed) {
+        if let Some(running) = self.running.get_mut(&group) {
+            running.members.probed(moment(), member, result);
+        }
+        self.settle();
+    }
+
+    /// A member says something. This version doesn't speak the protocol yet.
+    pub(super) fn answer(&mut self, ask: Ask) {
+        let Ask { group, from, verb, authorization, body, answer } = ask;
+        tracing::debug!(group, %from, verb, shown = authorization.is_some(), len = body.len(), "not understood");
+        let body = "The group protocol is not in this version of Evener.\n".to_owned();
+        // Who asked may have gone; that is no matter.
+        let _ = answer.send(Reply { status: 501, kind: "text/plain", body });
+    }
+
+    /// Time has passed.
+    pub(super) fn time(&mut self) {
+        let now = moment();
+        if self.next_at() <= now.now_ms {
+            self.settle();
+        }
+    }
+
+    /// When there is something to do next, in milliseconds of the monotonic clock.
+    pub(super) fn next_at(&self) -> u64 {
+        self.running.values().map(|running| running.members.poll_timeout()).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether there are none, or each has a member that lives.
+    pub(super) fn are_serving(&self) -> bool {
+        let now = moment();
+        let serves = |running: &Running| running.members.snapshot(now).iter().any(|m| m.state == State::Up);
+        self.running.values().all(serves)
+    }
+
+    /// Whether it is known of every member whether it lives.
+    pub(super) fn are_settled(&self) -> bool {
+        let now = moment();
+        let is_known =
+            |m: &MemberState| m.state != State::Down || m.latency_us.is_some() || m.last_failure.is_some();
+        let known = |running: &Running| running.members.snapshot(now).iter().all(is_known);
+        self.running.values().all(known)
+    }
+
+    /// Whether a service is one of them.
+    pub(super) fn has(&self, service: &str) -> bool {
+        self.running.contains_key(service)
+    }
+
+    /// Drains a member, or ends that.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(super) fn drain(&mut self, service: &str, server: &str, drain: bool) -> Result<String, String> {
+        let now = moment();
+        let running =
+            self.running.get_mut(service).ok_or_else(|| format!("there is no service {service}"))?;
+        if !running.members.drain(now, server, drain) {
+            let members = running.members.snapshot(now);
+            let meant = meant(server, members.iter().map(|member| member.name.as_str()));
+            return Err(format!("service {service} has no server {server}; {meant}"));
+        }
+        let full = format!("{service}/{server}");
+        let mut drained = self.drained(service);
+        let changed = if drain { drained.insert(server.to_owned()) } else { drained.remove(server) };
+        self.settle();
+        let text = drained.iter().map(|name| format!("{name}\n")).collect::<String>();
+        replace(&drained_path(&self.directory, service), &text)
+            .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
+        Ok(match (drain, changed) {
+            (true, true) => format!("{full} drains: no more clients are sent to it"),
+            (true, false) => format!("{full} was draining already"),
+            (false, true) => format!("{full} gets clients again"),
+            (false, false) => format!("{full} was not drained"),
+        })
+    }
+
+    fn drained(&self, service: &str) -> BTreeSet<String> {
+        let text = fs::read_to_string(drained_path(&self.directory, service)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Carries out what all groups order, and shows what they are then.
+    fn settle(&mut self) {
+        let now = moment();
+        let names: Vec<String> = self.running.keys().cloned().collect();
+        for name in names {
+            let orders = self.running.get_mut(&name).map(|running| running.members.poll(now));
+            for order in orders.into_iter().flatten() {
+                self.execute(now, &name, order);
+            }
+        }
+        let shown = self.running.values().map(|running| ShownGroup {
+            group: Arc::clone(&running.group),
+            front: Arc::clone(&running.front),
+            members: running.members.snapshot(now),
+            at_ms: now.now_ms,
+        });
+        self.shown.publish(shown.collect());
+    }
+
+    fn execute(&mut self, now: Moment, name: &str, order: Order) {
+        match order {
+            Order::Probe { member, url } => self.probe(name, member, url),
+            // Members that report are asked by the protocol, which this version doesn't speak yet.
+            Order::Query { url } => tracing::debug!(%url, "not asked"),
+            Order::Save => self.save(name),
+            Order::Publish => self.publish(now, name),
+            Order::Tell(event) => {
+                self.bus.tell(Event::Member { service: name.to_owned(), event: Box::new(event) });
+            }
+        }
+    }
+
+    fn probe(&self, name: &str, member: usize, url: Url) {
+        let Some(running) = self.running.get(name) else { return };
+        let (group, results, name) = (Arc::clone(&running.group), self.results.clone(), name.to_owned());
+        tokio::spawn(async move {
+            let result = probe_member(&url, &group.health).await;
+            // The loop ends first only when the daemon does.
+            let _ = results.send(MemberProbed { group: name, member, result }).await;
+        });
+    }
+
+    fn publish(&mut self, now: Moment, name: &str) {
+        let Some(running) = self.running.get_mut(name) else { return };
+        let rules = running.rules(now);
+        running.front.publish(rules);
+    }
+
+    fn save(&self, name: &str) {
+        let Some(running) = self.running.get(name) else { return };
+        let path = record_path(&self.directory, name);
+        if let Err(error) = replace(&path, &running.members.record()) {
+            tracing::warn!(%error, service = name, "its members will be forgotten at a restart");
+        }
+    }
+
+    /// Forgets who had joined, and who was drained.
+    pub(super) fn forget(&self) {
+        for name in self.running.keys() {
+            let _ = fs::remove_file(record_path(&self.directory, name));
+            let _ = fs::remove_file(drained_path(&self.directory, name));
+        }
+    }
+}
+
+fn has(config: &Config, name: &str) -> bool {
+    config.groups.iter().any(|service| service.group.name == name)
+}
+
+/// Where it is to be answered, and for which service.
+fn wanted(config: &Config) -> Vec<(SocketAddr, &str)> {
+    let groups = config.groups.iter().map(|service| &service.group);
+    groups.flat_map(|group| group.addresses.iter().map(|address| (*address, group.name.as_str()))).collect()
+}
+
+fn moment() -> Moment {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment { now_ms: now_ms(), unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX) }
+}
+
+/// Names of services have no slash.
+fn record_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("group.{name}"))
+}
+
+fn drained_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("group.{name}.drained"))
+}
+
+/// Writes a file anew, whole or not at all.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    fs::write(&new, text)?;
+    fs::rename(&new, path)
+}

@@ -1,0 +1,358 @@
+//! Connections that responders have given away: what members say is answered here, and what clients want of members that they never
+//! learn of is fetched.
+//!
+//! They are as many as there are [`Seats`] for; whoever comes when all are taken gets that of the source that holds most.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use evener_core::farm::group::Wanted;
+use evener_core::net::http::{Frame, Refusal, host_of, redirect, refuse, tell};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+
+use super::fetch::{Client, Fetch};
+use super::front::{Front, Outcome};
+use super::responder::{Given, Taker};
+use super::telling::Telling;
+use crate::handoff::Seats;
+
+/// Connections at a time; and those that wait for a place, which is a moment.
+const PLACES: usize = 1_024;
+const WAITING: usize = 256;
+/// How long a head may take, and how long a connection may be idle before it.
+const HEAD: Duration = Duration::from_secs(20);
+/// How long a message may take, and how long it may be, in bytes.
+const MESSAGE: Duration = Duration::from_secs(10);
+const MESSAGE_MAX: usize = 64 * 1024;
+/// What hyper reads ahead; also bounds a head.
+const READ_BUFFER: usize = 16 * 1024;
+
+/// The body of an answer.
+pub(super) type Body = BoxBody<Bytes, hyper::Error>;
+
+/// A message of a member, for the control loop.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    /// The group's name.
+    pub(crate) group: String,
+    /// Who says it.
+    pub(crate) from: SocketAddr,
+    /// How: a method of the group protocol.
+    pub(crate) verb: String,
+    /// What it shows for itself.
+    pub(crate) authorization: Option<String>,
+    /// What it says.
+    pub(crate) body: Vec<u8>,
+    /// Where the answer goes.
+    pub(crate) answer: oneshot::Sender<Reply>,
+}
+
+/// The answer to a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    /// Of what kind the body is.
+    pub(crate) kind: &'static str,
+    pub(crate) body: String,
+}
+
+/// Who takes connections that responders give away.
+pub(crate) struct Attendant {
+    given: mpsc::Sender<Given>,
+}
+
+#[derive(Clone)]
+struct Desk {
+    asks: mpsc::Sender<Ask>,
+    client: Client,
+    telling: Telling,
+}
+
+impl Attendant {
+    /// Begins to take some. Messages go to `asks`.
+    pub(crate) fn start(telling: Telling, asks: mpsc::Sender<Ask>) -> Attendant {
+        let (given, mut come) = mpsc::channel::<Given>(WAITING);
+        let desk = Desk { asks, client: Client::new(), telling };
+        let seats = Seats::new(PLACES);
+        tokio::spawn(async move {
+            while let Some(given) = come.recv().await {
+                let mut seat = seats.take(given.client.ip()).await;
+                let desk = desk.clone();
+                tokio::spawn(async move {
+                    let front = Arc::clone(&given.front);
+                    if seat.unless_needed(attend(given, desk)).await.is_none() {
+                        front.count_evicted();
+                    }
+                });
+            }
+        });
+        Attendant { given }
+    }
+
+    /// The way for responders' threads.
+    pub(crate) fn taker(&self) -> Taker {
+        let given = self.given.clone();
+        Arc::new(move |one| given.try_send(one).is_ok())
+    }
+}
+
+async fn attend(given: Given, desk: Desk) {
+    let Given { stream, client, front, heard } = given;
+    let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { return };
+    let stream = Rewound { heard: Bytes::from(heard), stream };
+    let service = service_fn(|request| {
+        let (desk, front) = (desk.clone(), Arc::clone(&front));
+        async move { Ok::<_, Infallible>(answer(request, client, &front, &desk).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(READ_BUFFER)
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = served.await {
+        tracing::debug!(%error, %client, "a connection broke");
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    client: SocketAddr,
+    front: &Arc<Front>,
+    desk: &Desk,
+) -> Response<Body> {
+    let (began, told) = (Instant::now(), Summary::of(&request));
+    let (response, outcome, member) = match judged(&request) {
+        Err(refusal) => {
+            (spoken(&told, |out, frame| refuse(out, frame, refusal)), Outcome::Refused(refusal), None)
+        }
+        Ok(()) if front.rules().is_protocol(request.method().as_str()) => {
+            (message(request, client, front, desk).await, Outcome::Message, None)
+        }
+        Ok(()) => send_on(request, &told, client, front, desk).await,
+    };
+    front.count(outcome);
+    let (server, status) = (member.as_deref(), response.status().as_u16());
+    desk.telling.note(front, server, client, began, &told.head, status, outcome);
+    response
+}
+
+/// As responders judge it, of what hyper lets through.
+fn judged(request: &Request<Incoming>) -> Result<(), Refusal> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(_), Some(_)) => return Err(Refusal::Host),
+        (None, _) if request.version() > Version::HTTP_10 => return Err(Refusal::Host),
+        (host, _) => host,
+    };
+    let target = request.uri();
+    if target.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(Refusal::Host);
+    }
+    if target.scheme().is_none() && !target.path().starts_with('/') && target.path() != "*" {
+        return Err(Refusal::Target);
+    }
+    host.map_or(Ok(()), |host| host_of(host.as_bytes()).map(drop))
+}
+
+/// A member's message goes to the control loop, whose answer is the member's.
+async fn message(request: Request<Incoming>, from: SocketAddr, front: &Front, desk: &Desk) -> Response<Body> {
+    let told = Summary::of(&request);
+    let said =
+        |status: u16, sentence: &str| spoken(&told, |out, frame| tell(out, frame, status, &[], sentence));
+    let (head, body) = request.into_parts();
+    let collected = tokio::time::timeout(MESSAGE, Limited::new(body, MESSAGE_MAX).collect()).await;
+    let body = match collected {
+        Ok(Ok(body)) => body.to_bytes().to_vec(),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+            return said(413, "A message has at most 64 KiB.");
+        }
+        Ok(Err(_)) => return said(400, "The message broke off."),
+        Err(_) => return said(408, Refusal::Late.sentence()),
+    };
+    let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let (answer, answered) = oneshot::channel();
+    let ask = Ask {
+        group: front.name.clone(),
+        from,
+        verb: head.method.as_str().to_owned(),
+        authorization: authorization.map(str::to_owned),
+        body,
+        answer,
+    };
+    let reply = async {
+        desk.asks.send(ask).await.ok()?;
+        answered.await.ok()
+    };
+    match tokio::time::timeout(MESSAGE, reply).await {
+        Ok(Some(reply)) => replied(&reply),
+        _ => said(503, "The control loop does not answer."),
+    }
+}
+
+fn replied(reply: &Reply) -> Response<Body> {
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let response = Response::builder()
+        .status(status)
+        .header("Server", "evener")
+        .header("Content-Type", reply.kind)
+        .header("Cache-Control", "no-store");
+    let response = match reply.status {
+        401 => response.header("WWW-Authenticate", "Bearer"),
+        _ => response,
+    };
+    let body = if reply.status == 204 { String::new() } else { reply.body.clone() };
+    response.body(full(body)).unwrap_or_default()
+}
+
+/// A client's request: fetched, or the client is sent on.
+async fn send_on(
+    request: Request<Incoming>,
+    told: &Summary,
+    client: SocketAddr,
+    front: &Front,
+    desk: &Desk,
+) -> (Response<Body>, Outcome, Option<String>) {
+    let chosen = {
+        let rules = front.rules();
+        let wanted = Wanted {
+            client: client.ip(),
+            method: &told.method,
+            host: told.host.as_bytes(),
+            target: &told.target,
+        };
+        let chosen = rules
+            .dispatch
+            .choose(&wanted)
+            .map(|member| (Arc::clone(&member.url), member.anonymous, rules.names.get(&member.id).cloned()));
+        chosen.ok_or(rules.retry_after_s).map(|chosen| (chosen, rules.status.keeping(&told.method)))
+    };
+    match chosen {
+        Err(seconds) => {
+            let after = seconds.to_string();
+            let sentence = "No server of this group works now.";
+            let fields = [("Retry-After", after.as_str())];
+            let response = spoken(told, |out, frame| tell(out, frame, 503, &fields, sentence));
+            (response, Outcome::Nobody, None)
+        }
+        Ok(((url, false, name), status)) => {
+            let response =
+                spoken(told, |out, frame| redirect(out, frame, status, url.as_str(), &told.target));
+            (response, Outcome::Redirected, name)
+        }
+        Ok(((url, true, name), _)) => {
+            let fetched = desk.client.fetch(&url, request, client).await;
+            let response = match fetched {
+                Fetch::Answer(response) => response,
+                Fetch::Failed(status, sentence) => {
+                    spoken(told, |out, frame| tell(out, frame, status, &[], sentence))
+                }
+            };
+            (response, Outcome::Fetched, name)
+        }
+    }
+}
+
+/// What a request says, for who answers and tells of it.
+struct Summary {
+    method: String,
+    host: String,
+    /// The path and query, or `*`.
+    target: String,
+    /// The head's beginning, as the access log reads it.
+    head: Vec<u8>,
+}
+
+impl Summary {
+    fn of(request: &Request<Incoming>) -> Summary {
+        let uri = request.uri();
+        let named = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let host = uri.authority().map_or(named, |authority| authority.as_str()).to_owned();
+        let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
+        let method = request.method().as_str().to_owned();
+        let head = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
+        Summary { method, host, target, head }
+    }
+}
+
+/// An answer that core writes, as hyper has it. hyper says itself how connections go on, and leaves out bodies of answers to HEAD.
+fn spoken(told: &Summary, write: impl FnOnce(&mut Vec<u8>, &Frame<'_>)) -> Response<Body> {
+    let mut out = Vec::new();
+    let date = httpdate::fmt_http_date(SystemTime::now());
+    let is_head = told.method == "HEAD";
+    write(&mut out, &Frame { date: &date, is_head, closes: false, says_kept: false });
+    read_back(&out).unwrap_or_else(|| {
+        let mut response = Response::new(full(String::new()));
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        response
+    })
+}
+
+fn read_back(bytes: &[u8]) -> Option<Response<Body>> {
+    let mut headers = [httparse::EMPTY_HEADER; 16];
+    let mut parsed = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(head) = parsed.parse(bytes).ok()? else { return None };
+    let mut response = Response::builder().status(parsed.code?);
+    for header in parsed.headers.iter() {
+        response = response.header(header.name, header.value);
+    }
+    response.body(full(String::from_utf8_lossy(bytes.get(head..)?).into_owned())).ok()
+}
+
+pub(super) fn full(text: String) -> Body {
+    Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed()
+}
+
+/// A connection of which something was read already.
+struct Rewound {
+    heard: Bytes,
+    stream: TcpStream,
+}
+
+impl AsyncRead for Rewound {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.heard.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
+        let len = self.heard.len().min(buffer.remaining());
+        buffer.put_slice(&self.heard.split_to(len));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Rewound {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

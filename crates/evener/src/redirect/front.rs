@@ -1,0 +1,138 @@
+//! A group as those see it who answer for it: rules that the control loop publishes, and counts that it reads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+use evener_core::farm::group::{Dispatch, GroupPolicy, LoadReading};
+use evener_core::net::http::{Refusal, Status};
+use evener_core::path::sessions::Seed;
+
+/// What the messages of members are called: section 3.3 of the paper.
+const PROTOCOL: [&str; 5] = ["GROUP-ADD", "GROUP-EXIT", "GROUP-QUERY", "LOAD-INFORM", "LOAD-QUERY"];
+
+/// What answers go by. Others take its place as a whole.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// By what clients are sent on.
+    pub(crate) status: Status,
+    /// Who is chosen.
+    pub(crate) dispatch: Arc<Dispatch>,
+    /// Members' names, by [`Candidate::id`](evener_core::farm::group::Candidate::id).
+    pub(crate) names: BTreeMap<usize, String>,
+    /// When it is worth asking again where nobody lives, in seconds.
+    pub(crate) retry_after_s: u64,
+}
+
+impl Rules {
+    /// Those of a group without members.
+    pub(crate) fn none(status: Status) -> Rules {
+        let dispatch = Dispatch::new(GroupPolicy::Random, LoadReading::Aged, Vec::new(), &[], Seed(0, 0));
+        Rules { status, dispatch: Arc::new(dispatch), names: BTreeMap::new(), retry_after_s: 1 }
+    }
+
+    /// Whether a method is one by which members speak.
+    pub(crate) fn is_protocol(&self, method: &str) -> bool {
+        method.contains('-') && PROTOCOL.contains(&method)
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Its client was sent to a member.
+    Redirected,
+    /// It was fetched for its client.
+    Fetched,
+    /// No member lives.
+    Nobody,
+    /// It was a message of a member.
+    Message,
+    /// It was refused.
+    Refused(Refusal),
+}
+
+/// A group, for as long as anybody answers for it.
+#[derive(Debug)]
+pub(crate) struct Front {
+    pub(crate) name: String,
+    rules: ArcSwap<Rules>,
+    is_over: AtomicBool,
+    redirected: AtomicU64,
+    fetched: AtomicU64,
+    nobody: AtomicU64,
+    messages: AtomicU64,
+    refused: [AtomicU64; Refusal::ALL.len()],
+    /// Connections that were let go for others.
+    evicted: AtomicU64,
+}
+
+impl Front {
+    pub(crate) fn new(name: &str, rules: Rules) -> Front {
+        Front {
+            name: name.to_owned(),
+            rules: ArcSwap::from_pointee(rules),
+            is_over: AtomicBool::new(false),
+            redirected: AtomicU64::new(0),
+            fetched: AtomicU64::new(0),
+            nobody: AtomicU64::new(0),
+            messages: AtomicU64::new(0),
+            refused: [const { AtomicU64::new(0) }; Refusal::ALL.len()],
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    /// The rules in force, for as long as it takes to answer by them.
+    pub(crate) fn rules(&self) -> arc_swap::Guard<Arc<Rules>> {
+        self.rules.load()
+    }
+
+    /// From now on answers go by these.
+    pub(crate) fn publish(&self, rules: Rules) {
+        self.rules.store(Arc::new(rules));
+    }
+
+    /// The group is no more: connections end with their next answer.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Relaxed);
+    }
+
+    /// Whether it is no more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Relaxed)
+    }
+
+    /// Counts what became of a request.
+    pub(crate) fn count(&self, outcome: Outcome) {
+        let counter = match outcome {
+            Outcome::Redirected => &self.redirected,
+            Outcome::Fetched => &self.fetched,
+            Outcome::Nobody => &self.nobody,
+            Outcome::Message => &self.messages,
+            Outcome::Refused(refusal) => match self.refused.get(refusal as usize) {
+                Some(counter) => counter,
+                None => return,
+            },
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a connection that was let go for another.
+    pub(crate) fn count_evicted(&self) {
+        self.evicted.fetch_add(1, Relaxed);
+    }
+
+    /// All counts, by names that stay.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let named = [
+            ("redirected", &self.redirected),
+            ("fetched", &self.fetched),
+            ("unserved", &self.nobody),
+            ("messages", &self.messages),
+            ("evicted", &self.evicted),
+        ];
+        let refused = Refusal::ALL.iter().map(|refusal| refusal.name()).zip(&self.refused);
+        named.into_iter().chain(refused).map(|(name, counter)| (name, counter.load(Relaxed)))
+    }
+}

@@ -1,0 +1,193 @@
+//! Services of method `redirect`: clients are told by HTTP which member of a group to ask.
+//!
+//! Threads with sockets of their own answer ([`responder`]), by rules that the control loop publishes ([`Front`]); what is said on a
+//! connection is [`talk`]'s. What they don't answer goes with its connection to the [`attendant`]: messages of members, and what is
+//! fetched for clients.
+
+mod attendant;
+mod fetch;
+mod front;
+mod probing;
+mod responder;
+mod shown;
+mod talk;
+mod telling;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use mio::{Poll, Waker};
+use socket2::{Domain, Socket, Type};
+
+pub(crate) use attendant::{Ask, Attendant, Reply};
+pub(crate) use front::{Front, Rules};
+pub(crate) use probing::probe_member;
+use responder::{ORDERS, Order, Responder, Taker};
+pub(crate) use shown::{Shown, ShownGroup};
+pub(crate) use telling::Telling;
+
+/// Connections that wait to be taken, of each socket.
+const BACKLOG: i32 = 4_096;
+
+/// Why a group can't be answered for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ListenError {
+    /// The address can't be had.
+    #[error("service {service} can't listen on {address}: {source}{help}")]
+    Address {
+        /// The service's name.
+        service: String,
+        /// Its address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+        /// What to do about it, behind a semicolon.
+        help: &'static str,
+    },
+    /// The threads can't be had.
+    #[error("the threads that answer clients can't be started: {0}")]
+    Threads(io::Error),
+}
+
+impl ListenError {
+    fn address(service: &str, address: SocketAddr, source: io::Error) -> ListenError {
+        let help = match source.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "; ports below 1024 need CAP_NET_BIND_SERVICE: use another, or grant it"
+            }
+            io::ErrorKind::AddrInUse => "; another program listens there: stop it, or use another address",
+            io::ErrorKind::AddrNotAvailable => {
+                "; it is no address of this host: add it, or use 0.0.0.0 or [::]"
+            }
+            _ => "",
+        };
+        ListenError::Address { service: service.to_owned(), address, source, help }
+    }
+}
+
+/// One thread, and the way to it.
+struct Thread {
+    orders: Sender<Order>,
+    waker: Waker,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Thread {
+    fn order(&self, order: Order) {
+        // One that has ended has said why.
+        if self.orders.send(order).is_ok() {
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+/// All that answers clients of groups.
+pub(crate) struct Responders {
+    threads: Vec<Thread>,
+    /// Who answers where.
+    fronts: BTreeMap<SocketAddr, Arc<Front>>,
+}
+
+/// Sockets for addresses that nobody answered on before, and whom they are for.
+pub(crate) struct Opened(Vec<(SocketAddr, String, Vec<TcpListener>)>);
+
+impl Responders {
+    /// Starts so many threads, with so many places for clients together.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn start(
+        threads: usize,
+        places: usize,
+        taker: &Taker,
+        telling: &Telling,
+    ) -> Result<Responders, ListenError> {
+        let threads = threads.max(1);
+        let one = |number: usize| -> io::Result<Thread> {
+            let poll = Poll::new()?;
+            let waker = Waker::new(poll.registry(), ORDERS)?;
+            let (orders, receiver) = channel();
+            let (taker, telling) = (Arc::clone(taker), telling.clone());
+            let responder = Responder::new(poll, receiver, taker, telling, places / threads);
+            let thread = thread::Builder::new().name(format!("redirect-{number}"));
+            Ok(Thread { orders, waker, handle: Some(thread.spawn(move || responder.run())?) })
+        };
+        let threads = (0..threads).map(one).collect::<io::Result<_>>().map_err(ListenError::Threads)?;
+        Ok(Responders { threads, fronts: BTreeMap::new() })
+    }
+
+    /// Opens sockets for what is to be answered for and isn't yet: addresses, each with its service's name. Nothing changes by that.
+    ///
+    /// # Errors
+    /// When an address can't be had.
+    pub(crate) fn open(&self, wanted: &[(SocketAddr, &str)]) -> Result<Opened, ListenError> {
+        let is_new = |address: &SocketAddr, service: &str| {
+            self.fronts.get(address).is_none_or(|front| front.name != service)
+        };
+        let new = wanted.iter().filter(|(address, service)| is_new(address, service));
+        let opened = new.map(|(address, service)| {
+            let sockets = self.threads.iter().map(|_| listener(*address)).collect::<io::Result<_>>();
+            let sockets = sockets.map_err(|error| ListenError::address(service, *address, error))?;
+            Ok((*address, (*service).to_owned(), sockets))
+        });
+        Ok(Opened(opened.collect::<Result<_, _>>()?))
+    }
+
+    /// Answers by these fronts from now on, each by its name, on the sockets that were opened and on those of before; open connections go
+    /// on. Who isn't among the fronts falls silent.
+    pub(crate) fn follow(
+        &mut self,
+        opened: Opened,
+        fronts: &BTreeMap<String, Arc<Front>>,
+        wanted: &[(SocketAddr, &str)],
+    ) {
+        let stays = |address: &SocketAddr, front: &Arc<Front>| {
+            wanted.iter().any(|(kept, service)| kept == address && *service == front.name)
+        };
+        let gone: Vec<SocketAddr> =
+            self.fronts.iter().filter(|(address, front)| !stays(address, front)).map(|(a, _)| *a).collect();
+        for address in gone {
+            self.fronts.remove(&address);
+            self.threads.iter().for_each(|thread| thread.order(Order::Silence { address }));
+        }
+        for (address, service, sockets) in opened.0 {
+            let Some(front) = fronts.get(&service) else { continue };
+            self.fronts.insert(address, Arc::clone(front));
+            for (thread, listener) in self.threads.iter().zip(sockets) {
+                thread.order(Order::Listen { listener, address, front: Arc::clone(front) });
+            }
+        }
+    }
+}
+
+impl Drop for Responders {
+    fn drop(&mut self) {
+        self.threads.iter().for_each(|thread| thread.order(Order::Stop));
+        for thread in &mut self.threads {
+            if let Some(handle) = thread.handle.take() {
+                // A thread that panicked has said so.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+/// One of several sockets that share an address: the kernel spreads connections over them by their ports.
+fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}

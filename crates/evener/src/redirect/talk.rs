@@ -1,0 +1,200 @@
+//! One connection's talk: what was heard goes in, answers come out. No socket and no clock is in here.
+
+use std::net::IpAddr;
+
+use evener_core::farm::group::Wanted;
+use evener_core::net::http::{self, Body, Frame, Reading, Refusal, Request};
+
+use super::front::{Outcome, Rules};
+
+/// The longest body that is read to its end, so that the connection can be kept, in bytes.
+const DRAINED_MAX: u64 = 64 * 1024;
+/// Answers that are gathered before they are sent, in bytes.
+const GATHERED_MAX: usize = 64 * 1024;
+
+/// Whoever answers, and to whom.
+pub(super) struct Setting<'s> {
+    pub(super) client: IpAddr,
+    pub(super) rules: &'s Rules,
+    /// The time, as HTTP writes it.
+    pub(super) date: &'s str,
+    /// Whether connections end after the next answer.
+    pub(super) ends: bool,
+}
+
+/// What to do once the answers are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Hear more.
+    Hear,
+    /// Go on with what was heard already.
+    GoOn,
+    /// The connection is over. Where the client may be sending yet, that is waited for, so that no reset overtakes the answer.
+    End {
+        /// Whether to.
+        lingers: bool,
+    },
+    /// Somebody else answers the request that begins the unread bytes, and what follows.
+    GiveAway,
+}
+
+/// What was answered, for whom it is told.
+pub(super) struct Answered<'t> {
+    /// The head, as it came.
+    pub(super) head: &'t [u8],
+    pub(super) status: u16,
+    /// The member's number, if one was chosen.
+    pub(super) member: Option<usize>,
+    pub(super) outcome: Outcome,
+}
+
+/// A connection's talk so far.
+#[derive(Debug, Default)]
+pub(super) struct Talk {
+    /// What was heard and not acted on: a part of a head, or all that came behind too many answers.
+    unread: Vec<u8>,
+    /// What is left of a body that nobody wants.
+    drained: u64,
+}
+
+impl Talk {
+    /// Whether it is in the middle of a request.
+    pub(super) fn is_in_request(&self) -> bool {
+        !self.unread.is_empty() || self.drained > 0
+    }
+
+    /// What nobody has acted on.
+    pub(super) fn into_unread(self) -> Vec<u8> {
+        self.unread
+    }
+
+    /// Takes in what was heard, and appends answers to `out`.
+    pub(super) fn hear(
+        &mut self,
+        bytes: &[u8],
+        setting: &Setting<'_>,
+        out: &mut Vec<u8>,
+        told: &mut dyn FnMut(&Answered<'_>),
+    ) -> Next {
+        if self.unread.is_empty() {
+            let (next, read) = self.answer(bytes, setting, out, told);
+            self.unread.extend_from_slice(bytes.get(read..).unwrap_or_default());
+            return next;
+        }
+        self.unread.extend_from_slice(bytes);
+        let unread = std::mem::take(&mut self.unread);
+        let (next, read) = self.answer(&unread, setting, out, told);
+        self.unread = unread;
+        self.unread.drain(..read);
+        if self.unread.is_empty() {
+            // An idle connection holds no memory.
+            self.unread = Vec::new();
+        }
+        next
+    }
+
+    /// It took too long: says so, if it had begun to say something.
+    pub(super) fn late(&self, date: &str, out: &mut Vec<u8>) -> bool {
+        let begun = !self.unread.is_empty();
+        if begun {
+            http::refuse(out, &closing(date), Refusal::Late);
+        }
+        begun
+    }
+
+    /// Answers as many requests as there are, and says how much of `bytes` that was.
+    fn answer(
+        &mut self,
+        bytes: &[u8],
+        setting: &Setting<'_>,
+        out: &mut Vec<u8>,
+        told: &mut dyn FnMut(&Answered<'_>),
+    ) -> (Next, usize) {
+        let mut read = 0;
+        loop {
+            let rest = bytes.get(read..).unwrap_or_default();
+            let skipped = usize::try_from(self.drained).map_or(rest.len(), |left| left.min(rest.len()));
+            self.drained -= skipped as u64;
+            read += skipped;
+            let rest = rest.get(skipped..).unwrap_or_default();
+            if rest.is_empty() {
+                return (Next::Hear, read);
+            }
+            if out.len() >= GATHERED_MAX {
+                return (Next::GoOn, read);
+            }
+            let request = match http::read(rest) {
+                Reading::Incomplete => return (Next::Hear, read),
+                Reading::Refused(refusal) => {
+                    http::refuse(out, &closing(setting.date), refusal);
+                    let outcome = Outcome::Refused(refusal);
+                    told(&Answered { head: rest, status: refusal.status(), member: None, outcome });
+                    return (Next::End { lingers: true }, bytes.len());
+                }
+                Reading::Request(request) => request,
+            };
+            if is_for_others(&request, setting.rules) {
+                return (Next::GiveAway, read);
+            }
+            let Some(answered) = one(&request, rest, setting, out) else { return (Next::GiveAway, read) };
+            told(&answered);
+            read += request.len;
+            let (kept, drained) = kept(&request, setting.ends);
+            if !kept {
+                let lingers = drained > 0 || read < bytes.len();
+                return (Next::End { lingers }, bytes.len());
+            }
+            self.drained = drained;
+        }
+    }
+}
+
+/// Whether a request is no client's, but a member's.
+fn is_for_others(request: &Request<'_>, rules: &Rules) -> bool {
+    rules.is_protocol(request.method)
+}
+
+/// Whether the connection is kept after an answer, and how much of the body there is to read away. Who waits for a word before
+/// sending the body may send it or not (RFC 9110, section 10.1.1), so that nobody would know where the next request begins.
+fn kept(request: &Request<'_>, ends: bool) -> (bool, u64) {
+    let (short, length) = match request.body {
+        Body::Length(0) => (true, 0),
+        Body::Length(length) => (length <= DRAINED_MAX && !request.waits, length),
+        Body::Chunked => (false, u64::MAX),
+    };
+    (short && request.keeps_alive && !ends, length)
+}
+
+/// Answers one request; nothing if that takes somebody who fetches.
+fn one<'t>(
+    request: &Request<'_>,
+    rest: &'t [u8],
+    setting: &Setting<'_>,
+    out: &mut Vec<u8>,
+) -> Option<Answered<'t>> {
+    let (kept, _) = kept(request, setting.ends);
+    let frame = Frame {
+        date: setting.date,
+        is_head: request.method == "HEAD",
+        closes: !kept,
+        says_kept: request.is_old,
+    };
+    let head = rest.get(..request.len).unwrap_or_default();
+    let wanted =
+        Wanted { client: setting.client, method: request.method, host: request.host, target: request.target };
+    let Some(member) = setting.rules.dispatch.choose(&wanted) else {
+        let after = setting.rules.retry_after_s.to_string();
+        http::tell(out, &frame, 503, &[("Retry-After", &after)], "No server of this group works now.");
+        return Some(Answered { head, status: 503, member: None, outcome: Outcome::Nobody });
+    };
+    if member.anonymous {
+        return None;
+    }
+    let status = setting.rules.status.keeping(request.method);
+    http::redirect(out, &frame, status, member.url.as_str(), request.target);
+    Some(Answered { head, status: status.code(), member: Some(member.id), outcome: Outcome::Redirected })
+}
+
+fn closing(date: &str) -> Frame<'_> {
+    Frame { date, is_head: false, closes: true, says_kept: false }
+}

@@ -1,0 +1,71 @@
+//! What of single requests is told: a line of the access log, and to those who follow a client.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use super::front::{Front, Outcome, Rules};
+use super::talk::Answered;
+use crate::record::{Recorder, Redirected};
+
+/// The way to the recorder.
+#[derive(Clone)]
+pub(crate) struct Telling {
+    recorder: Arc<Recorder>,
+}
+
+impl Telling {
+    pub(crate) fn new(recorder: Arc<Recorder>) -> Telling {
+        Telling { recorder }
+    }
+
+    /// Tells of a request that was answered, if anybody wants to know; it was seen at `began`.
+    pub(super) fn tell(
+        &mut self,
+        front: &Front,
+        rules: &Rules,
+        client: SocketAddr,
+        began: Instant,
+        answered: &Answered<'_>,
+    ) {
+        if !self.recorder.is_wanted() {
+            return;
+        }
+        let server = answered.member.and_then(|id| rules.names.get(&id)).map(String::as_str);
+        let (head, status, outcome) = (answered.head, answered.status, answered.outcome);
+        self.note(front, server, client, began, head, status, outcome);
+    }
+
+    /// The same of one that was answered by somebody who waits.
+    #[allow(clippy::too_many_arguments, reason = "a line of the log has so many parts")]
+    pub(super) fn note(
+        &self,
+        front: &Front,
+        server: Option<&str>,
+        client: SocketAddr,
+        began: Instant,
+        head: &[u8],
+        status: u16,
+        outcome: Outcome,
+    ) {
+        if !self.recorder.is_wanted() {
+            return;
+        }
+        self.recorder.redirected(&Redirected {
+            client,
+            service: &front.name,
+            head,
+            server,
+            status,
+            mechanism: match outcome {
+                Outcome::Redirected => "redirected",
+                Outcome::Fetched => "fetched",
+                Outcome::Nobody => "unserved",
+                Outcome::Message => "message",
+                Outcome::Refused(_) => "refused",
+            },
+            at: SystemTime::now(),
+            took: began.elapsed(),
+        });
+    }
+}

@@ -1,0 +1,228 @@
+//! Talks, and a responder on a loopback socket.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+use evener_core::farm::group::{Candidate, Dispatch, GroupPolicy, LoadReading};
+use evener_core::net::http::{Status, Url};
+use evener_core::path::sessions::Seed;
+
+use super::talk::{Next, Setting, Talk};
+use super::*;
+use crate::record::Recorder;
+
+fn rules(members: &[&str]) -> Rules {
+    let candidates = members.iter().enumerate().map(|(id, url)| Candidate {
+        id,
+        url: Arc::new(Url::parse(url).unwrap()),
+        anonymous: url.contains("hidden"),
+        weight: 1,
+        load: 0,
+        dispatched: Arc::default(),
+    });
+    Rules {
+        status: Status::Found,
+        dispatch: Arc::new(Dispatch::new(
+            GroupPolicy::RoundRobin,
+            LoadReading::Aged,
+            candidates.collect(),
+            &[],
+            Seed(1, 2),
+        )),
+        names: members.iter().map(|url| (*url).to_owned()).enumerate().collect(),
+        retry_after_s: 2,
+    }
+}
+
+/// What is answered to bytes that come in these pieces, and what is next.
+fn answers(rules: &Rules, pieces: &[&[u8]], ends: bool) -> (String, Next) {
+    let (mut talk, mut out, mut next) = (Talk::default(), Vec::new(), Next::Hear);
+    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let setting = Setting { client, rules, date: "Sun, 06 Nov 1994 08:49:37 GMT", ends };
+    for piece in pieces {
+        assert!(matches!(next, Next::Hear), "{next:?} before {piece:?}");
+        next = talk.hear(piece, &setting, &mut out, &mut |_| {});
+    }
+    (String::from_utf8(out).unwrap(), next)
+}
+
+fn statuses(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.strip_prefix("HTTP/1.1 ")).map(|rest| &rest[..3]).collect()
+}
+
+fn locations(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.strip_prefix("Location: ")).collect()
+}
+
+const GET: &str = "GET /a HTTP/1.1\r\nHost: shop\r\n\r\n";
+
+#[test]
+fn however_a_pipeline_is_cut_its_answers_are_the_same() {
+    let rules = rules(&["http://m1", "http://m2"]);
+    let text = format!(
+        "{GET}HEAD /b HTTP/1.1\r\nHost: shop\r\n\r\nPOST /c HTTP/1.1\r\nHost: shop\r\nContent-Length: 5\r\n\r\nhello{GET}"
+    );
+    let (whole, next) = answers(&rules, &[text.as_bytes()], false);
+    assert_eq!((statuses(&whole), next), (vec!["302", "302", "307", "302"], Next::Hear));
+    assert_eq!(locations(&whole), ["http://m1/a", "http://m2/b", "http://m1/c", "http://m2/a"]);
+    for at in 1..text.len() {
+        let (first, second) = text.as_bytes().split_at(at);
+        assert_eq!(answers(&rules, &[first, second], false), (whole.clone(), Next::Hear), "cut at {at}");
+    }
+    let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+    assert_eq!(answers(&rules, &bytes, false), (whole, Next::Hear));
+}
+
+#[test]
+fn connections_end_where_the_next_request_could_not_be_found() {
+    let rules = rules(&["http://m1"]);
+    let post = |lines: &str, body: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n{body}");
+    let cases = [
+        ("GET / HTTP/1.0\r\n\r\n".to_owned(), "302", false),
+        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), "302", false),
+        (format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n{GET}"), "302", true),
+        (post("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n"), "307", true),
+        (post("Content-Length: 70000\r\n", ""), "307", true),
+        (post("Content-Length: 5\r\nExpect: 100-continue\r\n", ""), "307", true),
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), "400", true),
+    ];
+    for (text, status, lingers) in cases {
+        let (answer, next) = answers(&rules, &[text.as_bytes()], false);
+        assert_eq!((statuses(&answer), next), (vec![status], Next::End { lingers }), "{text:?}");
+        assert!(answer.contains("\r\nConnection: close\r\n"), "{answer}");
+    }
+    assert_eq!(answers(&rules, &[GET.as_bytes()], true).1, Next::End { lingers: false });
+}
+
+#[test]
+fn http_1_0_is_told_that_a_connection_is_kept() {
+    let text = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+    let (answer, next) = answers(&rules(&["http://m1"]), &[text.as_bytes()], false);
+    assert!(answer.contains("\r\nConnection: keep-alive\r\n") && next == Next::Hear, "{answer}");
+}
+
+#[test]
+fn where_nobody_lives_it_is_said_when_to_come_again() {
+    let (answer, next) = answers(&rules(&[]), &[GET.as_bytes()], false);
+    assert_eq!((statuses(&answer), next), (vec!["503"], Next::Hear));
+    assert!(answer.contains("\r\nRetry-After: 2\r\n"), "{answer}");
+}
+
+#[test]
+fn what_others_answer_is_left_unread() {
+    for (members, text) in [
+        (["http://m1"], "GROUP-QUERY * HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (["http://hidden"], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+    ] {
+        let rules = rules(&members);
+        let (mut talk, mut out) = (Talk::default(), Vec::new());
+        let setting =
+            Setting { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
+        let next = talk.hear(text.as_bytes(), &setting, &mut out, &mut |_| {});
+        assert_eq!((next, out.len()), (Next::GiveAway, 0));
+        assert_eq!(talk.into_unread(), text.as_bytes());
+    }
+}
+
+#[test]
+fn many_answers_are_sent_before_more_are_made() {
+    let rules = rules(&["http://m1"]);
+    let text = GET.repeat(1_000);
+    let (mut talk, mut out) = (Talk::default(), Vec::new());
+    let setting = Setting { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
+    let (mut next, mut turns) = (talk.hear(text.as_bytes(), &setting, &mut out, &mut |_| {}), 1);
+    let mut count = 0;
+    loop {
+        assert!(out.len() < 70_000);
+        count += statuses(&String::from_utf8(std::mem::take(&mut out)).unwrap()).len();
+        if next != Next::GoOn {
+            break;
+        }
+        next = talk.hear(&[], &setting, &mut out, &mut |_| {});
+        turns += 1;
+    }
+    assert_eq!((count, next, talk.is_in_request()), (1_000, Next::Hear, false));
+    assert!(turns > 2);
+}
+
+/// A responder with so many places, and where it answers.
+fn responders(places: usize) -> (Responders, Arc<Front>, SocketAddr) {
+    let front = Arc::new(Front::new("shop", rules(&["http://m1"])));
+    let taker: Taker = Arc::new(|_| false);
+    let telling = Telling::new(Arc::new(Recorder::default()));
+    let mut responders = Responders::start(1, places, &taker, &telling).unwrap();
+    // A port that was free a moment ago.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let wanted = [(address, "shop")];
+    let opened = responders.open(&wanted).unwrap();
+    responders.follow(opened, &BTreeMap::from([("shop".to_owned(), Arc::clone(&front))]), &wanted);
+    (responders, front, address)
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+fn ask(stream: &mut TcpStream) -> String {
+    stream.write_all(GET.as_bytes()).unwrap();
+    let mut text = String::new();
+    while !text.ends_with("</a>.\n") {
+        let mut buffer = [0; 4096];
+        let len = stream.read(&mut buffer).unwrap();
+        assert_ne!(len, 0, "closed after {text:?}");
+        text += std::str::from_utf8(&buffer[..len]).unwrap();
+    }
+    text
+}
+
+#[test]
+fn a_responder_answers_and_falls_silent() {
+    let (mut responders, front, address) = responders(16);
+    let mut client = connect(address);
+    assert_eq!(locations(&ask(&mut client)), ["http://m1/a"]);
+    front.publish(rules(&["http://m2"]));
+    assert_eq!(locations(&ask(&mut client)), ["http://m2/a"]);
+    assert!(front.counted().any(|counted| counted == ("redirected", 2)));
+    let opened = responders.open(&[]).unwrap();
+    front.end();
+    responders.follow(opened, &BTreeMap::new(), &[]);
+    let mut rest = String::new();
+    client.write_all(GET.as_bytes()).unwrap();
+    client.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("Connection: close"), "open connections end with an answer: {rest:?}");
+    drop(responders);
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn whoever_takes_all_places_takes_them_from_himself() {
+    let (_responders, front, address) = responders(8);
+    let mut busy = connect(address);
+    ask(&mut busy);
+    // One after the other, so that the order in which they come is known.
+    let mut idle: Vec<TcpStream> = (0..7).map(|_| connect(address)).collect();
+    let mut late = connect(address);
+    ask(&mut late);
+    ask(&mut busy);
+    let mut rest = Vec::new();
+    assert_eq!(
+        idle[0].read_to_end(&mut rest).unwrap_or_default(),
+        0,
+        "the oldest that never asked is let go"
+    );
+    ask(&mut idle[6]);
+    assert!(front.counted().any(|counted| counted == ("evicted", 1)));
+}
+
+#[test]
+fn an_address_that_is_taken_is_told() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (responders, ..) = responders(1);
+    let address = taken.local_addr().unwrap();
+    let error = responders.open(&[(address, "shop")]).err().unwrap().to_string();
+    assert!(error.contains("another program listens there"), "{error}");
+}

@@ -1,0 +1,183 @@
+//! Server groups, whose clients are sent on by HTTP: services and servers like the others.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evener_core::farm::group::{GroupPolicy, MemberState, State, Wanted};
+use evener_core::net::http::{Reading, read};
+use serde::{Deserialize, Serialize};
+
+use super::{Dispatch, Explanation, Server, Service};
+use crate::board::request::Subject;
+use crate::cli::WebRequest;
+use crate::redirect::ShownGroup;
+
+/// What a server is in its group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// Where clients are sent.
+    pub url: String,
+    /// Whether clients never learn of it.
+    pub anonymous: bool,
+    /// The load that it reported last.
+    pub load: Option<f64>,
+    /// How long ago that was.
+    pub age_seconds: Option<f64>,
+    /// The load as it is thought to be now, by which it is compared with others.
+    pub load_now: f64,
+    /// How often clients were sent to it.
+    pub dispatched: u64,
+    /// How much of its weight counts, in percent: less while it starts.
+    pub weight_percent: u64,
+    /// Why it is judged so.
+    pub cause: String,
+}
+
+/// A group as a service.
+pub(super) fn service(shown: &ShownGroup) -> Service {
+    let (group, members) = (&shown.group, &shown.members);
+    Service {
+        name: group.name.clone(),
+        addresses: group.addresses.iter().map(ToString::to_string).collect(),
+        protocol: "tcp".to_owned(),
+        method: "redirect".to_owned(),
+        placement: "director".to_owned(),
+        policy: group.policy.to_string(),
+        servers: members.len() as u64,
+        servers_up: members.iter().filter(|member| member.state == State::Up).count() as u64,
+        degraded: false,
+        sessions: 0,
+        connections: members.iter().map(|member| dispatched(shown, member)).sum(),
+        packets: 0,
+        bytes: 0,
+        cookies_bad: 0,
+        cookies_unchecked: 0,
+        requests: counted(shown),
+    }
+}
+
+fn counted(shown: &ShownGroup) -> BTreeMap<String, u64> {
+    shown.front.counted().map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+/// Its members as servers.
+pub(super) fn servers(shown: &ShownGroup, now_ms: u64) -> Vec<Server> {
+    let since_ms = now_ms.saturating_sub(shown.at_ms);
+    shown.members.iter().map(|member| server(shown, member, since_ms)).collect()
+}
+
+/// How often a member was chosen until now: what was shown of those that may be chosen may be some seconds old.
+fn dispatched(shown: &ShownGroup, member: &MemberState) -> u64 {
+    let rules = shown.front.rules();
+    let found = rules.dispatch.candidates().iter().find(|candidate| candidate.id == member.id);
+    found.map_or(member.dispatched, |candidate| candidate.dispatched.load(Relaxed))
+}
+
+fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
+    let dispatched = dispatched(shown, member);
+    let failed = member.last_failure.as_ref().filter(|_| member.state == State::Down);
+    let failure = failed.map(|(_, failure)| failure.to_string());
+    Server {
+        service: shown.group.name.clone(),
+        name: member.name.clone(),
+        address: member.joiner.url.to_string(),
+        state: member.state.name().to_owned(),
+        reason: failure.clone(),
+        weight: member.joiner.weight,
+        sessions: 0,
+        connections: dispatched,
+        packets: 0,
+        bytes: 0,
+        mac: None,
+        interface: None,
+        source: if member.is_listed { "listed" } else { "joined" }.to_owned(),
+        local: false,
+        way: "redirect".to_owned(),
+        probe_seconds: member.latency_us.map(|us| us as f64 / 1e6),
+        probe_error: failure,
+        probe_failures: 0,
+        state_changes: 0,
+        member: Some(Member {
+            url: member.joiner.url.to_string(),
+            anonymous: member.joiner.anonymous,
+            load: member.reported.map(units),
+            age_seconds: member.age_ms.map(|ms| (ms + since_ms) as f64 / 1e3),
+            load_now: units(member.load),
+            dispatched,
+            weight_percent: member.weight_percent,
+            cause: member.cause.clone(),
+        }),
+    }
+}
+
+/// Thousandths of the paper's unit, in whole ones.
+fn units(thousandths: u64) -> f64 {
+    thousandths as f64 / 1e3
+}
+
+/// Who gets a request, or a flow, if it is for one of these groups.
+pub(super) fn explain(groups: &[ShownGroup], subject: &Subject) -> Option<Explanation> {
+    let (flow, request, named) = match subject {
+        Subject::Flow(flow) => (Some(flow), None, None),
+        Subject::Request { request, flow, service } => (flow.as_ref(), Some(request), service.as_deref()),
+    };
+    let is_meant = |shown: &&ShownGroup| {
+        let by_address = flow.is_some_and(|flow| shown.group.addresses.contains(&flow.vip));
+        by_address || named == Some(shown.group.name.as_str())
+    };
+    let shown = groups.iter().find(is_meant)?;
+    let client = flow.map(|flow| flow.client.ip());
+    let mut explanation = Explanation { service: Some(shown.group.name.clone()), ..Explanation::default() };
+    let because = &mut explanation.because;
+    because.push(format!(
+        "service {} has method redirect: its clients are answered here, and sent to a member by HTTP",
+        shown.group.name
+    ));
+    match request {
+        None => {
+            because.push("the choice waits for the request; --request foretells it".to_owned());
+            explanation.waits = true;
+        }
+        Some(request) => explain_request(shown, request, client, &mut explanation),
+    }
+    Some(explanation)
+}
+
+fn explain_request(
+    shown: &ShownGroup,
+    request: &WebRequest,
+    client: Option<IpAddr>,
+    explanation: &mut Explanation,
+) {
+    let head = request.head();
+    let Reading::Request(read) = read(head.as_bytes()) else {
+        explanation.because.push("that is no request that would be answered".to_owned());
+        return;
+    };
+    let rules = shown.front.rules();
+    let wanted = Wanted {
+        client: client.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)),
+        method: read.method,
+        host: read.host,
+        target: read.target,
+    };
+    let (route, members) = rules.dispatch.may_have(&wanted);
+    let candidates = members.iter().filter_map(|at| rules.dispatch.candidates().get(*at));
+    let names: Vec<String> =
+        candidates.filter_map(|candidate| rules.names.get(&candidate.id).cloned()).collect();
+    explanation.because.push(match (names.len(), shown.group.policy) {
+        (0, _) => "none of those that may have it lives: the answer is 503".to_owned(),
+        (1, _) => "one member may have it".to_owned(),
+        (_, policy @ GroupPolicy::Hash) => format!("policy {policy} chooses by the client's address"),
+        (_, policy) => format!("policy {policy} chooses among them when the request comes"),
+    });
+    explanation.server = names.first().filter(|_| names.len() == 1).cloned();
+    explanation.waits = names.len() > 1;
+    explanation.request = Some(Dispatch {
+        route: route.map(|route| u64::from(route) + 1),
+        pattern: None,
+        servers: names,
+        asked: true,
+    });
+}

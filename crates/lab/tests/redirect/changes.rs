@@ -1,0 +1,96 @@
+//! Farms that change while clients come.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use anyhow::Result;
+use evener_lab::evener::Evener;
+use evener_lab::farm::Farm;
+use evener_lab::wait;
+
+use crate::stage::{Stage, file, member};
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// Where a request on an open connection is sent.
+fn ask(stream: &mut TcpStream) -> Result<String> {
+    stream.write_all(GET)?;
+    let mut text = String::new();
+    while !text.ends_with("</a>.\n") {
+        let mut buffer = [0; 4096];
+        let len = stream.read(&mut buffer)?;
+        anyhow::ensure!(len > 0, "closed after {text:?}");
+        text += &String::from_utf8_lossy(&buffer[..len]);
+    }
+    let location = text.lines().find_map(|line| line.strip_prefix("Location: "));
+    Ok(location.unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_reload_keeps_open_connections() -> Result<()> {
+    let stage = Stage::start(2, "")?;
+    let to = |number: usize| format!("http://{}/", stage.farm.server(number).address());
+    let mut open = stage.connect(0)?;
+    ask(&mut open)?;
+    stage.evener.reload(&file(&stage.farm, "", &member(&stage.farm, 1, "")))?;
+    assert_eq!(ask(&mut open)?, to(1), "it goes by the new file");
+
+    let refused = stage.evener.reload(&file(&stage.farm, "status = 301", &member(&stage.farm, 0, "")));
+    assert!(format!("{:#}", refused.unwrap_err()).contains("301"));
+    assert_eq!(ask(&mut open)?, to(1));
+    let taken = file(&stage.farm, "", &member(&stage.farm, 0, "")).replace(":8000", ":9180");
+    let refused = format!(
+        "{:#}",
+        stage
+            .evener
+            .reload(&taken.replace(&stage.farm.director().address().to_string(), "127.0.0.1"))
+            .unwrap_err()
+    );
+    assert!(refused.contains("another program listens there"), "{refused}");
+    assert_eq!(ask(&mut open)?, to(1));
+
+    let elsewhere = file(&stage.farm, "", &member(&stage.farm, 0, "")).replace(":8000", ":8001");
+    stage.evener.reload(&elsewhere)?;
+    assert_eq!(ask(&mut open)?, to(0), "the address is another, and who was here stays");
+    assert!(stage.answer(&[], "/").is_err(), "nobody is heard at the old one");
+    let packets = "[[service]]\naddress = \"192.0.2.100:80\"\n[[service.server]]\naddress = \"192.0.2.11\"\n";
+    let refused = format!("{:#}", stage.evener.reload(&(elsewhere + packets)).unwrap_err());
+    assert!(refused.contains("need an engine"), "{refused}");
+    Ok(())
+}
+
+#[test]
+fn a_killed_daemon_goes_on_where_it_was() -> Result<()> {
+    let mut stage = Stage::start(2, "")?;
+    let said = stage.evener.command(&["drain", "shop/web1"])?;
+    assert!(said.contains("drains"), "{said}");
+    for _ in 0..5 {
+        assert_eq!(stage.follow("/who")?, "web2");
+    }
+    stage.evener.daemon().kill9()?;
+    stage.evener.start_again()?;
+    assert_eq!(stage.evener.server("web1")?.state, "draining");
+    assert_eq!(stage.follow("/who")?, "web2");
+    stage.evener.command(&["undrain", "shop/web1"])?;
+    wait::until("both serve", || Ok(stage.follow("/who")? == "web1"))?;
+    let (code, said) = stage.evener.failure(&["drain", "shop/web3"])?;
+    assert!(code == 1 && said.contains("web3"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_group_beside_a_service_that_sends_packets_on() -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let packets = format!(
+        "[[service]]\nname = \"web\"\naddress = \"{}\"\n[[service.server]]\nname = \"web1\"\naddress = \"{}\"\n",
+        farm.service(),
+        farm.server(0).address()
+    );
+    let evener = Evener::start(farm.director(), &(packets + &file(&farm, "", &member(&farm, 1, ""))))?;
+    let stage = Stage { evener, farm };
+    assert_eq!(stage.follow("/who")?, "web2");
+    assert_eq!(stage.farm.client(0).curl(&[&format!("http://{}/who", stage.farm.service())])?.trim(), "web1");
+    let services: Vec<_> = stage.evener.services()?.into_iter().map(|service| service.name).collect();
+    assert_eq!(services, ["web", "shop"]);
+    Ok(())
+}

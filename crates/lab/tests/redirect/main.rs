@@ -1,0 +1,9 @@
+//! Server groups: the product without an engine and without privileges, real web servers as members, real clients.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod anonymous;
+mod changes;
+mod hostile;
+mod requests;
+mod stage;

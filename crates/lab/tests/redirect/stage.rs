@@ -1,0 +1,96 @@
+//! A group on a director, and how its clients talk to it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use anyhow::{Context, Result};
+use evener_lab::evener::Evener;
+use evener_lab::farm::Farm;
+use evener_lab::wait::LONG;
+
+/// Where the group is: a port that takes no privileges.
+pub(crate) const PORT: u16 = 8000;
+/// What takes all privileges from root.
+const UNPRIVILEGED: [&str; 5] = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"];
+
+pub(crate) struct Stage {
+    pub(crate) evener: Evener,
+    pub(crate) farm: Farm,
+}
+
+impl Stage {
+    /// A group of all servers of a farm.
+    pub(crate) fn start(servers: u8, keys: &str) -> Result<Stage> {
+        let farm = Farm::builder().bare().servers(servers).clients(2).build()?;
+        let members: String = (0..farm.servers().len()).map(|number| member(&farm, number, "")).collect();
+        Stage::start_with(farm, &[], keys, &members)
+    }
+
+    /// A group of these members, with words before the command.
+    pub(crate) fn start_with(farm: Farm, before: &[&str], keys: &str, members: &str) -> Result<Stage> {
+        let before = [before, &UNPRIVILEGED].concat();
+        let evener = Evener::start_by(farm.director(), &file(&farm, keys, members), &before, &[])?;
+        Ok(Stage { evener, farm })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        (self.farm.director().address(), PORT).into()
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address())
+    }
+
+    /// What a client gets that follows where it is sent.
+    pub(crate) fn follow(&self, path: &str) -> Result<String> {
+        Ok(self.farm.client(0).curl(&["--location", &self.url(path)])?.trim().to_owned())
+    }
+
+    /// Status and location of one answer.
+    pub(crate) fn answer(&self, arguments: &[&str], path: &str) -> Result<(String, String)> {
+        let url = self.url(path);
+        let format = ["--output", "/dev/null", "--write-out", "%{http_code} %{redirect_url}", &url];
+        let words = [&["curl", "--silent", "--max-time", "10", "--path-as-is"], arguments, &format].concat();
+        let said = self.farm.client(0).run(&words)?;
+        let (status, location) = said.split_once(' ').context("curl said nothing")?;
+        Ok((status.to_owned(), location.to_owned()))
+    }
+
+    pub(crate) fn connect(&self, client: usize) -> Result<TcpStream> {
+        let stream = self.farm.client(client).enter(|| TcpStream::connect(self.address()))??;
+        stream.set_read_timeout(Some(LONG))?;
+        Ok(stream)
+    }
+
+    /// All that is answered to these bytes until the connection ends.
+    pub(crate) fn say(&self, bytes: &[u8]) -> Result<String> {
+        let mut stream = self.connect(0)?;
+        stream.write_all(bytes)?;
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// What became of requests, by name.
+    pub(crate) fn counted(&self, outcome: &str) -> Result<u64> {
+        let services: serde_json::Value = self.evener.json(&["services"])?;
+        Ok(services[0]["requests"][outcome].as_u64().unwrap_or_default())
+    }
+}
+
+pub(crate) fn file(farm: &Farm, keys: &str, members: &str) -> String {
+    let address = SocketAddr::from((farm.director().address(), PORT));
+    format!(
+        "[[service]]\nname = \"shop\"\naddress = \"{address}\"\nmethod = \"redirect\"\n{keys}\n\
+         [service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"300ms\"\ntimeout = \"200ms\"\n{members}"
+    )
+}
+
+pub(crate) fn member(farm: &Farm, number: usize, keys: &str) -> String {
+    let host = farm.server(number);
+    format!("\n[[service.server]]\nname = \"{}\"\nurl = \"http://{}\"\n{keys}\n", host.name(), host.address())
+}
+
+pub(crate) fn statuses(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.strip_prefix("HTTP/1.1 ")?.get(..3)).collect()
+}
