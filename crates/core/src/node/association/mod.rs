@@ -338,6 +338,11 @@ impl Association {
         !core::mem::replace(&mut self.alive, true)
     }
 
+    /// Counts as alive for so long more, if it does: nobody listened meanwhile.
+    pub(super) fn prolong(&mut self, ms: u64) {
+        self.alive_until_ms = self.alive_until_ms.saturating_add(ms);
+    }
+
     /// Draws the conclusion from silence. Gives whether it has just ended to be alive.
     pub(super) fn expire(&mut self, now_ms: u64) -> bool {
         let expired = self.alive && now_ms >= self.alive_until_ms;

@@ -58,6 +58,8 @@ pub struct Peers {
     sent_ms: Option<u64>,
     send_at_ms: u64,
     started_ms: u64,
+    /// When time or a datagram was last looked at.
+    looked_ms: u64,
 }
 
 /// What stands for a host's name in datagrams. The same on every host.
@@ -86,6 +88,7 @@ impl Peers {
             sent_ms: None,
             send_at_ms: now_ms,
             started_ms: now_ms,
+            looked_ms: now_ms,
         };
         peers.arrange_links(now_ms);
         peers
@@ -145,6 +148,7 @@ impl Peers {
 
     /// Takes in a datagram, from whomever it came.
     pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> Received {
+        self.wake(now_ms);
         let heard = match Datagram::read(bytes, &self.settings.key) {
             Ok(heard) => heard,
             Err(ReadError::Malformed) => return self.refuse(None, Refusal::Malformed),
@@ -202,6 +206,7 @@ impl Peers {
 
     /// Goes on with time: silence, claims, and datagrams that are due.
     pub fn tick(&mut self, now_ms: u64) -> Tick {
+        self.wake(now_ms);
         let mut tick = Tick::default();
         for link in self.links.values_mut() {
             if link.association.expire(now_ms) {
@@ -218,6 +223,19 @@ impl Peers {
             tick.datagrams = self.datagrams(now_ms);
         }
         tick
+    }
+
+    /// Time in which this host did nothing at all, long after it was to, as while its programs are loaded or the machine stood still, is no
+    /// time in which others were silent: what they have said meanwhile is still to be heard. A host that took part without it would
+    /// remember a ring that nobody had.
+    fn wake(&mut self, now_ms: u64) {
+        let due_ms = self.next_at().max(self.looked_ms);
+        let late_ms = now_ms.saturating_sub(due_ms);
+        self.looked_ms = now_ms;
+        if late_ms > self.settings.interval_ms {
+            self.ready_at_ms = self.ready_at_ms.saturating_add(late_ms);
+            self.links.values_mut().for_each(|link| link.association.prolong(late_ms));
+        }
     }
 
     /// When [`Peers::tick`] has something to do, in milliseconds.

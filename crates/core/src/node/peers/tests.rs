@@ -50,6 +50,13 @@ fn tick(peers: &mut Peers, now_ms: u64) -> Vec<u8> {
     peers.tick(now_ms).datagrams.remove(0).1
 }
 
+/// What is due until then is done in time.
+fn pass(peers: &mut Peers, until_ms: u64) {
+    while peers.next_at() < until_ms {
+        peers.tick(peers.next_at());
+    }
+}
+
 fn other(peers: &Peers) -> KnownHost {
     peers.hosts().into_iter().find(|host| !host.own).unwrap()
 }
@@ -86,6 +93,7 @@ fn what_a_host_says_of_itself_arrives_and_is_told_soon() {
     assert_eq!(a.send_at_ms, 1_000);
     a.set_own(Own { load: 5, up: 1, draining: 2, macs: macs.clone() });
     assert_eq!(a.send_at_ms, 625);
+    pass(&mut b, 625);
     assert!(b.receive(625, &tick(&mut a, 625)).changed);
     let seen = other(&b);
     assert_eq!((seen.load, seen.up, seen.draining, &seen.macs, seen.heard_ms), (5, 1, 2, &macs, Some(625)));
@@ -131,7 +139,7 @@ fn a_replayed_a_late_and_a_misdirected_datagram_change_nothing() {
 fn a_datagram_that_was_held_up_is_a_hello_at_most() {
     let (mut a, mut b) = acquainted(0);
     let held = tick(&mut b, 500);
-    a.tick(SILENCE_MS);
+    pass(&mut a, SILENCE_MS + 1);
     let received = a.receive(SILENCE_MS + 1, &held);
     assert!(!other(&a).alive && !received.changed);
     assert_eq!(a.counters().refused(Refusal::Stale), 1);
@@ -165,7 +173,7 @@ fn a_recorded_hello_does_not_take_the_echo_from_the_host_that_lives() {
     assert_eq!(echo(&mut a, 500), 22);
     a.receive(600, &tick(&mut b, 600));
     assert!(other(&a).alive);
-    a.tick(600 + SILENCE_MS);
+    pass(&mut a, 601 + SILENCE_MS);
     a.receive(601 + SILENCE_MS, &tick(&mut former, 601 + SILENCE_MS));
     assert_eq!(echo(&mut a, 700 + SILENCE_MS + INTERVAL_MS), 21, "while it is silent, it may be a new one");
 }
@@ -276,6 +284,7 @@ fn why_a_host_is_not_heard_is_known_as_far_as_can_be_told() {
     let (mut a, mut b) = acquainted(0);
     b.settings.key = Key([1; KEY_LEN]);
     assert!(!a.receive(500, &tick(&mut b, 500)).changed && other(&a).refused.is_none());
+    pass(&mut a, SILENCE_MS);
     assert!(a.tick(SILENCE_MS).changed && other(&a).refused == Some(Refusal::Forged));
     assert!(!a.receive(3_500, &tick(&mut b, 3_500)).changed && !other(&a).alive);
     b.settings.key = KEY;
@@ -318,7 +327,32 @@ fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
         [address(101)],
         "announced again: others may have taken it in the meantime"
     );
+    pass(&mut a, SILENCE_MS);
     assert!(a.tick(SILENCE_MS).changed && !other(&a).alive);
+}
+
+/// As while its programs are loaded: what others have said meanwhile still waits.
+#[test]
+fn a_host_that_stood_still_hears_the_others_before_it_concludes_anything() {
+    let (mut a, mut b) = acquainted(0);
+    pass(&mut b, 4 * SILENCE_MS);
+    let late_ms = b.next_at();
+    a.tick(late_ms);
+    assert!(other(&a).alive, "it wasn't listened to");
+    let mut new = host("web1", 33, 0);
+    let (_, hello) = new.receive(late_ms, &tick(&mut b, late_ms)).answer.unwrap();
+    assert!(!new.tick(late_ms).changed && !new.ready, "it knows no ring yet");
+    let (_, answer) = b.receive(late_ms, &hello).answer.unwrap();
+    new.receive(late_ms, &answer);
+    assert!(other(&new).alive && !new.ready);
+    pass(&mut new, late_ms + 2 * INTERVAL_MS);
+    assert!(new.ready, "an interval after all others were heard");
+    let mut alone = host("web1", 34, 0);
+    alone.tick(late_ms);
+    pass(&mut alone, late_ms + SILENCE_MS);
+    assert!(!alone.ready);
+    alone.tick(late_ms + SILENCE_MS);
+    assert!(alone.ready, "once others would have been heard");
 }
 
 #[test]
