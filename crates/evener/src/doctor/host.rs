@@ -18,6 +18,8 @@ const KERNEL_WITHOUT_MEMLOCK: (u32, u32) = (5, 11);
 /// Enough locked memory for the maps of a million sessions on kernels that count them.
 const MEMLOCK_BYTES: u64 = 256 << 20;
 
+const PRIVILEGES: &str = "privileges";
+
 /// Bit numbers of capabilities(7) in CapEff.
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
@@ -40,6 +42,13 @@ pub(super) fn findings() -> Vec<Finding> {
     ]
 }
 
+/// What is to be said instead where packets are not taken at all: what engines need of a host is no matter there.
+pub(super) fn without_engine(findings: &mut Vec<Finding>) {
+    const FOR_ENGINES: [&str; 6] = [PRIVILEGES, "BTF", "BPF JIT", "BPF file system", "memory lock", "nft"];
+    findings.retain(|finding| !FOR_ENGINES.contains(&finding.check.as_ref()));
+    findings.insert(0, Finding::ok(PRIVILEGES, "None are needed: no service of this file sends packets on."));
+}
+
 /// The effective set in /proc/PID/status.
 fn effective(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
@@ -51,7 +60,7 @@ fn has(set: u64, capability: u32) -> bool {
 }
 
 fn privileges(set: Option<u64>) -> Finding {
-    const CHECK: &str = "privileges";
+    const CHECK: &str = PRIVILEGES;
     let Some(set) = set else {
         return Finding::warn(CHECK, "/proc/self/status does not say what this process may do; mount /proc.");
     };
@@ -182,6 +191,14 @@ fn nft() -> Finding {
 mod tests {
     use super::super::State;
     use super::*;
+
+    #[test]
+    fn where_no_packets_are_taken_nothing_is_needed_for_them() {
+        let mut findings = findings();
+        without_engine(&mut findings);
+        let checks: Vec<&str> = findings.iter().map(|finding| finding.check.as_str()).collect();
+        assert_eq!(checks, [PRIVILEGES, "kernel"]);
+    }
 
     #[test]
     fn capabilities_are_read_and_judged() {

@@ -82,6 +82,9 @@ async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     let running = || daemon.map(|status| PathBuf::from(status.config)).or_else(agent::doctor::config_file);
     let path = config.map(Path::to_owned).or_else(running);
     let config = farm::load(&path.unwrap_or_else(|| PathBuf::from(CONFIG_FILE)), &mut findings);
+    if config.as_ref().is_some_and(|config| !config.takes_packets()) {
+        host::without_engine(&mut findings);
+    }
     let serves = config.as_ref().map(|config| agent::doctor::findings(config, &network)).unwrap_or_default();
     match config {
         Some(config) if directs || serves.is_empty() => {
