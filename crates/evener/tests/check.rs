@@ -83,6 +83,7 @@ fn the_example_shows_the_defaults() {
         address = "192.0.2.120:8080"
         method = "redirect"
         group.token_file = "/etc/evener/shop.tokens"
+        tls = { certificate = "/etc/evener/shop.pem", key = "/etc/evener/shop.key" }
         server = [{ name = "m1", url = "http://192.0.2.31:8080", control = "http://192.0.2.31:8081" }]
         [[service]]
         name = "found"

@@ -54,7 +54,7 @@ const PACKET_KEYS: [&str; 18] = [
 /// Keys of servers that packets are sent to.
 const PACKET_SERVER_KEYS: [&str; 4] = ["address", "port", "mac", "publish"];
 /// Keys of groups alone, and of their servers.
-const KEYS: [&str; 4] = ["status", "load", "slow_start", "group"];
+const KEYS: [&str; 5] = ["status", "load", "slow_start", "group", "tls"];
 const SERVER_KEYS: [&str; 3] = ["url", "anonymous", "control"];
 
 /// A group, and what of it is on this host.
@@ -64,6 +64,17 @@ pub struct GroupService {
     pub group: Group,
     /// The tokens by which members join and report.
     pub token_file: Option<PathBuf>,
+    /// By which clients come, if they come by TLS.
+    pub tls: Option<Tls>,
+}
+
+/// What clients know a service by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// A file with its certificate, and others up to one that clients know.
+    pub certificate: PathBuf,
+    /// A file with its key.
+    pub key: PathBuf,
 }
 
 /// A group and where in the file its name and addresses stand, for checks between services.
@@ -71,6 +82,10 @@ pub(super) struct PlacedGroup {
     pub(super) service: GroupService,
     pub(super) name: Span,
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
+    /// Where its certificate is named.
+    pub(super) tls: Option<Span>,
+    /// Where its members' URLs are.
+    pub(super) urls: Vec<Span>,
 }
 
 /// Complains of a group's keys in a service that sends packets on.
@@ -111,7 +126,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
         let joins = joining.insecure || section.key_span("token_file").is_some();
         (joining, token_file, joins)
     });
-    let (members, whole) = members(section, joins);
+    let tls = section.section("tls", tls);
+    let (members, urls, whole) = members(section, joins);
     let names = members.iter().map(|member| member.name.as_str()).collect();
     let routes = route::read(section, &Names { names, whole });
     let routed = "method \"redirect\"";
@@ -134,8 +150,11 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
                 health,
             },
             token_file,
+            tls: tls.as_ref().map(|tls| tls.get_ref().clone()),
         },
         addresses,
+        tls: tls.map(|tls| tls.span()),
+        urls,
     })
 }
 
@@ -190,8 +209,41 @@ fn joining(section: &mut Section<'_>) -> Joining {
     Joining { insecure, report_ms, query_after_ms, remove_after_ms }
 }
 
-/// The listed members, and whether none had a fault.
-fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, bool) {
+/// Both files, or none.
+fn tls(section: &mut Section<'_>) -> Option<Spanned<Tls>> {
+    let certificate = section.get("certificate", values::path);
+    let key = section.get("key", values::path);
+    let there = |name: &str| section.key_span(name).is_some();
+    if there("certificate") != there("key") {
+        let lacking = if there("key") { "certificate" } else { "key" };
+        let message = format!("TLS needs a certificate and its key, and there is no `{lacking}`");
+        section.missing(lacking, &message, &format!("add {lacking} = \"FILE\", in PEM"));
+    }
+    let (certificate, key) = (certificate?, key?);
+    let span = certificate.span();
+    Some(Spanned::new(span, Tls { certificate: certificate.into_inner(), key: key.into_inner() }))
+}
+
+/// Complains of members that are a group themselves: clients would go round for ever.
+pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
+    for placed in groups {
+        for (member, span) in placed.service.group.members.iter().zip(&placed.urls) {
+            let Ok(address) = member.url.host().parse() else { continue };
+            let at = SocketAddr::new(address, member.url.port());
+            let mut addresses = groups.iter().flat_map(|group| &group.addresses);
+            if let Some(own) = addresses.find(|own| *own.get_ref() == at) {
+                let message = format!(
+                    "clients would be sent to {at}, which is a group's own address, and from there again"
+                );
+                let help = "name the member's own address and port";
+                root.problem(Problem::new(span.clone(), message, help).also(own.span(), "the group's"));
+            }
+        }
+    }
+}
+
+/// The listed members with the places of their URLs, and whether none had a fault.
+fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Span>, bool) {
     let (mut names, mut urls) = (Once::new(), Once::new());
     let listed = section.sections("server", |section| member(section, &mut names, &mut urls));
     if !joins && !section.has("server") {
@@ -204,10 +256,15 @@ fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, bool) {
         section.problem(Problem::new(section.span(), message, help));
     }
     let whole = listed.iter().all(Option::is_some);
-    (listed.into_iter().flatten().collect(), whole)
+    let (members, urls) = listed.into_iter().flatten().unzip();
+    (members, urls, whole)
 }
 
-fn member(section: &mut Section<'_>, names: &mut Once<String>, urls: &mut Once<Url>) -> Option<GroupMember> {
+fn member(
+    section: &mut Section<'_>,
+    names: &mut Once<String>,
+    urls: &mut Once<Url>,
+) -> Option<(GroupMember, Span)> {
     let name = section.get("name", values::name);
     let url = section.get("url", url);
     for key in PACKET_SERVER_KEYS {
@@ -228,6 +285,7 @@ fn member(section: &mut Section<'_>, names: &mut Once<String>, urls: &mut Once<U
         section.problem(Problem::new(url.span(), message, "write an http URL, or remove `anonymous`"));
     }
     let (span, url) = (url.span(), url.into_inner());
+    let place = span.clone();
     let same = format!("two servers of this service have the URL {url}");
     let is_new = urls.first(section, url.clone(), span.clone(), same, "give each its own");
     let named = name.as_ref().map_or(span, Spanned::span);
@@ -236,7 +294,7 @@ fn member(section: &mut Section<'_>, names: &mut Once<String>, urls: &mut Once<U
         let message = format!("two servers of this service are called {name:?}");
         names.first(section, name.clone(), named, message, "give each a name of its own");
     }
-    Some(GroupMember { name, url, weight, anonymous, control })
+    Some((GroupMember { name, url, weight, anonymous, control }, place))
 }
 
 /// What a member without a name is called: names have no slash.

@@ -33,8 +33,8 @@ use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeTable;
 
-pub use group::GroupService;
 use group::PlacedGroup;
+pub use group::{GroupService, Tls};
 use once::Once;
 use problems::{Problem, Sink, Span};
 pub use problems::{Problems, Report};
@@ -295,6 +295,10 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
     let placed: Vec<Placed> = placed.into_iter().flatten().collect();
     let groups: Vec<PlacedGroup> = groups.into_iter().flatten().collect();
     check_between_services(root, &placed, &groups);
+    group::check_circles(root, &groups);
+    refers
+        .tls
+        .extend(groups.iter().filter_map(|placed| Some((placed.tls.clone()?, placed.service.tls.clone()?))));
     placement::check(root, &farm, &placed);
     farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
     route::check_room(root, &placed);

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::LogTarget;
 use super::problems::{Problem, Sink, Span};
+use super::{LogTarget, Tls};
 use crate::runtime::secret;
 use crate::runtime::spelling::meant;
-use crate::runtime::token;
+use crate::runtime::{tls, token};
 
 /// The network interfaces of this process's network namespace (proc_net(5)).
 const INTERFACES: &str = "/proc/thread-self/net/dev";
@@ -21,6 +21,8 @@ pub(super) struct References {
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) access_log: Option<Spanned<LogTarget>>,
     pub(super) interfaces: Vec<Spanned<String>>,
+    /// Certificates and keys, with the places of the former.
+    pub(super) tls: Vec<(Span, Tls)>,
 }
 
 impl References {
@@ -46,6 +48,11 @@ impl References {
         {
             let message = format!("there is no folder {} for the access log", folder.display());
             problem(log.span(), message, "make it, writable for the daemon, or name another file");
+        }
+        for (span, files) in &self.tls {
+            if let Err(error) = tls::server(&files.certificate, &files.key) {
+                problem(span.clone(), error.to_string(), "name a certificate and the key that belongs to it");
+            }
         }
         let there = interfaces(&fs::read_to_string(INTERFACES).unwrap_or_default());
         for interface in self.interfaces.iter().filter(|name| !there.contains(name.get_ref())) {

@@ -17,12 +17,12 @@ use evener_core::path::sessions::Seed;
 use tokio::sync::mpsc;
 
 use super::now_ms;
-use crate::config::{Config, GroupService};
+use crate::config::{Config, GroupService, Tls};
 use crate::events::{Bus, Event};
 use crate::record::Recorder;
 use crate::redirect::{
     Ask, Attendant, Front, ListenError, Opened, Reply, Responders, Rules, Shown, ShownGroup, Telling,
-    probe_member,
+    probe_member, read_tls,
 };
 use crate::runtime::descriptors::Room;
 use crate::runtime::spelling::meant;
@@ -113,7 +113,14 @@ impl Groups {
             self.responders =
                 Some(Responders::start(threads, Room::make().redirected, &taker, &self.telling)?);
         }
-        self.responders.as_ref().map(|responders| responders.open(&wanted(config))).transpose()
+        let Some(responders) = &self.responders else { return Ok(None) };
+        let mut opened = responders.open(&wanted(config))?;
+        for GroupService { group, tls, .. } in &config.groups {
+            if let Some(Tls { certificate, key }) = tls {
+                opened.tls.insert(group.name.clone(), read_tls(&group.name, certificate, key)?);
+            }
+        }
+        Ok(Some(opened))
     }
 
     /// Goes on with the groups of a file; members and open connections stay.
@@ -134,6 +141,10 @@ impl Groups {
                 None => drop(self.running.insert(group.name.clone(), self.begin(now, group))),
             }
             self.publish(now, &group.name);
+            let tls = opened.as_ref().and_then(|opened| opened.tls.get(&group.name));
+            if let Some(running) = self.running.get(&group.name) {
+                running.front.secure(tls.cloned());
+            }
         }
         let fronts = self.running.iter().map(|(name, running)| (name.clone(), Arc::clone(&running.front)));
         let fronts: BTreeMap<String, Arc<Front>> = fronts.collect();

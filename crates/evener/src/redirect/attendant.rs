@@ -24,6 +24,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::TlsAcceptor;
 
 use super::fetch::{Client, Fetch};
 use super::front::{Front, Outcome};
@@ -115,10 +116,22 @@ async fn attend(given: Given, desk: Desk) {
     let Given { stream, client, front, heard } = given;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { return };
     let stream = Rewound { heard: Bytes::from(heard), stream };
-    let service = service_fn(|request| {
-        let (desk, front) = (desk.clone(), Arc::clone(&front));
-        async move { Ok::<_, Infallible>(answer(request, client, &front, &desk).await) }
-    });
+    let Some(tls) = front.tls() else { return serve(stream, client, &front, &desk).await };
+    match tokio::time::timeout(HEAD, TlsAcceptor::from(tls).accept(stream)).await {
+        Ok(Ok(stream)) => serve(stream, client, &front, &desk).await,
+        Ok(Err(error)) => tracing::debug!(%error, %client, "a client speaks no TLS that is understood"),
+        Err(_) => tracing::debug!(%client, "a handshake took too long"),
+    }
+}
+
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    client: SocketAddr,
+    front: &Arc<Front>,
+    desk: &Desk,
+) {
+    let service =
+        service_fn(|request| async move { Ok::<_, Infallible>(answer(request, client, front, desk).await) });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -256,7 +269,7 @@ async fn send_on(
             (response, Outcome::Redirected, name)
         }
         Ok(((url, true, name), _)) => {
-            let fetched = desk.client.fetch(&url, request, client).await;
+            let fetched = desk.client.fetch(&url, request, client, front.is_secure()).await;
             let response = match fetched {
                 Fetch::Answer(response) => response,
                 Fetch::Failed(status, sentence) => {

@@ -58,8 +58,14 @@ impl Client {
     }
 
     /// Asks a member what its client asked.
-    pub(super) async fn fetch(&self, url: &Url, request: Request<Incoming>, client: SocketAddr) -> Fetch {
-        let Some(request) = forwarded(url, request, client) else {
+    pub(super) async fn fetch(
+        &self,
+        url: &Url,
+        request: Request<Incoming>,
+        client: SocketAddr,
+        by_tls: bool,
+    ) -> Fetch {
+        let Some(request) = forwarded(url, request, client, by_tls) else {
             return Fetch::Failed(400, "The request can't be passed on.");
         };
         match tokio::time::timeout(ANSWER, self.0.request(request)).await {
@@ -75,7 +81,12 @@ impl Client {
 
 /// The request as its member gets it: below the member's URL, with the host that the client named, so that the member's own links lead
 /// to the group.
-fn forwarded(url: &Url, request: Request<Incoming>, client: SocketAddr) -> Option<Request<Incoming>> {
+fn forwarded(
+    url: &Url,
+    request: Request<Incoming>,
+    client: SocketAddr,
+    by_tls: bool,
+) -> Option<Request<Incoming>> {
     let (mut head, body) = request.into_parts();
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let path = target.trim_start_matches(['/', '\\']);
@@ -91,6 +102,8 @@ fn forwarded(url: &Url, request: Request<Incoming>, client: SocketAddr) -> Optio
     }
     chain.extend_from_slice(from.as_bytes());
     head.headers.insert("x-forwarded-for", HeaderValue::from_bytes(&chain).ok()?);
+    let scheme = if by_tls { "https" } else { "http" };
+    head.headers.insert("x-forwarded-proto", HeaderValue::from_static(scheme));
     head.headers.insert("via", HeaderValue::from_static("1.1 evener"));
     Some(Request::from_parts(head, body))
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use evener_core::farm::group::{Dispatch, GroupPolicy, LoadReading};
 use evener_core::net::http::{Refusal, Status};
 use evener_core::path::sessions::Seed;
+use rustls::ServerConfig;
 
 /// What the messages of members are called: section 3.3 of the paper.
 const PROTOCOL: [&str; 5] = ["GROUP-ADD", "GROUP-EXIT", "GROUP-QUERY", "LOAD-INFORM", "LOAD-QUERY"];
@@ -58,6 +59,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Front {
     pub(crate) name: String,
     rules: ArcSwap<Rules>,
+    /// By which its clients come, if they come by TLS.
+    tls: ArcSwapOption<ServerConfig>,
     is_over: AtomicBool,
     redirected: AtomicU64,
     fetched: AtomicU64,
@@ -73,6 +76,7 @@ impl Front {
         Front {
             name: name.to_owned(),
             rules: ArcSwap::from_pointee(rules),
+            tls: ArcSwapOption::empty(),
             is_over: AtomicBool::new(false),
             redirected: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
@@ -91,6 +95,21 @@ impl Front {
     /// From now on answers go by these.
     pub(crate) fn publish(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
+    }
+
+    /// From now on new clients come by this, or by nothing.
+    pub(crate) fn secure(&self, tls: Option<Arc<ServerConfig>>) {
+        self.tls.store(tls);
+    }
+
+    /// What they come by.
+    pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.tls.load_full()
+    }
+
+    /// Whether they come by TLS.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.tls.load().is_some()
     }
 
     /// The group is no more: connections end with their next answer.

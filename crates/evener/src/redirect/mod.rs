@@ -18,12 +18,16 @@ mod tests;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use mio::{Poll, Waker};
+use rustls::ServerConfig;
 use socket2::{Domain, Socket, Type};
+
+use crate::runtime::tls::{self, TlsError};
 
 pub(crate) use attendant::{Ask, Attendant, Reply};
 pub(crate) use front::{Front, Rules};
@@ -49,6 +53,14 @@ pub(crate) enum ListenError {
         source: io::Error,
         /// What to do about it, behind a semicolon.
         help: &'static str,
+    },
+    /// A certificate or key can't be had.
+    #[error("service {service}: {source}")]
+    Tls {
+        /// The service's name.
+        service: String,
+        /// Why.
+        source: TlsError,
     },
     /// The threads can't be had.
     #[error("the threads that answer clients can't be started: {0}")]
@@ -94,8 +106,26 @@ pub(crate) struct Responders {
     fronts: BTreeMap<SocketAddr, Arc<Front>>,
 }
 
-/// Sockets for addresses that nobody answered on before, and whom they are for.
-pub(crate) struct Opened(Vec<(SocketAddr, String, Vec<TcpListener>)>);
+/// What a file's groups need, before anybody answers by it.
+pub(crate) struct Opened {
+    /// Sockets for addresses that nobody answered on before, and whom they are for.
+    sockets: Vec<(SocketAddr, String, Vec<TcpListener>)>,
+    /// What clients come by, of services that have TLS.
+    pub(crate) tls: BTreeMap<String, Arc<ServerConfig>>,
+}
+
+/// Reads a service's certificate and key.
+///
+/// # Errors
+/// When they can't be had.
+pub(crate) fn read_tls(
+    service: &str,
+    certificate: &Path,
+    key: &Path,
+) -> Result<Arc<ServerConfig>, ListenError> {
+    let failed = |source| ListenError::Tls { service: service.to_owned(), source };
+    tls::server(certificate, key).map_err(failed)
+}
 
 impl Responders {
     /// Starts so many threads, with so many places for clients together.
@@ -136,7 +166,7 @@ impl Responders {
             let sockets = sockets.map_err(|error| ListenError::address(service, *address, error))?;
             Ok((*address, (*service).to_owned(), sockets))
         });
-        Ok(Opened(opened.collect::<Result<_, _>>()?))
+        Ok(Opened { sockets: opened.collect::<Result<_, _>>()?, tls: BTreeMap::new() })
     }
 
     /// Answers by these fronts from now on, each by its name, on the sockets that were opened and on those of before; open connections go
@@ -156,7 +186,7 @@ impl Responders {
             self.fronts.remove(&address);
             self.threads.iter().for_each(|thread| thread.order(Order::Silence { address }));
         }
-        for (address, service, sockets) in opened.0 {
+        for (address, service, sockets) in opened.sockets {
             let Some(front) = fronts.get(&service) else { continue };
             self.fronts.insert(address, Arc::clone(front));
             for (thread, listener) in self.threads.iter().zip(sockets) {

@@ -257,6 +257,11 @@ impl Responder {
     }
 
     fn welcome(&mut self, stream: TcpStream, client: SocketAddr, front: Arc<Front>) {
+        if front.is_secure() {
+            // Where there is no room the connection just ends.
+            (self.taker)(Given { stream: stream.into(), client, front, heard: Vec::new() });
+            return;
+        }
         if self.connections.len() >= self.places {
             self.evict();
         }

@@ -10,6 +10,7 @@ pub(crate) mod shares;
 pub mod signals;
 pub mod spelling;
 pub mod terminal;
+pub(crate) mod tls;
 pub mod token;
 
 pub use exit::Exit;

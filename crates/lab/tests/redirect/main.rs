@@ -7,3 +7,4 @@ mod changes;
 mod hostile;
 mod requests;
 mod stage;
+mod tls;
