@@ -16,10 +16,10 @@ use tokio::sync::mpsc;
 use super::handoff::Handing;
 use super::hosts::Hosts;
 use super::interfaces::forwarded;
-use super::now_ms;
 use super::showing::Showing;
 use super::telling::Telling;
 use super::totals::Totals;
+use super::{IDLE_ENGINE, now_ms};
 use crate::board::About;
 use crate::config::Config;
 use crate::events::{Bus, Event};
@@ -255,6 +255,9 @@ impl Executor {
     /// Has everything around the engine follow the director's interfaces and servers: what is listened to, and what the kernel is
     /// to let through.
     pub(super) fn follow_network(&mut self) {
+        if self.is_idle() {
+            return;
+        }
         let (links, farm) = (self.director.links(), self.director.farm());
         if let Err((ifindex, error)) = self.neighbours.listen(links, farm.has_ipv6()) {
             let found = self.director.network().interfaces.get(&ifindex);
@@ -263,6 +266,11 @@ impl Executor {
         }
         self.neighbours.attend(&self.director.announceable());
         self.settings.forward(&forwarded(&self.director, &*self.engine));
+    }
+
+    /// Whether nothing of the file sends packets on, so that neither interfaces nor neighbours matter.
+    pub(super) fn is_idle(&self) -> bool {
+        self.engine.kind() == IDLE_ENGINE
     }
 
     /// The names of the interfaces that packets are taken from.

@@ -227,6 +227,9 @@ impl Daemon {
     }
 
     async fn reread_network(&mut self) {
+        if self.executor.is_idle() {
+            return;
+        }
         match network::read().await {
             Ok(network) => {
                 self.executor.tell(Input::Network(Box::new(network)));

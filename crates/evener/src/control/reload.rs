@@ -85,7 +85,7 @@ impl Daemon {
             format!("the file has errors\n{}", problems.render(colour))
         })?;
         let network = network::read().await.map_err(|error| error.to_string())?;
-        let idle = self.executor.engine.kind() == IDLE_ENGINE;
+        let idle = self.executor.is_idle();
         if idle && config.takes_packets() {
             return Err(format!(
                 "services that send packets on need an engine, and there is none: {RESTART}"
@@ -101,13 +101,9 @@ impl Daemon {
         self.executor.hands_over_still(&config)?;
         open_log(&config)?;
         let farm = config.description();
-        let mut heard = self.executor.director.links().clone();
-        heard.extend(&links);
-        let ipv6 = farm.has_ipv6() || self.executor.director.farm().has_ipv6();
-        self.executor.neighbours.listen(&heard, ipv6).map_err(|(ifindex, error)| {
-            let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
-            format!("neighbours can't be heard on {name}: {error}")
-        })?;
+        if !idle {
+            self.hear(&farm, &network, &links)?;
+        }
         if let Some(asked) = Asked::ask(&self.executor, &farm, &links) {
             while let Ok(Some(frame)) = timeout_at(asked.until, self.frames.recv()).await {
                 asked.owner(&frame, &network).map_err(|error| error.to_string())?;
@@ -120,6 +116,17 @@ impl Daemon {
         }
         let opened = self.groups.open(&config).map_err(|error| error.to_string())?;
         Ok(File { config, farm, network, links, opened })
+    }
+
+    /// Hears the neighbours of a file's farm, too.
+    fn hear(&mut self, farm: &Farm, network: &Network, links: &BTreeMap<u32, Mac>) -> Result<(), String> {
+        let mut heard = self.executor.director.links().clone();
+        heard.extend(links);
+        let ipv6 = farm.has_ipv6() || self.executor.director.farm().has_ipv6();
+        self.executor.neighbours.listen(&heard, ipv6).map_err(|(ifindex, error)| {
+            let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
+            format!("neighbours can't be heard on {name}: {error}")
+        })
     }
 
     /// Has the farm of a file in force, or nothing of it; gives the keys that take a restart.
