@@ -60,7 +60,7 @@ pub(crate) enum ListenError {
         /// The service's name.
         service: String,
         /// Why.
-        source: TlsError,
+        source: Box<TlsError>,
     },
     /// The threads can't be had.
     #[error("the threads that answer clients can't be started: {0}")]
@@ -123,7 +123,7 @@ pub(crate) fn read_tls(
     certificate: &Path,
     key: &Path,
 ) -> Result<Arc<ServerConfig>, ListenError> {
-    let failed = |source| ListenError::Tls { service: service.to_owned(), source };
+    let failed = |source| ListenError::Tls { service: service.to_owned(), source: Box::new(source) };
     tls::server(certificate, key).map_err(failed)
 }
 
