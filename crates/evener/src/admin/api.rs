@@ -11,7 +11,7 @@ use axum::extract::{DefaultBodyLimit, Path, Query, Request as HttpRequest, State
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use evener_core::net::Protocol;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use super::access::{self, Access};
 use super::metrics::{self, Format, Scrape};
 use super::process::Process;
-use super::{events, trace};
+use super::{events, groups, trace};
 use crate::board::request::{Flow, Handle, Request, SessionFilter, Subject};
 use crate::cli::Client;
 use crate::views::{self, Show};
@@ -35,6 +35,9 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(1);
 const BODY_BYTES: usize = 4 * 1024;
 /// Sessions in one answer on the TCP port: whoever reaches it must not fill the daemon's memory.
 const SESSIONS_READ_ONLY: usize = 10_000;
+
+/// Members of a server group.
+const GROUP_MEMBERS: &str = "/v1/groups/{name}/members";
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +57,8 @@ pub struct Refusal {
 pub(super) struct Api {
     pub(super) farm: Arc<dyn Show>,
     pub(super) control: Handle,
+    /// Whether who asks may change the farm.
+    pub(super) may_change: bool,
     /// The most sessions in one answer.
     sessions_max: usize,
 }
@@ -65,7 +70,7 @@ pub(super) fn everything(farm: Arc<dyn Show>, control: Handle) -> Router {
         .route("/v1/drain/{service}/{server}", post(drain))
         .route("/v1/undrain/{service}/{server}", post(undrain))
         .route("/v1/reload", post(reload));
-    with_fallbacks(routes).with_state(Api { farm, control, sessions_max: usize::MAX })
+    with_fallbacks(routes).with_state(Api { farm, control, may_change: true, sessions_max: usize::MAX })
 }
 
 /// What changes nothing, for who may look.
@@ -73,7 +78,7 @@ pub(super) fn read_only(farm: Arc<dyn Show>, control: Handle, access: Access) ->
     with_fallbacks(views_and_health())
         .layer(middleware::from_fn(refuse_changes))
         .layer(middleware::from_fn_with_state(Arc::new(access), access::guard))
-        .with_state(Api { farm, control, sessions_max: SESSIONS_READ_ONLY })
+        .with_state(Api { farm, control, may_change: false, sessions_max: SESSIONS_READ_ONLY })
 }
 
 fn views_and_health() -> Router<Api> {
@@ -85,8 +90,17 @@ fn views_and_health() -> Router<Api> {
         .route("/v1/sessions", get(sessions))
         .route("/v1/explain", get(explain))
         .route("/v1/events", get(events::events))
+        .route(GROUP_MEMBERS, group_members())
         .route("/metrics", get(scrape))
         .route("/healthz", get(healthz))
+}
+
+/// Who may look may look at groups too, and whoever has a token of one may do here what it may do at the group's own address.
+fn group_members() -> MethodRouter<Api> {
+    get(groups::members)
+        .post(groups::add)
+        .delete(groups::remove)
+        .layer(DefaultBodyLimit::max(groups::BODY_BYTES))
 }
 
 /// Once all routes are there: those that come later would go without.
@@ -320,7 +334,7 @@ async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
 async fn no_such_path(request: HttpRequest) -> Failure {
     let message = format!(
         "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/sessions, /v1/explain, /v1/events, \
-         /metrics and /healthz, and on the admin socket /v1/trace.",
+         /v1/groups/NAME/members, /metrics and /healthz, and on the admin socket /v1/trace.",
         request.uri().path()
     );
     Failure(StatusCode::NOT_FOUND, message)
@@ -336,7 +350,9 @@ async fn wrong_method(request: HttpRequest) -> Failure {
 
 /// Whoever is on the host can reach a TCP port, and many a browser too: it must not change the farm.
 async fn refuse_changes(request: HttpRequest, next: Next) -> Response {
-    if matches!(*request.method(), Method::GET | Method::HEAD) {
+    // Who changes members shows a token of their group.
+    let is_groups = request.uri().path().starts_with("/v1/groups/");
+    if is_groups || matches!(*request.method(), Method::GET | Method::HEAD) {
         return next.run(request).await;
     }
     let message = "This address only shows the farm, since anyone who can reach it may ask; \

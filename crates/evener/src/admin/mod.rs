@@ -9,6 +9,7 @@ mod client;
 pub mod command;
 mod events;
 mod following;
+mod groups;
 pub mod metrics;
 pub mod process;
 pub mod server;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::net::Protocol;
+use evener_core::node::group::Message;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cli::{Client, WebRequest};
@@ -24,10 +25,41 @@ pub enum Request {
         /// What was done, or why it can't be, in a sentence.
         answer: oneshot::Sender<Result<String, String>>,
     },
+    /// Do what a message of the group protocol says.
+    Group {
+        /// Service name.
+        group: String,
+        /// Who says it.
+        asker: GroupAsker,
+        /// What.
+        message: Message,
+        /// What came of it.
+        answer: oneshot::Sender<GroupAnswer>,
+    },
     /// Tell of a client until the receiver is dropped, or say in a sentence why that can't be.
     Trace(Client, oneshot::Sender<Result<mpsc::Receiver<Traced>, String>>),
     /// Read the file again.
     Reload(oneshot::Sender<Result<String, String>>),
+}
+
+/// Who speaks of a group's members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupAsker {
+    /// Somebody on the network, with what an `Authorization` line says.
+    Stranger(Option<String>),
+    /// Who may change the farm anyway.
+    Operator,
+}
+
+/// What came of a message of the group protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupAnswer {
+    /// By the numbers of HTTP.
+    pub status: u16,
+    /// A sentence, or JSON.
+    pub body: String,
+    /// Which of both.
+    pub is_json: bool,
 }
 
 /// Which sessions are wanted; all of them by default.

@@ -13,16 +13,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use evener_core::farm::group::{Group, MemberState, Members, Moment, Order, State};
 use evener_core::farm::health::Failure;
 use evener_core::net::http::Url;
+use evener_core::node::group::Message;
 use evener_core::path::sessions::Seed;
 use tokio::sync::mpsc;
 
 use super::now_ms;
+use crate::board::request::{GroupAnswer, GroupAsker};
 use crate::config::{Config, GroupService, Tls};
 use crate::events::{Bus, Event};
 use crate::record::Recorder;
 use crate::redirect::{
-    Ask, Attendant, Front, ListenError, Opened, Reply, Responders, Rules, Shown, ShownGroup, Telling,
-    probe_member, read_tls,
+    Ask, Asker, Attendant, Desk, Front, GroupTokens, ListenError, Opened, Reply, Responders, Rules, Shown,
+    ShownGroup, Telling, ask_for_load, probe_member, read_tls,
 };
 use crate::runtime::descriptors::Room;
 use crate::runtime::spelling::meant;
@@ -40,6 +42,9 @@ pub(super) struct MemberProbed {
 /// All groups.
 pub(super) struct Groups {
     running: BTreeMap<String, Running>,
+    /// By which members join, of each group that has some; and those of a file that is not in force yet.
+    tokens: BTreeMap<String, GroupTokens>,
+    next_tokens: BTreeMap<String, GroupTokens>,
     /// None while there was never a group.
     responders: Option<Responders>,
     attendant: Attendant,
@@ -81,6 +86,8 @@ impl Groups {
         let (asks, asked) = mpsc::channel(RESULTS);
         Groups {
             running: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            next_tokens: BTreeMap::new(),
             responders: None,
             attendant: Attendant::start(telling.clone(), asks),
             telling,
@@ -104,6 +111,7 @@ impl Groups {
     /// # Errors
     /// What is refused.
     pub(super) fn open(&mut self, config: &Config) -> Result<Option<Opened>, ListenError> {
+        self.next_tokens = tokens(config)?;
         if self.responders.is_none() {
             if config.groups.is_empty() {
                 return Ok(None);
@@ -126,6 +134,7 @@ impl Groups {
     /// Goes on with the groups of a file; members and open connections stay.
     pub(super) fn follow(&mut self, config: &Config, opened: Option<Opened>) {
         let now = moment();
+        self.tokens = std::mem::take(&mut self.next_tokens);
         let gone: Vec<String> = self.running.keys().filter(|name| !has(config, name)).cloned().collect();
         for name in gone {
             if let Some(running) = self.running.remove(&name) {
@@ -133,6 +142,11 @@ impl Groups {
             }
         }
         for GroupService { group, .. } in &config.groups {
+            if group.joining.insecure {
+                let message = "INSECURE: whoever reaches this service's address may join it and gets its clients, and may \
+                               make members leave; give it a token_file in place of `insecure`";
+                tracing::warn!(service = group.name, "{message}");
+            }
             match self.running.get_mut(&group.name) {
                 Some(running) => {
                     running.group = Arc::new(group.clone());
@@ -178,13 +192,48 @@ impl Groups {
         self.settle();
     }
 
-    /// A member says something. This version doesn't speak the protocol yet.
+    /// A member says something.
     pub(super) fn answer(&mut self, ask: Ask) {
         let Ask { group, from, verb, authorization, body, answer } = ask;
-        tracing::debug!(group, %from, verb, shown = authorization.is_some(), len = body.len(), "not understood");
-        let body = "The group protocol is not in this version of Evener.\n".to_owned();
+        let reply = match self.desk(&group) {
+            Some(mut desk) => {
+                desk.answer(moment(), from.ip(), Asker::Stranger(authorization.as_deref()), &verb, &body)
+            }
+            None => {
+                Reply { status: 503, kind: "text/plain", body: "this group is no longer served\n".to_owned() }
+            }
+        };
+        if reply.status >= 400 {
+            tracing::debug!(group, %from, verb, status = reply.status, why = reply.body.trim_end(), "refused");
+        }
         // Who asked may have gone; that is no matter.
-        let _ = answer.send(Reply { status: 501, kind: "text/plain", body });
+        let _ = answer.send(reply);
+        self.settle();
+    }
+
+    /// The same of who came by another way.
+    pub(super) fn ordered(&mut self, group: &str, asker: &GroupAsker, message: Message) -> GroupAnswer {
+        let asker = match asker {
+            GroupAsker::Stranger(authorization) => Asker::Stranger(authorization.as_deref()),
+            GroupAsker::Operator => Asker::Operator,
+        };
+        let Some(mut desk) = self.desk(group) else {
+            let known = meant(group, self.running.keys().map(String::as_str));
+            return GroupAnswer {
+                status: 404,
+                body: format!("there is no server group {group}; {known}"),
+                is_json: false,
+            };
+        };
+        let Reply { status, kind, body } = desk.answer_read(moment(), asker, message);
+        self.settle();
+        GroupAnswer { status, body, is_json: kind == "application/json" }
+    }
+
+    /// Where a group's messages are answered.
+    fn desk(&mut self, name: &str) -> Option<Desk<'_>> {
+        let Running { group, members, .. } = self.running.get_mut(name)?;
+        Some(Desk { group, members, tokens: self.tokens.get(name) })
     }
 
     /// Time has passed.
@@ -203,7 +252,11 @@ impl Groups {
     /// Whether there are none, or each has a member that lives.
     pub(super) fn are_serving(&self) -> bool {
         let now = moment();
-        let serves = |running: &Running| running.members.snapshot(now).iter().any(|m| m.state == State::Up);
+        let serves = |running: &Running| {
+            let members = running.members.snapshot(now);
+            // Who waits for members to join is ready for them.
+            members.is_empty() || members.iter().any(|member| member.state == State::Up)
+        };
         self.running.values().all(serves)
     }
 
@@ -276,8 +329,7 @@ impl Groups {
     fn execute(&mut self, now: Moment, name: &str, order: Order) {
         match order {
             Order::Probe { member, url } => self.probe(name, member, url),
-            // Members that report are asked by the protocol, which this version doesn't speak yet.
-            Order::Query { url } => tracing::debug!(%url, "not asked"),
+            Order::Query { url } => ask_for_load(url),
             Order::Save => self.save(name),
             Order::Publish => self.publish(now, name),
             Order::Tell(event) => {
@@ -321,6 +373,20 @@ impl Groups {
 
 fn has(config: &Config, name: &str) -> bool {
     config.groups.iter().any(|service| service.group.name == name)
+}
+
+/// The tokens that a file names.
+fn tokens(config: &Config) -> Result<BTreeMap<String, GroupTokens>, ListenError> {
+    let named =
+        config.groups.iter().filter_map(|service| Some((&service.group, service.token_file.as_ref()?)));
+    let read = named.map(|(group, file)| {
+        let tokens = GroupTokens::read(file);
+        let service = group.name.clone();
+        tokens
+            .map_err(|source| ListenError::Tokens { service: service.clone(), source })
+            .map(|read| (service, read))
+    });
+    read.collect()
 }
 
 /// Where it is to be answered, and for which service.

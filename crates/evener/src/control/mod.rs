@@ -255,6 +255,9 @@ impl Daemon {
             Request::Drain { service, server, drain, answer } => {
                 drop(answer.send(self.drain(ServerName { service, server }, drain)));
             }
+            Request::Group { group, asker, message, answer } => {
+                drop(answer.send(self.groups.ordered(&group, &asker, message)));
+            }
             Request::Trace(client, to) => drop(to.send(self.executor.follow(client))),
             Request::Reload(to) => drop(to.send(self.reload().await)),
         }

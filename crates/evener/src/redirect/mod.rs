@@ -4,16 +4,19 @@
 //! connection is [`talk`]'s. What they don't answer goes with its connection to the [`attendant`]: messages of members, and what is
 //! fetched for clients.
 
+mod asking;
 mod attendant;
 mod fetch;
 mod front;
 mod probing;
+mod protocol;
 mod responder;
 mod shown;
 mod talk;
 mod telling;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,12 +32,16 @@ use socket2::{Domain, Socket, Type};
 
 use crate::runtime::tls::{self, TlsError};
 
+pub(crate) use asking::ask_for_load;
 pub(crate) use attendant::{Ask, Attendant, Reply};
 pub(crate) use front::{Front, Rules};
 pub(crate) use probing::probe_member;
+pub(crate) use protocol::{Asker, Desk};
 use responder::{ORDERS, Order, Responder, Taker};
 pub(crate) use shown::{Shown, ShownGroup};
 pub(crate) use telling::Telling;
+pub(crate) use tokens::GroupTokenError;
+pub(crate) use tokens::GroupTokens;
 
 /// Connections that wait to be taken, of each socket.
 const BACKLOG: i32 = 4_096;
@@ -61,6 +68,14 @@ pub(crate) enum ListenError {
         service: String,
         /// Why.
         source: Box<TlsError>,
+    },
+    /// The tokens of its members can't be had.
+    #[error("service {service}: {source}")]
+    Tokens {
+        /// The service's name.
+        service: String,
+        /// Why.
+        source: GroupTokenError,
     },
     /// The threads can't be had.
     #[error("the threads that answer clients can't be started: {0}")]

@@ -24,7 +24,7 @@ use std::time::Duration;
 use evener::admin::metrics::{Format, Scrape};
 use evener::admin::process::Process;
 use evener::admin::{self, metrics};
-use evener::board::request::{Handle, Request, SessionFilter, Subject};
+use evener::board::request::{GroupAnswer, Handle, Request, SessionFilter, Subject};
 use evener::config::Admin;
 use evener::events::{Bus, Listener};
 use evener::record::Traced;
@@ -100,6 +100,10 @@ async fn control(mut requests: mpsc::Receiver<Request>) {
                 "nobody" => Err(format!("Service {service} has no server {server}.")),
                 _ => Ok(format!("{service:?} {server:?} drains: {drain}.")),
             })),
+            Request::Group { group, asker, message, answer } => {
+                let body = format!("{group} {asker:?} {message:?}");
+                drop(answer.send(GroupAnswer { status: 409, body, is_json: false }));
+            }
             // Three lines, and then no more for as long as somebody listens.
             Request::Trace(client, answer) if client.port.is_none() => {
                 let (lines, receiver) = mpsc::channel(8);

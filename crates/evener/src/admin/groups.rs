@@ -1,0 +1,154 @@
+//! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD and GROUP-EXIT say in text (`docs/server-groups.md`).
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, PathRejection};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use evener_core::farm::group::{Joiner, JoinerError, WEIGHT_MAX, member_url};
+use evener_core::net::http::Url;
+use evener_core::node::group::Message;
+use serde::Deserialize;
+
+use super::api::{ANSWER_TIMEOUT, Api, Done, Failure, ask};
+use crate::board::request::{GroupAnswer, GroupAsker, Request};
+
+/// Longer bodies are refused, in bytes; as many as a message has.
+pub(super) const BODY_BYTES: usize = evener_core::node::group::BODY_MAX;
+
+/// A member, as somebody describes it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Described {
+    url: String,
+    weight: Option<u64>,
+    #[serde(default)]
+    anonymous: bool,
+    control: Option<String>,
+    #[serde(default)]
+    paths: Vec<String>,
+    #[serde(default)]
+    hosts: Vec<String>,
+}
+
+/// A member's URL, and no more.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    url: String,
+}
+
+/// One of something, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMore<T> {
+    One(T),
+    Several(Vec<T>),
+}
+
+impl<T> OneOrMore<T> {
+    fn list(self) -> Vec<T> {
+        match self {
+            OneOrMore::One(one) => vec![one],
+            OneOrMore::Several(several) => several,
+        }
+    }
+}
+
+impl Described {
+    fn joiner(self) -> Result<Joiner, JoinerError> {
+        let mut joiner = Joiner::new(member_url(&self.url)?);
+        if let Some(weight) = self.weight {
+            let weight = u16::try_from(weight).ok().filter(|weight| *weight <= WEIGHT_MAX);
+            joiner.weight = weight.ok_or(JoinerError::Weight)?;
+        }
+        joiner.anonymous = self.anonymous;
+        joiner.control =
+            self.control.map(|url| Url::parse(&url)).transpose().map_err(JoinerError::Control)?;
+        self.paths.iter().try_for_each(|path| joiner.add_path(path))?;
+        self.hosts.iter().try_for_each(|host| joiner.add_host(host))?;
+        Ok(joiner)
+    }
+}
+
+pub(super) async fn members(
+    State(api): State<Api>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Failure> {
+    let Path(name) = name?;
+    // Whoever may look at the farm may look at its groups.
+    tell(&api, name, GroupAsker::Operator, Message::Query).await
+}
+
+/// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so without being asked first.
+pub(super) async fn add(
+    State(api): State<Api>,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Json<serde_json::Value>, JsonRejection>,
+) -> Result<Response, Failure> {
+    let Path(name) = name?;
+    let described: OneOrMore<Described> = read(body)?;
+    let joiners = described.list().into_iter().map(Described::joiner).collect::<Result<Vec<_>, _>>();
+    let joiners = joiners.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
+    if joiners.is_empty() {
+        return Err(nobody());
+    }
+    tell(&api, name, asker(&api, &headers), Message::Add(joiners)).await
+}
+
+pub(super) async fn remove(
+    State(api): State<Api>,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Json<serde_json::Value>, JsonRejection>,
+) -> Result<Response, Failure> {
+    let Path(name) = name?;
+    let named = read::<OneOrMore<Named>>(body)?.list();
+    let urls = named.iter().map(|named| member_url(&named.url)).collect::<Result<Vec<_>, _>>();
+    let urls = urls.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
+    if urls.is_empty() {
+        return Err(nobody());
+    }
+    tell(&api, name, asker(&api, &headers), Message::Exit(urls)).await
+}
+
+fn nobody() -> Failure {
+    Failure(
+        StatusCode::BAD_REQUEST,
+        "Nobody is named: send {\"url\": \"http://...\"}, or a list of these.".to_owned(),
+    )
+}
+
+/// A body in its shape.
+fn read<T: for<'d> Deserialize<'d>>(
+    body: Result<Json<serde_json::Value>, JsonRejection>,
+) -> Result<T, Failure> {
+    let Json(value) =
+        body.map_err(|rejection| Failure(rejection.status(), format!("{}.", rejection.body_text())))?;
+    serde_json::from_value(value).map_err(|error| {
+        let help = "send {\"url\": \"http://...\"}, or a list of these; a member that joins may have weight, anonymous, control, paths and hosts";
+        Failure(StatusCode::BAD_REQUEST, format!("{error}: {help}."))
+    })
+}
+
+/// Who reaches the socket may change the farm; others show a token of the group.
+fn asker(api: &Api, headers: &HeaderMap) -> GroupAsker {
+    if api.may_change {
+        return GroupAsker::Operator;
+    }
+    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    GroupAsker::Stranger(authorization.map(str::to_owned))
+}
+
+async fn tell(api: &Api, group: String, asker: GroupAsker, message: Message) -> Result<Response, Failure> {
+    let request = |answer| Request::Group { group, asker, message, answer };
+    let GroupAnswer { status, body, is_json } = ask(&api.control, ANSWER_TIMEOUT, request).await?;
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let message = body.trim_end().to_owned();
+    match (status.is_success(), is_json) {
+        (true, true) => Ok((status, [(header::CONTENT_TYPE, "application/json")], body).into_response()),
+        (true, false) => Ok((status, Json(Done { message })).into_response()),
+        (false, _) => Err(Failure(status, message)),
+    }
+}

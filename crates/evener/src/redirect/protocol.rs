@@ -1,0 +1,238 @@
+//! What members say, judged by what they may, and answered: the HTTP side of the group protocol (`docs/server-groups.md`). The control
+//! loop asks here, so that each message sees all before it.
+
+use std::net::IpAddr;
+
+use evener_core::farm::group::{Group, Joiner, MemberState, Members, Moment, Refused};
+use evener_core::net::http::Url;
+use evener_core::node::group::{Malformed, Message, Verb};
+use serde::Serialize;
+
+use super::attendant::Reply;
+use super::tokens::{GroupTokens, Speaks};
+
+/// Whether somebody is asked for a credential, and what it shows: the value of an `Authorization` line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asker<'a> {
+    /// Somebody on the network.
+    Stranger(Option<&'a str>),
+    /// Who may change the farm anyway.
+    Operator,
+}
+
+/// A group's side of a conversation.
+pub(crate) struct Desk<'g> {
+    pub(crate) group: &'g Group,
+    pub(crate) members: &'g mut Members,
+    /// None where the file names none.
+    pub(crate) tokens: Option<&'g GroupTokens>,
+}
+
+/// Why nothing was done: a status and a sentence.
+#[derive(Debug, thiserror::Error)]
+enum Denied {
+    #[error("show a token of this group: Authorization: Bearer TOKEN")]
+    Nobody,
+    #[error("this token is none of the group's")]
+    Unknown,
+    #[error("this token does not speak for {0}")]
+    NotFor(Url),
+    #[error("members' control URLs are on their own host, or the token speaks for them: {0} is neither")]
+    Control(Url),
+    #[error("nobody may join this group: name a token_file in its [service.group]")]
+    Closed,
+    #[error("LOAD-QUERY is what a director asks members: this is the director")]
+    Director,
+    #[error("this version knows no message of that name")]
+    Verb,
+    #[error("{0}")]
+    Malformed(#[from] Malformed),
+    #[error("{0}")]
+    Refused(#[from] Refused),
+}
+
+impl Denied {
+    fn status(&self) -> u16 {
+        match self {
+            Denied::Nobody | Denied::Unknown => 401,
+            Denied::NotFor(_) | Denied::Control(_) | Denied::Closed => 403,
+            Denied::Director => 405,
+            Denied::Verb => 501,
+            Denied::Malformed(malformed) => malformed.status(),
+            Denied::Refused(refused) => refused.status(),
+        }
+    }
+}
+
+/// A group as those see it who may know its members.
+#[derive(Debug, Serialize)]
+struct Listing<'g> {
+    group: &'g str,
+    policy: &'static str,
+    members: Vec<Listed>,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    name: String,
+    url: String,
+    state: &'static str,
+    weight: u16,
+    effective_weight: f64,
+    load: Option<f64>,
+    age_seconds: Option<f64>,
+    dispatched: u64,
+    anonymous: bool,
+    control: Option<String>,
+    paths: Vec<String>,
+    hosts: Vec<String>,
+    listed: bool,
+    cause: String,
+}
+
+impl Listed {
+    fn of(member: MemberState) -> Listed {
+        let joiner = member.joiner;
+        Listed {
+            name: member.name,
+            url: joiner.url.to_string(),
+            state: member.state.name(),
+            weight: joiner.weight,
+            effective_weight: f64::from(joiner.weight) * as_f64(member.weight_percent) / 100.0,
+            load: member.reported.map(|load| as_f64(load) / 1_000.0),
+            age_seconds: member.age_ms.map(|age_ms| as_f64(age_ms) / 1_000.0),
+            dispatched: member.dispatched,
+            anonymous: joiner.anonymous,
+            control: joiner.control.map(|control| control.to_string()),
+            paths: joiner.paths.iter().map(ToString::to_string).collect(),
+            hosts: joiner.hosts.iter().map(ToString::to_string).collect(),
+            listed: member.is_listed,
+            cause: member.cause,
+        }
+    }
+}
+
+/// Loads and ages are far below where this loses anything that matters.
+#[expect(clippy::cast_precision_loss)]
+fn as_f64(number: u64) -> f64 {
+    number as f64
+}
+
+impl Desk<'_> {
+    /// Answers a message as it came over HTTP.
+    pub(crate) fn answer(
+        &mut self,
+        now: Moment,
+        from: IpAddr,
+        asker: Asker<'_>,
+        verb: &str,
+        body: &[u8],
+    ) -> Reply {
+        let judged = Verb::of(verb).ok_or(Denied::Verb).and_then(|verb| {
+            // Bodies of strangers are not even read.
+            let speaks = self.judge(asker, verb)?;
+            self.take(now, Some(from), &speaks, Message::read(verb, body)?)
+        });
+        judged.unwrap_or_else(|denied| denial(&denied))
+    }
+
+    /// Answers a message that was read elsewhere.
+    pub(crate) fn answer_read(&mut self, now: Moment, asker: Asker<'_>, message: Message) -> Reply {
+        let verb = match &message {
+            Message::Add(_) => Verb::Add,
+            Message::Exit(_) => Verb::Exit,
+            Message::Query => Verb::Query,
+            Message::Inform(_) => Verb::Inform,
+            Message::LoadQuery => Verb::LoadQuery,
+        };
+        let taken = self.judge(asker, verb).and_then(|speaks| self.take(now, None, &speaks, message));
+        taken.unwrap_or_else(|denied| denial(&denied))
+    }
+
+    /// For whom somebody may speak.
+    fn judge(&self, asker: Asker<'_>, verb: Verb) -> Result<Speaks, Denied> {
+        let Asker::Stranger(authorization) = asker else { return Ok(Speaks::ForAll) };
+        let Some(tokens) = self.tokens else {
+            return match self.group.joining.insecure {
+                true => Ok(Speaks::ForAll),
+                // There is no credential to show; who is anonymous stays so.
+                false if verb == Verb::Query => Ok(Speaks::Below(Vec::new())),
+                false => Err(Denied::Closed),
+            };
+        };
+        let shown = authorization.and_then(|line| line.split_once(' '));
+        let token =
+            shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, token)| token.trim());
+        tokens.of(token.ok_or(Denied::Nobody)?.as_bytes()).ok_or(Denied::Unknown)
+    }
+
+    fn take(
+        &mut self,
+        now: Moment,
+        from: Option<IpAddr>,
+        speaks: &Speaks,
+        message: Message,
+    ) -> Result<Reply, Denied> {
+        match message {
+            Message::Add(joiners) => {
+                joiners.iter().try_for_each(|joiner| may_join(speaks, joiner))?;
+                let joined = self.members.join(now, from, &joiners)?;
+                let status = if joined.new > 0 { 201 } else { 200 };
+                Ok(text(status, format!("joined: {}, known: {}", joined.new, joined.known)))
+            }
+            Message::Exit(urls) => {
+                if let Some(url) = urls.iter().find(|url| !speaks.is_for(url)) {
+                    return Err(Denied::NotFor(url.clone()));
+                }
+                self.members.leave(now, &urls)?;
+                Ok(text(200, format!("left: {}", urls.len())))
+            }
+            Message::Inform(report) => {
+                let url = self.members.reporter_url(from, report.url.as_ref())?;
+                if !speaks.is_for(url) {
+                    return Err(Denied::NotFor(url.clone()));
+                }
+                self.members.inform(now, from, &report)?;
+                Ok(Reply { status: 204, kind: "text/plain", body: String::new() })
+            }
+            Message::Query => Ok(self.list(now, speaks)),
+            Message::LoadQuery => Err(Denied::Director),
+        }
+    }
+
+    fn list(&self, now: Moment, speaks: &Speaks) -> Reply {
+        // A token of one member is a member's, and members may know each other.
+        let knows_all = self.tokens.is_some() || *speaks == Speaks::ForAll;
+        let members = self.members.snapshot(now).into_iter();
+        let members =
+            members.filter(|member| knows_all || !member.joiner.anonymous).map(Listed::of).collect();
+        let listing = Listing { group: &self.group.name, policy: self.group.policy.name(), members };
+        match serde_json::to_string(&listing) {
+            Ok(body) => Reply { status: 200, kind: "application/json", body: body + "\n" },
+            Err(error) => text(500, format!("the members can't be written: {error}")),
+        }
+    }
+}
+
+/// Members join where their token says, and are asked for their load at their own host, or where it says so too: a director asks
+/// nobody else for anything.
+fn may_join(speaks: &Speaks, joiner: &Joiner) -> Result<(), Denied> {
+    if !speaks.is_for(&joiner.url) {
+        return Err(Denied::NotFor(joiner.url.clone()));
+    }
+    match &joiner.control {
+        Some(control) if control.host() != joiner.url.host() && !speaks.is_for(control) => {
+            Err(Denied::Control(control.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn denial(denied: &Denied) -> Reply {
+    text(denied.status(), denied.to_string())
+}
+
+fn text(status: u16, mut sentence: String) -> Reply {
+    sentence.push('\n');
+    Reply { status, kind: "text/plain", body: sentence }
+}
