@@ -146,6 +146,7 @@ impl Director {
         let Before { farm, network, links, membership, healths, hosts, .. } = *before;
         (self.farm, self.network, self.links) = (farm, network, links);
         (self.membership, self.healths, self.hosts) = (membership, healths, hosts);
+        self.schedule_probes();
     }
 
     /// Sessions of servers and service addresses that were there and are gone are to go too; then their numbers are free again.

@@ -82,6 +82,8 @@ pub struct Director {
     links: BTreeMap<u32, Mac>,
     membership: Membership,
     healths: BTreeMap<ServerName, Health>,
+    /// No probe is due before this time, in milliseconds: every turn asks, and there may be many servers.
+    probes_from_ms: u64,
     paths: Paths,
     drained: BTreeSet<ServerName>,
     /// The other hosts, where every one decides.
@@ -126,6 +128,7 @@ impl Director {
         let mut director = Director {
             membership: Membership::new(&farm.services, surroundings, now.ms),
             healths: BTreeMap::new(),
+            probes_from_ms: u64::MAX,
             paths,
             drained,
             hosts: host.map(|(own, key, incarnation)| Hosts::new(&farm, own.name, key, incarnation, now.ms)),
@@ -221,7 +224,7 @@ impl Director {
         let round = self.membership.next_round_at().unwrap_or(u64::MAX);
         let plan_at_ms = if self.replan_wanted { self.gather_until_ms } else { u64::MAX };
         let others =
-            [self.next_probe_at(), self.next_report_at(), self.told.look_at_ms, self.retry_at_ms, plan_at_ms];
+            [self.probes_from_ms, self.next_report_at(), self.told.look_at_ms, self.retry_at_ms, plan_at_ms];
         others.into_iter().fold(round, u64::min)
     }
 
@@ -265,8 +268,10 @@ impl Director {
     }
 
     fn probed(&mut self, server: &ServerName, result: Result<u64, Failure>, now_ms: u64) {
-        let health = self.healths.get_mut(server);
-        if let Some(transition) = health.and_then(|health| health.result(now_ms, result)) {
+        let Some(health) = self.healths.get_mut(server) else { return };
+        let transition = health.result(now_ms, result);
+        self.probes_from_ms = self.probes_from_ms.min(health.next_probe_at());
+        if let Some(transition) = transition {
             self.tell(Event::Health { server: server.clone(), transition });
             self.say_own();
             self.replan_wanted = true;
@@ -388,6 +393,7 @@ impl Director {
             }
         }
         self.healths = healths;
+        self.schedule_probes();
     }
 
     /// The service addresses that this host answers ARP or neighbour discovery for, now.

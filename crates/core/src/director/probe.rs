@@ -85,6 +85,9 @@ pub struct Adjacency {
 impl Director {
     /// Probes that are due now; each counts as begun.
     pub(super) fn probe_due(&mut self, now_ms: u64) {
+        if now_ms < self.probes_from_ms {
+            return;
+        }
         let due = self.healths.iter().filter(|(_, health)| health.next_probe_at() <= now_ms);
         let due: Vec<ServerName> = due.map(|(name, _)| name.clone()).collect();
         for server in due {
@@ -106,11 +109,12 @@ impl Director {
                 }
             }
         }
+        self.schedule_probes();
     }
 
-    /// When the next probe is due.
-    pub(super) fn next_probe_at(&self) -> u64 {
-        self.healths.values().map(Health::next_probe_at).min().unwrap_or(u64::MAX)
+    /// Notes when the next probe is due.
+    pub(super) fn schedule_probes(&mut self) {
+        self.probes_from_ms = self.healths.values().map(Health::next_probe_at).min().unwrap_or(u64::MAX);
     }
 
     /// Why a member that is this host itself can't answer clients.

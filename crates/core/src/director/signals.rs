@@ -37,8 +37,8 @@ impl Director {
         known: &[KnownHost],
         now_ms: u64,
     ) -> Signals {
-        let is_host = self.farm.every_host().any(|service| service.name == name.service);
-        let host = known.iter().find(|host| is_host && host.name == name.server);
+        let is_host = || self.farm.every_host().any(|service| service.name == name.service);
+        let host = known.iter().find(|host| host.name == name.server && is_host());
         let heard_ms = host.and_then(|host| if host.own { Some(now_ms) } else { host.heard_ms });
         Signals {
             active: slot.and_then(|slot| self.active.get(&slot).copied()),

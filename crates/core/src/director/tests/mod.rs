@@ -15,6 +15,7 @@ use crate::farm::{self, HealthKind, Server, example};
 use crate::path::tables::Tables;
 
 mod paths;
+mod probes;
 mod snapshot;
 
 /// What the director runs in.

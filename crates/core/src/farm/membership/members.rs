@@ -233,7 +233,11 @@ impl ServiceMembers {
     }
 
     pub(super) fn next_round_at(&self) -> Option<u64> {
-        let asks = self.discovers() || self.records.values().any(|record| record.address_to_ask().is_some());
+        // Of servers that routes lead to nobody is asked for, however many there are.
+        let asks_for_listed = || {
+            !self.service.is_routed() && self.records.values().any(|record| record.address_to_ask().is_some())
+        };
+        let asks = self.discovers() || asks_for_listed();
         asks.then_some(self.next_round_ms)
     }
 
