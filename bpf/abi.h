@@ -11,7 +11,7 @@
 #include "net/ip.h"
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 11
+#define ABI_VERSION 12
 
 /* core/src/path/tables.rs */
 #define HASH_SLOTS 65537
@@ -19,6 +19,8 @@
 #define SERVICE_SERVERS_MAX 256
 #define SERVER_SLOTS 4096
 #define NO_SERVER 0
+/* core/src/path/select.rs */
+#define EXPLORING 32
 #define VIP_PLACES 1024
 #define SERVICES_MAX 64
 #define INTERFACE_PLACES 256
@@ -129,6 +131,7 @@ enum pick {
 	PICK_HASH = 0,
 	PICK_CURSOR = 1,
 	PICK_LEAST = 2,
+	PICK_TWO = 3,
 };
 
 /* core/src/path/tables.rs, Later */
@@ -269,7 +272,8 @@ struct ring {
 	__u32 hash_len; /* 0 or HASH_SLOTS */
 	__u16 order[ORDER_MAX];
 	__u16 hash[HASH_SLOTS];
-	__u16 pad[3];
+	__u16 second[HASH_SLOTS]; /* PICK_TWO: the other candidate; NO_SERVER where there is none */
+	__u16 pad[2];
 };
 
 #define SERVER_PRESENT 1

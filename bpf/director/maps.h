@@ -83,6 +83,9 @@ __u64 pools[SERVER_SLOTS] TABLE(pools);
 /* Active sessions by server slot. */
 __u64 active[SERVER_SLOTS] TABLE(active);
 
+/* What policies make of each server's load, by server slot; 0 is best. Written at any time. */
+__u8 scores[SERVER_SLOTS] TABLE(scores);
+
 /* The time, where it is given. */
 __u64 given_now TABLE(given_now);
 

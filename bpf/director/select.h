@@ -95,6 +95,32 @@ static __always_inline __u16 from_order(__u32 service, struct ring *ring, __u32 
 	return least.server;
 }
 
+/* The better of the two candidates of the flow's slot. */
+static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
+{
+	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
+	__u16 first = by_hash(ring, ring_hash), second;
+	struct server *server, *other;
+	__u8 score, other_score;
+
+	if (slot >= HASH_SLOTS)
+		return first;
+	second = ring->second[slot] % SERVER_SLOTS;
+	other = present_server(second);
+	if (second == NO_SERVER || !other)
+		return first;
+	server = present_server(first);
+	if (!server)
+		return second;
+	first %= SERVER_SLOTS;
+	score = READ_ONCE(scores[first]);
+	other_score = READ_ONCE(scores[second]);
+	if (score != other_score)
+		return other_score < score && ring_hash % EXPLORING ? second : first;
+	/* sessions / weight of the second < sessions / weight of the first, without dividing */
+	return READ_ONCE(active[second]) * server->weight < READ_ONCE(active[first]) * other->weight ? second : first;
+}
+
 /* Not inlined: only the first packet of a session comes here. */
 __attribute__((noinline)) int select_server(__u32 service, __u32 half, __u32 pick, __u64 ring_hash)
 {
@@ -102,7 +128,9 @@ __attribute__((noinline)) int select_server(__u32 service, __u32 half, __u32 pic
 
 	if (!ring)
 		return NO_SERVER;
-	return pick == PICK_HASH ? by_hash(ring, ring_hash) : from_order(service, ring, pick);
+	if (pick == PICK_HASH)
+		return by_hash(ring, ring_hash);
+	return pick == PICK_TWO ? two(ring, ring_hash) : from_order(service, ring, pick);
 }
 
 #endif

@@ -104,7 +104,7 @@ impl Known {
     }
 
     fn memory<'k>(&'k self, cursors: &'k [AtomicU64]) -> Memory<'k> {
-        let counts = Counts { cursors, active: &self.active };
+        let counts = Counts { cursors, active: &self.active, scores: &[] };
         Memory { counts, cookies: SharedKeys(&self.keys), ..self.world.memory() }
     }
 

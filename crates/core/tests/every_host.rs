@@ -157,7 +157,10 @@ impl Dice {
         let slots: Vec<u16> = (0..13).collect();
         let (hash, previous) = (self.table(&slots), self.table(&slots));
         let order = hash.iter().take(30).copied().collect();
-        tables.rings.insert(0, Ring { order, hash: hash.into(), previous: previous.into() }.into());
+        tables.rings.insert(
+            0,
+            Ring { order, hash: hash.into(), previous: previous.into(), second: [].into() }.into(),
+        );
         tables
     }
 }
@@ -226,9 +229,11 @@ impl Farm {
         }
         let hash = self.ring(host, members, false);
         let previous = self.ring(host, before, true);
-        tables
-            .rings
-            .insert(0, Ring { order: Vec::new(), hash: hash.into(), previous: previous.into() }.into());
+        tables.rings.insert(
+            0,
+            Ring { order: Vec::new(), hash: hash.into(), previous: previous.into(), second: [].into() }
+                .into(),
+        );
         tables
     }
 

@@ -76,7 +76,7 @@ impl Readings for Nothing {
         let counted = Counted { active: &[], shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
-            counts: Counts { cursors: &[], active: &[] },
+            counts: Counts { cursors: &[], active: &[], scores: &[] },
             ports: Ports::new(&[]),
             fragments: self,
             routes: self,

@@ -52,6 +52,12 @@ pub trait Engine: Send {
     /// The sessions, ring cursors and hash key that packets meet.
     fn memory(&self) -> Memory<'_>;
 
+    /// Gives servers other scores by which [`Pick::Two`](evener_core::path::tables::Pick::Two) chooses: stores to memory, at any
+    /// rate. A server that is gone leaves none behind.
+    fn score(&self, scores: &[(u16, u8)]) {
+        self.memory().counts.score(scores);
+    }
+
     /// The time by the clock that [`Engine::memory`]'s sessions go by, in ticks of 2^20 ns.
     fn now(&self) -> u32;
 

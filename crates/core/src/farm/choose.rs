@@ -66,6 +66,11 @@ pub enum Why {
     Turn,
     /// It has the fewest active sessions for its weight.
     Least,
+    /// It is the better of the two that the client's address and port name, in this slot of the hash table.
+    Two {
+        /// Its number.
+        slot: usize,
+    },
 }
 
 /// Why there is no server.
@@ -120,7 +125,7 @@ impl Plan {
         let (route, ring) = self.ring(vip, request.content)?;
         let (server, why) = match (request.named.filter(|server| self.is_in(*server, ring)), request.client) {
             (Some(named), _) => (named, Why::Named),
-            (None, None) if vip.pick == Pick::Hash => return Err(Nobody::Unnamed),
+            (None, None) if matches!(vip.pick, Pick::Hash | Pick::Two) => return Err(Nobody::Unnamed),
             (None, client) => {
                 let key = client.map(|at| SessionKey { client: at.ip(), port: at.port(), vip: vip.id });
                 let hash = key.map_or(FlowHash(0), |key| key.ring_hash(memory.ring_seed));
@@ -128,6 +133,7 @@ impl Plan {
                     Pick::Hash => Why::Hash { slot: hash.hash_slot() },
                     Pick::Cursor => Why::Turn,
                     Pick::Least => Why::Least,
+                    Pick::Two => Why::Two { slot: hash.hash_slot() },
                 };
                 (draw(&self.tables, memory.counts, ring, vip.pick, hash), why)
             }

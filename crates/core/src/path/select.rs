@@ -1,6 +1,6 @@
 //! Which server a new session gets, from the ring that a policy filled.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::path::sessions::FlowHash;
 use crate::path::tables::{NO_SERVER, Pick, Ring, SERVICE_SERVERS_MAX, Tables};
@@ -12,7 +12,32 @@ pub struct Counts<'a> {
     pub cursors: &'a [AtomicU64],
     /// Active sessions of each server.
     pub active: &'a [AtomicU64],
+    /// What policies make of each server's load; 0 is best. Of a slot that isn't there it is 0.
+    pub scores: &'a [AtomicU8],
 }
+
+impl Counts<'_> {
+    /// Gives servers other scores. Every packet after that is decided by them.
+    pub fn score(&self, scores: &[(u16, u8)]) {
+        for (slot, score) in scores {
+            if let Some(place) = self.scores.get(usize::from(*slot)) {
+                place.store(*score, Relaxed);
+            }
+        }
+    }
+
+    fn score_of(&self, slot: u16) -> u8 {
+        self.scores.get(usize::from(slot)).map_or(0, |score| score.load(Relaxed))
+    }
+
+    fn active_of(&self, slot: u16) -> u64 {
+        self.active.get(usize::from(slot)).map_or(0, |active| active.load(Relaxed))
+    }
+}
+
+/// Of so many flows one has its first candidate whatever the scores say: a server whose score is the worst keeps three percent
+/// of its share, by which it is seen when it recovers. A power of two.
+pub const EXPLORING: u64 = 32;
 
 /// Picks a server for a new session from ring `service`, or [`NO_SERVER`]. `hash` is
 /// [`crate::path::sessions::SessionKey::ring_hash`].
@@ -38,6 +63,7 @@ fn draw(
     };
     match (pick, ring.order.len()) {
         (Pick::Hash, _) => by_hash(ring, hash),
+        (Pick::Two, _) => two(tables, counts, ring, hash),
         (Pick::Cursor | Pick::Least, 0) => NO_SERVER,
         (Pick::Cursor, len) => ring.order[(turn(counts, service) % len as u64) as usize],
         (Pick::Least, len) => {
@@ -65,6 +91,27 @@ fn standing(counts: Counts<'_>, service: u16) -> u64 {
     counts.cursors.get(usize::from(service)).map_or(0, |cursor| cursor.load(Relaxed))
 }
 
+/// The better of the two candidates of the flow's slot.
+fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
+    let first = by_hash(ring, hash);
+    let second = ring.second.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER);
+    let Some(other) = tables.servers.get(&second) else {
+        return first;
+    };
+    let Some(server) = tables.servers.get(&first) else {
+        return second;
+    };
+    let (score, other_score) = (counts.score_of(first), counts.score_of(second));
+    if score != other_score {
+        let second_is_better = other_score < score && !hash.0.is_multiple_of(EXPLORING);
+        return if second_is_better { second } else { first };
+    }
+    // active / weight of the second < active / weight of the first, without dividing
+    let (active, other_active) = (counts.active_of(first), counts.active_of(second));
+    let second_is_better = other_active * u64::from(server.weight) < active * u64::from(other.weight);
+    if second_is_better { second } else { first }
+}
+
 /// Of the first `len` servers the one with the fewest active sessions for its weight. Looking begins at the cursor, so that
 /// equals take turns.
 fn least(tables: &Tables, counts: Counts<'_>, ring: &Ring, len: usize, start: usize) -> u16 {
@@ -84,4 +131,73 @@ fn least(tables: &Tables, counts: Counts<'_>, ring: &Ring, len: usize, start: us
         }
     }
     best
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::net::wire::Mac;
+    use crate::path::tables::{Forwarding, HASH_SLOTS, SERVER_SLOTS, ServerEntry};
+    use proptest::prelude::*;
+
+    /// Servers 1 and 2, each slot's first and second candidate.
+    fn tables(weights: [u16; 2]) -> Tables {
+        let mut tables = Tables::default();
+        for (slot, weight) in (1..).zip(weights) {
+            let (identity, mac, forwarding) = (slot.into(), Mac::default(), Forwarding::Link);
+            let entry = ServerEntry { identity, mac, ifindex: 1, weight, up: true, local: false, forwarding };
+            tables.servers.insert(slot, entry);
+        }
+        let all = |slot| Arc::from(alloc::vec![slot; HASH_SLOTS]);
+        let ring = Ring { order: Vec::new(), hash: all(1), second: all(2), previous: Arc::default() };
+        tables.rings.insert(0, Arc::new(ring));
+        tables
+    }
+
+    fn choice(tables: &Tables, active: [u64; 2], scores: [u8; 2], hash: u64) -> u16 {
+        let mut counts: Vec<AtomicU64> = (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect();
+        let places: Vec<AtomicU8> = (0..SERVER_SLOTS).map(|_| AtomicU8::new(0)).collect();
+        for (slot, active) in (1..).zip(active) {
+            counts[slot] = AtomicU64::new(active);
+        }
+        let counts = Counts { cursors: &[], active: &counts, scores: &places };
+        counts.score(&[(1, scores[0]), (2, scores[1]), (u16::MAX, 9)]);
+        select(tables, counts, 0, Pick::Two, FlowHash(hash))
+    }
+
+    #[test]
+    fn the_better_score_wins_then_the_fewer_sessions_then_the_first() {
+        let even = tables([1, 1]);
+        assert_eq!(choice(&even, [0, 0], [0, 0], 1), 1);
+        assert_eq!(choice(&even, [1, 0], [0, 0], 1), 2);
+        assert_eq!(choice(&even, [1, 0], [7, 8], 1), 1, "scores come before sessions");
+        assert_eq!(choice(&even, [0, 9], [8, 7], 1), 2);
+        let heavy = tables([3, 1]);
+        assert_eq!(choice(&heavy, [3, 1], [0, 0], 1), 1);
+        assert_eq!(choice(&heavy, [4, 1], [0, 0], 1), 2);
+    }
+
+    #[test]
+    fn who_is_not_there_is_not_chosen() {
+        let mut one = tables([1, 1]);
+        one.servers.remove(&2);
+        assert_eq!(choice(&one, [9, 0], [9, 0], 1), 1);
+        let mut other = tables([1, 1]);
+        other.servers.remove(&1);
+        assert_eq!(choice(&other, [0, 9], [0, 9], 1), 2);
+        let mut alone = tables([1, 1]);
+        Arc::make_mut(alone.rings.get_mut(&0).unwrap()).second = Arc::default();
+        assert_eq!(choice(&alone, [9, 0], [9, 0], 1), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn the_worst_keeps_one_flow_in_so_many(hash: u64) {
+            let worst_is_chosen = choice(&tables([1, 1]), [9, 0], [u8::MAX, 0], hash) == 1;
+            prop_assert_eq!(worst_is_chosen, hash.is_multiple_of(EXPLORING));
+        }
+    }
 }

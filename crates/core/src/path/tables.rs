@@ -55,6 +55,8 @@ pub enum Pick {
     Cursor = 1,
     /// The server in the ring with the fewest active sessions for its weight.
     Least = 2,
+    /// The better of two that the flow's keyed hash names: by their scores, then by active sessions for their weight.
+    Two = 3,
 }
 
 /// Idle times after which a session is gone, in ticks (see [`crate::path::sessions::ticks`]).
@@ -132,6 +134,9 @@ pub struct Ring {
     /// For [`Pick::Hash`], and for flows that no session is known of; [`HASH_SLOTS`] entries, or none
     /// while the service has no server.
     pub hash: Arc<[u16]>,
+    /// For [`Pick::Two`]: for each slot of the hash table the second candidate, which is another server than the first.
+    /// Empty with other ways to pick, and while there is one server alone.
+    pub second: Arc<[u16]>,
     /// Where every host decides: for each slot of the hash table the host that may know a flow that this one doesn't,
     /// as hosts may have another table, or had. Its entries are ways to other hosts that are a packet's last
     /// ([`Passed::Twice`]), or none. May be empty.

@@ -106,9 +106,11 @@ impl World {
                 tables.endpoints.insert(endpoint, vec![Behind { vip: id, server: 1 }]);
             }
         }
-        tables
-            .rings
-            .insert(0, Ring { order: vec![1], hash: vec![1; HASH_SLOTS].into(), previous: [].into() }.into());
+        tables.rings.insert(
+            0,
+            Ring { order: vec![1], hash: vec![1; HASH_SLOTS].into(), previous: [].into(), second: [].into() }
+                .into(),
+        );
         World::of(tables)
     }
 
@@ -136,9 +138,11 @@ impl World {
         tables.vips.values_mut().for_each(|vip| (vip.own, vip.stateless) = (2, vip.id == 2));
         tables.peers.insert(SERVER);
         let table = |slot| vec![slot; HASH_SLOTS];
-        tables
-            .rings
-            .insert(0, Ring { order: vec![1, 2], hash: table(1).into(), previous: table(3).into() }.into());
+        tables.rings.insert(
+            0,
+            Ring { order: vec![1, 2], hash: table(1).into(), previous: table(3).into(), second: [].into() }
+                .into(),
+        );
         World::of(tables)
     }
 
@@ -160,7 +164,7 @@ impl World {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
-            counts: Counts { cursors: &self.active[..64], active: &self.active },
+            counts: Counts { cursors: &self.active[..64], active: &self.active, scores: &[] },
             ports: Ports::new(&self.ports),
             fragments: &self.around,
             routes: &self.around,

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use evener_core::farm::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::net::wire::Mac;
@@ -64,7 +64,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
 const FOUR: usize = 4;
 const SIX: usize = 5;
 /// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 /// Where the hash key stands, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 
@@ -83,6 +83,8 @@ pub(super) struct Store {
     cookies: [AtomicU64; cookie::WORDS],
     marker: [AtomicU64; mark::WORDS],
     unmatched: [AtomicU64; unmatched::PLACES],
+    /// Nor are these: who starts tells them.
+    scores: Box<[AtomicU8]>,
     path: PathBuf,
     /// Held, so that no other process takes the file for abandoned.
     _lock: Flock<File>,
@@ -180,6 +182,7 @@ impl Store {
         let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
         let marker = [const { AtomicU64::new(0) }; mark::WORDS];
         let unmatched = [const { AtomicU64::new(0) }; unmatched::PLACES];
+        let scores = (0..SERVER_SLOTS).map(|_| AtomicU8::new(0)).collect();
         Ok(Store {
             words,
             four,
@@ -191,6 +194,7 @@ impl Store {
             cookies,
             marker,
             unmatched,
+            scores,
             path,
             _lock: file,
         })
@@ -209,7 +213,11 @@ impl Store {
     pub(super) fn memory<'a>(&'a self, fragments: &'a dyn Fragments, routes: &'a dyn Routes) -> Memory<'a> {
         Memory {
             sessions: self.sessions(),
-            counts: Counts { cursors: &self.words[layout::CURSORS], active: &self.words[layout::ACTIVE] },
+            counts: Counts {
+                cursors: &self.words[layout::CURSORS],
+                active: &self.words[layout::ACTIVE],
+                scores: &self.scores,
+            },
             ports: Ports::new(&self.ports),
             fragments,
             routes,
@@ -256,6 +264,7 @@ impl Store {
         for (gone, count) in self.server(NO_SERVER).into_iter().zip(self.server(slot)) {
             gone.fetch_add(count.swap(0, Relaxed), Relaxed);
         }
+        self.scores[usize::from(slot)].store(0, Relaxed);
     }
 
     /// Buckets of the session tables.

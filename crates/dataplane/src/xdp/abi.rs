@@ -1,12 +1,14 @@
 //! The types of `bpf/abi.h` as the compiler's BTF gives them, and how core's values become their bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::path::fragments::{FragmentKey, Track};
 use evener_core::path::mark::Passed;
+use evener_core::path::select::EXPLORING;
 use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, Seed, State, Value};
 use evener_core::path::tables::{
     self, Behind, Forwarding, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey,
@@ -102,6 +104,7 @@ const fn number_of_pick(pick: Pick) -> u8 {
         Pick::Hash => h::PICK_HASH,
         Pick::Cursor => h::PICK_CURSOR,
         Pick::Least => h::PICK_LEAST,
+        Pick::Two => h::PICK_TWO,
     };
     number as u8
 }
@@ -154,7 +157,8 @@ const _: () = {
     assert!(PREVIOUS_WORDS * 8 == (2 * tables::HASH_SLOTS).next_multiple_of(8));
     assert!(size_of::<c::ring>().is_multiple_of(8) && size_of::<c::server>() == 64);
     assert!(size_of::<c::endpoint>() == 4 + tables::BEHIND_MAX * size_of::<c::behind>());
-    assert!(size_of::<c::ring>() >= 8 + 2 * (tables::ORDER_MAX + tables::HASH_SLOTS));
+    assert!(size_of::<c::ring>() >= 8 + 2 * (tables::ORDER_MAX + 2 * tables::HASH_SLOTS));
+    assert!(h::EXPLORING == EXPLORING);
 };
 
 /// A C struct without padding, as map bytes.
@@ -322,7 +326,7 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
         id: place.id,
         service: place.service,
         announce: place.flags & VIP_ANNOUNCE != 0,
-        pick: [Pick::Hash, Pick::Cursor, Pick::Least]
+        pick: [Pick::Hash, Pick::Cursor, Pick::Least, Pick::Two]
             .into_iter()
             .find(|pick| number_of_pick(*pick) == place.pick)?,
         idle: IdleTicks {
@@ -409,8 +413,11 @@ pub(super) fn ring(ring: &Ring) -> Vec<u64> {
     for (place, slot) in image[8..hash_at].chunks_exact_mut(2).zip(&ring.order) {
         place.copy_from_slice(&slot.to_ne_bytes());
     }
-    for (place, slot) in image[hash_at..].chunks_exact_mut(2).zip(ring.hash.iter().take(tables::HASH_SLOTS)) {
-        place.copy_from_slice(&slot.to_ne_bytes());
+    let second_at = hash_at + 2 * tables::HASH_SLOTS;
+    for (at, table) in [(hash_at, &ring.hash), (second_at, &ring.second)] {
+        for (place, slot) in image[at..].chunks_exact_mut(2).zip(table.iter().take(tables::HASH_SLOTS)) {
+            place.copy_from_slice(&slot.to_ne_bytes());
+        }
     }
     image.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
@@ -424,6 +431,15 @@ pub(super) fn previous(ring: &Ring) -> impl Iterator<Item = u64> {
         unsafe { std::mem::transmute::<[u16; 4], u64>(slots) }
     })
     .take(PREVIOUS_WORDS)
+}
+
+/// A table as long as a hash table; empty where it names nobody.
+fn table_or_none(mut slots: Vec<u16>) -> Arc<[u16]> {
+    slots.truncate(tables::HASH_SLOTS);
+    if slots.iter().all(|slot| *slot == tables::NO_SERVER) {
+        slots.clear();
+    }
+    slots.into()
 }
 
 /// Reads back what [`ring`] and [`previous`] wrote.
@@ -441,13 +457,10 @@ pub(super) fn ring_of(ring: &[u64], previous: &[u64]) -> Ring {
     let mut order = slots(rest);
     let mut hash = order.split_off(tables::ORDER_MAX.min(order.len()));
     order.truncate(order_len);
-    hash.truncate(hash_len.min(tables::HASH_SLOTS));
-    let mut previous = slots(previous);
-    previous.truncate(tables::HASH_SLOTS);
-    if previous.iter().all(|slot| *slot == tables::NO_SERVER) {
-        previous.clear();
-    }
-    Ring { order, hash: hash.into(), previous: previous.into() }
+    let second = table_or_none(hash.split_off(tables::HASH_SLOTS.min(hash.len())));
+    hash.truncate(hash_len);
+    let previous = table_or_none(slots(previous));
+    Ring { order, hash: hash.into(), previous, second }
 }
 
 /// A server's words, `src` being the MAC of the interface it is reached by.

@@ -228,6 +228,7 @@ impl Program {
     fn tidy(&mut self, delta: &Delta, gone: &[(&'static str, Vec<u8>)]) {
         for slot in &delta.servers_removed {
             self.clear_server(*slot);
+            self.memory().counts.score(&[(*slot, 0)]);
             self.departed.insert(*slot);
         }
         self.count_servers();

@@ -1,7 +1,7 @@
 //! What packets meet in the kernel, seen from here: the same sessions, ports and first fragments.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use evener_core::path::cookie::{self, NO_KEYS, SharedKeys};
 use evener_core::path::decide::{Memory, Reason};
@@ -31,6 +31,8 @@ pub(super) struct KernelMemory {
     pub(super) sessions6: Shared<Bucket6>,
     pub(super) ports: Shared<Bucket6>,
     pub(super) active: Shared<AtomicU64>,
+    /// One byte for each server slot.
+    pub(super) scores: Shared<AtomicU8>,
     pub(super) shares: Shared<AtomicU64>,
     pub(super) cursors: Shared<AtomicU64>,
     /// One word.
@@ -56,7 +58,7 @@ impl KernelMemory {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.sessions, &self.sessions6, counted),
-            counts: Counts { cursors: &self.cursors, active: &self.active },
+            counts: Counts { cursors: &self.cursors, active: &self.active, scores: &self.scores },
             ports: Ports::new(&self.ports),
             fragments: &self.fragments,
             routes: &self.routes,

@@ -36,7 +36,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 36] = [
+pub(super) const PINNED: [&str; 37] = [
     "about",
     "commit",
     "vips",
@@ -66,6 +66,7 @@ pub(super) const PINNED: [&str; 36] = [
     "events",
     "watch",
     "active",
+    "scores",
     "given_now",
     "shares",
     "cursors",
@@ -188,6 +189,7 @@ impl Program {
             sessions6: shared(&maps, "sessions6", settings.buckets6 as usize)?,
             ports: shared(&maps, "ports", POOLS * POOL_BUCKETS)?,
             active: words("active", SERVER_SLOTS)?,
+            scores: shared(&maps, "scores", SERVER_SLOTS)?,
             cursors: words("cursors", abi::SERVICES_MAX)?,
             lease: words("lease", 1)?,
             cookies: words("cookies", cookie::WORDS)?,

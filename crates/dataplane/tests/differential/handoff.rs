@@ -68,7 +68,7 @@ pub fn add(builder: &mut Builder) {
         tunnel(Encapsulation::Ipip, [10, 0, 8, 2], 1500, 1),
         tunnel(Encapsulation::Gue, [10, 0, 8, 3], 1400, 77),
     ];
-    let picks = [Pick::Cursor, Pick::Hash, Pick::Least, Pick::Cursor, Pick::Cursor];
+    let picks = [Pick::Cursor, Pick::Hash, Pick::Least, Pick::Cursor, Pick::Two];
     for v6 in [false, true] {
         for (last, pick) in HANDOFF.into_iter().zip(picks) {
             let servers: &[u16] = match last {
@@ -112,7 +112,8 @@ pub fn add(builder: &mut Builder) {
                 (0..evener_core::path::tables::HASH_SLOTS).map(|slot| members[slot % members.len()]).collect()
             }
         };
-        let ring_of = Ring { order: members.to_vec(), hash: hash.into(), previous: [].into() };
+        let ring_of =
+            Ring { order: members.to_vec(), hash: hash.into(), previous: [].into(), second: [].into() };
         builder.tables.rings.insert(ring, Arc::new(ring_of));
     }
 }

@@ -39,7 +39,7 @@ use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 use every_host::{EVERY_HOST, SOURCES};
 use frames::{Plan, plan};
 use handoff::Wishes;
-use world::{Core, NOW, RING_SEED, SEED, SESSIONS};
+use world::{Core, NOW, RING_SEED, SEED, SESSIONS, scores_at};
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
 
@@ -83,6 +83,8 @@ impl Kernel {
     fn pass(&self, core: &mut Core, ticks: u32) {
         core.now = core.now.wrapping_add(ticks);
         self.engine.set_clock(core.now);
+        core.memory().counts.score(&scores_at(core.now));
+        self.engine.score(&scores_at(core.now));
     }
 
     /// Forgets the round of `core`.
@@ -95,6 +97,7 @@ impl Kernel {
         assert!(memory.counts.active.iter().all(|count| count.load(Relaxed) == 0));
         assert_eq!(memory.sessions.shares().all_assured(), 0);
         self.engine.set_clock(NOW);
+        self.engine.score(&scores_at(NOW));
         // Over before the next round begins: one that ended when this round does would live again as that one's clock comes near.
         for (key, track) in core.fragments.0.borrow().iter() {
             memory.fragments.note(key, Track { expires: NOW.wrapping_sub(1), ..*track });

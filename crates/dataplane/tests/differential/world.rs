@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::net::wire::Mac;
@@ -211,11 +211,13 @@ impl Builder {
         };
         self.tables.vips.insert(VipKey { address, port: 80, protocol }, vip);
         let order = servers.to_vec();
-        let hash = match servers {
-            [] => Vec::new(),
-            servers => (0..HASH_SLOTS).map(|slot| servers[slot % servers.len()]).collect(),
+        let table = |ahead: usize| -> Arc<[u16]> {
+            let slots = if servers.is_empty() { 0 } else { HASH_SLOTS };
+            (0..slots).map(|slot| servers[(slot + ahead) % servers.len()]).collect()
         };
-        self.tables.rings.insert(service, Arc::new(Ring { order, hash: hash.into(), previous: [].into() }));
+        let second = if pick == Pick::Two { table(1) } else { Arc::default() };
+        let ring = Ring { order, hash: table(0), previous: Arc::default(), second };
+        self.tables.rings.insert(service, Arc::new(ring));
         id
     }
 
@@ -274,7 +276,7 @@ pub fn tables() -> Tables {
         for (last, pick) in L2.into_iter().zip([Pick::Hash, Pick::Cursor, Pick::Least]) {
             builder.service(vip(v6, last), Protocol::Tcp, pick, &order);
         }
-        builder.service(vip(v6, L2[0]), Protocol::Udp, Pick::Cursor, &order);
+        builder.service(vip(v6, L2[0]), Protocol::Udp, Pick::Two, &order);
         builder.service(vip(v6, EMPTY), Protocol::Tcp, Pick::Hash, &[]);
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             builder.nat(v6, protocol, false);
@@ -293,6 +295,13 @@ pub fn load(engine: &mut XdpEngine) {
     engine.load_tables(&tables).unwrap();
     engine.memory().cookies.set(&Schedule::fixed(&handoff::KEYS, engine.now()));
     engine.memory().marker.set(&MARKER);
+    engine.score(&scores_at(NOW));
+}
+
+/// What policies make of the servers' load at this time: equal for some, other than a moment ago for most.
+pub fn scores_at(now: u32) -> Vec<(u16, u8)> {
+    let score = |slot: u16| (now.wrapping_mul(u32::from(slot) | 1).wrapping_mul(0x9e37_79b9) >> 30) as u8;
+    (0..SERVER_SLOTS as u16).map(|slot| (slot, score(slot))).collect()
 }
 
 /// The core with memory of its own.
@@ -302,6 +311,7 @@ pub struct Core {
     six: Vec<Bucket6>,
     ports: Vec<Bucket6>,
     active: Vec<AtomicU64>,
+    scores: Vec<AtomicU8>,
     shares: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
     lease: AtomicU64,
@@ -336,6 +346,7 @@ impl Core {
             six: many(buckets_for(SESSIONS)),
             ports: many(POOLS * POOL_BUCKETS),
             active: many(SERVER_SLOTS),
+            scores: many(SERVER_SLOTS),
             shares: many(SHARE_WORDS),
             cursors: many(64),
             lease: AtomicU64::new(0),
@@ -349,6 +360,7 @@ impl Core {
             now: NOW,
         };
         core.memory().sessions.share(&core.tables);
+        core.memory().counts.score(&scores_at(NOW));
         core
     }
 
@@ -356,7 +368,7 @@ impl Core {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
-            counts: Counts { cursors: &self.cursors, active: &self.active },
+            counts: Counts { cursors: &self.cursors, active: &self.active, scores: &self.scores },
             ports: Ports::new(&self.ports),
             fragments: &self.fragments,
             routes: &TestRoutes,

@@ -104,7 +104,7 @@ fn every_host(bench: &Bench) -> Tables {
     let mut tables = tables(&bench.interfaces(), &servers, true);
     tables.vips.values_mut().for_each(|vip| vip.own = 1);
     let all = |slot| vec![slot; HASH_SLOTS].into();
-    tables.rings.insert(0, Arc::new(Ring { order: vec![2], hash: all(2), previous: all(3) }));
+    tables.rings.insert(0, Arc::new(Ring { order: vec![2], hash: all(2), previous: all(3), second: all(3) }));
     tables.peers = [PEER, PEER_BEFORE].into();
     tables
 }

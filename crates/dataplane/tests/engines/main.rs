@@ -92,7 +92,7 @@ fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) ->
                 handoff: None,
             },
         )]),
-        rings: BTreeMap::from([(0, Arc::new(Ring { order, hash, previous: [].into() }))]),
+        rings: BTreeMap::from([(0, Arc::new(Ring { order, hash, previous: [].into(), second: [].into() }))]),
         servers: (1..).zip(servers.iter().copied()).collect(),
         interfaces: interfaces.iter().copied().collect(),
         ..Tables::default()

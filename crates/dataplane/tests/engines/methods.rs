@@ -121,7 +121,12 @@ impl Row {
         );
         tables.rings.insert(
             0,
-            Arc::new(Ring { order: vec![1], hash: vec![1; HASH_SLOTS].into(), previous: [].into() }),
+            Arc::new(Ring {
+                order: vec![1],
+                hash: vec![1; HASH_SLOTS].into(),
+                previous: [].into(),
+                second: [].into(),
+            }),
         );
         if let Forwarding::Nat { to, .. } = way {
             let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };

@@ -32,7 +32,10 @@ fn moving() -> Tables {
     let handoff = Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: Later::Rehandoff };
     tables.vips.values_mut().for_each(|vip| vip.handoff = Some(handoff));
     for (ring, slot) in [(0, 1), (1, 2)] {
-        tables.rings.insert(ring, Arc::new(Ring { order: vec![slot], hash: [].into(), previous: [].into() }));
+        tables.rings.insert(
+            ring,
+            Arc::new(Ring { order: vec![slot], hash: [].into(), previous: [].into(), second: [].into() }),
+        );
         tables.pools.insert(slot, 1 << ring);
     }
     let path = Some(PathPattern::parse("/img/*").unwrap());

@@ -27,8 +27,14 @@ fn changed(bench: &Bench) -> Tables {
     let mut tables = two_servers(bench);
     tables.servers.remove(&2);
     tables.servers.insert(3, server(Mac([2, 0, 0, 0, 0, 3]), bench.outside.0));
-    let only =
-        |slot| Arc::new(Ring { order: vec![slot], hash: vec![slot; HASH_SLOTS].into(), previous: [].into() });
+    let only = |slot| {
+        Arc::new(Ring {
+            order: vec![slot],
+            hash: vec![slot; HASH_SLOTS].into(),
+            previous: [].into(),
+            second: [].into(),
+        })
+    };
     tables.rings.insert(0, only(3));
     let (to, own) = (SocketAddr::from(([172, 16, 0, 2], 8080)), IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1)));
     let way = Forwarding::Nat { to, own, source_nat: false, mtu: 1500 };

@@ -165,7 +165,7 @@ impl Executor {
         let vip = self.vip_of(ends)?;
         let (server, _) = self.chosen(ends, &vip, content, self.active_session(ends, &vip))?;
         let own = self.address_of(server)?;
-        if vip.pick == Pick::Least {
+        if matches!(vip.pick, Pick::Least | Pick::Two) {
             self.note(ends, &vip, server);
         }
         Some(SocketAddr::new(own, ends.service.port()))

@@ -183,6 +183,9 @@ impl Published {
                     Why::Hash { slot } => format!("slot {slot} of the hash table is {name}"),
                     Why::Turn => format!("the ring stands at {name}"),
                     Why::Least => format!("{name} has the fewest sessions for its weight"),
+                    Why::Two { slot } => {
+                        format!("{name} is the better of the two servers of slot {slot} of the hash table")
+                    }
                     Why::Named => format!("{name} is named already"),
                 };
                 Some((server, format!("{policy}: {why}")))

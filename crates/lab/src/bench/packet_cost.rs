@@ -245,9 +245,15 @@ fn tables(kind: Kind) -> Tables {
     let vip = Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless, handoff: None };
     tables.vips.insert(VipKey { address: VIP.into(), port: 80, protocol: Protocol::Tcp }, vip);
     let hash = policy::maglev(&members, HASH_SLOTS);
-    tables
-        .rings
-        .insert(0, Arc::new(Ring { order: (1..=count).collect(), hash: hash.into(), previous: [].into() }));
+    tables.rings.insert(
+        0,
+        Arc::new(Ring {
+            order: (1..=count).collect(),
+            hash: hash.into(),
+            previous: [].into(),
+            second: [].into(),
+        }),
+    );
     tables
 }
 

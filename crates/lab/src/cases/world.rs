@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evener_core::farm::Timeouts;
-use evener_core::farm::policy::{self, Policy, Weighted, maglev};
+use evener_core::farm::policy::{self, Policy, Weighted, maglev, second_candidates};
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::arrival::{PASSED, PASSED_TWICE};
@@ -17,8 +17,8 @@ use evener_core::path::mark::Passed;
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Behind, Forwarding, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Ring, ServerEntry, Tables, Vip,
-    VipKey,
+    Behind, Forwarding, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Pick, Ring, ServerEntry, Tables,
+    Vip, VipKey,
 };
 
 use super::routes::Route;
@@ -372,11 +372,8 @@ impl World {
         let mut ids = 1u16..;
         for (number, service) in (0u16..).zip(&self.services) {
             let members = self.members(&service.servers);
-            let ring = Ring {
-                order: service.policy.order(&members),
-                hash: maglev(&members, HASH_SLOTS).into(),
-                previous: maglev(&self.members(&service.previous), HASH_SLOTS).into(),
-            };
+            let previous = maglev(&self.members(&service.previous), HASH_SLOTS).into();
+            let ring = Ring { previous, ..ring_of(service.policy, &members) };
             tables.rings.insert(number, Arc::new(ring));
             if service.handoff.is_some() {
                 let routes = self.content_routes(service, number, &mut tables);
@@ -435,8 +432,7 @@ impl World {
     fn content_routes(&self, service: &Service, number: u16, tables: &mut Tables) -> Routes {
         let routes = self.route_rings(service, number).map(|(ring, route)| {
             let members = self.members(&route.servers);
-            let (order, hash) = (service.policy.order(&members), maglev(&members, HASH_SLOTS));
-            tables.rings.insert(ring, Arc::new(Ring { order, hash: hash.into(), previous: [].into() }));
+            tables.rings.insert(ring, Arc::new(ring_of(service.policy, &members)));
             ContentRoute {
                 host: route.host.clone(),
                 path: route.path.clone(),
@@ -506,4 +502,11 @@ fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
         return Err("only gue can say how often a packet was passed on".into());
     }
     Ok(Forwarding::Tunnel { encapsulation, from, to, mtu, mark })
+}
+
+/// What a policy makes of a service's servers.
+fn ring_of(policy: &dyn Policy, members: &[Weighted]) -> Ring {
+    let hash = maglev(members, HASH_SLOTS);
+    let second = if policy.pick() == Pick::Two { second_candidates(&hash) } else { [].into() };
+    Ring { order: policy.order(members), hash: hash.into(), previous: [].into(), second }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::path::content;
@@ -60,6 +60,7 @@ pub(super) struct Engine {
     four: Vec<Bucket4>,
     six: Vec<Bucket6>,
     active: Vec<AtomicU64>,
+    scores: Vec<AtomicU8>,
     cursors: Vec<AtomicU64>,
     shares: Vec<AtomicU64>,
 }
@@ -78,6 +79,7 @@ impl Engine {
             four: (0..buckets_for(SESSIONS)).map(|_| Bucket4::default()).collect(),
             six: (0..buckets_for(1)).map(|_| Bucket6::default()).collect(),
             active: words(SERVER_SLOTS),
+            scores: (0..SERVER_SLOTS).map(|_| AtomicU8::new(0)).collect(),
             cursors: words(64),
             shares: words(SHARE_WORDS),
         }
@@ -87,7 +89,7 @@ impl Engine {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
-            counts: Counts { cursors: &self.cursors, active: &self.active },
+            counts: Counts { cursors: &self.cursors, active: &self.active, scores: &self.scores },
             // No service of a model borrows ports.
             ports: Ports::new(&[]),
             fragments: &Nothing,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::visit::Visit;
@@ -14,6 +14,7 @@ on_both_engines! {
     round_robin_is_exact_by_weight,
     the_hash_has_one_server_for_an_endpoint,
     least_connections_spares_who_has_many,
+    power_of_two_spares_who_has_many,
     a_drained_server_keeps_what_it_has,
 }
 
@@ -97,6 +98,30 @@ fn least_connections_spares_who_has_many(engine: &str) -> Result<()> {
     })?;
     assert_eq!(shares_of(&open(6)?), [0, 3, 3]);
     assert_eq!(stay.len(), 3);
+    Ok(())
+}
+
+/// Of two servers each is a candidate of every connection.
+fn power_of_two_spares_who_has_many(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let keys = "policy = \"power-of-two\"\ntimeouts = { closing = \"100ms\" }\n";
+    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
+    evener.wait_for_servers(2, LONG)?;
+    let open = |count: usize| -> Result<Vec<(String, Visit)>> {
+        let visit = || -> Result<_> {
+            let mut visit = Visit::open(farm.client(0), farm.service())?;
+            Ok((visit.who()?, visit))
+        };
+        (0..count).map(|_| visit()).collect()
+    };
+    let (stay, leave): (Vec<_>, Vec<_>) = open(6)?.into_iter().partition(|(server, _)| server == "web1");
+    ensure!((stay.len(), leave.len()) == (3, 3), "{} and {}", stay.len(), leave.len());
+    leave.into_iter().try_for_each(|(_, visit)| visit.reset())?;
+    wait::until("those who left are forgotten", || {
+        let active: Vec<_> = evener.servers()?.iter().map(|server| server.sessions).collect();
+        Ok(active == [3, 0])
+    })?;
+    ensure!(open(3)?.iter().all(|(server, _)| server == "web2"));
     Ok(())
 }
 

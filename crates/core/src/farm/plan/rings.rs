@@ -4,8 +4,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use super::Plan;
-use crate::farm::policy::{Fills, Policy, Weighted};
-use crate::path::tables::{NO_SERVER, Ring, SERVER_SLOTS};
+use crate::farm::policy::{Fills, Policy, Weighted, second_candidates};
+use crate::path::tables::{NO_SERVER, Pick, Ring, SERVER_SLOTS};
 
 /// Who is picked from a ring.
 pub(super) struct Members<'a> {
@@ -45,10 +45,16 @@ pub(super) fn ring(
     {
         return Arc::clone(known);
     }
-    let hash = hash.map_or_else(|| fills.table(members.chosen), |known| Arc::clone(&known.hash));
+    let same_hash = hash;
+    let hash = same_hash.map_or_else(|| fills.table(members.chosen), |known| Arc::clone(&known.hash));
     let order = order.map_or_else(|| members.policy.order(members.shares), |known| known.order.clone());
+    let second = match (members.policy.pick(), same_hash) {
+        (Pick::Two, Some(known)) => Arc::clone(&known.second),
+        (Pick::Two, None) => second_candidates(&hash),
+        _ => Arc::default(),
+    };
     let chances = |standing| second_chances(known.map(|known| &**known), &hash, standing);
-    Arc::new(Ring { previous: standing.map(chances).unwrap_or_default(), order, hash })
+    Arc::new(Ring { previous: standing.map(chances).unwrap_or_default(), order, hash, second })
 }
 
 /// Where packets get a second chance, by slot of the hash table: who has passed one on to here may know more, or less,

@@ -1,12 +1,17 @@
 //! Maglev hashing (Eisenbud et al. 2016, section 3.4), weighted: the flow decides the server, and a
 //! change of servers moves little else.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use siphasher::sip::SipHasher24;
 
 use super::{Policy, Weighted};
 use crate::path::tables::Pick;
+
+/// Where a slot's second candidate is looked for: about the golden section of the table on, and not at the slot itself.
+const SECOND_STRIDE: usize = 40_503;
+const SECOND_OFFSET: usize = 12_289;
 
 /// The server that the flow's hash names.
 pub struct Hash;
@@ -57,6 +62,30 @@ pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
         }
     }
     table
+}
+
+/// For each slot of a hash table the second candidate: what another slot of the same table names, so that weights hold among the
+/// second ones too, and another server than the slot's own. Empty where the table names no two servers.
+///
+/// It depends on the table alone: all directors of a farm come to the same pairs.
+pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
+    let len = table.len();
+    if table.iter().all(|server| Some(server) == table.first()) {
+        return Arc::default();
+    }
+    // For each slot the next one on that names another server. Two laps, so that the last slots see the first ones.
+    let mut next = alloc::vec![0; len];
+    for slot in (0..len).rev().chain((0..len).rev()) {
+        let after = (slot + 1) % len;
+        next[slot] = if table[after] == table[slot] { next[after] } else { after };
+    }
+    (0..len)
+        .map(|slot| {
+            // Any stride but 0 reaches each slot once, as their number is prime; this one is far from all neighbours.
+            let other = (slot * SECOND_STRIDE + SECOND_OFFSET) % len;
+            if table[other] == table[slot] { table[next[other]] } else { table[other] }
+        })
+        .collect()
 }
 
 /// A member's own order of preference among all slots, walked from `at` by `stride`.
@@ -170,8 +199,34 @@ mod tests {
         println!("one of N in or out, N = 3..=64: at most {worst:.3}/N of the slots moved");
     }
 
+    #[test]
+    fn one_server_has_no_second() {
+        assert!(second_candidates(&[]).is_empty());
+        assert!(second_candidates(&maglev(&members(&[7], 0), HASH_SLOTS)).is_empty());
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn the_second_candidate_is_another_and_weights_hold(
+            weights in prop::collection::vec(1u16..=10, 2..24), seed: u64
+        ) {
+            let members = members(&weights, seed);
+            let table = maglev(&members, HASH_SLOTS);
+            let second = second_candidates(&table);
+            prop_assert_eq!(second.len(), table.len());
+            prop_assert!(table.iter().zip(second.iter()).all(|(first, second)| first != second));
+            // drawn from what is left when the first one is out
+            let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+            for member in &members {
+                let others = weights.iter().zip(&members).filter(|(_, other)| other.slot != member.slot);
+                let part = |&weight: &u16| f64::from(weight) / total * f64::from(member.weight) / (total - f64::from(weight));
+                let due = HASH_SLOTS as f64 * others.map(|(weight, _)| part(weight)).sum::<f64>();
+                let share = second.iter().filter(|&&slot| slot == member.slot).count() as f64;
+                prop_assert!((share - due).abs() < 0.15 * due + 100.0, "{share} slots, due {due}");
+            }
+        }
 
         #[test]
         fn shares_follow_weights(weights in prop::collection::vec(1u16..=10, 1..24), seed: u64) {

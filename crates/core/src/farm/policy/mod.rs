@@ -8,12 +8,14 @@ mod fills;
 mod hash;
 mod least_connections;
 mod overflow;
+mod power_of_two;
 mod round_robin;
 
 pub use fills::Fills;
-pub use hash::{Hash, maglev};
+pub use hash::{Hash, maglev, second_candidates};
 pub use least_connections::LeastConnections;
 pub use overflow::Overflow;
+pub use power_of_two::PowerOfTwo;
 pub use round_robin::RoundRobin;
 
 use alloc::boxed::Box;
@@ -27,7 +29,7 @@ use crate::path::tables::Pick;
 pub const SHARE_MAX: u16 = 1_000;
 
 /// Every policy there is, the default first.
-pub static POLICIES: &[&dyn Policy] = &[&RoundRobin, &Hash, &LeastConnections, &Overflow];
+pub static POLICIES: &[&dyn Policy] = &[&RoundRobin, &Hash, &LeastConnections, &Overflow, &PowerOfTwo];
 
 /// A way to share new sessions among servers.
 pub trait Policy: Sync {
@@ -117,7 +119,7 @@ mod tests {
             for policy in POLICIES {
                 let order = policy.order(&members);
                 prop_assert!(order.len() <= ORDER_MAX);
-                if policy.pick() != Pick::Hash {
+                if !matches!(policy.pick(), Pick::Hash | Pick::Two) {
                     prop_assert_eq!(order.into_iter().collect::<BTreeSet<_>>(), with_weight.clone());
                 }
             }
