@@ -5,6 +5,7 @@
 mod anonymous;
 mod changes;
 mod hostile;
+mod membership;
 mod requests;
 mod stage;
 mod tls;

@@ -372,12 +372,17 @@ impl Members {
             return found.ok_or_else(|| Refused::Unknown(url.to_string()));
         }
         let from = from.map(|from| from.to_canonical());
-        let is_there = |member: &&Member| {
+        let here = || self.members.values().filter(|member| from.is_some() && !member.left);
+        let own = |member: &&Member| {
             let own = member.joiner.url.host().parse::<IpAddr>().ok();
-            let places = [own, member.from].map(|at| at.map(|at| at.to_canonical()));
-            from.is_some() && !member.left && places.contains(&from)
+            own.map(|own| own.to_canonical()) == from
         };
-        let mut found = self.members.values().filter(is_there);
+        // One member may have let others join: whose own address it is goes before who came from there.
+        let mut found: Vec<&Member> = here().filter(own).collect();
+        if found.is_empty() {
+            found = here().filter(|member| member.from.map(|at| at.to_canonical()) == from).collect();
+        }
+        let mut found = found.into_iter();
         match (found.next(), found.next()) {
             (Some(member), None) => Ok(member.id),
             (Some(_), Some(_)) => Err(Refused::Several),

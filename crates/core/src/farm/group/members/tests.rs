@@ -179,6 +179,13 @@ fn reports_are_in_order_and_can_be() {
     members.leave(at(5), &[url("http://m2")]).unwrap();
     assert_eq!(members.inform(at(5), from, &several), Ok(()));
     assert_eq!(members.inform(at(5), None, &several).unwrap_err().status(), 409);
+    join(&mut members, 6, &["http://192.0.2.31:8080"]).unwrap();
+    assert_eq!(
+        members.inform(at(6), from, &several),
+        Ok(()),
+        "its own address goes before whence another joined"
+    );
+    assert_eq!(members.snapshot(at(6)).last().unwrap().reported, Some(1_000));
 }
 
 #[test]
