@@ -33,7 +33,8 @@ fn a_reload_keeps_open_connections() -> Result<()> {
     let mut open = stage.connect(0)?;
     ask(&mut open)?;
     // Nothing of the network is the daemon's business, whatever comes and goes.
-    stage.farm.director().ip(&["link add spare type dummy".to_owned(), "link set spare up".to_owned()])?;
+    let spare = "link add spare type veth peer name spare-end".to_owned();
+    stage.farm.director().ip(&[spare, "link set spare up".to_owned()])?;
     stage.evener.reload(&file(&stage.farm, "", &member(&stage.farm, 1, "")))?;
     assert_eq!(ask(&mut open)?, to(1), "it goes by the new file");
 
