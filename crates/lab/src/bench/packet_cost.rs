@@ -62,8 +62,9 @@ impl Cost {
 }
 
 /// How servers are reached, and what is to be measured of that.
-const METHODS: [(Kind, &[(&str, Subject)]); 5] = [
+const METHODS: [(Kind, &[(&str, Subject)]); 6] = [
     (Kind::Link, &[("l2", Subject::L2)]),
+    (Kind::TwoChoices, &[("l2, two choices", Subject::L2)]),
     (Kind::EveryHost, &[("every-host", Subject::Rewriter)]),
     (Kind::Stateless, &[("every-host, stateless", Subject::Rewriter)]),
     (Kind::Tunnel, &[("tunnel", Subject::Tunnel)]),
@@ -73,6 +74,8 @@ const METHODS: [(Kind, &[(&str, Subject)]); 5] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Link,
+    /// The same, where the less busy of two servers is taken.
+    TwoChoices,
     /// A host that passes everything on to others on its link, and remembers it,
     EveryHost,
     /// or goes by the hash.
@@ -196,7 +199,7 @@ fn tables(kind: Kind) -> Tables {
         let (own, address) = (Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 10 + slot as u8));
         let (own, address): (IpAddr, IpAddr) = (own.into(), address.into());
         let way = match kind {
-            Kind::Link | Kind::EveryHost | Kind::Stateless => Forwarding::Link,
+            Kind::Link | Kind::TwoChoices | Kind::EveryHost | Kind::Stateless => Forwarding::Link,
             Kind::Tunnel => Forwarding::Tunnel {
                 encapsulation: Encapsulation::Ipip,
                 from: own,
@@ -228,7 +231,7 @@ fn tables(kind: Kind) -> Tables {
             tables.servers.insert(count + 1, host);
             count + 1
         }
-        Kind::Link | Kind::Tunnel | Kind::Nat => NO_SERVER,
+        Kind::Link | Kind::TwoChoices | Kind::Tunnel | Kind::Nat => NO_SERVER,
     };
     let members: Vec<_> =
         (1..=count).map(|slot| Weighted { slot, weight: 1, seed: u64::from(slot) << 32 | 7 }).collect();
@@ -241,18 +244,18 @@ fn tables(kind: Kind) -> Tables {
         udp_new: ticks(30_000),
     };
     let stateless = kind == Kind::Stateless;
-    let pick = if stateless { Pick::Hash } else { Pick::Cursor };
+    let pick = match kind {
+        Kind::Stateless => Pick::Hash,
+        Kind::TwoChoices => Pick::Two,
+        Kind::Link | Kind::EveryHost | Kind::Tunnel | Kind::Nat => Pick::Cursor,
+    };
     let vip = Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless, handoff: None };
     tables.vips.insert(VipKey { address: VIP.into(), port: 80, protocol: Protocol::Tcp }, vip);
     let hash = policy::maglev(&members, HASH_SLOTS);
+    let second = if pick == Pick::Two { policy::second_candidates(&hash) } else { [].into() };
     tables.rings.insert(
         0,
-        Arc::new(Ring {
-            order: (1..=count).collect(),
-            hash: hash.into(),
-            previous: [].into(),
-            second: [].into(),
-        }),
+        Arc::new(Ring { order: (1..=count).collect(), hash: hash.into(), previous: [].into(), second }),
     );
     tables
 }
