@@ -113,6 +113,13 @@ impl Link {
         check(unsafe { sys::bpf_link_update(self.0.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
     }
 
+    /// Takes the program from its interface now. When the last reference goes with the pin the kernel does that later, and until
+    /// then the same program can't be attached again.
+    pub(super) fn detach(&self) -> io::Result<()> {
+        // SAFETY: an open descriptor of a link.
+        check(unsafe { sys::bpf_link_detach(self.0.as_raw_fd()) })
+    }
+
     /// The interface it is attached to; 0 when that is gone.
     pub(super) fn ifindex(&self) -> io::Result<u32> {
         // SAFETY: the link was made for XDP or TC; both fields of the union begin with the interface, and

@@ -366,7 +366,11 @@ impl Server {
     }
 
     fn detach(&mut self, place: (u32, Use)) {
-        if let Some((_, hook)) = self.links.remove(&place) {
+        if let Some((link, hook)) = self.links.remove(&place) {
+            // Whose interface is gone is detached already.
+            if let Err(error) = link.detach() {
+                tracing::debug!(ifindex = place.0, hook = hook.name(), %error, "not to be detached");
+            }
             let _ = fs::remove_file(link_path(&self.dir, place.0, hook));
         }
     }
