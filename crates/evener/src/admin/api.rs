@@ -38,6 +38,8 @@ const SESSIONS_READ_ONLY: usize = 10_000;
 
 /// Members of a server group.
 const GROUP_MEMBERS: &str = "/v1/groups/{name}/members";
+/// What they report of their load.
+const GROUP_REPORTS: &str = "/v1/groups/{name}/reports";
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +93,7 @@ fn views_and_health() -> Router<Api> {
         .route("/v1/explain", get(explain))
         .route("/v1/events", get(events::events))
         .route(GROUP_MEMBERS, group_members())
+        .route(GROUP_REPORTS, post(groups::inform))
         .route("/metrics", get(scrape))
         .route("/healthz", get(healthz))
 }
@@ -334,7 +337,7 @@ async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
 async fn no_such_path(request: HttpRequest) -> Failure {
     let message = format!(
         "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/sessions, /v1/explain, /v1/events, \
-         /v1/groups/NAME/members, /metrics and /healthz, and on the admin socket /v1/trace.",
+         /v1/groups/NAME/members, /v1/groups/NAME/reports, /metrics and /healthz, and on the admin socket /v1/trace.",
         request.uri().path()
     );
     Failure(StatusCode::NOT_FOUND, message)
@@ -351,7 +354,7 @@ async fn wrong_method(request: HttpRequest) -> Failure {
 /// Whoever is on the host can reach a TCP port, and many a browser too: it must not change the farm.
 async fn refuse_changes(request: HttpRequest, next: Next) -> Response {
     // Who changes members shows a token of their group.
-    let is_groups = request.uri().path().starts_with("/v1/groups/");
+    let is_groups = request.uri().path().starts_with(access::GROUPS);
     if is_groups || matches!(*request.method(), Method::GET | Method::HEAD) {
         return next.run(request).await;
     }

@@ -1,20 +1,24 @@
-//! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD and GROUP-EXIT say in text (`docs/server-groups.md`).
+//! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD, GROUP-EXIT and LOAD-INFORM say in text (`docs/server-groups.md`).
 
-use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use evener_core::farm::group::{Joiner, JoinerError, WEIGHT_MAX, member_url};
 use evener_core::net::http::Url;
-use evener_core::node::group::Message;
+use evener_core::node::group::{Message, Verb};
 use serde::Deserialize;
 
+use super::access::MayLook;
 use super::api::{ANSWER_TIMEOUT, Api, Done, Failure, ask};
 use crate::board::request::{GroupAnswer, GroupAsker, Request};
 
 /// Longer bodies are refused, in bytes; as many as a message has.
 pub(super) const BODY_BYTES: usize = evener_core::node::group::BODY_MAX;
+
+/// How members are named.
+const MEMBERS: &str = "send {\"url\": \"http://...\"}, or a list of these; a member that joins may have weight, anonymous, control, paths and hosts";
 
 /// A member, as somebody describes it.
 #[derive(Debug, Deserialize)]
@@ -36,6 +40,16 @@ struct Described {
 #[serde(deny_unknown_fields)]
 struct Named {
     url: String,
+}
+
+/// What a member says of its load.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reported {
+    url: String,
+    load: f64,
+    /// Seconds since 1970.
+    time: Option<f64>,
 }
 
 /// One of something, or several.
@@ -74,10 +88,16 @@ impl Described {
 pub(super) async fn members(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
+    looks: Option<Extension<MayLook>>,
+    headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let Path(name) = name?;
     // Whoever may look at the farm may look at its groups.
-    tell(&api, name, GroupAsker::Operator, Message::Query).await
+    let asker = match looks {
+        Some(Extension(MayLook(true))) => GroupAsker::Operator,
+        _ => asker(&api, &headers),
+    };
+    tell(&api, name, asker, Message::Query).await
 }
 
 /// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so without being asked first.
@@ -88,7 +108,7 @@ pub(super) async fn add(
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, Failure> {
     let Path(name) = name?;
-    let described: OneOrMore<Described> = read(body)?;
+    let described: OneOrMore<Described> = read(body, MEMBERS)?;
     let joiners = described.list().into_iter().map(Described::joiner).collect::<Result<Vec<_>, _>>();
     let joiners = joiners.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
     if joiners.is_empty() {
@@ -104,13 +124,33 @@ pub(super) async fn remove(
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, Failure> {
     let Path(name) = name?;
-    let named = read::<OneOrMore<Named>>(body)?.list();
+    let named = read::<OneOrMore<Named>>(body, MEMBERS)?.list();
     let urls = named.iter().map(|named| member_url(&named.url)).collect::<Result<Vec<_>, _>>();
     let urls = urls.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
     if urls.is_empty() {
         return Err(nobody());
     }
     tell(&api, name, asker(&api, &headers), Message::Exit(urls)).await
+}
+
+/// A report is judged as its text would be.
+pub(super) async fn inform(
+    State(api): State<Api>,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Json<serde_json::Value>, JsonRejection>,
+) -> Result<Response, Failure> {
+    let Path(name) = name?;
+    let help =
+        "send {\"url\": \"http://...\", \"load\": 93, \"time\": 1700000000.5}; the time may be left out";
+    let Reported { url, load, time } = read(body, help)?;
+    let url = member_url(&url).map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
+    let time = time.map(|seconds| seconds.to_string()).unwrap_or_default();
+    let message = Message::read(Verb::Inform, format!("{load} {time} {url}").as_bytes()).map_err(|why| {
+        let status = StatusCode::from_u16(why.status()).unwrap_or(StatusCode::BAD_REQUEST);
+        Failure(status, why.to_string())
+    })?;
+    tell(&api, name, asker(&api, &headers), message).await
 }
 
 fn nobody() -> Failure {
@@ -123,13 +163,12 @@ fn nobody() -> Failure {
 /// A body in its shape.
 fn read<T: for<'d> Deserialize<'d>>(
     body: Result<Json<serde_json::Value>, JsonRejection>,
+    help: &str,
 ) -> Result<T, Failure> {
     let Json(value) =
         body.map_err(|rejection| Failure(rejection.status(), format!("{}.", rejection.body_text())))?;
-    serde_json::from_value(value).map_err(|error| {
-        let help = "send {\"url\": \"http://...\"}, or a list of these; a member that joins may have weight, anonymous, control, paths and hosts";
-        Failure(StatusCode::BAD_REQUEST, format!("{error}: {help}."))
-    })
+    serde_json::from_value(value)
+        .map_err(|error| Failure(StatusCode::BAD_REQUEST, format!("{error}: {help}.")))
 }
 
 /// Who reaches the socket may change the farm; others show a token of the group.
@@ -147,6 +186,8 @@ async fn tell(api: &Api, group: String, asker: GroupAsker, message: Message) -> 
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let message = body.trim_end().to_owned();
     match (status.is_success(), is_json) {
+        // It has no body (RFC 9110, section 15.3.5).
+        (true, _) if status == StatusCode::NO_CONTENT => Ok(status.into_response()),
         (true, true) => Ok((status, [(header::CONTENT_TYPE, "application/json")], body).into_response()),
         (true, false) => Ok((status, Json(Done { message })).into_response()),
         (false, _) => Err(Failure(status, message)),

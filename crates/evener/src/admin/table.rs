@@ -157,19 +157,22 @@ pub(super) fn sessions(sessions: &[Session], width: usize) -> String {
 
 /// The daemon as a whole, one fact a line.
 pub(super) fn status(status: &Status, page: usize) -> String {
-    let percent = share(status.sessions, status.sessions_max);
     let mut facts = vec![
         ("version", status.version.clone()),
         ("process", format!("{}, running for {}", status.pid, duration(status.uptime_seconds))),
         ("engine", engine(status)),
         ("config", status.config.clone()),
         ("reloads", status.reloads.to_string()),
-        ("sessions", format!("{} of {} ({percent})", count(status.sessions), count(status.sessions_max))),
-        (
-            "assured",
-            format!("{}; {} embryonic", count(status.sessions_assured), count(status.sessions_embryonic)),
-        ),
     ];
+    // Without an engine there are none, and never will be.
+    if status.engine != "none" {
+        let percent = share(status.sessions, status.sessions_max);
+        let (assured, embryonic) = (count(status.sessions_assured), count(status.sessions_embryonic));
+        facts.extend([
+            ("sessions", format!("{} of {} ({percent})", count(status.sessions), count(status.sessions_max))),
+            ("assured", format!("{assured}; {embryonic} embryonic")),
+        ]);
+    }
     if status.adopted {
         facts.push(("adopted", "yes: it carries on with what an earlier daemon left running".to_owned()));
     }

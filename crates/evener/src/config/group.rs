@@ -11,6 +11,7 @@ use toml::de::DeValue;
 
 use super::once::Once;
 use super::problems::{Problem, Span};
+use super::references::GroupFiles;
 use super::route::Names;
 use super::section::{Complaint, Section};
 use super::service::service_addresses;
@@ -64,6 +65,8 @@ pub struct GroupService {
     pub group: Group,
     /// The tokens by which members join and report.
     pub token_file: Option<PathBuf>,
+    /// Authorities that have signed certificates by which members do the same.
+    pub client_ca: Option<PathBuf>,
     /// By which clients come, if they come by TLS.
     pub tls: Option<Tls>,
 }
@@ -82,8 +85,8 @@ pub(super) struct PlacedGroup {
     pub(super) service: GroupService,
     pub(super) name: Span,
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
-    /// Where its certificate is named.
-    pub(super) tls: Option<Span>,
+    /// What else the file names.
+    pub(super) files: GroupFiles,
     /// Where its members' URLs are.
     pub(super) urls: Vec<Span>,
 }
@@ -120,13 +123,20 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
         section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
     }
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
-    let (joining, token_file, joins) = section.section("group", |section| {
+    let (joining, token_file, client_ca, joins) = section.section("group", |section| {
         let joining = joining(section);
-        let token_file = section.get("token_file", values::path).map(Spanned::into_inner);
-        let joins = joining.insecure || section.key_span("token_file").is_some();
-        (joining, token_file, joins)
+        let token_file = section.get("token_file", values::path);
+        let client_ca = section.get("client_ca", values::path);
+        let shown = ["token_file", "client_ca"].iter().any(|key| section.key_span(key).is_some());
+        let joins = joining.insecure || shown;
+        (joining, token_file, client_ca, joins)
     });
     let tls = section.section("tls", tls);
+    if let Some(client_ca) = client_ca.as_ref().filter(|_| section.key_span("tls").is_none()) {
+        let message = "members show certificates by TLS, and this service has no `tls`";
+        let help = "add tls = { certificate = \"FILE\", key = \"FILE\" }, or use a token_file";
+        section.problem(Problem::new(client_ca.span(), message, help));
+    }
     let (members, urls, whole) = members(section, joins);
     let names = members.iter().map(|member| member.name.as_str()).collect();
     let routes = route::read(section, &Names { names, whole });
@@ -149,11 +159,12 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
                 routes: routes.into_iter().map(Spanned::into_inner).collect::<Vec<_>>().into(),
                 health,
             },
-            token_file,
+            token_file: token_file.as_ref().map(|file| file.get_ref().clone()),
+            client_ca: client_ca.as_ref().map(|file| file.get_ref().clone()),
             tls: tls.as_ref().map(|tls| tls.get_ref().clone()),
         },
         addresses,
-        tls: tls.map(|tls| tls.span()),
+        files: GroupFiles { tls, client_ca, token_file },
         urls,
     })
 }
@@ -184,8 +195,9 @@ fn policy(value: &DeValue<'_>) -> Result<GroupPolicy, Complaint> {
 fn joining(section: &mut Section<'_>) -> Joining {
     let time = || values::duration_ms(defaults::GROUP_MS);
     let insecure = section.or("insecure", values::flag, false);
-    if let Some(span) = section.key_span("token_file").filter(|_| insecure) {
-        let message = "with `insecure` anybody may join, whatever the tokens are";
+    let shown = ["token_file", "client_ca"].iter().find_map(|key| section.key_span(key));
+    if let Some(span) = shown.filter(|_| insecure) {
+        let message = "with `insecure` anybody may join, whatever is shown";
         section.problem(Problem::new(span, message, "remove one of the two"));
     }
     let report_ms = section.or("report", time(), defaults::GROUP_REPORT_MS);
@@ -247,7 +259,7 @@ fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Spa
     let (mut names, mut urls) = (Once::new(), Once::new());
     let listed = section.sections("server", |section| member(section, &mut names, &mut urls));
     if !joins && !section.has("server") {
-        let help = "add [[service.server]] with its url, or token_file in [service.group]";
+        let help = "add [[service.server]] with its url, or token_file or client_ca in [service.group]";
         section.missing("server", "this group has no members, and none may join", help);
     }
     if listed.len() > defaults::SERVERS {

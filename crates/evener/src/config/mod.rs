@@ -293,12 +293,10 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
     }
     let (placed, groups): (Vec<_>, Vec<_>) = read.into_iter().unzip();
     let placed: Vec<Placed> = placed.into_iter().flatten().collect();
-    let groups: Vec<PlacedGroup> = groups.into_iter().flatten().collect();
+    let mut groups: Vec<PlacedGroup> = groups.into_iter().flatten().collect();
     check_between_services(root, &placed, &groups);
     group::check_circles(root, &groups);
-    refers
-        .tls
-        .extend(groups.iter().filter_map(|placed| Some((placed.tls.clone()?, placed.service.tls.clone()?))));
+    refers.groups.extend(groups.iter_mut().map(|placed| std::mem::take(&mut placed.files)));
     placement::check(root, &farm, &placed);
     farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
     route::check_room(root, &placed);

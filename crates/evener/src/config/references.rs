@@ -7,9 +7,11 @@ use toml::Spanned;
 
 use super::problems::{Problem, Sink, Span};
 use super::{LogTarget, Tls};
+use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::secret;
 use crate::runtime::spelling::meant;
-use crate::runtime::{tls, token};
+use crate::runtime::tls::{self, TlsError};
+use crate::runtime::token;
 
 /// The network interfaces of this process's network namespace (proc_net(5)).
 const INTERFACES: &str = "/proc/thread-self/net/dev";
@@ -21,8 +23,38 @@ pub(super) struct References {
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) access_log: Option<Spanned<LogTarget>>,
     pub(super) interfaces: Vec<Spanned<String>>,
-    /// Certificates and keys, with the places of the former.
-    pub(super) tls: Vec<(Span, Tls)>,
+    /// What server groups name.
+    pub(super) groups: Vec<GroupFiles>,
+}
+
+/// Files of a server group, with their places.
+#[derive(Debug, Default)]
+pub(super) struct GroupFiles {
+    pub(super) tls: Option<Spanned<Tls>>,
+    pub(super) client_ca: Option<Spanned<PathBuf>>,
+    pub(super) token_file: Option<Spanned<PathBuf>>,
+}
+
+impl GroupFiles {
+    fn check(&self, sink: &Sink) {
+        let problem = |span: Span, message: String, help: &str| sink.push(Problem::new(span, message, help));
+        let client_ca = self.client_ca.as_ref().map(|file| file.get_ref().as_path());
+        if let Some(tls) = &self.tls
+            && let Err(error) = tls::server(&tls.get_ref().certificate, &tls.get_ref().key, client_ca)
+        {
+            let span = match (&error, &self.client_ca) {
+                (TlsError::Authority { .. }, Some(file)) => file.span(),
+                _ => tls.span(),
+            };
+            problem(span, error.to_string(), error.help());
+        }
+        if let Some(file) = &self.token_file
+            && let Err(error) = GroupTokens::read(file.get_ref())
+        {
+            let help = "write lines `TOKEN URL...`, with tokens made by `openssl rand -hex 32`, readable for the daemon alone";
+            problem(file.span(), error.to_string(), help);
+        }
+    }
 }
 
 impl References {
@@ -49,11 +81,7 @@ impl References {
             let message = format!("there is no folder {} for the access log", folder.display());
             problem(log.span(), message, "make it, writable for the daemon, or name another file");
         }
-        for (span, files) in &self.tls {
-            if let Err(error) = tls::server(&files.certificate, &files.key) {
-                problem(span.clone(), error.to_string(), "name a certificate and the key that belongs to it");
-            }
-        }
+        self.groups.iter().for_each(|group| group.check(sink));
         let there = interfaces(&fs::read_to_string(INTERFACES).unwrap_or_default());
         for interface in self.interfaces.iter().filter(|name| !there.contains(name.get_ref())) {
             let message = format!("this host has no interface {:?}", interface.get_ref());

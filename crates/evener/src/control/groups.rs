@@ -23,10 +23,11 @@ use crate::config::{Config, GroupService, Tls};
 use crate::events::{Bus, Event};
 use crate::record::Recorder;
 use crate::redirect::{
-    Ask, Asker, Attendant, Desk, Front, GroupTokens, ListenError, Opened, Reply, Responders, Rules, Shown,
-    ShownGroup, Telling, ask_for_load, probe_member, read_tls,
+    Ask, Asker, Attendant, Desk, Front, ListenError, Opened, Reply, Responders, Rules, Shown, ShownGroup,
+    Telling, ask_for_load, probe_member, read_tls,
 };
 use crate::runtime::descriptors::Room;
+use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::spelling::meant;
 
 /// Results of probes that wait for the loop.
@@ -64,6 +65,8 @@ struct Running {
     group: Arc<Group>,
     members: Members,
     front: Arc<Front>,
+    /// Whether members may show certificates.
+    certifies: bool,
 }
 
 impl Running {
@@ -123,9 +126,10 @@ impl Groups {
         }
         let Some(responders) = &self.responders else { return Ok(None) };
         let mut opened = responders.open(&wanted(config))?;
-        for GroupService { group, tls, .. } in &config.groups {
+        for GroupService { group, tls, client_ca, .. } in &config.groups {
             if let Some(Tls { certificate, key }) = tls {
-                opened.tls.insert(group.name.clone(), read_tls(&group.name, certificate, key)?);
+                let read = read_tls(&group.name, certificate, key, client_ca.as_deref())?;
+                opened.tls.insert(group.name.clone(), read);
             }
         }
         Ok(Some(opened))
@@ -141,7 +145,7 @@ impl Groups {
                 running.front.end();
             }
         }
-        for GroupService { group, .. } in &config.groups {
+        for GroupService { group, client_ca, .. } in &config.groups {
             if group.joining.insecure {
                 let message = "INSECURE: whoever reaches this service's address may join it and gets its clients, and may \
                                make members leave; give it a token_file in place of `insecure`";
@@ -156,7 +160,8 @@ impl Groups {
             }
             self.publish(now, &group.name);
             let tls = opened.as_ref().and_then(|opened| opened.tls.get(&group.name));
-            if let Some(running) = self.running.get(&group.name) {
+            if let Some(running) = self.running.get_mut(&group.name) {
+                running.certifies = client_ca.is_some();
                 running.front.secure(tls.cloned());
             }
         }
@@ -176,6 +181,7 @@ impl Groups {
         }
         let mut running = Running {
             group: Arc::new(group.clone()),
+            certifies: false,
             front: Arc::new(Front::new(&group.name, Rules::none(group.status))),
             members,
         };
@@ -194,11 +200,11 @@ impl Groups {
 
     /// A member says something.
     pub(super) fn answer(&mut self, ask: Ask) {
-        let Ask { group, from, verb, authorization, body, answer } = ask;
+        let Ask { group, from, verb, authorization, certificate, body, answer } = ask;
+        let asker =
+            Asker::Stranger { authorization: authorization.as_deref(), certificate: certificate.as_ref() };
         let reply = match self.desk(&group) {
-            Some(mut desk) => {
-                desk.answer(moment(), from.ip(), Asker::Stranger(authorization.as_deref()), &verb, &body)
-            }
+            Some(mut desk) => desk.answer(moment(), from.ip(), asker, &verb, &body),
             None => {
                 Reply { status: 503, kind: "text/plain", body: "this group is no longer served\n".to_owned() }
             }
@@ -214,7 +220,9 @@ impl Groups {
     /// The same of who came by another way.
     pub(super) fn ordered(&mut self, group: &str, asker: &GroupAsker, message: Message) -> GroupAnswer {
         let asker = match asker {
-            GroupAsker::Stranger(authorization) => Asker::Stranger(authorization.as_deref()),
+            GroupAsker::Stranger(authorization) => {
+                Asker::Stranger { authorization: authorization.as_deref(), certificate: None }
+            }
             GroupAsker::Operator => Asker::Operator,
         };
         let Some(mut desk) = self.desk(group) else {
@@ -232,8 +240,8 @@ impl Groups {
 
     /// Where a group's messages are answered.
     fn desk(&mut self, name: &str) -> Option<Desk<'_>> {
-        let Running { group, members, .. } = self.running.get_mut(name)?;
-        Some(Desk { group, members, tokens: self.tokens.get(name) })
+        let Running { group, members, certifies, .. } = self.running.get_mut(name)?;
+        Some(Desk { group, members, tokens: self.tokens.get(name), certifies: *certifies })
     }
 
     /// Time has passed.
@@ -341,8 +349,10 @@ impl Groups {
     fn probe(&self, name: &str, member: usize, url: Url) {
         let Some(running) = self.running.get(name) else { return };
         let (group, results, name) = (Arc::clone(&running.group), self.results.clone(), name.to_owned());
+        let groups = self.running.values().map(|running| &running.group);
+        let own: Vec<SocketAddr> = groups.flat_map(|group| group.addresses.clone()).collect();
         tokio::spawn(async move {
-            let result = probe_member(&url, &group.health).await;
+            let result = probe_member(&url, &group.health, &own).await;
             // The loop ends first only when the daemon does.
             let _ = results.send(MemberProbed { group: name, member, result }).await;
         });

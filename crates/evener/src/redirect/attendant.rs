@@ -21,6 +21,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -55,8 +56,10 @@ pub(crate) struct Ask {
     pub(crate) from: SocketAddr,
     /// How: a method of the group protocol.
     pub(crate) verb: String,
-    /// What it shows for itself.
+    /// What it shows for itself: the value of an `Authorization` line,
     pub(crate) authorization: Option<String>,
+    /// and a certificate that was found to be good.
+    pub(crate) certificate: Option<CertificateDer<'static>>,
     /// What it says.
     pub(crate) body: Vec<u8>,
     /// Where the answer goes.
@@ -116,9 +119,12 @@ async fn attend(given: Given, desk: Desk) {
     let Given { stream, client, front, heard } = given;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { return };
     let stream = Rewound { heard: Bytes::from(heard), stream };
-    let Some(tls) = front.tls() else { return serve(stream, client, &front, &desk).await };
+    let Some(tls) = front.tls() else { return serve(stream, client, None, &front, &desk).await };
     match tokio::time::timeout(HEAD, TlsAcceptor::from(tls).accept(stream)).await {
-        Ok(Ok(stream)) => serve(stream, client, &front, &desk).await,
+        Ok(Ok(stream)) => {
+            let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
+            serve(stream, client, shown.map(CertificateDer::into_owned).as_ref(), &front, &desk).await;
+        }
         Ok(Err(error)) => tracing::debug!(%error, %client, "a client speaks no TLS that is understood"),
         Err(_) => tracing::debug!(%client, "a handshake took too long"),
     }
@@ -127,11 +133,13 @@ async fn attend(given: Given, desk: Desk) {
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     client: SocketAddr,
+    certificate: Option<&CertificateDer<'static>>,
     front: &Arc<Front>,
     desk: &Desk,
 ) {
-    let service =
-        service_fn(|request| async move { Ok::<_, Infallible>(answer(request, client, front, desk).await) });
+    let service = service_fn(|request| async move {
+        Ok::<_, Infallible>(answer(request, client, certificate, front, desk).await)
+    });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -146,6 +154,7 @@ async fn serve(
 async fn answer(
     request: Request<Incoming>,
     client: SocketAddr,
+    certificate: Option<&CertificateDer<'static>>,
     front: &Arc<Front>,
     desk: &Desk,
 ) -> Response<Body> {
@@ -155,7 +164,9 @@ async fn answer(
             (spoken(&told, |out, frame| refuse(out, frame, refusal)), Outcome::Refused(refusal), None)
         }
         Ok(()) if front.rules().is_protocol(request.method().as_str()) => {
-            (message(request, client, front, desk).await, Outcome::Message, None)
+            let response = message(request, client, certificate, front, desk).await;
+            let outcome = Outcome::Message(response.status().as_u16());
+            (response, outcome, None)
         }
         Ok(()) => send_on(request, &told, client, front, desk).await,
     };
@@ -184,7 +195,13 @@ fn judged(request: &Request<Incoming>) -> Result<(), Refusal> {
 }
 
 /// A member's message goes to the control loop, whose answer is the member's.
-async fn message(request: Request<Incoming>, from: SocketAddr, front: &Front, desk: &Desk) -> Response<Body> {
+async fn message(
+    request: Request<Incoming>,
+    from: SocketAddr,
+    certificate: Option<&CertificateDer<'static>>,
+    front: &Front,
+    desk: &Desk,
+) -> Response<Body> {
     let told = Summary::of(&request);
     let said =
         |status: u16, sentence: &str| spoken(&told, |out, frame| tell(out, frame, status, &[], sentence));
@@ -205,6 +222,7 @@ async fn message(request: Request<Incoming>, from: SocketAddr, front: &Front, de
         from,
         verb: head.method.as_str().to_owned(),
         authorization: authorization.map(str::to_owned),
+        certificate: certificate.cloned(),
         body,
         answer,
     };

@@ -13,6 +13,20 @@ use rustls::ServerConfig;
 /// What the messages of members are called: section 3.3 of the paper.
 const PROTOCOL: [&str; 5] = ["GROUP-ADD", "GROUP-EXIT", "GROUP-QUERY", "LOAD-INFORM", "LOAD-QUERY"];
 
+/// Statuses by which messages are refused, and what they are counted as.
+const REFUSED_MESSAGES: [(u16, &str); 9] = [
+    (400, "message_400"),
+    (401, "message_401"),
+    (403, "message_403"),
+    (404, "message_404"),
+    (405, "message_405"),
+    (409, "message_409"),
+    (413, "message_413"),
+    (422, "message_422"),
+    // Whatever else; most likely that it is this host which can't.
+    (503, "message_503"),
+];
+
 /// What answers go by. Others take its place as a whole.
 #[derive(Debug)]
 pub(crate) struct Rules {
@@ -48,8 +62,8 @@ pub(crate) enum Outcome {
     Fetched,
     /// No member lives.
     Nobody,
-    /// It was a message of a member.
-    Message,
+    /// It was a message of a member, answered by this status.
+    Message(u16),
     /// It was refused.
     Refused(Refusal),
 }
@@ -65,7 +79,9 @@ pub(crate) struct Front {
     redirected: AtomicU64,
     fetched: AtomicU64,
     nobody: AtomicU64,
+    /// All, and those that were refused.
     messages: AtomicU64,
+    refused_messages: [AtomicU64; REFUSED_MESSAGES.len()],
     refused: [AtomicU64; Refusal::ALL.len()],
     /// Connections that were let go for others.
     evicted: AtomicU64,
@@ -82,6 +98,7 @@ impl Front {
             fetched: AtomicU64::new(0),
             nobody: AtomicU64::new(0),
             messages: AtomicU64::new(0),
+            refused_messages: [const { AtomicU64::new(0) }; REFUSED_MESSAGES.len()],
             refused: [const { AtomicU64::new(0) }; Refusal::ALL.len()],
             evicted: AtomicU64::new(0),
         }
@@ -125,16 +142,20 @@ impl Front {
     /// Counts what became of a request.
     pub(crate) fn count(&self, outcome: Outcome) {
         let counter = match outcome {
-            Outcome::Redirected => &self.redirected,
-            Outcome::Fetched => &self.fetched,
-            Outcome::Nobody => &self.nobody,
-            Outcome::Message => &self.messages,
-            Outcome::Refused(refusal) => match self.refused.get(refusal as usize) {
-                Some(counter) => counter,
-                None => return,
-            },
+            Outcome::Redirected => Some(&self.redirected),
+            Outcome::Fetched => Some(&self.fetched),
+            Outcome::Nobody => Some(&self.nobody),
+            Outcome::Message(status) => {
+                self.messages.fetch_add(1, Relaxed);
+                let at = REFUSED_MESSAGES.iter().position(|(refused, _)| *refused == status);
+                let at = at.or_else(|| (status >= 400).then_some(REFUSED_MESSAGES.len() - 1));
+                at.and_then(|at| self.refused_messages.get(at))
+            }
+            Outcome::Refused(refusal) => self.refused.get(refusal as usize),
         };
-        counter.fetch_add(1, Relaxed);
+        if let Some(counter) = counter {
+            counter.fetch_add(1, Relaxed);
+        }
     }
 
     /// Counts a connection that was let go for another.
@@ -152,6 +173,7 @@ impl Front {
             ("evicted", &self.evicted),
         ];
         let refused = Refusal::ALL.iter().map(|refusal| refusal.name()).zip(&self.refused);
-        named.into_iter().chain(refused).map(|(name, counter)| (name, counter.load(Relaxed)))
+        let messages = REFUSED_MESSAGES.iter().map(|(_, name)| *name).zip(&self.refused_messages);
+        named.into_iter().chain(refused).chain(messages).map(|(name, counter)| (name, counter.load(Relaxed)))
     }
 }

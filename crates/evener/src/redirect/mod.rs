@@ -16,7 +16,6 @@ mod talk;
 mod telling;
 #[cfg(test)]
 mod tests;
-mod tokens;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,6 +29,7 @@ use mio::{Poll, Waker};
 use rustls::ServerConfig;
 use socket2::{Domain, Socket, Type};
 
+use crate::runtime::group_tokens::GroupTokenError;
 use crate::runtime::tls::{self, TlsError};
 
 pub(crate) use asking::ask_for_load;
@@ -40,8 +40,6 @@ pub(crate) use protocol::{Asker, Desk};
 use responder::{ORDERS, Order, Responder, Taker};
 pub(crate) use shown::{Shown, ShownGroup};
 pub(crate) use telling::Telling;
-pub(crate) use tokens::GroupTokenError;
-pub(crate) use tokens::GroupTokens;
 
 /// Connections that wait to be taken, of each socket.
 const BACKLOG: i32 = 4_096;
@@ -129,7 +127,7 @@ pub(crate) struct Opened {
     pub(crate) tls: BTreeMap<String, Arc<ServerConfig>>,
 }
 
-/// Reads a service's certificate and key.
+/// Reads a service's certificate and key, and the authority of members' certificates if there is one.
 ///
 /// # Errors
 /// When they can't be had.
@@ -137,9 +135,10 @@ pub(crate) fn read_tls(
     service: &str,
     certificate: &Path,
     key: &Path,
+    client_ca: Option<&Path>,
 ) -> Result<Arc<ServerConfig>, ListenError> {
     let failed = |source| ListenError::Tls { service: service.to_owned(), source: Box::new(source) };
-    tls::server(certificate, key).map_err(failed)
+    tls::server(certificate, key, client_ca).map_err(failed)
 }
 
 impl Responders {

@@ -6,16 +6,22 @@ use std::net::IpAddr;
 use evener_core::farm::group::{Group, Joiner, MemberState, Members, Moment, Refused};
 use evener_core::net::http::Url;
 use evener_core::node::group::{Malformed, Message, Verb};
+use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 
 use super::attendant::Reply;
-use super::tokens::{GroupTokens, Speaks};
+use crate::runtime::group_tokens::{GroupTokens, Speaks};
 
-/// Whether somebody is asked for a credential, and what it shows: the value of an `Authorization` line.
+/// Whether somebody is asked for a credential, and what it shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker<'a> {
     /// Somebody on the network.
-    Stranger(Option<&'a str>),
+    Stranger {
+        /// The value of an `Authorization` line.
+        authorization: Option<&'a str>,
+        /// A certificate that the group's authority has signed.
+        certificate: Option<&'a CertificateDer<'static>>,
+    },
     /// Who may change the farm anyway.
     Operator,
 }
@@ -26,6 +32,8 @@ pub(crate) struct Desk<'g> {
     pub(crate) members: &'g mut Members,
     /// None where the file names none.
     pub(crate) tokens: Option<&'g GroupTokens>,
+    /// Whether members may show certificates.
+    pub(crate) certifies: bool,
 }
 
 /// Why nothing was done: a status and a sentence.
@@ -33,13 +41,15 @@ pub(crate) struct Desk<'g> {
 enum Denied {
     #[error("show a token of this group: Authorization: Bearer TOKEN")]
     Nobody,
+    #[error("come by TLS with a certificate that this group's authority has signed")]
+    Uncertified,
     #[error("this token is none of the group's")]
     Unknown,
-    #[error("this token does not speak for {0}")]
+    #[error("what you show does not speak for {0}")]
     NotFor(Url),
-    #[error("members' control URLs are on their own host, or the token speaks for them: {0} is neither")]
+    #[error("members' control URLs are on their own host, or what you show speaks for them: {0} is neither")]
     Control(Url),
-    #[error("nobody may join this group: name a token_file in its [service.group]")]
+    #[error("nobody may join this group: name a token_file or a client_ca in its [service.group]")]
     Closed,
     #[error("LOAD-QUERY is what a director asks members: this is the director")]
     Director,
@@ -54,7 +64,7 @@ enum Denied {
 impl Denied {
     fn status(&self) -> u16 {
         match self {
-            Denied::Nobody | Denied::Unknown => 401,
+            Denied::Nobody | Denied::Uncertified | Denied::Unknown => 401,
             Denied::NotFor(_) | Denied::Control(_) | Denied::Closed => 403,
             Denied::Director => 405,
             Denied::Verb => 501,
@@ -151,8 +161,15 @@ impl Desk<'_> {
 
     /// For whom somebody may speak.
     fn judge(&self, asker: Asker<'_>, verb: Verb) -> Result<Speaks, Denied> {
-        let Asker::Stranger(authorization) = asker else { return Ok(Speaks::ForAll) };
+        let Asker::Stranger { authorization, certificate } = asker else { return Ok(Speaks::ForAll) };
+        // A certificate was held against the authority when the connection began.
+        if let Some(certificate) = certificate.filter(|_| self.certifies && authorization.is_none()) {
+            return Ok(Speaks::Named(certificate.clone()));
+        }
         let Some(tokens) = self.tokens else {
+            if self.certifies {
+                return Err(Denied::Uncertified);
+            }
             return match self.group.joining.insecure {
                 true => Ok(Speaks::ForAll),
                 // There is no credential to show; who is anonymous stays so.
@@ -201,8 +218,8 @@ impl Desk<'_> {
     }
 
     fn list(&self, now: Moment, speaks: &Speaks) -> Reply {
-        // A token of one member is a member's, and members may know each other.
-        let knows_all = self.tokens.is_some() || *speaks == Speaks::ForAll;
+        // Who shows a credential is a member, and members may know each other.
+        let knows_all = self.tokens.is_some() || self.certifies || *speaks == Speaks::ForAll;
         let members = self.members.snapshot(now).into_iter();
         let members =
             members.filter(|member| knows_all || !member.joiner.anonymous).map(Listed::of).collect();

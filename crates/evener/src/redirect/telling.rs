@@ -61,7 +61,7 @@ impl Telling {
                 Outcome::Redirected => "redirected",
                 Outcome::Fetched => "fetched",
                 Outcome::Nobody => "unserved",
-                Outcome::Message => "message",
+                Outcome::Message(_) => "message",
                 Outcome::Refused(_) => "refused",
             },
             at: SystemTime::now(),

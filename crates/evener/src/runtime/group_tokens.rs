@@ -1,4 +1,5 @@
-//! The tokens of a group: who shows one may speak for the members below its URLs.
+//! What members show for themselves: a token of the group speaks for the members below its URLs, a certificate for those on the hosts
+//! that it names.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,6 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use evener_core::net::http::{Url, UrlError};
+use rustls::client::verify_server_name;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::ParsedCertificate;
 use subtle::ConstantTimeEq;
 
 /// A file with more is none of tokens.
@@ -67,13 +71,15 @@ pub(crate) enum LineError {
     Url(UrlError),
 }
 
-/// The members that a token speaks for.
+/// The members that a credential speaks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Speaks {
     /// All.
     ForAll,
     /// Those at these URLs, and below them.
     Below(Vec<Url>),
+    /// Those on hosts that this certificate names (RFC 6125; addresses as well).
+    Named(CertificateDer<'static>),
 }
 
 impl Speaks {
@@ -82,8 +88,15 @@ impl Speaks {
         match self {
             Speaks::ForAll => true,
             Speaks::Below(prefixes) => prefixes.iter().any(|prefix| url.is_below(prefix)),
+            Speaks::Named(certificate) => names(certificate, url.host()),
         }
     }
+}
+
+fn names(certificate: &CertificateDer<'_>, host: &str) -> bool {
+    let Ok(parsed) = ParsedCertificate::try_from(certificate) else { return false };
+    ServerName::try_from(host.trim_matches(['[', ']']))
+        .is_ok_and(|name| verify_server_name(&parsed, &name).is_ok())
 }
 
 /// All tokens of a group.

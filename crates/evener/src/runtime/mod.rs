@@ -2,6 +2,7 @@
 
 pub mod descriptors;
 mod exit;
+pub(crate) mod group_tokens;
 pub mod lock;
 pub mod log;
 pub mod paths;

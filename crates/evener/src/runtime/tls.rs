@@ -1,12 +1,15 @@
 //! What it takes to be spoken to by TLS: a certificate and its key, from files.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::ServerConfig;
-use rustls::crypto::ring;
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoClientAuth, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
 
 /// What is spoken by it: no other version of HTTP is read here.
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -34,20 +37,51 @@ pub(crate) enum TlsError {
         /// Why.
         source: rustls::Error,
     },
+    /// There is no authority in the file that could sign certificates of others.
+    #[error("{path} has no authority that certificates can be held against: {source}", path = .path.display())]
+    Authority {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
 }
 
-/// A server's part of TLS, by a file with its certificate, and others up to one that clients know, and a file with its key.
+impl TlsError {
+    /// What to do about it.
+    pub(crate) fn help(&self) -> &'static str {
+        match self {
+            TlsError::Authority { .. } => {
+                "name a file with the certificates of those who sign members' certificates"
+            }
+            TlsError::File { .. } | TlsError::Pair { .. } => {
+                "name a certificate and the key that belongs to it"
+            }
+        }
+    }
+}
+
+/// A server's part of TLS, by a file with its certificate, and others up to one that clients know, and a file with its key. Clients
+/// may show certificates that an authority of `client_ca` has signed, and others are let in as well.
 ///
 /// # Errors
 /// When they can't be had, or don't go together.
-pub(crate) fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+pub(crate) fn server(
+    certificate: &Path,
+    key: &Path,
+    client_ca: Option<&Path>,
+) -> Result<Arc<ServerConfig>, TlsError> {
     let unread = |path: &Path, what, source| TlsError::File { path: path.to_owned(), what, source };
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
-    let chain = chain.map_err(|error| unread(certificate, "certificate", error))?;
+    let chain = certificates(certificate)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unread(key, "private key", error))?;
-    let made = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let provider = Arc::new(ring::default_provider());
+    let clients = match client_ca {
+        Some(path) => authority(path, &provider)?,
+        None => Arc::new(NoClientAuth),
+    };
+    let made = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private));
+        .and_then(|builder| builder.with_client_cert_verifier(clients).with_single_cert(chain, private));
     let mut config = made.map_err(|source| TlsError::Pair {
         certificate: certificate.to_owned(),
         key: key.to_owned(),
@@ -55,6 +89,22 @@ pub(crate) fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>
     })?;
     config.alpn_protocols = vec![HTTP_1_1.to_vec()];
     Ok(Arc::new(config))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    read.map_err(|source| TlsError::File { path: path.to_owned(), what: "certificate", source })
+}
+
+/// Who holds clients' certificates against the authorities of a file.
+fn authority(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let failed = |source| TlsError::Authority { path: path.to_owned(), source };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| failed(error.into()))?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    builder.allow_unauthenticated().build().map_err(|error| failed(error.into()))
 }
 
 #[cfg(test)]
@@ -67,10 +117,10 @@ mod tests {
     #[test]
     fn what_is_no_certificate_is_told() {
         let path = std::env::temp_dir().join(format!("evener-tls-{}", std::process::id()));
-        let said = server(&path, &path).unwrap_err().to_string();
+        let said = server(&path, &path, None).unwrap_err().to_string();
         assert!(said.contains("No such file"), "{said}");
         fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-        let said = server(&path, &path).unwrap_err().to_string();
+        let said = server(&path, &path, None).unwrap_err().to_string();
         assert!(said.contains("no private key"), "{said}");
         fs::remove_file(&path).unwrap();
     }

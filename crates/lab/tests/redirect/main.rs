@@ -4,6 +4,7 @@
 
 mod anonymous;
 mod changes;
+mod credentials;
 mod hostile;
 mod membership;
 mod requests;

@@ -140,7 +140,7 @@ fn members_outlive_the_daemon() -> Result<()> {
 }
 
 /// A file with tokens that only its owner reads.
-fn tokens(stage_name: &str, text: &str) -> Result<PathBuf> {
+pub(crate) fn tokens(stage_name: &str, text: &str) -> Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let path = std::env::temp_dir().join(format!("evener-{stage_name}-{}.tokens", std::process::id()));
     fs::write(&path, text)?;
