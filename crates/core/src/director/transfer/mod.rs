@@ -23,8 +23,9 @@ use step::{Round, Step, Then, Told};
 pub const PATIENCE_MS: u64 = 10_000;
 /// What isn't acknowledged is said again after these times, in milliseconds; after the last it is given up.
 const OFFERS_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600];
-/// The same for a server that is to let a connection go.
-const RELEASES_MS: &[u64] = &[20, 40, 140, 400, 800];
+/// The same for a server that is to let a connection go: longer than one may be silent and still count as heard, since it may have let
+/// go already, and shorter than it remembers that.
+const RELEASES_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600, 1_600];
 /// The same for who decides for all.
 const DISPATCHES_MS: &[u64] = &[40, 60];
 

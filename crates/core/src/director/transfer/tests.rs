@@ -8,7 +8,9 @@ use std::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::node::lccp::{self, Body, Letting, Piece, Place, Releases, SocketId, Takings, TcpState, Took};
+use crate::node::lccp::{
+    self, Body, Letting, Piece, Place, Releases, SILENCE_MS, SocketId, Takings, TcpState, Took,
+};
 
 /// The longest that a message takes, in milliseconds: one that says "no room" is heard before the next but one is said.
 const DELAY_MAX_MS: u64 = 350;
@@ -145,6 +147,50 @@ fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
     let refused = [Input::Refused(Word::Status(400))];
     let word = Some(Word::Status(400));
     assert_eq!(crowded(&refused), (None, vec![Notice::Settled { outcome: Outcome::Refused, word }]));
+}
+
+/// A server whose host is so busy that each of its answers comes this late: it lets the connection go when it is first asked.
+fn released_after(late_ms: u64) -> Option<Order> {
+    let mut transfer = Transfer::moving(0);
+    let (mut releases, mut now_ms, mut answers) = (Releases::default(), 0, Vec::new());
+    for input in [Input::Leaves, Input::Seated] {
+        transfer.handle(now_ms, input);
+    }
+    loop {
+        let input = match transfer.order()? {
+            Order::Release => {
+                match releases.begin(GIVER, socket(), REST, now_ms) {
+                    Letting::LetGo => {
+                        releases.end(GIVER, socket(), REST, Some(Ok(state(0))));
+                        answers.push(now_ms + late_ms);
+                    }
+                    Letting::Answer(Ok(_)) => answers.push(now_ms + late_ms),
+                    answer => panic!("{answer:?}"),
+                }
+                Input::Said
+            }
+            Order::Listen => {
+                let first = answers.first().copied().filter(|at_ms| *at_ms <= transfer.deadline_ms());
+                now_ms = first.unwrap_or(transfer.deadline_ms());
+                if first.is_some() { Input::Released } else { Input::Timer }
+            }
+            order => return Some(order),
+        };
+        transfer.handle(now_ms, input);
+    }
+}
+
+/// A server that was asked has let the connection go, perhaps: to end it then, for want of an answer, is to reset a client whom nobody
+/// has refused. So whoever is still heard is waited for, and he remembers for as long what he has answered.
+#[test]
+fn a_server_that_is_heard_is_waited_for() {
+    for late_ms in [1, 500, 1_399, 1_401, 2_000, SILENCE_MS] {
+        assert_eq!(released_after(late_ms), Some(Order::Restore), "{late_ms} ms late");
+    }
+    // Who says nothing for longer isn't heard any more.
+    assert_eq!(released_after(PATIENCE_MS), Some(Order::End));
+    let tries_ms: u64 = RELEASES_MS.iter().sum();
+    assert!((SILENCE_MS + 1..PATIENCE_MS).contains(&tries_ms), "{tries_ms} ms");
 }
 
 #[test]
