@@ -10,7 +10,7 @@ use etherparse::PacketBuilder;
 use evener_core::farm::choose::{Choice, Content, Nobody, Request, Why};
 use evener_core::farm::health::{State, Status};
 use evener_core::farm::membership::{Member, Place, ServerRoute, Source};
-use evener_core::farm::plan::{Hosts, MemberState, Plan, ServiceState, Slots, plan};
+use evener_core::farm::plan::{Hosts, MemberState, Plan, ServiceState, Slots, WHOLE, plan};
 use evener_core::farm::policy::{Fills, POLICIES};
 use evener_core::farm::{Method, Route, Service, example};
 use evener_core::net::packet::{HEADROOM, Packet};
@@ -50,6 +50,7 @@ fn member(number: usize, weight: u16, works: bool) -> MemberState {
         health: Status { state: if works { State::Up } else { State::Down }, since_ms: 0, was_up: false },
         admin_draining: false,
         share: None,
+        tenths: WHOLE,
     }
 }
 

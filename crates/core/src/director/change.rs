@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::hosts::Hosts;
+use super::slow_start::Rising;
 use super::{Director, Event, Output, Reloads};
 use crate::farm::Farm;
 use crate::farm::health::Health;
@@ -42,6 +43,7 @@ pub(super) struct Before {
     pub(super) membership: Membership,
     pub(super) healths: BTreeMap<ServerName, Health>,
     pub(super) hosts: Option<Hosts>,
+    pub(super) rising: Rising,
     pub(super) members_notices: Vec<Notice>,
     pub(super) hosts_notices: Vec<crate::node::peers::Notice>,
 }
@@ -143,9 +145,9 @@ impl Director {
     /// Goes back to what was known before a reload.
     fn take_back(&mut self, before: Option<Box<Before>>) {
         let Some(before) = before else { return };
-        let Before { farm, network, links, membership, healths, hosts, .. } = *before;
+        let Before { farm, network, links, membership, healths, hosts, rising, .. } = *before;
         (self.farm, self.network, self.links) = (farm, network, links);
-        (self.membership, self.healths, self.hosts) = (membership, healths, hosts);
+        (self.membership, self.healths, self.hosts, self.rising) = (membership, healths, hosts, rising);
         self.schedule_probes();
     }
 

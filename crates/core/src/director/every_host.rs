@@ -9,7 +9,7 @@ use super::hosts::{self, Hosts};
 use super::{Director, Event, Output};
 use crate::farm::health::{self, Health, State};
 use crate::farm::membership::{Answer, Member};
-use crate::farm::plan::{self, MemberState, ServerName};
+use crate::farm::plan::{self, MemberState, ServerName, WHOLE};
 use crate::farm::policy;
 use crate::farm::signals::Candidate;
 use crate::farm::{Farm, Service};
@@ -63,6 +63,8 @@ impl Director {
             health,
             admin_draining: if member.local { drained } else { said.is_some_and(|h| h.draining & bit != 0) },
             share: hosts.shares.get(&name).copied(),
+            // Hosts hear of each other at different moments, and their tables have to be alike.
+            tenths: WHOLE,
             member,
         }
     }

@@ -17,6 +17,7 @@ mod output;
 mod paths;
 mod probe;
 mod signals;
+mod slow_start;
 mod snapshot;
 mod state;
 #[cfg(test)]
@@ -53,6 +54,7 @@ use change::{Applying, Before};
 use hosts::Hosts;
 use paths::Paths;
 use probe::can_be_probed;
+use slow_start::Rising;
 use watch::Told;
 
 /// What a director begins with.
@@ -115,6 +117,7 @@ pub struct Director {
     /// Active sessions by slot, as they were counted last, and when.
     active: BTreeMap<u16, u64>,
     counted_ms: u64,
+    rising: Rising,
     outputs: VecDeque<Output>,
 }
 
@@ -153,6 +156,7 @@ impl Director {
             has_changed: true,
             active: BTreeMap::new(),
             counted_ms: 0,
+            rising: Rising::default(),
             outputs: VecDeque::new(),
             farm: Arc::new(farm),
             network: Arc::new(network),
@@ -223,8 +227,14 @@ impl Director {
     pub fn next_at(&self) -> u64 {
         let round = self.membership.next_round_at().unwrap_or(u64::MAX);
         let plan_at_ms = if self.replan_wanted { self.gather_until_ms } else { u64::MAX };
-        let others =
-            [self.probes_from_ms, self.next_report_at(), self.told.look_at_ms, self.retry_at_ms, plan_at_ms];
+        let others = [
+            self.probes_from_ms,
+            self.next_report_at(),
+            self.told.look_at_ms,
+            self.retry_at_ms,
+            plan_at_ms,
+            self.next_rise_at(),
+        ];
         others.into_iter().fold(round, u64::min)
     }
 
@@ -243,6 +253,7 @@ impl Director {
             self.notice(notices);
         }
         self.probe_due(now_ms);
+        self.raise_weights(now_ms);
         self.look(now_ms);
         if self.retry_at_ms <= now_ms {
             self.retry_at_ms = u64::MAX;
@@ -272,6 +283,7 @@ impl Director {
         let transition = health.result(now_ms, result);
         self.probes_from_ms = self.probes_from_ms.min(health.next_probe_at());
         if let Some(transition) = transition {
+            self.rising.changed(server, &transition, now_ms);
             self.tell(Event::Health { server: server.clone(), transition });
             self.say_own();
             self.replan_wanted = true;
@@ -316,6 +328,7 @@ impl Director {
             membership: self.membership.clone(),
             healths: self.healths.clone(),
             hosts: self.hosts.clone(),
+            rising: self.rising.clone(),
             farm: core::mem::replace(&mut self.farm, Arc::new(farm)),
             network: core::mem::replace(&mut self.network, Arc::new(network)),
             links: core::mem::replace(&mut self.links, links),
@@ -332,6 +345,7 @@ impl Director {
             }
         }
         self.match_healths();
+        self.raise_weights(now_ms);
         self.say_own();
         self.newcomers.clear();
         self.reloading.get_or_insert(Box::new(before));
@@ -371,6 +385,7 @@ impl Director {
                     health: health.unwrap_or_else(|| Health::new(&service.health, 0).status()),
                     admin_draining: self.drained.contains(&name),
                     share: None,
+                    tenths: self.rising.tenths(&name),
                     member,
                 }
             })
@@ -386,12 +401,16 @@ impl Director {
                 let probed = can_be_probed(service, &member) && self.why_not_here(service, &member).is_none();
                 let name = ServerName { service: service.name.clone(), server: member.name };
                 let known = self.healths.remove(&name);
+                if known.is_none() && self.generation_in_force > 0 {
+                    self.rising.joined(name.clone());
+                }
                 let new = || Health::new(&service.health, identity(&name.service, &name.server));
                 let mut health = known.unwrap_or_else(new);
                 health.set_reachable(probed);
                 healths.insert(name, health);
             }
         }
+        self.rising.keep(|server| healths.contains_key(server));
         self.healths = healths;
         self.schedule_probes();
     }

@@ -84,6 +84,8 @@ pub struct ServerSnapshot {
     pub state: ServerState,
     /// Why it isn't up, in words.
     pub reason: Option<String>,
+    /// How much of its weight it has by now, in tenths.
+    pub tenths: u16,
     /// What is known of its load.
     pub signals: Signals,
     /// Why the last probe failed, while the server isn't up.
@@ -217,6 +219,7 @@ impl Director {
             address: state.member.address.or_else(|| self.known_address(&state.member)),
             state: how,
             reason,
+            tenths: state.tenths,
             signals: self.signals(&name, slot, &seen.hosts, seen.now_ms),
             probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),
             probe_failures: health.map_or(0, Health::failures),

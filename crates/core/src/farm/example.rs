@@ -46,6 +46,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
         },
         timeouts: Timeouts::default(),
         keep_last: true,
+        slow_start_ms: 0,
     }
 }
 

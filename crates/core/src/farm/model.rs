@@ -145,6 +145,8 @@ pub struct Service {
     pub stateless: bool,
     /// Name of a policy in [`crate::farm::policy::POLICIES`].
     pub policy: &'static str,
+    /// How long a server that works again, or is new, takes to its whole weight, in milliseconds; 0 for at once.
+    pub slow_start_ms: u64,
     /// How unlisted servers are found, if at all.
     pub discover: Option<Discover>,
     /// Time between two rounds of discovery, in milliseconds.

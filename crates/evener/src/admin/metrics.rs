@@ -157,6 +157,11 @@ impl<T> Group<'_, '_, T> {
         each(metric, self.things, self.labels, |metric, thing| metric.encode_gauge(&value(thing)))
     }
 
+    fn fraction(&mut self, name: &str, help: &str, value: impl Fn(&T) -> f64) -> fmt::Result {
+        let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        each(metric, self.things, self.labels, |metric, thing| metric.encode_gauge(&value(thing)))
+    }
+
     /// Its name in the text ends in `_total`.
     fn counter(&mut self, name: &str, help: &str, value: impl Fn(&T) -> u64) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -391,6 +396,9 @@ fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[Server]) -> fm
     })?;
     group.gauge("server_weight", "Its share of new sessions relative to the others.", |server| {
         server.weight.into()
+    })?;
+    group.fraction("server_effective_weight", "What of its weight is in force now.", |server| {
+        server.effective_weight
     })?;
     group.gauge("server_sessions", "Active sessions.", |server| server.sessions)?;
     group.counter("server_connections", "Times that it was chosen.", |server| server.connections)?;

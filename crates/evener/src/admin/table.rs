@@ -94,7 +94,7 @@ pub(super) fn servers(servers: &[Server], width: usize) -> String {
             }),
         ),
         words("STATE", |(server, _)| server.state.clone()),
-        figures("WEIGHT", |(server, _)| server.weight.to_string()),
+        figures("WEIGHT", |(server, _)| weight(server)),
         figures("SESSIONS", |(server, _)| count(server.sessions)),
         figures("CONNS", |(server, _)| count(server.connections)),
         figures("SHARE", |(server, chosen)| share(server.connections, *chosen)),
@@ -106,6 +106,15 @@ pub(super) fn servers(servers: &[Server], width: usize) -> String {
         ),
     ];
     table(&shared, "There are no servers.", columns, |(server, _)| note(server), width)
+}
+
+/// What of a weight is in force while it rises.
+fn weight(server: &Server) -> String {
+    let whole = f64::from(server.weight);
+    match server.effective_weight > 0.0 && server.effective_weight < whole {
+        true => format!("{}/{whole}", (server.effective_weight * 10.0).round() / 10.0),
+        false => server.weight.to_string(),
+    }
 }
 
 fn note(server: &Server) -> String {

@@ -55,7 +55,7 @@ const PACKET_KEYS: [&str; 18] = [
 /// Keys of servers that packets are sent to.
 const PACKET_SERVER_KEYS: [&str; 4] = ["address", "port", "mac", "publish"];
 /// Keys of groups alone, and of their servers.
-const KEYS: [&str; 5] = ["status", "load", "slow_start", "group", "tls"];
+const KEYS: [&str; 4] = ["status", "load", "group", "tls"];
 const SERVER_KEYS: [&str; 3] = ["url", "anonymous", "control"];
 
 /// A group, and what of it is on this host.

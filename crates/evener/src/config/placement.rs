@@ -10,7 +10,7 @@ use super::once::Once;
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::service::Placed;
-use super::{Farm, addresses, values};
+use super::{Farm, addresses, defaults, values};
 
 const PLACEMENTS: [(&str, Placement); 2] =
     [("director", Placement::Director), ("every-host", Placement::EveryHost)];
@@ -39,6 +39,16 @@ pub(super) fn stateless(section: &mut Section<'_>, placement: Placement, policy:
         );
     }
     stateless.into_inner()
+}
+
+/// Reads `slow_start`. Hosts that pass on what isn't theirs need tables that are alike, and hear of each other at different moments.
+pub(super) fn slow_start_ms(section: &mut Section<'_>, placement: Placement) -> u64 {
+    let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
+    if let Some(span) = section.key_span("slow_start").filter(|_| placement == Placement::EveryHost) {
+        let message = "with placement = \"every-host\" all hosts need the same tables, and `slow_start` would part them for a while";
+        section.problem(Problem::new(span, message, "remove it"));
+    }
+    slow_start_ms
 }
 
 /// Complains of a policy that goes by what isn't known of servers here.

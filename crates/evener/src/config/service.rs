@@ -39,6 +39,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let policy = section.or("policy", values::policy_name, defaults::POLICY);
     placement::can_know(section, reach.method(), placement, policy);
     let stateless = placement::stateless(section, placement, policy);
+    let slow_start_ms = placement::slow_start_ms(section, placement);
     let discovery = Discovery::read(section, &reach);
     let listed = Servers::new(&addresses, &reach, placement).read(section, discovery.wanted);
     let names = listed.servers.iter().map(|server| server.name.as_str()).collect();
@@ -69,6 +70,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             placement,
             stateless,
             policy,
+            slow_start_ms,
             discover: discovery.how,
             discover_interval_ms: discovery.interval_ms,
             discover_rounds: discovery.rounds,

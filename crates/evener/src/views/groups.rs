@@ -85,6 +85,8 @@ fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
         state: member.state.name().to_owned(),
         reason: failure.clone(),
         weight: member.joiner.weight,
+        effective_weight: effective_weight(member),
+        cause: Some(member.cause.clone()),
         sessions: 0,
         connections: dispatched,
         packets: 0,
@@ -109,6 +111,11 @@ fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
             cause: member.cause.clone(),
         }),
     }
+}
+
+fn effective_weight(member: &MemberState) -> f64 {
+    let is_up = member.state == State::Up;
+    f64::from(member.joiner.weight) * if is_up { member.weight_percent as f64 / 100.0 } else { 0.0 }
 }
 
 /// Thousandths of the paper's unit, in whole ones.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::director::ServerSnapshot;
 use evener_core::farm::membership::Source;
+use evener_core::farm::plan::WHOLE;
 use evener_core::farm::{self, Method, PacketForm};
 use evener_core::path::tables::{Forwarding, ServerEntry};
 use evener_dataplane::ServerCounters;
@@ -27,6 +28,12 @@ pub struct Server {
     pub reason: Option<String>,
     /// Its share.
     pub weight: u16,
+    /// What of it is in force now: less while it comes back with `slow_start`, and 0 while it takes no new sessions.
+    #[serde(default)]
+    pub effective_weight: f64,
+    /// Why that isn't its weight, or by what it is chosen.
+    #[serde(default)]
+    pub cause: Option<String>,
     /// Active sessions.
     pub sessions: u64,
     /// How often it was chosen.
@@ -80,6 +87,9 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
     let mac = member.mac.map(|mac| mac.to_string());
     let address = seen.address.map(|address| address.to_string()).or_else(|| mac.clone());
     let entry = slot.and_then(|slot| snapshot.plan.tables.servers.get(&slot));
+    // Those that all failed at once are up in the tables, and are given sessions.
+    let tenths = if entry.is_some_and(|entry| entry.up && entry.weight > 0) { seen.tenths } else { 0 };
+    let rises = (1..WHOLE).contains(&tenths);
     Server {
         service: name.service.clone(),
         name: name.server.clone(),
@@ -87,6 +97,8 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
         state: seen.state.name().to_owned(),
         reason: seen.reason.clone(),
         weight: member.weight,
+        effective_weight: f64::from(member.weight) * f64::from(tenths) / f64::from(WHOLE),
+        cause: rises.then(|| format!("slow start {} %", tenths * 100 / WHOLE)),
         sessions: active.map_or(0, |active| active.load(Relaxed)),
         connections,
         packets,

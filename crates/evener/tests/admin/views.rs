@@ -88,6 +88,8 @@ fn server(name: &str, state: &str, connections: u64) -> Server {
         state: state.into(),
         reason: None,
         weight: 1,
+        effective_weight: 1.0,
+        cause: None,
         sessions: 21,
         connections,
         packets: 1_000,
@@ -107,7 +109,13 @@ fn server(name: &str, state: &str, connections: u64) -> Server {
 
 pub fn servers() -> Vec<Server> {
     vec![
-        Server { probe_seconds: Some(0.000_42), ..server("02:00:00:00:00:0a", "up", 300) },
+        Server {
+            probe_seconds: Some(0.000_42),
+            weight: 2,
+            effective_weight: 0.8,
+            cause: Some("slow start 40 %".into()),
+            ..server("02:00:00:00:00:0a", "up", 300)
+        },
         Server {
             address: "192.0.2.12".into(),
             reason: Some("probes fail".into()),

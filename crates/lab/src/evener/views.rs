@@ -127,6 +127,10 @@ pub struct Server {
     pub reason: Option<String>,
     /// Its share of new sessions.
     pub weight: u32,
+    /// What of that is in force.
+    pub effective_weight: f64,
+    /// Why it isn't all.
+    pub cause: Option<String>,
     /// Active sessions.
     pub sessions: u64,
     /// Sessions it was chosen for.

@@ -16,6 +16,7 @@ on_both_engines! {
     rise_and_fall_are_counted,
     when_all_fail_the_last_are_kept_or_not,
     a_probe_goes_the_way_that_traffic_goes,
+    who_comes_back_begins_with_a_tenth,
 }
 
 /// Quick probes. A busy machine may be late for one of them, hardly for three in a row.
@@ -63,6 +64,29 @@ fn a_server_that_fails_is_left_out_until_it_works(engine: &str) -> Result<()> {
     farm.set_healthy(0, true)?;
     evener.wait_for_servers(2, LONG)?;
     assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    Ok(())
+}
+
+fn who_comes_back_begins_with_a_tenth(engine: &str) -> Result<()> {
+    let mut farm = Farm::builder().servers(2).build()?;
+    let text = file::engine(engine)
+        + &file::service("web", farm.service(), "slow_start = \"1h\"\n")
+        + &probed(HEALTHZ)
+        + &file::servers(farm.servers());
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]), "nobody is cold when the director begins");
+    farm.stop_web(1)?;
+    evener.wait_for_servers(1, LONG)?;
+    assert_eq!(evener.server("web2")?.effective_weight, 0.0);
+    farm.start_web(1)?;
+    evener.wait_for_servers(2, LONG)?;
+    let web2 = evener.server("web2")?;
+    assert_eq!((web2.effective_weight, web2.cause.as_deref()), (0.1, Some("slow start 10 %")));
+    assert_eq!(shares(&farm, 22)?, split([20, 2]));
+    evener.reload(&text.replace("1h", "0s"))?;
+    assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    assert_eq!((evener.server("web2")?.effective_weight, evener.server("web2")?.cause), (1.0, None));
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use crate::path::tables::Tables;
 
 mod paths;
 mod probes;
+mod slow_start;
 mod snapshot;
 
 /// What the director runs in.

@@ -3,10 +3,12 @@
 mod forwarding;
 mod handoff;
 mod rings;
+mod rising;
 mod slots;
 #[cfg(test)]
 mod tests;
 
+pub use rising::WHOLE;
 pub use slots::{SERVICES_MAX, Slots};
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -19,6 +21,7 @@ use siphasher::sip::SipHasher24;
 
 use handoff::Compiled;
 use rings::{Members, Standing};
+use rising::Scale;
 
 use crate::farm::health;
 use crate::farm::membership::{Known, Member, Place, ServerRoute};
@@ -55,6 +58,8 @@ pub struct MemberState {
     pub admin_draining: bool,
     /// Its share of what this host is asked for, where the policy goes by load; else its weight.
     pub share: Option<u16>,
+    /// How much of its weight it has by now, in tenths: [`WHOLE`] but for a while after it came back.
+    pub tenths: u16,
 }
 
 /// What concerns this host among others, where every host decides.
@@ -369,14 +374,15 @@ impl Planner<'_> {
 
     /// Gives every server that packets can be sent to its slot and entry, by slot.
     fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<Seated<'a>> {
-        let mut seated = Vec::new();
+        let (mut seated, scale) = (Vec::new(), Scale::of(&state.members));
         for member in &state.members {
             let way =
                 self.destination(&member.member).zip(forwarding::forwarding(state.service, &member.member));
             let Some(((mac, ifindex), way)) = way else {
                 continue;
             };
-            let Member { name: server, weight, local, .. } = &member.member;
+            let Member { name: server, local, .. } = &member.member;
+            let weight = scale.weight(member);
             let name = ServerName { service: state.service.name.clone(), server: server.clone() };
             let identity = identity(&name.service, server);
             let room = seated.len() < SERVICE_SERVERS_MAX;
@@ -385,12 +391,12 @@ impl Planner<'_> {
                 continue;
             };
             let up = !member.has_failed();
-            let takes = if member.is_wanted() { *weight } else { 0 };
+            let takes = if member.is_wanted() { weight } else { 0 };
             let entry =
                 ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, forwarding: way };
             self.plan.tables.servers.insert(slot, entry);
             self.plan.servers.insert(slot, name);
-            seated.push(Seated { state: member, seat: Weighted { slot, weight: *weight, seed: identity } });
+            seated.push(Seated { state: member, seat: Weighted { slot, weight, seed: identity } });
         }
         seated.sort_unstable_by_key(|seated| seated.seat.slot);
         seated
