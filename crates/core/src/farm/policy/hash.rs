@@ -9,9 +9,9 @@ use siphasher::sip::SipHasher24;
 use super::{Policy, Weighted};
 use crate::path::tables::Pick;
 
-/// Where a slot's second candidate is looked for: about the golden section of the table on, and not at the slot itself.
-const SECOND_STRIDE: usize = 40_503;
-const SECOND_OFFSET: usize = 12_289;
+/// How often another slot is drawn for a slot's second candidate before the next one that names another server is taken:
+/// a server with five sixths of all weight comes to that at three slots in a thousand.
+const DRAWS: u64 = 32;
 
 /// The server that the flow's hash names.
 pub struct Hash;
@@ -81,11 +81,20 @@ pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
     }
     (0..len)
         .map(|slot| {
-            // Any stride but 0 reaches each slot once, as their number is prime; this one is far from all neighbours.
-            let other = (slot * SECOND_STRIDE + SECOND_OFFSET) % len;
-            if table[other] == table[slot] { table[next[other]] } else { table[other] }
+            // Not by a stride: members' walks go by strides themselves, and some would meet others' more often than their due.
+            let draw = |turn| (mixed(slot as u64 * DRAWS + turn) % len as u64) as usize;
+            let other = (0..DRAWS).map(draw).find(|other| table[*other] != table[slot]);
+            table[other.unwrap_or(next[slot])]
         })
         .collect()
+}
+
+/// A number in which each bit of another shows in every place (the last steps of SplitMix64, Steele et al. 2014).
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 /// A member's own order of preference among all slots, walked from `at` by `stride`.
