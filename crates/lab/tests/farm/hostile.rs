@@ -64,7 +64,7 @@ fn malformed_frames_are_counted_and_harm_nobody(engine: &str) -> Result<()> {
     let to: Mac = farm.director().mac().parse()?;
     let good = syn(rogue.mac(), to, CLIENT, 5000, farm.vip(0));
     let crimes = crimes(&good);
-    let load = Load { connections: 4, path: "/2k".to_owned(), ..Load::to(farm.service()) };
+    let load = Load { connections: 4, path: "/2k".to_owned(), timeout: LONG, ..Load::to(farm.service()) };
     let loads = [false, true].map(|keep_alive| Load { keep_alive, ..load.clone() }.start_on(farm.client(0)));
     let mut noise = 1u64;
     for _ in 0..ROUNDS {
