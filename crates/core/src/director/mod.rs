@@ -284,6 +284,8 @@ impl Director {
         self.probes_from_ms = self.probes_from_ms.min(health.next_probe_at());
         if let Some(transition) = transition {
             self.rising.changed(server, &transition, now_ms);
+            // Where the service has no slow start its weight is whole before the tables are made.
+            self.raise_weights(now_ms);
             self.tell(Event::Health { server: server.clone(), transition });
             self.say_own();
             self.replan_wanted = true;

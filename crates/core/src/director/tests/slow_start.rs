@@ -67,6 +67,18 @@ fn who_comes_back_rises_by_tenths() {
     assert_eq!(world.turns(), turns(10, 1));
 }
 
+#[test]
+fn without_slow_start_who_comes_back_is_whole_at_once() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    world.probed("b", false);
+    assert_eq!(world.turns(), turns(1, 0));
+    world.probed("b", true);
+    assert_eq!((world.turns(), world.applied()), (turns(1, 1), 2));
+    world.reload(farm(&[("a", 11), ("b", 12), ("c", 13)]));
+    world.probed("c", true);
+    assert!(world.turns().iter().all(|(_, turns)| *turns == 1), "{:?}", world.turns());
+}
+
 fn gcd(tenths: usize) -> usize {
     (1..=tenths).rev().find(|by| 10 % by == 0 && tenths.is_multiple_of(*by)).unwrap()
 }
