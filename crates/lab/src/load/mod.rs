@@ -127,7 +127,7 @@ impl Load {
         let mut client = Client::new(self, number, &shared.stop);
         let mut left = self.requests.unwrap_or(u64::MAX);
         let ended = || self.duration.is_some_and(|duration| started.elapsed() >= duration);
-        while left > 0 && !shared.stop.load(Ordering::Relaxed) && !ended() {
+        while left > 0 && !ended() {
             left -= 1;
             let begun = Instant::now();
             match client.ask() {
@@ -141,6 +141,10 @@ impl Load {
                     shared.errors.fetch_add(1, Ordering::Relaxed);
                     thread::sleep(REST);
                 }
+            }
+            // looked at here: a load that is stopped at once has asked, too
+            if shared.stop.load(Ordering::Relaxed) {
+                break;
             }
             if !self.pause.is_zero() {
                 thread::sleep(self.pause);
@@ -161,7 +165,8 @@ impl Running {
         self.shared.errors.load(Ordering::Relaxed)
     }
 
-    /// Sends no more requests, and waits for the replies that are due. A download that was paced is cut short.
+    /// Sends no more requests after one of each connection, and waits for the replies that are due. A download that
+    /// was paced is cut short.
     pub fn stop(self) -> Result<Report> {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.join()

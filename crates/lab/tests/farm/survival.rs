@@ -54,22 +54,15 @@ fn established(evener: &Evener) -> Result<BTreeMap<String, String>> {
     Ok(sessions.map(|session| (session.client, session.server)).collect())
 }
 
-/// Those of clients that stay: visits come and go, and ports are used again.
-fn lasting(evener: &Evener, visits: &Running) -> Result<BTreeMap<String, String>> {
-    let (before, asked) = (established(evener)?, visits.requests());
-    wait::until("all visits of that moment are over", || Ok(visits.requests() > asked + 100))?;
-    let now = established(evener)?;
-    Ok(before.into_iter().filter(|(client, server)| now.get(client) == Some(server)).collect())
-}
-
 fn killed_under_load_nothing_breaks(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(3).build()?;
     let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
     evener.wait_for_servers(3, LONG)?;
     let loads = audience(&farm);
     wait::until("all are at it", || Ok(loads[0].requests() > 100 && loads[1].requests() > 100))?;
+    let mut lasting = kept(&farm, 4)?;
     for _ in 0..2 {
-        let (before, status) = (lasting(&evener, &loads[0])?, evener.status()?);
+        let status = evener.status()?;
         let asked: u64 = loads[..2].iter().map(Running::requests).sum();
         evener.daemon().kill9()?;
         if engine == "xdp" {
@@ -83,11 +76,11 @@ fn killed_under_load_nothing_breaks(engine: &str) -> Result<()> {
         let after = evener.status()?;
         assert!(after.adopted && after.pid != status.pid, "{after:?}");
         assert!(after.packets["forwarded"] >= status.packets["forwarded"], "counters go on");
-        assert!(before.len() >= 4, "kept connections last: {before:?}");
         let now = established(&evener)?;
-        let lost: Vec<_> =
-            before.iter().filter(|(client, server)| now.get(*client) != Some(server)).collect();
-        assert!(lost.is_empty(), "{lost:?} of {now:?}");
+        for (server, visit) in &lasting {
+            assert_eq!(now.get(&visit.client().to_string()), Some(server), "{now:?}");
+        }
+        go_on(&mut lasting)?;
         let asked: u64 = loads[..2].iter().map(Running::requests).sum();
         wait::until("all go on", || Ok(loads[..2].iter().map(Running::requests).sum::<u64>() > asked + 100))?;
     }
