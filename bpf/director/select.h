@@ -101,6 +101,7 @@ static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
 	__u16 first = by_hash(ring, ring_hash), second;
 	struct server *server, *other;
+	__u64 cost, other_cost;
 	__u8 score, other_score;
 
 	if (slot >= HASH_SLOTS)
@@ -115,10 +116,17 @@ static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 	first %= SERVER_SLOTS;
 	score = READ_ONCE(scores[first]);
 	other_score = READ_ONCE(scores[second]);
-	if (score != other_score)
-		return other_score < score && ring_hash % EXPLORING ? second : first;
-	/* sessions / weight of the second < sessions / weight of the first, without dividing */
-	return READ_ONCE(active[second]) * server->weight < READ_ONCE(active[first]) * other->weight ? second : first;
+	cost = READ_ONCE(active[first]);
+	other_cost = READ_ONCE(active[second]);
+	if (score != other_score) {
+		/* with this session, times the load; see `two` in core's select */
+		if (ring_hash % EXPLORING == 0)
+			return first;
+		cost = (cost + 1) * (SCORE_UNIT + score);
+		other_cost = (other_cost + 1) * (SCORE_UNIT + other_score);
+	}
+	/* cost / weight of the second < cost / weight of the first, without dividing */
+	return other_cost * server->weight < cost * other->weight ? second : first;
 }
 
 /* Not inlined: only the first packet of a session comes here. */

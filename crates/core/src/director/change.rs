@@ -77,7 +77,7 @@ impl Director {
                 if before.is_some() {
                     self.refused_reload(error.to_string());
                 }
-                self.take_back(before);
+                self.take_back(before, now_ms);
                 self.outputs.push_back(Output::Unplanned(error));
             }
         }
@@ -101,6 +101,7 @@ impl Director {
             self.generation_in_force = generation;
             self.retry_at_ms = u64::MAX;
             self.tell_attached();
+            self.compare(now_ms);
             if let Some(before) = applied.before {
                 self.reloads = Reloads { done: self.reloads.done + 1, error: None, ..self.reloads.clone() };
                 self.tell_all(before.hosts_notices.into_iter().map(Event::Hosts));
@@ -129,7 +130,7 @@ impl Director {
         match applied.before {
             Some(before) => {
                 self.refused_reload(error);
-                self.take_back(Some(before));
+                self.take_back(Some(before), now_ms);
             }
             None => self.tell(Event::NotApplied { error }),
         }
@@ -143,12 +144,13 @@ impl Director {
     }
 
     /// Goes back to what was known before a reload.
-    fn take_back(&mut self, before: Option<Box<Before>>) {
+    fn take_back(&mut self, before: Option<Box<Before>>, now_ms: u64) {
         let Some(before) = before else { return };
         let Before { farm, network, links, membership, healths, hosts, rising, .. } = *before;
         (self.farm, self.network, self.links) = (farm, network, links);
         (self.membership, self.healths, self.hosts, self.rising) = (membership, healths, hosts, rising);
         self.schedule_probes();
+        self.match_reports(now_ms);
     }
 
     /// Sessions of servers and service addresses that were there and are gone are to go too; then their numbers are free again.

@@ -7,6 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::farm::health::{State, Transition};
 use crate::farm::membership;
 use crate::farm::plan::ServerName;
+use crate::farm::report::BadReport;
 use crate::net::wire::Mac;
 use crate::node::peers;
 
@@ -106,6 +107,20 @@ pub enum Event {
         /// Whether it takes no new sessions from now on.
         drain: bool,
     },
+    /// A server's own report says that it takes no new sessions, or takes them again.
+    Wished {
+        /// Which.
+        server: ServerName,
+        /// Whether it takes none.
+        refuses: bool,
+    },
+    /// A server's reports of its load fail, or come again.
+    Reports {
+        /// Whose.
+        server: ServerName,
+        /// Why the last one isn't believed.
+        error: Option<BadReport>,
+    },
     /// A router said what it can pass on to a server.
     PathMtu {
         /// The server.
@@ -171,12 +186,15 @@ impl Event {
             | Event::NoServers { .. }
             | Event::Degraded { .. }
             | Event::Unattached { .. }
+            | Event::Reports { error: Some(_), .. }
             | Event::NoRoom { .. } => true,
             Event::Found { .. }
             | Event::ServersAgain { .. }
             | Event::Recovered { .. }
             | Event::Attached { .. }
             | Event::Drained { .. }
+            | Event::Wished { .. }
+            | Event::Reports { error: None, .. }
             | Event::PathMtu { .. } => false,
         };
         if is_bad { Level::Warning } else { Level::Info }
@@ -200,7 +218,9 @@ impl Event {
             | Event::NotFound { server, .. }
             | Event::Found { server }
             | Event::NoRoom { server }
-            | Event::Drained { server, .. } => Some(server),
+            | Event::Drained { server, .. }
+            | Event::Wished { server, .. }
+            | Event::Reports { server, .. } => Some(server),
             _ => None,
         }
     }
@@ -248,6 +268,12 @@ impl fmt::Display for Event {
             Event::Drained { drain: false, .. } => {
                 f.write_str("the operator's order: takes new sessions again")
             }
+            Event::Wished { refuses: true, .. } => {
+                f.write_str("its own report: it keeps its sessions and takes no new ones")
+            }
+            Event::Wished { refuses: false, .. } => f.write_str("its own report: takes new sessions again"),
+            Event::Reports { error: Some(bad), .. } => write!(f, "its load isn't known: {}", bad.said()),
+            Event::Reports { error: None, .. } => f.write_str("it says its load again"),
             Event::PathMtu { server, mtu } => {
                 write!(f, "a router on the way to {server} takes no packets longer than {mtu} bytes")
             }

@@ -11,6 +11,7 @@ use crate::farm::Farm;
 use crate::farm::health::Failure;
 use crate::farm::network::Network;
 use crate::farm::plan::ServerName;
+use crate::farm::report::{BadReport, Report};
 use crate::net::wire::Mac;
 use crate::path::tables::Tables;
 
@@ -51,6 +52,13 @@ pub enum Input {
         server: ServerName,
         /// What came of it.
         result: Result<u64, Failure>,
+    },
+    /// A server has said its load, or hasn't: see [`super::Output::Question`].
+    Reported {
+        /// Which.
+        server: ServerName,
+        /// What it said, or why that isn't believed.
+        result: Result<Report, BadReport>,
     },
     /// The network around this host, as its kernel knows it now.
     Network(Box<Network>),

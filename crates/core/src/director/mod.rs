@@ -16,6 +16,8 @@ mod name;
 mod output;
 mod paths;
 mod probe;
+mod reports;
+mod scores;
 mod signals;
 mod slow_start;
 mod snapshot;
@@ -32,6 +34,7 @@ pub use name::About;
 pub use output::Output;
 pub use paths::{tunnel_source, why_not_itself};
 pub use probe::{Adjacency, Probe, ProbePath, Target};
+pub use reports::{Question, ReportsSnapshot};
 pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServerState, ServiceSnapshot, Snapshot};
 
 use alloc::boxed::Box;
@@ -54,6 +57,8 @@ use change::{Applying, Before};
 use hosts::Hosts;
 use paths::Paths;
 use probe::can_be_probed;
+use reports::Reports;
+use scores::Scores;
 use slow_start::Rising;
 use watch::Told;
 
@@ -118,6 +123,8 @@ pub struct Director {
     active: BTreeMap<u16, u64>,
     counted_ms: u64,
     rising: Rising,
+    reports: Reports,
+    scores: Scores,
     outputs: VecDeque<Output>,
 }
 
@@ -157,6 +164,8 @@ impl Director {
             active: BTreeMap::new(),
             counted_ms: 0,
             rising: Rising::default(),
+            reports: Reports::default(),
+            scores: Scores::default(),
             outputs: VecDeque::new(),
             farm: Arc::new(farm),
             network: Arc::new(network),
@@ -169,7 +178,7 @@ impl Director {
             let before = Arc::clone(&director.in_force);
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
-        director.match_healths();
+        director.match_healths(now.ms);
         director.say_own();
         director.snapshot = Arc::new(director.see(now.ms));
         director
@@ -203,6 +212,7 @@ impl Director {
             Input::Frame { ifindex, bytes } => self.hear(ifindex, &bytes, now.ms),
             Input::Datagram { from, bytes } => self.hear_host(from, &bytes, now.ms),
             Input::Probed { server, result } => self.probed(&server, result, now.ms),
+            Input::Reported { server, result } => self.reported(&server, result, now.ms),
             Input::Network(network) => self.surroundings(*network, now.ms),
             Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
             Input::Reload { farm, network, links } => self.reload(*farm, *network, links, now.ms),
@@ -234,6 +244,8 @@ impl Director {
             self.retry_at_ms,
             plan_at_ms,
             self.next_rise_at(),
+            self.reports.next_at(),
+            self.next_comparison_at(),
         ];
         others.into_iter().fold(round, u64::min)
     }
@@ -250,9 +262,11 @@ impl Director {
                 });
                 self.outputs.extend(asks);
             }
-            self.notice(notices);
+            self.notice(notices, now_ms);
         }
         self.probe_due(now_ms);
+        self.ask_due(now_ms);
+        self.compare_due(now_ms);
         self.raise_weights(now_ms);
         self.look(now_ms);
         if self.retry_at_ms <= now_ms {
@@ -266,13 +280,13 @@ impl Director {
             self.answered(answer, now_ms);
         }
         let notices = self.membership.frame(now_ms, ifindex, frame);
-        self.notice(notices);
+        self.notice(notices, now_ms);
     }
 
     /// Tells what happened to the membership, and follows it if it changed.
-    fn notice(&mut self, notices: Vec<Notice>) {
+    fn notice(&mut self, notices: Vec<Notice>, now_ms: u64) {
         if notices.iter().any(|notice| notice.event.changes_servers()) {
-            self.match_healths();
+            self.match_healths(now_ms);
             self.replan_wanted = true;
         }
         self.tell_of_members(notices);
@@ -320,7 +334,7 @@ impl Director {
         let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
         let notices = self.membership.surroundings(surroundings, now_ms);
         self.tell_of_members(notices);
-        self.match_healths();
+        self.match_healths(now_ms);
         self.replan_wanted = true;
     }
 
@@ -346,7 +360,7 @@ impl Director {
                 health.reconfigure(now_ms, &service.health);
             }
         }
-        self.match_healths();
+        self.match_healths(now_ms);
         self.raise_weights(now_ms);
         self.say_own();
         self.newcomers.clear();
@@ -385,9 +399,9 @@ impl Director {
                 };
                 MemberState {
                     health: health.unwrap_or_else(|| Health::new(&service.health, 0).status()),
-                    admin_draining: self.drained.contains(&name),
+                    admin_draining: self.drained.contains(&name) || self.reports.refuses(&name),
                     share: None,
-                    tenths: self.rising.tenths(&name),
+                    tenths: self.rising.tenths(&name).min(self.reports.tenths(&name)),
                     member,
                 }
             })
@@ -396,7 +410,7 @@ impl Director {
 
     /// Gives every server a health, and forgets that of those who are gone. One that has yet to be found is not probed: that nobody
     /// knows where it is says enough.
-    fn match_healths(&mut self) {
+    fn match_healths(&mut self, now_ms: u64) {
         let mut healths = BTreeMap::new();
         for service in &self.farm.services {
             for member in self.membership.members(&service.name) {
@@ -415,6 +429,7 @@ impl Director {
         self.rising.keep(|server| healths.contains_key(server));
         self.healths = healths;
         self.schedule_probes();
+        self.match_reports(now_ms);
     }
 
     /// The service addresses that this host answers ARP or neighbour discovery for, now.

@@ -55,6 +55,10 @@ impl Event {
             Event::Unattached { .. } => "link_refused",
             Event::Drained { drain: true, .. } => "server_drained",
             Event::Drained { drain: false, .. } => "server_undrained",
+            Event::Wished { refuses: true, .. } => "server_refuses",
+            Event::Wished { refuses: false, .. } => "server_takes",
+            Event::Reports { error: Some(_), .. } => "reports_fail",
+            Event::Reports { error: None, .. } => "reports_come",
             Event::PathMtu { .. } => "path_mtu",
             Event::NotApplied { .. } => "change_refused",
         }
@@ -88,6 +92,8 @@ impl Event {
             | Event::Recovered { .. }
             | Event::NoRoom { .. }
             | Event::Drained { .. }
+            | Event::Wished { .. }
+            | Event::Reports { .. }
             | Event::NotApplied { .. } => about,
         }
     }

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::Director;
+use super::{Director, ReportsSnapshot};
 use crate::farm::health::{self, Health};
 use crate::farm::membership::{Member, Refusal};
 use crate::farm::network::Network;
@@ -88,6 +88,10 @@ pub struct ServerSnapshot {
     pub tenths: u16,
     /// What is known of its load.
     pub signals: Signals,
+    /// Its score in the tables in force.
+    pub score: u8,
+    /// What became of its reports, if it is asked for them.
+    pub reports: ReportsSnapshot,
     /// Why the last probe failed, while the server isn't up.
     pub probe_error: Option<String>,
     /// Probes that failed.
@@ -221,6 +225,8 @@ impl Director {
             reason,
             tenths: state.tenths,
             signals: self.signals(&name, slot, &seen.hosts, seen.now_ms),
+            score: slot.map_or(0, |slot| self.scores.score(slot)),
+            reports: self.reports.seen(&name),
             probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),
             probe_failures: health.map_or(0, Health::failures),
             state_changes: health.map_or(0, Health::changes),
@@ -230,7 +236,7 @@ impl Director {
     }
 
     /// The own address of a server that was discovered by its MAC address, if the host's neighbour table has it.
-    fn known_address(&self, member: &Member) -> Option<IpAddr> {
+    pub(super) fn known_address(&self, member: &Member) -> Option<IpAddr> {
         let (mac, ifindex) = (member.mac?, member.ifindex?);
         let services = || self.farm.services.iter().flat_map(|service| &service.addresses);
         let is_service = |address: &IpAddr| services().any(|vip| vip.ip() == *address);

@@ -23,7 +23,9 @@ impl Director {
             return (ServerState::Down, Some(reason));
         }
         if state.admin_draining {
-            return (ServerState::Draining, Some("drained by the operator".to_owned()));
+            let by_itself = self.reports.refuses(name) && !self.drained.contains(name);
+            let who = if by_itself { "drained by its own report" } else { "drained by the operator" };
+            return (ServerState::Draining, Some(who.to_owned()));
         }
         if member.weight == 0 {
             return (ServerState::Draining, Some("its weight is 0".to_owned()));

@@ -44,6 +44,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
             jitter_percent: 10,
             port: None,
         },
+        report: None,
         timeouts: Timeouts::default(),
         keep_last: true,
         slow_start_ms: 0,

@@ -146,10 +146,17 @@ impl Method {
         self.properties().agent == Agent::Accepts
     }
 
-    /// Whether a signal of its servers can be known where this is decided: hosts that all decide tell each other their load.
+    /// Whether a signal of its servers can be known where this is decided. Hosts that all decide tell each other their sessions, and
+    /// ask nobody; a director asks.
     pub fn tells(self, placement: Placement, signal: Signal) -> bool {
-        let is_reported = signal == Signal::Reported && placement == Placement::EveryHost;
-        is_reported || self.properties().signals.contains(&signal)
+        match signal {
+            Signal::Reported => placement == Placement::EveryHost,
+            Signal::Load => placement == Placement::Director,
+            Signal::Latency if placement == Placement::EveryHost => false,
+            Signal::Active | Signal::InFlight | Signal::Latency => {
+                self.properties().signals.contains(&signal)
+            }
+        }
     }
 
     /// Whether servers are asked for on the link.

@@ -13,11 +13,13 @@ pub mod membership;
 pub mod network;
 pub mod plan;
 pub mod policy;
+pub mod report;
 pub mod signals;
 
 mod method;
 mod model;
 pub use method::{Agent, Found, Method, PacketForm, Properties, Replies};
 pub use model::{
-    Allow, Discover, Farm, Health, HealthKind, Peers, Placement, Route, RouteList, Server, Service, Timeouts,
+    Allow, Discover, Farm, Health, HealthKind, Peers, Placement, ReportKind, Reporting, Route, RouteList,
+    Server, Service, Timeouts,
 };

@@ -165,6 +165,8 @@ pub struct Service {
     pub routes: RouteList,
     /// How servers are probed.
     pub health: Health,
+    /// How servers are asked for their load, if they are.
+    pub report: Option<Reporting>,
     /// How long sessions live.
     pub timeouts: Timeouts,
     /// When every server fails at once, keep the last set: an empty farm helps nobody.
@@ -332,6 +334,28 @@ pub enum HealthKind {
     Arp,
     /// Servers are always taken to be up.
     None,
+}
+
+/// How servers are asked for their load, each at its own address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reporting {
+    /// How they say it.
+    pub kind: ReportKind,
+    /// The TCP port that answers.
+    pub port: u16,
+    /// Time between two questions to one server, in milliseconds.
+    pub interval_ms: u64,
+    /// An answer that is later than this is none, in milliseconds; less than the interval.
+    pub timeout_ms: u64,
+}
+
+/// How servers say their load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReportKind {
+    /// A line as HAProxy's agent-check has it; see [`super::report::agent_check`].
+    AgentCheck,
+    /// JSON, for this request target.
+    Http(String),
 }
 
 /// How long sessions live without a packet, in milliseconds.

@@ -1,5 +1,7 @@
 //! What is known of a server's load: the same for every placement, and whoever has measured it.
 
+use super::report::Report;
+
 /// What is known of one server at a moment. What nobody measures, or nobody has told, is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
@@ -11,8 +13,8 @@ pub struct Signals {
     pub reported: Option<u64>,
     /// How long the last good probe took, in microseconds.
     pub latency_us: Option<u64>,
-    /// What it has still to send, in bytes.
-    pub bytes_to_send: Option<u64>,
+    /// What it says of its load, if it was asked and its answer isn't too old.
+    pub report: Report,
     /// How old its report is, in milliseconds.
     pub age_ms: Option<u64>,
 }
@@ -28,8 +30,8 @@ pub enum Signal {
     Reported,
     /// [`Signals::latency_us`].
     Latency,
-    /// [`Signals::bytes_to_send`].
-    BytesToSend,
+    /// [`Signals::report`].
+    Load,
 }
 
 /// A server among those that new sessions are shared out to.

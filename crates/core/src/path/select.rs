@@ -12,7 +12,8 @@ pub struct Counts<'a> {
     pub cursors: &'a [AtomicU64],
     /// Active sessions of each server.
     pub active: &'a [AtomicU64],
-    /// What policies make of each server's load; 0 is best. Of a slot that isn't there it is 0.
+    /// Servers' loads, by policies that go by them: by how many [`SCORE_UNIT`]ths each is above the least of its service's. Of a slot that
+    /// isn't there it is 0.
     pub scores: &'a [AtomicU8],
 }
 
@@ -38,6 +39,9 @@ impl Counts<'_> {
 /// Of so many flows one has its first candidate whatever the scores say: a server whose score is the worst keeps three percent
 /// of its share, by which it is seen when it recovers. A power of two.
 pub const EXPLORING: u64 = 32;
+
+/// Into so many parts the least load of a service is divided for scores: 0 stands for that load, 255 for nearly 17 times as much.
+pub const SCORE_UNIT: u64 = 16;
 
 /// Picks a server for a new session from ring `service`, or [`NO_SERVER`]. `hash` is
 /// [`crate::path::sessions::SessionKey::ring_hash`].
@@ -91,7 +95,10 @@ fn standing(counts: Counts<'_>, service: u16) -> u64 {
     counts.cursors.get(usize::from(service)).map_or(0, |cursor| cursor.load(Relaxed))
 }
 
-/// The better of the two candidates of the flow's slot.
+/// The better of the two candidates of the flow's slot: by its sessions, times its load, for its weight.
+///
+/// Scores are old by a report or two, sessions are counted at once. Only their product is compared: if the better score won alone,
+/// all new sessions would run to whoever was idle when it reported, until the next report.
 fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
     let first = by_hash(ring, hash);
     let second = ring.second.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER);
@@ -101,14 +108,18 @@ fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 
     let Some(server) = tables.servers.get(&first) else {
         return second;
     };
-    let (score, other_score) = (counts.score_of(first), counts.score_of(second));
+    let (score, other_score) = (u64::from(counts.score_of(first)), u64::from(counts.score_of(second)));
+    let (mut cost, mut other_cost) = (counts.active_of(first), counts.active_of(second));
     if score != other_score {
-        let second_is_better = other_score < score && !hash.0.is_multiple_of(EXPLORING);
-        return if second_is_better { second } else { first };
+        if hash.0.is_multiple_of(EXPLORING) {
+            return first;
+        }
+        // With the one that is to come: between two that are idle the score decides.
+        cost = (cost + 1) * (SCORE_UNIT + score);
+        other_cost = (other_cost + 1) * (SCORE_UNIT + other_score);
     }
-    // active / weight of the second < active / weight of the first, without dividing
-    let (active, other_active) = (counts.active_of(first), counts.active_of(second));
-    let second_is_better = other_active * u64::from(server.weight) < active * u64::from(other.weight);
+    // cost / weight of the second < cost / weight of the first, without dividing
+    let second_is_better = other_cost * u64::from(server.weight) < cost * u64::from(other.weight);
     if second_is_better { second } else { first }
 }
 
@@ -169,15 +180,18 @@ mod tests {
     }
 
     #[test]
-    fn the_better_score_wins_then_the_fewer_sessions_then_the_first() {
+    fn the_fewer_sessions_win_times_the_load_then_the_first() {
         let even = tables([1, 1]);
         assert_eq!(choice(&even, [0, 0], [0, 0], 1), 1);
         assert_eq!(choice(&even, [1, 0], [0, 0], 1), 2);
-        assert_eq!(choice(&even, [1, 0], [7, 8], 1), 1, "scores come before sessions");
-        assert_eq!(choice(&even, [0, 9], [8, 7], 1), 2);
+        assert_eq!(choice(&even, [0, 0], [8, 7], 1), 2, "of two without sessions the less loaded");
+        assert_eq!(choice(&even, [9, 5], [0, 16], 1), 1, "10 x 1 against 6 x 2");
+        assert_eq!(choice(&even, [9, 3], [0, 16], 1), 2, "10 x 1 against 4 x 2");
         let heavy = tables([3, 1]);
         assert_eq!(choice(&heavy, [3, 1], [0, 0], 1), 1);
         assert_eq!(choice(&heavy, [4, 1], [0, 0], 1), 2);
+        assert_eq!(choice(&heavy, [5, 1], [16, 0], 1), 2, "6 x 2 / 3 against 2 x 1 / 1");
+        assert_eq!(choice(&heavy, [2, 1], [16, 0], 1), 1, "3 x 2 / 3 against 2 x 1 / 1");
     }
 
     #[test]
@@ -196,7 +210,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_worst_keeps_one_flow_in_so_many(hash: u64) {
-            let worst_is_chosen = choice(&tables([1, 1]), [9, 0], [u8::MAX, 0], hash) == 1;
+            let worst_is_chosen = choice(&tables([1, 1]), [0, 0], [u8::MAX, 0], hash) == 1;
             prop_assert_eq!(worst_is_chosen, hash.is_multiple_of(EXPLORING));
         }
     }

@@ -55,7 +55,7 @@ pub enum Pick {
     Cursor = 1,
     /// The server in the ring with the fewest active sessions for its weight.
     Least = 2,
-    /// The better of two that the flow's keyed hash names: by their scores, then by active sessions for their weight.
+    /// The better of two that the flow's keyed hash names: by active sessions for their weight, times their load.
     Two = 3,
 }
 

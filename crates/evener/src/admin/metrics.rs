@@ -400,6 +400,19 @@ fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[Server]) -> fm
     group.fraction("server_effective_weight", "What of its weight is in force now.", |server| {
         server.effective_weight
     })?;
+    group.gauge(
+        "server_score",
+        "By how many sixteenths its load is above the least of its service, where the policy goes by load.",
+        |server| server.score.into(),
+    )?;
+    group.counter(
+        "server_reports_refused",
+        "Reports of its load that did not come, or were not believed.",
+        |server| server.report.as_ref().map_or(0, |report| report.refused.values().sum()),
+    )?;
+    group.seconds("server_report_age", "How long ago it said its load.", |server| {
+        server.report.as_ref()?.age_seconds
+    })?;
     group.gauge("server_sessions", "Active sessions.", |server| server.sessions)?;
     group.counter("server_connections", "Times that it was chosen.", |server| server.connections)?;
     group.counter("server_packets", "Frames sent to it.", |server| server.packets)?;

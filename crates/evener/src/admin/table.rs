@@ -108,17 +108,23 @@ pub(super) fn servers(servers: &[Server], width: usize) -> String {
     table(&shared, "There are no servers.", columns, |(server, _)| note(server), width)
 }
 
-/// What of a weight is in force while it rises.
+/// A weight, and what of it is in force.
 fn weight(server: &Server) -> String {
-    let whole = f64::from(server.weight);
-    match server.effective_weight > 0.0 && server.effective_weight < whole {
-        true => format!("{}/{whole}", (server.effective_weight * 10.0).round() / 10.0),
+    match is_spared(server) {
+        true => format!("{}/{}", (server.effective_weight * 10.0).round() / 10.0, server.weight),
         false => server.weight.to_string(),
     }
 }
 
+/// Whether a server takes new sessions, and fewer than its weight says.
+fn is_spared(server: &Server) -> bool {
+    server.effective_weight > 0.0 && server.effective_weight < f64::from(server.weight)
+}
+
 fn note(server: &Server) -> String {
-    let said = [&server.reason, &server.probe_error];
+    let cause = server.cause.as_ref().filter(|_| is_spared(server));
+    let error = server.report.as_ref().and_then(|report| report.error.as_ref());
+    let said = [server.reason.as_ref(), server.probe_error.as_ref(), cause, error];
     let mut said: Vec<&str> = said.into_iter().flatten().map(String::as_str).collect();
     said.dedup();
     said.join("; ")

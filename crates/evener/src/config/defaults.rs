@@ -42,6 +42,10 @@ pub(super) const HEALTH_JITTER_PERCENT: u32 = 10;
 pub(super) const HEALTH_PATH: &str = "/";
 pub(super) const HEALTH_STATUS: (u16, u16) = (200, 399);
 
+pub(super) const REPORT_PATH: &str = "/v1/load";
+/// Where agents answer.
+pub(super) const LOAD_PORT: u16 = 9183;
+
 /// A second, or half the interval where that is shorter, so that naming a short interval is enough.
 pub(super) fn health_timeout_ms(interval_ms: u64) -> u64 {
     (interval_ms / 2).min(1_000)

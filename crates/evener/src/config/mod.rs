@@ -13,6 +13,7 @@ mod once;
 mod placement;
 mod problems;
 mod references;
+mod report;
 mod route;
 mod section;
 mod server;

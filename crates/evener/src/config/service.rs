@@ -13,7 +13,7 @@ use super::problems::{Problem, Span};
 use super::route::Names;
 use super::section::{Complaint, Section};
 use super::server::Servers;
-use super::{addresses, defaults, group, health, route, values};
+use super::{addresses, defaults, group, health, report, route, values};
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
@@ -37,7 +37,6 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let placement = placement::read(section);
     let reach = Reach::read(section, &addresses, protocol, placement);
     let policy = section.or("policy", values::policy_name, defaults::POLICY);
-    placement::can_know(section, reach.method(), placement, policy);
     let stateless = placement::stateless(section, placement, policy);
     let slow_start_ms = placement::slow_start_ms(section, placement);
     let discovery = Discovery::read(section, &reach);
@@ -50,6 +49,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
     let health = section
         .section("health", |section| health::read(section, protocol, reach.routed(placement).as_deref()));
+    let report = section.key_span("report").is_some().then(|| section.section("report", report::read));
+    placement::can_know(section, reach.method(), placement, policy, report.as_ref());
     let timeouts = section.section("timeouts", timeouts);
 
     let first = addresses.first()?;
@@ -80,6 +81,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             servers: listed.servers,
             routes: routes.into_iter().map(Spanned::into_inner).collect::<Vec<_>>().into(),
             health,
+            report,
             timeouts,
             keep_last,
         },

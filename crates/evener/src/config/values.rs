@@ -127,7 +127,7 @@ pub(super) fn choice<T: Copy>(
 
 /// The name of a policy.
 pub(super) fn policy_name(value: &DeValue<'_>) -> Result<&'static str, Complaint> {
-    const LATER: [&str; 5] = ["least-load", "expected-delay", "peak-ewma", "utilisation", "prequal"];
+    const LATER: [&str; 1] = ["prequal"];
     let names: Vec<&'static str> = policy::names().collect();
     let word = match value {
         DeValue::String(word) => word.as_ref(),

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use evener_core::director::{Director, Identity, Input, Moment, Output, Probe, why_not_itself};
-use evener_core::farm::health::Failure;
-use evener_core::farm::plan::{PlanError, ServerName};
+use evener_core::director::{Director, Identity, Input, Moment, Output, Probe, Question, why_not_itself};
+use evener_core::farm::plan::PlanError;
 use evener_core::path::sessions::{SessionKey, Value, ticks};
 use evener_core::path::tables::Tables;
 use evener_dataplane::{Counters, Engine, EngineError};
@@ -26,6 +25,7 @@ use crate::events::{Bus, Event};
 use crate::io::neighbours::Neighbours;
 use crate::io::network::resolve;
 use crate::io::probe::probe;
+use crate::io::report;
 use crate::io::sysctl::{Settings, is_reverse_path_strict};
 use crate::record::Names;
 
@@ -43,18 +43,6 @@ pub(super) enum ExecuteError {
     Engine(#[from] EngineError),
 }
 
-/// A probe's result on its way back.
-pub(super) struct Probed {
-    server: ServerName,
-    result: Result<u64, Failure>,
-}
-
-impl From<Probed> for Input {
-    fn from(Probed { server, result }: Probed) -> Input {
-        Input::Probed { server, result }
-    }
-}
-
 /// The director, and all that its orders are carried out with.
 pub(super) struct Executor {
     pub(super) director: Director,
@@ -68,7 +56,7 @@ pub(super) struct Executor {
     pub(super) handing: Handing,
     pub(super) telling: Telling,
     pub(super) totals: Totals,
-    pub(super) probed: mpsc::Sender<Probed>,
+    pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
     pub(super) showing: Showing,
     swept: usize,
@@ -80,13 +68,13 @@ pub(super) struct Tools {
     pub(super) neighbours: Neighbours,
     pub(super) settings: Settings,
     pub(super) hosts: Option<Hosts>,
-    pub(super) probed: mpsc::Sender<Probed>,
+    pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
 }
 
 impl Executor {
     pub(super) fn new(director: Director, config: Config, about: About, tools: Tools) -> Self {
-        let Tools { engine, neighbours, settings, hosts, probed, bus } = tools;
+        let Tools { engine, neighbours, settings, hosts, facts, bus } = tools;
         let showing = Showing::begin(about, &director, &*engine, bus.clone());
         Executor {
             director,
@@ -98,7 +86,7 @@ impl Executor {
             handing: Handing::default(),
             telling: Telling::default(),
             totals: Totals::default(),
-            probed,
+            facts,
             bus,
             showing,
             swept: 0,
@@ -165,6 +153,8 @@ impl Executor {
                 }
             }
             Output::Probe(probe) => self.start_probe(probe),
+            Output::Question(question) => self.ask_for_load(question),
+            Output::Score(scores) => self.engine.score(&scores),
             Output::Event(event) => self.bus.tell(Event::Farm(event)),
         }
         Ok(())
@@ -235,13 +225,21 @@ impl Executor {
     }
 
     fn start_probe(&self, due: Probe) {
-        let results = self.probed.clone();
+        let facts = self.facts.clone();
         let keys = due.handed_over.then(|| self.engine.memory().cookies.at(self.engine.now()));
         tokio::spawn(async move {
             let timeout = Duration::from_millis(due.settings.timeout_ms);
             let result = probe(&due.target, keys.as_ref(), &due.settings.kind, timeout).await;
             // The loop ends first only when the daemon does.
-            let _ = results.send(Probed { server: due.server, result }).await;
+            let _ = facts.send(Input::Probed { server: due.server, result }).await;
+        });
+    }
+
+    fn ask_for_load(&self, question: Question) {
+        let facts = self.facts.clone();
+        tokio::spawn(async move {
+            let result = report::ask(&question).await;
+            let _ = facts.send(Input::Reported { server: question.server, result }).await;
         });
     }
 

@@ -37,7 +37,7 @@ use crate::runtime::log;
 use crate::runtime::signals::{Signals, Wish};
 use crate::runtime::spelling::meant;
 use crate::views::has_service;
-use executor::{Executor, Probed};
+use executor::Executor;
 use groups::Groups;
 use hosts::Heard;
 use reload::Fixed;
@@ -122,7 +122,8 @@ struct Daemon {
     held: mpsc::Receiver<Held>,
     /// What this host is as a server, where every host is director and server.
     local_server: Option<LocalServer>,
-    probed: mpsc::Receiver<Probed>,
+    /// What came of probes and of questions to servers.
+    facts: mpsc::Receiver<Input>,
     /// Services whose clients are sent on by HTTP.
     groups: Groups,
     ready: bool,
@@ -159,7 +160,7 @@ impl Daemon {
                 Some((from, bytes)) = self.heard.recv() => {
                     self.executor.tell(Input::Datagram { from, bytes });
                 }
-                Some(probed) = self.probed.recv() => self.executor.tell(probed.into()),
+                Some(fact) = self.facts.recv() => self.executor.tell(fact),
                 Some(probed) = self.groups.probed.recv() => self.groups.probed(probed),
                 Some(ask) = self.groups.asked.recv() => self.groups.answer(ask),
                 Some(request) = self.requests.recv() => self.answer(request).await,

@@ -184,7 +184,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let hosts = hosts.map(|(hosts, _)| hosts);
     let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());
     let director = Director::new(start, beginning(&*engine, lease_ms, started_ms));
-    let (probe_results, probed) = mpsc::channel(256);
+    let (results, facts) = mpsc::channel(256);
     let fixed = Fixed::of(&config, &*engine);
     let restart_for = fixed.differences(&config);
     if let Some(keys) = &restart_for {
@@ -201,7 +201,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         loaded: Loaded { at: SystemTime::now(), restart_for, trouble: None },
     };
     let settings = Settings::new(&directory);
-    let tools = Tools { engine, neighbours, settings, hosts, probed: probe_results, bus };
+    let tools = Tools { engine, neighbours, settings, hosts, facts: results, bus };
     let mut groups = groups(&config, &directory, &tools.bus, &recorder)?;
     let mut executor = Executor::new(director, config, about, tools);
     executor.show_groups(groups.0.shown());
@@ -236,7 +236,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         held,
         local_server,
         requests,
-        probed,
+        facts,
         groups: groups.0,
         ready: false,
         _lock: lock,

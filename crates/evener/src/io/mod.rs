@@ -6,4 +6,5 @@ pub(crate) mod neighbours;
 pub mod network;
 pub mod probe;
 pub(crate) mod raw;
+pub mod report;
 pub(crate) mod sysctl;

@@ -184,7 +184,9 @@ impl Published {
                     Why::Turn => format!("the ring stands at {name}"),
                     Why::Least => format!("{name} has the fewest sessions for its weight"),
                     Why::Two { slot } => {
-                        format!("{name} is the better of the two servers of slot {slot} of the hash table")
+                        format!(
+                            "{name} is the better of the two servers of slot {slot} of the hash table by sessions, weight and load"
+                        )
                     }
                     Why::Named => format!("{name} is named already"),
                 };

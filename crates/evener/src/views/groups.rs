@@ -87,6 +87,8 @@ fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
         weight: member.joiner.weight,
         effective_weight: effective_weight(member),
         cause: Some(member.cause.clone()),
+        score: 0,
+        report: None,
         sessions: 0,
         connections: dispatched,
         packets: 0,

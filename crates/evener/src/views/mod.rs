@@ -3,6 +3,7 @@
 //!
 //! Fields are only ever added. Times are seconds, sizes bytes.
 
+mod cause;
 mod events;
 mod explanation;
 mod finding;

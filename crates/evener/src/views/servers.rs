@@ -1,16 +1,17 @@
 //! The servers.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::director::ServerSnapshot;
 use evener_core::farm::membership::Source;
-use evener_core::farm::plan::WHOLE;
+use evener_core::farm::report::Report;
 use evener_core::farm::{self, Method, PacketForm};
 use evener_core::path::tables::{Forwarding, ServerEntry};
 use evener_dataplane::ServerCounters;
 use serde::{Deserialize, Serialize};
 
-use super::{Member, groups};
+use super::{Member, cause, groups};
 use crate::board::Moment;
 
 /// A server of a service.
@@ -34,6 +35,12 @@ pub struct Server {
     /// Why that isn't its weight, or by what it is chosen.
     #[serde(default)]
     pub cause: Option<String>,
+    /// By how many sixteenths its load is above the least of its service's, where the policy goes by load.
+    #[serde(default)]
+    pub score: u8,
+    /// What it says of its load, where it is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<Load>,
     /// Active sessions.
     pub sessions: u64,
     /// How often it was chosen.
@@ -67,6 +74,50 @@ pub struct Server {
     pub member: Option<Member>,
 }
 
+/// What a server says of its load. What it doesn't say isn't there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Load {
+    /// How long ago it said so.
+    pub age_seconds: Option<f64>,
+    /// How much of what it can do it does.
+    pub utilisation: Option<f64>,
+    /// The papers' load, 10 (r + m).
+    pub load: Option<f64>,
+    /// Requests in a second.
+    pub requests_per_second: Option<f64>,
+    /// What it has still to send, in bytes.
+    pub bytes_to_send: Option<u64>,
+    /// How long that will take.
+    pub delay_seconds: Option<f64>,
+    /// How much of its weight it wants.
+    pub percent: Option<u16>,
+    /// Why its last report isn't believed.
+    pub error: Option<String>,
+    /// How many weren't since the daemon started, by reason.
+    pub refused: BTreeMap<String, u64>,
+}
+
+impl Load {
+    fn of(seen: &ServerSnapshot, since_ms: u64) -> Option<Load> {
+        let (report, reports) = (&seen.signals.report, &seen.reports);
+        let parts = |number: Option<u64>, of: f64| number.map(|number| number as f64 / of);
+        let load = Load {
+            age_seconds: parts(seen.signals.age_ms.map(|age_ms| age_ms + since_ms), 1e3),
+            utilisation: parts(report.utilisation_permille, 1e3),
+            load: parts(report.load_milli, 1e3),
+            requests_per_second: parts(report.requests_milli, 1e3),
+            bytes_to_send: report.bytes_to_send,
+            delay_seconds: parts(report.delay_us, 1e6),
+            percent: report.percent,
+            error: reports.error.map(|bad| bad.said().to_owned()),
+            refused: reports.bad.iter().map(|(bad, count)| (bad.name().to_owned(), *count)).collect(),
+        };
+        let is_asked = *report != Report::default() || reports.error.is_some() || !reports.bad.is_empty();
+        is_asked.then_some(load)
+    }
+}
+
 /// All servers.
 pub(crate) fn servers(moment: &Moment) -> Vec<Server> {
     let snapshot = &moment.published.snapshot;
@@ -88,8 +139,8 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
     let address = seen.address.map(|address| address.to_string()).or_else(|| mac.clone());
     let entry = slot.and_then(|slot| snapshot.plan.tables.servers.get(&slot));
     // Those that all failed at once are up in the tables, and are given sessions.
-    let tenths = if entry.is_some_and(|entry| entry.up && entry.weight > 0) { seen.tenths } else { 0 };
-    let rises = (1..WHOLE).contains(&tenths);
+    let takes = entry.is_some_and(|entry| entry.up && entry.weight > 0);
+    let since_ms = moment.now_ms.saturating_sub(snapshot.at_ms);
     Server {
         service: name.service.clone(),
         name: name.server.clone(),
@@ -97,8 +148,10 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
         state: seen.state.name().to_owned(),
         reason: seen.reason.clone(),
         weight: member.weight,
-        effective_weight: f64::from(member.weight) * f64::from(tenths) / f64::from(WHOLE),
-        cause: rises.then(|| format!("slow start {} %", tenths * 100 / WHOLE)),
+        effective_weight: if takes { f64::from(member.weight) * cause::share(seen) } else { 0.0 },
+        cause: takes.then(|| cause::cause(service, seen, since_ms)).flatten(),
+        score: seen.score,
+        report: Load::of(seen, since_ms),
         sessions: active.map_or(0, |active| active.load(Relaxed)),
         connections,
         packets,

@@ -90,6 +90,8 @@ fn server(name: &str, state: &str, connections: u64) -> Server {
         weight: 1,
         effective_weight: 1.0,
         cause: None,
+        score: 0,
+        report: None,
         sessions: 21,
         connections,
         packets: 1_000,

@@ -112,6 +112,19 @@ pub struct Service {
     pub cookies_unchecked: u64,
 }
 
+/// What a server says of its load, in `evener servers --json`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Load {
+    /// How long ago it said so.
+    pub age_seconds: Option<f64>,
+    /// How much of what it can do it does.
+    pub utilisation: Option<f64>,
+    /// Why its last report isn't believed.
+    pub error: Option<String>,
+    /// How many weren't, by reason.
+    pub refused: BTreeMap<String, u64>,
+}
+
 /// One server in `evener servers --json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Server {
@@ -131,6 +144,8 @@ pub struct Server {
     pub effective_weight: f64,
     /// Why it isn't all.
     pub cause: Option<String>,
+    /// What it says of its load, where it is asked.
+    pub report: Option<Load>,
     /// Active sessions.
     pub sessions: u64,
     /// Sessions it was chosen for.

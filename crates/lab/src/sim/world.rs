@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evener_core::director::{Input, Output, Probe};
+use evener_core::director::{Input, Output, Probe, Question};
 use evener_core::farm::health::Failure;
 use evener_core::farm::plan::ServerName;
+use evener_core::farm::report::BadReport;
 use evener_core::net::wire::Mac;
 
 use super::check::{self, Broken};
@@ -353,9 +354,21 @@ impl World {
                     self.say(|| format!("node {node}: {service} {server}: {event}"));
                 }
                 Output::Unplanned(error) => self.say(|| format!("node {node}: {error}")),
-                // The data plane's are done by the node; announcements change nothing here.
-                Output::Announce(_) | Output::Apply { .. } | Output::Forget { .. } | Output::Lease { .. } => {
+                Output::Question(Question { server, .. }) => {
+                    let delay_ms = self.below(20);
+                    self.send(
+                        node,
+                        None,
+                        delay_ms,
+                        Input::Reported { server, result: Err(BadReport::Silent) },
+                    );
                 }
+                // The data plane's are done by the node; announcements change nothing here.
+                Output::Announce(_)
+                | Output::Apply { .. }
+                | Output::Forget { .. }
+                | Output::Lease { .. }
+                | Output::Score(_) => {}
             }
         }
     }

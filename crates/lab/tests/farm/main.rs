@@ -42,6 +42,7 @@ mod icmp;
 mod jumbo;
 mod link_local;
 mod listed;
+mod load;
 mod local;
 mod own_address;
 mod path_mtu;

@@ -16,6 +16,7 @@ use crate::path::tables::Tables;
 
 mod paths;
 mod probes;
+mod reports;
 mod slow_start;
 mod snapshot;
 

@@ -12,7 +12,7 @@ fn slow(servers: &[(&str, u8)]) -> Farm {
 
 impl World {
     /// Turns of each server in a lap, by name.
-    fn turns(&self) -> Vec<(String, usize)> {
+    pub(super) fn turns(&self) -> Vec<(String, usize)> {
         let plan = self.director.plan();
         let order = &self.in_force.rings.values().next().unwrap().order;
         let turns = |slot: &u16| order.iter().filter(|one| *one == slot).count();

@@ -4,32 +4,54 @@
 //! table, and says by which of the few ways of [`Pick`] the data plane draws from it. One that goes by load says which
 //! [`Signal`]s it needs, and makes shares of what is known of servers ([`Sharing`]).
 
+mod expected_delay;
 mod fills;
 mod hash;
 mod least_connections;
+mod least_load;
 mod overflow;
+mod peak_ewma;
 mod power_of_two;
 mod round_robin;
+pub mod score;
+mod utilisation;
 
+pub use expected_delay::ExpectedDelay;
 pub use fills::Fills;
 pub use hash::{Hash, maglev, second_candidates};
 pub use least_connections::LeastConnections;
+pub use least_load::LeastLoad;
 pub use overflow::Overflow;
+pub use peak_ewma::PeakEwma;
 pub use power_of_two::PowerOfTwo;
 pub use round_robin::RoundRobin;
+pub use utilisation::Utilisation;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
-use crate::farm::signals::{Candidate, Signal};
+use crate::farm::signals::{Candidate, Signal, Signals};
 use crate::path::tables::Pick;
 
 /// The largest share.
 pub const SHARE_MAX: u16 = 1_000;
 
 /// Every policy there is, the default first.
-pub static POLICIES: &[&dyn Policy] = &[&RoundRobin, &Hash, &LeastConnections, &Overflow, &PowerOfTwo];
+pub static POLICIES: &[&dyn Policy] = &[
+    &RoundRobin,
+    &Hash,
+    &LeastConnections,
+    &Overflow,
+    &PowerOfTwo,
+    &PeakEwma,
+    &Utilisation,
+    &ExpectedDelay,
+    &LeastLoad,
+];
+
+/// A server's load by what is known of it, larger than 0 and comparable with other servers' of its service; `None` where nobody has told.
+pub type Measure = fn(&Signals) -> Option<u64>;
 
 /// A way to share new sessions among servers.
 pub trait Policy: Sync {
@@ -45,6 +67,10 @@ pub trait Policy: Sync {
     /// What has to be known of servers for it.
     fn needs(&self) -> &'static [Signal] {
         &[]
+    }
+    /// By what [`Pick::Two`] weighs servers' sessions ([`score`]), if the policy goes by load.
+    fn measure(&self) -> Option<Measure> {
+        None
     }
     /// By what shares [`Policy::order`] goes instead of weights, if it goes by what is known of servers. Of each service anew.
     fn sharing(&self) -> Option<Box<dyn Sharing>> {
@@ -100,6 +126,7 @@ mod tests {
         for policy in POLICIES {
             let found = by_name(policy.name()).unwrap();
             assert_eq!(found.about(), policy.about());
+            assert!(policy.measure().is_none() || policy.pick() == Pick::Two && !policy.needs().is_empty());
         }
         assert!(by_name("fastest").is_none());
         assert_eq!(names().collect::<BTreeSet<_>>().len(), POLICIES.len());

@@ -1,0 +1,132 @@
+//! What servers say of their load, and what becomes of it.
+
+use super::*;
+use crate::farm::report::{BadReport, Claim, Report};
+use crate::farm::{ReportKind, Reporting};
+
+fn asked(policy: &'static str) -> Farm {
+    let mut farm = farm(&[("a", 11), ("b", 12)]);
+    farm.services[0].policy = policy;
+    farm.services[0].report =
+        Some(Reporting { kind: ReportKind::AgentCheck, port: 9_184, interval_ms: 2_000, timeout_ms: 500 });
+    farm
+}
+
+fn says(percent: u16) -> Report {
+    Report { percent: Some(percent), ..Report::default() }
+}
+
+fn uses(permille: u64) -> Report {
+    Report { utilisation_permille: Some(permille), ..Report::default() }
+}
+
+impl World {
+    fn asking(policy: &'static str) -> World {
+        let mut world = World::new(start(asked(policy)));
+        world.pass(0);
+        for server in ["a", "b"] {
+            world.learn(Input::Probed { server: name(server), result: Ok(1) });
+        }
+        world
+    }
+
+    fn reported(&mut self, server: &str, result: Result<Report, BadReport>) {
+        self.learn(Input::Reported { server: name(server), result });
+        self.pass(0);
+    }
+
+    /// The scores that were told since this was asked last, by name.
+    fn scores(&mut self) -> Vec<(String, u8)> {
+        let names = &self.director.plan().servers;
+        let mut told = Vec::new();
+        for order in self.orders.drain(..) {
+            let Output::Score(scores) = order else { continue };
+            told.extend(scores.into_iter().map(|(slot, score)| (names[&slot].server.clone(), score)));
+        }
+        told.sort();
+        told
+    }
+
+    fn score(&self, server: &str) -> u8 {
+        self.director.snapshot().server(&name(server)).unwrap().score
+    }
+}
+
+#[test]
+fn each_server_is_asked_at_its_own_address_once_in_an_interval() {
+    let mut world = World::asking("round-robin");
+    world.orders.clear();
+    for _ in 0..40 {
+        world.pass(100);
+    }
+    let questions = world.orders.iter().filter_map(|order| match order {
+        Output::Question(question) => Some(question.to.to_string()),
+        _ => None,
+    });
+    let mut asked: Vec<String> = questions.collect();
+    asked.sort();
+    assert_eq!(asked, ["192.0.2.11:9184", "192.0.2.11:9184", "192.0.2.12:9184", "192.0.2.12:9184"]);
+    world.orders.clear();
+    world.reload(farm(&[("a", 11), ("b", 12)]));
+    world.pass(10_000);
+    assert!(
+        !world.orders.iter().any(|order| matches!(order, Output::Question(_))),
+        "nobody is asked any more"
+    );
+}
+
+#[test]
+fn a_server_gets_as_much_as_it_wants_while_its_report_is_young() {
+    let mut world = World::asking("round-robin");
+    world.reported("b", Ok(says(52)));
+    assert_eq!(world.turns(), [("a".into(), 2), ("b".into(), 1)]);
+    world.reported("b", Ok(Report { claim: Some(Claim::Refuses), ..says(52) }));
+    assert_eq!(world.ring(), ["a"]);
+    let seen = world.director.snapshot().server(&name("b")).unwrap().clone();
+    assert_eq!(
+        (seen.state, seen.reason.as_deref()),
+        (ServerState::Draining, Some("drained by its own report"))
+    );
+    world.reported("b", Ok(says(0)));
+    assert_eq!(world.ring(), ["a"], "0 % is nothing, too");
+    world.reported("b", Err(BadReport::Absurd));
+    assert_eq!(world.ring(), ["a"], "what isn't believed changes nothing");
+    for _ in 0..13 {
+        world.reported("b", Err(BadReport::Silent));
+        world.pass(1_000);
+    }
+    assert_eq!(world.turns(), [("a".into(), 1), ("b".into(), 1)], "an old report neither");
+    let bad = &world.director.snapshot().server(&name("b")).unwrap().reports.bad;
+    assert_eq!(bad[&BadReport::Absurd], 1);
+    assert_eq!(bad[&BadReport::Silent], 13);
+}
+
+#[test]
+fn a_report_never_makes_a_server_up() {
+    let mut world = World::asking("round-robin");
+    world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
+    world.reported("b", Ok(Report { claim: Some(Claim::Takes), ..says(100) }));
+    assert_eq!(world.ring(), ["a"]);
+}
+
+#[test]
+fn scores_follow_reports_and_no_table_is_made_for_them() {
+    let mut world = World::asking("utilisation");
+    assert_eq!(world.scores(), [("a".into(), 0), ("b".into(), 0)], "whatever an earlier director told");
+    let generation = world.director.snapshot().generation;
+    world.reported("a", Ok(uses(300)));
+    world.pass(1_000);
+    assert!(world.scores().is_empty(), "there is nothing to compare with");
+    world.reported("b", Ok(uses(600)));
+    world.pass(1_000);
+    assert_eq!(world.scores(), [("b".into(), 16)]);
+    assert_eq!(world.score("b"), 16);
+    world.pass(1_000);
+    assert!(world.scores().is_empty());
+    world.reported("b", Ok(uses(5)));
+    world.pass(1_000);
+    assert!((10..16).contains(&world.score("b")), "it falls slowly: {}", world.score("b"));
+    assert_eq!(world.director.snapshot().generation, generation);
+    world.reload(farm(&[("a", 11), ("b", 12)]));
+    assert_eq!((world.score("a"), world.score("b")), (0, 0), "round robin has no use for them");
+}

@@ -1,0 +1,99 @@
+//! Scores by load: one byte for each server, which the data plane weighs its sessions with (see [`crate::path::select`]).
+//!
+//! A load of some seconds ago says little of what a server has to do now. So it never chooses alone: the data plane multiplies it with
+//! the sessions that it counts itself, and whoever seemed idle is so only for as long as few sessions are there. Loads rise at once and fall slowly,
+//! as latency does in peak-EWMA. Who says nothing has the median.
+
+use alloc::vec::Vec;
+
+use crate::path::select::SCORE_UNIT;
+
+/// A load that fell comes down by a tenth of the way in a tenth of this time, in milliseconds.
+const DECAY_MS: u64 = 10_000;
+
+/// A server's load, without its dips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Smoothed {
+    load: u64,
+    at_ms: u64,
+}
+
+impl Smoothed {
+    /// As it is first known.
+    pub fn new(load: u64, now_ms: u64) -> Smoothed {
+        Smoothed { load, at_ms: now_ms }
+    }
+
+    /// What it is now, where `load` is known. What rises counts at once; what falls, little by little.
+    pub fn follow(&mut self, load: u64, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(self.at_ms).min(DECAY_MS);
+        let fall = u128::from(self.load.saturating_sub(load)) * u128::from(passed_ms) / u128::from(DECAY_MS);
+        // At most the difference.
+        self.load = load.max(self.load - fall as u64);
+        self.at_ms = now_ms;
+    }
+
+    /// Its load.
+    pub fn load(self) -> u64 {
+        self.load
+    }
+}
+
+/// The scores of a service's servers by their loads, in their order: by how many [`SCORE_UNIT`]ths each is above the least. Where fewer than two are known,
+/// nothing can be compared, and all are 0.
+pub fn scores(loads: &[Option<u64>]) -> Vec<u8> {
+    let mut known: Vec<u64> = loads.iter().flatten().copied().collect();
+    known.sort_unstable();
+    let (Some(least), Some(median), true) = (known.first(), known.get(known.len() / 2), known.len() > 1)
+    else {
+        return alloc::vec![0; loads.len()];
+    };
+    let least = u128::from(*least).max(1);
+    let score = |load: u64| u128::from(load).saturating_sub(least) * u128::from(SCORE_UNIT) / least;
+    loads.iter().map(|load| u8::try_from(score(load.unwrap_or(*median))).unwrap_or(u8::MAX)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_least_loaded_is_the_measure() {
+        assert_eq!(scores(&[Some(100), Some(200), Some(150)]), [0, 16, 8]);
+        assert_eq!(scores(&[Some(100), Some(1_000_000)]), [0, 255]);
+        assert_eq!(scores(&[Some(100), None, Some(300)]), [0, 32, 32], "who says nothing has the median");
+        assert_eq!(scores(&[Some(0), Some(1)]), [0, 0]);
+        assert_eq!(scores(&[None, Some(5), None]), [0, 0, 0], "there is nothing to compare");
+        assert!(scores(&[]).is_empty());
+    }
+
+    #[test]
+    fn loads_rise_at_once_and_fall_slowly() {
+        let mut load = Smoothed::new(100, 0);
+        load.follow(900, 10);
+        assert_eq!(load.load(), 900);
+        load.follow(100, 1_010);
+        assert_eq!(load.load(), 820, "a tenth of the way in a tenth of the time");
+        load.follow(100, 2_010);
+        assert_eq!(load.load(), 748);
+        load.follow(100, 60_000);
+        assert_eq!(load.load(), 100);
+    }
+
+    proptest! {
+        #[test]
+        fn somebody_is_always_best(loads in prop::collection::vec(prop::option::of(any::<u64>()), 1..20)) {
+            let scores = scores(&loads);
+            prop_assert_eq!(scores.len(), loads.len());
+            prop_assert!(scores.contains(&0));
+        }
+
+        #[test]
+        fn a_load_is_between_what_it_was_and_what_it_is(was: u64, now: u64, after_ms: u64) {
+            let mut load = Smoothed::new(was, 0);
+            load.follow(now, after_ms);
+            prop_assert!(load.load() >= now && load.load() <= was.max(now));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Utilisation times sessions, by servers' own reports; errors count as work that is left (gRPC proposal A58 has the same signals).
+
+use alloc::vec::Vec;
+
+use super::{Measure, Policy, Weighted};
+use crate::farm::signals::{Signal, Signals};
+use crate::path::tables::Pick;
+
+/// Below a tenth of what it can do a server is as good as idle, in thousandths.
+const FLOOR: u64 = 100;
+
+/// Of two servers the one with less utilisation times sessions.
+pub struct Utilisation;
+
+impl Policy for Utilisation {
+    fn name(&self) -> &'static str {
+        "utilisation"
+    }
+
+    fn about(&self) -> &'static str {
+        "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too"
+    }
+
+    fn pick(&self) -> Pick {
+        Pick::Two
+    }
+
+    fn order(&self, _: &[Weighted]) -> Vec<u16> {
+        Vec::new()
+    }
+
+    fn needs(&self) -> &'static [Signal] {
+        &[Signal::Load]
+    }
+
+    fn measure(&self) -> Option<Measure> {
+        Some(load)
+    }
+}
+
+fn load(signals: &Signals) -> Option<u64> {
+    let report = &signals.report;
+    let load = report.utilisation_permille?.max(FLOOR);
+    // A server that answers with errors has little to do.
+    let failing = report.errors_milli.zip(report.requests_milli.filter(|requests| *requests > 0));
+    Some(load + failing.map_or(0, |(errors, requests)| load.saturating_mul(errors.min(requests)) / requests))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::farm::report::Report;
+
+    #[test]
+    fn errors_are_work_that_is_left() {
+        let report = Report { utilisation_permille: Some(300), ..Report::default() };
+        let of = |report| load(&Signals { report, ..Signals::default() });
+        assert_eq!(of(report), Some(300));
+        let failing = Report { requests_milli: Some(4_000), errors_milli: Some(2_000), ..report };
+        assert_eq!(of(failing), Some(450));
+        assert_eq!(of(Report { requests_milli: Some(0), ..failing }), Some(300));
+        assert_eq!(of(Report { utilisation_permille: Some(0), ..failing }), Some(150));
+        assert_eq!(of(Report::default()), None);
+    }
+}

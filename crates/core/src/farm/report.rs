@@ -1,0 +1,200 @@
+//! What servers say of their own load. A report is a claim: it is read with care, it grows old, and it never makes a server up that
+//! fails its probes.
+
+/// A server's report. What it doesn't say is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How much of what it can do it does, in thousandths: by its application if that knows, else of its processors.
+    pub utilisation_permille: Option<u64>,
+    /// The papers' load, 10 (r + m) of r requests in a second and a run queue of m, in thousandths.
+    pub load_milli: Option<u64>,
+    /// Requests in a second, in thousandths.
+    pub requests_milli: Option<u64>,
+    /// Of them, those that failed.
+    pub errors_milli: Option<u64>,
+    /// What it has still to send, in bytes.
+    pub bytes_to_send: Option<u64>,
+    /// How long that will take, in microseconds.
+    pub delay_us: Option<u64>,
+    /// How much of its weight it wants, in percent; at most 100.
+    pub percent: Option<u16>,
+    /// Whether it wants new sessions at all.
+    pub claim: Option<Claim>,
+}
+
+/// What a server wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// New sessions, as far as its probes succeed.
+    Takes,
+    /// None.
+    Refuses,
+}
+
+/// Why a report wasn't believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BadReport {
+    /// Nobody answered, or too late.
+    Silent,
+    /// It can't be read.
+    Unreadable,
+    /// A number is none, is infinite or negative.
+    NotANumber,
+    /// A number is larger than any server's.
+    Absurd,
+}
+
+impl BadReport {
+    /// All of them.
+    pub const ALL: [BadReport; 4] =
+        [BadReport::Silent, BadReport::Unreadable, BadReport::NotANumber, BadReport::Absurd];
+
+    /// In a word, for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            BadReport::Silent => "silent",
+            BadReport::Unreadable => "unreadable",
+            BadReport::NotANumber => "not_a_number",
+            BadReport::Absurd => "absurd",
+        }
+    }
+
+    /// In words.
+    pub fn said(self) -> &'static str {
+        match self {
+            BadReport::Silent => "no report came",
+            BadReport::Unreadable => "its report can't be read",
+            BadReport::NotANumber => "its report has something else where a number belongs",
+            BadReport::Absurd => "its report has a number that no server comes to",
+        }
+    }
+}
+
+/// A hundred times what a server can do, in thousandths.
+pub const UTILISATION_MAX: u64 = 100_000;
+/// A hundred million of the papers' unit, in thousandths; requests likewise.
+pub const LOAD_MAX: u64 = 100_000_000_000;
+/// A day, in microseconds.
+pub const DELAY_MAX: u64 = 86_400_000_000;
+/// A pebibyte.
+pub const BYTES_MAX: u64 = 1 << 50;
+
+/// A number of a report in so many parts of its unit.
+///
+/// # Errors
+/// It is none, negative, or more than `max`.
+pub fn number(value: f64, parts: u32, max: u64) -> Result<u64, BadReport> {
+    if !value.is_finite() || value < 0.0 {
+        return Err(BadReport::NotANumber);
+    }
+    // Saturating, and a day has far fewer microseconds than the whole numbers that a double tells apart.
+    let parts = (value * f64::from(parts) + 0.5) as u64;
+    if parts > max { Err(BadReport::Absurd) } else { Ok(parts) }
+}
+
+/// Reads the line of HAProxy's agent-check: words with blanks, tabs or commas between them, `75%` among them, up to the first end of a line.
+///
+/// Each line says all: what an earlier one said doesn't last. More than 100 % is 100 %; `maxconn` is left to others.
+///
+/// # Errors
+/// It says nothing, or something else.
+pub fn agent_check(line: &[u8]) -> Result<Report, BadReport> {
+    let line = line.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let line = core::str::from_utf8(line).map_err(|_| BadReport::Unreadable)?;
+    let (words, _description) = line.split_once('#').unwrap_or((line, ""));
+    let mut report = Report::default();
+    let mut is_empty = true;
+    for word in words.split([' ', '\t', ',']).filter(|word| !word.is_empty()) {
+        is_empty = false;
+        if let Some(percent) = word.strip_suffix('%') {
+            report.percent = Some(percents(percent)?);
+        } else if let Some(claim) = claim(word) {
+            // Who both wants and doesn't want does not.
+            let refuses = report.claim == Some(Claim::Refuses);
+            report.claim = Some(if refuses { Claim::Refuses } else { claim });
+        } else if !word.to_ascii_lowercase().starts_with("maxconn:") {
+            return Err(BadReport::Unreadable);
+        }
+    }
+    if is_empty { Err(BadReport::Unreadable) } else { Ok(report) }
+}
+
+fn percents(digits: &str) -> Result<u16, BadReport> {
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(BadReport::NotANumber);
+    }
+    digits.parse().map(|percent: u16| percent.min(100)).map_err(|_| BadReport::Absurd)
+}
+
+fn claim(word: &str) -> Option<Claim> {
+    let is = |names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name));
+    if is(&["up", "ready"]) {
+        Some(Claim::Takes)
+    } else if is(&["drain", "maint", "down", "failed", "stopped"]) {
+        Some(Claim::Refuses)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(line: &str) -> Result<(Option<u16>, Option<Claim>), BadReport> {
+        agent_check(line.as_bytes()).map(|report| (report.percent, report.claim))
+    }
+
+    #[test]
+    fn lines_of_agents() {
+        assert_eq!(read("75%\n"), Ok((Some(75), None)));
+        assert_eq!(read("UP 75%\r\nand more"), Ok((Some(75), Some(Claim::Takes))));
+        assert_eq!(read("ready,100%,maxconn:30"), Ok((Some(100), Some(Claim::Takes))));
+        assert_eq!(read("drain"), Ok((None, Some(Claim::Refuses))));
+        assert_eq!(read("up drain"), Ok((None, Some(Claim::Refuses))));
+        assert_eq!(read("drain up"), Ok((None, Some(Claim::Refuses))));
+        assert_eq!(read("down # the disk is full, 5%"), Ok((None, Some(Claim::Refuses))));
+        assert_eq!(read("250%"), Ok((Some(100), None)));
+        assert_eq!(read("0%"), Ok((Some(0), None)));
+        for silent in ["", "\n75%", "   ", "# nothing"] {
+            assert_eq!(read(silent), Err(BadReport::Unreadable), "{silent:?}");
+        }
+        for (line, bad) in [
+            ("99999999%", BadReport::Absurd),
+            ("-5%", BadReport::NotANumber),
+            ("%", BadReport::NotANumber),
+            ("1e2%", BadReport::NotANumber),
+            ("fine", BadReport::Unreadable),
+        ] {
+            assert_eq!(read(line), Err(bad), "{line}");
+        }
+        assert_eq!(agent_check(b"\xff75%"), Err(BadReport::Unreadable));
+    }
+
+    #[test]
+    fn numbers_have_bounds() {
+        assert_eq!(number(0.9345, 1_000, UTILISATION_MAX), Ok(935));
+        assert_eq!(number(0.0, 1_000, 5), Ok(0));
+        assert_eq!(number(f64::NAN, 1_000, 5), Err(BadReport::NotANumber));
+        assert_eq!(number(f64::INFINITY, 1, u64::MAX), Err(BadReport::NotANumber));
+        assert_eq!(number(-0.001, 1_000, 5), Err(BadReport::NotANumber));
+        assert_eq!(number(1e300, 1_000, LOAD_MAX), Err(BadReport::Absurd));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_anybody_says_does_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(report) = agent_check(&bytes) {
+                prop_assert!(report.percent.is_none_or(|percent| percent <= 100));
+            }
+        }
+
+        #[test]
+        fn numbers_stay_within_bounds(value: f64, parts in 1u32..=1_000_000, max: u64) {
+            if let Ok(number) = number(value, parts, max) {
+                prop_assert!(number <= max);
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! `[service.report]`: how servers are asked for their load.
+
+use evener_core::farm::{ReportKind, Reporting};
+use toml::Spanned;
+
+use super::problems::Problem;
+use super::section::Section;
+use super::{defaults, values};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Http,
+    AgentCheck,
+}
+
+const KINDS: [(&str, Kind); 2] = [("http", Kind::Http), ("agent-check", Kind::AgentCheck)];
+
+/// Reads how the servers of a service are asked.
+pub(super) fn read(section: &mut Section<'_>) -> Reporting {
+    let kind = section.or("kind", values::choice(&KINDS, &[]), Kind::Http);
+    let path = section.get("path", values::request_target);
+    let port = section.get("port", values::count(defaults::PORTS)).map(Spanned::into_inner);
+    if kind == Kind::AgentCheck {
+        if let Some(span) = section.key_span("path") {
+            let help = "write kind = \"http\", or remove it";
+            section.problem(Problem::new(span, "`path` is only for reports by HTTP", help));
+        }
+        if section.key_span("port").is_none() {
+            let help = "write the port that your agents listen on, such as port = 9184";
+            section.missing("port", "agent-check has no port of its own", help);
+        }
+    }
+    let interval_ms =
+        section.or("interval", values::duration_ms(defaults::INTERVAL_MS), defaults::HEALTH_INTERVAL_MS);
+    Reporting {
+        kind: match kind {
+            Kind::Http => {
+                ReportKind::Http(path.map_or_else(|| defaults::REPORT_PATH.to_owned(), Spanned::into_inner))
+            }
+            Kind::AgentCheck => ReportKind::AgentCheck,
+        },
+        port: port.unwrap_or(defaults::LOAD_PORT),
+        interval_ms,
+        timeout_ms: defaults::health_timeout_ms(interval_ms),
+    }
+}

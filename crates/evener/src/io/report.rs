@@ -1,0 +1,191 @@
+//! Asks a server for its load, at an address of its own.
+
+use std::time::Duration;
+
+use evener_core::director::Question;
+use evener_core::farm::ReportKind;
+use evener_core::farm::report::{
+    BYTES_MAX, BadReport, DELAY_MAX, LOAD_MAX, Report, UTILISATION_MAX, agent_check, number,
+};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What is read of an answer, in bytes: more is no report.
+const ANSWER_MAX: usize = 16 * 1024;
+const HEADERS_MAX: usize = 64;
+
+/// Asks once. Takes no longer than the question says, and may be dropped at any time.
+///
+/// # Errors
+/// Why what came isn't believed.
+pub async fn ask(question: &Question) -> Result<Report, BadReport> {
+    let timeout = Duration::from_millis(question.settings.timeout_ms);
+    let answer = tokio::time::timeout(timeout, answer(question)).await;
+    let answer = answer.map_err(|_| BadReport::Silent)?.map_err(|_| BadReport::Silent)?;
+    match &question.settings.kind {
+        _ if answer.is_empty() => Err(BadReport::Silent),
+        _ if answer.len() > ANSWER_MAX => Err(BadReport::Unreadable),
+        ReportKind::AgentCheck => agent_check(&answer),
+        ReportKind::Http(_) => load(body(&answer)?),
+    }
+}
+
+/// All that the server says until it ends the connection, or the line is complete.
+async fn answer(question: &Question) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(question.to).await?;
+    let is_line = matches!(question.settings.kind, ReportKind::AgentCheck);
+    if let ReportKind::Http(target) = &question.settings.kind {
+        let request = format!(
+            "GET {target} HTTP/1.1\r\nHost: {}\r\nUser-Agent: evener\r\nAccept: application/json\r\nConnection: close\r\n\r\n",
+            question.to
+        );
+        stream.write_all(request.as_bytes()).await?;
+    }
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    while answer.len() <= ANSWER_MAX {
+        let len = stream.read(&mut buffer).await?;
+        answer.extend_from_slice(buffer.get(..len).unwrap_or_default());
+        if len == 0 || is_line && answer.contains(&b'\n') || !is_line && is_complete(&answer) {
+            break;
+        }
+    }
+    Ok(answer)
+}
+
+/// Whether a response has all that its head says: some servers leave the connection open whatever they are asked.
+fn is_complete(answer: &[u8]) -> bool {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    let Ok(httparse::Status::Complete(head)) = response.parse(answer) else { return false };
+    length(&response).is_some_and(|length| answer.len() >= head.saturating_add(length))
+}
+
+fn length(response: &httparse::Response<'_, '_>) -> Option<usize> {
+    let header = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"))?;
+    std::str::from_utf8(header.value).ok()?.trim().parse().ok()
+}
+
+/// The body of a good response. What comes in chunks isn't read: a report is short.
+fn body(answer: &[u8]) -> Result<&[u8], BadReport> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(answer).map_err(|_| BadReport::Unreadable)?;
+    let httparse::Status::Complete(head) = parsed else { return Err(BadReport::Unreadable) };
+    if response.code != Some(200) {
+        return Err(BadReport::Unreadable);
+    }
+    let body = answer.get(head..).unwrap_or_default();
+    match length(&response) {
+        Some(length) => body.get(..length).ok_or(BadReport::Unreadable),
+        None => Ok(body),
+    }
+}
+
+/// Reads a report in JSON: the names of `/v1/load` of an agent, or those of an ORCA load report.
+pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
+    let Ok(Value::Object(said)) = serde_json::from_slice(json) else { return Err(BadReport::Unreadable) };
+    let read = |names: &[&str], parts: u32, max: u64| -> Result<Option<u64>, BadReport> {
+        match names.iter().find_map(|name| said.get(*name).filter(|value| !value.is_null())) {
+            Some(value) => {
+                let value = value.as_f64().ok_or(BadReport::NotANumber)?;
+                number(value, parts, max).map(Some)
+            }
+            None => Ok(None),
+        }
+    };
+    let of_application = read(&["application", "application_utilization"], 1_000, UTILISATION_MAX)?;
+    let of_processors = read(&["cpu", "cpu_utilization"], 1_000, UTILISATION_MAX)?;
+    let report = Report {
+        // 0 is what ORCA writes for an application that doesn't know.
+        utilisation_permille: of_application.filter(|permille| *permille > 0).or(of_processors),
+        load_milli: read(&["load"], 1_000, LOAD_MAX)?,
+        requests_milli: read(&["requests_per_second", "rps_fractional"], 1_000, LOAD_MAX)?,
+        errors_milli: read(&["errors_per_second", "eps"], 1_000, LOAD_MAX)?,
+        bytes_to_send: read(&["bytes_to_send"], 1, BYTES_MAX)?,
+        delay_us: read(&["delay_seconds"], 1_000_000, DELAY_MAX)?,
+        percent: None,
+        claim: None,
+    };
+    if report == Report::default() { Err(BadReport::Unreadable) } else { Ok(report) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use evener_core::farm::Reporting;
+    use evener_core::farm::plan::ServerName;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn question(to: SocketAddr, kind: ReportKind) -> Question {
+        let server = ServerName { service: "web".to_owned(), server: "web1".to_owned() };
+        let settings = Reporting { kind, port: to.port(), interval_ms: 2_000, timeout_ms: 400 };
+        Question { server, to, settings }
+    }
+
+    /// What is made of a server that says this, and leaves the connection open.
+    async fn heard(kind: ReportKind, says: &'static [u8]) -> Result<Report, BadReport> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(says).await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await
+        });
+        let result = ask(&question(to, kind)).await;
+        server.abort();
+        result
+    }
+
+    #[tokio::test]
+    async fn agents_are_heard() {
+        let percent = heard(ReportKind::AgentCheck, b"up 40%\n").await.unwrap().percent;
+        assert_eq!(percent, Some(40));
+        assert_eq!(heard(ReportKind::AgentCheck, b"40%").await, Err(BadReport::Silent), "no end of the line");
+        let target = || ReportKind::Http("/v1/load".to_owned());
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n{\"cpu\":0.5,\"delay_seconds\":0.2}xx";
+        assert_eq!(heard(target(), answer).await, Err(BadReport::Unreadable), "cut off");
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 31\r\n\r\n{\"cpu\":0.5,\"delay_seconds\":0.2}";
+        let report = heard(target(), answer).await.unwrap();
+        assert_eq!((report.utilisation_permille, report.delay_us), (Some(500), Some(200_000)));
+        let answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(heard(target(), answer).await, Err(BadReport::Unreadable));
+        assert_eq!(heard(target(), b"nonsense\r\n\r\n").await, Err(BadReport::Silent));
+    }
+
+    #[tokio::test]
+    async fn nobody_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        assert_eq!(ask(&question(to, ReportKind::AgentCheck)).await, Err(BadReport::Silent), "no word");
+        drop(listener);
+        assert_eq!(ask(&question(to, ReportKind::AgentCheck)).await, Err(BadReport::Silent), "no listener");
+    }
+
+    #[test]
+    fn names_of_both_tongues_are_read() {
+        let orca = br#"{"cpu_utilization":0.7,"application_utilization":0,"rps_fractional":12.5,"eps":1}"#;
+        let report = load(orca).unwrap();
+        assert_eq!(report.utilisation_permille, Some(700), "an application that doesn't know says 0");
+        assert_eq!((report.requests_milli, report.errors_milli), (Some(12_500), Some(1_000)));
+        let own = br#"{"load":35.5,"cpu":null,"bytes_to_send":1048576}"#;
+        let report = load(own).unwrap();
+        assert_eq!((report.load_milli, report.bytes_to_send), (Some(35_500), Some(1 << 20)));
+        for (bad, why) in [
+            (&br#"{"cpu":-1}"#[..], BadReport::NotANumber),
+            (br#"{"cpu":"much"}"#, BadReport::NotANumber),
+            (br#"{"cpu":1e9}"#, BadReport::Absurd),
+            (br#"{"cpu":NaN}"#, BadReport::Unreadable),
+            (br#"{"weather":1}"#, BadReport::Unreadable),
+            (b"[]", BadReport::Unreadable),
+            (b"", BadReport::Unreadable),
+        ] {
+            assert_eq!(load(bad), Err(why), "{}", String::from_utf8_lossy(bad));
+        }
+    }
+}

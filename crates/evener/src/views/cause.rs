@@ -1,0 +1,44 @@
+//! Why a server has the weight that it has, in words.
+
+use evener_core::director::ServerSnapshot;
+use evener_core::farm::Service;
+use evener_core::farm::plan::WHOLE;
+use evener_core::farm::policy;
+use evener_core::farm::signals::Signal;
+use evener_core::path::select::SCORE_UNIT;
+
+/// What is left of a whole weight, between 0 and 1: of a server that takes new sessions.
+pub(super) fn share(seen: &ServerSnapshot) -> f64 {
+    let by_score = SCORE_UNIT as f64 / (SCORE_UNIT as f64 + f64::from(seen.score));
+    f64::from(seen.tenths) / f64::from(WHOLE) * by_score
+}
+
+/// Why it is not whole, or by what it is chosen; what was told is as old as `since_ms` more.
+pub(super) fn cause(service: &Service, seen: &ServerSnapshot, since_ms: u64) -> Option<String> {
+    let age = seen.signals.age_ms.map(|age_ms| (age_ms + since_ms) / 1_000);
+    let ago = age.map_or_else(String::new, |age| format!(" {age} s ago"));
+    let percent = seen.signals.report.percent.filter(|percent| *percent < 100);
+    if let Some(percent) = percent {
+        return Some(format!("reported {percent} %{ago}"));
+    }
+    if (1..WHOLE).contains(&seen.tenths) {
+        return Some(format!("slow start {} %", seen.tenths * 100 / WHOLE));
+    }
+    let policy = policy::by_name(service.policy).filter(|policy| policy.measure().is_some())?;
+    let report = &seen.signals.report;
+    let said = match (policy.needs(), policy.name()) {
+        ([Signal::Latency], _) => {
+            seen.signals.latency_us.map(|us| format!("latency {:.1} ms", us as f64 / 1e3))
+        }
+        (_, "expected-delay") => {
+            report.delay_us.map(|us| format!("reported delay {:.2} s{ago}", us as f64 / 1e6))
+        }
+        (_, "least-load") => {
+            report.load_milli.map(|milli| format!("reported load {:.1}{ago}", milli as f64 / 1e3))
+        }
+        _ => {
+            report.utilisation_permille.map(|permille| format!("reported {:.2}{ago}", permille as f64 / 1e3))
+        }
+    };
+    Some(said.unwrap_or_else(|| "no report: the median".to_owned()))
+}

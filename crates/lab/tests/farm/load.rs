@@ -1,0 +1,181 @@
+//! Servers that tell their load, and what becomes of it. Web servers and clients are real; who tells is played, so that it says what a test wants.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use evener_lab::evener::Evener;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::visit::Visit;
+use evener_lab::wait::{self, LONG};
+
+use crate::{file, shares, split};
+
+on_both_engines! {
+    who_is_busy_gets_fewer_connections,
+    who_speaks_agent_check_gets_what_it_asks_for,
+    latency_of_probes_is_enough,
+}
+
+const PORT: u16 = 9_183;
+
+/// Says the same to whoever connects, and ends the connection.
+struct Teller {
+    says: Arc<Mutex<String>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Teller {
+    fn start(host: &Host, says: &str) -> Result<Teller> {
+        let listener = host.enter(|| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], PORT))))??;
+        listener.set_nonblocking(true)?;
+        let (says, stop) = (Arc::new(Mutex::new(says.to_owned())), Arc::new(AtomicBool::new(false)));
+        let (words, ended) = (Arc::clone(&says), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) => drop(tell(stream, &words)),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        thread::sleep(Duration::from_millis(5))
+                    }
+                    Err(_) => return,
+                }
+            }
+        });
+        Ok(Teller { says, stop, thread: Some(thread) })
+    }
+
+    fn now_says(&self, says: &str) -> Result<()> {
+        let mut words = self.says.lock().map_err(|_| anyhow!("The teller's thread panicked"))?;
+        *words = says.to_owned();
+        Ok(())
+    }
+}
+
+fn tell(mut stream: std::net::TcpStream, words: &Mutex<String>) -> Result<()> {
+    stream.set_nonblocking(false)?;
+    let says = words.lock().map_err(|_| anyhow!("A test panicked"))?.clone();
+    if says.starts_with("HTTP") {
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut asked = Vec::new();
+        let mut buffer = [0; 1024];
+        while !asked.windows(4).any(|end| end == b"\r\n\r\n") {
+            let len = stream.read(&mut buffer)?;
+            ensure!(len > 0, "a question ends in the middle");
+            asked.extend_from_slice(buffer.get(..len).unwrap_or_default());
+        }
+    }
+    stream.write_all(says.as_bytes())?;
+    Ok(())
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // whatever ended it, the test has its own word about that
+            let _ = thread.join();
+        }
+    }
+}
+
+fn json(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+fn cpu(share: f64) -> String {
+    json(&format!("{{\"cpu\":{share}}}"))
+}
+
+/// How many of so many connections that stay open each of two servers has.
+fn held(farm: &Farm, count: usize) -> Result<([usize; 2], Vec<Visit>)> {
+    let (mut shares, mut visits) = ([0; 2], Vec::new());
+    for _ in 0..count {
+        let mut visit = Visit::open(farm.client(0), farm.service())?;
+        let at = usize::from(visit.who()? == "web2");
+        shares[at] += 1;
+        visits.push(visit);
+    }
+    Ok((shares, visits))
+}
+
+fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let tellers: Vec<Teller> =
+        farm.servers().iter().map(|host| Teller::start(host, &cpu(0.2))).collect::<Result<_>>()?;
+    let keys = "policy = \"utilisation\"\nreport = { interval = \"200ms\" }\n";
+    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
+    evener.wait_for_servers(2, LONG)?;
+    let told = |server: &str| -> Result<_> { Ok(evener.server(server)?.cause.unwrap_or_default()) };
+    wait::until("both are asked", || {
+        Ok(told("web1")?.starts_with("reported 0.20") && told("web2")?.starts_with("reported 0.20"))
+    })?;
+    let (even, visits) = held(&farm, 12)?;
+    assert_eq!(even, [6, 6], "equals have equal shares");
+    drop(visits);
+
+    tellers[0].now_says(&cpu(0.9))?;
+    wait::until("web1 is spared", || Ok(evener.server("web1")?.effective_weight < 0.3))?;
+    wait::until("connections are over", || Ok(evener.servers()?.iter().all(|server| server.sessions == 0)))?;
+    // four and a half times the load: four of twenty-two, and now and then one whatever the load is
+    let (shares, visits) = held(&farm, 22)?;
+    ensure!((2..=7).contains(&shares[0]), "{shares:?}");
+    ensure!(told("web1")?.starts_with("reported 0.90"), "{}", told("web1")?);
+    drop(visits);
+
+    tellers[1].now_says(&json("{\"cpu\":-3}"))?;
+    wait::until("an odd report is refused", || {
+        let report = evener.server("web2")?.report.unwrap_or_default();
+        Ok(report.refused.get("not_a_number").is_some_and(|count| *count > 0) && report.error.is_some())
+    })?;
+    ensure!(told("web2")?.starts_with("reported 0.20"), "what it said before holds for a while");
+    Ok(())
+}
+
+fn who_speaks_agent_check_gets_what_it_asks_for(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let teller = Teller::start(farm.server(0), "up 50%\n")?;
+    let keys = format!("report = {{ kind = \"agent-check\", port = {PORT}, interval = \"200ms\" }}\n");
+    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, &keys))?;
+    evener.wait_for_servers(2, LONG)?;
+    wait::until("web1 has half of its weight", || Ok(evener.server("web1")?.effective_weight == 0.5))?;
+    assert_eq!(shares(&farm, 9)?, split([3, 6]));
+
+    teller.now_says("drain\n")?;
+    evener.wait_for("web1 drains", LONG, |all| all[0].state == "draining")?;
+    assert_eq!(evener.server("web1")?.reason.as_deref(), Some("drained by its own report"));
+    assert_eq!(shares(&farm, 4)?, split([0, 4]));
+
+    teller.now_says("nonsense\n")?;
+    assert_eq!(shares(&farm, 4)?, split([0, 4]));
+    teller.now_says("ready 100%\n")?;
+    evener.wait_for("web1 is back", LONG, |all| all[0].state == "up")?;
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    Ok(())
+}
+
+/// No server has to tell anything.
+fn latency_of_probes_is_enough(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let health = "health = { interval = \"200ms\" }\n";
+    let listed = file::engine(engine)
+        + &file::service("web", farm.service(), &format!("policy = \"peak-ewma\"\n{health}"))
+        + &file::servers(farm.servers());
+    let evener = Evener::start(farm.director(), &listed)?;
+    evener.wait_for_servers(2, LONG)?;
+    wait::until("latencies are known", || {
+        Ok(evener
+            .servers()?
+            .iter()
+            .all(|server| server.cause.as_ref().is_some_and(|cause| cause.starts_with("latency"))))
+    })?;
+    let (shares, _visits) = held(&farm, 12)?;
+    ensure!(shares.iter().all(|share| *share > 0), "{shares:?}");
+    Ok(())
+}
