@@ -37,6 +37,7 @@ fn the_example_shows_the_defaults() {
         admin = { token_file = "/etc/evener/admin.token", hosts = ["lb1.example.com"] }
         log.access = "/var/log/evener/access.log"
         farm.secret_file = "/etc/evener/farm.key"
+        agent.status_url = "http://127.0.0.1/nginx_status"
         farm.directors = ["192.0.2.2", "2001:db8::2"]
         farm.dispatcher = "192.0.2.3"
         [[service]]

@@ -5,6 +5,7 @@
 
 mod desired;
 pub mod doctor;
+mod load;
 pub(crate) mod local_server;
 mod place;
 mod prerequisites;
@@ -34,6 +35,7 @@ use crate::runtime::paths;
 use crate::runtime::secret;
 use crate::runtime::signals::{Signals, Wish};
 use desired::{DesiredState, Identity};
+use load::Telling;
 use place::{HostState, PlaceError};
 use state::State;
 
@@ -129,6 +131,8 @@ struct Agent {
     network_changes: mpsc::Receiver<()>,
     trouble: Trouble,
     counted: BTreeMap<Reason, u64>,
+    /// By whom this server's load is told.
+    telling: Telling,
     /// By whom directors are spoken with, where connections are handed over.
     speaker: Option<Speaker>,
     /// How many of their messages were refused, by reason.
@@ -166,6 +170,7 @@ impl Agent {
         }
         let counted = counters(&host_state);
         let config_path = config_path.to_owned();
+        let telling = Telling::start(&config);
         let mut agent = Agent {
             config_path,
             config,
@@ -175,6 +180,7 @@ impl Agent {
             network_changes,
             trouble: Trouble::default(),
             counted,
+            telling,
             speaker: None,
             unheard: BTreeMap::new(),
             _lock: lock,
@@ -250,6 +256,7 @@ impl Agent {
         self.host_state.secret =
             secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
+        self.telling.follow(&config);
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;
         self.speak(&network);

@@ -4,6 +4,7 @@
 //! behind this module checks again.
 
 mod addresses;
+mod agent;
 mod defaults;
 mod dispatcher;
 mod group;
@@ -34,6 +35,7 @@ use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeTable;
 
+pub use agent::AgentConfig;
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
 use once::Once;
@@ -52,6 +54,8 @@ pub struct Config {
     pub admin: Admin,
     /// What is written down.
     pub log: Log,
+    /// How servers tell their load.
+    pub agent: AgentConfig,
     /// What holds for all hosts of the farm.
     pub farm: Farm,
     /// Those that packets go through, with names and addresses of their own.
@@ -281,6 +285,7 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
     let log = root.section("log", |section| Log {
         access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });
+    let agent = root.section("agent", agent::read);
     root.later("dns", "remove it: this version of Evener does not answer DNS");
     let read = root.sections("service", |section| match section.says("method", group::METHOD) {
         true => (None, group::read(section)),
@@ -303,7 +308,7 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
     route::check_room(root, &placed);
     let services = placed.into_iter().map(|placed| placed.service).collect();
     let groups = groups.into_iter().map(|placed| placed.service).collect();
-    (Config { engine, admin, log, farm, services, groups }, refers)
+    (Config { engine, admin, log, agent, farm, services, groups }, refers)
 }
 
 /// The value, whose place is kept for who looks whether what it names is there.

@@ -1,17 +1,20 @@
 //! Whether this host has a socket for a connection: asked of the kernel by sock_diag(7).
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use evener_core::node::lccp::SocketId;
 use socket2::{Domain, Protocol, Socket, Type};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros as _, Immutable, IntoBytes, KnownLayout};
 
 /// linux/netlink.h and linux/sock_diag.h.
 const NETLINK_SOCK_DIAG: i32 = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+const NLMSG_DONE: u16 = 3;
 const NLMSG_ERROR: u16 = 2;
 /// linux/inet_diag.h: the attribute with TCP's own numbers, asked for by its bit.
 const INET_DIAG_INFO: u16 = 2;
@@ -23,6 +26,11 @@ const NO_COOKIE: [u32; 2] = [u32::MAX; 2];
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Longer than the answer.
 const ANSWER_BYTES: usize = 4_096;
+/// What the kernel puts into one datagram of a dump, at most.
+const DUMP_BYTES: usize = 32 * 1024;
+/// States of net/tcp_states.h: open ones, and those that may still have bytes on their way.
+const OPEN_STATES: [u8; 2] = [1, 8];
+const SENDING_STATES: [u8; 5] = [1, 4, 8, 9, 11];
 /// States of net/tcp_states.h.
 const LISTEN: u8 = 10;
 const TCP_STATES_OPEN: [u8; 6] = [1, 4, 5, 8, 9, 11];
@@ -100,6 +108,59 @@ pub(crate) fn find(socket: SocketId) -> io::Result<Found> {
     ask(socket.server(), socket.client())
 }
 
+/// What connections of services have to send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sending {
+    /// How many are open.
+    pub(crate) connections: u64,
+    /// Bytes in the kernel that their clients haven't acknowledged, of those too that are about to close.
+    pub(crate) bytes: u64,
+}
+
+/// Adds up the connections to these ports of this host.
+///
+/// # Errors
+/// When the kernel can't be asked.
+pub(crate) fn sending(ports: &BTreeSet<u16>) -> io::Result<Sending> {
+    let mut sending = Sending::default();
+    let mut bytes = vec![0; DUMP_BYTES];
+    for family in [nix::libc::AF_INET, nix::libc::AF_INET6] {
+        let mut socket = open()?;
+        let mut question = question(family, DiagSocketId::new_zeroed());
+        (question.flags, question.extensions) = (NLM_F_REQUEST | NLM_F_DUMP, 0);
+        question.states = SENDING_STATES.iter().fold(0, |states, state| states | 1 << state);
+        socket.write_all(question.as_bytes())?;
+        while {
+            let len = socket.read(&mut bytes)?;
+            add(bytes.get(..len).unwrap_or_default(), ports, &mut sending)?
+        } {}
+    }
+    Ok(sending)
+}
+
+/// Adds what one datagram tells, and says whether more will come.
+fn add(mut bytes: &[u8], ports: &BTreeSet<u16>, sending: &mut Sending) -> io::Result<bool> {
+    let odd = || io::Error::from(io::ErrorKind::InvalidData);
+    while !bytes.is_empty() {
+        let length = bytes.first_chunk::<4>().copied().map(u32::from_ne_bytes).ok_or_else(odd)? as usize;
+        let message = bytes.get(..length).filter(|message| message.len() >= 16).ok_or_else(odd)?;
+        match u16::from_ne_bytes([message[4], message[5]]) {
+            NLMSG_DONE => return Ok(false),
+            SOCK_DIAG_BY_FAMILY => {
+                let (answer, _) = Answer::read_from_prefix(message).map_err(|_| odd())?;
+                if ports.contains(&u16::from_be_bytes(answer.ends.own_port)) {
+                    sending.connections += u64::from(OPEN_STATES.contains(&answer.state));
+                    // Of expires, rqueue, wqueue, uid and inode the third.
+                    sending.bytes += u64::from(answer.numbers[2]);
+                }
+            }
+            _ => return Err(odd()),
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(true)
+}
+
 /// Makes sure that this kernel can be asked at all: `tcp_diag` may be a module that is not there, and then nothing would
 /// ever be found.
 ///
@@ -114,36 +175,47 @@ pub(crate) fn check() -> io::Result<()> {
 }
 
 fn ask(own: SocketAddr, other: SocketAddr) -> io::Result<Found> {
-    let mut socket = Socket::new(
+    let mut socket = open()?;
+    let ends = DiagSocketId {
+        own_port: own.port().to_be_bytes(),
+        other_port: other.port().to_be_bytes(),
+        own: octets(own.ip()),
+        other: octets(other.ip()),
+        interface: 0,
+        cookie: NO_COOKIE,
+    };
+    let family = if own.is_ipv4() { nix::libc::AF_INET } else { nix::libc::AF_INET6 };
+    socket.write_all(question(family, ends).as_bytes())?;
+    let mut bytes = [0; ANSWER_BYTES];
+    let len = socket.read(&mut bytes)?;
+    read(bytes.get(..len).unwrap_or_default())
+}
+
+fn open() -> io::Result<Socket> {
+    let socket = Socket::new(
         Domain::from(nix::libc::AF_NETLINK),
         Type::DGRAM,
         Some(Protocol::from(NETLINK_SOCK_DIAG)),
     )?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    let question = Question {
+    Ok(socket)
+}
+
+/// Asks for TCP's own numbers of the one socket between these ends.
+fn question(family: i32, ends: DiagSocketId) -> Question {
+    Question {
         length: size_of::<Question>() as u32,
         kind: SOCK_DIAG_BY_FAMILY,
         flags: NLM_F_REQUEST,
         sequence: 1,
         port: 0,
-        family: if own.is_ipv4() { nix::libc::AF_INET } else { nix::libc::AF_INET6 } as u8,
+        family: family as u8,
         protocol: nix::libc::IPPROTO_TCP as u8,
         extensions: 1 << (INET_DIAG_INFO - 1),
         pad: 0,
         states: u32::MAX,
-        ends: DiagSocketId {
-            own_port: own.port().to_be_bytes(),
-            other_port: other.port().to_be_bytes(),
-            own: octets(own.ip()),
-            other: octets(other.ip()),
-            interface: 0,
-            cookie: NO_COOKIE,
-        },
-    };
-    socket.write_all(question.as_bytes())?;
-    let mut bytes = [0; ANSWER_BYTES];
-    let len = socket.read(&mut bytes)?;
-    read(bytes.get(..len).unwrap_or_default())
+        ends,
+    }
 }
 
 /// Reads what the kernel answered.
@@ -215,9 +287,27 @@ mod tests {
     }
 
     #[test]
+    fn what_clients_have_yet_to_acknowledge_is_added_up() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let clients: Vec<_> =
+            (0..3).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()).collect();
+        let mut servers: Vec<_> = clients.iter().map(|_| listener.accept().unwrap().0).collect();
+        let ports = BTreeSet::from([port]);
+        assert_eq!(sending(&ports).unwrap(), Sending { connections: 3, bytes: 0 });
+        servers[0].set_nonblocking(true).unwrap();
+        // more than the client's buffer takes, since it doesn't read
+        while servers[0].write(&[0; 65_536]).is_ok() {}
+        let sending_now = sending(&ports).unwrap();
+        assert!(sending_now.connections == 3 && sending_now.bytes > 10_000, "{sending_now:?}");
+        assert_eq!(sending(&BTreeSet::new()).unwrap(), Sending::default());
+    }
+
+    #[test]
     fn odd_answers_are_errors() {
         for len in [0, 5, 16, 20, 50] {
             assert!(read(&vec![0; len]).is_err());
+            assert!(len == 0 || add(&vec![0; len], &BTreeSet::new(), &mut Sending::default()).is_err());
         }
         let error = |code: i32| [&[0; 4][..], &2u16.to_ne_bytes(), &[0; 10], &code.to_ne_bytes()].concat();
         assert_eq!(read(&error(-nix::libc::ENOENT)).unwrap(), Found::Nothing);

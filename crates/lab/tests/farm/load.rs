@@ -1,14 +1,14 @@
 //! Servers that tell their load, and what becomes of it. Web servers and clients are real; who tells is played, so that it says what a test wants.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use evener_lab::evener::Evener;
+use evener_lab::evener::{Agent, Evener};
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::visit::Visit;
@@ -20,9 +20,11 @@ on_both_engines! {
     who_is_busy_gets_fewer_connections,
     who_speaks_agent_check_gets_what_it_asks_for,
     latency_of_probes_is_enough,
+    agents_say_what_servers_feel,
 }
 
 const PORT: u16 = 9_183;
+const CHECK_PORT: u16 = 9_184;
 
 /// Says the same to whoever connects, and ends the connection.
 struct Teller {
@@ -58,7 +60,7 @@ impl Teller {
     }
 }
 
-fn tell(mut stream: std::net::TcpStream, words: &Mutex<String>) -> Result<()> {
+fn tell(mut stream: TcpStream, words: &Mutex<String>) -> Result<()> {
     stream.set_nonblocking(false)?;
     let says = words.lock().map_err(|_| anyhow!("A test panicked"))?.clone();
     if says.starts_with("HTTP") {
@@ -157,6 +159,52 @@ fn who_speaks_agent_check_gets_what_it_asks_for(engine: &str) -> Result<()> {
     teller.now_says("ready 100%\n")?;
     evener.wait_for("web1 is back", LONG, |all| all[0].state == "up")?;
     assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    Ok(())
+}
+
+/// As the shipped unit runs them.
+fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let told = format!(
+        "[agent]\nreport = \"100ms\"\nlisten = \"0.0.0.0:{PORT}\"\ncheck_listen = \"0.0.0.0:{CHECK_PORT}\"\n"
+    );
+    let keys = "policy = \"least-load\"\nreport = { interval = \"200ms\" }\n";
+    let file = told + &file::listed(engine, &farm, keys);
+    let _agents: Vec<Agent> =
+        farm.servers().iter().map(|host| Agent::start_in_unit(host, &file)).collect::<Result<_>>()?;
+    let evener = Evener::start(farm.director(), &file)?;
+    evener.wait_for_servers(2, LONG)?;
+    wait::until("directors hear of load", || {
+        let servers = evener.servers()?;
+        Ok(servers
+            .iter()
+            .all(|server| server.cause.as_ref().is_some_and(|cause| cause.starts_with("reported load"))))
+    })?;
+
+    let (shares, visits) = held(&farm, 6)?;
+    let ask = |port: u16, question: &str| -> Result<String> {
+        let to = SocketAddr::new(farm.server(0).address().into(), port);
+        let mut stream = farm.director().enter(|| TcpStream::connect(to))??;
+        stream.write_all(question.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    wait::until("connections are counted", || {
+        let answer = ask(PORT, "GET /v1/load HTTP/1.1\r\nHost: web1\r\n\r\n")?;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        let load: serde_json::Value = serde_json::from_str(body)?;
+        ensure!(head.contains("endpoint-load-metrics: TEXT cpu_utilization="), "{answer}");
+        ensure!(load["bytes_source"] == "lower_bound" && load["memory"].is_f64(), "{answer}");
+        Ok(load["connections"] == shares[0])
+    })?;
+    drop(visits);
+    let line = ask(CHECK_PORT, "")?;
+    let percent = line.strip_prefix("up ").and_then(|line| line.strip_suffix("%\n"));
+    ensure!(
+        percent.is_some_and(|percent| percent.parse().is_ok_and(|percent: u8| (1..=100).contains(&percent))),
+        "{line}"
+    );
     Ok(())
 }
 

@@ -72,3 +72,29 @@ fn next_hops_are_asked_for_at_their_pace() {
     world.learn(Input::Network(Box::new(network())));
     assert_eq!(asked(&mut world), BTreeSet::from([gateway, near]));
 }
+
+#[test]
+fn the_address_towards_a_server_stays_while_this_host_has_it() {
+    let mut farm = farm(&[("far", 9)]);
+    let service = &mut farm.services[0];
+    service.method = farm::Method::Nat;
+    service.source_nat = true;
+    service.servers[0] = example::server("far", ip("203.0.113.9"));
+    let mut world = World::new(start(farm));
+    world.pass(0);
+    let own = |world: &World| match world.in_force.servers.values().next().unwrap().forwarding {
+        crate::path::tables::Forwarding::Nat { own, .. } => own,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(own(&world), ip("192.0.2.2"));
+    let mut changed = network();
+    let addresses = &mut changed.interfaces.get_mut(&2).unwrap().addresses;
+    addresses.insert(0, (ip("192.0.2.3"), 24));
+    world.learn(Input::Network(Box::new(changed.clone())));
+    world.pass(1_000);
+    assert_eq!(own(&world), ip("192.0.2.2"), "sessions have it");
+    changed.interfaces.get_mut(&2).unwrap().addresses.retain(|(address, _)| *address != ip("192.0.2.2"));
+    world.learn(Input::Network(Box::new(changed)));
+    world.pass(1_000);
+    assert_eq!(own(&world), ip("192.0.2.3"));
+}

@@ -173,9 +173,15 @@ impl ServerRecord {
     }
 
     /// Follows the way to a server that is reached by routes. While its next hop is unresolved, the way known
-    /// last is kept, with the sessions on it: the kernel asks again, and probes tell whether it works.
+    /// last is kept, with the sessions on it: the kernel asks again, and probes tell whether it works. So is the address of this
+    /// host's that sessions have towards it, for as long as the host has that: another one is no reason to break them.
     fn follow(&mut self, around: &Surroundings, now_ms: u64) -> Option<Event> {
-        let hop = *around.hops.get(&self.address?)?;
+        let mut hop = *around.hops.get(&self.address?)?;
+        if let Some(before) = self.hop.filter(|before| before.place.ifindex == hop.place.ifindex)
+            && around.is_local(before.own)
+        {
+            hop.own = before.own;
+        }
         let from = self.place();
         self.hop = Some(hop);
         if self.local || from == Some(hop.place) {

@@ -133,8 +133,11 @@ impl Network {
         let elsewhere = self.interfaces.values().filter(|interface| interface.up && !interface.loopback);
         let others = elsewhere.flat_map(|interface| &interface.addresses);
         let same_subnet = there.addresses.iter().filter(|subnet| is_within(destination, **subnet));
-        let mut candidates = same_subnet.chain(&there.addresses).chain(others).map(|(own, _)| *own);
-        candidates.find(|own| {
+        // One that is alone in its network comes last: it is a service's, most likely.
+        let is_alone = |(own, bits): &&(IpAddr, u8)| *bits == if own.is_ipv4() { 32 } else { 128 };
+        let of_networks = there.addresses.iter().filter(|own| !is_alone(own));
+        let candidates = same_subnet.chain(of_networks).chain(&there.addresses).chain(others);
+        candidates.map(|(own, _)| *own).find(|own| {
             let same_scope = is_link_local(destination) || !is_link_local(*own);
             own.is_ipv4() == destination.is_ipv4() && same_scope && *own != destination
         })
@@ -143,8 +146,10 @@ impl Network {
     /// The address by which this host speaks to another one, perhaps behind a gateway.
     pub fn source_towards(&self, address: IpAddr) -> Option<IpAddr> {
         let next = self.next_hop(address)?;
-        // An IPv6 gateway is known by its link-local address, which no server can answer.
-        let gateway = next.gateway.filter(|gateway| gateway.is_ipv4() && address.is_ipv4());
+        // An IPv6 gateway is mostly known by its link-local address, which no server can answer.
+        let gateway = next.gateway.filter(|gateway| {
+            gateway.is_ipv4() == address.is_ipv4() && (gateway.is_ipv4() || !is_link_local(*gateway))
+        });
         self.source_for(next.ifindex, gateway.unwrap_or(address))
     }
 

@@ -137,3 +137,16 @@ fn surroundings_are_the_interfaces_asked_for_and_every_address() {
     assert!(surroundings.addresses.contains(&ip("192.0.2.2")));
     assert_eq!(surroundings.routers, network.gateways);
 }
+
+#[test]
+fn a_service_address_is_no_source_where_there_is_another() {
+    let mut network = director();
+    let eth0 = &mut network.interfaces.get_mut(&2).unwrap().addresses;
+    eth0.insert(0, (ip("2001:db8:7::100"), 128));
+    network.routes.push(via("::", 0, 2, "fe80::1"));
+    assert_eq!(network.source_towards(ip("2001:db8:1::11")), Some(ip("2001:db8::2")));
+    network.interfaces.get_mut(&2).unwrap().addresses.insert(0, (ip("2001:db8:5::2"), 64));
+    network.routes.pop();
+    network.routes.push(via("::", 0, 2, "2001:db8::1"));
+    assert_eq!(network.source_towards(ip("2001:db8:1::11")), Some(ip("2001:db8::2")), "the gateway's subnet");
+}

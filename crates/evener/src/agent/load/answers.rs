@@ -1,0 +1,203 @@
+//! Answers those who ask for the load: `/v1/load` and ORCA's `/orca` in JSON, `/metrics`, and HAProxy's agent-check.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::AGAIN;
+use super::measure::Load;
+
+/// Who is answered at a time. Others wait.
+const AT_ONCE: usize = 64;
+/// How long one may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// What is read of a question, in bytes.
+const QUESTION_MAX: usize = 8 * 1024;
+const HEADERS_MAX: usize = 64;
+
+/// Listens, and answers whoever comes, for as long as it lives. What can't be listened on is tried again.
+pub(super) async fn serve<F>(
+    address: SocketAddr,
+    load: watch::Receiver<Load>,
+    answer: fn(TcpStream, Load) -> F,
+) where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let listener = loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => break listener,
+            Err(error) => {
+                tracing::warn!(%address, %error, "nobody can ask for this server's load here; it is tried again");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    };
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let mut answered = JoinSet::new();
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let load = load.borrow().clone();
+                answered.spawn(async move {
+                    // Whoever asks badly or slowly has no answer.
+                    let _ = tokio::time::timeout(TIMEOUT, answer(stream, load)).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a question was not accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        while answered.try_join_next().is_some() {}
+    }
+}
+
+/// HAProxy asks by connecting.
+pub(super) async fn agent_check(mut stream: TcpStream, load: Load) -> io::Result<()> {
+    let line = load.percent().map_or_else(|| "up\n".to_owned(), |percent| format!("up {percent}%\n"));
+    stream.write_all(line.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Others ask by HTTP.
+pub(super) async fn http(mut stream: TcpStream, load: Load) -> io::Result<()> {
+    let mut question = Vec::new();
+    let mut buffer = [0; 2048];
+    let answer = loop {
+        let len = stream.read(&mut buffer).await?;
+        question.extend_from_slice(buffer.get(..len).unwrap_or_default());
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(&question) {
+            Ok(httparse::Status::Complete(_)) => {
+                let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
+                break response(method, target, &load);
+            }
+            Ok(httparse::Status::Partial) if len > 0 && question.len() <= QUESTION_MAX => {}
+            _ => break head("400 Bad Request", "text/plain", "", 0),
+        }
+    };
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+fn response(method: &str, target: &str, load: &Load) -> String {
+    let path = target.split('?').next().unwrap_or_default();
+    let json = "application/json";
+    let (kind, more, body) = match path {
+        "/v1/load" => {
+            (json, format!("endpoint-load-metrics: {}\r\n", orca_text(load)), json!(load).to_string() + "\n")
+        }
+        "/orca" => (json, String::new(), orca(load).to_string() + "\n"),
+        "/metrics" => ("text/plain; version=0.0.4; charset=utf-8", String::new(), metrics(load)),
+        _ => {
+            let body = "There is /v1/load, /orca and /metrics.\n";
+            return head("404 Not Found", "text/plain", "", body.len()) + body;
+        }
+    };
+    match method {
+        "GET" => head("200 OK", kind, &more, body.len()) + &body,
+        "HEAD" => head("200 OK", kind, &more, body.len()),
+        _ => head("405 Method Not Allowed", "text/plain", "Allow: GET, HEAD\r\n", 0),
+    }
+}
+
+fn head(status: &str, kind: &str, more: &str, length: usize) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nCache-Control: no-store\r\n{more}Connection: close\r\n\r\n"
+    )
+}
+
+/// ORCA's names, and what is known of each.
+fn orca_fields(load: &Load) -> impl Iterator<Item = (&'static str, f64)> {
+    let fields = [
+        ("cpu_utilization", load.cpu),
+        ("mem_utilization", load.memory),
+        ("rps_fractional", load.requests_per_second),
+    ];
+    fields.into_iter().filter_map(|(name, value)| Some((name, value?)))
+}
+
+fn orca(load: &Load) -> serde_json::Value {
+    orca_fields(load)
+        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+fn orca_text(load: &Load) -> String {
+    let fields: Vec<String> = orca_fields(load).map(|(name, value)| format!("{name}={value:.4}")).collect();
+    format!("TEXT {}", fields.join(","))
+}
+
+fn metrics(load: &Load) -> String {
+    let whole = |number: Option<u64>| number.map(|number| number as f64);
+    let gauges = [
+        ("run_queue", "Processes that run or wait to.", load.run_queue),
+        ("cpu_ratio", "Of all processors' time, what is spent.", load.cpu),
+        ("memory_ratio", "Of all memory, what is used.", load.memory),
+        ("connections", "Open connections of services.", whole(load.connections)),
+        ("requests_per_second", "Requests that are answered.", load.requests_per_second),
+        ("load", "The server groups' load, 10 (r + m).", load.load),
+        (
+            "bytes_to_send",
+            "Of replies, what clients haven't acknowledged, at least.",
+            whole(load.bytes_to_send),
+        ),
+        ("delay_seconds", "How long that will take.", load.delay_seconds),
+    ];
+    let known = gauges.into_iter().filter_map(|(name, help, value)| Some((name, help, value?)));
+    known
+        .map(|(name, help, value)| {
+            format!("# HELP evener_agent_{name} {help}\n# TYPE evener_agent_{name} gauge\nevener_agent_{name} {value}\n")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn load() -> Load {
+        Load { cpu: Some(0.25), run_queue: Some(1.5), bytes_to_send: Some(10), ..Load::default() }
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out() {
+        let answer = response("GET", "/v1/load?x", &load());
+        assert!(answer.contains("endpoint-load-metrics: TEXT cpu_utilization=0.2500\r\n"), "{answer}");
+        assert!(answer.contains("\"memory\":null"), "{answer}");
+        assert!(response("GET", "/orca", &load()).ends_with("\r\n\r\n{\"cpu_utilization\":0.25}\n"));
+        let metrics = metrics(&load());
+        assert!(
+            metrics.contains("evener_agent_bytes_to_send 10\n") && !metrics.contains("memory"),
+            "{metrics}"
+        );
+    }
+
+    #[test]
+    fn what_a_director_reads_is_what_is_said() {
+        let said = json!(load()).to_string();
+        let report = crate::io::report::load(said.as_bytes()).unwrap();
+        assert_eq!((report.utilisation_permille, report.bytes_to_send), (Some(250), Some(10)));
+    }
+
+    #[test]
+    fn other_questions_have_other_answers() {
+        assert!(response("GET", "/", &load()).starts_with("HTTP/1.1 404 "));
+        assert!(response("POST", "/orca", &load()).starts_with("HTTP/1.1 405 "));
+        assert!(response("HEAD", "/orca", &load()).ends_with("\r\n\r\n"));
+    }
+}

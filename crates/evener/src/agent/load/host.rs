@@ -1,0 +1,142 @@
+//! Reads what this host has counted: /proc, its sockets, and its server program's status page.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use evener_core::net::http::Url;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::measure::Reading;
+use crate::io::diag;
+
+/// A status page that takes longer says nothing this time.
+const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
+const STATUS_MAX: u64 = 64 * 1024;
+
+/// All that can be read now.
+pub(super) fn read(ports: &BTreeSet<u16>, requests: Option<u64>) -> Reading {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let stat = text("/proc/stat");
+    let sockets = diag::sending(ports).map(|sending| (sending.connections, sending.bytes));
+    if let Err(error) = &sockets {
+        tracing::debug!(%error, "the kernel doesn't tell of sockets");
+    }
+    Reading {
+        running: running(&stat),
+        busy: busy(&stat),
+        memory: memory(&text("/proc/meminfo")),
+        sockets: sockets.ok(),
+        sent: sent(&text("/proc/net/netstat"), &text("/proc/net/snmp6")),
+        requests,
+    }
+}
+
+/// Processes that run or wait to, but for the one that asks.
+fn running(stat: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("procs_running "))?;
+    Some(line.trim().parse::<u64>().ok()?.saturating_sub(1))
+}
+
+/// Processors' time that was spent, and all of it (proc_stat(5)): idle and waiting for disks isn't spent, and what guests had
+/// is in `user` already.
+fn busy(stat: &str) -> Option<(u64, u64)> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let times: Vec<u64> = line.split_whitespace().map_while(|time| time.parse().ok()).take(8).collect();
+    let all = times.iter().fold(0u64, |sum, time| sum.saturating_add(*time));
+    let idle = times.get(3)?.saturating_add(*times.get(4)?);
+    Some((all.saturating_sub(idle), all))
+}
+
+/// Memory that is free or can be made so, and all of it, in kB.
+fn memory(meminfo: &str) -> Option<(u64, u64)> {
+    let of = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    Some((of("MemAvailable:")?, of("MemTotal:")?))
+}
+
+/// Bytes that were sent over IPv4 and IPv6.
+fn sent(netstat: &str, snmp6: &str) -> Option<u64> {
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt: "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names.split_whitespace().position(|name| name == "OutOctets")?;
+    let four: u64 = values.split_whitespace().nth(at)?.parse().ok()?;
+    let six = snmp6.lines().find_map(|line| line.strip_prefix("Ip6OutOctets"));
+    let six: u64 = six.and_then(|value| value.trim().parse().ok()).unwrap_or_default();
+    Some(four.saturating_add(six))
+}
+
+/// Requests that the server program has answered, by its own page.
+pub(super) async fn requests(url: &Url) -> Option<u64> {
+    let page = tokio::time::timeout(STATUS_TIMEOUT, page(url)).await.ok()?.ok()?;
+    counted(&page)
+}
+
+async fn page(url: &Url) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((url.host(), url.port())).await?;
+    let target = if url.path().is_empty() { "/" } else { url.path() };
+    let request = format!(
+        "GET {target} HTTP/1.0\r\nHost: {}\r\nUser-Agent: evener\r\nConnection: close\r\n\r\n",
+        url.authority()
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(STATUS_MAX).read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The count in nginx's stub_status (the third number below its heading), or in Apache's mod_status with `?auto`.
+fn counted(page: &str) -> Option<u64> {
+    let mut lines = page.lines();
+    if let Some(total) = page.lines().find_map(|line| line.strip_prefix("Total Accesses:")) {
+        return total.trim().parse().ok();
+    }
+    lines.find(|line| line.starts_with("server accepts handled requests"))?;
+    lines.next()?.split_whitespace().nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_proc_are_read() {
+        let stat = "cpu  100 5 45 800 50 0 3 2 9 9\ncpu0 1 2 3\nctxt 5\nprocs_running 4\nprocs_blocked 0\n";
+        assert_eq!((running(stat), busy(stat)), (Some(3), Some((155, 1_005))));
+        let meminfo = "MemTotal:       16384000 kB\nMemFree:  1 kB\nMemAvailable:    4096000 kB\n";
+        assert_eq!(memory(meminfo), Some((4_096_000, 16_384_000)));
+        let netstat = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InOctets OutOctets X\nIpExt: 10 20 30\n";
+        assert_eq!(sent(netstat, "Ip6InOctets   5\nIp6OutOctets      \t7\n"), Some(27));
+        assert_eq!(sent(netstat, ""), Some(20));
+        for odd in ["", "cpu \nprocs_running x\nMemTotal: \nIpExt: OutOctets\n", "cpu 1 2 3 4\n"] {
+            assert_eq!(
+                (running(odd), busy(odd), memory(odd), sent(odd, odd)),
+                (None, None, None, None),
+                "{odd}"
+            );
+        }
+    }
+
+    #[test]
+    fn this_host_can_be_read() {
+        let reading = read(&BTreeSet::from([1]), None);
+        assert!(reading.busy.unwrap().1 > 0 && reading.memory.unwrap().1 > 0);
+        assert_eq!(reading.sockets, Some((0, 0)));
+    }
+
+    #[test]
+    fn status_pages_are_read() {
+        let nginx = "HTTP/1.1 200 OK\r\n\r\nActive connections: 2 \nserver accepts handled requests\n 11 12 4711 \nReading: 0\n";
+        assert_eq!(counted(nginx), Some(4_711));
+        assert_eq!(
+            counted("HTTP/1.1 200 OK\r\n\r\nlocalhost\nTotal Accesses: 815\nTotal kBytes: 1\n"),
+            Some(815)
+        );
+        assert_eq!(counted("HTTP/1.1 404 Not Found\r\n\r\n<html>"), None);
+        assert_eq!(counted("server accepts handled requests\n 1 2\n"), None);
+    }
+}

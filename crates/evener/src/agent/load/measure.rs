@@ -1,0 +1,179 @@
+//! Readings of a host, made into load: rates and shares of the time between two readings, smoothed.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Chance ups and downs of this many seconds are smoothed away.
+const SMOOTHS_SECONDS: f64 = 5.0;
+
+/// What a host has counted, as it is at one moment. What can't be read isn't there.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Reading {
+    /// Processes that run or wait to, without the one that reads.
+    pub(super) running: Option<u64>,
+    /// Processors' time that was spent on anything, and all of it.
+    pub(super) busy: Option<(u64, u64)>,
+    /// Memory that is free or can be made so, and all of it.
+    pub(super) memory: Option<(u64, u64)>,
+    /// Open connections of services, and bytes that wait in them until clients have acknowledged them.
+    pub(super) sockets: Option<(u64, u64)>,
+    /// Bytes of IP packets that this host has sent.
+    pub(super) sent: Option<u64>,
+    /// Requests that its server program has answered.
+    pub(super) requests: Option<u64>,
+}
+
+/// What is told. What isn't known is null.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Load {
+    /// Processes that run or wait to.
+    pub(super) run_queue: Option<f64>,
+    /// Of all processors' time, what is spent.
+    pub(super) cpu: Option<f64>,
+    /// Of all memory, what is used.
+    pub(super) memory: Option<f64>,
+    /// Open connections of services.
+    pub(super) connections: Option<u64>,
+    pub(super) requests_per_second: Option<f64>,
+    /// The server groups' load, 10 (r + m).
+    pub(super) load: Option<f64>,
+    /// What is in the kernel of replies that clients haven't acknowledged.
+    pub(super) bytes_to_send: Option<u64>,
+    /// `lower_bound`: what the server program has yet to write isn't in the kernel.
+    pub(super) bytes_source: Option<&'static str>,
+    /// How long those bytes will take at the speed of now.
+    pub(super) delay_seconds: Option<f64>,
+}
+
+/// Makes loads of readings.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    last: Option<(Reading, Duration)>,
+    run_queue: Option<f64>,
+    cpu: Option<f64>,
+    requests: Option<f64>,
+    speed: Option<f64>,
+}
+
+impl Meter {
+    /// The load by one more reading, so long after the meter began.
+    pub(super) fn measure(&mut self, now: Reading, at: Duration) -> Load {
+        let (last, last_at) = self.last.replace((now, at)).unwrap_or((Reading::default(), at));
+        let seconds = at.saturating_sub(last_at).as_secs_f64();
+        let rate = |now: Option<u64>, last: Option<u64>| {
+            // A counter that fell was begun anew.
+            let grown = now?.checked_sub(last?)?;
+            (seconds > 0.0).then(|| grown as f64 / seconds)
+        };
+        let busy = now.busy.zip(last.busy).and_then(|((busy, all), (busy_before, all_before))| {
+            let (busy, all) = (busy.checked_sub(busy_before)?, all.checked_sub(all_before)?);
+            (all > 0).then(|| busy.min(all) as f64 / all as f64)
+        });
+        smooth(&mut self.run_queue, now.running.map(|running| running as f64), seconds);
+        smooth(&mut self.cpu, busy, seconds);
+        smooth(&mut self.requests, rate(now.requests, last.requests), seconds);
+        smooth(&mut self.speed, rate(now.sent, last.sent), seconds);
+        let bytes = now.sockets.map(|(_, bytes)| bytes);
+        Load {
+            run_queue: self.run_queue,
+            cpu: self.cpu,
+            memory: now
+                .memory
+                .filter(|(_, all)| *all > 0)
+                .map(|(free, all)| 1.0 - free.min(all) as f64 / all as f64),
+            connections: now.sockets.map(|(connections, _)| connections),
+            requests_per_second: now.requests.and(self.requests),
+            load: self
+                .run_queue
+                .map(|run_queue| 10.0 * (now.requests.and(self.requests).unwrap_or_default() + run_queue)),
+            bytes_to_send: bytes,
+            bytes_source: bytes.map(|_| "lower_bound"),
+            delay_seconds: bytes.and_then(|bytes| delay(bytes, self.speed?)),
+        }
+    }
+}
+
+impl Load {
+    /// How much of its weight the server wants, in percent: what it has left, and something in any case.
+    pub(super) fn percent(&self) -> Option<u8> {
+        self.cpu.map(|cpu| (100.0 * (1.0 - cpu)).round().clamp(1.0, 100.0) as u8)
+    }
+}
+
+/// How long bytes take, in seconds (the load-balancing agent's delay = B / speed, with the whole host's speed).
+fn delay(bytes: u64, speed: f64) -> Option<f64> {
+    match bytes {
+        0 => Some(0.0),
+        _ => (speed >= 1.0).then(|| bytes as f64 / speed),
+    }
+}
+
+/// Follows what is known now, by how long that was so; what isn't known any more stays as it was.
+fn smooth(smoothed: &mut Option<f64>, now: Option<f64>, seconds: f64) {
+    let Some(now) = now else { return };
+    let share = 1.0 - (-seconds / SMOOTHS_SECONDS).exp();
+    *smoothed = Some(smoothed.map_or(now, |before| before + (now - before) * share));
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn reading(at: u64) -> Reading {
+        Reading {
+            running: Some(2),
+            busy: Some((at * 30, at * 100)),
+            memory: Some((250, 1_000)),
+            sockets: Some((7, 4_000)),
+            sent: Some(at * 2_000),
+            requests: Some(at * 5),
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_readings() {
+        let mut meter = Meter::default();
+        let first = meter.measure(reading(0), Duration::ZERO);
+        assert_eq!((first.run_queue, first.cpu, first.memory), (Some(2.0), None, Some(0.75)));
+        assert_eq!((first.requests_per_second, first.load, first.delay_seconds), (None, Some(20.0), None));
+        let second = meter.measure(reading(1), Duration::from_secs(1));
+        assert_eq!((second.cpu, second.requests_per_second), (Some(0.3), Some(5.0)));
+        assert_eq!((second.load, second.delay_seconds), (Some(70.0), Some(2.0)));
+        assert_eq!(
+            (second.connections, second.bytes_to_send, second.percent()),
+            (Some(7), Some(4_000), Some(70))
+        );
+    }
+
+    #[test]
+    fn chance_is_smoothed_away() {
+        let mut meter = Meter::default();
+        meter.measure(Reading { running: Some(0), ..Reading::default() }, Duration::ZERO);
+        let mut after = |seconds| {
+            let now = Reading { running: Some(10), ..Reading::default() };
+            meter.measure(now, Duration::from_secs(seconds)).run_queue.unwrap()
+        };
+        assert!((after(1) - 1.81).abs() < 0.01);
+        assert!((after(6) - 6.99).abs() < 0.01, "two thirds of the way five seconds later");
+        assert!(after(60) > 9.9);
+    }
+
+    #[test]
+    fn what_cant_be_is_unknown() {
+        let mut meter = Meter::default();
+        assert_eq!(meter.measure(Reading::default(), Duration::ZERO), Load::default());
+        meter.measure(reading(9), Duration::from_secs(1));
+        let begun_anew = meter.measure(reading(1), Duration::from_secs(2));
+        assert_eq!((begun_anew.requests_per_second, begun_anew.cpu), (None, None));
+        let idle = Reading { sockets: Some((0, 0)), sent: Some(0), ..Reading::default() };
+        meter.measure(idle, Duration::from_secs(3));
+        assert_eq!(meter.measure(idle, Duration::from_secs(4)).delay_seconds, Some(0.0));
+        assert_eq!(
+            Load { cpu: Some(1.0), ..Load::default() }.percent(),
+            Some(1),
+            "nobody is left without a word"
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! What this server feels, measured again and again, and told to whoever asks: directors, HAProxy, Prometheus.
+
+mod answers;
+mod host;
+mod measure;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::config::{AgentConfig, Config};
+use measure::{Load, Meter};
+
+/// A listener that can't be had is tried again after this time.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Measures and answers for as long as it lives.
+pub(super) struct Telling {
+    settings: Settings,
+    _tasks: JoinSet<()>,
+}
+
+/// All that it goes by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Settings {
+    config: AgentConfig,
+    /// Of the services in the file, and of servers that have their own.
+    ports: BTreeSet<u16>,
+}
+
+impl Settings {
+    fn of(config: &Config) -> Settings {
+        let services = config.services.iter();
+        let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);
+        let ports = services.flat_map(|service| &service.addresses).map(SocketAddr::port).chain(of_servers);
+        Settings { config: config.agent.clone(), ports: ports.collect() }
+    }
+}
+
+impl Telling {
+    /// Begins, by this file.
+    pub(super) fn start(config: &Config) -> Telling {
+        Self::by(Settings::of(config))
+    }
+
+    /// Goes on by another file; begins anew if it says anything else.
+    pub(super) fn follow(&mut self, config: &Config) {
+        let settings = Settings::of(config);
+        if settings != self.settings {
+            *self = Self::by(settings);
+        }
+    }
+
+    fn by(settings: Settings) -> Telling {
+        let (told, load) = watch::channel(Load::default());
+        let mut tasks = JoinSet::new();
+        let AgentConfig { listen, check_listen, .. } = settings.config;
+        if listen.is_some() || check_listen.is_some() {
+            tasks.spawn(measure(settings.clone(), told));
+        }
+        if let Some(address) = listen {
+            tasks.spawn(answers::serve(address, load.clone(), answers::http));
+        }
+        if let Some(address) = check_listen {
+            tasks.spawn(answers::serve(address, load, answers::agent_check));
+        }
+        Telling { settings, _tasks: tasks }
+    }
+}
+
+async fn measure(settings: Settings, told: watch::Sender<Load>) {
+    let mut meter = Meter::default();
+    let mut ticks = tokio::time::interval(Duration::from_millis(settings.config.report_ms));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let began = Instant::now();
+    loop {
+        ticks.tick().await;
+        let requests = match &settings.config.status_url {
+            Some(url) => host::requests(url).await,
+            None => None,
+        };
+        let reading = host::read(&settings.ports, requests);
+        told.send_replace(meter.measure(reading, began.elapsed()));
+    }
+}
