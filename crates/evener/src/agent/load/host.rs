@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evener_core::net::http::Url;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,19 +15,47 @@ use crate::io::diag;
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const STATUS_MAX: u64 = 64 * 1024;
 
+/// The kernel tells of each socket, and of ten thousand it takes some twenty milliseconds: then it is asked more rarely, so that this takes
+/// a four-hundredth of a processor at most.
+const SHARE_OF_TIME: u32 = 400;
+const RAREST: Duration = Duration::from_secs(10);
+
+/// What sockets have to send, looked at as often as that takes little time.
+pub(super) struct Sockets {
+    ports: BTreeSet<u16>,
+    last: Option<(u64, u64)>,
+    due: Instant,
+}
+
+impl Sockets {
+    pub(super) fn new(ports: BTreeSet<u16>) -> Sockets {
+        Sockets { ports, last: None, due: Instant::now() }
+    }
+
+    /// Open connections, and the bytes that wait in them.
+    fn read(&mut self) -> Option<(u64, u64)> {
+        let began = Instant::now();
+        if began >= self.due {
+            let sending = diag::sending(&self.ports);
+            if let Err(error) = &sending {
+                tracing::debug!(%error, "the kernel doesn't tell of sockets");
+            }
+            self.last = sending.ok().map(|sending| (sending.connections, sending.bytes));
+            self.due = began + (began.elapsed() * SHARE_OF_TIME).min(RAREST);
+        }
+        self.last
+    }
+}
+
 /// All that can be read now.
-pub(super) fn read(ports: &BTreeSet<u16>, requests: Option<u64>) -> Reading {
+pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> Reading {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let stat = text("/proc/stat");
-    let sockets = diag::sending(ports).map(|sending| (sending.connections, sending.bytes));
-    if let Err(error) = &sockets {
-        tracing::debug!(%error, "the kernel doesn't tell of sockets");
-    }
     Reading {
         running: running(&stat),
         busy: busy(&stat),
         memory: memory(&text("/proc/meminfo")),
-        sockets: sockets.ok(),
+        sockets: sockets.read(),
         sent: sent(&text("/proc/net/netstat"), &text("/proc/net/snmp6")),
         requests,
     }
@@ -123,9 +151,13 @@ mod tests {
 
     #[test]
     fn this_host_can_be_read() {
-        let reading = read(&BTreeSet::from([1]), None);
+        let mut sockets = Sockets::new(BTreeSet::from([1]));
+        let reading = read(&mut sockets, None);
         assert!(reading.busy.unwrap().1 > 0 && reading.memory.unwrap().1 > 0);
         assert_eq!(reading.sockets, Some((0, 0)));
+        sockets.last = Some((7, 7));
+        sockets.due = Instant::now() + RAREST;
+        assert_eq!(read(&mut sockets, None).sockets, Some((7, 7)), "not yet again");
     }
 
     #[test]

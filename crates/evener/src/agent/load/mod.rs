@@ -74,6 +74,7 @@ impl Telling {
 
 async fn measure(settings: Settings, told: watch::Sender<Load>) {
     let mut meter = Meter::default();
+    let mut sockets = host::Sockets::new(settings.ports);
     let mut ticks = tokio::time::interval(Duration::from_millis(settings.config.report_ms));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let began = Instant::now();
@@ -83,7 +84,7 @@ async fn measure(settings: Settings, told: watch::Sender<Load>) {
             Some(url) => host::requests(url).await,
             None => None,
         };
-        let reading = host::read(&settings.ports, requests);
+        let reading = host::read(&mut sockets, requests);
         told.send_replace(meter.measure(reading, began.elapsed()));
     }
 }
