@@ -53,7 +53,7 @@ pub enum Input {
         /// What came of it.
         result: Result<u64, Failure>,
     },
-    /// A server has said its load, or hasn't: see [`super::Output::Question`].
+    /// A server has said its load, or hasn't: see [`super::Output::LoadQuery`].
     Reported {
         /// Which.
         server: ServerName,

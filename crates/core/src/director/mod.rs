@@ -34,7 +34,7 @@ pub use name::About;
 pub use output::Output;
 pub use paths::{tunnel_source, why_not_itself};
 pub use probe::{Adjacency, Probe, ProbePath, Target};
-pub use reports::{Question, ReportsSnapshot};
+pub use reports::{LoadQuery, ReportsSnapshot};
 pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServerState, ServiceSnapshot, Snapshot};
 
 use alloc::boxed::Box;
@@ -245,7 +245,7 @@ impl Director {
             plan_at_ms,
             self.next_rise_at(),
             self.reports.next_at(),
-            self.next_comparison_at(),
+            self.scores.compare_at_ms,
         ];
         others.into_iter().fold(round, u64::min)
     }
@@ -409,7 +409,7 @@ impl Director {
     }
 
     /// Gives every server a health, and forgets that of those who are gone. One that has yet to be found is not probed: that nobody
-    /// knows where it is says enough.
+    /// knows where it is says enough. The same servers are asked for their load.
     fn match_healths(&mut self, now_ms: u64) {
         let mut healths = BTreeMap::new();
         for service in &self.farm.services {

@@ -7,7 +7,7 @@ use core::net::IpAddr;
 
 use super::event::Event;
 use super::probe::Probe;
-use super::reports::Question;
+use super::reports::LoadQuery;
 use crate::farm::plan::PlanError;
 use crate::path::tables::Tables;
 
@@ -65,7 +65,7 @@ pub enum Output {
     /// Probe a server, and say by [`super::Input::Probed`] what came of it.
     Probe(Probe),
     /// Ask a server for its load, and say by [`super::Input::Reported`] what came of it.
-    Question(Question),
+    LoadQuery(LoadQuery),
     /// Give servers these scores, by slot: see [`crate::path::select::Counts::score`].
     Score(Vec<(u16, u8)>),
     /// Something that people, or whoever watches, may want to know.

@@ -15,7 +15,7 @@ const EXPIRES_MS: u64 = 10_000;
 
 /// A question that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct LoadQuery {
     /// Whom to ask.
     pub server: ServerName,
     /// Where: the server's own address.
@@ -141,7 +141,7 @@ impl Director {
             }
             if let Some(to) = self.report_address(&server) {
                 let to = SocketAddr::new(to, settings.port);
-                self.outputs.push_back(Output::Question(Question { server, to, settings }));
+                self.outputs.push_back(Output::LoadQuery(LoadQuery { server, to, settings }));
             }
         }
         self.schedule_questions();

@@ -6,18 +6,25 @@ use alloc::vec::Vec;
 use super::{Director, Output};
 use crate::farm::plan::ServerName;
 use crate::farm::policy::score::{Smoothed, scores};
-use crate::farm::policy::{self, Measure};
+use crate::farm::policy::{self, Weighing};
 
 /// Time between two comparisons, in milliseconds.
 const COMPARES_MS: u64 = 1_000;
 
 /// What servers were found to be worth.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Scores {
     loads: BTreeMap<ServerName, Smoothed>,
     /// What the data plane was told, by slot. What an earlier director told it is not known.
     told: BTreeMap<u16, u8>,
-    compare_at_ms: u64,
+    /// When servers are compared next, in milliseconds: never where no service asks for that.
+    pub(super) compare_at_ms: u64,
+}
+
+impl Default for Scores {
+    fn default() -> Self {
+        Scores { loads: BTreeMap::new(), told: BTreeMap::new(), compare_at_ms: u64::MAX }
+    }
 }
 
 impl Scores {
@@ -28,19 +35,11 @@ impl Scores {
 }
 
 impl Director {
-    /// When servers are compared next, in milliseconds, if any service's policy does.
-    pub(super) fn next_comparison_at(&self) -> u64 {
-        let compares = self.farm.services.iter().any(|service| service.report.is_some());
-        let compares = compares || self.measures().next().is_some();
-        if compares { self.scores.compare_at_ms } else { u64::MAX }
-    }
-
     /// Compares servers, and has what came of reports shown, when it is time.
     pub(super) fn compare_due(&mut self, now_ms: u64) {
-        if now_ms < self.next_comparison_at() {
+        if now_ms < self.scores.compare_at_ms {
             return;
         }
-        self.scores.compare_at_ms = now_ms.saturating_add(COMPARES_MS);
         self.has_changed |= core::mem::take(&mut self.reports.news);
         self.compare(now_ms);
     }
@@ -48,48 +47,49 @@ impl Director {
     /// Compares servers by the policies of their services. Where tables are new, those that nobody compares have no score either.
     pub(super) fn compare(&mut self, now_ms: u64) {
         let mut wanted: BTreeMap<u16, u8> = self.plan.servers.keys().map(|slot| (*slot, 0)).collect();
-        let slots = self.slots_by_name();
         let mut loads = BTreeMap::new();
-        for (service, measure) in self.measures() {
-            let members = self.plan.servers.values().filter(|name| name.service == service);
-            let known: Vec<(&ServerName, Option<u64>)> =
-                members.map(|name| (name, self.load(name, measure, &mut loads, now_ms))).collect();
-            let scores = scores(&known.iter().map(|(_, load)| *load).collect::<Vec<_>>());
-            let scored = known.iter().zip(scores);
-            wanted.extend(scored.filter_map(|((name, _), score)| Some((*slots.get(name)?, score))));
+        let mut is_wanted_again = false;
+        let by_service = self.servers_by_service();
+        for service in &self.farm.services {
+            let weighing = policy::by_name(service.policy).and_then(|policy| policy.weighing());
+            is_wanted_again |= weighing.is_some() || service.report.is_some();
+            let Some((weighing, servers)) = weighing.zip(by_service.get(&*service.name)) else { continue };
+            let load = |(_, name): &(u16, &ServerName)| self.load(name, weighing, &mut loads, now_ms);
+            let known: Vec<Option<u64>> = servers.iter().map(load).collect();
+            wanted.extend(servers.iter().map(|(slot, _)| *slot).zip(scores(&known)));
         }
         let told = &self.scores.told;
-        let changed: Vec<(u16, u8)> = wanted
-            .iter()
-            .filter(|(slot, score)| told.get(slot) != Some(score))
-            .map(|(s, c)| (*s, *c))
-            .collect();
-        self.scores.loads = loads;
-        self.scores.told = wanted;
+        let is_news = |(slot, score): &(&u16, &u8)| told.get(slot) != Some(score);
+        let changed: Vec<(u16, u8)> = wanted.iter().filter(is_news).map(|(s, c)| (*s, *c)).collect();
+        let compare_at_ms = if is_wanted_again { now_ms.saturating_add(COMPARES_MS) } else { u64::MAX };
+        self.scores = Scores { loads, told: wanted, compare_at_ms };
         if !changed.is_empty() {
             self.has_changed = true;
             self.outputs.push_back(Output::Score(changed));
         }
     }
 
+    /// The servers of the tables in force, with their slots.
+    fn servers_by_service(&self) -> BTreeMap<&str, Vec<(u16, &ServerName)>> {
+        let mut by_service: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for (slot, name) in &self.plan.servers {
+            by_service.entry(&*name.service).or_default().push((*slot, name));
+        }
+        by_service
+    }
+
     /// A server's load, without its dips, if it is known.
     fn load(
         &self,
         name: &ServerName,
-        measure: Measure,
+        weighing: &Weighing,
         loads: &mut BTreeMap<ServerName, Smoothed>,
         now_ms: u64,
     ) -> Option<u64> {
-        let load = measure(&self.signals(name, None, &[], now_ms))?;
+        let load = (weighing.load)(&self.signals(name, None, &[], now_ms))?;
         let mut smoothed = self.scores.loads.get(name).copied().unwrap_or(Smoothed::new(load, now_ms));
         smoothed.follow(load, now_ms);
         loads.insert(name.clone(), smoothed);
         Some(smoothed.load())
-    }
-
-    /// Services whose policies go by load.
-    fn measures(&self) -> impl Iterator<Item = (&str, Measure)> {
-        let measure = |name| policy::by_name(name).and_then(|policy| policy.measure());
-        self.farm.services.iter().filter_map(move |service| Some((&*service.name, measure(service.policy)?)))
     }
 }

@@ -45,10 +45,6 @@ pub enum BadReport {
 }
 
 impl BadReport {
-    /// All of them.
-    pub const ALL: [BadReport; 4] =
-        [BadReport::Silent, BadReport::Unreadable, BadReport::NotANumber, BadReport::Absurd];
-
     /// In a word, for metrics.
     pub fn name(self) -> &'static str {
         match self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use evener_core::director::{Director, Identity, Input, Moment, Output, Probe, Question, why_not_itself};
+use evener_core::director::{Director, Identity, Input, LoadQuery, Moment, Output, Probe, why_not_itself};
 use evener_core::farm::plan::PlanError;
 use evener_core::path::sessions::{SessionKey, Value, ticks};
 use evener_core::path::tables::Tables;
@@ -153,7 +153,7 @@ impl Executor {
                 }
             }
             Output::Probe(probe) => self.start_probe(probe),
-            Output::Question(question) => self.ask_for_load(question),
+            Output::LoadQuery(query) => self.ask_for_load(query),
             Output::Score(scores) => self.engine.score(&scores),
             Output::Event(event) => self.bus.tell(Event::Farm(event)),
         }
@@ -235,11 +235,11 @@ impl Executor {
         });
     }
 
-    fn ask_for_load(&self, question: Question) {
+    fn ask_for_load(&self, query: LoadQuery) {
         let facts = self.facts.clone();
         tokio::spawn(async move {
-            let result = report::ask(&question).await;
-            let _ = facts.send(Input::Reported { server: question.server, result }).await;
+            let result = report::ask(&query).await;
+            let _ = facts.send(Input::Reported { server: query.server, result }).await;
         });
     }
 

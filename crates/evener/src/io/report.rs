@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evener_core::director::Question;
+use evener_core::director::LoadQuery;
 use evener_core::farm::ReportKind;
 use evener_core::farm::report::{
     BYTES_MAX, BadReport, DELAY_MAX, LOAD_MAX, Report, UTILISATION_MAX, agent_check, number,
@@ -19,7 +19,7 @@ const HEADERS_MAX: usize = 64;
 ///
 /// # Errors
 /// Why what came isn't believed.
-pub async fn ask(question: &Question) -> Result<Report, BadReport> {
+pub async fn ask(question: &LoadQuery) -> Result<Report, BadReport> {
     let timeout = Duration::from_millis(question.settings.timeout_ms);
     let answer = tokio::time::timeout(timeout, answer(question)).await;
     let answer = answer.map_err(|_| BadReport::Silent)?.map_err(|_| BadReport::Silent)?;
@@ -32,7 +32,7 @@ pub async fn ask(question: &Question) -> Result<Report, BadReport> {
 }
 
 /// All that the server says until it ends the connection, or the line is complete.
-async fn answer(question: &Question) -> std::io::Result<Vec<u8>> {
+async fn answer(question: &LoadQuery) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(question.to).await?;
     let is_line = matches!(question.settings.kind, ReportKind::AgentCheck);
     if let ReportKind::Http(target) = &question.settings.kind {
@@ -54,33 +54,42 @@ async fn answer(question: &Question) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
+/// A response, as far as it has come.
+struct Response<'a> {
+    is_good: bool,
+    body: &'a [u8],
+    /// Of the body, if the head says it.
+    length: Option<usize>,
+}
+
+/// Reads a response; `None` until its head is there. What comes in chunks isn't read: a report is short.
+fn response(answer: &[u8]) -> Result<Option<Response<'_>>, BadReport> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut parsed = httparse::Response::new(&mut headers);
+    let head = match parsed.parse(answer).map_err(|_| BadReport::Unreadable)? {
+        httparse::Status::Complete(head) => head,
+        httparse::Status::Partial => return Ok(None),
+    };
+    let length = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|header| std::str::from_utf8(header.value).ok()?.trim().parse().ok());
+    Ok(Some(Response {
+        is_good: parsed.code == Some(200),
+        body: answer.get(head..).unwrap_or_default(),
+        length,
+    }))
+}
+
 /// Whether a response has all that its head says: some servers leave the connection open whatever they are asked.
 fn is_complete(answer: &[u8]) -> bool {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut response = httparse::Response::new(&mut headers);
-    let Ok(httparse::Status::Complete(head)) = response.parse(answer) else { return false };
-    length(&response).is_some_and(|length| answer.len() >= head.saturating_add(length))
+    let Ok(Some(Response { body, length: Some(length), .. })) = response(answer) else { return false };
+    body.len() >= length
 }
 
-fn length(response: &httparse::Response<'_, '_>) -> Option<usize> {
-    let header = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"))?;
-    std::str::from_utf8(header.value).ok()?.trim().parse().ok()
-}
-
-/// The body of a good response. What comes in chunks isn't read: a report is short.
+/// The body of a good response.
 fn body(answer: &[u8]) -> Result<&[u8], BadReport> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut response = httparse::Response::new(&mut headers);
-    let parsed = response.parse(answer).map_err(|_| BadReport::Unreadable)?;
-    let httparse::Status::Complete(head) = parsed else { return Err(BadReport::Unreadable) };
-    if response.code != Some(200) {
-        return Err(BadReport::Unreadable);
-    }
-    let body = answer.get(head..).unwrap_or_default();
-    match length(&response) {
-        Some(length) => body.get(..length).ok_or(BadReport::Unreadable),
-        None => Ok(body),
-    }
+    let response = response(answer)?.filter(|response| response.is_good).ok_or(BadReport::Unreadable)?;
+    let length = response.length.unwrap_or(response.body.len());
+    response.body.get(..length).ok_or(BadReport::Unreadable)
 }
 
 /// Reads a report in JSON: the names of `/v1/load` of an agent, or those of an ORCA load report.
@@ -122,10 +131,10 @@ mod tests {
 
     use super::*;
 
-    fn question(to: SocketAddr, kind: ReportKind) -> Question {
+    fn question(to: SocketAddr, kind: ReportKind) -> LoadQuery {
         let server = ServerName { service: "web".to_owned(), server: "web1".to_owned() };
         let settings = Reporting { kind, port: to.port(), interval_ms: 2_000, timeout_ms: 400 };
-        Question { server, to, settings }
+        LoadQuery { server, to, settings }
     }
 
     /// What is made of a server that says this, and leaves the connection open.

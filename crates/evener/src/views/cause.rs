@@ -24,21 +24,8 @@ pub(super) fn cause(service: &Service, seen: &ServerSnapshot, since_ms: u64) -> 
     if (1..WHOLE).contains(&seen.tenths) {
         return Some(format!("slow start {} %", seen.tenths * 100 / WHOLE));
     }
-    let policy = policy::by_name(service.policy).filter(|policy| policy.measure().is_some())?;
-    let report = &seen.signals.report;
-    let said = match (policy.needs(), policy.name()) {
-        ([Signal::Latency], _) => {
-            seen.signals.latency_us.map(|us| format!("latency {:.1} ms", us as f64 / 1e3))
-        }
-        (_, "expected-delay") => {
-            report.delay_us.map(|us| format!("reported delay {:.2} s{ago}", us as f64 / 1e6))
-        }
-        (_, "least-load") => {
-            report.load_milli.map(|milli| format!("reported load {:.1}{ago}", milli as f64 / 1e3))
-        }
-        _ => {
-            report.utilisation_permille.map(|permille| format!("reported {:.2}{ago}", permille as f64 / 1e3))
-        }
-    };
-    Some(said.unwrap_or_else(|| "no report: the median".to_owned()))
+    let policy = policy::by_name(service.policy)?;
+    let said = (policy.weighing()?.said)(&seen.signals);
+    let ago = if policy.needs().contains(&Signal::Load) { ago } else { String::new() };
+    Some(said.map_or_else(|| "no report: the median".to_owned(), |said| said + &ago))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evener_core::director::{Input, Output, Probe, Question};
+use evener_core::director::{Input, LoadQuery, Output, Probe};
 use evener_core::farm::health::Failure;
 use evener_core::farm::plan::ServerName;
 use evener_core::farm::report::BadReport;
@@ -354,7 +354,7 @@ impl World {
                     self.say(|| format!("node {node}: {service} {server}: {event}"));
                 }
                 Output::Unplanned(error) => self.say(|| format!("node {node}: {error}")),
-                Output::Question(Question { server, .. }) => {
+                Output::LoadQuery(LoadQuery { server, .. }) => {
                     let delay_ms = self.below(20);
                     self.send(
                         node,

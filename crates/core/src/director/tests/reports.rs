@@ -60,7 +60,7 @@ fn each_server_is_asked_at_its_own_address_once_in_an_interval() {
         world.pass(100);
     }
     let questions = world.orders.iter().filter_map(|order| match order {
-        Output::Question(question) => Some(question.to.to_string()),
+        Output::LoadQuery(question) => Some(question.to.to_string()),
         _ => None,
     });
     let mut asked: Vec<String> = questions.collect();
@@ -70,7 +70,7 @@ fn each_server_is_asked_at_its_own_address_once_in_an_interval() {
     world.reload(farm(&[("a", 11), ("b", 12)]));
     world.pass(10_000);
     assert!(
-        !world.orders.iter().any(|order| matches!(order, Output::Question(_))),
+        !world.orders.iter().any(|order| matches!(order, Output::LoadQuery(_))),
         "nobody is asked any more"
     );
 }

@@ -1,43 +1,25 @@
 //! Expected delay times sessions: how long a server takes to send what it has to (the load-balancing agent's delay = B / speed).
 
-use alloc::vec::Vec;
+use alloc::format;
+use alloc::string::String;
 
-use super::{Measure, Policy, Weighted};
+use super::two::{Two, Weighing};
 use crate::farm::signals::{Signal, Signals};
-use crate::path::tables::Pick;
 
 /// What is sent within ten milliseconds delays nobody, in microseconds.
 const FLOOR: u64 = 10_000;
 
 /// Of two servers the one with less to send, for how fast it does, times sessions.
-pub struct ExpectedDelay;
-
-impl Policy for ExpectedDelay {
-    fn name(&self) -> &'static str {
-        "expected-delay"
-    }
-
-    fn about(&self) -> &'static str {
-        "of two servers that the flow's hash names, the one that reports less time to send what it has to, for its sessions; for large replies"
-    }
-
-    fn pick(&self) -> Pick {
-        Pick::Two
-    }
-
-    fn order(&self, _: &[Weighted]) -> Vec<u16> {
-        Vec::new()
-    }
-
-    fn needs(&self) -> &'static [Signal] {
-        &[Signal::Load]
-    }
-
-    fn measure(&self) -> Option<Measure> {
-        Some(load)
-    }
-}
+pub(super) static EXPECTED_DELAY: Two = Two {
+    name: "expected-delay",
+    about: "of two servers that the flow's hash names, the one that reports less time to send what it has to, for its sessions; for large replies",
+    weighing: Some(Weighing { needs: &[Signal::Load], load, said }),
+};
 
 fn load(signals: &Signals) -> Option<u64> {
     signals.report.delay_us.map(|delay_us| delay_us.max(FLOOR))
+}
+
+fn said(signals: &Signals) -> Option<String> {
+    signals.report.delay_us.map(|us| format!("reported delay {:.2} s", us as f64 / 1e6))
 }

@@ -14,24 +14,21 @@ mod peak_ewma;
 mod power_of_two;
 mod round_robin;
 pub mod score;
+mod two;
 mod utilisation;
 
-pub use expected_delay::ExpectedDelay;
 pub use fills::Fills;
 pub use hash::{Hash, maglev, second_candidates};
 pub use least_connections::LeastConnections;
-pub use least_load::LeastLoad;
 pub use overflow::Overflow;
-pub use peak_ewma::PeakEwma;
-pub use power_of_two::PowerOfTwo;
 pub use round_robin::RoundRobin;
-pub use utilisation::Utilisation;
+pub use two::Weighing;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
-use crate::farm::signals::{Candidate, Signal, Signals};
+use crate::farm::signals::{Candidate, Signal};
 use crate::path::tables::Pick;
 
 /// The largest share.
@@ -43,15 +40,12 @@ pub static POLICIES: &[&dyn Policy] = &[
     &Hash,
     &LeastConnections,
     &Overflow,
-    &PowerOfTwo,
-    &PeakEwma,
-    &Utilisation,
-    &ExpectedDelay,
-    &LeastLoad,
+    &power_of_two::POWER_OF_TWO,
+    &peak_ewma::PEAK_EWMA,
+    &utilisation::UTILISATION,
+    &expected_delay::EXPECTED_DELAY,
+    &least_load::LEAST_LOAD,
 ];
-
-/// A server's load by what is known of it, larger than 0 and comparable with other servers' of its service; `None` where nobody has told.
-pub type Measure = fn(&Signals) -> Option<u64>;
 
 /// A way to share new sessions among servers.
 pub trait Policy: Sync {
@@ -69,7 +63,7 @@ pub trait Policy: Sync {
         &[]
     }
     /// By what [`Pick::Two`] weighs servers' sessions ([`score`]), if the policy goes by load.
-    fn measure(&self) -> Option<Measure> {
+    fn weighing(&self) -> Option<&Weighing> {
         None
     }
     /// By what shares [`Policy::order`] goes instead of weights, if it goes by what is known of servers. Of each service anew.
@@ -126,7 +120,7 @@ mod tests {
         for policy in POLICIES {
             let found = by_name(policy.name()).unwrap();
             assert_eq!(found.about(), policy.about());
-            assert!(policy.measure().is_none() || policy.pick() == Pick::Two && !policy.needs().is_empty());
+            assert!(policy.weighing().is_none() || policy.pick() == Pick::Two && !policy.needs().is_empty());
         }
         assert!(by_name("fastest").is_none());
         assert_eq!(names().collect::<BTreeSet<_>>().len(), POLICIES.len());

@@ -1,43 +1,25 @@
 //! Latency times sessions (Finagle's peak-EWMA): who answers late is spared, at once, and tried again little by little.
 
-use alloc::vec::Vec;
+use alloc::format;
+use alloc::string::String;
 
-use super::{Measure, Policy, Weighted};
+use super::two::{Two, Weighing};
 use crate::farm::signals::{Signal, Signals};
-use crate::path::tables::Pick;
 
 /// Less than a millisecond is the network's chance, in microseconds.
 const FLOOR: u64 = 1_000;
 
 /// Of two servers the one with less latency times sessions.
-pub struct PeakEwma;
-
-impl Policy for PeakEwma {
-    fn name(&self) -> &'static str {
-        "peak-ewma"
-    }
-
-    fn about(&self) -> &'static str {
-        "of two servers that the flow's hash names, the one with less latency (of its probes) for its sessions; for servers that slow down"
-    }
-
-    fn pick(&self) -> Pick {
-        Pick::Two
-    }
-
-    fn order(&self, _: &[Weighted]) -> Vec<u16> {
-        Vec::new()
-    }
-
-    fn needs(&self) -> &'static [Signal] {
-        &[Signal::Latency]
-    }
-
-    fn measure(&self) -> Option<Measure> {
-        Some(load)
-    }
-}
+pub(super) static PEAK_EWMA: Two = Two {
+    name: "peak-ewma",
+    about: "of two servers that the flow's hash names, the one with less latency (of its probes) for its sessions; for servers that slow down",
+    weighing: Some(Weighing { needs: &[Signal::Latency], load, said }),
+};
 
 fn load(signals: &Signals) -> Option<u64> {
     signals.latency_us.map(|latency_us| latency_us.max(FLOOR))
+}
+
+fn said(signals: &Signals) -> Option<String> {
+    signals.latency_us.map(|us| format!("latency {:.1} ms", us as f64 / 1e3))
 }

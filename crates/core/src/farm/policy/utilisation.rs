@@ -1,42 +1,20 @@
 //! Utilisation times sessions, by servers' own reports; errors count as work that is left (gRPC proposal A58 has the same signals).
 
-use alloc::vec::Vec;
+use alloc::format;
+use alloc::string::String;
 
-use super::{Measure, Policy, Weighted};
+use super::two::{Two, Weighing};
 use crate::farm::signals::{Signal, Signals};
-use crate::path::tables::Pick;
 
 /// Below a tenth of what it can do a server is as good as idle, in thousandths.
 const FLOOR: u64 = 100;
 
 /// Of two servers the one with less utilisation times sessions.
-pub struct Utilisation;
-
-impl Policy for Utilisation {
-    fn name(&self) -> &'static str {
-        "utilisation"
-    }
-
-    fn about(&self) -> &'static str {
-        "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too"
-    }
-
-    fn pick(&self) -> Pick {
-        Pick::Two
-    }
-
-    fn order(&self, _: &[Weighted]) -> Vec<u16> {
-        Vec::new()
-    }
-
-    fn needs(&self) -> &'static [Signal] {
-        &[Signal::Load]
-    }
-
-    fn measure(&self) -> Option<Measure> {
-        Some(load)
-    }
-}
+pub(super) static UTILISATION: Two = Two {
+    name: "utilisation",
+    about: "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too",
+    weighing: Some(Weighing { needs: &[Signal::Load], load, said }),
+};
 
 fn load(signals: &Signals) -> Option<u64> {
     let report = &signals.report;
@@ -44,6 +22,10 @@ fn load(signals: &Signals) -> Option<u64> {
     // A server that answers with errors has little to do.
     let failing = report.errors_milli.zip(report.requests_milli.filter(|requests| *requests > 0));
     Some(load + failing.map_or(0, |(errors, requests)| load.saturating_mul(errors.min(requests)) / requests))
+}
+
+fn said(signals: &Signals) -> Option<String> {
+    signals.report.utilisation_permille.map(|permille| format!("reported {:.2}", permille as f64 / 1e3))
 }
 
 #[cfg(test)]
