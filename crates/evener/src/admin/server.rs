@@ -16,14 +16,13 @@ use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 use super::access::{Access, Reached};
 use super::api;
 use super::trace::Lasting;
 use crate::board::request::Handle;
 use crate::config;
+use crate::runtime::accept::accept;
 use crate::runtime::token::TokenError;
 use crate::views::Show;
 
@@ -33,8 +32,6 @@ const CONNECTIONS: usize = 64;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection carries one request, and is over after this long whatever the other end does, unless it is a trace.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two attempts to accept when the system refuses, as it does when descriptors run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that hyper reads ahead of a request's end; also bounds its head.
 const READ_BUFFER: usize = 16 * 1024;
 
@@ -125,15 +122,20 @@ impl Server {
     pub async fn run(self, farm: Arc<dyn Show>, control: Handle) {
         let Server { unix, tcp, path: _path } = self;
         let everything = api::everything(Arc::clone(&farm), control.clone());
-        let unix = accept(|| async { Ok((unix.accept().await?.0, everything.clone())) });
+        let unix = accept(
+            CONNECTIONS,
+            || async { Ok((unix.accept().await?.0, everything.clone())) },
+            |(stream, routes)| serve(stream, routes),
+        );
         match tcp {
             Some((tcp, access)) => {
                 let read_only = api::read_only(farm, control, access);
-                let tcp = accept(|| async {
+                let by_tcp = || async {
                     let (stream, _) = tcp.accept().await?;
                     let reached = Reached(stream.local_addr()?.ip());
                     Ok((stream, read_only.clone().layer(Extension(reached))))
-                });
+                };
+                let tcp = accept(CONNECTIONS, by_tcp, |(stream, routes)| serve(stream, routes));
                 tokio::join!(unix, tcp);
             }
             None => unix.await,
@@ -182,34 +184,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves whoever comes, each for a bounded time, by the routes that are for him.
-async fn accept<S, F>(mut next: impl FnMut() -> F)
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    F: Future<Output = io::Result<(S, Router)>>,
-{
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    // Dropped with this future, and with it whatever is still served.
-    let mut served = JoinSet::new();
-    loop {
-        // The semaphore is never closed.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match next().await {
-            Ok((stream, routes)) => {
-                served.spawn(async move {
-                    serve(stream, routes).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "an admin connection was not accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-        while served.try_join_next().is_some() {}
-    }
-}
-
+/// Serves one for a bounded time, by the routes that are for him.
 async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, routes: Router) {
     let lasting = Lasting::default();
     let routes = routes.layer(Extension(lasting.clone()));

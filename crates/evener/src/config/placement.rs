@@ -60,10 +60,6 @@ pub(super) fn can_know(
     policy: &str,
     report: Option<&Reporting>,
 ) {
-    if let Some(span) = section.key_span("report").filter(|_| placement == Placement::EveryHost) {
-        let message = "with placement = \"every-host\" hosts tell each other their load, and ask nobody";
-        section.problem(Problem::new(span, message, "remove it"));
-    }
     let needed = policy::by_name(policy).map_or(&[][..], |policy| policy.needs());
     let lacking = needed.iter().find(|signal| !method.tells(placement, **signal));
     let Some(span) = section.key_span("policy") else { return };

@@ -1,6 +1,6 @@
 //! `[service.report]`: how servers are asked for their load.
 
-use evener_core::farm::{ReportKind, Reporting};
+use evener_core::farm::{Placement, ReportKind, Reporting};
 use toml::Spanned;
 
 use super::problems::Problem;
@@ -15,8 +15,17 @@ enum Kind {
 
 const KINDS: [(&str, Kind); 2] = [("http", Kind::Http), ("agent-check", Kind::AgentCheck)];
 
-/// Reads how the servers of a service are asked.
-pub(super) fn read(section: &mut Section<'_>) -> Reporting {
+/// Reads how the servers of a service are asked, if they are.
+pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Reporting> {
+    let span = service.key_span("report")?;
+    if placement == Placement::EveryHost {
+        let message = "with placement = \"every-host\" hosts tell each other their load, and ask nobody";
+        service.problem(Problem::new(span, message, "remove it"));
+    }
+    Some(service.section("report", reporting))
+}
+
+fn reporting(section: &mut Section<'_>) -> Reporting {
     let kind = section.or("kind", values::choice(&KINDS, &[]), Kind::Http);
     let path = section.get("path", values::request_target);
     let port = section.get("port", values::count(defaults::PORTS)).map(Spanned::into_inner);

@@ -49,7 +49,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
     let health = section
         .section("health", |section| health::read(section, protocol, reach.routed(placement).as_deref()));
-    let report = section.key_span("report").is_some().then(|| section.section("report", report::read));
+    let report = report::read(section, placement);
     placement::can_know(section, reach.method(), placement, policy, report.as_ref());
     let timeouts = section.section("timeouts", timeouts);
 

@@ -2,6 +2,7 @@
 //! connections, settings.
 
 pub(crate) mod diag;
+pub(crate) mod message;
 pub(crate) mod neighbours;
 pub mod network;
 pub mod probe;

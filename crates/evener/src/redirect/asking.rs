@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+
+use crate::io::message::{exchange, target};
 
 /// How long all of it may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Members that are asked at a time; others are asked the next time.
 const AT_ONCE: usize = 128;
 /// What is read of an answer, in bytes, so that the connection ends well.
-const READ: usize = 4 * 1024;
+const READ: u64 = 4 * 1024;
 
 static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(AT_ONCE)));
 
@@ -30,8 +30,8 @@ pub(crate) fn ask_for_load(url: Url) {
         return;
     };
     tokio::spawn(async move {
-        match tokio::time::timeout(TIMEOUT, send(&url)).await {
-            Ok(Ok(first)) => tracing::debug!(%url, answer = first, "asked for its load"),
+        match tokio::time::timeout(TIMEOUT, exchange(&url, &message(&url), READ)).await {
+            Ok(Ok(answer)) => tracing::debug!(%url, answer = answer.lines().next(), "asked for its load"),
             Ok(Err(error)) => tracing::debug!(%url, %error, "it can't be asked for its load"),
             Err(_) => tracing::debug!(%url, "asked for its load, without an answer in time"),
         }
@@ -39,22 +39,12 @@ pub(crate) fn ask_for_load(url: Url) {
     });
 }
 
-/// Sends the message, and gives the first line of what comes back.
-async fn send(url: &Url) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect((url.host(), url.port())).await?;
-    stream.write_all(message(url).as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(READ as u64).read_to_end(&mut answer).await?;
-    let text = String::from_utf8_lossy(&answer);
-    Ok(text.lines().next().unwrap_or_default().to_owned())
-}
-
-/// The bytes of it.
+/// The bytes of the message.
 fn message(url: &Url) -> String {
-    let target = if url.path().is_empty() { "/" } else { url.path() };
     format!(
-        "{} {target} HTTP/1.1\r\nHost: {}\r\nUser-Agent: evener\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        "{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: evener\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
         Verb::LoadQuery.name(),
+        target(url),
         url.authority()
     )
 }

@@ -1,5 +1,6 @@
 //! What every program of Evener needs of the host it runs on: where its files are, who holds them, its secret, its log and its end.
 
+pub(crate) mod accept;
 pub mod descriptors;
 mod exit;
 pub(crate) mod group_tokens;

@@ -3,17 +3,16 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
 
 use super::AGAIN;
 use super::measure::Load;
+use crate::runtime::accept::accept;
 
 /// Who is answered at a time. Others wait.
 const AT_ONCE: usize = 64;
@@ -40,27 +39,14 @@ pub(super) async fn serve<F>(
             }
         }
     };
-    let places = Arc::new(Semaphore::new(AT_ONCE));
-    let mut answered = JoinSet::new();
-    loop {
-        // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let load = load.borrow().clone();
-                answered.spawn(async move {
-                    // Whoever asks badly or slowly has no answer.
-                    let _ = tokio::time::timeout(TIMEOUT, answer(stream, load)).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a question was not accepted");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+    let serve = |stream| {
+        let load = load.borrow().clone();
+        async move {
+            // Whoever asks badly or slowly has no answer.
+            let _ = tokio::time::timeout(TIMEOUT, answer(stream, load)).await;
         }
-        while answered.try_join_next().is_some() {}
-    }
+    };
+    accept(AT_ONCE, || async { Ok(listener.accept().await?.0) }, serve).await;
 }
 
 /// HAProxy asks by connecting.

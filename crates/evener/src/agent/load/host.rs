@@ -5,11 +5,10 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use evener_core::net::http::Url;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::measure::Reading;
 use crate::io::diag;
+use crate::io::message::{exchange, target};
 
 /// A status page that takes longer says nothing this time.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -99,21 +98,14 @@ fn sent(netstat: &str, snmp6: &str) -> Option<u64> {
 
 /// Requests that the server program has answered, by its own page.
 pub(super) async fn requests(url: &Url) -> Option<u64> {
-    let page = tokio::time::timeout(STATUS_TIMEOUT, page(url)).await.ok()?.ok()?;
-    counted(&page)
-}
-
-async fn page(url: &Url) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect((url.host(), url.port())).await?;
-    let target = if url.path().is_empty() { "/" } else { url.path() };
-    let request = format!(
-        "GET {target} HTTP/1.0\r\nHost: {}\r\nUser-Agent: evener\r\nConnection: close\r\n\r\n",
+    // Of version 1.0, so that the page doesn't come in chunks.
+    let message = format!(
+        "GET {} HTTP/1.0\r\nHost: {}\r\nUser-Agent: evener\r\nConnection: close\r\n\r\n",
+        target(url),
         url.authority()
     );
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(STATUS_MAX).read_to_end(&mut answer).await?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    let page = tokio::time::timeout(STATUS_TIMEOUT, exchange(url, &message, STATUS_MAX)).await.ok()?.ok()?;
+    counted(&page)
 }
 
 /// The count in nginx's stub_status (the third number below its heading), or in Apache's mod_status with `?auto`.
