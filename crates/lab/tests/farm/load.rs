@@ -14,7 +14,7 @@ use evener_lab::host::Host;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
-use crate::{file, shares, split};
+use crate::{file, kept, shares, split};
 
 on_both_engines! {
     who_is_busy_gets_fewer_connections,
@@ -97,14 +97,10 @@ fn cpu(share: f64) -> String {
 
 /// How many of so many connections that stay open each of two servers has.
 fn held(farm: &Farm, count: usize) -> Result<([usize; 2], Vec<Visit>)> {
-    let (mut shares, mut visits) = ([0; 2], Vec::new());
-    for _ in 0..count {
-        let mut visit = Visit::open(farm.client(0), farm.service())?;
-        let at = usize::from(visit.who()? == "web2");
-        shares[at] += 1;
-        visits.push(visit);
-    }
-    Ok((shares, visits))
+    let visits = kept(farm, count)?;
+    let of = |name: &str| visits.iter().filter(|(server, _)| server == name).count();
+    let shares = ["web1", "web2"].map(of);
+    Ok((shares, visits.into_iter().map(|(_, visit)| visit).collect()))
 }
 
 fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {

@@ -60,7 +60,9 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use evener_lab::farm::Farm;
+use evener_lab::host::Host;
 use evener_lab::load::{Load, Report, Running};
+use evener_lab::visit::Visit;
 
 /// Whom so many new connections to the farm's service, one after another, were given to.
 fn shares(farm: &Farm, connections: u64) -> Result<BTreeMap<String, u64>> {
@@ -72,6 +74,28 @@ fn shares_of(farm: &Farm, service: SocketAddr, connections: u64) -> Result<BTree
     let load = Load { requests: Some(connections), ..Load::to(service) };
     let report = unbroken(load.run_on(farm.client(0))?)?;
     Ok(report.servers.into_iter().map(|(server, share)| (server, share.connections)).collect())
+}
+
+/// Connections that stay open, and whose they are.
+fn kept(farm: &Farm, count: usize) -> Result<Vec<(String, Visit)>> {
+    kept_of(farm.client(0), farm.service(), count)
+}
+
+/// The same to another service.
+fn kept_of(client: &Host, service: SocketAddr, count: usize) -> Result<Vec<(String, Visit)>> {
+    let open = || -> Result<_> {
+        let mut visit = Visit::open(client, service)?;
+        Ok((visit.who()?, visit))
+    };
+    (0..count).map(|_| open()).collect()
+}
+
+/// Each is still its server's.
+fn go_on(kept: &mut [(String, Visit)]) -> Result<()> {
+    for (server, visit) in kept {
+        assert_eq!(*server, visit.who()?);
+    }
+    Ok(())
 }
 
 /// A report without errors.

@@ -8,7 +8,7 @@ use evener_lab::farm::Farm;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
-use crate::{file, shares, slow_downloads, split, unbroken};
+use crate::{file, kept, shares, slow_downloads, split, unbroken};
 
 on_both_engines! {
     round_robin_is_exact_by_weight,
@@ -75,18 +75,11 @@ fn least_connections_spares_who_has_many(engine: &str) -> Result<()> {
     let keys = "policy = \"least-connections\"\ntimeouts = { closing = \"100ms\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(3, LONG)?;
-    let open = |count: usize| -> Result<Vec<(String, Visit)>> {
-        let visit = || -> Result<_> {
-            let mut visit = Visit::open(farm.client(0), farm.service())?;
-            Ok((visit.who()?, visit))
-        };
-        (0..count).map(|_| visit()).collect()
-    };
     let shares_of = |visits: &[(String, Visit)]| {
         let of = |name: &str| visits.iter().filter(|(server, _)| server == name).count();
         ["web1", "web2", "web3"].map(of)
     };
-    let mut held = open(9)?;
+    let mut held = kept(&farm, 9)?;
     assert_eq!(shares_of(&held), [3, 3, 3]);
 
     // only web1's visitors stay
@@ -96,7 +89,7 @@ fn least_connections_spares_who_has_many(engine: &str) -> Result<()> {
         let active: Vec<_> = evener.servers()?.iter().map(|server| server.sessions).collect();
         Ok(active == [3, 0, 0])
     })?;
-    assert_eq!(shares_of(&open(6)?), [0, 3, 3]);
+    assert_eq!(shares_of(&kept(&farm, 6)?), [0, 3, 3]);
     assert_eq!(stay.len(), 3);
     Ok(())
 }
@@ -107,21 +100,15 @@ fn power_of_two_spares_who_has_many(engine: &str) -> Result<()> {
     let keys = "policy = \"power-of-two\"\ntimeouts = { closing = \"100ms\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
-    let open = |count: usize| -> Result<Vec<(String, Visit)>> {
-        let visit = || -> Result<_> {
-            let mut visit = Visit::open(farm.client(0), farm.service())?;
-            Ok((visit.who()?, visit))
-        };
-        (0..count).map(|_| visit()).collect()
-    };
-    let (stay, leave): (Vec<_>, Vec<_>) = open(6)?.into_iter().partition(|(server, _)| server == "web1");
+    let (stay, leave): (Vec<_>, Vec<_>) =
+        kept(&farm, 6)?.into_iter().partition(|(server, _)| server == "web1");
     ensure!((stay.len(), leave.len()) == (3, 3), "{} and {}", stay.len(), leave.len());
     leave.into_iter().try_for_each(|(_, visit)| visit.reset())?;
     wait::until("those who left are forgotten", || {
         let active: Vec<_> = evener.servers()?.iter().map(|server| server.sessions).collect();
         Ok(active == [3, 0])
     })?;
-    ensure!(open(3)?.iter().all(|(server, _)| server == "web2"));
+    ensure!(kept(&farm, 3)?.iter().all(|(server, _)| server == "web2"));
     Ok(())
 }
 

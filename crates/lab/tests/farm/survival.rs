@@ -11,11 +11,10 @@ use evener_lab::evener::{Evener, left_on};
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::load::{Load, Running};
-use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 use nix::sys::signal::Signal;
 
-use crate::{file, shares, shares_of, slow_downloads, split, unbroken};
+use crate::{file, go_on, kept, shares, shares_of, slow_downloads, split, unbroken};
 
 on_both_engines! {
     killed_under_load_nothing_breaks,
@@ -87,22 +86,6 @@ fn killed_under_load_nothing_breaks(engine: &str) -> Result<()> {
     for load in loads {
         let report = load.stop()?;
         ensure!(report.errors.total() == 0, "{} broke: {:?}", report.errors.total(), report.examples);
-    }
-    Ok(())
-}
-
-/// Kept connections, and whose they are.
-fn kept(farm: &Farm, count: usize) -> Result<Vec<(String, Visit)>> {
-    let open = || -> Result<_> {
-        let mut visit = Visit::open(farm.client(0), farm.service())?;
-        Ok((visit.who()?, visit))
-    };
-    (0..count).map(|_| open()).collect()
-}
-
-fn go_on(kept: &mut [(String, Visit)]) -> Result<()> {
-    for (server, visit) in kept {
-        assert_eq!(*server, visit.who()?);
     }
     Ok(())
 }

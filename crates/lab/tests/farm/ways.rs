@@ -12,7 +12,7 @@ use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
 use crate::stage::{Plan, Stage, Way};
-use crate::{file, split, unbroken};
+use crate::{file, go_on, kept_of, split, unbroken};
 
 by_every_way! {
     pages_come_from_every_server,
@@ -135,29 +135,13 @@ fn a_server_that_fails_is_left_out_until_it_works(engine: &str, way: Way) -> Res
 fn a_drained_server_keeps_what_it_has(engine: &str, way: Way) -> Result<()> {
     for family in Family::BOTH {
         let stage = Plan::new(engine, way, family).stage(2)?;
-        let mut kept = kept(&stage, 4)?;
+        let mut kept = kept_of(stage.client(), stage.service, 4)?;
         stage.evener.command(&["drain", "web/web1"])?;
         assert_eq!(stage.shares(6)?, split([0, 6]), "{family}");
         go_on(&mut kept)?;
         stage.evener.command(&["undrain", "web/web1"])?;
         assert_eq!(stage.shares(6)?, split([3, 3]), "{family}");
         go_on(&mut kept)?;
-    }
-    Ok(())
-}
-
-/// Kept connections, and whose they are.
-fn kept(stage: &Stage, count: usize) -> Result<Vec<(String, Visit)>> {
-    let open = || -> Result<_> {
-        let mut visit = Visit::open(stage.client(), stage.service)?;
-        Ok((visit.who()?, visit))
-    };
-    (0..count).map(|_| open()).collect()
-}
-
-fn go_on(kept: &mut [(String, Visit)]) -> Result<()> {
-    for (server, visit) in kept {
-        assert_eq!(*server, visit.who()?);
     }
     Ok(())
 }
@@ -207,7 +191,7 @@ fn a_reload_breaks_nothing(engine: &str, way: Way) -> Result<()> {
         let plan = Plan::new(engine, way, family);
         let farm = way.builder().servers(3).build()?;
         let stage = plan.start(farm, "", file::ALWAYS_UP, &[1, 1, 0])?;
-        let mut kept = kept(&stage, 4)?;
+        let mut kept = kept_of(stage.client(), stage.service, 4)?;
         let load = Load { connections: 2, timeout: LONG, ..Load::to(stage.service) }.start_on(stage.client());
         stage.evener.reload(&plan.file(&stage.farm, "", file::ALWAYS_UP, &[1, 1, 1]))?;
         stage.evener.wait_for_servers(3, LONG)?;
