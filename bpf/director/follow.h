@@ -39,6 +39,12 @@ static __always_inline bool fits_mark(__u32 sequence, __u16 mark)
 	return ((near_mark(sequence) - mark + NEAR) & NEAR_MASK) <= 2 * NEAR;
 }
 
+/* Whether a sequence number is before the marked one, as far as a mark tells. */
+static __always_inline bool is_behind(__u32 sequence, __u16 mark)
+{
+	return ((mark - near_mark(sequence)) & NEAR_MASK) <= NEAR_MASK / 2;
+}
+
 /* Whether a session is over, as far as can be told. */
 static __always_inline bool has_ended(__u64 value)
 {
@@ -92,7 +98,8 @@ static __always_inline __u32 step_of_client(__u32 flags, __u64 was, __u32 sequen
 	case STATE_HALF_CLOSED:
 		if (flags & TCP_SYN)
 			return STEP_NONE;
-		if (fits)
+		/* Also one that was late, or was sent again although it had come. */
+		if (fits || (mark & PLAUSIBLE && is_behind(sequence, mark)))
 			return step_to(state, mark) | STEP_LASTS;
 		/* The plausible one stands. */
 		if (flags & (TCP_FIN | TCP_RST))

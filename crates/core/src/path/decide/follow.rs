@@ -128,6 +128,10 @@ fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<Step> {
         State::Established if is_near => Some(Step { state, mark: near, lasts: false }),
         State::HalfClosed if has(TCP_SYN) => None,
         State::HalfClosed if is_near => Some(Step { state, mark, lasts: true }),
+        // A segment that was late, or was sent again although it had come.
+        State::HalfClosed if mark & PLAUSIBLE != 0 && is_behind(flow.sequence, mark) => {
+            Some(Step { state, mark, lasts: true })
+        }
         // The plausible one stands.
         State::HalfClosed if has(TCP_FIN | TCP_RST) && mark & PLAUSIBLE != 0 => None,
         State::HalfClosed if has(TCP_FIN | TCP_RST) => ended(false),
@@ -175,6 +179,11 @@ fn answers(flow: &Flow<'_>, was: Value, sees_answers: bool) -> bool {
 /// Whether a sequence number is close to the marked one.
 fn fits_mark(sequence: u32, mark: u16) -> bool {
     near_mark(sequence).wrapping_sub(mark).wrapping_add(NEAR) & NEAR_MASK <= 2 * NEAR
+}
+
+/// Whether a sequence number is before the marked one, as far as a mark tells.
+fn is_behind(sequence: u32, mark: u16) -> bool {
+    mark.wrapping_sub(near_mark(sequence)) & NEAR_MASK <= NEAR_MASK / 2
 }
 
 fn has_lasted(flow: &Flow<'_>, since: u16) -> bool {
