@@ -34,7 +34,7 @@ pub use name::About;
 pub use output::Output;
 pub use paths::{tunnel_source, why_not_itself};
 pub use probe::{Adjacency, Probe, ProbePath, Target};
-pub use reports::{LoadQuery, ReportsSnapshot};
+pub use reports::LoadQuery;
 pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServerState, ServiceSnapshot, Snapshot};
 
 use alloc::boxed::Box;

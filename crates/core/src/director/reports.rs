@@ -6,12 +6,9 @@ use core::net::SocketAddr;
 
 use super::{Director, Event, Output};
 use crate::farm::Reporting;
+use crate::farm::heard::{Change, Heard, ReportsSnapshot};
 use crate::farm::plan::{ServerName, WHOLE, identity};
-use crate::farm::report::{BadReport, Claim, Report};
-
-/// After so many questions without a good answer a report is too old, and after this time at least, in milliseconds.
-const EXPIRES_INTERVALS: u64 = 3;
-const EXPIRES_MS: u64 = 10_000;
+use crate::farm::report::{BadReport, Report};
 
 /// A question that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,71 +31,25 @@ pub(super) struct Reports {
     pub(super) news: bool,
 }
 
-/// What one server has said.
-#[derive(Clone, Debug, Default)]
-struct Heard {
-    ask_at_ms: u64,
-    last: Option<(Report, u64)>,
-    wish: Wish,
-    /// Of each kind, how many were not believed.
-    bad: BTreeMap<BadReport, u64>,
-    error: Option<BadReport>,
-}
-
-/// How much of its weight a server wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wish {
-    tenths: u16,
-    refuses: bool,
-}
-
-impl Default for Wish {
-    fn default() -> Self {
-        Wish { tenths: WHOLE, refuses: false }
-    }
-}
-
-impl Wish {
-    /// Rounded to tenths, but for nothing, which only 0 % means: as an agent's 0 % does elsewhere, that drains.
-    fn of(report: &Report) -> Wish {
-        let percent = report.percent.unwrap_or(100).min(100);
-        Wish {
-            tenths: ((percent + 5) / 10).clamp(1, WHOLE),
-            refuses: percent == 0 || report.claim == Some(Claim::Refuses),
-        }
-    }
-}
-
-/// What is known of a server's reports.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReportsSnapshot {
-    /// How many were not believed, by reason.
-    pub bad: BTreeMap<BadReport, u64>,
-    /// Why the last one wasn't, if it was not.
-    pub error: Option<BadReport>,
-}
-
 impl Reports {
     /// The last report of a server, and how old it is, in milliseconds.
     pub(super) fn latest(&self, server: &ServerName, now_ms: u64) -> Option<(Report, u64)> {
-        let (report, at_ms) = self.servers.get(server)?.last?;
-        Some((report, now_ms.saturating_sub(at_ms)))
+        self.servers.get(server)?.latest(now_ms)
     }
 
     /// Of its weight, how many tenths a server wants.
     pub(super) fn tenths(&self, server: &ServerName) -> u16 {
-        self.servers.get(server).map_or(WHOLE, |heard| heard.wish.tenths)
+        self.servers.get(server).map_or(WHOLE, Heard::tenths)
     }
 
     /// Whether a server wants no new sessions.
     pub(super) fn refuses(&self, server: &ServerName) -> bool {
-        self.servers.get(server).is_some_and(|heard| heard.wish.refuses)
+        self.servers.get(server).is_some_and(Heard::refuses)
     }
 
     /// What became of a server's reports.
     pub(super) fn seen(&self, server: &ServerName) -> ReportsSnapshot {
-        let seen = |heard: &Heard| ReportsSnapshot { bad: heard.bad.clone(), error: heard.error };
-        self.servers.get(server).map(seen).unwrap_or_default()
+        self.servers.get(server).map(Heard::seen).unwrap_or_default()
     }
 
     /// When the next question is due, in milliseconds.
@@ -114,11 +65,9 @@ impl Director {
         for (service, reporting) in self.farm.services.iter().filter_map(|s| Some((s, s.report.as_ref()?))) {
             for member in self.membership.members(&service.name) {
                 let name = ServerName { service: service.name.clone(), server: member.name };
-                let first = || {
-                    let spread = identity(&name.service, &name.server) % reporting.interval_ms.max(1);
-                    Heard { ask_at_ms: now_ms.saturating_add(spread), ..Heard::default() }
-                };
-                let heard = self.reports.servers.remove(&name).unwrap_or_else(first);
+                let spread = || identity(&name.service, &name.server);
+                let heard = self.reports.servers.remove(&name);
+                let heard = heard.unwrap_or_else(|| Heard::new(reporting, spread(), now_ms));
                 servers.insert(name, heard);
             }
         }
@@ -131,14 +80,13 @@ impl Director {
         if now_ms < self.reports.next_at() {
             return;
         }
-        let due = self.reports.servers.iter().filter(|(_, heard)| heard.ask_at_ms <= now_ms);
+        let due = self.reports.servers.iter().filter(|(_, heard)| heard.ask_at_ms() <= now_ms);
         let due: Vec<ServerName> = due.map(|(name, _)| name.clone()).collect();
         for server in due {
             let Some(settings) = self.reporting(&server).cloned() else { continue };
-            self.forget_old_report(&server, &settings, now_ms);
-            if let Some(heard) = self.reports.servers.get_mut(&server) {
-                heard.ask_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
-            }
+            let Some(heard) = self.reports.servers.get_mut(&server) else { continue };
+            let change = heard.asked(&settings, now_ms);
+            self.follow_change(&server, change);
             if let Some(to) = self.report_address(&server) {
                 let to = SocketAddr::new(to, settings.port);
                 self.outputs.push_back(Output::LoadQuery(LoadQuery { server, to, settings }));
@@ -150,47 +98,20 @@ impl Director {
     /// Takes in an answer, or that there was none.
     pub(super) fn reported(&mut self, server: &ServerName, result: Result<Report, BadReport>, now_ms: u64) {
         let Some(heard) = self.reports.servers.get_mut(server) else { return };
-        self.reports.news = true;
-        let error = result.err();
-        let turned = heard.error != error && heard.error.is_some() != error.is_some();
-        heard.error = error;
-        match result {
-            Ok(report) => {
-                heard.last = Some((report, now_ms));
-                self.wish(server, Wish::of(&report));
-            }
-            Err(bad) => *heard.bad.entry(bad).or_default() += 1,
+        let change = heard.take(result, now_ms);
+        self.follow_change(server, change);
+    }
+
+    fn follow_change(&mut self, server: &ServerName, change: Change) {
+        self.reports.news |= change.is_news;
+        if let Some(refuses) = change.refuses {
+            self.tell(Event::Wished { server: server.clone(), refuses });
         }
-        if turned {
+        if let Some(error) = change.turned {
             self.tell(Event::Reports { server: server.clone(), error });
         }
-    }
-
-    /// A report that is too old means nothing any more, and what it wished neither.
-    fn forget_old_report(&mut self, server: &ServerName, settings: &Reporting, now_ms: u64) {
-        let expires_ms = (settings.interval_ms.saturating_mul(EXPIRES_INTERVALS)).max(EXPIRES_MS);
-        let is_old = self.reports.latest(server, now_ms).is_some_and(|(_, age_ms)| age_ms >= expires_ms);
-        if !is_old {
-            return;
-        }
-        self.reports.news = true;
-        if let Some(heard) = self.reports.servers.get_mut(server) {
-            heard.last = None;
-        }
-        self.wish(server, Wish::default());
-    }
-
-    /// Follows how much of its weight a server wants.
-    fn wish(&mut self, server: &ServerName, wish: Wish) {
-        let Some(heard) = self.reports.servers.get_mut(server) else { return };
-        let was = core::mem::replace(&mut heard.wish, wish);
-        if was.refuses != wish.refuses {
-            self.tell(Event::Wished { server: server.clone(), refuses: wish.refuses });
-        }
-        if was != wish {
-            self.replan_wanted = true;
-            self.has_changed = true;
-        }
+        self.replan_wanted |= change.wishes;
+        self.has_changed |= change.wishes;
     }
 
     fn reporting(&self, server: &ServerName) -> Option<&Reporting> {
@@ -203,7 +124,7 @@ impl Director {
     }
 
     fn schedule_questions(&mut self) {
-        let next = self.reports.servers.values().map(|heard| heard.ask_at_ms).min();
+        let next = self.reports.servers.values().map(Heard::ask_at_ms).min();
         self.reports.from_ms = next.unwrap_or(u64::MAX);
     }
 }

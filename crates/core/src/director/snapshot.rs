@@ -9,8 +9,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::{Director, ReportsSnapshot};
+use super::Director;
 use crate::farm::health::{self, Health};
+use crate::farm::heard::ReportsSnapshot;
 use crate::farm::membership::{Member, Refusal};
 use crate::farm::network::Network;
 use crate::farm::plan::{MemberState, Plan, ServerName};

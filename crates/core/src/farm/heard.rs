@@ -1,0 +1,139 @@
+//! What one server has said of its load: asked for in turn, believed for a while.
+
+use alloc::collections::BTreeMap;
+
+use super::Reporting;
+use super::plan::WHOLE;
+use super::report::{BadReport, Claim, Report};
+
+/// After so many questions without a good answer a report is too old, and after this time at least, in milliseconds.
+const EXPIRES_INTERVALS: u64 = 3;
+const EXPIRES_MS: u64 = 10_000;
+
+/// What one server has said.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    ask_at_ms: u64,
+    last: Option<(Report, u64)>,
+    wish: Wish,
+    seen: ReportsSnapshot,
+}
+
+/// How much of its weight a server wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wish {
+    tenths: u16,
+    refuses: bool,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Wish { tenths: WHOLE, refuses: false }
+    }
+}
+
+impl Wish {
+    /// Rounded to tenths, but for nothing, which only 0 % means: as an agent's 0 % does elsewhere, that drains.
+    fn of(report: &Report) -> Wish {
+        let percent = report.percent.unwrap_or(100).min(100);
+        Wish {
+            tenths: ((percent + 5) / 10).clamp(1, WHOLE),
+            refuses: percent == 0 || report.claim == Some(Claim::Refuses),
+        }
+    }
+}
+
+/// What is known of a server's reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReportsSnapshot {
+    /// How many were not believed, by reason.
+    pub bad: BTreeMap<BadReport, u64>,
+    /// Why the last one wasn't, if it was not.
+    pub error: Option<BadReport>,
+}
+
+/// What a report changed, or the want of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Something is known that was not, or the other way round.
+    pub is_news: bool,
+    /// Reports are believed again (`None` within), or no more, and why.
+    pub turned: Option<Option<BadReport>>,
+    /// It wants another part of its weight.
+    pub wishes: bool,
+    /// It wants no new sessions, or wants them again.
+    pub refuses: Option<bool>,
+}
+
+impl Heard {
+    /// Nothing yet. The first questions to servers are spread over an interval, so that not all answers come at once; `spread` is any
+    /// number that differs among servers. Times are in milliseconds.
+    pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Heard {
+        let ask_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
+        Heard { ask_at_ms, last: None, wish: Wish::default(), seen: ReportsSnapshot::default() }
+    }
+
+    /// When the next question is due.
+    pub fn ask_at_ms(&self) -> u64 {
+        self.ask_at_ms
+    }
+
+    /// The server is asked now. A report that is too old means nothing any more, and what it wished neither.
+    pub fn asked(&mut self, settings: &Reporting, now_ms: u64) -> Change {
+        self.ask_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
+        let expires_ms = settings.interval_ms.saturating_mul(EXPIRES_INTERVALS).max(EXPIRES_MS);
+        if self.latest(now_ms).is_none_or(|(_, age_ms)| age_ms < expires_ms) {
+            return Change::default();
+        }
+        self.last = None;
+        Change { is_news: true, ..self.wish(Wish::default()) }
+    }
+
+    /// Takes in an answer, or that there was none.
+    pub fn take(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> Change {
+        let error = result.err();
+        let turned = (self.seen.error.is_some() != error.is_some()).then_some(error);
+        self.seen.error = error;
+        let change = match result {
+            Ok(report) => {
+                self.last = Some((report, now_ms));
+                self.wish(Wish::of(&report))
+            }
+            Err(bad) => {
+                *self.seen.bad.entry(bad).or_default() += 1;
+                Change::default()
+            }
+        };
+        Change { is_news: true, turned, ..change }
+    }
+
+    fn wish(&mut self, wish: Wish) -> Change {
+        let was = core::mem::replace(&mut self.wish, wish);
+        Change {
+            wishes: was != wish,
+            refuses: (was.refuses != wish.refuses).then_some(wish.refuses),
+            ..Change::default()
+        }
+    }
+
+    /// The last report, and how old it is.
+    pub fn latest(&self, now_ms: u64) -> Option<(Report, u64)> {
+        let (report, at_ms) = self.last?;
+        Some((report, now_ms.saturating_sub(at_ms)))
+    }
+
+    /// Of its weight, how many tenths it wants.
+    pub fn tenths(&self) -> u16 {
+        self.wish.tenths
+    }
+
+    /// Whether it wants no new sessions.
+    pub fn refuses(&self) -> bool {
+        self.wish.refuses
+    }
+
+    /// What became of its reports.
+    pub fn seen(&self) -> ReportsSnapshot {
+        self.seen.clone()
+    }
+}
