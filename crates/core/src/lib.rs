@@ -21,6 +21,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod director;
+pub mod dns;
 pub mod farm;
 pub mod net;
 pub mod node;

@@ -2,6 +2,7 @@
 //! not sent on is left as it was.
 #![allow(clippy::unwrap_used)]
 
+mod queries;
 mod segments;
 mod tunnels;
 mod turns;
@@ -87,6 +88,33 @@ fn the_corpus_of_tunnel_packets_is_opened_without_harm() {
     }
     // None, and all that can become of a tunnel packet where frames can be shortened.
     assert!(met.len() == 11 && met[&None] > 1, "{met:?}: the corpus is thin");
+}
+
+#[test]
+fn the_corpus_of_queries_is_answered_without_harm() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/names");
+    let mut met = BTreeMap::<String, u32>::new();
+    for entry in fs::read_dir(corpus).unwrap() {
+        let bytes = fs::read(entry.unwrap().path()).unwrap();
+        *met.entry(queries::answer_and_check(&bytes)).or_default() += 1;
+        for len in 0..bytes.len() {
+            queries::answer_and_check(&bytes[..len]);
+        }
+    }
+    let wanted = [
+        "unanswered",
+        "noerror",
+        "noerror, truncated",
+        "noerror, limited",
+        "formerr",
+        "servfail",
+        "nxdomain",
+        "notimp",
+        "refused",
+        "badvers",
+    ];
+    let missing: Vec<_> = wanted.iter().filter(|outcome| !met.contains_key(**outcome)).collect();
+    assert!(missing.is_empty(), "never met {missing:?}: {met:?}");
 }
 
 #[test]

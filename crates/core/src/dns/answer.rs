@@ -1,0 +1,441 @@
+//! An answer: what the zones say, by what a client can take.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::hash::Hasher;
+use core::net::IpAddr;
+
+use siphasher::sip::SipHasher13;
+
+use super::balanced::{Balanced, Client};
+use super::limit::Allowance;
+use super::name::{Name, parents};
+use super::query::{self, Edns, Query};
+use super::wire::{AA, CD, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC, Writer, option, rtype};
+use super::zone::{Found, Lookup, RrSet, Zone};
+use super::{cookie, wire};
+use crate::path::sessions::Seed;
+
+/// The longest answer by UDP: what goes everywhere unfragmented (dnsflagday.net/2020).
+pub const UDP_MAX: usize = 1_232;
+/// What every client takes (RFC 1035, section 4.2.1).
+const UDP_LEAST: usize = 512;
+const TCP_MAX: usize = 65_535;
+/// How many other names an answer follows.
+const CNAMES_MAX: usize = 8;
+/// What is said to who asks for everything, and for how long (RFC 8482).
+const HINFO: &[u8] = b"\x07RFC8482\x00";
+const HINFO_TTL_S: u32 = 3_600;
+/// What the options of an answer take at most, the identifier and its length aside.
+const OPTIONS_MAX: usize = 128;
+/// Reasons (RFC 8914).
+const OTHER: u16 = 0;
+const PROHIBITED: u16 = 18;
+const NOT_AUTHORITATIVE: u16 = 20;
+const NOT_SUPPORTED: u16 = 21;
+
+/// All that is answered by.
+#[derive(Debug)]
+pub struct Names {
+    zones: BTreeMap<Name, Arc<Zone>>,
+    balanced: Vec<Arc<Balanced>>,
+    key: Seed,
+    /// What this server is called by who asks for it (RFC 5001).
+    nsid: Vec<u8>,
+}
+
+/// How a query came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// By a datagram, whose source may be forged.
+    Udp,
+    /// By a connection.
+    Tcp,
+}
+
+/// A query and who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The message.
+    pub bytes: &'a [u8],
+    /// From where.
+    pub client: IpAddr,
+    /// How it came.
+    pub transport: Transport,
+    /// The time of day, in seconds since 1970, as far as it goes in 32 bits.
+    pub now_s: u32,
+    /// A clock that only goes on, in milliseconds, likewise.
+    pub now_ms: u32,
+    /// Another number each time.
+    pub turn: u64,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// How long it is.
+    pub len: usize,
+    /// What it says.
+    pub outcome: Outcome,
+}
+
+/// What an answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// In a number.
+    pub rcode: Rcode,
+    /// There was no room for it: the client is to ask by TCP.
+    pub truncated: bool,
+    /// The client's network has had its part: it is to ask by TCP.
+    pub limited: bool,
+}
+
+/// What is found on the way to an answer.
+#[derive(Default)]
+struct Said {
+    authoritative: bool,
+    /// Why, by number, and in words.
+    error: Option<(u16, &'static str)>,
+    /// Whether another network would be told something else.
+    by_client: bool,
+}
+
+impl Names {
+    /// Of these zones, whose balanced names have numbers in this list.
+    pub fn new(
+        zones: impl IntoIterator<Item = Arc<Zone>>,
+        balanced: Vec<Arc<Balanced>>,
+        key: Seed,
+        nsid: &str,
+    ) -> Names {
+        let zones = zones.into_iter().map(|zone| (zone.apex().clone(), zone)).collect();
+        let nsid = nsid.as_bytes().iter().copied().take(64).collect();
+        Names { zones, balanced, key, nsid }
+    }
+
+    /// The balanced names, by their numbers.
+    pub fn balanced(&self) -> &[Arc<Balanced>] {
+        &self.balanced
+    }
+
+    /// Writes the answer to a query; `None` where there must be none. By UDP there must be an allowance.
+    pub fn answer(
+        &self,
+        asked: &Asked<'_>,
+        allowance: Option<&mut Allowance>,
+        out: &mut [u8],
+    ) -> Option<Answered> {
+        let header = query::header(asked.bytes)?;
+        // What the client said, and the kind of query it was.
+        let kept = QR | header.flags & (0xf << 11 | RD | CD);
+        let query = match query::read(asked.bytes, header) {
+            Ok(query) => query,
+            Err(rcode) => {
+                let limited = allowance.is_some_and(|left| !left.take(asked.client, asked.now_ms));
+                let len = Writer::begin(out, &[], 0).ok()?.finish(header.id, kept | rcode.code());
+                let outcome = Outcome { rcode, truncated: false, limited };
+                return (!limited).then_some(Answered { len, outcome });
+            }
+        };
+        let shown = query
+            .edns
+            .and_then(|edns| edns.cookie)
+            .is_some_and(|(own, ours)| cookie::holds(self.key, asked.client, own, ours, asked.now_s));
+        if !shown && allowance.is_some_and(|left| !left.take(asked.client, asked.now_ms)) {
+            let len = Writer::begin(out, query.question, 0).ok()?.finish(header.id, kept | TC);
+            return Some(Answered {
+                len,
+                outcome: Outcome { rcode: Rcode::NoError, truncated: true, limited: true },
+            });
+        }
+        self.write(asked, &query, (header.id, kept), out)
+    }
+
+    /// A number that nobody can foresee who doesn't know the key.
+    fn number(&self, turn: u64) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
+        hasher.write_u64(turn);
+        hasher.finish()
+    }
+
+    fn write(
+        &self,
+        asked: &Asked<'_>,
+        query: &Query<'_>,
+        (id, kept): (u16, u16),
+        out: &mut [u8],
+    ) -> Option<Answered> {
+        let most = match (asked.transport, query.edns) {
+            (Transport::Tcp, _) => TCP_MAX,
+            (Transport::Udp, None) => UDP_LEAST,
+            (Transport::Udp, Some(edns)) => usize::from(edns.udp_len).clamp(UDP_LEAST, UDP_MAX),
+        };
+        let mut writer = Writer::begin(out, query.question, query.name().len()).ok()?;
+        let mut said = Said::default();
+        let options = if query.edns.is_some() { OPTIONS_MAX + self.nsid.len() } else { 0 };
+        let room = writer.leave(most - options);
+        let (rcode, truncated) = match query.edns {
+            Some(edns) if edns.version > 0 => (Rcode::BadVers, false),
+            _ => match self.resolve(&mut writer, room, query, asked, &mut said) {
+                Ok(rcode) => (rcode, false),
+                Err(Full) => {
+                    writer.clear();
+                    (Rcode::NoError, true)
+                }
+            },
+        };
+        if let Some(edns) = &query.edns {
+            let whole = writer.leave(most);
+            // Without room for all that could be said, the least is said.
+            if self.options(&mut writer, whole, edns, asked, rcode, &said).is_err() {
+                let bare = (UDP_MAX as u16, u32::from(rcode.code() >> 4) << 24);
+                let _ = writer.record(whole, Place::Additional, &[0], (rtype::OPT, bare.0), bare.1, &[]);
+            }
+        }
+        let aa = if said.authoritative { AA } else { 0 };
+        let tc = if truncated { TC } else { 0 };
+        debug_assert!(writer.len() <= most, "no answer is longer than its client takes");
+        let len = writer.finish(id, kept | aa | tc | rcode.code() & 0xf);
+        Some(Answered { len, outcome: Outcome { rcode, truncated, limited: false } })
+    }
+
+    /// Writes the records of an answer.
+    fn resolve(
+        &self,
+        writer: &mut Writer<'_>,
+        room: Room,
+        query: &Query<'_>,
+        asked: &Asked<'_>,
+        said: &mut Said,
+    ) -> Result<Rcode, Full> {
+        if !query.is_internet() {
+            return Ok(Rcode::Refused);
+        }
+        if matches!(query.rtype, rtype::AXFR | rtype::IXFR) {
+            said.error = Some((PROHIBITED, ""));
+            return Ok(Rcode::Refused);
+        }
+        let mut name = query.name();
+        for hop in 0..=CNAMES_MAX {
+            let Some(zone) = self.zone(name, query.rtype) else {
+                // Behind a CNAME it is the client's to go on.
+                let rcode = if hop > 0 { Rcode::NoError } else { Rcode::Refused };
+                said.error = (hop == 0).then_some((NOT_AUTHORITATIVE, "")).or(said.error);
+                return Ok(rcode);
+            };
+            match zone.find(name, query.rtype) {
+                Lookup::Referral { cut, servers } => {
+                    refer(writer, room, zone, cut, servers)?;
+                    return Ok(Rcode::NoError);
+                }
+                Lookup::Absent => {
+                    said.authoritative = true;
+                    deny(writer, room, zone)?;
+                    return Ok(Rcode::NxDomain);
+                }
+                Lookup::Found(Found(node)) => {
+                    said.authoritative = true;
+                    let cname = node.set(rtype::CNAME).filter(|_| !matches!(query.rtype, rtype::CNAME));
+                    if let Some((set, target)) = cname.and_then(|set| Some((set, set.data.first()?))) {
+                        write_set(writer, room, Place::Answer, name, set, 0)?;
+                        name = target;
+                        continue;
+                    }
+                    let balanced = node.balanced.and_then(|number| self.balanced.get(number));
+                    let addresses = balanced.filter(|_| matches!(query.rtype, rtype::A | rtype::AAAA));
+                    if let Some(balanced) = addresses {
+                        return self.balance(writer, room, (zone, name), balanced, query, asked, said);
+                    }
+                    match node.set(query.rtype) {
+                        Some(set) => write_set(writer, room, Place::Answer, name, set, asked.turn)?,
+                        None if query.rtype == rtype::ANY && !node.is_empty() => {
+                            let kind = (rtype::HINFO, CLASS_IN);
+                            writer.record(room, Place::Answer, name, kind, HINFO_TTL_S, &[HINFO])?;
+                        }
+                        None => deny(writer, room, zone)?,
+                    }
+                    return Ok(Rcode::NoError);
+                }
+            }
+        }
+        writer.clear();
+        *said = Said {
+            error: Some((OTHER, "its CNAME records lead in a circle, or too far")),
+            ..Said::default()
+        };
+        Ok(Rcode::ServFail)
+    }
+
+    /// The zone that a name belongs to. A zone's key stands in the zone above it.
+    fn zone(&self, name: &[u8], rtype: u16) -> Option<&Zone> {
+        let mut holding = parents(name).filter_map(|parent| self.zones.get(parent));
+        let first = holding.next()?;
+        let is_its_key = rtype == rtype::DS && first.apex().as_wire() == name;
+        let above = if is_its_key { holding.next() } else { None };
+        Some(above.unwrap_or(first))
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "where it is written, what is asked, and what is told of it"
+    )]
+    fn balance(
+        &self,
+        writer: &mut Writer<'_>,
+        room: Room,
+        (zone, name): (&Zone, &[u8]),
+        balanced: &Balanced,
+        query: &Query<'_>,
+        asked: &Asked<'_>,
+        said: &mut Said,
+    ) -> Result<Rcode, Full> {
+        said.by_client = balanced.goes_by_client();
+        if balanced.refuses() {
+            (said.authoritative, said.error) = (false, Some((OTHER, "no server of this name lives")));
+            return Ok(Rcode::Refused);
+        }
+        if balanced.is_dead {
+            said.error = Some((OTHER, "no server of this name is known to live"));
+        }
+        let subnet = query.edns.and_then(|edns| edns.subnet);
+        let network = subnet.map_or(asked.client, |subnet| subnet.address);
+        let (mut done, mut count) = (Ok(()), 0);
+        let kind = (query.rtype, CLASS_IN);
+        let client = Client { network, draw: self.number(asked.turn) };
+        balanced.draw(query.rtype == rtype::A, client, |address| {
+            let mut write = |data: &[u8]| {
+                writer.record(room, Place::Answer, name, kind, balanced.settings.ttl_s, &[data])
+            };
+            let written = match address {
+                IpAddr::V4(address) => write(&address.octets()),
+                IpAddr::V6(address) => write(&address.octets()),
+            };
+            count += 1;
+            // Fewer addresses are an answer, too.
+            if count == 1 {
+                done = written;
+            }
+        });
+        done?;
+        if count == 0 {
+            deny(writer, room, zone)?;
+        }
+        Ok(Rcode::NoError)
+    }
+
+    /// What is said about the message itself.
+    fn options(
+        &self,
+        writer: &mut Writer<'_>,
+        room: Room,
+        edns: &Edns<'_>,
+        asked: &Asked<'_>,
+        rcode: Rcode,
+        said: &Said,
+    ) -> Result<(), Full> {
+        let mut options = Options::default();
+        if let Some((own, _)) = edns.cookie {
+            let ours = cookie::make(self.key, asked.client, own, asked.now_s);
+            options.put(option::COOKIE, &[own, &ours]);
+        }
+        if edns.wants_nsid && !self.nsid.is_empty() {
+            options.put(option::NSID, &[&self.nsid]);
+        }
+        if let Some(subnet) = edns.subnet {
+            let len = usize::from(subnet.prefix_len).div_ceil(8);
+            let scope = if said.by_client { subnet.prefix_len } else { 0 };
+            let mut octets = [0; 16];
+            let family = match subnet.address {
+                IpAddr::V4(address) => {
+                    octets[..4].copy_from_slice(&address.octets());
+                    1
+                }
+                IpAddr::V6(address) => {
+                    octets = address.octets();
+                    2
+                }
+            };
+            let cut = octets.get(..len).unwrap_or_default();
+            options.put(option::SUBNET, &[&[0, family, subnet.prefix_len, scope], cut]);
+        }
+        let unsupported = (rcode == Rcode::NotImp).then_some((NOT_SUPPORTED, ""));
+        if let Some((code, text)) = said.error.or(unsupported) {
+            options.put(option::ERROR, &[&code.to_be_bytes(), text.as_bytes()]);
+        }
+        let dnssec_ok = if edns.dnssec_ok { 1 << 15 } else { 0 };
+        let ttl = u32::from(rcode.code() >> 4) << 24 | dnssec_ok;
+        let data = options.bytes.get(..options.len).unwrap_or_default();
+        writer.record(room, Place::Additional, &[0], (rtype::OPT, UDP_MAX as u16), ttl, &[data])
+    }
+}
+
+/// Options, as long as there is room for them.
+struct Options {
+    bytes: [u8; OPTIONS_MAX + 64],
+    len: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { bytes: [0; OPTIONS_MAX + 64], len: 0 }
+    }
+}
+
+impl Options {
+    fn put(&mut self, code: u16, parts: &[&[u8]]) {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let Ok(len_field) = u16::try_from(len) else { return };
+        let Some(mut place) = self.bytes.get_mut(self.len..self.len + 4 + len) else { return };
+        for part in
+            [&code.to_be_bytes()[..], &len_field.to_be_bytes()].into_iter().chain(parts.iter().copied())
+        {
+            let (now, rest) = place.split_at_mut(part.len());
+            now.copy_from_slice(part);
+            place = rest;
+        }
+        self.len += 4 + len;
+    }
+}
+
+/// Says that there is nothing, and how long that may be kept (RFC 2308).
+fn deny(writer: &mut Writer<'_>, room: Room, zone: &Zone) -> Result<(), Full> {
+    let Some(soa) = zone.soa() else { return Ok(()) };
+    let kind = (rtype::SOA, CLASS_IN);
+    soa.data.iter().take(1).try_for_each(|data| {
+        writer.record(room, Place::Authority, zone.apex().as_wire(), kind, zone.negative_ttl_s(), &[data])
+    })
+}
+
+/// Names the servers of a zone below, and their addresses as far as this zone has them.
+fn refer(writer: &mut Writer<'_>, room: Room, zone: &Zone, cut: &[u8], servers: &RrSet) -> Result<(), Full> {
+    write_set(writer, room, Place::Authority, cut, servers, 0)?;
+    for server in &servers.data {
+        let Some(node) = zone.glue(server) else { continue };
+        let is_below = parents(server).any(|parent| parent == cut);
+        for set in [rtype::A, rtype::AAAA].into_iter().filter_map(|rtype| node.set(rtype)) {
+            let written = write_set(writer, room, Place::Additional, server, set, 0);
+            // Without the address of a server below the cut nobody finds it (RFC 9471).
+            if is_below {
+                written?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a set, beginning anywhere: whoever takes the first of several addresses gets another one each time (RFC 1794).
+fn write_set(
+    writer: &mut Writer<'_>,
+    room: Room,
+    place: Place,
+    name: &[u8],
+    set: &RrSet,
+    turn: u64,
+) -> Result<(), Full> {
+    let first = (turn % set.data.len().max(1) as u64) as usize;
+    let (behind, begin) = set.data.split_at(first.min(set.data.len()));
+    begin.iter().chain(behind).try_for_each(|data| {
+        writer.record(room, place, name, (set.rtype, wire::CLASS_IN), set.ttl_s, &[data])
+    })
+}

@@ -1,0 +1,25 @@
+//! Names: a query's bytes in, an answer's bytes out (RFC 1034, RFC 1035, RFC 2308, RFC 4592, RFC 6891).
+//!
+//! Zones are data that somebody has read ([`Zone`]); names whose addresses depend on how servers are stand in them
+//! ([`Balanced`]). [`Names`] is all of it at one moment, immutable but for counts and turns, so that many threads answer by it at once;
+//! an answer allocates nothing.
+
+mod answer;
+mod balanced;
+mod cookie;
+mod limit;
+mod name;
+mod query;
+mod shares;
+#[cfg(test)]
+mod tests;
+mod wire;
+mod zone;
+
+pub use answer::{Answered, Asked, Names, Outcome, Transport, UDP_MAX};
+pub use balanced::{Address, Balanced, Draw, NoneAlive, Settings};
+pub use limit::{Allowance, Limit};
+pub use name::{Name, NameError};
+pub use shares::{Known, LEAST_PERMILLE, Share, shares};
+pub use wire::{Rcode, rtype};
+pub use zone::{Lookup, RecordError, RrSet, Zone};

@@ -1,0 +1,138 @@
+//! Names as they are on the wire: labels, each behind its length, and the root's zero.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::borrow::Borrow;
+use core::fmt;
+
+/// The longest name, in octets on the wire (RFC 1035, section 2.3.4).
+pub(super) const NAME_MAX: usize = 255;
+/// The longest label.
+const LABEL_MAX: usize = 63;
+
+/// A name in lower case, by which it is looked up (RFC 4343).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(Box<[u8]>);
+
+/// Why a text is no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Two dots, or one at the beginning.
+    #[error("has an empty label")]
+    Empty,
+    /// A label of more than 63 octets, or a name of more than 255.
+    #[error("is too long: a label has up to 63 characters, a name up to 253")]
+    Long,
+    /// Something else than letters, digits, `-`, `_` and a first label `*`.
+    #[error("has a character that names don't have")]
+    Character,
+}
+
+impl Name {
+    /// Of what people write, with or without the last dot.
+    ///
+    /// # Errors
+    /// When it is no name.
+    pub fn parse(text: &str) -> Result<Name, NameError> {
+        let text = text.strip_suffix('.').unwrap_or(text);
+        let mut wire = Vec::with_capacity(text.len() + 2);
+        for (place, label) in text.split('.').enumerate().filter(|_| !text.is_empty()) {
+            let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+            match label.len() {
+                0 => return Err(NameError::Empty),
+                1..=LABEL_MAX => {}
+                _ => return Err(NameError::Long),
+            }
+            if !(label.chars().all(is_fine) || place == 0 && label == "*") {
+                return Err(NameError::Character);
+            }
+            wire.push(label.len() as u8);
+            wire.extend(label.bytes().map(|byte| byte.to_ascii_lowercase()));
+        }
+        wire.push(0);
+        if wire.len() > NAME_MAX { Err(NameError::Long) } else { Ok(Name(wire.into())) }
+    }
+
+    /// Of what is on the wire, without compression; `None` if that is no name, or more than one.
+    pub fn from_wire(wire: &[u8]) -> Option<Name> {
+        let mut name: Vec<u8> = wire.to_vec();
+        let len = lower(&mut name)?;
+        (len == wire.len()).then(|| Name(name.into()))
+    }
+
+    /// As on the wire.
+    pub fn as_wire(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether it is this name or one below it.
+    pub fn is_in(&self, apex: &Name) -> bool {
+        parents(&self.0).any(|parent| parent == apex.as_wire())
+    }
+}
+
+impl Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&written(&self.0))
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// As people write it, without the last dot; what can't be written so, as RFC 1035 has it in section 5.1.
+fn written(wire: &[u8]) -> String {
+    use core::fmt::Write;
+    let mut text = String::new();
+    for parent in parents(wire) {
+        let Some((len, rest)) = parent.split_first().filter(|(len, _)| **len > 0) else { break };
+        if !text.is_empty() {
+            text.push('.');
+        }
+        for byte in rest.iter().take(usize::from(*len)) {
+            let done = match byte {
+                b'.' | b'\\' => write!(text, "\\{}", *byte as char),
+                b'!'..=b'~' => write!(text, "{}", *byte as char),
+                _ => write!(text, "\\{byte:03}"),
+            };
+            debug_assert!(done.is_ok(), "a string takes everything");
+        }
+    }
+    if text.is_empty() { String::from(".") } else { text }
+}
+
+/// A well-formed name and what is above it, up to the root.
+pub(super) fn parents(name: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    core::iter::successors(Some(name), |name| {
+        let (len, rest) = name.split_first()?;
+        if *len == 0 { None } else { rest.get(usize::from(*len)..) }
+    })
+}
+
+/// Makes the name at the beginning of these bytes one in lower case, and says how long it is; `None` if none is there. Compression
+/// has no place in a question or in what zones hold.
+pub(super) fn lower(bytes: &mut [u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let len = usize::from(*bytes.get(at)?);
+        at += 1;
+        if len == 0 {
+            return Some(at);
+        }
+        if len > LABEL_MAX || at + len >= NAME_MAX {
+            return None;
+        }
+        bytes.get_mut(at..at + len)?.make_ascii_lowercase();
+        at += len;
+    }
+}

@@ -1,0 +1,60 @@
+//! What part of the clients of a name each server is given, by what is known of its load.
+//!
+//! The paper answers with the one server that ranks best (*A Web Server's View of Load Balancing*'s weight is highest), and until the next
+//! report all clients go there. Here the part of a server falls as its load rises, so that none is flooded between two reports.
+
+use alloc::vec::Vec;
+
+use crate::farm::policy::Weighing;
+use crate::farm::signals::Signals;
+
+/// The least part of its weight that a server has which lives, in thousandths: whatever it says, it isn't forgotten.
+pub const LEAST_PERMILLE: u64 = 30;
+const WHOLE: u64 = 1_000;
+
+/// What is known of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// What it can take relative to others.
+    pub weight: u16,
+    /// How much of it it has by now, in tenths.
+    pub tenths: u16,
+    /// Its load.
+    pub signals: Signals,
+}
+
+/// What comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Relative to others.
+    pub share: u16,
+    /// What of its weight that is, in thousandths.
+    pub permille: u64,
+    /// Whether it has said something that counts; else it is taken for one of middling load.
+    pub is_known: bool,
+}
+
+/// The shares of servers, in their order: their weights, or by load if there is a way of weighing it.
+pub fn shares(weighing: Option<&Weighing>, servers: &[Known]) -> Vec<Share> {
+    let loads: Vec<Option<u64>> = servers.iter().map(|server| (weighing?.load)(&server.signals)).collect();
+    let mut known: Vec<u64> = loads.iter().copied().flatten().collect();
+    known.sort_unstable();
+    let (least, median) = (known.first().copied().unwrap_or(1).max(1), known.get(known.len() / 2).copied());
+    let heaviest = servers.iter().map(|server| u64::from(server.weight)).max().unwrap_or(1).max(1);
+    // Of weights alone what the file says; with more a finer measure, of which the heaviest has a thousand at most.
+    let is_plain = weighing.is_none() && servers.iter().all(|server| server.tenths >= 10);
+    let share_of = |server: &Known, permille: u64| match u64::from(server.weight) {
+        weight if is_plain => weight,
+        weight => (weight * permille / heaviest).max(u64::from(weight > 0)),
+    };
+    let servers = servers.iter().zip(loads);
+    servers
+        .map(|(server, load)| {
+            let of_load =
+                load.or(median).map_or(WHOLE, |load| (WHOLE * least / load.max(least)).max(LEAST_PERMILLE));
+            let permille = of_load * u64::from(server.tenths.min(10)) / 10;
+            let share = u16::try_from(share_of(server, permille)).unwrap_or(u16::MAX);
+            Share { share, permille, is_known: load.is_some() }
+        })
+        .collect()
+}

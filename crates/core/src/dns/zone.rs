@@ -1,0 +1,260 @@
+//! A zone: what its file says, found by name.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::name::{NAME_MAX, Name, parents};
+use super::wire::rtype;
+
+/// The most labels of a name, the root aside.
+const LABELS_MAX: usize = 127;
+
+/// The records of one type at one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RrSet {
+    /// Their type.
+    pub rtype: u16,
+    /// How long they may be kept, in seconds.
+    pub ttl_s: u32,
+    /// What each says, as on the wire, without compression.
+    pub data: Vec<Box<[u8]>>,
+}
+
+/// What is at a name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    sets: Vec<RrSet>,
+    /// The number of the name whose addresses depend on how servers are.
+    pub(super) balanced: Option<usize>,
+}
+
+/// Why a record can't be in a zone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// It belongs to another zone.
+    #[error("{0} is not in zone {1}")]
+    Elsewhere(Name, Name),
+    /// Every zone begins with one.
+    #[error("zone {0} has no SOA record")]
+    NoSoa(Name),
+    /// At another name, or a second one.
+    #[error("there is a second SOA record at {0}; a zone has one, at its own name")]
+    SecondSoa(Name),
+    /// No server is named for it.
+    #[error("zone {0} has no NS record at its own name")]
+    NoNs(Name),
+    /// RFC 1034, section 3.6.2.
+    #[error("{0} has a CNAME record and others beside it")]
+    BesideCname(Name),
+    /// Not known here.
+    #[error("{0} has a DNAME record, which this version of Evener does not answer by")]
+    Dname(Name),
+    /// Two answers for one question.
+    #[error("{0} has addresses in the zone file and is balanced as well")]
+    Addresses(Name),
+    /// Its answers are another server's.
+    #[error("{0} belongs to {1}, which the zone file delegates")]
+    Delegated(Name, Name),
+}
+
+/// A zone that holds together.
+#[derive(Clone, Debug)]
+pub struct Zone {
+    apex: Name,
+    nodes: BTreeMap<Name, Node>,
+    /// How long it may be kept that there is nothing, in seconds (RFC 2308).
+    negative_ttl_s: u32,
+}
+
+/// What there is for a question.
+pub enum Lookup<'z> {
+    /// This, perhaps without what was asked for.
+    Found(Found<'z>),
+    /// Other servers know.
+    Referral {
+        /// From this name on.
+        cut: &'z [u8],
+        /// These.
+        servers: &'z RrSet,
+    },
+    /// Nothing.
+    Absent,
+}
+
+/// What there is at a name.
+pub struct Found<'z>(pub(super) &'z Node);
+
+impl Node {
+    pub(super) fn set(&self, rtype: u16) -> Option<&RrSet> {
+        self.sets.iter().find(|set| set.rtype == rtype)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sets.is_empty() && self.balanced.is_none()
+    }
+
+    fn add(&mut self, rtype: u16, ttl_s: u32, data: Box<[u8]>) {
+        match self.sets.iter_mut().find(|set| set.rtype == rtype) {
+            // Said twice is said once; all of a set have one TTL, the least (RFC 2181, sections 5 and 5.2).
+            Some(set) => {
+                set.ttl_s = set.ttl_s.min(ttl_s);
+                if !set.data.contains(&data) {
+                    set.data.push(data);
+                }
+            }
+            None => self.sets.push(RrSet { rtype, ttl_s, data: alloc::vec![data] }),
+        }
+    }
+}
+
+impl Zone {
+    /// Of records: name, type, TTL in seconds, data.
+    ///
+    /// # Errors
+    /// All that is wrong with them.
+    pub fn new(
+        apex: Name,
+        records: impl IntoIterator<Item = (Name, u16, u32, Vec<u8>)>,
+    ) -> Result<Zone, Vec<RecordError>> {
+        let mut errors = Vec::new();
+        let mut zone = Zone { nodes: BTreeMap::new(), negative_ttl_s: 0, apex };
+        zone.nodes.insert(zone.apex.clone(), Node::default());
+        for (name, rtype, ttl_s, data) in records {
+            if !name.is_in(&zone.apex) {
+                errors.push(RecordError::Elsewhere(name, zone.apex.clone()));
+            } else if rtype == rtype::DNAME {
+                errors.push(RecordError::Dname(name));
+            } else if rtype == rtype::SOA && (name != zone.apex || zone.soa().is_some()) {
+                errors.push(RecordError::SecondSoa(name));
+            } else {
+                zone.node(&name).add(rtype, ttl_s, data.into());
+            }
+        }
+        errors.extend(zone.complaints());
+        zone.negative_ttl_s = zone.soa().map_or(0, negative_ttl);
+        if errors.is_empty() { Ok(zone) } else { Err(errors) }
+    }
+
+    fn complaints(&self) -> Vec<RecordError> {
+        let mut errors = Vec::new();
+        let apex = self.nodes.get(&self.apex);
+        if self.soa().is_none() {
+            errors.push(RecordError::NoSoa(self.apex.clone()));
+        }
+        if apex.is_none_or(|apex| apex.set(rtype::NS).is_none()) {
+            errors.push(RecordError::NoNs(self.apex.clone()));
+        }
+        for (name, node) in &self.nodes {
+            let alone = |set: &RrSet| node.sets.len() == 1 && set.data.len() == 1;
+            if node.set(rtype::CNAME).is_some_and(|set| !alone(set)) {
+                errors.push(RecordError::BesideCname(name.clone()));
+            }
+        }
+        errors
+    }
+
+    /// Has the addresses of a name be those of the balanced one of this number.
+    ///
+    /// # Errors
+    /// When something speaks against it.
+    pub fn balance(&mut self, name: &Name, number: usize) -> Result<(), RecordError> {
+        if !name.is_in(&self.apex) {
+            return Err(RecordError::Elsewhere(name.clone(), self.apex.clone()));
+        }
+        if let Lookup::Referral { cut, .. } = self.find(name.as_wire(), rtype::A) {
+            let cut = Name::from_wire(cut).unwrap_or_else(|| name.clone());
+            return Err(RecordError::Delegated(name.clone(), cut));
+        }
+        let node = self.node(name);
+        if node.set(rtype::CNAME).is_some() {
+            return Err(RecordError::BesideCname(name.clone()));
+        }
+        if node.set(rtype::A).is_some() || node.set(rtype::AAAA).is_some() {
+            return Err(RecordError::Addresses(name.clone()));
+        }
+        node.balanced = Some(number);
+        Ok(())
+    }
+
+    /// The node of a name in the zone, which is made if there is none, and those between it and the zone's own: they exist, although
+    /// nothing is there (RFC 4592, section 2.2.2).
+    fn node(&mut self, name: &Name) -> &mut Node {
+        let between = parents(name.as_wire()).skip(1).take_while(|parent| *parent != self.apex.as_wire());
+        let missing: Vec<Name> =
+            between.filter(|parent| !self.nodes.contains_key(*parent)).filter_map(Name::from_wire).collect();
+        self.nodes.extend(missing.into_iter().map(|name| (name, Node::default())));
+        self.nodes.entry(name.clone()).or_default()
+    }
+
+    /// Its own name.
+    pub fn apex(&self) -> &Name {
+        &self.apex
+    }
+
+    /// Its first record, if it has one.
+    pub(super) fn soa(&self) -> Option<&RrSet> {
+        self.nodes.get(&self.apex)?.set(rtype::SOA)
+    }
+
+    /// The number that says which zone is the newer one.
+    pub fn serial(&self) -> Option<u32> {
+        let numbers = self.soa()?.data.first()?.last_chunk::<20>()?;
+        numbers.first_chunk().map(|serial| u32::from_be_bytes(*serial))
+    }
+
+    pub(super) fn negative_ttl_s(&self) -> u32 {
+        self.negative_ttl_s
+    }
+
+    /// What a name in the zone has by itself, even where other servers know better: their addresses.
+    pub(super) fn glue(&self, name: &[u8]) -> Option<&Node> {
+        self.nodes.get(name)
+    }
+
+    /// What there is for a question about a name in the zone (RFC 1034, section 4.3.2).
+    pub fn find<'z>(&'z self, name: &'z [u8], rtype: u16) -> Lookup<'z> {
+        let mut below = [&[] as &[u8]; LABELS_MAX];
+        let mut count = 0;
+        for (place, parent) in
+            below.iter_mut().zip(parents(name).take_while(|parent| *parent != self.apex.as_wire()))
+        {
+            *place = parent;
+            count += 1;
+        }
+        let mut node = match self.nodes.get(&self.apex) {
+            Some(node) => node,
+            None => return Lookup::Absent,
+        };
+        let mut closest = self.apex.as_wire();
+        for (left, parent) in below[..count].iter().rev().enumerate() {
+            let Some(next) = self.nodes.get(*parent) else { return self.wildcard(closest) };
+            (node, closest) = (next, parent);
+            // Of a zone below, this one knows the key (RFC 4035, section 3.1.4.1).
+            let is_its_key = rtype == rtype::DS && left + 1 == count;
+            if let Some(servers) = node.set(rtype::NS).filter(|_| !is_its_key) {
+                return Lookup::Referral { cut: closest, servers };
+            }
+        }
+        Lookup::Found(Found(node))
+    }
+
+    /// What stands for all names below one (RFC 4592).
+    fn wildcard(&self, closest: &[u8]) -> Lookup<'_> {
+        let mut name = [0; NAME_MAX + 2];
+        name[..2].copy_from_slice(b"\x01*");
+        let len = 2 + closest.len();
+        let Some(place) = name.get_mut(2..len) else { return Lookup::Absent };
+        place.copy_from_slice(closest);
+        match self.nodes.get(&name[..len]) {
+            Some(node) => Lookup::Found(Found(node)),
+            None => Lookup::Absent,
+        }
+    }
+}
+
+/// The lesser of the SOA's own TTL and its last number (RFC 2308, section 5).
+fn negative_ttl(soa: &RrSet) -> u32 {
+    let minimum = soa.data.first().and_then(|data| data.last_chunk::<4>());
+    minimum.map_or(0, |minimum| u32::from_be_bytes(*minimum)).min(soa.ttl_s)
+}
