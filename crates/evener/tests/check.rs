@@ -92,6 +92,18 @@ fn the_example_shows_the_defaults() {
         addresses = ["192.0.2.101:80", "192.0.2.101:443"]
         discover = "arp"
         allow = ["02:00:5e:10:00:01", "192.0.2.12"]
+        [dns]
+        listen = "192.0.2.53:53"
+        nsid = "lb1"
+        zone = [{ name = "example.com", file = "/etc/evener/example.com.zone" }]
+        [[dns.name]]
+        name = "www.example.com"
+        services = "web"
+        [[dns.name]]
+        name = "far.example.com"
+        servers = "198.51.100.61:8080"
+        report = {}
+        server = [{ name = "london", address = "203.0.113.62", weight = 2 }]
         "#,
         "same.toml",
     );

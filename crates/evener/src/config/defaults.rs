@@ -92,3 +92,11 @@ pub(super) const NAME_CHARS: usize = 64;
 pub(super) const FILE_BYTES: usize = 4 << 20;
 /// Problems that are shown; a file with more is most likely not a configuration at all.
 pub(super) const PROBLEMS: usize = 100;
+
+/// How long an answer of DNS may be kept, in seconds: resolvers ask again about as often as servers change.
+pub(super) const DNS_TTL_S: u32 = 5;
+/// Answers a second to a network that hasn't shown where it is, and at once.
+pub(super) const DNS_RATE: u32 = 200;
+pub(super) const DNS_BURST: u32 = 1_000;
+/// Where a server of a name is probed that says no port.
+pub(super) const DNS_PROBED_PORT: u16 = 80;

@@ -7,6 +7,7 @@ mod addresses;
 mod agent;
 mod defaults;
 mod dispatcher;
+mod dns;
 mod group;
 mod health;
 mod method;
@@ -21,6 +22,7 @@ mod server;
 mod service;
 mod syntax;
 mod values;
+mod zone;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -36,6 +38,8 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 pub use agent::AgentConfig;
+use dns::Followed;
+pub use dns::{DnsConfig, From, NameConfig, NamePolicy, ZoneConfig};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
 use once::Once;
@@ -44,6 +48,7 @@ pub use problems::{Problems, Report};
 use references::References;
 use section::Section;
 use service::Placed;
+pub(crate) use zone::{ZoneError, zones};
 
 /// A configuration that holds together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +65,10 @@ pub struct Config {
     pub farm: Farm,
     /// Those that packets go through, with names and addresses of their own.
     pub services: Vec<Service>,
-    /// Those whose clients are sent on by HTTP, likewise. At least one of either.
+    /// Those whose clients are sent on by HTTP, likewise. At least one of either, or a zone.
     pub groups: Vec<GroupService>,
+    /// What is answered by DNS.
+    pub dns: DnsConfig,
 }
 
 impl Config {
@@ -218,7 +225,7 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
 pub fn check(path: &Path) -> Result<Config, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
     let (config, references, sink) = read(&text, &name)?;
-    references.check(&sink);
+    references.check(&config, &sink);
     sink.finish(config, &name, &text)
 }
 
@@ -286,12 +293,11 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
         access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });
     let agent = root.section("agent", agent::read);
-    root.later("dns", "remove it: this version of Evener does not answer DNS");
     let read = root.sections("service", |section| match section.says("method", group::METHOD) {
         true => (None, group::read(section)),
         false => (service::read(section), None),
     });
-    if !root.has("service") {
+    if !root.has("service") && !root.has("dns") {
         root.missing("service",
             "there is no service",
             "add [[service]] with address = \"192.0.2.100:80\" and discover = \"arp\" or some [[service.server]]",
@@ -306,9 +312,16 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
     placement::check(root, &farm, &placed);
     farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
     route::check_room(root, &placed);
-    let services = placed.into_iter().map(|placed| placed.service).collect();
-    let groups = groups.into_iter().map(|placed| placed.service).collect();
-    (Config { engine, admin, log, agent, farm, services, groups }, refers)
+    let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
+    let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
+    let of_packets = services.iter().map(Followed::service);
+    let followed: Vec<_> =
+        of_packets.chain(groups.iter().map(|group| Followed::group(&group.group))).collect();
+    let dns = root.section("dns", |section| {
+        refers.dns = section.span();
+        dns::read(section, &followed)
+    });
+    (Config { engine, admin, log, agent, farm, services, groups, dns }, refers)
 }
 
 /// The value, whose place is kept for who looks whether what it names is there.

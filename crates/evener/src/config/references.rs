@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 use super::problems::{Problem, Sink, Span};
-use super::{LogTarget, Tls};
+use super::{Config, LogTarget, Tls, zone};
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::secret;
 use crate::runtime::spelling::meant;
@@ -25,6 +25,8 @@ pub(super) struct References {
     pub(super) interfaces: Vec<Spanned<String>>,
     /// What server groups name.
     pub(super) groups: Vec<GroupFiles>,
+    /// Where `[dns]` begins.
+    pub(super) dns: Span,
 }
 
 /// Files of a server group, with their places.
@@ -59,8 +61,11 @@ impl GroupFiles {
 
 impl References {
     /// Notes what is not there, or not as it must be.
-    pub(super) fn check(&self, sink: &Sink) {
+    pub(super) fn check(&self, config: &Config, sink: &Sink) {
         let problem = |span: Span, message: String, help: &str| sink.push(Problem::new(span, message, help));
+        if let Err(error) = zone::zones(&config.dns, 0) {
+            problem(self.dns.clone(), error.to_string(), "mend the zone, which stays as it is until then");
+        }
         if let Some(file) = &self.secret_file
             && let Err(error) = secret::read(file.get_ref())
         {

@@ -186,15 +186,6 @@ impl<'d> Section<'d> {
         out
     }
 
-    /// A key that Evener is to have, but not yet.
-    pub(super) fn later(&mut self, key: &'static str, help: &str) {
-        self.later.push(key);
-        if let Some((name, _)) = self.table.get_key_value(key) {
-            let message = format!("`{}` is not in this version of Evener", self.path_of(key));
-            self.problem(Problem::new(name.span(), message, help));
-        }
-    }
-
     /// A key that belongs elsewhere: where it stands here all the same, says why it doesn't.
     pub(super) fn foreign(&mut self, key: &'static str, why: &str, help: &str) {
         self.later.push(key);

@@ -1,0 +1,292 @@
+//! Zones as files have them (RFC 1035, section 5).
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use domain::base::iana::{Class, Rtype};
+use domain::base::name::{ParsedName, ToName};
+use domain::base::rdata::{ComposeRecordData, ParseAnyRecordData};
+use domain::dep::octseq::Parser;
+use domain::rdata::AllRecordData;
+use domain::zonefile::inplace::{Entry, Zonefile};
+use evener_core::dns::{Name, RecordError, Zone, rtype};
+
+use super::{DnsConfig, NameConfig};
+
+/// Of a zone without a file: times of its SOA record, in seconds, and of all its records.
+const REFRESH_S: u32 = 3_600;
+const RETRY_S: u32 = 600;
+const EXPIRE_S: u32 = 604_800;
+const NEGATIVE_S: u32 = 60;
+const TTL_S: u32 = 3_600;
+/// The largest file that is read, in bytes: some million records.
+const FILE_BYTES: u64 = 256 << 20;
+/// As many faults of one file are told at a time.
+const FAULTS_MAX: usize = 20;
+
+/// Why a zone can't be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ZoneError {
+    /// Its file.
+    #[error("zone {zone}: {path} can't be read: {source}")]
+    Unreadable {
+        /// The zone.
+        zone: Name,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What it says.
+    #[error("zone {zone}: {}", .faults.join("; "))]
+    Malformed {
+        /// The zone.
+        zone: Name,
+        /// Its file, a line, and what is wrong there.
+        faults: Vec<String>,
+    },
+    /// What its records are together.
+    #[error("{}{}", .path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default(), joined(.errors))]
+    Records {
+        /// The file, if there is one.
+        path: Option<PathBuf>,
+        /// All that is wrong.
+        errors: Vec<RecordError>,
+    },
+}
+
+fn joined(errors: &[RecordError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+type Record = (Name, u16, u32, Vec<u8>);
+
+/// Reads all zones, with the balanced names in them, which have their places in the list as numbers. `serial` is for zones without files.
+///
+/// # Errors
+/// The first that can't be had, with all that is wrong with its records.
+pub(crate) fn zones(dns: &DnsConfig, serial: u32) -> Result<Vec<Zone>, ZoneError> {
+    let read = dns.zones.iter().map(|zone| read(&zone.name, zone.file.as_deref(), &dns.listen, serial));
+    let mut zones: Vec<Zone> = read.collect::<Result<_, _>>()?;
+    let mut errors = Vec::new();
+    for (number, NameConfig { settings, .. }) in dns.names.iter().enumerate() {
+        let holding = zones.iter_mut().filter(|zone| settings.name.is_in(zone.apex()));
+        // The longest of them is the nearest.
+        let nearest = holding.max_by_key(|zone| zone.apex().as_wire().len());
+        if let Some(Err(error)) = nearest.map(|zone| zone.balance(&settings.name, number)) {
+            errors.push(error);
+        }
+    }
+    if errors.is_empty() { Ok(zones) } else { Err(ZoneError::Records { path: None, errors }) }
+}
+
+/// Reads a zone; one without a file has what every zone has, with the servers that listen at these addresses.
+///
+/// # Errors
+/// When that can't be done.
+fn read(zone: &Name, file: Option<&Path>, listen: &[SocketAddr], serial: u32) -> Result<Zone, ZoneError> {
+    let records = match file {
+        Some(path) => records(zone, path)?,
+        None => least(zone, listen, serial),
+    };
+    let path = file.map(Path::to_owned);
+    Zone::new(zone.clone(), records).map_err(|errors| ZoneError::Records { path, errors })
+}
+
+/// Why a file's text isn't understood: at which line, and what is wrong there.
+type Fault = (usize, String);
+
+/// Reads a zone's file, or tells what is wrong with each line that isn't understood.
+fn records(zone: &Name, path: &Path) -> Result<Vec<Record>, ZoneError> {
+    let unreadable = |source| ZoneError::Unreadable { zone: zone.clone(), path: path.to_owned(), source };
+    let text = text(path).map_err(unreadable)?;
+    parse(zone, text).map_err(|faults| {
+        let at = |(line, what): &Fault| format!("{}:{line}: {what}", path.display());
+        ZoneError::Malformed { zone: zone.clone(), faults: faults.iter().map(at).collect() }
+    })
+}
+
+/// Reads a zone's text, or tells what is wrong with each line that isn't understood, up to so many.
+fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<Record>, Vec<Fault>> {
+    let mut faults = Vec::new();
+    loop {
+        match parse_good(zone, &text) {
+            Ok(records) if faults.is_empty() => return Ok(records),
+            Ok(_) => return Err(faults),
+            Err(fault) => {
+                let is_single = blank(&mut text, fault.0);
+                faults.push(fault);
+                if !is_single || faults.len() == FAULTS_MAX {
+                    return Err(faults);
+                }
+            }
+        }
+    }
+}
+
+/// A file that ends: neither a pipe that nobody writes to, nor more than a zone can need.
+fn text(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let mut text = Vec::new();
+    File::open(path)?.take(FILE_BYTES + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > FILE_BYTES {
+        let what = format!("it is larger than {} MiB", FILE_BYTES >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
+    Ok(text)
+}
+
+/// Reads it up to the first fault.
+fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<Record>, Fault> {
+    let mut file = Zonefile::from(text);
+    let origin = domain::base::Name::from_octets(zone.as_wire().to_vec().into());
+    file.set_origin(origin.map_err(|error| (1, error.to_string()))?);
+    file.set_default_class(Class::IN);
+    let mut records = Vec::new();
+    loop {
+        match file.next_entry().map_err(|error| placed(&error.to_string()))? {
+            None => return Ok(records),
+            Some(Entry::Include { path, .. }) => {
+                let starts =
+                    |line: &[u8]| line.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"$include"));
+                let before = text.split(|byte| *byte == b'\n').take_while(|line| !starts(line)).count();
+                return Err((before + 1, format!("$INCLUDE {path}: put the records into this file instead")));
+            }
+            Some(Entry::Record(record)) => {
+                let mut data = Vec::new();
+                // A vector takes everything.
+                let _ = record.data().compose_rdata(&mut data);
+                let owner: domain::base::Name<Vec<u8>> = record.owner().to_vec();
+                let name = Name::from_wire(owner.as_slice()).filter(|_| is_sound(record.rtype(), &data));
+                let Some(name) = name else { return Err(empty_label(text)) };
+                records.push((name, record.rtype().to_int(), record.ttl().as_secs(), data));
+            }
+        }
+    }
+}
+
+/// Whether data of a type can be read again: the library takes names with empty labels, which end where they shouldn't.
+fn is_sound(rtype: Rtype, data: &[u8]) -> bool {
+    let mut parser = Parser::from_ref(data);
+    let read = AllRecordData::<&[u8], ParsedName<&[u8]>>::parse_any_rdata(rtype, &mut parser);
+    read.is_ok() && parser.remaining() == 0
+}
+
+fn empty_label(text: &[u8]) -> Fault {
+    let has_one = |line: &[u8]| line.windows(2).any(|pair| pair == b"..");
+    let before = text.split(|byte| *byte == b'\n').take_while(|line| !has_one(line)).count();
+    (before + 1, "a name has an empty label".to_owned())
+}
+
+/// Takes apart "LINE:COLUMN: WHAT". The column is behind the word that is wrong, so the first one means the end of the line before.
+fn placed(said: &str) -> Fault {
+    let mut parts = said.splitn(3, ':');
+    let mut number = || parts.next().and_then(|text| text.parse::<usize>().ok());
+    let (Some(line), Some(column)) = (number(), number()) else { return (1, said.to_owned()) };
+    let line = if column == 1 && line > 1 { line - 1 } else { line };
+    (line, parts.next().unwrap_or_default().trim().to_owned())
+}
+
+/// Makes a line empty that is wrong, so that those after it can be read. False where it is part of a longer entry: what
+/// were wrong without it, would say nothing.
+fn blank(text: &mut [u8], line: usize) -> bool {
+    let mut depth = 0_usize;
+    let mut lines = text.split_mut(|byte| *byte == b'\n');
+    for before in lines.by_ref().take(line.saturating_sub(1)) {
+        for byte in before {
+            match *byte {
+                b';' => break,
+                b'(' => depth += 1,
+                b')' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+    let Some(wrong) = lines.next() else { return false };
+    let is_single = depth == 0 && !wrong.contains(&b'(') && !wrong.contains(&b'"');
+    wrong.fill(b' ');
+    is_single
+}
+
+/// A zone's beginning, and the names of its servers, of which there is one with all addresses.
+fn least(zone: &Name, listen: &[SocketAddr], serial: u32) -> Vec<Record> {
+    let below = |label: &str| [&[label.len() as u8], label.as_bytes(), zone.as_wire()].concat();
+    let (server, hostmaster) = (below("ns"), below("hostmaster"));
+    let times = [serial, REFRESH_S, RETRY_S, EXPIRE_S, NEGATIVE_S].map(u32::to_be_bytes).concat();
+    let soa = [server.as_slice(), &hostmaster, &times].concat();
+    let mut records =
+        vec![(zone.clone(), rtype::SOA, TTL_S, soa), (zone.clone(), rtype::NS, TTL_S, server.clone())];
+    // It has no name where the zone's own leaves no room for one; then its file must say who serves it.
+    let Some(server) = Name::from_wire(&server) else { return records };
+    records.extend(listen.iter().map(|at| match at.ip() {
+        IpAddr::V4(address) => (server.clone(), rtype::A, TTL_S, address.octets().to_vec()),
+        IpAddr::V6(address) => (server.clone(), rtype::AAAA, TTL_S, address.octets().to_vec()),
+    }));
+    records
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TEXT: &str = "$TTL 60\n@ IN SOA ns host (\n 1 2 3\n 4 5 )\n@ IN NS ns\nns IN A 192.0.2.53\n\
+                        txt IN TXT \"a b\" c\n*.x IN AAAA 2001:db8::1\nwww 300 IN CNAME ns\n\
+                        svc IN HTTPS 1 . alpn=h2 ipv4hint=192.0.2.7\n\\#odd IN TYPE65280 \\# 3 010203\n";
+
+    fn example() -> Name {
+        Name::parse("example.com").unwrap()
+    }
+
+    fn lines(text: &str) -> Vec<usize> {
+        parse(&example(), text.as_bytes().to_vec()).unwrap_err().into_iter().map(|(line, _)| line).collect()
+    }
+
+    #[test]
+    fn every_line_that_is_wrong_is_told() {
+        assert_eq!(parse(&example(), TEXT.into()).unwrap().len(), 8);
+        let wrong = TEXT.replace("192.0.2.53", "192.0.2.530").replace("2001:db8::1", "2001:db8:::1");
+        assert_eq!(lines(&wrong), [6, 8]);
+        assert_eq!(lines(&wrong.replace("CNAME ns", "CNAME a..b ; wrong")), [6, 8, 9]);
+        assert_eq!(lines(&TEXT.replace("CNAME ns", "CNAME .b")), [9]);
+        assert_eq!(lines(&TEXT.replace("www 300", "w..w 300")), [9]);
+        assert_eq!(lines(&wrong.replace('\n', "\r\n")), [6, 8]);
+        // What else is wrong with an entry of several lines can't be told without it.
+        assert_eq!(lines(&wrong.replace("1 2 3", "1 x 3")), [3]);
+        assert_eq!(lines(&format!("{TEXT}$include other\nx IN A 1\n")), [12, 13]);
+        assert_eq!(lines(&"x IN A 1\n".repeat(50)).len(), FAULTS_MAX);
+        let (line, what) =
+            parse(&example(), b"@ IN NS ns\n@ 300 IN A 192.0.2.530\n".to_vec()).unwrap_err().remove(0);
+        assert_eq!((line, &*what), (2, "expected IPv4 address"));
+    }
+
+    #[test]
+    fn what_is_no_file_or_never_ends_is_refused() {
+        for path in ["/dev/zero", "/", "/nonexistent"] {
+            assert!(
+                matches!(records(&example(), Path::new(path)), Err(ZoneError::Unreadable { .. })),
+                "{path}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_file_says_nothing_breaks(at in 0usize..300, len in 0usize..12, bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+            let mut text = TEXT.as_bytes().to_vec();
+            let at = at % text.len();
+            let end = (at + len).min(text.len());
+            text.splice(at..end, bytes);
+            let lines = text.split(|byte| *byte == b'\n').count();
+            for (line, what) in parse(&example(), text).err().unwrap_or_default() {
+                prop_assert!((1..=lines).contains(&line) && !what.is_empty(), "{}: {}", line, what);
+            }
+        }
+    }
+}
