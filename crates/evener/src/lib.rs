@@ -14,6 +14,7 @@ pub mod events;
 mod handoff;
 pub mod io;
 pub mod manual;
+mod names;
 pub mod record;
 mod redirect;
 pub mod runtime;

@@ -60,9 +60,14 @@ fn keygen(args: &Keygen) -> Exit {
 fn summary(file: &Path, config: &Config) -> String {
     let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let of_packets = config.services.iter().map(|service| service.servers.len());
-    let servers: usize = of_packets.chain(config.groups.iter().map(|of| of.group.members.len())).sum();
+    let of_groups = config.groups.iter().map(|of| of.group.members.len());
+    let servers = of_packets.chain(of_groups).sum::<usize>() + config.dns.servers();
     let services = counted(config.services.len() + config.groups.len(), "service");
-    format!("{}: ok, {services}, {} listed", file.display(), counted(servers, "server"))
+    let names = match config.dns.names.len() {
+        0 => String::new(),
+        names => format!(", {}", counted(names, "name")),
+    };
+    format!("{}: ok, {services}, {} listed{names}", file.display(), counted(servers, "server"))
 }
 
 /// Whether messages are read by someone who sees colours (no-color.org).

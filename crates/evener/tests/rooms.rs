@@ -9,15 +9,16 @@ use std::path::{Path, PathBuf};
 type Room = (&'static str, &'static [&'static str]);
 
 /// From the top.
-const CORE: [Room; 6] = [
+const CORE: [Room; 7] = [
     ("net", &[]),
     ("path", &["net"]),
     ("server", &["net", "path"]),
     ("farm", &["net", "path"]),
+    ("dns", &["path", "farm"]),
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "farm", "node"]),
 ];
-const PRODUCT: [Room; 14] = [
+const PRODUCT: [Room; 15] = [
     ("runtime", &[]),
     ("cli", &["runtime"]),
     ("config", &["runtime"]),
@@ -26,15 +27,16 @@ const PRODUCT: [Room; 14] = [
     ("record", &["cli", "config"]),
     ("handoff", &["runtime", "config", "io", "events", "record"]),
     ("redirect", &["runtime", "io", "record", "handoff"]),
-    ("board", &["cli", "events", "record", "handoff", "redirect"]),
-    ("views", &["runtime", "cli", "events", "record", "handoff", "redirect", "board"]),
+    ("names", &["runtime"]),
+    ("board", &["cli", "events", "record", "handoff", "redirect", "names"]),
+    ("views", &["runtime", "cli", "events", "record", "handoff", "redirect", "names", "board"]),
     ("admin", &["runtime", "cli", "config", "events", "record", "board", "views"]),
     ("agent", &["runtime", "cli", "config", "io", "handoff", "board", "views"]),
     (
         "control",
         &[
-            "runtime", "cli", "config", "io", "events", "record", "handoff", "redirect", "board", "views",
-            "admin", "agent",
+            "runtime", "cli", "config", "io", "events", "record", "handoff", "redirect", "names", "board",
+            "views", "admin", "agent",
         ],
     ),
     ("doctor", &["runtime", "cli", "config", "io", "views", "admin", "agent"]),

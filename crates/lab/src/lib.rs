@@ -37,6 +37,7 @@ pub mod shuffle;
 pub mod sim;
 pub mod skip;
 pub mod table;
+pub mod teller;
 pub mod transfer;
 pub mod udp;
 pub mod unit;

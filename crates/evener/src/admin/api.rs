@@ -89,6 +89,7 @@ fn views_and_health() -> Router<Api> {
         .route("/v1/services", get(services))
         .route("/v1/servers", get(servers))
         .route("/v1/hosts", get(hosts))
+        .route("/v1/names", get(names))
         .route("/v1/sessions", get(sessions))
         .route("/v1/explain", get(explain))
         .route("/v1/events", get(events::events))
@@ -197,6 +198,10 @@ async fn services(State(api): State<Api>) -> Answer<Vec<views::Service>> {
 
 async fn servers(State(api): State<Api>) -> Answer<Vec<views::Server>> {
     Ok(Json(look(&api, |farm| farm.servers()).await?))
+}
+
+async fn names(State(api): State<Api>) -> Answer<Vec<views::Name>> {
+    Ok(Json(look(&api, |farm| farm.names()).await?))
 }
 
 async fn hosts(State(api): State<Api>) -> Answer<Vec<views::Host>> {
@@ -336,8 +341,8 @@ async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
 
 async fn no_such_path(request: HttpRequest) -> Failure {
     let message = format!(
-        "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/sessions, /v1/explain, /v1/events, \
-         /v1/groups/NAME/members, /v1/groups/NAME/reports, /metrics and /healthz, and on the admin socket /v1/trace.",
+        "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/names, /v1/sessions, /v1/explain, \
+         /v1/events, /v1/groups/NAME/members, /v1/groups/NAME/reports, /metrics and /healthz, and on the admin socket /v1/trace.",
         request.uri().path()
     );
     Failure(StatusCode::NOT_FOUND, message)

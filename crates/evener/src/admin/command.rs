@@ -18,7 +18,7 @@ use crate::views::Session;
 /// Sessions that a terminal is shown where no number was asked for.
 const SESSIONS_SHOWN: usize = 100;
 
-/// Carries out `status`, `services`, `servers`, `hosts`, `sessions`, `explain`, `trace`, `events`, `drain`, `undrain` or `reload`,
+/// Carries out `status`, `services`, `servers`, `hosts`, `names`, `sessions`, `explain`, `trace`, `events`, `drain`, `undrain` or `reload`,
 /// and says on stderr what went wrong if something did; to programs on stdout too, as the API does.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
@@ -31,6 +31,9 @@ pub fn run(command: &Command) -> Exit {
         }
         Command::Hosts(view) => {
             ask(view, Order::Get, "/v1/hosts", |all: &Vec<_>, width| table::hosts(all, width))
+        }
+        Command::Names(view) => {
+            ask(view, Order::Get, "/v1/names", |all: &Vec<_>, width| table::names(all, width))
         }
         Command::Sessions(args) => sessions(args, io::stdout().is_terminal()),
         Command::Explain(args) => ask(&args.view, Order::Get, &explain(args), table::explanation),
@@ -63,6 +66,7 @@ fn wants_json(command: &Command) -> bool {
         | Command::Services(view)
         | Command::Servers(view)
         | Command::Hosts(view)
+        | Command::Names(view)
         | Command::Reload(view) => view.json,
         Command::Sessions(args) => args.view.json,
         Command::Explain(args) => args.view.json,

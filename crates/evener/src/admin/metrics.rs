@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::process::Process;
-use crate::views::{Farm, Host, Refused, Server, Service, Status};
+use crate::views::{Farm, Host, Name, Refused, Server, Service, Status};
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +137,7 @@ impl Collector for Farm {
         farm.gauge("up_servers", "Servers that are up, over all services.", |()| up)?;
         encode_services(farm.encoder, &self.services)?;
         encode_servers(farm.encoder, &self.servers)?;
+        encode_names(encoder, &self.status, &self.names)?;
         // A farm with directors has no such metrics at all.
         if self.hosts.is_empty() { Ok(()) } else { encode_hosts(encoder, &self.status, &self.hosts) }
     }
@@ -349,6 +350,23 @@ fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &Status, hosts: &[H
         |(host, why): &(&String, &Refused)| vec![("host", (*host).clone()), ("reason", why.reason.clone())];
     let help = "1 while nothing that it says is understood, and why.";
     Group { encoder, things: &refused, labels }.gauge("host_refused", help, |_| 1)
+}
+
+fn encode_names(encoder: &mut DescriptorEncoder<'_>, status: &Status, names: &[Name]) -> fmt::Result {
+    if status.dns.is_empty() {
+        return Ok(());
+    }
+    let queries: Vec<_> = status.dns.iter().collect();
+    let labels = |(outcome, _): &(&String, &u64)| vec![("outcome", (*outcome).clone())];
+    let help = "Queries by DNS, by how they came and what became of them.";
+    Group { encoder, things: &queries, labels }.counter("dns_queries", help, |(_, count)| **count)?;
+    let labels = |name: &Name| {
+        vec![("name", name.name.clone()), ("address", name.address.clone()), ("server", name.server.clone())]
+    };
+    let mut group = Group { encoder, things: names, labels };
+    group.counter("name_answers", "Answers that gave the address first.", |name| name.answers)?;
+    group.gauge("name_up", "Whether the address is given.", |name| name.rank.is_some().into())?;
+    group.fraction("name_share", "What part of the answers gives the address first.", |name| name.share)
 }
 
 fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[Service]) -> fmt::Result {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::runtime::terminal;
-use crate::views::{Dispatcher, Explanation, Host, Server, Service, Session, Status};
+use crate::views::{Dispatcher, Explanation, Host, Name, Server, Service, Session, Status};
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -156,6 +156,26 @@ pub(super) fn hosts(hosts: &[Host], width: usize) -> String {
     table(hosts, empty, columns, note, width)
 }
 
+/// Names.
+pub(super) fn names(names: &[Name], width: usize) -> String {
+    let columns = vec![
+        words("NAME", |name: &Name| name.name.clone()),
+        words("ADDRESS", |name| name.address.clone()),
+        spare(2, words("SERVER", |name| name.server.clone())),
+        words("STATE", |name| name.state.clone()),
+        spare(1, figures("RANK", |name| name.rank.map_or_else(|| "-".to_owned(), count))),
+        figures("SHARE", |name| format!("{:.0}%", name.share * 100.0)),
+        figures("ANSWERS", |name| count(name.answers)),
+        spare(3, figures("DELAY", |name| name.delay_seconds.map_or_else(|| "-".to_owned(), seconds))),
+        spare(4, figures("TTL", |name| name.ttl_seconds.to_string())),
+    ];
+    let note = |name: &Name| match name.cause == name.state || name.cause.starts_with("weight ") {
+        true => String::new(),
+        false => clean(&name.cause),
+    };
+    table(names, "No name is answered for: the file has no [[dns.name]].", columns, note, width)
+}
+
 /// Sessions, one line each.
 pub(super) fn sessions(sessions: &[Session], width: usize) -> String {
     let columns = vec![
@@ -234,6 +254,9 @@ pub(super) fn status(status: &Status, page: usize) -> String {
         facts.push(("tunnels", counts(&status.tunnels)));
     }
     facts.push(("refused ARP", counts(&status.refused)));
+    if !status.dns.is_empty() {
+        facts.push(("dns", counts(&status.dns)));
+    }
     if !status.peers.is_empty() {
         facts.push(("datagrams", counts(&status.peers)));
     }

@@ -17,6 +17,7 @@ use evener_core::director::Snapshot;
 use evener_dataplane::{Counters, Readings, ServerCounters};
 
 use crate::events::Bus;
+use crate::names;
 use crate::record::Recorder;
 use crate::redirect::Shown;
 
@@ -69,6 +70,8 @@ pub(crate) struct Published {
     pub(crate) local: Option<Local>,
     /// Groups whose clients are sent on by HTTP.
     pub(crate) groups: Arc<Shown>,
+    /// Names that are answered for.
+    pub(crate) names: Arc<names::Shown>,
 }
 
 /// The same with the counts that belong to it.

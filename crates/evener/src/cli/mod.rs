@@ -54,6 +54,8 @@ pub enum Command {
     Servers(View),
     /// Show the hosts of a farm where every host decides, and who owns which address
     Hosts(View),
+    /// Show the names that are answered for by DNS, and who is given how often
+    Names(View),
     /// Show the sessions
     Sessions(Sessions),
     /// Say which server a flow or a request gets, and why

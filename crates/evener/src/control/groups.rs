@@ -271,8 +271,6 @@ impl Groups {
     /// Whether it is known of every member whether it lives.
     pub(super) fn are_settled(&self) -> bool {
         let now = moment();
-        let is_known =
-            |m: &MemberState| m.state != State::Down || m.latency_us.is_some() || m.last_failure.is_some();
         let known = |running: &Running| running.members.snapshot(now).iter().all(is_known);
         self.running.values().all(known)
     }
@@ -385,6 +383,11 @@ fn has(config: &Config, name: &str) -> bool {
     config.groups.iter().any(|service| service.group.name == name)
 }
 
+/// Whether it is known of a member whether it lives.
+pub(super) fn is_known(member: &MemberState) -> bool {
+    member.state != State::Down || member.latency_us.is_some() || member.last_failure.is_some()
+}
+
 /// The tokens that a file names.
 fn tokens(config: &Config) -> Result<BTreeMap<String, GroupTokens>, ListenError> {
     let named =
@@ -405,7 +408,7 @@ fn wanted(config: &Config) -> Vec<(SocketAddr, &str)> {
     groups.flat_map(|group| group.addresses.iter().map(|address| (*address, group.name.as_str()))).collect()
 }
 
-fn moment() -> Moment {
+pub(super) fn moment() -> Moment {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Moment { now_ms: now_ms(), unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX) }
 }

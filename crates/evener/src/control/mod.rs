@@ -6,6 +6,7 @@ mod groups;
 mod handoff;
 pub(crate) mod hosts;
 mod interfaces;
+mod names;
 mod rehandoff;
 mod reload;
 mod showing;
@@ -40,6 +41,7 @@ use crate::views::has_service;
 use executor::Executor;
 use groups::Groups;
 use hosts::Heard;
+use names::Names;
 use reload::Fixed;
 use start::StartError;
 
@@ -126,6 +128,8 @@ struct Daemon {
     facts: mpsc::Receiver<Input>,
     /// Services whose clients are sent on by HTTP.
     groups: Groups,
+    /// Names that are answered for.
+    names: Names,
     ready: bool,
     _lock: Lock,
 }
@@ -143,6 +147,7 @@ impl Daemon {
         let mut sweep = tokio::time::interval(SWEEP);
         let mut reread = Some(Instant::now() + REREAD);
         loop {
+            self.names.refresh(self.executor.director.snapshot(), &self.groups.shown().latest());
             self.say_ready();
             let wake = self.next_wake();
             tokio::select! {
@@ -162,6 +167,7 @@ impl Daemon {
                 }
                 Some(fact) = self.facts.recv() => self.executor.tell(fact),
                 Some(probed) = self.groups.probed.recv() => self.groups.probed(probed),
+                Some(told) = self.names.told.recv() => self.names.told(told),
                 Some(ask) = self.groups.asked.recv() => self.groups.answer(ask),
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 Some(()) = self.network_changes.recv() => {
@@ -195,6 +201,7 @@ impl Daemon {
                 () = sleep_until(wake) => {
                     self.executor.time();
                     self.groups.time();
+                    self.names.time();
                 }
             }
         }
@@ -208,11 +215,13 @@ impl Daemon {
             return;
         }
         let serving = (!packets || director.is_serving()) && self.groups.are_serving();
-        let settled = serving && director.is_settled() && self.groups.are_settled();
+        let settled =
+            serving && director.is_settled() && self.groups.are_settled() && self.names.are_settled();
         if !(settled || waited) {
             return;
         }
         self.ready = true;
+        self.names.begin();
         self.executor.bus.tell(Event::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
@@ -223,7 +232,8 @@ impl Daemon {
     fn next_wake(&self) -> Instant {
         let ready =
             if self.ready { u64::MAX } else { self.executor.showing.about().started_ms + READY_AFTER_MS + 1 };
-        let at = self.executor.director.next_at().min(self.groups.next_at()).min(ready);
+        let at =
+            self.executor.director.next_at().min(self.groups.next_at()).min(self.names.next_at()).min(ready);
         Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).min(60_000))
     }
 

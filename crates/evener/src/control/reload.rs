@@ -11,6 +11,7 @@ use evener_core::path::sessions::buckets_for;
 use tokio::time::timeout_at;
 
 use super::conflicts::Asked;
+use super::names::OpenedNames;
 use super::telling::open_log;
 use super::{Daemon, IDLE_ENGINE, RESTART, display};
 use crate::board::Loaded;
@@ -115,7 +116,8 @@ impl Daemon {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
         let opened = self.groups.open(&config).map_err(|error| error.to_string())?;
-        Ok(File { config, farm, network, links, opened })
+        let opened_names = self.names.open(&config).map_err(|error| error.to_string())?;
+        Ok(File { config, farm, network, links, opened, opened_names })
     }
 
     /// Hears the neighbours of a file's farm, too.
@@ -131,7 +133,7 @@ impl Daemon {
 
     /// Has the farm of a file in force, or nothing of it; gives the keys that take a restart.
     fn put_in_force(&mut self, file: File) -> Result<Option<String>, String> {
-        let File { config, farm, network, links, opened } = file;
+        let File { config, farm, network, links, opened, opened_names } = file;
         let later = self.fixed.differences(&config);
         let loaded = Loaded { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
         self.executor.showing.will_load(Some(loaded));
@@ -140,6 +142,7 @@ impl Daemon {
         self.executor.showing.will_load(None);
         done?;
         self.groups.follow(&config, opened);
+        self.names.follow(&config, opened_names);
         self.executor.config = config;
         self.executor.mark_what_is_passed_on();
         Ok(later)
@@ -163,6 +166,8 @@ struct File {
     links: BTreeMap<u32, Mac>,
     /// Sockets of groups, on which nobody answers yet.
     opened: Option<Opened>,
+    /// Zones, and sockets by which queries come.
+    opened_names: OpenedNames,
 }
 
 /// What to do about keys that a running daemon, or a running data plane, can't follow.

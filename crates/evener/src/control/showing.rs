@@ -9,6 +9,7 @@ use super::executor::Executor;
 use crate::board::Local;
 use crate::board::{About, Board, Loaded, Published};
 use crate::events::Bus;
+use crate::names;
 use crate::redirect::Shown;
 
 /// Where it goes, and what of it the director doesn't know.
@@ -20,6 +21,7 @@ pub(super) struct Showing {
     next: Option<Loaded>,
     local: Option<Local>,
     groups: Arc<Shown>,
+    names: Arc<names::Shown>,
 }
 
 impl Showing {
@@ -36,8 +38,17 @@ impl Showing {
             bus,
             local: None,
             groups: Arc::default(),
+            names: Arc::default(),
         });
-        Showing { board: Arc::new(board), about, readings, next: None, local: None, groups: Arc::default() }
+        Showing {
+            board: Arc::new(board),
+            about,
+            readings,
+            next: None,
+            local: None,
+            groups: Arc::default(),
+            names: Arc::default(),
+        }
     }
 
     pub(super) fn about(&self) -> &About {
@@ -77,6 +88,7 @@ impl Executor {
             bus: self.bus.clone(),
             local: self.showing.local.clone(),
             groups: Arc::clone(&self.showing.groups),
+            names: Arc::clone(&self.showing.names),
         });
     }
 
@@ -86,9 +98,10 @@ impl Executor {
         self.publish();
     }
 
-    /// Publishes where groups are shown.
-    pub(super) fn show_groups(&mut self, groups: Arc<Shown>) {
+    /// Publishes where groups and names are shown.
+    pub(super) fn show_groups(&mut self, groups: Arc<Shown>, names: Arc<names::Shown>) {
         self.showing.groups = groups;
+        self.showing.names = names;
         self.publish();
     }
 

@@ -24,6 +24,7 @@ use super::conflicts::{Asked, OwnedElsewhere};
 use super::executor::{ExecuteError, Executor, Tools};
 use super::groups::Groups;
 use super::hosts::{self, Heard, Hosts};
+use super::names::{Names, OpenError};
 use super::reload::{self, Fixed};
 use super::telling::open_log;
 use super::totals::Totals;
@@ -84,6 +85,9 @@ pub(super) enum StartError {
     /// A group's clients can't be heard.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// Names can't be answered for.
+    #[error(transparent)]
+    Names(#[from] OpenError),
     /// The farm can't be carried out.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
@@ -203,8 +207,10 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let settings = Settings::new(&directory);
     let tools = Tools { engine, neighbours, settings, hosts, facts: results, bus };
     let mut groups = groups(&config, &directory, &tools.bus, &recorder)?;
+    let mut names = Names::new(seed()?, tools.bus.clone());
+    let opened_names = names.open(&config)?;
     let mut executor = Executor::new(director, config, about, tools);
-    executor.show_groups(groups.0.shown());
+    executor.show_groups(groups.0.shown(), names.shown());
     executor.totals = Totals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
@@ -222,6 +228,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         return Err(error);
     }
     groups.0.follow(&executor.config, groups.1.take());
+    names.follow(&executor.config, opened_names);
     let held = executor.held();
     let mut daemon = Daemon {
         network_changes,
@@ -238,6 +245,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         requests,
         facts,
         groups: groups.0,
+        names,
         ready: false,
         _lock: lock,
     };

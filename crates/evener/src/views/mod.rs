@@ -9,6 +9,7 @@ mod explanation;
 mod finding;
 mod groups;
 mod hosts;
+mod names;
 mod servers;
 mod services;
 mod sessions;
@@ -23,6 +24,7 @@ pub use explanation::{Dispatch, Explanation};
 pub use finding::{Finding, State};
 pub use groups::Member;
 pub use hosts::{Host, Refused};
+pub use names::Name;
 pub use servers::Server;
 pub use services::Service;
 pub(crate) use services::has_service;
@@ -40,6 +42,8 @@ pub struct Farm {
     pub servers: Vec<Server>,
     /// All hosts, where every one decides.
     pub hosts: Vec<Host>,
+    /// The addresses of all names.
+    pub names: Vec<Name>,
 }
 
 /// What shows itself, to as many as want to see it, whatever the control loop does meanwhile. Calls may take some milliseconds.
@@ -58,6 +62,9 @@ pub trait Show: Send + Sync + 'static {
 
     /// All hosts, where every one decides.
     fn hosts(&self) -> Vec<Host>;
+
+    /// The addresses of all names that are answered for.
+    fn names(&self) -> Vec<Name>;
 
     /// The names of the interfaces that packets are taken from.
     fn interfaces(&self) -> Vec<String>;
@@ -86,6 +93,7 @@ impl Show for Board {
             services: services::services(&moment),
             servers: servers::servers(&moment),
             hosts: hosts::hosts(&moment.published.snapshot),
+            names: names::names(&moment.published.names, moment.now_ms),
         }
     }
 
@@ -103,6 +111,10 @@ impl Show for Board {
 
     fn hosts(&self) -> Vec<Host> {
         hosts::hosts(&self.latest().snapshot)
+    }
+
+    fn names(&self) -> Vec<Name> {
+        names::names(&self.latest().names, evener_dataplane::now_ns() / 1_000_000)
     }
 
     fn interfaces(&self) -> Vec<String> {

@@ -9,7 +9,7 @@ use evener_core::director::{Reloads, Snapshot};
 use evener_core::path::decide::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::Refused;
+use super::{Refused, names};
 use crate::board::{About, Moment};
 use crate::handoff::lccp::Speaker;
 use crate::record::{AccessLog, Deciding};
@@ -109,6 +109,9 @@ pub struct Status {
     /// Which node decides for this one, if another does.
     #[serde(default)]
     pub dispatcher: Option<Dispatcher>,
+    /// What became of queries by DNS, by name; empty where none are answered.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dns: BTreeMap<String, u64>,
 }
 
 /// The node that decides for this one.
@@ -171,6 +174,7 @@ pub(crate) fn status(moment: &Moment) -> Status {
         nodes: speaker.map(|speaker| speaker.nodes()).unwrap_or_default(),
         nodes_refused: speaker.map(refused).unwrap_or_default(),
         dispatcher: speaker.and_then(|speaker| speaker.dispatcher()).map(dispatcher),
+        dns: names::counts(&published.names),
         interfaces: interfaces(snapshot),
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn views_fit_a_page() {
     let daemon = Daemon::start();
-    for view in ["services", "servers", "hosts", "sessions", "status", "doctor"] {
+    for view in ["services", "servers", "hosts", "names", "sessions", "status", "doctor"] {
         // Sessions of the test's daemon tell how they were asked for, but one.
         let args = if view == "sessions" { &[view, "--limit", "1"][..] } else { &[view] };
         let output = daemon.command(args);
@@ -37,6 +37,13 @@ fn people_see_tables() {
     web2  192.0.2.12  alive    17  250.0 ms  web  192.0.2.102
         it speaks version 2
     "#);
+    insta::assert_snapshot!(daemon.shown(&["names"]), @r"
+    NAME             ADDRESS     SERVER  STATE  RANK  SHARE  ANSWERS     DELAY  TTL
+    www.example.com  192.0.2.11  web1    up        1   100%       12  250.0 ms    5
+        reported delay 0.25 s: 100 % of its weight
+    www.example.com  192.0.2.12  web2    down      -     0%        0         -    5
+        no answer in time
+    ");
     insta::assert_snapshot!(daemon.shown(&["status"]), @r#"
     version:        0.1.0
     process:        4711, running for 1day 2h
@@ -61,6 +68,7 @@ fn people_see_tables() {
     packets:        1.2M forwarded, 7 no_server
     tunnels:        9 decapsulated, 4 forged_mark
     refused ARP:    2 own_mac
+    dns:            12 noerror, 13 queries_udp
     datagrams:      77 accepted, 3 forged
     "#);
     insta::assert_snapshot!(daemon.shown(&["explain", "198.51.100.7:40000", "192.0.2.100:80"]), @r#"

@@ -28,12 +28,12 @@ use evener::board::request::{GroupAnswer, Handle, Request, SessionFilter, Subjec
 use evener::config::Admin;
 use evener::events::{Bus, Listener};
 use evener::record::Traced;
-use evener::views::{Explanation, Farm, Host, Server, Service, Session, Show, Status};
+use evener::views::{Explanation, Farm, Host, Name, Server, Service, Session, Show, Status};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use views::{explanation, hosts, servers, services, sessions, status};
+use views::{explanation, hosts, names, servers, services, sessions, status};
 
 /// The farm that everybody sees in these tests; what was asked shows in the answers.
 struct Shown {
@@ -59,6 +59,10 @@ impl Show for Shown {
 
     fn hosts(&self) -> Vec<Host> {
         hosts()
+    }
+
+    fn names(&self) -> Vec<Name> {
+        names()
     }
 
     fn takes_packets(&self) -> bool {
@@ -219,7 +223,7 @@ fn farm_metrics(text: &str) -> String {
 }
 
 fn farm() -> Farm {
-    Farm { status: status(), services: services(), servers: servers(), hosts: hosts() }
+    Farm { status: status(), services: services(), servers: servers(), hosts: hosts(), names: names() }
 }
 
 fn scraped() -> Scrape {
@@ -247,6 +251,7 @@ fn views_are_the_same_on_both_sockets() {
         ("/v1/services", json!(services())),
         ("/v1/servers", json!(servers())),
         ("/v1/hosts", json!(hosts())),
+        ("/v1/names", json!(names())),
     ];
     for (path, expected) in views {
         assert_eq!(parsed(daemon.unix("GET", path)), expected, "{path}");

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use evener::board::request::{Flow, Subject};
 use evener::record::{AccessLog, Deciding};
-use evener::views::{Dispatch, Dispatcher, Explanation, Host, Refused, Server, Service, Session, Status};
+use evener::views::{
+    Dispatch, Dispatcher, Explanation, Host, Name, Refused, Server, Service, Session, Status,
+};
 
 pub fn status() -> Status {
     let counts = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
@@ -48,6 +50,7 @@ pub fn status() -> Status {
             .into(),
         nodes_refused: [("192.0.2.12".to_owned(), refused("key", "its clock\x1b is wrong; set it"))].into(),
         dispatcher: Some(Dispatcher { address: "192.0.2.3".into(), decides: false }),
+        dns: BTreeMap::from([("noerror".to_owned(), 12), ("queries_udp".to_owned(), 13)]),
     }
 }
 
@@ -129,6 +132,36 @@ pub fn servers() -> Vec<Server> {
         },
         Server { weight: 0, local: true, ..server("caf\u{e9} \"1\"", "draining", 0) },
     ]
+}
+
+pub fn names() -> Vec<Name> {
+    let name = |address: &str, server: &str| Name {
+        name: "www.example.com".into(),
+        address: address.into(),
+        server: server.into(),
+        state: "up".into(),
+        rank: Some(1),
+        share: 1.0,
+        answers: 12,
+        policy: "expected-delay".into(),
+        ttl_seconds: 5,
+        bottleneck_bps: None,
+        available_bps: None,
+        delay_seconds: Some(0.25),
+        age_seconds: Some(0.5),
+        cause: "reported delay 0.25 s: 100 % of its weight".into(),
+    };
+    let down = Name {
+        state: "down".into(),
+        rank: None,
+        share: 0.0,
+        answers: 0,
+        delay_seconds: None,
+        age_seconds: None,
+        cause: "no answer in time".into(),
+        ..name("192.0.2.12", "web2")
+    };
+    vec![name("192.0.2.11", "web1"), down]
 }
 
 pub fn hosts() -> Vec<Host> {

@@ -1,16 +1,12 @@
 //! Servers that tell their load, and what becomes of it. Web servers and clients are real; who tells is played, so that it says what a test wants.
 
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use evener_lab::evener::{Agent, Evener};
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
+use evener_lab::teller::{Teller, json};
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
@@ -25,71 +21,6 @@ on_both_engines! {
 
 const PORT: u16 = 9_183;
 const CHECK_PORT: u16 = 9_184;
-
-/// Says the same to whoever connects, and ends the connection.
-struct Teller {
-    says: Arc<Mutex<String>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Teller {
-    fn start(host: &Host, says: &str) -> Result<Teller> {
-        let listener = host.enter(|| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], PORT))))??;
-        listener.set_nonblocking(true)?;
-        let (says, stop) = (Arc::new(Mutex::new(says.to_owned())), Arc::new(AtomicBool::new(false)));
-        let (words, ended) = (Arc::clone(&says), Arc::clone(&stop));
-        let thread = thread::spawn(move || {
-            while !ended.load(Ordering::Relaxed) {
-                match listener.accept() {
-                    Ok((stream, _)) => drop(tell(stream, &words)),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                        thread::sleep(Duration::from_millis(5))
-                    }
-                    Err(_) => return,
-                }
-            }
-        });
-        Ok(Teller { says, stop, thread: Some(thread) })
-    }
-
-    fn now_says(&self, says: &str) -> Result<()> {
-        let mut words = self.says.lock().map_err(|_| anyhow!("The teller's thread panicked"))?;
-        *words = says.to_owned();
-        Ok(())
-    }
-}
-
-fn tell(mut stream: TcpStream, words: &Mutex<String>) -> Result<()> {
-    stream.set_nonblocking(false)?;
-    let says = words.lock().map_err(|_| anyhow!("A test panicked"))?.clone();
-    if says.starts_with("HTTP") {
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let mut asked = Vec::new();
-        let mut buffer = [0; 1024];
-        while !asked.windows(4).any(|end| end == b"\r\n\r\n") {
-            let len = stream.read(&mut buffer)?;
-            ensure!(len > 0, "a question ends in the middle");
-            asked.extend_from_slice(buffer.get(..len).unwrap_or_default());
-        }
-    }
-    stream.write_all(says.as_bytes())?;
-    Ok(())
-}
-
-impl Drop for Teller {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // whatever ended it, the test has its own word about that
-            let _ = thread.join();
-        }
-    }
-}
-
-fn json(body: &str) -> String {
-    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
-}
 
 fn cpu(share: f64) -> String {
     json(&format!("{{\"cpu\":{share}}}"))
@@ -106,7 +37,7 @@ fn held(farm: &Farm, count: usize) -> Result<([usize; 2], Vec<Visit>)> {
 fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
     let tellers: Vec<Teller> =
-        farm.servers().iter().map(|host| Teller::start(host, &cpu(0.2))).collect::<Result<_>>()?;
+        farm.servers().iter().map(|host| Teller::start(host, PORT, &cpu(0.2))).collect::<Result<_>>()?;
     let keys = "policy = \"utilisation\"\nreport = { interval = \"200ms\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
@@ -138,7 +69,7 @@ fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
 
 fn who_speaks_agent_check_gets_what_it_asks_for(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    let teller = Teller::start(farm.server(0), "up 50%\n")?;
+    let teller = Teller::start(farm.server(0), PORT, "up 50%\n")?;
     let keys = format!("report = {{ kind = \"agent-check\", port = {PORT}, interval = \"200ms\" }}\n");
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, &keys))?;
     evener.wait_for_servers(2, LONG)?;

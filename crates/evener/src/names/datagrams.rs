@@ -1,0 +1,112 @@
+//! Queries by UDP, and their answers: as many at once as are there, since a system call costs more than an answer does.
+
+use std::array;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+
+use evener_core::dns::UDP_MAX;
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
+
+/// The longest query that is read whole.
+const QUERY_MAX: usize = 4_096;
+/// Queries that are read at once.
+const BATCH: usize = 32;
+
+/// Room for queries, their answers and who asks.
+pub(super) struct Datagrams {
+    queries: Box<[[u8; QUERY_MAX]; BATCH]>,
+    answers: Box<[[u8; UDP_MAX]; BATCH]>,
+    /// How long each query is, and where it came from.
+    came: [(usize, Option<SockaddrStorage>); BATCH],
+    /// How long each answer is.
+    lens: [usize; BATCH],
+    /// Where each goes.
+    to: [Option<SockaddrStorage>; BATCH],
+    /// The system's own, of each direction: in one of them it has where an address is to be written, in the other where it is to be read.
+    received: MultiHeaders<SockaddrStorage>,
+    sent: MultiHeaders<SockaddrStorage>,
+}
+
+impl Datagrams {
+    pub(super) fn new() -> Datagrams {
+        Datagrams {
+            queries: Box::new([[0; QUERY_MAX]; BATCH]),
+            answers: Box::new([[0; UDP_MAX]; BATCH]),
+            came: [(0, None); BATCH],
+            lens: [0; BATCH],
+            to: [None; BATCH],
+            received: MultiHeaders::preallocate(BATCH, None),
+            sent: MultiHeaders::preallocate(BATCH, None),
+        }
+    }
+
+    /// Waits for queries, as long as the socket does, and sends what `answer` writes: its length, or nothing. A query comes with its
+    /// client's address.
+    ///
+    /// # Errors
+    /// When nothing came.
+    pub(super) fn answer(
+        &mut self,
+        socket: &UdpSocket,
+        mut answer: impl FnMut(&[u8], IpAddr, &mut [u8]) -> Option<usize>,
+    ) -> io::Result<()> {
+        let count = self.receive(socket)?;
+        let mut answered = 0;
+        for (query, (len, from)) in self.queries.iter().zip(&self.came).take(count) {
+            let (Some(query), Some(client)) = (query.get(..*len), from.as_ref().and_then(address)) else {
+                continue;
+            };
+            let places = self.answers.get_mut(answered).zip(self.lens.get_mut(answered));
+            let Some(((room, len), to)) = places.zip(self.to.get_mut(answered)) else { break };
+            if let Some(written) = answer(query, client, room) {
+                (*len, *to) = (written.min(UDP_MAX), *from);
+                answered += 1;
+            }
+        }
+        self.send(socket, answered);
+        Ok(())
+    }
+
+    /// How many came.
+    fn receive(&mut self, socket: &UdpSocket) -> io::Result<usize> {
+        let mut rooms = self.queries.each_mut().map(|query| [IoSliceMut::new(query)]);
+        // It waits for the first, and takes what is there behind it.
+        let flags = MsgFlags::MSG_WAITFORONE;
+        let came = recvmmsg(socket.as_raw_fd(), &mut self.received, rooms.iter_mut(), flags, None)?;
+        let mut count = 0;
+        for (place, message) in self.came.iter_mut().zip(came) {
+            *place = (message.bytes, message.address);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn send(&mut self, socket: &UdpSocket, count: usize) {
+        let (answers, lens) = (&self.answers, &self.lens);
+        let all: [_; BATCH] = array::from_fn(|at| {
+            let answer = answers.get(at).zip(lens.get(at)).and_then(|(answer, len)| answer.get(..*len));
+            [IoSlice::new(answer.unwrap_or_default())]
+        });
+        let mut from = 0;
+        while let (Some(answers), Some(to)) = (all.get(from..count), self.to.get(from..count)) {
+            if answers.is_empty() {
+                return;
+            }
+            let sent = sendmmsg(socket.as_raw_fd(), &mut self.sent, answers, to, [], MsgFlags::empty());
+            from += match sent {
+                Ok(sent) => sent.count().max(1),
+                // The first of them can't be sent: its client has gone, or nothing leads there.
+                Err(error) => {
+                    tracing::debug!(%error, "an answer was not sent");
+                    1
+                }
+            };
+        }
+    }
+}
+
+fn address(from: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = from.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+    v4.or_else(|| from.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))
+}

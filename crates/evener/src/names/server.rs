@@ -1,0 +1,242 @@
+//! Sockets by which queries come: of each address one by UDP for every processor, with a thread of its own, and one by TCP.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use evener_core::dns::{Allowance, Answered, Asked, Limit, Names, Transport};
+use evener_core::path::sessions::Seed;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::task::AbortHandle;
+
+use super::datagrams::Datagrams;
+use super::{Counts, stream};
+
+/// How often a thread without queries looks whether it is over.
+const LOOK: Duration = Duration::from_millis(200);
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 1_024;
+
+/// Why queries can't be heard.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NamesError {
+    /// The address can't be had.
+    #[error("[dns] can't listen on {address}: {source}{help}")]
+    Address {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+        /// What to do about it, behind a semicolon.
+        help: &'static str,
+    },
+    /// A thread can't be had.
+    #[error("the threads that answer queries can't be started: {0}")]
+    Threads(io::Error),
+}
+
+/// All that queries are answered by; others take the place of its parts.
+#[derive(Debug)]
+pub(crate) struct Answering {
+    pub(crate) names: ArcSwap<Names>,
+    pub(crate) limit: ArcSwap<Limit>,
+    pub(crate) counts: Arc<Counts>,
+    key: Seed,
+    turn: AtomicU64,
+}
+
+impl Answering {
+    pub(crate) fn new(names: Names, key: Seed, counts: Arc<Counts>) -> Answering {
+        let limit = ArcSwap::from_pointee(Limit::default());
+        Answering { names: ArcSwap::from_pointee(names), limit, counts, key, turn: AtomicU64::new(0) }
+    }
+
+    /// Answers one query, and counts it.
+    pub(super) fn answer(
+        &self,
+        bytes: &[u8],
+        client: IpAddr,
+        transport: Transport,
+        allowance: Option<&mut Allowance>,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let asked = Asked {
+            bytes,
+            client,
+            transport,
+            // Both wrap, as their readers expect.
+            now_s: since.as_secs() as u32,
+            now_ms: (evener_dataplane::now_ns() / 1_000_000) as u32,
+            turn: self.turn.fetch_add(1, Relaxed),
+        };
+        let answered = self.names.load().answer(&asked, allowance, out);
+        self.counts.count(transport, answered.map(|answered| answered.outcome));
+        answered.map(|Answered { len, .. }| len)
+    }
+}
+
+/// Sockets of one address, on which nobody answers yet.
+pub(crate) struct Opened(Vec<(SocketAddr, Vec<UdpSocket>, TcpListener)>);
+
+/// Who answers at one address.
+struct Server {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    stream: AbortHandle,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.is_over.store(true, Relaxed);
+        self.stream.abort();
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// All who answer.
+pub(crate) struct Servers {
+    answering: Arc<Answering>,
+    running: BTreeMap<SocketAddr, Server>,
+    /// Those that don't answer yet: queries wait in their sockets.
+    waiting: Vec<Opened>,
+    is_begun: bool,
+}
+
+impl Servers {
+    pub(crate) fn new(answering: Arc<Answering>) -> Servers {
+        Servers { answering, running: BTreeMap::new(), waiting: Vec::new(), is_begun: false }
+    }
+
+    /// Opens sockets at addresses that nobody answers at yet. Nothing changes by that.
+    ///
+    /// # Errors
+    /// When an address can't be had.
+    pub(crate) fn open(&self, wanted: &[SocketAddr]) -> Result<Opened, NamesError> {
+        let waits =
+            |at: &SocketAddr| self.waiting.iter().any(|opened| opened.0.iter().any(|(o, ..)| o == at));
+        let new = wanted.iter().filter(|at| !self.running.contains_key(at) && !waits(at));
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let opened = new.map(|address| {
+            let failed =
+                |source: io::Error| NamesError::Address { address: *address, help: help(&source), source };
+            let udp = (0..threads).map(|_| datagrams(*address)).collect::<io::Result<_>>().map_err(failed)?;
+            Ok((*address, udp, listener(*address).map_err(failed)?))
+        });
+        Ok(Opened(opened.collect::<Result<_, NamesError>>()?))
+    }
+
+    /// Answers at these addresses from now on, or from when it has [begun](Servers::begin), and at no others.
+    ///
+    /// # Errors
+    /// When threads can't be had.
+    pub(crate) fn follow(&mut self, opened: Opened, wanted: &[SocketAddr]) -> Result<(), NamesError> {
+        self.running.retain(|address, _| wanted.contains(address));
+        self.waiting.push(opened);
+        for Opened(waiting) in &mut self.waiting {
+            waiting.retain(|(address, ..)| wanted.contains(address));
+        }
+        if self.is_begun { self.start() } else { Ok(()) }
+    }
+
+    /// It is known how servers are.
+    ///
+    /// # Errors
+    /// When threads can't be had.
+    pub(crate) fn begin(&mut self) -> Result<(), NamesError> {
+        self.is_begun = true;
+        self.start()
+    }
+
+    fn start(&mut self) -> Result<(), NamesError> {
+        for Opened(waiting) in std::mem::take(&mut self.waiting) {
+            for (address, sockets, listener) in waiting {
+                let server = self.serve(address, sockets, listener).map_err(NamesError::Threads)?;
+                self.running.insert(address, server);
+            }
+        }
+        Ok(())
+    }
+
+    fn serve(
+        &self,
+        address: SocketAddr,
+        sockets: Vec<UdpSocket>,
+        listener: TcpListener,
+    ) -> io::Result<Server> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let stream = tokio::net::TcpListener::from_std(listener)?;
+        let stream = tokio::spawn(stream::serve(stream, Arc::clone(&self.answering))).abort_handle();
+        let mut server = Server { is_over, threads: Vec::new(), stream };
+        for (number, socket) in sockets.into_iter().enumerate() {
+            let (answering, is_over) = (Arc::clone(&self.answering), Arc::clone(&server.is_over));
+            let thread = thread::Builder::new().name(format!("dns-{number}"));
+            let thread = thread.spawn(move || answer_datagrams(&socket, address, &answering, &is_over))?;
+            server.threads.push(thread);
+        }
+        Ok(server)
+    }
+}
+
+fn answer_datagrams(socket: &UdpSocket, address: SocketAddr, answering: &Answering, is_over: &AtomicBool) {
+    let mut allowance = Allowance::new(**answering.limit.load(), answering.key);
+    let mut datagrams = Datagrams::new();
+    while !is_over.load(Relaxed) {
+        allowance.follow(**answering.limit.load());
+        let result = datagrams.answer(socket, |query, client, out| {
+            answering.answer(query, client, Transport::Udp, Some(&mut allowance), out)
+        });
+        match result {
+            Ok(()) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(error) => tracing::debug!(%error, %address, "a query was not read"),
+        }
+    }
+}
+
+fn help(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need CAP_NET_BIND_SERVICE: use another, or grant it"
+        }
+        io::ErrorKind::AddrInUse => "; another program listens there: stop it, or use another address",
+        io::ErrorKind::AddrNotAvailable => {
+            "; it is no address of this host: add it, or remove it from `listen`"
+        }
+        _ => "",
+    }
+}
+
+/// One of several sockets that share an address: the kernel spreads clients over them.
+fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    let socket: UdpSocket = socket.into();
+    socket.set_read_timeout(Some(LOOK))?;
+    Ok(socket)
+}
+
+fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,93 @@
+//! Names that are answered for by DNS, and who of their servers is given how often.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::{Shown, ShownAddress, ShownName};
+
+/// An address that a name may be answered with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Name {
+    /// The name.
+    pub name: String,
+    /// The address.
+    pub address: String,
+    /// Whose it is: a server's name, or with `answer = "addresses"` a service's.
+    pub server: String,
+    /// `up`, `down`, `draining` or `silent`.
+    pub state: String,
+    /// 1 for whoever is given most often; none of who isn't given.
+    pub rank: Option<u64>,
+    /// What part of the answers gives it first.
+    pub share: f64,
+    /// How often it was given first.
+    pub answers: u64,
+    /// The policy's name.
+    pub policy: String,
+    /// How long an answer may be kept.
+    pub ttl_seconds: u32,
+    /// What the narrowest link to it carries, in bits a second, if it was measured.
+    pub bottleneck_bps: Option<f64>,
+    /// What of that is free, likewise.
+    pub available_bps: Option<f64>,
+    /// How long the server takes to send what it has to, by its report.
+    pub delay_seconds: Option<f64>,
+    /// How old that is.
+    pub age_seconds: Option<f64>,
+    /// Why its share is what it is.
+    pub cause: String,
+}
+
+/// All of them, by name in the order of the file.
+pub(crate) fn names(shown: &Shown, now_ms: u64) -> Vec<Name> {
+    let latest = shown.latest();
+    let since_ms = now_ms.saturating_sub(latest.at_ms);
+    latest
+        .names
+        .iter()
+        .flat_map(|name| name.addresses.iter().map(move |one| name_of(name, one, since_ms)))
+        .collect()
+}
+
+/// What became of queries, if there are any to answer.
+pub(crate) fn counts(shown: &Shown) -> BTreeMap<String, u64> {
+    let all: BTreeMap<String, u64> =
+        shown.counts.all().map(|(name, count)| (name.to_owned(), count)).collect();
+    if all.values().all(|count| *count == 0) && shown.latest().names.is_empty() {
+        BTreeMap::new()
+    } else {
+        all
+    }
+}
+
+fn name_of(name: &ShownName, shown: &ShownAddress, since_ms: u64) -> Name {
+    // The versions of IP are asked for one by one.
+    let others = || {
+        name.addresses.iter().filter(|one| is_given(one) && one.address.is_ipv4() == shown.address.is_ipv4())
+    };
+    let sum: u64 = others().map(|one| u64::from(one.share)).sum();
+    let better = others().filter(|one| one.share > shown.share).count() as u64;
+    let share = if is_given(shown) { f64::from(shown.share) / sum.max(1) as f64 } else { 0.0 };
+    Name {
+        name: name.name.clone(),
+        address: shown.address.to_string(),
+        server: shown.server.clone(),
+        state: shown.state.to_owned(),
+        rank: is_given(shown).then_some(better + 1),
+        share,
+        answers: shown.given.load(Relaxed),
+        policy: name.policy.to_owned(),
+        ttl_seconds: name.ttl_s,
+        bottleneck_bps: None,
+        available_bps: None,
+        delay_seconds: shown.delay_us.map(|us| us as f64 / 1e6),
+        age_seconds: shown.age_ms.map(|ms| (ms + since_ms) as f64 / 1e3),
+        cause: shown.cause.clone(),
+    }
+}
+
+fn is_given(shown: &ShownAddress) -> bool {
+    shown.state == "up" && shown.share > 0
+}

@@ -1,0 +1,86 @@
+//! Servers that tell their load, played: they say what a test wants.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+
+use crate::host::Host;
+
+/// Says the same to whoever connects, and ends the connection. It ends when it is dropped.
+pub struct Teller {
+    says: Arc<Mutex<String>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Teller {
+    /// Starts on a host, at a TCP port.
+    ///
+    /// # Errors
+    /// When the port can't be had.
+    pub fn start(host: &Host, port: u16, says: &str) -> Result<Teller> {
+        let listener = host.enter(|| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))))??;
+        listener.set_nonblocking(true)?;
+        let (says, stop) = (Arc::new(Mutex::new(says.to_owned())), Arc::new(AtomicBool::new(false)));
+        let (words, ended) = (Arc::clone(&says), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) => drop(tell(stream, &words)),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        thread::sleep(Duration::from_millis(5))
+                    }
+                    Err(_) => return,
+                }
+            }
+        });
+        Ok(Teller { says, stop, thread: Some(thread) })
+    }
+
+    /// Says something else from now on.
+    ///
+    /// # Errors
+    /// When its thread has panicked.
+    pub fn now_says(&self, says: &str) -> Result<()> {
+        let mut words = self.says.lock().map_err(|_| anyhow!("The teller's thread panicked"))?;
+        *words = says.to_owned();
+        Ok(())
+    }
+}
+
+fn tell(mut stream: TcpStream, words: &Mutex<String>) -> Result<()> {
+    stream.set_nonblocking(false)?;
+    let says = words.lock().map_err(|_| anyhow!("A test panicked"))?.clone();
+    if says.starts_with("HTTP") {
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut asked = Vec::new();
+        let mut buffer = [0; 1024];
+        while !asked.windows(4).any(|end| end == b"\r\n\r\n") {
+            let len = stream.read(&mut buffer)?;
+            ensure!(len > 0, "a question ends in the middle");
+            asked.extend_from_slice(buffer.get(..len).unwrap_or_default());
+        }
+    }
+    stream.write_all(says.as_bytes())?;
+    Ok(())
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // whatever ended it, the test has its own word about that
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A response with this body.
+pub fn json(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}

@@ -1,0 +1,99 @@
+//! What is answered, and how that follows servers.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use evener_lab::evener::{Evener, web_service};
+use evener_lab::farm::Farm;
+use evener_lab::wait;
+
+use crate::stage::{NAME, PORT, Stage, dig};
+
+#[test]
+fn clients_are_given_servers_that_live() -> Result<()> {
+    let mut stage = Stage::start(3, "policy = \"round-robin\"")?;
+    let all: BTreeSet<String> = (0..3).map(|server| stage.address(server)).collect();
+    let given = stage.given(12)?;
+    assert_eq!(given.keys().cloned().collect::<BTreeSet<_>>(), all);
+    assert!(given.values().all(|count| *count == 4), "{given:?}");
+
+    stage.farm.stop_web(0)?;
+    let dead = stage.address(0);
+    wait::until("who is dead is not given", || Ok(stage.states()?[&dead] == "down"))?;
+    assert!(!stage.given(12)?.contains_key(&dead));
+    for server in [1, 2] {
+        stage.farm.stop_web(server)?;
+    }
+    wait::until("all are dead", || Ok(stage.states()?.values().all(|state| state == "down")))?;
+    assert_eq!(stage.given(12)?.len(), 3, "where nobody lives all are given");
+    assert!(stage.dig(&[NAME])?.contains("no server of this name is known to live"));
+    stage.farm.start_web(1)?;
+    let alive = stage.address(1);
+    wait::until("who is back is given alone", || Ok(stage.given(6)?.keys().eq([&alive])))?;
+    Ok(())
+}
+
+#[test]
+fn every_kind_of_question_has_its_answer() -> Result<()> {
+    let stage = Stage::start(1, "ttl = 7")?;
+    let address = stage.address(0);
+    let answer = stage.dig(&[NAME])?;
+    assert!(answer.contains("status: NOERROR") && answer.contains("flags: qr aa;"), "{answer}");
+    assert!(answer.contains("(good)"), "a cookie of the server's: {answer}");
+    assert!(answer.lines().any(|line| line.split_whitespace().eq([
+        &format!("{NAME}."),
+        "7",
+        "IN",
+        "A",
+        &address
+    ])));
+    assert!(stage.dig(&["WwW.eXaMpLe.CoM"])?.contains("WwW.eXaMpLe.CoM.\t7"), "as it was asked (0x20)");
+    assert_eq!(stage.addresses(&[NAME, "+tcp"])?, [&*address]);
+    assert_eq!(stage.addresses(&[NAME, "+noedns"])?, [&*address]);
+    for (words, said) in [
+        (&[NAME, "AAAA"][..], "status: NOERROR"),
+        (&["nobody.example.com"], "status: NXDOMAIN"),
+        (&["example.org"], "EDE: 20 (Not Authoritative)"),
+        (&["example.com", "SOA"], "hostmaster.example.com."),
+        (&["example.com", "NS"], "ns.example.com."),
+        (&["example.com", "ANY"], "RFC8482"),
+        (&["version.bind", "CH", "TXT"], "status: REFUSED"),
+        (&[NAME, "+edns=3", "+noednsneg"], "status: BADVERS"),
+        (&[NAME, "+subnet=198.51.100.0/24"], "CLIENT-SUBNET: 198.51.100.0/24/0"),
+        (&[NAME, "+opcode=UPDATE", "+noedns"], "status: NOTIMP"),
+    ] {
+        let answer = stage.dig(words)?;
+        assert!(answer.contains(said), "{words:?}: {answer}");
+        assert!(!answer.contains("WARNING"), "{words:?}: {answer}");
+    }
+    assert!(stage.counted("nxdomain")? >= 1 && stage.counted("queries_tcp")? >= 1);
+    Ok(())
+}
+
+/// The same names that packets go by: who drains, or fails, is given no more.
+#[test]
+fn a_service_and_its_name_know_the_same() -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let names = |answer: &str| {
+        format!(
+            "{}\n[dns]\nlisten = [\"{}:{PORT}\"]\n[[dns.zone]]\nname = \"example.com\"\n\
+             [[dns.name]]\nname = \"{NAME}\"\nservices = [\"web\"]\nanswer = \"{answer}\"\ntop = 8\n",
+            web_service(&farm, 0, "xdp"),
+            farm.director().address()
+        )
+    };
+    let evener = Evener::start(farm.director(), &names("servers"))?;
+    let addresses = || -> Result<BTreeSet<String>> {
+        Ok(dig(&farm, 0, &[NAME, "+short"])?.lines().map(str::to_owned).collect())
+    };
+    let own: BTreeSet<String> = farm.servers().iter().map(|server| server.address().to_string()).collect();
+    wait::until("both are up", || Ok(addresses()? == own))?;
+    let drained = &evener.servers()?[0];
+    let full = format!("{}/{}", drained.service, drained.name);
+    evener.command(&["drain", &full])?;
+    wait::until("who drains is not given", || Ok(addresses()?.len() == 1))?;
+    evener.command(&["undrain", &full])?;
+    wait::until("both are up again", || Ok(addresses()? == own))?;
+    evener.reload(&names("addresses"))?;
+    wait::until("the service's own is given", || Ok(addresses()?.into_iter().eq([farm.vip(0).to_string()])))
+}

@@ -1,0 +1,72 @@
+//! Shares that follow what servers say of their load.
+
+use anyhow::Result;
+use evener_lab::teller::{Teller, json};
+use evener_lab::wait;
+use serde_json::Value;
+
+use crate::stage::Stage;
+
+const PORT: u16 = 9_183;
+const KEYS: &str = "policy = \"expected-delay\"\nreport = { interval = \"200ms\" }";
+
+fn delay(seconds: f64) -> String {
+    json(&format!("{{\"delay_seconds\":{seconds}}}"))
+}
+
+/// What is shown of a server's address.
+fn shown(stage: &Stage, server: usize) -> Result<Value> {
+    let names: Vec<Value> = stage.evener.json(&["names"])?;
+    let address = stage.address(server);
+    Ok(names.into_iter().find(|name| name["address"] == *address).unwrap_or_default())
+}
+
+/// The shares of two servers, in percent.
+fn shares(stage: &Stage) -> Result<[u64; 2]> {
+    let share = |server| -> Result<u64> {
+        Ok((shown(stage, server)?["share"].as_f64().unwrap_or_default() * 100.0).round() as u64)
+    };
+    Ok([share(0)?, share(1)?])
+}
+
+#[test]
+fn who_takes_long_to_send_is_given_less_and_not_forgotten() -> Result<()> {
+    let stage = Stage::start(2, KEYS)?;
+    let tellers: Vec<Teller> = (0..2)
+        .map(|server| Teller::start(stage.farm.server(server), PORT, &delay(0.5)))
+        .collect::<Result<_>>()?;
+    let delays = || -> Result<[Value; 2]> {
+        Ok([shown(&stage, 0)?["delay_seconds"].clone(), shown(&stage, 1)?["delay_seconds"].clone()])
+    };
+    wait::until("both have told", || Ok(delays()?.iter().all(|delay| *delay == 0.5)))?;
+    assert_eq!(shares(&stage)?, [50, 50]);
+    tellers[0].now_says(&delay(2.0))?;
+    wait::until("a quarter of the other's", || Ok(shares(&stage)? == [20, 80]))?;
+    assert_eq!((&shown(&stage, 0)?["rank"], &shown(&stage, 1)?["rank"]), (&2.into(), &1.into()));
+    // Of fifty draws of a fifth none at all are once in 70,000 times, and more than thirty never.
+    let given = stage.given(50)?;
+    let to_first = given.get(&stage.address(0)).copied().unwrap_or_default();
+    assert!((1..=30).contains(&to_first), "{given:?}");
+    tellers[0].now_says(&delay(3_600.0))?;
+    wait::until("the least that anyone has", || Ok(shares(&stage)? == [3, 97]))?;
+    tellers[0].now_says(&json("{\"delay_seconds\":-1}"))?;
+    tellers[1].now_says(&json("{\"delay_seconds\":\"soon\"}"))?;
+    wait::until("what was believed grows old", || Ok(delays()?.iter().all(Value::is_null)))?;
+    assert_eq!(shares(&stage)?, [50, 50], "who says nothing is of middling load");
+    Ok(())
+}
+
+#[test]
+fn who_asks_for_it_is_drained() -> Result<()> {
+    let keys = format!("report = {{ kind = \"agent-check\", port = {PORT}, interval = \"200ms\" }}");
+    let stage = Stage::start(2, &keys)?;
+    let teller = Teller::start(stage.farm.server(0), PORT, "up 50%\n")?;
+    wait::until("half of its weight", || Ok(shares(&stage)? == [33, 67]))?;
+    teller.now_says("drain\n")?;
+    wait::until("it drains", || Ok(shown(&stage, 0)?["state"] == "draining"))?;
+    assert_eq!(shares(&stage)?, [0, 100]);
+    assert!(stage.given(6)?.keys().eq([&stage.address(1)]));
+    teller.now_says("ready 100%\n")?;
+    wait::until("it is back", || Ok(shares(&stage)? == [50, 50]))?;
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! Names: the product's own DNS server, real web servers behind its names, and dig as everybody's resolver.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod answers;
+mod changes;
+mod hostile;
+mod loads;
+mod stage;
