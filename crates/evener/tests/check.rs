@@ -99,9 +99,12 @@ fn the_example_shows_the_defaults() {
         [[dns.name]]
         name = "www.example.com"
         services = "web"
+        rank_file = "/run/evener/www.ranks"
+        gdnsd_file = "/run/evener/www.states"
         [[dns.name]]
         name = "far.example.com"
         servers = "198.51.100.61:8080"
+        policy = "expected-delay"
         report = {}
         server = [{ name = "london", address = "203.0.113.62", weight = 2 }]
         "#,

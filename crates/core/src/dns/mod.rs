@@ -10,6 +10,7 @@ mod cookie;
 mod limit;
 mod name;
 mod query;
+pub mod rank;
 mod shares;
 #[cfg(test)]
 mod tests;

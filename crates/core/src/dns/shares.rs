@@ -1,7 +1,7 @@
 //! What part of the clients of a name each server is given, by what is known of its load.
 //!
-//! The paper answers with the one server that ranks best (*A Web Server's View of Load Balancing*'s weight is highest), and until the next
-//! report all clients go there. Here the part of a server falls as its load rises, so that none is flooded between two reports.
+//! The paper (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*) answers with the one server that ranks best, and until
+//! the next report all clients go there. Here the part of a server falls as its load rises, so that none is flooded between two reports.
 
 use alloc::vec::Vec;
 
@@ -32,6 +32,8 @@ pub struct Share {
     pub permille: u64,
     /// Whether it has said something that counts; else it is taken for one of middling load.
     pub is_known: bool,
+    /// The load that it is taken to have, where there is a way of weighing it.
+    pub load: Option<u64>,
 }
 
 /// The shares of servers, in their order: their weights, or by load if there is a way of weighing it.
@@ -50,11 +52,18 @@ pub fn shares(weighing: Option<&Weighing>, servers: &[Known]) -> Vec<Share> {
     let servers = servers.iter().zip(loads);
     servers
         .map(|(server, load)| {
-            let of_load =
-                load.or(median).map_or(WHOLE, |load| (WHOLE * least / load.max(least)).max(LEAST_PERMILLE));
+            let is_known = load.is_some();
+            let load = load.or(median);
+            let of_load = load.map_or(WHOLE, |load| permille_of(least, load).max(LEAST_PERMILLE));
             let permille = of_load * u64::from(server.tenths.min(10)) / 10;
             let share = u16::try_from(share_of(server, permille)).unwrap_or(u16::MAX);
-            Share { share, permille, is_known: load.is_some() }
+            Share { share, permille, is_known, load }
         })
         .collect()
+}
+
+/// What part of a load the least one is. Loads may be any numbers.
+fn permille_of(least: u64, load: u64) -> u64 {
+    let part = u128::from(WHOLE) * u128::from(least) / u128::from(load.max(least));
+    u64::try_from(part).unwrap_or(WHOLE)
 }

@@ -371,6 +371,8 @@ fn shares_fall_as_loads_rise() {
     assert_eq!(shares(None, &[delay(None), starting]).map_shares(), [1_000, 300]);
     let weights = [Known { weight: 7, ..delay(None) }, delay(None)];
     assert_eq!(shares(None, &weights).map_shares(), [7, 10]);
+    let endless = [delay(Some(u64::MAX)), delay(Some(u64::MAX)), delay(Some(u64::MAX / 2))];
+    assert_eq!(shares(weighing, &endless).map_shares(), [499, 499, 1_000]);
 }
 
 trait MapShares {

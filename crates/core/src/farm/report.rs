@@ -16,6 +16,10 @@ pub struct Report {
     pub bytes_to_send: Option<u64>,
     /// How long that will take, in microseconds.
     pub delay_us: Option<u64>,
+    /// What one of its clients is sent at a time, in bits a second: the middle of them.
+    pub available_bps: Option<u64>,
+    /// What one is sent where nothing else is in the way, in bits a second.
+    pub bottleneck_bps: Option<u64>,
     /// How much of its weight it wants, in percent; at most 100.
     pub percent: Option<u16>,
     /// Whether it wants new sessions at all.
@@ -72,6 +76,8 @@ pub const UTILISATION_MAX: u64 = 100_000;
 pub const LOAD_MAX: u64 = 100_000_000_000;
 /// A day, in microseconds.
 pub const DELAY_MAX: u64 = 86_400_000_000;
+/// Ten terabits a second.
+pub const BANDWIDTH_MAX: u64 = 10_000_000_000_000;
 /// A pebibyte.
 pub const BYTES_MAX: u64 = 1 << 50;
 

@@ -107,7 +107,7 @@ pub(super) enum ArpMode {
     Answering,
 }
 
-/// The services that this host is a server of, or a sentence that says why there is none.
+/// The services that this host is a server of, or a sentence that says why there is none. None at all where it only tells its load.
 pub(super) fn roles<'a>(
     config: &'a Config,
     identity: &Identity,
@@ -138,7 +138,7 @@ pub(super) fn roles<'a>(
             (named || !own.is_empty()).then(|| Role::new(service, own))
         })
         .collect();
-    if !roles.is_empty() {
+    if !roles.is_empty() || is_asked(config, identity, network) {
         return Ok(roles);
     }
     Err(match &identity.host {
@@ -148,6 +148,15 @@ pub(super) fn roles<'a>(
              with --host NAME; where servers are found by discovery, say --service NAME",
             network.own_addresses()
         ),
+    })
+}
+
+/// Whether clients come to this host without anything that an agent would have to do for it, by a name or a redirect: then
+/// it tells its load.
+fn is_asked(config: &Config, identity: &Identity, network: &Network) -> bool {
+    config.members().any(|member| match &identity.host {
+        Some(host) => member.name == *host,
+        None => member.url.address().is_some_and(|address| network.is_local(address)),
     })
 }
 

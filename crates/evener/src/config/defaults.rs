@@ -80,6 +80,8 @@ pub(super) const PORTS: RangeInclusive<u64> = 1..=u16::MAX as u64;
 pub(super) const STATUS: RangeInclusive<u16> = 100..=599;
 /// Intervals of probes and of discovery, in milliseconds.
 pub(super) const INTERVAL_MS: RangeInclusive<u64> = 50..=3_600_000;
+/// Between two rankings of a name's servers; 0: with every change.
+pub(super) const PERIOD_MS: RangeInclusive<u64> = 0..=86_400_000;
 /// Intervals of hosts' reports, in milliseconds.
 pub(super) const REPORT_MS: RangeInclusive<u64> = 100..=60_000;
 /// Epochs of cookies, in milliseconds: hosts' clocks may differ by one.

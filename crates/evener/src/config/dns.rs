@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use evener_core::dns::{Draw, Limit, Name, NoneAlive, Settings};
+use evener_core::dns::{Draw, Limit, Name, NoneAlive, Settings, rank};
 use evener_core::farm::group::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
-use evener_core::farm::policy::{self, Policy};
+use evener_core::farm::policy::{self, Weighing};
 use evener_core::farm::report::Report;
 use evener_core::farm::signals::{Signal, Signals};
 use evener_core::farm::{Placement, ReportKind, Reporting, Service};
@@ -39,11 +39,15 @@ pub struct DnsConfig {
 impl DnsConfig {
     /// How many servers are listed for names alone.
     pub fn servers(&self) -> usize {
-        let own = |name: &NameConfig| match &name.from {
-            From::Services { .. } => 0,
-            From::Servers { group, .. } => group.members.len(),
-        };
-        self.names.iter().map(own).sum()
+        self.own_servers().count()
+    }
+
+    /// Them.
+    pub fn own_servers(&self) -> impl Iterator<Item = &GroupMember> {
+        self.names.iter().flat_map(|name| match &name.from {
+            From::Services { .. } => &[],
+            From::Servers { group, .. } => &group.members[..],
+        })
     }
 }
 
@@ -63,6 +67,12 @@ pub struct NameConfig {
     pub settings: Settings,
     /// Who is given, by name.
     pub policy: NamePolicy,
+    /// How long loads count as they were, in milliseconds; 0: until they change.
+    pub period_ms: u64,
+    /// Where ranks are written, as lines.
+    pub rank_file: Option<PathBuf>,
+    /// Where states are written as gdnsd reads them.
+    pub gdnsd_file: Option<PathBuf>,
     /// Whose addresses.
     pub from: From,
 }
@@ -93,13 +103,13 @@ pub struct NamePolicy {
     pub name: &'static str,
     /// Who is given first.
     pub draw: Draw,
-    /// By whose way of weighing load shares are made, if they are.
-    pub load: Option<&'static dyn Policy>,
+    /// How load is weighed, by which shares are made or servers ranked, if they are.
+    pub weighing: Option<&'static Weighing>,
 }
 
 impl PartialEq for NamePolicy {
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
+        (self.name, self.draw) == (other.name, other.draw)
     }
 }
 
@@ -117,6 +127,8 @@ struct Placed {
     name: Span,
     policy: Option<Span>,
     services: Vec<Spanned<String>>,
+    /// Files that are written for it.
+    files: Vec<Spanned<PathBuf>>,
 }
 
 /// A service that names may be for.
@@ -202,8 +214,18 @@ pub(super) fn read(section: &mut Section<'_>, services: &[Followed<'_>]) -> DnsC
 
 /// Each name is in a zone, once, and has services that there are.
 fn check(section: &Section<'_>, zones: &[(ZoneConfig, Span)], names: &[Placed], services: &[Followed<'_>]) {
-    let mut once = Once::new();
+    let (mut once, mut files) = (Once::new(), Once::new());
     for placed in names {
+        for file in &placed.files {
+            let message = format!("{} is written twice", file.get_ref().display());
+            files.first(
+                section,
+                file.get_ref().clone(),
+                file.span(),
+                message,
+                "give each file a name of its own",
+            );
+        }
         let Placed {
             config: NameConfig { settings: Settings { name, .. }, .. },
             name: span,
@@ -238,7 +260,7 @@ fn check(section: &Section<'_>, zones: &[(ZoneConfig, Span)], names: &[Placed], 
 /// Complains of a policy that goes by what nobody will know.
 fn can_weigh(section: &Section<'_>, placed: &Placed, known: &Signals, who: &str, add: &str) {
     let policy = placed.config.policy;
-    let Some(weighing) = policy.load.and_then(|policy| policy.weighing()) else { return };
+    let Some(weighing) = policy.weighing else { return };
     if let (None, Some(span)) = ((weighing.load)(known), placed.policy.clone()) {
         let message =
             format!("policy \"{}\" goes by what servers tell of their load, and {who}", policy.name);
@@ -256,6 +278,16 @@ fn listen(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
         ),
         address => Ok(address),
     }
+}
+
+/// A file that the daemon writes, wherever it was started.
+fn written(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
+    let path = values::path(value)?;
+    if path.is_absolute() && path.file_name().is_some() {
+        return Ok(path);
+    }
+    let help = "write the whole path of a file, such as \"/run/evener/www.ranks\"";
+    Complaint::new(format!("is no file's whole path: {:?}", path.display().to_string()), help)
 }
 
 fn domain(value: &DeValue<'_>) -> Result<Name, Complaint> {
@@ -281,6 +313,9 @@ fn name(section: &mut Section<'_>) -> Option<Placed> {
     let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
     let policy_span = section.key_span("policy");
     let policy = section.or("policy", policy_of, PLAIN_DEFAULT);
+    let (policy, period_ms) = ranking(section, policy);
+    let rank_file = section.get("rank_file", written);
+    let gdnsd_file = section.get("gdnsd_file", written);
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
     let top = section.or("top", values::count(1..=16), 1);
     let none_alive = section.or("none_alive", none_alive, NoneAlive::All);
@@ -314,22 +349,50 @@ fn name(section: &mut Section<'_>) -> Option<Placed> {
         }
     };
     Some(Placed {
-        config: NameConfig { settings, policy, from },
+        files: rank_file.iter().chain(&gdnsd_file).cloned().collect(),
+        config: NameConfig {
+            settings,
+            policy,
+            period_ms,
+            rank_file: rank_file.map(Spanned::into_inner),
+            gdnsd_file: gdnsd_file.map(Spanned::into_inner),
+            from,
+        },
         name: name.span(),
         policy: policy_span,
         services,
     })
 }
 
+/// How often loads count anew, and of [`rank::POLICY`], by which formula: the paper's gives the best one alone.
+fn ranking(section: &mut Section<'_>, policy: NamePolicy) -> (NamePolicy, u64) {
+    let is_paper = section.or("rank", values::choice(&[("corrected", false), ("paper", true)], &[]), false);
+    let period_ms = section.or("period", values::duration_ms(defaults::PERIOD_MS), 0);
+    for (key, has_use, goes) in [
+        ("rank", policy.name == rank::POLICY, rank::POLICY),
+        ("period", policy.weighing.is_some(), "expected-delay, or another that goes by load"),
+    ] {
+        if let Some(span) = section.key_span(key).filter(|_| !has_use) {
+            let message = format!("policy \"{}\" has no use for `{key}`", policy.name);
+            section.problem(Problem::new(span, message, format!("remove it, or use policy {goes}")));
+        }
+    }
+    let paper = NamePolicy { draw: Draw::First, weighing: Some(&rank::PAPER), ..policy };
+    (if is_paper { paper } else { policy }, period_ms)
+}
+
 /// Every answer another draw: clients share resolvers, whose turns would not be theirs.
-const PLAIN_DEFAULT: NamePolicy = NamePolicy { name: PLAIN[0].0, draw: PLAIN[0].1, load: None };
+const PLAIN_DEFAULT: NamePolicy = NamePolicy { name: PLAIN[0].0, draw: PLAIN[0].1, weighing: None };
 
 /// All policies of names: those, and all by which load is weighed.
 static POLICIES: LazyLock<Vec<(&str, NamePolicy)>> = LazyLock::new(|| {
-    let loaded = policy::POLICIES.iter().filter(|policy| policy.weighing().is_some());
-    let loaded =
-        loaded.map(|policy| NamePolicy { name: policy.name(), draw: Draw::Random, load: Some(*policy) });
-    let plain = PLAIN.iter().map(|(name, draw)| NamePolicy { name, draw: *draw, load: None });
+    let loaded = policy::POLICIES.iter().filter_map(|policy| {
+        let weighing = policy.weighing()?;
+        // Names lead over paths that services know nothing of.
+        let weighing = if policy.name() == rank::POLICY { &rank::CORRECTED } else { weighing };
+        Some(NamePolicy { name: policy.name(), draw: Draw::Random, weighing: Some(weighing) })
+    });
+    let plain = PLAIN.iter().map(|(name, draw)| NamePolicy { name, draw: *draw, weighing: None });
     plain.chain(loaded).map(|policy| (policy.name, policy)).collect()
 });
 

@@ -240,7 +240,7 @@ fn tls(section: &mut Section<'_>) -> Option<Spanned<Tls>> {
 pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
     for placed in groups {
         for (member, span) in placed.service.group.members.iter().zip(&placed.urls) {
-            let Ok(address) = member.url.host().parse() else { continue };
+            let Some(address) = member.url.address() else { continue };
             let at = SocketAddr::new(address, member.url.port());
             let mut addresses = groups.iter().flat_map(|group| &group.addresses);
             if let Some(own) = addresses.find(|own| *own.get_ref() == at) {

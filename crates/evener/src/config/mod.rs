@@ -32,6 +32,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub use evener_core::farm::Peers;
+use evener_core::farm::group::GroupMember;
 use evener_core::farm::{self, Service};
 use evener_core::net::Protocol;
 use toml::Spanned;
@@ -100,6 +101,12 @@ impl Config {
     /// Whether there are any.
     pub fn hands_over(&self) -> bool {
         self.handed_over().next().is_some()
+    }
+
+    /// Servers that clients are told of: listed members of groups, and servers of names alone.
+    pub fn members(&self) -> impl Iterator<Item = &GroupMember> {
+        let of_groups = self.groups.iter().flat_map(|service| &service.group.members);
+        of_groups.chain(self.dns.own_servers())
     }
 
     /// From whom servers accept tunnels: directors, and every host that is one.

@@ -423,7 +423,7 @@ fn drained_path(directory: &Path, name: &str) -> PathBuf {
 }
 
 /// Writes a file anew, whole or not at all.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     fs::write(&new, text)?;

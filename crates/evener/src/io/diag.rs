@@ -20,6 +20,13 @@ const NLMSG_ERROR: u16 = 2;
 const INET_DIAG_INFO: u16 = 2;
 /// Where `struct tcp_info` of linux/tcp.h has `tcpi_bytes_received`.
 const BYTES_RECEIVED: usize = 128;
+/// Where it has the bit `tcpi_delivery_rate_app_limited`, `tcpi_unacked`, `tcpi_data_segs_out` and `tcpi_delivery_rate`.
+const APP_LIMITED: usize = 7;
+const UNACKNOWLEDGED: usize = 24;
+const DATA_SEGMENTS: usize = 156;
+const DELIVERY_RATE: usize = 160;
+/// So many segments with data are sent before a connection knows how fast it may.
+const FIRST_SEGMENTS: u32 = 64;
 /// Whichever socket is there.
 const NO_COOKIE: [u32; 2] = [u32::MAX; 2];
 /// The kernel answers at once, or not at all.
@@ -109,12 +116,14 @@ pub(crate) fn find(socket: SocketId) -> io::Result<Found> {
 }
 
 /// What connections of services have to send.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sending {
     /// How many are open.
     pub(crate) connections: u64,
     /// Bytes in the kernel that their clients haven't acknowledged, of those too that are about to close.
     pub(crate) bytes: u64,
+    /// How fast those are sent to now, in bytes a second, that have more to send than is taken.
+    pub(crate) rates: Vec<u64>,
 }
 
 /// Adds up the connections to these ports of this host.
@@ -127,7 +136,7 @@ pub(crate) fn sending(ports: &BTreeSet<u16>) -> io::Result<Sending> {
     for family in [nix::libc::AF_INET, nix::libc::AF_INET6] {
         let mut socket = open()?;
         let mut question = question(family, DiagSocketId::new_zeroed());
-        (question.flags, question.extensions) = (NLM_F_REQUEST | NLM_F_DUMP, 0);
+        question.flags = NLM_F_REQUEST | NLM_F_DUMP;
         question.states = SENDING_STATES.iter().fold(0, |states, state| states | 1 << state);
         socket.write_all(question.as_bytes())?;
         while {
@@ -147,11 +156,12 @@ fn add(mut bytes: &[u8], ports: &BTreeSet<u16>, sending: &mut Sending) -> io::Re
         match u16::from_ne_bytes([message[4], message[5]]) {
             NLMSG_DONE => return Ok(false),
             SOCK_DIAG_BY_FAMILY => {
-                let (answer, _) = Answer::read_from_prefix(message).map_err(|_| odd())?;
+                let (answer, rest) = Answer::read_from_prefix(message).map_err(|_| odd())?;
                 if ports.contains(&u16::from_be_bytes(answer.ends.own_port)) {
                     sending.connections += u64::from(OPEN_STATES.contains(&answer.state));
                     // Of expires, rqueue, wqueue, uid and inode the third.
                     sending.bytes += u64::from(answer.numbers[2]);
+                    sending.rates.extend(info(rest).and_then(delivery_rate));
                 }
             }
             _ => return Err(odd()),
@@ -159,6 +169,29 @@ fn add(mut bytes: &[u8], ports: &BTreeSet<u16>, sending: &mut Sending) -> io::Re
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(true)
+}
+
+/// How fast a connection's bytes arrive, in bytes a second, where it is the path that says so: it has some on the way, it is past its first ones,
+/// and its server program had more to give.
+fn delivery_rate(info: &[u8]) -> Option<u64> {
+    let number = |at: usize| Some(u32::from_ne_bytes(*info.get(at..)?.first_chunk()?));
+    let is_sending = number(UNACKNOWLEDGED)? > 0 && number(DATA_SEGMENTS)? >= FIRST_SEGMENTS;
+    let is_limited = info.get(APP_LIMITED)? & 1 != 0;
+    let rate = u64::from_ne_bytes(*info.get(DELIVERY_RATE..)?.first_chunk()?);
+    (is_sending && !is_limited && rate > 0).then_some(rate)
+}
+
+/// TCP's own numbers, among the attributes of an answer.
+fn info(mut rest: &[u8]) -> Option<&[u8]> {
+    loop {
+        let (attribute, _) = Attribute::read_from_prefix(rest).ok()?;
+        let len = usize::from(attribute.length);
+        if attribute.kind == INET_DIAG_INFO {
+            return rest.get(size_of::<Attribute>()..len);
+        }
+        // Attributes begin at multiples of four (netlink(7)); one that says it has no length ends it.
+        rest = rest.get(len.max(size_of::<Attribute>()).next_multiple_of(4)..)?;
+    }
 }
 
 /// Makes sure that this kernel can be asked at all: `tcp_diag` may be a module that is not there, and then nothing would
@@ -229,25 +262,21 @@ fn read(bytes: &[u8]) -> io::Result<Found> {
         };
     }
     let odd = || io::Error::from(io::ErrorKind::InvalidData);
-    let (answer, mut rest) = Answer::read_from_prefix(bytes).map_err(|_| odd())?;
+    let (answer, rest) = Answer::read_from_prefix(bytes).map_err(|_| odd())?;
     if kind != Some(SOCK_DIAG_BY_FAMILY) {
         return Err(odd());
     }
     if answer.state == LISTEN {
         return Ok(Found::Listener);
     }
-    while let Ok((attribute, _)) = Attribute::read_from_prefix(rest) {
-        let len = usize::from(attribute.length);
-        let value = rest.get(size_of::<Attribute>()..len).unwrap_or_default();
-        if attribute.kind == INET_DIAG_INFO && TCP_STATES_OPEN.contains(&answer.state) {
-            let received = value.get(BYTES_RECEIVED..).and_then(|rest| rest.first_chunk::<8>());
+    match info(rest).filter(|_| TCP_STATES_OPEN.contains(&answer.state)) {
+        Some(info) => {
+            let received = info.get(BYTES_RECEIVED..).and_then(|rest| rest.first_chunk::<8>());
             let received = received.copied().map(u64::from_ne_bytes).ok_or_else(odd)?;
-            return Ok(Found::Connection { received });
+            Ok(Found::Connection { received })
         }
-        // Attributes begin at multiples of four (netlink(7)); one that says it has no length ends it.
-        rest = rest.get(len.max(size_of::<Attribute>()).next_multiple_of(4)..).unwrap_or_default();
+        None => Ok(Found::Nothing),
     }
-    Ok(Found::Nothing)
 }
 
 fn octets(address: IpAddr) -> [u8; 16] {
@@ -294,13 +323,37 @@ mod tests {
             (0..3).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()).collect();
         let mut servers: Vec<_> = clients.iter().map(|_| listener.accept().unwrap().0).collect();
         let ports = BTreeSet::from([port]);
-        assert_eq!(sending(&ports).unwrap(), Sending { connections: 3, bytes: 0 });
+        assert_eq!(sending(&ports).unwrap(), Sending { connections: 3, ..Sending::default() });
         servers[0].set_nonblocking(true).unwrap();
         // more than the client's buffer takes, since it doesn't read
         while servers[0].write(&[0; 65_536]).is_ok() {}
         let sending_now = sending(&ports).unwrap();
         assert!(sending_now.connections == 3 && sending_now.bytes > 10_000, "{sending_now:?}");
         assert_eq!(sending(&BTreeSet::new()).unwrap(), Sending::default());
+    }
+
+    #[test]
+    fn a_rate_is_what_the_path_says_and_not_the_program() {
+        let mut numbers = vec![0; 168];
+        assert_eq!(delivery_rate(&numbers), None);
+        numbers[UNACKNOWLEDGED..][..4].copy_from_slice(&10u32.to_ne_bytes());
+        numbers[DATA_SEGMENTS..][..4].copy_from_slice(&FIRST_SEGMENTS.to_ne_bytes());
+        numbers[DELIVERY_RATE..][..8].copy_from_slice(&500_000u64.to_ne_bytes());
+        assert_eq!(delivery_rate(&numbers), Some(500_000));
+        assert_eq!(delivery_rate(&numbers[..160]), None, "a kernel before 4.9");
+        for (at, byte) in [(APP_LIMITED, 1), (UNACKNOWLEDGED, 0), (DATA_SEGMENTS, 63)] {
+            let mut other = numbers.clone();
+            other[at] = byte;
+            assert_eq!(delivery_rate(&other), None, "{at}");
+        }
+        let attribute = |kind: u16, value: &[u8]| {
+            [&(4 + value.len() as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat()
+        };
+        let others = [attribute(1, &[0; 8]), attribute(INET_DIAG_INFO, &numbers)].concat();
+        assert_eq!(info(&others), Some(&numbers[..]));
+        for len in 0..others.len() {
+            assert_eq!(info(&others[..len]), None, "cut off at {len}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use evener_core::director::LoadQuery;
 use evener_core::farm::ReportKind;
 use evener_core::farm::report::{
-    BYTES_MAX, BadReport, DELAY_MAX, LOAD_MAX, Report, UTILISATION_MAX, agent_check, number,
+    BANDWIDTH_MAX, BYTES_MAX, BadReport, DELAY_MAX, LOAD_MAX, Report, UTILISATION_MAX, agent_check, number,
 };
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -114,6 +114,8 @@ pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
         errors_milli: read(&["errors_per_second", "eps"], 1_000, LOAD_MAX)?,
         bytes_to_send: read(&["bytes_to_send"], 1, BYTES_MAX)?,
         delay_us: read(&["delay_seconds"], 1_000_000, DELAY_MAX)?,
+        available_bps: read(&["available_bps"], 1, BANDWIDTH_MAX)?,
+        bottleneck_bps: read(&["bottleneck_bps"], 1, BANDWIDTH_MAX)?,
         percent: None,
         claim: None,
     };
@@ -182,13 +184,15 @@ mod tests {
         let report = load(orca).unwrap();
         assert_eq!(report.utilisation_permille, Some(700), "an application that doesn't know says 0");
         assert_eq!((report.requests_milli, report.errors_milli), (Some(12_500), Some(1_000)));
-        let own = br#"{"load":35.5,"cpu":null,"bytes_to_send":1048576}"#;
+        let own = br#"{"load":35.5,"cpu":null,"bytes_to_send":1048576,"available_bps":4e6}"#;
         let report = load(own).unwrap();
         assert_eq!((report.load_milli, report.bytes_to_send), (Some(35_500), Some(1 << 20)));
+        assert_eq!((report.available_bps, report.bottleneck_bps), (Some(4_000_000), None));
         for (bad, why) in [
             (&br#"{"cpu":-1}"#[..], BadReport::NotANumber),
             (br#"{"cpu":"much"}"#, BadReport::NotANumber),
             (br#"{"cpu":1e9}"#, BadReport::Absurd),
+            (br#"{"bottleneck_bps":1e14}"#, BadReport::Absurd),
             (br#"{"cpu":NaN}"#, BadReport::Unreadable),
             (br#"{"weather":1}"#, BadReport::Unreadable),
             (b"[]", BadReport::Unreadable),

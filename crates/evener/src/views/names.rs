@@ -18,7 +18,7 @@ pub struct Name {
     pub server: String,
     /// `up`, `down`, `draining` or `silent`.
     pub state: String,
-    /// 1 for whoever is given most often; none of who isn't given.
+    /// 1 for whoever is given first, or most often; none of who isn't given.
     pub rank: Option<u64>,
     /// What part of the answers gives it first.
     pub share: f64,
@@ -28,9 +28,9 @@ pub struct Name {
     pub policy: String,
     /// How long an answer may be kept.
     pub ttl_seconds: u32,
-    /// What the narrowest link to it carries, in bits a second, if it was measured.
+    /// What the fastest of its clients is sent, in bits a second, by its report: what the narrowest link of the path carries.
     pub bottleneck_bps: Option<f64>,
-    /// What of that is free, likewise.
+    /// What one of its clients is sent, in the middle, likewise.
     pub available_bps: Option<f64>,
     /// How long the server takes to send what it has to, by its report.
     pub delay_seconds: Option<f64>,
@@ -63,31 +63,21 @@ pub(crate) fn counts(shown: &Shown) -> BTreeMap<String, u64> {
 }
 
 fn name_of(name: &ShownName, shown: &ShownAddress, since_ms: u64) -> Name {
-    // The versions of IP are asked for one by one.
-    let others = || {
-        name.addresses.iter().filter(|one| is_given(one) && one.address.is_ipv4() == shown.address.is_ipv4())
-    };
-    let sum: u64 = others().map(|one| u64::from(one.share)).sum();
-    let better = others().filter(|one| one.share > shown.share).count() as u64;
-    let share = if is_given(shown) { f64::from(shown.share) / sum.max(1) as f64 } else { 0.0 };
+    let bps = |number: Option<u64>| number.map(|number| number as f64);
     Name {
         name: name.name.clone(),
         address: shown.address.to_string(),
         server: shown.server.clone(),
         state: shown.state.to_owned(),
-        rank: is_given(shown).then_some(better + 1),
-        share,
+        rank: name.rank(shown),
+        share: name.part(shown),
         answers: shown.given.load(Relaxed),
         policy: name.policy.to_owned(),
         ttl_seconds: name.ttl_s,
-        bottleneck_bps: None,
-        available_bps: None,
-        delay_seconds: shown.delay_us.map(|us| us as f64 / 1e6),
+        bottleneck_bps: bps(shown.report.bottleneck_bps),
+        available_bps: bps(shown.report.available_bps),
+        delay_seconds: shown.report.delay_us.map(|us| us as f64 / 1e6),
         age_seconds: shown.age_ms.map(|ms| (ms + since_ms) as f64 / 1e3),
         cause: shown.cause.clone(),
     }
-}
-
-fn is_given(shown: &ShownAddress) -> bool {
-    shown.state == "up" && shown.share > 0
 }

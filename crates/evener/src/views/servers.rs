@@ -90,6 +90,10 @@ pub struct Load {
     pub bytes_to_send: Option<u64>,
     /// How long that will take.
     pub delay_seconds: Option<f64>,
+    /// What one of its clients is sent at a time, in bits a second: the middle of them.
+    pub available_bps: Option<u64>,
+    /// What one is sent where nothing else is in the way.
+    pub bottleneck_bps: Option<u64>,
     /// How much of its weight it wants.
     pub percent: Option<u16>,
     /// Why its last report isn't believed.
@@ -109,6 +113,8 @@ impl Load {
             requests_per_second: parts(report.requests_milli, 1e3),
             bytes_to_send: report.bytes_to_send,
             delay_seconds: parts(report.delay_us, 1e6),
+            available_bps: report.available_bps,
+            bottleneck_bps: report.bottleneck_bps,
             percent: report.percent,
             error: reports.error.map(|bad| bad.said().to_owned()),
             refused: reports.bad.iter().map(|(bad, count)| (bad.name().to_owned(), *count)).collect(),

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::stage::Stage;
 
-const PORT: u16 = 9_183;
+/// Where servers are asked by default.
+pub(crate) const LOAD_PORT: u16 = 9_183;
 const KEYS: &str = "policy = \"expected-delay\"\nreport = { interval = \"200ms\" }";
 
 fn delay(seconds: f64) -> String {
@@ -15,14 +16,14 @@ fn delay(seconds: f64) -> String {
 }
 
 /// What is shown of a server's address.
-fn shown(stage: &Stage, server: usize) -> Result<Value> {
+pub(crate) fn shown(stage: &Stage, server: usize) -> Result<Value> {
     let names: Vec<Value> = stage.evener.json(&["names"])?;
     let address = stage.address(server);
     Ok(names.into_iter().find(|name| name["address"] == *address).unwrap_or_default())
 }
 
 /// The shares of two servers, in percent.
-fn shares(stage: &Stage) -> Result<[u64; 2]> {
+pub(crate) fn shares(stage: &Stage) -> Result<[u64; 2]> {
     let share = |server| -> Result<u64> {
         Ok((shown(stage, server)?["share"].as_f64().unwrap_or_default() * 100.0).round() as u64)
     };
@@ -33,7 +34,7 @@ fn shares(stage: &Stage) -> Result<[u64; 2]> {
 fn who_takes_long_to_send_is_given_less_and_not_forgotten() -> Result<()> {
     let stage = Stage::start(2, KEYS)?;
     let tellers: Vec<Teller> = (0..2)
-        .map(|server| Teller::start(stage.farm.server(server), PORT, &delay(0.5)))
+        .map(|server| Teller::start(stage.farm.server(server), LOAD_PORT, &delay(0.5)))
         .collect::<Result<_>>()?;
     let delays = || -> Result<[Value; 2]> {
         Ok([shown(&stage, 0)?["delay_seconds"].clone(), shown(&stage, 1)?["delay_seconds"].clone()])
@@ -58,9 +59,9 @@ fn who_takes_long_to_send_is_given_less_and_not_forgotten() -> Result<()> {
 
 #[test]
 fn who_asks_for_it_is_drained() -> Result<()> {
-    let keys = format!("report = {{ kind = \"agent-check\", port = {PORT}, interval = \"200ms\" }}");
+    let keys = format!("report = {{ kind = \"agent-check\", port = {LOAD_PORT}, interval = \"200ms\" }}");
     let stage = Stage::start(2, &keys)?;
-    let teller = Teller::start(stage.farm.server(0), PORT, "up 50%\n")?;
+    let teller = Teller::start(stage.farm.server(0), LOAD_PORT, "up 50%\n")?;
     wait::until("half of its weight", || Ok(shares(&stage)? == [33, 67]))?;
     teller.now_says("drain\n")?;
     wait::until("it drains", || Ok(shown(&stage, 0)?["state"] == "draining"))?;

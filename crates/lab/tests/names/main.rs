@@ -6,4 +6,5 @@ mod answers;
 mod changes;
 mod hostile;
 mod loads;
+mod ranks;
 mod stage;

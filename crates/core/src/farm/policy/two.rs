@@ -19,7 +19,7 @@ pub(super) struct Two {
 /// What a server's sessions are weighed with: its load.
 pub struct Weighing {
     /// What it is made of.
-    pub(super) needs: &'static [Signal],
+    pub needs: &'static [Signal],
     /// The load by what is known of a server, larger than 0 and comparable with other servers' of its service; `None` where nobody has told.
     pub load: fn(&Signals) -> Option<u64>,
     /// The same in words.

@@ -3,6 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
+use core::net::IpAddr;
 
 use super::host::host_of;
 
@@ -97,6 +98,11 @@ impl Url {
     /// The host, without brackets.
     pub fn host(&self) -> &str {
         self.text.get(self.host.0..self.host.1).unwrap_or_default().trim_matches(['[', ']'])
+    }
+
+    /// The host, where it is an address.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.host().parse().ok()
     }
 
     /// Host and port, as a Host line has them.

@@ -48,6 +48,24 @@ fn asked(text: &str, identity: &Identity) -> Result<DesiredState, String> {
     desired(&roles, &config.farm.directors, &network, &Host { software: [2].into(), ..Host::default() })
 }
 
+#[test]
+fn who_is_told_to_clients_has_nothing_to_do_but_tell_its_load() {
+    let name = |server: &str| {
+        format!(
+            "[dns]\nlisten = \"192.0.2.53:53\"\nzone = [{{ name = \"example.com\" }}]\n[[dns.name]]\n\
+             name = \"www.example.com\"\nserver = [{{ name = \"web1\", address = \"{server}\" }}]\n"
+        )
+    };
+    for server in ["10.0.0.11", "[2001:db8::11]:8080"] {
+        assert!(asked(&name(server), &Identity::default()).unwrap().addresses.is_empty());
+    }
+    assert!(
+        asked(&name("10.0.0.12"), &Identity::default()).unwrap_err().contains("none of the file's servers")
+    );
+    let by_name = Identity { host: Some("web1".to_owned()), ..Identity::default() };
+    assert!(asked(&name("10.0.0.12"), &by_name).is_ok());
+}
+
 fn service(keys: &str, server: &str) -> String {
     format!(
         "[[service]]\nname = \"web\"\naddresses = [\"192.0.2.100:80\", \"[2001:db8:1::100]:80\"]\n{keys}\n\

@@ -142,6 +142,8 @@ fn metrics(load: &Load) -> String {
             whole(load.bytes_to_send),
         ),
         ("delay_seconds", "How long that will take.", load.delay_seconds),
+        ("available_bps", "Bits a second that one client is sent, in the middle.", whole(load.available_bps)),
+        ("bottleneck_bps", "Bits a second that the fastest client is sent.", whole(load.bottleneck_bps)),
     ];
     let known = gauges.into_iter().filter_map(|(name, help, value)| Some((name, help, value?)));
     known
@@ -157,7 +159,13 @@ mod tests {
     use super::*;
 
     fn load() -> Load {
-        Load { cpu: Some(0.25), run_queue: Some(1.5), bytes_to_send: Some(10), ..Load::default() }
+        Load {
+            cpu: Some(0.25),
+            run_queue: Some(1.5),
+            bytes_to_send: Some(10),
+            available_bps: Some(4_000_000),
+            ..Load::default()
+        }
     }
 
     #[test]
@@ -178,6 +186,7 @@ mod tests {
         let said = json!(load()).to_string();
         let report = crate::io::report::load(said.as_bytes()).unwrap();
         assert_eq!((report.utilisation_permille, report.bytes_to_send), (Some(250), Some(10)));
+        assert_eq!((report.available_bps, report.bottleneck_bps), (Some(4_000_000), None));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::net::http::Url;
 
+use super::bandwidth::{Bandwidth, Paths};
 use super::measure::Reading;
 use crate::io::diag;
 use crate::io::message::{exchange, target};
@@ -23,26 +24,32 @@ const RAREST: Duration = Duration::from_secs(10);
 pub(super) struct Sockets {
     ports: BTreeSet<u16>,
     last: Option<(u64, u64)>,
+    bandwidth: Bandwidth,
+    began: Instant,
     due: Instant,
 }
 
 impl Sockets {
     pub(super) fn new(ports: BTreeSet<u16>) -> Sockets {
-        Sockets { ports, last: None, due: Instant::now() }
+        let now = Instant::now();
+        Sockets { ports, last: None, bandwidth: Bandwidth::default(), began: now, due: now }
     }
 
-    /// Open connections, and the bytes that wait in them.
-    fn read(&mut self) -> Option<(u64, u64)> {
+    /// Open connections, the bytes that wait in them, and what their paths carry.
+    fn read(&mut self) -> (Option<(u64, u64)>, Option<Paths>) {
         let began = Instant::now();
         if began >= self.due {
             let sending = diag::sending(&self.ports);
             if let Err(error) = &sending {
                 tracing::debug!(%error, "the kernel doesn't tell of sockets");
             }
-            self.last = sending.ok().map(|sending| (sending.connections, sending.bytes));
+            let sending = sending.ok();
+            self.last = sending.as_ref().map(|sending| (sending.connections, sending.bytes));
+            let rates = sending.map(|sending| sending.rates).unwrap_or_default();
+            self.bandwidth.look(rates, began.duration_since(self.began));
             self.due = began + (began.elapsed() * SHARE_OF_TIME).min(RAREST);
         }
-        self.last
+        (self.last, self.bandwidth.paths())
     }
 }
 
@@ -50,11 +57,13 @@ impl Sockets {
 pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> Reading {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let stat = text("/proc/stat");
+    let (sockets, paths) = sockets.read();
     Reading {
         running: running(&stat),
         busy: busy(&stat),
         memory: memory(&text("/proc/meminfo")),
-        sockets: sockets.read(),
+        sockets,
+        paths,
         sent: sent(&text("/proc/net/netstat"), &text("/proc/net/snmp6")),
         requests,
     }

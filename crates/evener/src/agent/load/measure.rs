@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::bandwidth::Paths;
+
 /// Chance ups and downs of this many seconds are smoothed away.
 const SMOOTHS_SECONDS: f64 = 5.0;
 
@@ -18,6 +20,8 @@ pub(super) struct Reading {
     pub(super) memory: Option<(u64, u64)>,
     /// Open connections of services, and bytes that wait in them until clients have acknowledged them.
     pub(super) sockets: Option<(u64, u64)>,
+    /// What paths to clients carry.
+    pub(super) paths: Option<Paths>,
     /// Bytes of IP packets that this host has sent.
     pub(super) sent: Option<u64>,
     /// Requests that its server program has answered.
@@ -44,6 +48,9 @@ pub(super) struct Load {
     pub(super) bytes_source: Option<&'static str>,
     /// How long those bytes will take at the speed of now.
     pub(super) delay_seconds: Option<f64>,
+    /// What one of the clients is sent at a time, in bits a second, and what the fastest is: by replies of the last minute.
+    pub(super) available_bps: Option<u64>,
+    pub(super) bottleneck_bps: Option<u64>,
 }
 
 /// Makes loads of readings.
@@ -90,6 +97,8 @@ impl Meter {
             bytes_to_send: bytes,
             bytes_source: bytes.map(|_| "lower_bound"),
             delay_seconds: bytes.and_then(|bytes| delay(bytes, self.speed?)),
+            available_bps: now.paths.map(|paths| paths.available),
+            bottleneck_bps: now.paths.map(|paths| paths.bottleneck),
         }
     }
 }
@@ -127,6 +136,7 @@ mod tests {
             busy: Some((at * 30, at * 100)),
             memory: Some((250, 1_000)),
             sockets: Some((7, 4_000)),
+            paths: Some(Paths { available: 4_000_000, bottleneck: 9_000_000 }),
             sent: Some(at * 2_000),
             requests: Some(at * 5),
         }
@@ -141,6 +151,7 @@ mod tests {
         let second = meter.measure(reading(1), Duration::from_secs(1));
         assert_eq!((second.cpu, second.requests_per_second), (Some(0.3), Some(5.0)));
         assert_eq!((second.load, second.delay_seconds), (Some(70.0), Some(2.0)));
+        assert_eq!((second.available_bps, second.bottleneck_bps), (Some(4_000_000), Some(9_000_000)));
         assert_eq!(
             (second.connections, second.bytes_to_send, second.percent()),
             (Some(7), Some(4_000), Some(70))

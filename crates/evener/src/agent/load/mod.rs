@@ -1,6 +1,7 @@
 //! What this server feels, measured again and again, and told to whoever asks: directors, HAProxy, Prometheus.
 
 mod answers;
+mod bandwidth;
 mod host;
 mod measure;
 
@@ -28,7 +29,7 @@ pub(super) struct Telling {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Settings {
     config: AgentConfig,
-    /// Of the services in the file, and of servers that have their own.
+    /// Of the services in the file, of servers that have their own, and of those that clients are told.
     ports: BTreeSet<u16>,
 }
 
@@ -37,6 +38,7 @@ impl Settings {
         let services = config.services.iter();
         let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);
         let ports = services.flat_map(|service| &service.addresses).map(SocketAddr::port).chain(of_servers);
+        let ports = ports.chain(config.members().map(|member| member.url.port()));
         Settings { config: config.agent.clone(), ports: ports.collect() }
     }
 }

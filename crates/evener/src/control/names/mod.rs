@@ -7,18 +7,18 @@ use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evener_core::director::{ServerState, Snapshot};
-use evener_core::dns::{self, Address, Balanced, Known, Zone, shares};
-use evener_core::farm::group::{MemberState, State};
-use evener_core::farm::report::Report;
-use evener_core::farm::signals::Signals;
-use evener_core::farm::{Service, policy::Weighing};
+use evener_core::dns::{self, Address, Balanced, Zone};
 use evener_core::path::sessions::Seed;
 use tokio::sync::mpsc;
 
+mod candidates;
 mod own;
+mod ranking;
 
+use candidates::{Candidate, of_service};
 use own::OwnServers;
 pub(super) use own::Told;
+use ranking::{RankFiles, Ranking};
 
 use super::groups::moment;
 use crate::config::{Config, DnsConfig, From, NameConfig, ZoneError, zones};
@@ -53,6 +53,7 @@ struct Running {
     own: Option<OwnServers>,
     /// How often addresses were given, by server.
     given: BTreeMap<(String, IpAddr), Arc<AtomicU64>>,
+    ranking: Ranking,
 }
 
 /// All that names are answered by.
@@ -68,19 +69,9 @@ pub(super) struct Names {
     results: mpsc::Sender<Told>,
     pub(super) told: mpsc::Receiver<Told>,
     shown: Arc<Shown>,
+    files: RankFiles,
     /// By what was answered last.
     seen: Option<(Arc<Snapshot>, Arc<Vec<ShownGroup>>)>,
-}
-
-/// A server that may be given, as it is now.
-struct Candidate {
-    server: String,
-    address: IpAddr,
-    state: &'static str,
-    lives: bool,
-    known: Known,
-    /// Why it isn't up.
-    reason: Option<String>,
 }
 
 impl Names {
@@ -101,6 +92,7 @@ impl Names {
             results,
             told,
             shown,
+            files: RankFiles::default(),
             seen: None,
         }
     }
@@ -145,7 +137,7 @@ impl Names {
                         Some(own)
                     }
                 };
-                Running { config: name.clone(), own, given }
+                Running { config: name.clone(), own, given, ranking: Ranking::default() }
             })
             .collect();
         self.dns = config.dns.clone();
@@ -179,14 +171,22 @@ impl Names {
 
     /// Time has passed.
     pub(super) fn time(&mut self) {
-        if self.next_at() <= moment().now_ms {
+        let now_ms = moment().now_ms;
+        if self.next_at() <= now_ms {
             self.settle();
+        }
+        if self.ranks_due_ms() <= now_ms {
+            self.seen = None;
         }
     }
 
     /// When there is something to do next, in milliseconds of the monotonic clock.
     pub(super) fn next_at(&self) -> u64 {
-        self.own().map(OwnServers::next_at).min().unwrap_or(u64::MAX)
+        self.own().map(OwnServers::next_at).min().unwrap_or(u64::MAX).min(self.ranks_due_ms())
+    }
+
+    fn ranks_due_ms(&self) -> u64 {
+        self.running.iter().map(|running| running.ranking.due_ms(&running.config)).min().unwrap_or(u64::MAX)
     }
 
     fn own(&self) -> impl Iterator<Item = &OwnServers> {
@@ -221,6 +221,7 @@ impl Names {
             let turn = before.balanced().get(number).map_or(0, |balanced| balanced.turn());
             let shown = running.look(snapshot, groups);
             let addresses: Vec<Address> = shown.addresses.iter().map(address).collect();
+            self.files.write(&running.config, &shown);
             balanced.push(Arc::new(Balanced::new(running.config.settings.clone(), &addresses, turn)));
             names.push(shown);
         }
@@ -248,22 +249,22 @@ impl Running {
             }
             (From::Servers { .. }, own) => own.iter().flat_map(|own| own.candidates(moment())).collect(),
         };
-        let weighing = self.config.policy.load.and_then(|policy| policy.weighing());
-        let alive: Vec<Known> = candidates.iter().filter(|one| one.lives).map(|one| one.known).collect();
-        let mut shares = shares(weighing, &alive).into_iter();
-        let addresses = candidates.into_iter().map(|candidate| {
-            let share = if candidate.lives { shares.next() } else { None };
-            let cause = cause(&candidate, weighing, share);
-            let Candidate { server, address, state, known: Known { signals, weight, .. }, .. } = candidate;
+        let ranked = self.ranking.rank(&self.config, candidates, moment().now_ms);
+        let addresses = ranked.into_iter().map(|(candidate, ranked)| {
+            let Candidate { server, address, state, known, reason, .. } = candidate;
             let given = self.given.entry((server.clone(), address)).or_default();
+            let (share, cause) = match ranked {
+                Some(ranked) => (ranked.share, ranked.cause),
+                // What lives no more keeps its weight, for when nobody does.
+                None => (known.weight, reason.unwrap_or_else(|| state.to_owned())),
+            };
             ShownAddress {
                 address,
                 state,
-                // What lives no more keeps its weight, for when nobody does.
-                share: share.map_or(weight, |share| share.share),
+                share,
                 given: Arc::clone(given),
-                delay_us: signals.report.delay_us,
-                age_ms: signals.age_ms,
+                report: known.signals.report,
+                age_ms: known.signals.age_ms,
                 cause,
                 server,
             }
@@ -274,121 +275,8 @@ impl Running {
             name: settings.name.to_string(),
             policy: self.config.policy.name,
             ttl_s: settings.ttl_s,
+            draw: settings.draw,
             addresses,
         }
     }
-}
-
-/// Why an address has its share, in words.
-fn cause(candidate: &Candidate, weighing: Option<&Weighing>, share: Option<dns::Share>) -> String {
-    let Some(share) = share else {
-        return candidate.reason.clone().unwrap_or_else(|| candidate.state.to_owned());
-    };
-    let starts = match candidate.known.tenths {
-        10.. => String::new(),
-        tenths => format!("slow start {} %", tenths * 10),
-    };
-    let load = weighing.map(|weighing| match (weighing.said)(&candidate.known.signals) {
-        Some(said) => said,
-        None => "no report: median".to_owned(),
-    });
-    let weight = weighing.is_none().then(|| format!("weight {}", candidate.known.weight));
-    let said = [Some(starts).filter(|text| !text.is_empty()), load, weight];
-    let said: Vec<String> = said.into_iter().flatten().collect();
-    match weighing {
-        Some(_) => format!("{}: {} % of its weight", said.join(", "), share.permille / 10),
-        None => said.join(", "),
-    }
-}
-
-fn of_service(name: &str, own: bool, snapshot: &Snapshot, groups: &[ShownGroup]) -> Vec<Candidate> {
-    if let Some(shown) = groups.iter().find(|shown| shown.group.name == name) {
-        let members: Vec<Candidate> = shown.members.iter().filter_map(of_member).collect();
-        return if own {
-            site(name, shown.group.addresses.iter().map(|at| at.ip()), &members)
-        } else {
-            members
-        };
-    }
-    let Some(service) = snapshot.farm.service(name) else { return Vec::new() };
-    let Some(seen) = snapshot.services.iter().find(|seen| seen.name == name) else { return Vec::new() };
-    let servers: Vec<Candidate> = seen
-        .servers
-        .iter()
-        .flat_map(|server| {
-            let known =
-                Known { weight: server.member.weight, tenths: server.tenths, signals: server.signals };
-            published(service, &server.name.server, server.address).into_iter().map(move |address| {
-                Candidate {
-                    server: server.name.server.clone(),
-                    address,
-                    state: server.state.name(),
-                    lives: server.state == ServerState::Up,
-                    known,
-                    reason: server.reason.clone(),
-                }
-            })
-        })
-        .collect();
-    if own { site(name, service.addresses.iter().map(|at| at.ip()), &servers) } else { servers }
-}
-
-/// By which addresses clients come to a server: its own, or where every host decides those that it answers for.
-fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr> {
-    let listed = service.servers.iter().find(|listed| listed.name == server);
-    match listed.filter(|_| service.is_on_every_host()) {
-        Some(listed) => listed.publish.clone(),
-        None => own.into_iter().collect(),
-    }
-}
-
-/// A service's own addresses, which live as long as one of its servers does, and have all their weight.
-fn site(name: &str, addresses: impl Iterator<Item = IpAddr>, servers: &[Candidate]) -> Vec<Candidate> {
-    let alive = || servers.iter().filter(|server| server.lives);
-    let weight = alive().map(|server| u32::from(server.known.weight)).sum::<u32>();
-    let lives = weight > 0;
-    let mut addresses: Vec<IpAddr> = addresses.collect();
-    addresses.dedup();
-    let candidate = |address| Candidate {
-        server: name.to_owned(),
-        address,
-        state: if lives { ServerState::Up.name() } else { ServerState::Down.name() },
-        lives,
-        known: Known {
-            weight: u16::try_from(weight.max(1)).unwrap_or(u16::MAX),
-            tenths: 10,
-            signals: Signals::default(),
-        },
-        reason: (!lives).then(|| "none of its servers lives".to_owned()),
-    };
-    addresses.into_iter().map(candidate).collect()
-}
-
-/// The address in a member's URL. One that has a name there is resolved by its clients.
-fn address_of(member: &MemberState) -> Option<IpAddr> {
-    member.joiner.url.host().trim_matches(['[', ']']).parse().ok()
-}
-
-/// A member that has an address.
-fn of_member(member: &MemberState) -> Option<Candidate> {
-    let address = address_of(member)?;
-    let signals = Signals {
-        latency_us: member.latency_us,
-        report: Report { load_milli: member.reported, ..Report::default() },
-        age_ms: member.age_ms,
-        ..Signals::default()
-    };
-    let failed = member.last_failure.as_ref().filter(|_| member.state == State::Down);
-    Some(Candidate {
-        server: member.name.clone(),
-        address,
-        state: member.state.name(),
-        lives: member.state == State::Up && member.joiner.weight > 0,
-        known: Known {
-            weight: member.joiner.weight,
-            tenths: u16::try_from(member.weight_percent.div_ceil(10)).unwrap_or(10),
-            signals,
-        },
-        reason: failed.map(|(_, failure)| failure.to_string()),
-    })
 }

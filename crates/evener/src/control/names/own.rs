@@ -14,7 +14,7 @@ use evener_core::net::http::Url;
 use evener_core::path::sessions::Seed;
 use tokio::sync::mpsc;
 
-use super::{Candidate, of_member};
+use super::candidates::{Candidate, of_member};
 use crate::control::groups::is_known;
 use crate::events::{Bus, Event};
 use crate::io::report;
@@ -149,7 +149,7 @@ impl OwnServers {
     fn ask(&self, now: Moment, server: usize, settings: Reporting, results: &mpsc::Sender<Told>) {
         let members = self.members.snapshot(now);
         let member = members.iter().find(|member| member.id == server);
-        let Some((member, address)) = member.and_then(|member| Some((member, super::address_of(member)?)))
+        let Some((member, address)) = member.and_then(|member| Some((member, member.joiner.url.address()?)))
         else {
             return;
         };

@@ -1,0 +1,104 @@
+//! How servers rank by what they have to send and by the paths to them, as a load-balancing agent has it (Chow and Semwal, *Web Load Balancing
+//! Through More Accurate Server Report*, section 2.5).
+//!
+//! The paper's weight adds bits a second to one and divides by one and seconds. It means nothing as a measure: a faster line
+//! makes up for any delay, and of a line of 100 Mbit/s nobody notices that it lost the 10 Mbit/s that were left. [`CORRECTED`] is the time
+//! that a client will wait: until what waits is sent, and until its own reply has come over what is free of the path.
+
+use alloc::format;
+use alloc::string::String;
+
+use crate::farm::policy::Weighing;
+use crate::farm::signals::{Signal, Signals};
+
+/// The policy whose servers are ranked.
+pub const POLICY: &str = "expected-delay";
+
+/// A reply as the paper's experiments have it, in bytes: the mean of WebStone's list of files.
+const REPLY_BYTES: u64 = 19_773;
+/// What comes within ten milliseconds delays nobody, in microseconds.
+const FLOOR_US: u64 = 10_000;
+
+/// By how long a client waits for a reply of middling length.
+pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, said };
+
+/// By the paper's equation 2.6, of which this is one part in the weight.
+pub static PAPER: Weighing = Weighing { needs: &[Signal::Load], load: inverse_weight, said };
+
+fn wait_us(signals: &Signals) -> Option<u64> {
+    let delay_us = signals.report.delay_us?;
+    let on_the_way = |bps: u64| REPLY_BYTES * 8 * 1_000_000 / bps.max(1);
+    // What nobody has measured lately is what nobody has used: it is taken for free.
+    let on_the_way_us = signals.report.available_bps.map_or(0, on_the_way);
+    Some(delay_us.saturating_add(on_the_way_us).max(FLOOR_US))
+}
+
+/// weight = (1 + bottleneck + available) / ((1 + delay) * 10000), in bits a second and seconds. A load is the larger the worse.
+fn inverse_weight(signals: &Signals) -> Option<u64> {
+    const UNIT: u128 = 1_000_000_000_000;
+    let delay_us = u128::from(signals.report.delay_us?);
+    let bandwidth = |bps: Option<u64>| u128::from(bps.unwrap_or_default());
+    let bandwidths = 1 + bandwidth(signals.report.bottleneck_bps) + bandwidth(signals.report.available_bps);
+    let inverse = (1_000_000 + delay_us) * 10_000 * UNIT / (1_000_000 * bandwidths);
+    Some(u64::try_from(inverse).unwrap_or(u64::MAX).max(1))
+}
+
+fn said(signals: &Signals) -> Option<String> {
+    let delay_us = signals.report.delay_us?;
+    let bandwidth = match signals.report.available_bps {
+        Some(bps) => format!(", {:.2} Mbit/s free", bps as f64 / 1e6),
+        None => String::new(),
+    };
+    Some(format!("reported delay {:.2} s{bandwidth}", delay_us as f64 / 1e6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::farm::report::{BANDWIDTH_MAX, DELAY_MAX, Report};
+    use proptest::prelude::*;
+
+    fn signals(delay_us: u64, bottleneck_bps: Option<u64>, available_bps: Option<u64>) -> Signals {
+        let report = Report { delay_us: Some(delay_us), bottleneck_bps, available_bps, ..Report::default() };
+        Signals { report, ..Signals::default() }
+    }
+
+    #[test]
+    fn a_client_waits_for_others_and_for_its_own_reply() {
+        let waits = |delay_us, available| wait_us(&signals(delay_us, None, available));
+        assert_eq!(waits(500_000, Some(1_581_840)), Some(600_000));
+        assert_eq!(waits(500_000, None), Some(500_000));
+        assert_eq!(waits(0, Some(1_000_000_000)), Some(FLOOR_US));
+        assert_eq!(waits(0, Some(0)), Some(158_184_000_000), "a path that carries nothing");
+        assert_eq!(wait_us(&Signals::default()), None);
+    }
+
+    /// A weight of (1 + 100e6 + 60e6) / (3 * 10000) = 5333.3; and 4e6 / 10000 = 400 of 4 Mbit/s.
+    #[test]
+    fn the_paper_has_it_so() {
+        let weight = |delay_us, bottleneck, available| {
+            let inverse = inverse_weight(&signals(delay_us, Some(bottleneck), Some(available))).unwrap();
+            1e12 / inverse as f64
+        };
+        assert!((weight(2_000_000, 100_000_000, 60_000_000) - 5_333.3).abs() < 1.0);
+        assert!((weight(0, 2_000_000, 2_000_000) - 400.0).abs() < 0.1);
+        assert!(
+            inverse_weight(&signals(0, None, None))
+                > inverse_weight(&signals(DELAY_MAX, Some(1 << 40), None))
+        );
+        assert_eq!(inverse_weight(&Signals::default()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_gains_by_more_delay_or_less_bandwidth(
+            delay in 0..=DELAY_MAX, more in 0..=DELAY_MAX, free in 0..=BANDWIDTH_MAX, less in 0..=BANDWIDTH_MAX
+        ) {
+            for load in [wait_us, inverse_weight] {
+                let of = |delay, free| load(&signals(delay, Some(free), Some(free))).unwrap();
+                prop_assert!(of(delay, free) > 0);
+                prop_assert!(of(delay.max(more), free.min(less)) >= of(delay, free));
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What paths to clients carry, from what real replies are sent at: no byte is sent to measure it.
+//!
+//! The load-balancing agent of the paper sent trains of packets and waited for echoes, for up to half an hour (its section 4). A server
+//! that serves sees its paths anyway: TCP counts how fast its bytes arrive.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Looks that count.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// Rates of the last minute, in bytes a second.
+#[derive(Debug, Default)]
+pub(super) struct Bandwidth {
+    looks: VecDeque<Look>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Duration,
+    middle: u64,
+    fastest: u64,
+}
+
+/// In bits a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Paths {
+    /// What one of the clients is sent at a time: the middle of them, in the middle of the time.
+    pub(super) available: u64,
+    /// What the fastest of them is sent. A quarter of the looks may be wrong: acknowledgments that come in a bunch make a path look faster.
+    pub(super) bottleneck: u64,
+}
+
+impl Bandwidth {
+    /// Takes in the rates of connections that are sending now, so long after the first look.
+    pub(super) fn look(&mut self, mut rates: Vec<u64>, at: Duration) {
+        rates.sort_unstable();
+        if let (Some(middle), Some(fastest)) = (rates.get(rates.len() / 2), rates.last()) {
+            self.looks.push_back(Look { at, middle: *middle, fastest: *fastest });
+        }
+        while self.looks.front().is_some_and(|look| at.saturating_sub(look.at) > KEPT) {
+            self.looks.pop_front();
+        }
+    }
+
+    /// What is known of them, if anything was sent lately.
+    pub(super) fn paths(&self) -> Option<Paths> {
+        let sorted = |of: fn(&Look) -> u64| {
+            let mut rates: Vec<u64> = self.looks.iter().map(of).collect();
+            rates.sort_unstable();
+            rates
+        };
+        let available = *sorted(|look| look.middle).get(self.looks.len() / 2)?;
+        let bottleneck = *sorted(|look| look.fastest).get(self.looks.len() * 3 / 4)?;
+        Some(Paths { available: available.saturating_mul(8), bottleneck: bottleneck.saturating_mul(8) })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn known(looks: &[&[u64]]) -> Option<Paths> {
+        let mut bandwidth = Bandwidth::default();
+        for (at, rates) in (0..).zip(looks) {
+            bandwidth.look(rates.to_vec(), Duration::from_secs(at));
+        }
+        bandwidth.paths()
+    }
+
+    #[test]
+    fn the_middle_of_clients_and_the_fastest() {
+        assert_eq!(known(&[&[], &[]]), None);
+        assert_eq!(known(&[&[500]]), Some(Paths { available: 4_000, bottleneck: 4_000 }));
+        assert_eq!(known(&[&[900, 100, 200]]), Some(Paths { available: 1_600, bottleneck: 7_200 }));
+    }
+
+    #[test]
+    fn a_look_that_is_far_off_means_nothing() {
+        let looks: [&[u64]; 6] = [&[478], &[474], &[9_000], &[476], &[3], &[475]];
+        assert_eq!(known(&looks), Some(Paths { available: 8 * 476, bottleneck: 8 * 478 }));
+    }
+
+    #[test]
+    fn what_is_old_is_forgotten() {
+        let mut bandwidth = Bandwidth::default();
+        bandwidth.look(vec![1_000], Duration::ZERO);
+        bandwidth.look(vec![], Duration::from_secs(60));
+        assert!(bandwidth.paths().is_some());
+        bandwidth.look(vec![], Duration::from_secs(61));
+        assert_eq!(bandwidth.paths(), None);
+    }
+}

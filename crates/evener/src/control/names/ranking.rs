@@ -1,0 +1,159 @@
+//! How often each address of a name is given and who ranks first: anew with every change, or once in a period; and in files, for others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use evener_core::dns::{Draw, Known, shares};
+use evener_core::farm::policy::Weighing;
+
+use super::candidates::Candidate;
+use crate::config::NameConfig;
+use crate::control::groups::replace;
+use crate::names::ShownName;
+
+/// What became of a candidate that lives.
+#[derive(Clone, Debug)]
+pub(super) struct Ranked {
+    pub(super) share: u16,
+    /// Why that is so.
+    pub(super) cause: String,
+    load: Option<u64>,
+}
+
+/// Who lived, whether its load was known, and what became of it.
+#[derive(Debug)]
+struct Made {
+    at_ms: u64,
+    of: Vec<(String, IpAddr, bool)>,
+    ranked: Vec<Ranked>,
+}
+
+/// The ranks of one name.
+#[derive(Debug, Default)]
+pub(super) struct Ranking {
+    last: Option<Made>,
+}
+
+impl Ranking {
+    /// When they are made anew whatever happens, in milliseconds of the monotonic clock.
+    pub(super) fn due_ms(&self, config: &NameConfig) -> u64 {
+        match &self.last {
+            Some(last) if config.period_ms > 0 => last.at_ms.saturating_add(config.period_ms),
+            _ => u64::MAX,
+        }
+    }
+
+    /// The same candidates with what becomes of those that live, in the order in which answers have them. Who comes or goes, or is heard for the first time, counts
+    /// at once; other loads when they are due.
+    pub(super) fn rank(
+        &mut self,
+        config: &NameConfig,
+        candidates: Vec<Candidate>,
+        now_ms: u64,
+    ) -> Vec<(Candidate, Option<Ranked>)> {
+        let alive = || candidates.iter().filter(|candidate| candidate.lives);
+        let weighing = config.policy.weighing;
+        let is_known = |one: &Candidate| weighing.is_some_and(|by| (by.load)(&one.known.signals).is_some());
+        let of = alive().map(|one| (one.server.clone(), one.address, is_known(one)));
+        let of: Vec<(String, IpAddr, bool)> = of.collect();
+        let lasts = |last: &Made| last.of == of && now_ms.saturating_sub(last.at_ms) < config.period_ms;
+        let last = match self.last.take().filter(lasts) {
+            Some(last) => last,
+            None => Made { at_ms: now_ms, of, ranked: rank(weighing, alive()) },
+        };
+        let mut ranked = last.ranked.iter().cloned();
+        let next = |candidate: Candidate| {
+            let ranked = if candidate.lives { ranked.next() } else { None };
+            (candidate, ranked)
+        };
+        let mut all: Vec<_> = candidates.into_iter().map(next).collect();
+        if config.settings.draw == Draw::First && weighing.is_some() {
+            all.sort_by_key(|(_, ranked)| ranked.as_ref().map_or(u64::MAX, |one| one.load.unwrap_or(0)));
+        }
+        self.last = Some(last);
+        all
+    }
+}
+
+fn rank<'a>(weighing: Option<&Weighing>, alive: impl Iterator<Item = &'a Candidate>) -> Vec<Ranked> {
+    let known: Vec<Known> = alive.map(|one| one.known).collect();
+    let shared = shares(weighing, &known);
+    let ranked = known.iter().zip(shared).map(|(known, share)| Ranked {
+        share: share.share,
+        cause: cause(known, weighing, share.permille),
+        load: share.load,
+    });
+    ranked.collect()
+}
+
+/// Why an address has its share, in words.
+fn cause(known: &Known, weighing: Option<&Weighing>, permille: u64) -> String {
+    let starts = (known.tenths < 10).then(|| format!("slow start {} %", known.tenths * 10));
+    let said = match weighing {
+        Some(weighing) => (weighing.said)(&known.signals).unwrap_or_else(|| "no report: median".to_owned()),
+        None => format!("weight {}", known.weight),
+    };
+    let said: Vec<String> = starts.into_iter().chain([said]).collect();
+    match weighing {
+        Some(_) => format!("{}: {} % of its weight", said.join(", "), permille / 10),
+        None => said.join(", "),
+    }
+}
+
+/// The files that others read ranks from, as they were written last.
+#[derive(Debug, Default)]
+pub(super) struct RankFiles {
+    written: BTreeMap<PathBuf, String>,
+    failed: BTreeSet<PathBuf>,
+}
+
+impl RankFiles {
+    /// Writes those of a name anew, each whole or not at all, if they say something else than before.
+    pub(super) fn write(&mut self, config: &NameConfig, shown: &ShownName) {
+        if let Some(path) = &config.rank_file {
+            self.replace(path, lines(shown));
+        }
+        if let Some(path) = &config.gdnsd_file {
+            self.replace(path, extfile(shown));
+        }
+    }
+
+    fn replace(&mut self, path: &Path, text: String) {
+        if self.written.get(path) == Some(&text) {
+            return;
+        }
+        match replace(path, &text) {
+            Ok(()) => {
+                if self.failed.remove(path) {
+                    tracing::info!(path = %path.display(), "ranks are written again");
+                }
+                self.written.insert(path.to_owned(), text);
+            }
+            // It is tried again with each change, and told once.
+            Err(error) => {
+                if self.failed.insert(path.to_owned()) {
+                    tracing::warn!(path = %path.display(), %error, "ranks can't be written; answers go on");
+                }
+            }
+        }
+    }
+}
+
+/// The paper's file: servers with their ranks, the best first. Who isn't given isn't in it.
+fn lines(shown: &ShownName) -> String {
+    let ranked = shown.addresses.iter().filter_map(|one| Some((shown.rank(one)?, one.address)));
+    let mut ranked: Vec<(u64, IpAddr)> = ranked.collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.iter().map(|(rank, address)| format!("{} {address} {rank}\n", shown.name)).collect()
+}
+
+/// gdnsd-plugin-extfile(8): the state of each address, and for how long an answer with it may be kept.
+fn extfile(shown: &ShownName) -> String {
+    let mut states: BTreeMap<IpAddr, bool> = BTreeMap::new();
+    for one in &shown.addresses {
+        *states.entry(one.address).or_default() |= shown.rank(one).is_some();
+    }
+    let state = |up: bool| if up { "UP" } else { "DOWN" };
+    states.iter().map(|(address, up)| format!("{address} => {}/{}\n", state(*up), shown.ttl_s)).collect()
+}

@@ -1,0 +1,115 @@
+//! Ranks as the load-balancing agent makes them: by delay and by what paths carry.
+
+use std::fs;
+
+use anyhow::Result;
+use evener_lab::evener::Agent;
+use evener_lab::teller::{Teller, json};
+use evener_lab::wait;
+
+use crate::loads::{LOAD_PORT, shares, shown};
+use crate::stage::{NAME, Stage, file};
+
+const ASKED: &str = "policy = \"expected-delay\"\nreport = { interval = \"200ms\" }\n";
+
+fn load(delay_seconds: f64, bottleneck_bps: f64, available_bps: f64) -> String {
+    json(&format!(
+        "{{\"delay_seconds\":{delay_seconds},\"bottleneck_bps\":{bottleneck_bps},\"available_bps\":{available_bps}}}"
+    ))
+}
+
+fn tellers<const N: usize>(stage: &Stage, says: [String; N]) -> Result<Vec<Teller>> {
+    let servers = stage.farm.servers().iter().zip(says);
+    servers.map(|(host, says)| Teller::start(host, LOAD_PORT, &says)).collect()
+}
+
+#[test]
+fn the_papers_agent_gives_whoever_ranks_best() -> Result<()> {
+    let stage = Stage::start(2, "")?;
+    let (ranks, states) = (stage.farm.director().file("ranks"), stage.farm.director().file("states"));
+    let keys = format!(
+        "{ASKED}rank = \"paper\"\nrank_file = \"{}\"\ngdnsd_file = \"{}\"\n",
+        ranks.display(),
+        states.display()
+    );
+    let tellers = tellers(&stage, [load(0.0, 4e6, 4e6), load(0.0, 100e6, 60e6)])?;
+    stage.evener.reload(&file(&stage.farm, &keys))?;
+    let [slow, fast] = [stage.address(0), stage.address(1)];
+    let best = |first: &str, second: &str| {
+        let text = format!("{NAME} {first} 1\n{NAME} {second} 2\n");
+        wait::until("ranks are written", || Ok(fs::read_to_string(&ranks).unwrap_or_default() == text))
+    };
+    best(&fast, &slow)?;
+    assert!(stage.given(8)?.keys().eq([&fast]));
+    assert_eq!(shares(&stage)?, [0, 100]);
+    assert_eq!((&shown(&stage, 1)?["rank"], &shown(&stage, 1)?["available_bps"]), (&1.into(), &60e6.into()));
+    assert_eq!(fs::read_to_string(&states)?, format!("{slow} => UP/5\n{fast} => UP/5\n"));
+    // A weight of 160 Mbit/s / 61 s is less than that of 8 Mbit/s at once.
+    tellers[1].now_says(&load(60.0, 100e6, 60e6))?;
+    best(&slow, &fast)?;
+    assert!(stage.given(8)?.keys().eq([&slow]));
+    stage.farm.set_healthy(0, false)?;
+    wait::until("the other is given", || Ok(stage.given(1)?.keys().eq([&fast])))?;
+    wait::until("it is written that one doesn't live", || {
+        let text = fs::read_to_string(&states)?;
+        Ok(text == format!("{slow} => DOWN/5\n{fast} => UP/5\n"))
+    })?;
+    assert_eq!(fs::read_to_string(&ranks)?, format!("{NAME} {fast} 1\n"));
+    Ok(())
+}
+
+#[test]
+fn a_slow_path_counts_as_what_a_reply_takes_on_it() -> Result<()> {
+    let stage = Stage::start(2, ASKED)?;
+    // 19,773 bytes take as long on the second's path as it takes to send what waits.
+    let _tellers = tellers(&stage, [load(0.1, 1e9, 1e9), load(0.1, 1e9, 1_581_840.0)])?;
+    wait::until("half of the other's", || Ok(shares(&stage)? == [67, 33]))
+}
+
+#[test]
+fn loads_count_when_a_period_ends_and_health_at_once() -> Result<()> {
+    let period = |text: &str| format!("{ASKED}period = \"{text}\"");
+    let stage = Stage::start(2, &period("1h"))?;
+    let tellers = tellers(&stage, [load(0.5, 1e9, 1e9), load(0.5, 1e9, 1e9)])?;
+    let has_told = |server: usize, delay: f64| Ok(shown(&stage, server)?["delay_seconds"] == delay);
+    wait::until("both have told", || Ok(has_told(0, 0.5)? && has_told(1, 0.5)?))?;
+    tellers[0].now_says(&load(2.0, 1e9, 1e9))?;
+    wait::until("it has told more", || has_told(0, 2.0))?;
+    assert_eq!(shares(&stage)?, [50, 50]);
+    stage.farm.set_healthy(1, false)?;
+    wait::until("one is left", || Ok(shares(&stage)? == [100, 0]))?;
+    stage.farm.set_healthy(1, true)?;
+    wait::until("both, by what is known now", || Ok(shares(&stage)? == [20, 80]))?;
+    stage.evener.reload(&file(&stage.farm, &period("300ms")))?;
+    tellers[0].now_says(&load(0.5, 1e9, 1e9))?;
+    wait::until("a period ends", || Ok(shares(&stage)? == [50, 50]))
+}
+
+#[test]
+fn agents_tell_what_paths_to_clients_carry() -> Result<()> {
+    const TOLD: &str = "[agent]\nreport = \"200ms\"\nlisten = \"0.0.0.0:9183\"\n";
+    let stage = Stage::start(2, ASKED)?;
+    let told = TOLD.to_owned() + &file(&stage.farm, ASKED);
+    let _agents: Vec<Agent> =
+        stage.farm.servers().iter().map(|host| Agent::start(host, &told)).collect::<Result<_>>()?;
+    let mut downloads = Vec::new();
+    for (server, megabits) in [(0, 4), (1, 40)] {
+        stage.farm.server(server).limit(Some(megabits))?;
+        let big = format!("http://{}/big", stage.address(server));
+        // for a minute and more, unless the test ends before
+        let times = if megabits > 4 { 24 } else { 3 };
+        let words = [&["curl", "--silent"][..], &["-o", "/dev/null", &big].repeat(times)].concat();
+        downloads.push(stage.farm.client(server).spawn(&format!("download{server}"), &words)?);
+    }
+    // Of a frame of 1,514 bytes, 1,448 are the reply's.
+    for (server, megabits) in [(0, 4.0), (1, 40.0)] {
+        let right = megabits * 1e6 * 1_448.0 / 1_514.0;
+        let near =
+            |value: &serde_json::Value| value.as_f64().is_some_and(|bps| (bps / right - 1.0).abs() < 0.1);
+        wait::until(&format!("{megabits} Mbit/s are told"), || {
+            let shown = shown(&stage, server)?;
+            Ok(near(&shown["available_bps"]) && near(&shown["bottleneck_bps"]))
+        })?;
+    }
+    Ok(())
+}
