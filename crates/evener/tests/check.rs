@@ -99,6 +99,7 @@ fn the_example_shows_the_defaults() {
         [[dns.name]]
         name = "www.example.com"
         services = "web"
+        alpn = ["h2", "http/1.1"]
         rank_file = "/run/evener/www.ranks"
         gdnsd_file = "/run/evener/www.states"
         [[dns.name]]

@@ -8,13 +8,13 @@ use core::net::IpAddr;
 
 use siphasher::sip::SipHasher13;
 
-use super::balanced::{Balanced, Client};
+use super::balanced::{Balanced, Client, TOP_MAX};
 use super::limit::Allowance;
 use super::name::{Name, parents};
 use super::query::{self, Edns, Query};
 use super::wire::{AA, CD, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC, Writer, option, rtype};
 use super::zone::{Found, Lookup, RrSet, Zone};
-use super::{cookie, wire};
+use super::{cookie, svcb, wire};
 use crate::path::sessions::Seed;
 
 /// The longest answer by UDP: what goes everywhere unfragmented (dnsflagday.net/2020).
@@ -243,11 +243,22 @@ impl Names {
                         continue;
                     }
                     let balanced = node.balanced.and_then(|number| self.balanced.get(number));
-                    let addresses = balanced.filter(|_| matches!(query.rtype, rtype::A | rtype::AAAA));
-                    if let Some(balanced) = addresses {
-                        return self.balance(writer, room, (zone, name), balanced, query, asked, said);
+                    let set = node.set(query.rtype);
+                    let is_drawn = match query.rtype {
+                        rtype::A | rtype::AAAA => true,
+                        rtype::HTTPS | rtype::SVCB => set.is_some(),
+                        _ => false,
+                    };
+                    if let Some(balanced) = balanced.filter(|_| is_drawn) {
+                        let client = self.client(balanced, query, asked, said);
+                        let Some(client) = client else { return Ok(Rcode::Refused) };
+                        match set {
+                            Some(set) => bind(writer, room, name, set, balanced, client)?,
+                            None => give(writer, room, (zone, name), balanced, query.rtype, client)?,
+                        }
+                        return Ok(Rcode::NoError);
                     }
-                    match node.set(query.rtype) {
+                    match set {
                         Some(set) => write_set(writer, room, Place::Answer, name, set, asked.turn)?,
                         None if query.rtype == rtype::ANY && !node.is_empty() => {
                             let kind = (rtype::HINFO, CLASS_IN);
@@ -276,52 +287,25 @@ impl Names {
         Some(above.unwrap_or(first))
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "where it is written, what is asked, and what is told of it"
-    )]
-    fn balance(
+    /// For whom addresses are drawn; none where it is said that there is no answer.
+    fn client(
         &self,
-        writer: &mut Writer<'_>,
-        room: Room,
-        (zone, name): (&Zone, &[u8]),
         balanced: &Balanced,
         query: &Query<'_>,
         asked: &Asked<'_>,
         said: &mut Said,
-    ) -> Result<Rcode, Full> {
+    ) -> Option<Client> {
         said.by_client = balanced.goes_by_client();
         if balanced.refuses() {
             (said.authoritative, said.error) = (false, Some((OTHER, "no server of this name lives")));
-            return Ok(Rcode::Refused);
+            return None;
         }
         if balanced.is_dead {
             said.error = Some((OTHER, "no server of this name is known to live"));
         }
         let subnet = query.edns.and_then(|edns| edns.subnet);
         let network = subnet.map_or(asked.client, |subnet| subnet.address);
-        let (mut done, mut count) = (Ok(()), 0);
-        let kind = (query.rtype, CLASS_IN);
-        let client = Client { network, draw: self.number(asked.turn) };
-        balanced.draw(query.rtype == rtype::A, client, |address| {
-            let mut write = |data: &[u8]| {
-                writer.record(room, Place::Answer, name, kind, balanced.settings.ttl_s, &[data])
-            };
-            let written = match address {
-                IpAddr::V4(address) => write(&address.octets()),
-                IpAddr::V6(address) => write(&address.octets()),
-            };
-            count += 1;
-            // Fewer addresses are an answer, too.
-            if count == 1 {
-                done = written;
-            }
-        });
-        done?;
-        if count == 0 {
-            deny(writer, room, zone)?;
-        }
-        Ok(Rcode::NoError)
+        Some(Client { network, draw: self.number(asked.turn) })
     }
 
     /// What is said about the message itself.
@@ -367,6 +351,99 @@ impl Names {
         let ttl = u32::from(rcode.code() >> 4) << 24 | dnssec_ok;
         let data = options.bytes.get(..options.len).unwrap_or_default();
         writer.record(room, Place::Additional, &[0], (rtype::OPT, UDP_MAX as u16), ttl, &[data])
+    }
+}
+
+/// The addresses of a balanced name.
+fn give(
+    writer: &mut Writer<'_>,
+    room: Room,
+    (zone, name): (&Zone, &[u8]),
+    balanced: &Balanced,
+    rtype: u16,
+    client: Client,
+) -> Result<(), Full> {
+    let (mut done, mut count) = (Ok(()), 0);
+    balanced.draw(rtype == rtype::A, client, |address| {
+        let mut write = |data: &[u8]| {
+            let kind = (rtype, CLASS_IN);
+            writer.record(room, Place::Answer, name, kind, balanced.settings.ttl_s, &[data])
+        };
+        let written = match address.address {
+            IpAddr::V4(address) => write(&address.octets()),
+            IpAddr::V6(address) => write(&address.octets()),
+        };
+        count += 1;
+        // Fewer addresses are an answer, too.
+        if count == 1 {
+            done = written;
+        }
+    });
+    done?;
+    if count == 0 { deny(writer, room, zone) } else { Ok(()) }
+}
+
+/// Service bindings of a balanced name, with hints at those that A and AAAA records would name.
+fn bind(
+    writer: &mut Writer<'_>,
+    room: Room,
+    name: &[u8],
+    set: &RrSet,
+    balanced: &Balanced,
+    client: Client,
+) -> Result<(), Full> {
+    let (mut four, mut six) = (Hint::new(svcb::IPV4_HINT), Hint::new(svcb::IPV6_HINT));
+    balanced.hint(true, client, |address| four.add(address.address));
+    balanced.hint(false, client, |address| six.add(address.address));
+    let mut write = |ttl_s: u32, data: &[&[u8]]| {
+        writer.record(room, Place::Answer, name, (set.rtype, CLASS_IN), ttl_s, data)
+    };
+    set.data.iter().try_for_each(|data| match svcb::around(data, name) {
+        Some(svcb::Around { before, between, behind }) => {
+            let data = [before, four.bytes(), between, six.bytes(), behind];
+            write(set.ttl_s.min(balanced.settings.ttl_s), &data)
+        }
+        None => write(set.ttl_s, &[data]),
+    })
+}
+
+/// Addresses as a parameter of a service binding, with its number and length in front.
+struct Hint {
+    bytes: [u8; 4 + TOP_MAX * 16],
+    len: usize,
+}
+
+impl Hint {
+    fn new(key: u16) -> Hint {
+        let mut bytes = [0; 4 + TOP_MAX * 16];
+        bytes[..2].copy_from_slice(&key.to_be_bytes());
+        Hint { bytes, len: 4 }
+    }
+
+    fn add(&mut self, address: IpAddr) {
+        let (four, six);
+        let octets: &[u8] = match address {
+            IpAddr::V4(address) => {
+                four = address.octets();
+                &four
+            }
+            IpAddr::V6(address) => {
+                six = address.octets();
+                &six
+            }
+        };
+        if let Some(place) = self.bytes.get_mut(self.len..self.len + octets.len()) {
+            place.copy_from_slice(octets);
+            self.len += octets.len();
+            let value_len = (self.len - 4) as u16;
+            self.bytes[2..4].copy_from_slice(&value_len.to_be_bytes());
+        }
+    }
+
+    /// Nothing where there are none: a parameter without an address is malformed.
+    fn bytes(&self) -> &[u8] {
+        let len = if self.len > 4 { self.len } else { 0 };
+        self.bytes.get(..len).unwrap_or_default()
     }
 }
 

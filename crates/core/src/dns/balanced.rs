@@ -12,7 +12,7 @@ use super::name::Name;
 use crate::farm::policy::{Policy, RoundRobin, Weighted, maglev};
 
 /// The most addresses in an answer.
-const TOP_MAX: usize = 16;
+pub(super) const TOP_MAX: usize = 16;
 /// Slots of the table by which clients keep to servers, a prime.
 const HASH_SLOTS: usize = 2_053;
 
@@ -76,6 +76,8 @@ struct Set {
     order: Vec<u16>,
     /// How many of them are in it.
     count: usize,
+    /// Whose turn it is. Of each version its own: who asks for both would meet every other one.
+    turn: AtomicU64,
 }
 
 /// Such a name as its servers are now.
@@ -86,7 +88,6 @@ pub struct Balanced {
     six: Set,
     /// No server lives.
     pub(super) is_dead: bool,
-    turn: AtomicU64,
 }
 
 /// Who asks.
@@ -98,8 +99,8 @@ pub(super) struct Client {
 }
 
 impl Balanced {
-    /// With these addresses. Turns go on at `turn`.
-    pub fn new(settings: Settings, addresses: &[Address], turn: u64) -> Balanced {
+    /// With these addresses. Turns go on at `turns`, of IPv4 and of IPv6.
+    pub fn new(settings: Settings, addresses: &[Address], turns: [u64; 2]) -> Balanced {
         let takes = |address: &&Address| address.lives && address.share > 0;
         let mut given: Vec<Address> = addresses.iter().filter(takes).cloned().collect();
         let is_dead = given.is_empty();
@@ -122,17 +123,16 @@ impl Balanced {
         }
         let (four, six) = given.into_iter().partition(|one: &Address| one.address.is_ipv4());
         Balanced {
-            four: Set::new(four, settings.draw),
-            six: Set::new(six, settings.draw),
+            four: Set::new(four, settings.draw, turns[0]),
+            six: Set::new(six, settings.draw, turns[1]),
             is_dead,
-            turn: AtomicU64::new(turn),
             settings,
         }
     }
 
-    /// Whose turn it is.
-    pub fn turn(&self) -> u64 {
-        self.turn.load(Relaxed)
+    /// Whose turn it is among IPv4 addresses, and among IPv6 ones.
+    pub fn turns(&self) -> [u64; 2] {
+        [&self.four, &self.six].map(|set| set.turn.load(Relaxed))
     }
 
     /// Whether answers differ by the client's network.
@@ -146,11 +146,29 @@ impl Balanced {
     }
 
     /// The addresses of an answer, the first one counted as given.
-    pub(super) fn draw(&self, is_ipv4: bool, client: Client, mut each: impl FnMut(IpAddr)) {
+    pub(super) fn draw(&self, is_ipv4: bool, client: Client, mut each: impl FnMut(&Address)) {
+        let set = if is_ipv4 { &self.four } else { &self.six };
+        let turn = set.turn.fetch_add(u64::from(self.settings.draw == Draw::Turn), Relaxed);
+        let mut is_first = true;
+        self.look(is_ipv4, client, turn, |address| {
+            if core::mem::take(&mut is_first) {
+                address.given.fetch_add(1, Relaxed);
+            }
+            each(address);
+        });
+    }
+
+    /// The addresses that the next answer will have.
+    pub(super) fn hint(&self, is_ipv4: bool, client: Client, each: impl FnMut(&Address)) {
+        let set = if is_ipv4 { &self.four } else { &self.six };
+        self.look(is_ipv4, client, set.turn.load(Relaxed), each);
+    }
+
+    fn look(&self, is_ipv4: bool, client: Client, turn: u64, mut each: impl FnMut(&Address)) {
         let set = if is_ipv4 { &self.four } else { &self.six };
         let Some(steps) = (set.order.len() as u64).checked_sub(1) else { return };
         let first = match self.settings.draw {
-            Draw::Turn => self.turn.fetch_add(1, Relaxed),
+            Draw::Turn => turn,
             Draw::Random => client.draw,
             Draw::Client => hash_of(client.network),
             Draw::First => 0,
@@ -170,17 +188,14 @@ impl Balanced {
             drawn[count] = *place;
             count += 1;
             if let Some(address) = set.addresses.get(usize::from(*place)) {
-                if count == 1 {
-                    address.given.fetch_add(1, Relaxed);
-                }
-                each(address.address);
+                each(address);
             }
         }
     }
 }
 
 impl Set {
-    fn new(addresses: Vec<Address>, draw: Draw) -> Set {
+    fn new(addresses: Vec<Address>, draw: Draw, turn: u64) -> Set {
         let weighted: Vec<Weighted> = (0u16..)
             .zip(&addresses)
             .map(|(slot, one)| Weighted { slot, weight: one.share, seed: hash_of(one.address) })
@@ -190,7 +205,7 @@ impl Set {
             Draw::Client => maglev(&weighted, HASH_SLOTS),
             Draw::First => weighted.iter().map(|one| one.slot).collect(),
         };
-        Set { count: addresses.len(), addresses, order }
+        Set { count: addresses.len(), addresses, order, turn: AtomicU64::new(turn) }
     }
 }
 

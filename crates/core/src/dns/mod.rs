@@ -12,6 +12,7 @@ mod name;
 mod query;
 pub mod rank;
 mod shares;
+mod svcb;
 #[cfg(test)]
 mod tests;
 mod wire;

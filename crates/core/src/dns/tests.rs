@@ -73,7 +73,7 @@ fn names_with(balanced: Balanced) -> Names {
 
 fn names() -> Names {
     let addresses = [address("192.0.2.11", 1, true), address("2001:db8::11", 1, true)];
-    names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, 0))
+    names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, [0, 0]))
 }
 
 /// A query; with `options`, by EDNS.
@@ -204,7 +204,7 @@ fn who_is_dead_is_not_given_and_where_all_are_it_is_said() {
     let dead = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, false)];
     let one_lives = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, true)];
     let ask = |none_alive: NoneAlive, addresses: &[Address]| {
-        let names = names_with(Balanced::new(settings(Draw::Turn, none_alive), addresses, 0));
+        let names = names_with(Balanced::new(settings(Draw::Turn, none_alive), addresses, [0, 0]));
         let answers = (0..4).map(|_| read(&answer(&names, &query("www.example.com", rtype::A, None))));
         answers.map(|(code, _, _, addresses)| (code, addresses)).collect::<BTreeSet<_>>()
     };
@@ -221,7 +221,7 @@ fn addresses_are_given_as_often_as_their_share_says() {
     let addresses =
         [address("192.0.2.11", 3, true), address("192.0.2.12", 1, true), address("192.0.2.13", 0, true)];
     let count = |draw: Draw| {
-        let names = names_with(Balanced::new(settings(draw, NoneAlive::All), &addresses, 0));
+        let names = names_with(Balanced::new(settings(draw, NoneAlive::All), &addresses, [0, 0]));
         let before: Vec<u64> = addresses.iter().map(|one| one.given.load(Relaxed)).collect();
         let (bytes, mut out) = (query("www.example.com", rtype::A, None), vec![0; 512]);
         for turn in 0..4_000 {
@@ -245,7 +245,7 @@ fn the_next_ones_stand_behind_the_first() {
         [address("192.0.2.11", 9, true), address("192.0.2.12", 1, true), address("192.0.2.13", 1, true)];
     for draw in [Draw::Turn, Draw::Random, Draw::Client, Draw::First] {
         let wanted = Settings { top: 2, ..settings(draw, NoneAlive::All) };
-        let names = names_with(Balanced::new(wanted, &all, 0));
+        let names = names_with(Balanced::new(wanted, &all, [0, 0]));
         for _ in 0..20 {
             let (_, _, _, addresses) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
             assert_eq!(addresses.iter().collect::<BTreeSet<_>>().len(), 2, "{draw:?} {addresses:?}");
@@ -256,8 +256,11 @@ fn the_next_ones_stand_behind_the_first() {
 #[test]
 fn an_answer_tells_for_whom_it_holds() {
     let scope = |draw: Draw| {
-        let names =
-            names_with(Balanced::new(settings(draw, NoneAlive::All), &[address("192.0.2.11", 1, true)], 0));
+        let names = names_with(Balanced::new(
+            settings(draw, NoneAlive::All),
+            &[address("192.0.2.11", 1, true)],
+            [0, 0],
+        ));
         let option = [0, 8, 0, 7, 0, 1, 24, 0, 203, 0, 113];
         let answer = answer(&names, &query("www.example.com", rtype::A, Some(&option)));
         let at = answer.windows(4).position(|window| window == [0, 8, 0, 7]).unwrap();
@@ -356,6 +359,68 @@ fn names_are_read_as_people_write_them() {
     }
 }
 
+/// What an HTTPS record says (RFC 9460, section 2.2), with parameters by number.
+fn binding(params: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut bytes = vec![0, 1, 0];
+    for (key, value) in params {
+        bytes.extend(key.to_be_bytes());
+        bytes.extend((value.len() as u16).to_be_bytes());
+        bytes.extend_from_slice(value);
+    }
+    bytes
+}
+
+#[test]
+fn service_bindings_hint_at_who_is_given() {
+    let (one, two, six) = ("192.0.2.11", "192.0.2.12", "2001:db8::11");
+    let bound = |addresses: &[Address], none_alive: NoneAlive| {
+        let mut zone = zone();
+        let stale = binding(&[(1, b"\x02h2"), (4, &[192, 0, 2, 99]), (5, b"ech")]);
+        zone.add(&name("www.example.com"), rtype::HTTPS, 300, stale);
+        let settings = Settings { top: 2, ..settings(Draw::Turn, none_alive) };
+        let names =
+            Names::new([Arc::new(zone)], vec![Arc::new(Balanced::new(settings, addresses, [0, 0]))], KEY, "");
+        let said = answer(&names, &query("www.example.com", rtype::HTTPS, None));
+        let given = addresses.iter().map(|one| one.given.load(Relaxed)).sum::<u64>();
+        assert_eq!(given, 0, "a hint is no answer");
+        said
+    };
+    let both: Vec<u8> = [data(one), data(two)].concat();
+    for (addresses, params) in [
+        (
+            vec![address(one, 1, true), address(two, 1, true), address(six, 1, true)],
+            binding(&[(1, b"\x02h2"), (4, &both), (5, b"ech"), (6, &data(six))]),
+        ),
+        (
+            vec![address(one, 1, false), address(two, 1, true), address(six, 1, false)],
+            binding(&[(1, b"\x02h2"), (4, &data(two)), (5, b"ech")]),
+        ),
+        (vec![address(six, 1, true)], binding(&[(1, b"\x02h2"), (5, b"ech"), (6, &data(six))])),
+    ] {
+        let said = bound(&addresses, NoneAlive::All);
+        let record = [&[0, 65, 0, 1, 0, 0, 0, 5][..], &(params.len() as u16).to_be_bytes(), &params].concat();
+        assert!(said.ends_with(&record), "{said:?}");
+    }
+    assert_eq!(bound(&[address(one, 1, false)], NoneAlive::Refuse)[3] & 15, 5);
+    let names = names();
+    let none = read(&answer(&names, &query("www.example.com", rtype::HTTPS, None)));
+    assert_eq!((none.0, none.2), (0, [0, 1, 0]), "without a record there is none");
+}
+
+/// A client that asks for both kinds of addresses meets every server in turn.
+#[test]
+fn turns_of_one_version_are_not_the_others() {
+    let addresses =
+        ["192.0.2.11", "192.0.2.12", "2001:db8::11", "2001:db8::12"].map(|text| address(text, 1, true));
+    let names = names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, [0, 0]));
+    for _ in 0..10 {
+        for rtype in [rtype::A, rtype::AAAA] {
+            answer(&names, &query("www.example.com", rtype, None));
+        }
+    }
+    assert_eq!(addresses.map(|one| one.given.load(Relaxed)), [5, 5, 5, 5]);
+}
+
 #[test]
 fn shares_fall_as_loads_rise() {
     let delay = |us: Option<u64>| Known {
@@ -429,13 +494,13 @@ proptest! {
 #[test]
 fn turns_go_on_when_servers_change() {
     let addresses = [address("192.0.2.11", 1, true), address("192.0.2.12", 1, true)];
-    let mut turn = 0;
+    let mut turn = [0, 0];
     let mut given = BTreeMap::new();
     for _ in 0..10 {
         let names = names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, turn));
         let (_, _, _, all) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
         *given.entry(all).or_insert(0) += 1;
-        turn = names.balanced()[0].turn();
+        turn = names.balanced()[0].turns();
     }
     assert_eq!(given.into_values().collect::<Vec<_>>(), [5, 5]);
 }

@@ -22,6 +22,10 @@ pub mod rtype {
     pub const OPT: u16 = 41;
     /// The key of a zone below.
     pub const DS: u16 = 43;
+    /// A service: where it is, and how it is spoken to (RFC 9460).
+    pub const SVCB: u16 = 64;
+    /// The same of a web site.
+    pub const HTTPS: u16 = 65;
     /// A zone's changes.
     pub const IXFR: u16 = 251;
     /// A whole zone.

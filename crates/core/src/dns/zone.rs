@@ -177,6 +177,12 @@ impl Zone {
         Ok(())
     }
 
+    /// Has one more record at a name in the zone.
+    pub fn add(&mut self, name: &Name, rtype: u16, ttl_s: u32, data: Vec<u8>) {
+        debug_assert!(name.is_in(&self.apex) && rtype != rtype::CNAME);
+        self.node(name).add(rtype, ttl_s, data.into());
+    }
+
     /// The node of a name in the zone, which is made if there is none, and those between it and the zone's own: they exist, although
     /// nothing is there (RFC 4592, section 2.2.2).
     fn node(&mut self, name: &Name) -> &mut Node {

@@ -49,7 +49,7 @@ fn names() -> Names {
         given: Arc::default(),
     };
     let addresses = [one("192.0.2.11", true), one("192.0.2.12", true), one("2001:db8::13", false)];
-    Names::new([Arc::new(zone)], vec![Arc::new(Balanced::new(settings, &addresses, 0))], KEY, "lb1")
+    Names::new([Arc::new(zone)], vec![Arc::new(Balanced::new(settings, &addresses, [0, 0]))], KEY, "lb1")
 }
 
 /// Behind a name. A pointer leads back, so every reader comes to an end.

@@ -65,6 +65,8 @@ pub struct ZoneConfig {
 pub struct NameConfig {
     /// How it is answered.
     pub settings: Settings,
+    /// By which protocols browsers are told to come, by an HTTPS record; none: there is no record but the zone file's.
+    pub alpn: Vec<String>,
     /// Who is given, by name.
     pub policy: NamePolicy,
     /// How long loads count as they were, in milliseconds; 0: until they change.
@@ -280,6 +282,15 @@ fn listen(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
     }
 }
 
+/// What TLS calls a protocol (RFC 7301). Of their length one octet tells, and few are longer than three letters.
+fn protocol(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let text = values::text(value)?;
+    if (1..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',') {
+        return Ok(text);
+    }
+    Complaint::new(format!("is no protocol's name: {text:?}"), "write for example [\"h2\", \"h3\"]")
+}
+
 /// A file that the daemon writes, wherever it was started.
 fn written(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
     let path = values::path(value)?;
@@ -319,6 +330,7 @@ fn name(section: &mut Section<'_>) -> Option<Placed> {
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
     let top = section.or("top", values::count(1..=16), 1);
     let none_alive = section.or("none_alive", none_alive, NoneAlive::All);
+    let alpn = section.one_or_list("alpn", protocol);
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let members = members(section);
     let health =
@@ -352,6 +364,7 @@ fn name(section: &mut Section<'_>) -> Option<Placed> {
         files: rank_file.iter().chain(&gdnsd_file).cloned().collect(),
         config: NameConfig {
             settings,
+            alpn: alpn.into_iter().map(Spanned::into_inner).collect(),
             policy,
             period_ms,
             rank_file: rank_file.map(Spanned::into_inner),

@@ -71,15 +71,26 @@ pub(crate) fn zones(dns: &DnsConfig, serial: u32) -> Result<Vec<Zone>, ZoneError
     let read = dns.zones.iter().map(|zone| read(&zone.name, zone.file.as_deref(), &dns.listen, serial));
     let mut zones: Vec<Zone> = read.collect::<Result<_, _>>()?;
     let mut errors = Vec::new();
-    for (number, NameConfig { settings, .. }) in dns.names.iter().enumerate() {
+    for (number, NameConfig { settings, alpn, .. }) in dns.names.iter().enumerate() {
         let holding = zones.iter_mut().filter(|zone| settings.name.is_in(zone.apex()));
         // The longest of them is the nearest.
-        let nearest = holding.max_by_key(|zone| zone.apex().as_wire().len());
-        if let Some(Err(error)) = nearest.map(|zone| zone.balance(&settings.name, number)) {
-            errors.push(error);
+        let Some(nearest) = holding.max_by_key(|zone| zone.apex().as_wire().len()) else { continue };
+        match nearest.balance(&settings.name, number) {
+            Ok(()) if alpn.is_empty() => {}
+            Ok(()) => nearest.add(&settings.name, rtype::HTTPS, settings.ttl_s, binding(alpn)),
+            Err(error) => errors.push(error),
         }
     }
     if errors.is_empty() { Ok(zones) } else { Err(ZoneError::Records { path: None, errors }) }
+}
+
+/// An HTTPS record of the name itself, for clients that speak these (RFC 9460, section 7.1).
+fn binding(alpn: &[String]) -> Vec<u8> {
+    const ALPN: u16 = 1;
+    let protocols: Vec<u8> =
+        alpn.iter().flat_map(|name| [name.len() as u8].into_iter().chain(name.bytes())).collect();
+    let param = [ALPN, protocols.len() as u16].map(u16::to_be_bytes).concat();
+    [&[0, 1, 0][..], &param, &protocols].concat()
 }
 
 /// Reads a zone; one without a file has what every zone has, with the servers that listen at these addresses.

@@ -7,6 +7,7 @@ use evener_lab::evener::{Evener, web_service};
 use evener_lab::farm::Farm;
 use evener_lab::wait;
 
+use crate::changes::with_zone;
 use crate::stage::{NAME, PORT, Stage, dig};
 
 #[test]
@@ -67,6 +68,27 @@ fn every_kind_of_question_has_its_answer() -> Result<()> {
         assert!(!answer.contains("WARNING"), "{words:?}: {answer}");
     }
     assert!(stage.counted("nxdomain")? >= 1 && stage.counted("queries_tcp")? >= 1);
+    Ok(())
+}
+
+/// Browsers that are told more than addresses, by a record of the file's and by one of a zone's.
+#[test]
+fn hints_of_service_bindings_follow_health() -> Result<()> {
+    let stage = Stage::start(2, "alpn = [\"h2\", \"h3\"]\ntop = 2\npolicy = \"failover\"")?;
+    let hinted = |addresses: &str| format!("1 . alpn=\"h2,h3\" ipv4hint={addresses}\n");
+    let [first, second] = [stage.address(0), stage.address(1)];
+    let asked = || stage.dig(&[NAME, "HTTPS", "+short"]);
+    assert_eq!(asked()?, hinted(&format!("{first},{second}")));
+    stage.farm.set_healthy(0, false)?;
+    wait::until("hints follow", || Ok(asked()? == hinted(&second)))?;
+    let zone = "$TTL 60\n@ IN SOA ns host 1 2 3 4 5\n@ IN NS ns\nns IN A 192.0.2.53\n\
+                www IN HTTPS 1 . alpn=h2 port=8443 ipv4hint=192.0.2.99 ipv6hint=2001:db8::99\n\
+                www IN HTTPS 2 far.example.net. ipv4hint=192.0.2.99\n";
+    stage.evener.reload(&with_zone(&stage, zone)?)?;
+    let said = asked()?;
+    let said: BTreeSet<&str> = said.lines().collect();
+    let own = format!("1 . alpn=\"h2\" port=8443 ipv4hint={second}");
+    assert_eq!(said, BTreeSet::from([&*own, "2 far.example.net. ipv4hint=192.0.2.99"]));
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use crate::stage::{NAME, Stage, file};
 const ZONE: &str =
     "$TTL 60\n@ IN SOA ns host 1 2 3 4 5\n@ IN NS ns\nns IN A 192.0.2.53\nplain IN A 192.0.2.7\n";
 
-fn with_zone(stage: &Stage, text: &str) -> Result<String> {
+/// The stage's file, with a zone of this text.
+pub(crate) fn with_zone(stage: &Stage, text: &str) -> Result<String> {
     let path = stage.farm.director().write("example.zone", text)?;
     let named = format!("name = \"example.com\"\nfile = \"{}\"", path.display());
     Ok(file(&stage.farm, "").replace("name = \"example.com\"", &named))

@@ -218,11 +218,11 @@ impl Names {
         let before = self.answering.names.load_full();
         let (mut balanced, mut names) = (Vec::new(), Vec::new());
         for (number, running) in self.running.iter_mut().enumerate() {
-            let turn = before.balanced().get(number).map_or(0, |balanced| balanced.turn());
+            let turns = before.balanced().get(number).map_or([0, 0], |balanced| balanced.turns());
             let shown = running.look(snapshot, groups);
             let addresses: Vec<Address> = shown.addresses.iter().map(address).collect();
             self.files.write(&running.config, &shown);
-            balanced.push(Arc::new(Balanced::new(running.config.settings.clone(), &addresses, turn)));
+            balanced.push(Arc::new(Balanced::new(running.config.settings.clone(), &addresses, turns)));
             names.push(shown);
         }
         let zones = self.zones.iter().cloned();

@@ -1,0 +1,118 @@
+//! Service bindings (RFC 9460): the addresses that an HTTPS or SVCB record hints at.
+//!
+//! A client that trusts hints connects without waiting for an A record. Those in a file would lead it to servers that are down, so a
+//! record for the balanced name itself gets the hints that an A and an AAAA record would have.
+
+/// Parameters that are replaced (RFC 9460, section 14.3.2).
+pub(super) const IPV4_HINT: u16 = 4;
+pub(super) const IPV6_HINT: u16 = 6;
+
+/// A record's data around its hints. Parameters stand in the order of their numbers (RFC 9460, section 2.2), and one number is between the two.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Around<'d> {
+    pub(super) before: &'d [u8],
+    pub(super) between: &'d [u8],
+    pub(super) behind: &'d [u8],
+}
+
+/// Takes a record's data apart; `None` where it isn't about the owner's own addresses, or not in order.
+pub(super) fn around<'d>(data: &'d [u8], owner: &[u8]) -> Option<Around<'d>> {
+    let (priority, rest) = data.split_first_chunk::<2>()?;
+    // 0 is an alias; a target of nothing but the root is the owner (RFC 9460, section 2.5).
+    let target_len = name_len(rest)?;
+    let target = rest.get(..target_len)?;
+    if *priority == [0, 0] || target_len > 1 && !target.eq_ignore_ascii_case(owner) {
+        return None;
+    }
+    let begin = 2 + target_len;
+    // Where parameters with a number of at least that begin.
+    let mut ends = [None; 4];
+    let (mut at, mut last) = (begin, None);
+    while at < data.len() {
+        let [key_high, key_low, len_high, len_low] = *data.get(at..)?.first_chunk::<4>()?;
+        let key = u16::from_be_bytes([key_high, key_low]);
+        if last.is_some_and(|last| last >= key) {
+            return None;
+        }
+        for (end, limit) in ends.iter_mut().zip([IPV4_HINT, IPV4_HINT + 1, IPV6_HINT, IPV6_HINT + 1]) {
+            if key >= limit {
+                end.get_or_insert(at);
+            }
+        }
+        last = Some(key);
+        at += 4 + usize::from(u16::from_be_bytes([len_high, len_low]));
+    }
+    let [four, behind_four, six, behind_six] = ends.map(|end| end.unwrap_or(data.len()));
+    (at == data.len()).then_some(())?;
+    Some(Around {
+        before: data.get(..four)?,
+        between: data.get(behind_four..six)?,
+        behind: data.get(behind_six..)?,
+    })
+}
+
+/// How long a name is that stands at the beginning, its end included.
+fn name_len(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        match usize::from(*bytes.get(at)?) {
+            0 => return Some(at + 1),
+            len => at += 1 + len,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const OWNER: &[u8] = b"\x03www\x07example\x03com\x00";
+
+    fn param(key: u16, value: &[u8]) -> Vec<u8> {
+        [&key.to_be_bytes()[..], &(value.len() as u16).to_be_bytes(), value].concat()
+    }
+
+    fn record(priority: u16, target: &[u8], params: &[Vec<u8>]) -> Vec<u8> {
+        [&priority.to_be_bytes()[..], target, &params.concat()].concat()
+    }
+
+    #[test]
+    fn hints_are_taken_out_and_all_else_stays() {
+        let (alpn, ech, other) = (param(1, b"\x02h2"), param(5, b"key"), param(7, b"dohpath"));
+        let hints = [param(IPV4_HINT, &[192, 0, 2, 1]), param(IPV6_HINT, &[0x20; 16])];
+        let head = record(1, &[0], &[]);
+        let all = [alpn.clone(), hints[0].clone(), ech.clone(), hints[1].clone(), other.clone()];
+        for params in [all.to_vec(), [alpn.clone(), ech.clone(), other.clone()].to_vec()] {
+            let data = record(1, &[0], &params);
+            let found = around(&data, OWNER).unwrap();
+            assert_eq!(found.before, [&head[..], &alpn].concat());
+            assert_eq!((found.between, found.behind), (&ech[..], &other[..]));
+        }
+        let bare = record(3, &OWNER.to_ascii_uppercase(), &[]);
+        assert_eq!(around(&bare, OWNER).unwrap(), Around { before: &bare, between: &[], behind: &[] });
+    }
+
+    #[test]
+    fn what_is_about_others_is_left_alone() {
+        assert_eq!(around(&record(0, &[0], &[]), OWNER), None, "an alias");
+        assert_eq!(around(&record(1, b"\x03cdn\x00", &[]), OWNER), None);
+        assert_eq!(around(&record(1, &[0], &[param(3, b""), param(1, b"")]), OWNER), None, "not in order");
+        let whole = record(1, &[0], &[param(1, b"\x02h2"), param(IPV4_HINT, &[192, 0, 2, 1])]);
+        // Where the first parameter ends a record may, too.
+        let ends = [3, 10, whole.len()];
+        for len in 0..whole.len() {
+            assert_eq!(around(&whole[..len], OWNER).is_some(), ends.contains(&len), "cut off at {len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_stands_there_nothing_breaks(data in prop::collection::vec(any::<u8>(), 0..100)) {
+            if let Some(found) = around(&data, OWNER) {
+                prop_assert!(found.before.len() + found.between.len() + found.behind.len() <= data.len());
+            }
+        }
+    }
+}
