@@ -1,6 +1,6 @@
 //! Whether this host has a socket for a connection: asked of the kernel by sock_diag(7).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -8,6 +8,8 @@ use std::time::Duration;
 use evener_core::node::lccp::SocketId;
 use socket2::{Domain, Protocol, Socket, Type};
 use zerocopy::{FromBytes, FromZeros as _, Immutable, IntoBytes, KnownLayout};
+
+use crate::runtime::shares::{Source, source};
 
 /// linux/netlink.h and linux/sock_diag.h.
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -88,6 +90,17 @@ struct Answer {
     numbers: [u32; 5],
 }
 
+impl Answer {
+    /// The address of the other end.
+    fn client(&self) -> IpAddr {
+        let octets = self.ends.other;
+        match (i32::from(self.family), octets.first_chunk::<4>()) {
+            (nix::libc::AF_INET, Some(octets)) => IpAddr::from(*octets),
+            _ => IpAddr::from(octets),
+        }
+    }
+}
+
 /// `struct rtattr`.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -122,8 +135,9 @@ pub(crate) struct Sending {
     pub(crate) connections: u64,
     /// Bytes in the kernel that their clients haven't acknowledged, of those too that are about to close.
     pub(crate) bytes: u64,
-    /// How fast those are sent to now, in bytes a second, that have more to send than is taken.
-    pub(crate) rates: Vec<u64>,
+    /// How fast those clients are sent to now, in bytes a second, for whom there is more than the path takes. Of each client the fastest
+    /// connection: whoever opens many and reads slowly is one client.
+    pub(crate) rates: BTreeMap<Source, u64>,
 }
 
 /// Adds up the connections to these ports of this host.
@@ -161,7 +175,10 @@ fn add(mut bytes: &[u8], ports: &BTreeSet<u16>, sending: &mut Sending) -> io::Re
                     sending.connections += u64::from(OPEN_STATES.contains(&answer.state));
                     // Of expires, rqueue, wqueue, uid and inode the third.
                     sending.bytes += u64::from(answer.numbers[2]);
-                    sending.rates.extend(info(rest).and_then(delivery_rate));
+                    if let Some(rate) = info(rest).and_then(delivery_rate) {
+                        let fastest = sending.rates.entry(source(answer.client())).or_default();
+                        *fastest = rate.max(*fastest);
+                    }
                 }
             }
             _ => return Err(odd()),
@@ -354,6 +371,38 @@ mod tests {
         for len in 0..others.len() {
             assert_eq!(info(&others[..len]), None, "cut off at {len}");
         }
+    }
+
+    /// An answer about a connection from port 80 to a client, whose bytes arrive at this rate.
+    fn told(client: Ipv4Addr, rate: u64) -> Vec<u8> {
+        let mut numbers = vec![0; 168];
+        numbers[UNACKNOWLEDGED..][..4].copy_from_slice(&10u32.to_ne_bytes());
+        numbers[DATA_SEGMENTS..][..4].copy_from_slice(&FIRST_SEGMENTS.to_ne_bytes());
+        numbers[DELIVERY_RATE..][..8].copy_from_slice(&rate.to_ne_bytes());
+        let length = size_of::<Answer>() + size_of::<Attribute>() + numbers.len();
+        let mut bytes = vec![0; size_of::<Answer>()];
+        bytes[..4].copy_from_slice(&(length as u32).to_ne_bytes());
+        bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        (bytes[16], bytes[17]) = (nix::libc::AF_INET as u8, 1);
+        bytes[20..22].copy_from_slice(&80u16.to_be_bytes());
+        bytes[40..44].copy_from_slice(&client.octets());
+        bytes.extend((4 + numbers.len() as u16).to_ne_bytes());
+        bytes.extend(INET_DIAG_INFO.to_ne_bytes());
+        bytes.extend(numbers);
+        bytes
+    }
+
+    #[test]
+    fn who_opens_many_connections_is_one_client() {
+        let (slow, other) = (Ipv4Addr::new(192, 0, 2, 66), Ipv4Addr::new(192, 0, 2, 1));
+        let bytes = [told(slow, 10), told(slow, 30), told(other, 900), told(slow, 20)].concat();
+        let mut sending = Sending::default();
+        assert!(add(&bytes, &BTreeSet::from([80]), &mut sending).unwrap());
+        assert_eq!((sending.connections, sending.bytes), (4, 0));
+        assert_eq!(sending.rates, BTreeMap::from([(source(slow.into()), 30), (source(other.into()), 900)]));
+        let mut elsewhere = Sending::default();
+        add(&bytes, &BTreeSet::from([81]), &mut elsewhere).unwrap();
+        assert_eq!(elsewhere, Sending::default());
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) struct Paths {
 }
 
 impl Bandwidth {
-    /// Takes in the rates of connections that are sending now, so long after the first look.
+    /// Takes in the rates of clients who are sent to now, so long after the first look.
     pub(super) fn look(&mut self, mut rates: Vec<u64>, at: Duration) {
         rates.sort_unstable();
         if let (Some(middle), Some(fastest)) = (rates.get(rates.len() / 2), rates.last()) {

@@ -47,7 +47,7 @@ impl Sockets {
             }
             let sending = sending.ok();
             self.last = sending.as_ref().map(|sending| (sending.connections, sending.bytes));
-            let rates = sending.map(|sending| sending.rates).unwrap_or_default();
+            let rates = sending.map(|sending| sending.rates.into_values().collect()).unwrap_or_default();
             self.bandwidth.look(rates, began.duration_since(self.began));
             // Not what passed meanwhile: on a busy server that is mostly others' time.
             let took = processor_time().saturating_sub(before);
