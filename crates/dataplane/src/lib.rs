@@ -7,6 +7,7 @@
 pub mod events;
 pub mod idle;
 pub mod link;
+mod load;
 mod moves;
 mod numbers;
 pub mod packet;

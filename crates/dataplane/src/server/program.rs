@@ -9,10 +9,11 @@ use std::path::Path;
 use evener_core::path::cookie::Schedule;
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::VipKey;
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use super::attach::{ACCEPT, LOOK};
 use super::{Offer, Reason, ServerError, Tables};
+use crate::load::load;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
@@ -83,6 +84,26 @@ pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ServerEr
     Ok(counters)
 }
 
+/// The programs before they are loaded, those for handoffs with `accepts`, over the maps pinned in `adopt` if given.
+fn opened(adopt: Option<&Path>, accepts: bool) -> Result<OpenObject, ServerError> {
+    let mut open = ObjectBuilder::default()
+        .name("evener_server")
+        .and_then(|builder| builder.open_memory(OBJECT))
+        .map_err(|error| refused("opening the BPF object", &error))?;
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some(dir) = adopt.filter(|_| PINNED.contains(&name.as_str())) {
+            map.reuse_pinned_map(dir.join(&name))
+                .map_err(|error| refused(format!("adopting map {name}"), &error))?;
+        }
+    }
+    let for_handoffs = [ACCEPT, LOOK].map(OsStr::new);
+    for mut program in open.progs_mut().filter(|program| for_handoffs.contains(&program.name())) {
+        program.set_autoload(accepts);
+    }
+    Ok(open)
+}
+
 impl Program {
     /// Loads the programs, those for handoffs with `accepts`, over the maps pinned in `dir` with `adopt`, else over new
     /// ones, which are pinned there.
@@ -90,22 +111,8 @@ impl Program {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
             tracing::debug!(target: "libbpf", "{}", text.trim_end());
         })));
-        let mut open = ObjectBuilder::default()
-            .name("evener_server")
-            .and_then(|builder| builder.open_memory(OBJECT))
-            .map_err(|error| refused("opening the BPF object", &error))?;
-        for mut map in open.maps_mut().filter(|_| adopt) {
-            let name = map.name().to_string_lossy().into_owned();
-            if PINNED.contains(&name.as_str()) {
-                map.reuse_pinned_map(dir.join(&name))
-                    .map_err(|error| refused(format!("adopting map {name}"), &error))?;
-            }
-        }
-        let for_handoffs = [ACCEPT, LOOK].map(OsStr::new);
-        for mut program in open.progs_mut().filter(|program| for_handoffs.contains(&program.name())) {
-            program.set_autoload(accepts);
-        }
-        let object = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
+        let open = || opened(adopt.then_some(dir), accepts);
+        let object = load(open, |error| refused("loading the BPF programs", &error))?;
         let mut maps = BTreeMap::new();
         for name in PINNED {
             let found = object.maps().find(|map| map.name() == OsStr::new(name));

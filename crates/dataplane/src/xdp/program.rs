@@ -24,6 +24,7 @@ use super::grace::Grace;
 use super::memory::{FragmentMap, KernelMemory, STAT_WORDS};
 use super::readings::KernelReadings;
 use super::routes::Generations;
+use crate::load::load;
 use crate::routes::HostRoutes;
 use crate::shared::Shared;
 use crate::{Counters, EngineError, Readings, ServerCounters};
@@ -162,9 +163,12 @@ impl Program {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
             tracing::debug!(target: "libbpf", "{}", text.trim_end());
         })));
-        let mut open = opened(OBJECT)?;
-        prepare(&mut open, settings, adopt)?;
-        let object = open.load().map_err(|error| refused("loading the BPF programs", error))?;
+        let open = || {
+            let mut open = opened(OBJECT)?;
+            prepare(&mut open, settings, adopt)?;
+            Ok(open)
+        };
+        let object = load(open, |error| refused("loading the BPF programs", error))?;
         Self::over(object, settings)
     }
 
@@ -246,9 +250,12 @@ impl Program {
     /// The program for TC, over the same maps.
     pub(super) fn tc_fd(&self) -> Result<BorrowedFd<'_>, EngineError> {
         if self.tc.get().is_none() {
-            let mut open = opened(OBJECT_TC)?;
-            self.share(&mut open).map_err(|error| refused("preparing the TC program", error))?;
-            let object = open.load().map_err(|error| refused("loading the TC program", error))?;
+            let open = || {
+                let mut open = opened(OBJECT_TC)?;
+                self.share(&mut open).map_err(|error| refused("preparing the TC program", error))?;
+                Ok(open)
+            };
+            let object = load(open, |error| refused("loading the TC program", error))?;
             // It was empty just now.
             let _ = self.tc.set(object);
         }

@@ -1,7 +1,7 @@
 //! A server with its programs, and a link by which a director's frames reach it.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -202,8 +202,18 @@ pub fn set(setting: &str, value: &str) {
     std::fs::write(format!("/proc/sys/net/{setting}"), value).unwrap();
 }
 
+/// A listener, as soon as the port is free: a program that another test is just beginning holds a copy of the listener that
+/// was closed here until it runs.
 pub fn listen(v6: bool, port: u16) -> TcpListener {
-    TcpListener::bind((vip(v6), port)).unwrap()
+    let end = Instant::now() + SOON;
+    loop {
+        match TcpListener::bind((vip(v6), port)) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
 }
 
 /// The next connection, if one comes in time, and whose it is.

@@ -13,6 +13,7 @@ mod moves;
 mod raw_only;
 mod refused;
 mod reload;
+mod signalled;
 mod told;
 
 use std::collections::BTreeMap;

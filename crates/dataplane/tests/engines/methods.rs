@@ -148,9 +148,14 @@ impl Row {
         })
     }
 
+    /// The server's own socket. One for each address: a program that another test is just beginning holds a copy of what
+    /// is closed here until it runs.
+    fn listen(&self, address: SocketAddr) -> TcpListener {
+        self.server.enter(|| TcpListener::bind(address).unwrap())
+    }
+
     /// Sends data to the service and has it sent back, so that both ways see large frames.
-    fn exchange(&self, listen: SocketAddr, data: &[u8]) {
-        let listener = self.server.enter(|| TcpListener::bind(listen).unwrap());
+    fn exchange(&self, listener: &TcpListener, data: &[u8]) {
         let wait = Duration::from_secs(20);
         thread::scope(|scope| {
             let served = scope.spawn(move || {
@@ -207,10 +212,11 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     let mut engine = row.start(kind, Forwarding::Nat { to, own: row.own(), source_nat, mtu: 1500 });
     let guarded = engine.describe().contains("guarded by nftables");
     assert_eq!(guarded, kind == Kind::Packet, "{}", engine.describe());
-    row.exchange(to, &data());
+    let listener = row.listen(to);
+    row.exchange(&listener, &data());
     let client = row.client_address();
     engine.watch(&Watch { connections: false, clients: [client].into() }).unwrap();
-    row.exchange(to, b"and once more");
+    row.exchange(&listener, b"and once more");
     both_ways_are_told(engine.events().unwrap(), client);
     assert!(count(&*engine, Reason::Answered) > 0);
     // This engine doesn't rely on a MAC that the host only overheard, as IPv4's is here: the host asks first.
@@ -347,7 +353,7 @@ fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<Passed>) {
         evener_core::path::rewrite::outer_len(encapsulation, to, mark.is_some()),
     );
     let engine = row.start(Kind::Packet, Forwarding::Tunnel { encapsulation, from, to, mtu: 1500, mark });
-    row.exchange(SocketAddr::new(vip, 80), &data());
+    row.exchange(&row.listen(SocketAddr::new(vip, 80)), &data());
     assert!(decapsulator.packets.load(Relaxed) > 2800, "the upload came in segments of the link's length");
     // The client was told how long packets may be.
     assert!(count(&*engine, Reason::TooBig) > 0);

@@ -1,0 +1,44 @@
+//! Loading BPF programs on a thread that others signal.
+//!
+//! The verifier gives up with EAGAIN as soon as its thread has a signal to take (`do_check` in kernel/bpf/verifier.c), and has to begin
+//! from nothing then. Whoever is signalled more often than a program takes to be verified, by a profiler's timer for
+//! instance, would never get a large one loaded: libbpf tries five times.
+
+use libbpf_rs::{Error, ErrorKind, Object, OpenObject};
+use nix::sys::signal::{SigSet, SigmaskHow};
+
+/// How often a load is begun: what can't be held back, as a stop or a freezer's, may come again.
+const TRIES: usize = 20;
+
+/// Loads what `open` opens, with all signals held back from this thread; `refused` tells what the kernel says.
+pub(crate) fn load<E>(
+    open: impl Fn() -> Result<OpenObject, E>,
+    refused: impl Fn(Error) -> E,
+) -> Result<Object, E> {
+    let _held = HeldBack::all();
+    let mut tries = 1;
+    loop {
+        match open()?.load() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && tries < TRIES => tries += 1,
+            loaded => return loaded.map_err(refused),
+        }
+    }
+}
+
+/// Signals to this thread wait for as long as this lives.
+struct HeldBack(Option<SigSet>);
+
+impl HeldBack {
+    fn all() -> HeldBack {
+        // Where it can't be done the load may still succeed.
+        HeldBack(SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok())
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let _ = before.thread_set_mask();
+        }
+    }
+}
