@@ -2,7 +2,7 @@
 //! them again by the same memory, and sends them on; answers whose neighbour isn't known yet it has the host's stack send;
 //! later requests that other servers are for it gives to who moves their connections.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -55,9 +55,13 @@ impl HeldFrames {
             stop: AtomicBool::new(false),
         });
         let (woken, wake) = io::pipe().map_err(failed)?;
+        let map = program.map("held")?;
+        // What an earlier daemon left is too old: its packets' numbers may be used again by now. What comes from here on is new, however
+        // late the thread begins.
+        let _ = ring(&map, |_| 0)?.consume();
         let worker = Worker {
             common: Arc::clone(&common),
-            map: program.map("held")?,
+            map,
             woken,
             exits: Exits::open().map_err(failed)?,
             loopback: if_nametoindex("lo").unwrap_or_default(),
@@ -96,6 +100,13 @@ impl Common {
     }
 }
 
+/// Reads the kernel's ring from where it was read last.
+fn ring<'r>(map: &MapHandle, take: impl FnMut(&[u8]) -> i32 + 'r) -> Result<RingBuffer<'r>, EngineError> {
+    let mut builder = RingBufferBuilder::new();
+    let ring = builder.add(map, take).map(drop).and_then(|()| builder.build());
+    ring.map_err(|error| refused("reading held frames", error))
+}
+
 struct Worker {
     common: Arc<Common>,
     map: MapHandle,
@@ -106,23 +117,13 @@ struct Worker {
 
 impl Worker {
     fn run(self) {
-        let (room, begun) = (RefCell::new(Room::default()), Cell::new(false));
-        let outbox = RefCell::new(Outbox::new());
+        let (room, outbox) = (RefCell::new(Room::default()), RefCell::new(Outbox::new()));
         let take = |record: &[u8]| {
-            if begun.get() {
-                self.take(record, &mut room.borrow_mut());
-            }
+            self.take(record, &mut room.borrow_mut());
             0
         };
-        let mut builder = RingBufferBuilder::new();
-        let ring = builder.add(&self.map, take).map(drop).and_then(|()| builder.build());
-        match ring.map_err(|error| refused("reading held frames", error)) {
-            Ok(ring) => {
-                // What an earlier daemon left is too old: its packets' numbers may be used again by now.
-                let _ = ring.consume();
-                begun.set(true);
-                self.serve(&ring, &room, &outbox);
-            }
+        match ring(&self.map, take) {
+            Ok(ring) => self.serve(&ring, &room, &outbox),
             Err(error) => {
                 tracing::error!(%error, "what is held is lost: later fragments that come first, requests that move")
             }

@@ -215,6 +215,8 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
     executor.tell_by(recorder);
+    // Before the data plane is asked for anything: what it holds meanwhile waits here.
+    let held = executor.held();
     let (handle, requests) = mpsc::channel(REQUESTS);
     let opened = open(&mut executor, &mut local_server, adopted, &mut frames, handle, &directory).await;
     if let Err(error) = opened {
@@ -229,7 +231,6 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     }
     groups.0.follow(&executor.config, groups.1.take());
     names.follow(&executor.config, opened_names);
-    let held = executor.held();
     let mut daemon = Daemon {
         network_changes,
         fixed,
