@@ -351,8 +351,7 @@ impl Server {
         for &hook in hooks {
             match Link::create(self.program.fd(hook.program())?, ifindex, hook) {
                 Ok(link) => {
-                    let path = link_path(&self.dir, ifindex, hook);
-                    link.pin(&path).map_err(ServerError::io(format!("pinning {}", path.display())))?;
+                    self.pin(&link, &link_path(&self.dir, ifindex, hook))?;
                     self.links.insert((ifindex, Use::of(hook)), (link, hook));
                     return Ok(());
                 }
@@ -363,6 +362,16 @@ impl Server {
             }
         }
         Err(ServerError::Attach { ifindex, source: refusal })
+    }
+
+    /// Another host's agent may just have cleared the folder, since it was that of a namespace that is gone and had this one's number.
+    fn pin(&mut self, link: &Link, path: &Path) -> Result<(), ServerError> {
+        let mut pinned = link.pin(path);
+        if pinned.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            self.program.pin(&self.dir)?;
+            pinned = link.pin(path);
+        }
+        pinned.map_err(ServerError::io(format!("pinning {}", path.display())))
     }
 
     fn detach(&mut self, place: (u32, Use)) {
