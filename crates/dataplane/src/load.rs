@@ -4,17 +4,21 @@
 //! from nothing then. Whoever is signalled more often than a program takes to be verified, by a profiler's timer for
 //! instance, would never get a large one loaded: libbpf tries five times.
 
-use libbpf_rs::{Error, ErrorKind, Object, OpenObject};
+use libbpf_rs::{Error, ErrorKind, Object, OpenObject, PrintLevel};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 /// How often a load is begun: what can't be held back, as a stop or a freezer's, may come again.
 const TRIES: usize = 20;
 
-/// Loads what `open` opens, with all signals held back from this thread; `refused` tells what the kernel says.
+/// Loads what `open` opens, with all signals held back from this thread; `refused` tells what the kernel says. What libbpf says of it
+/// is logged.
 pub(crate) fn load<E>(
     open: impl Fn() -> Result<OpenObject, E>,
     refused: impl Fn(Error) -> E,
 ) -> Result<Object, E> {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| {
+        tracing::debug!(target: "libbpf", "{}", text.trim_end());
+    })));
     let _held = HeldBack::all();
     let mut tries = 1;
     loop {

@@ -421,17 +421,13 @@ impl Hint {
     }
 
     fn add(&mut self, address: IpAddr) {
-        let (four, six);
-        let octets: &[u8] = match address {
-            IpAddr::V4(address) => {
-                four = address.octets();
-                &four
-            }
-            IpAddr::V6(address) => {
-                six = address.octets();
-                &six
-            }
-        };
+        match address {
+            IpAddr::V4(address) => self.put(&address.octets()),
+            IpAddr::V6(address) => self.put(&address.octets()),
+        }
+    }
+
+    fn put(&mut self, octets: &[u8]) {
         if let Some(place) = self.bytes.get_mut(self.len..self.len + octets.len()) {
             place.copy_from_slice(octets);
             self.len += octets.len();

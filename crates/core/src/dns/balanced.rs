@@ -147,10 +147,10 @@ impl Balanced {
 
     /// The addresses of an answer, the first one counted as given.
     pub(super) fn draw(&self, is_ipv4: bool, client: Client, mut each: impl FnMut(&Address)) {
-        let set = if is_ipv4 { &self.four } else { &self.six };
+        let set = self.set(is_ipv4);
         let turn = set.turn.fetch_add(u64::from(self.settings.draw == Draw::Turn), Relaxed);
         let mut is_first = true;
-        self.look(is_ipv4, client, turn, |address| {
+        self.look(set, client, turn, |address| {
             if core::mem::take(&mut is_first) {
                 address.given.fetch_add(1, Relaxed);
             }
@@ -160,12 +160,15 @@ impl Balanced {
 
     /// The addresses that the next answer will have.
     pub(super) fn hint(&self, is_ipv4: bool, client: Client, each: impl FnMut(&Address)) {
-        let set = if is_ipv4 { &self.four } else { &self.six };
-        self.look(is_ipv4, client, set.turn.load(Relaxed), each);
+        let set = self.set(is_ipv4);
+        self.look(set, client, set.turn.load(Relaxed), each);
     }
 
-    fn look(&self, is_ipv4: bool, client: Client, turn: u64, mut each: impl FnMut(&Address)) {
-        let set = if is_ipv4 { &self.four } else { &self.six };
+    fn set(&self, is_ipv4: bool) -> &Set {
+        if is_ipv4 { &self.four } else { &self.six }
+    }
+
+    fn look(&self, set: &Set, client: Client, turn: u64, mut each: impl FnMut(&Address)) {
         let Some(steps) = (set.order.len() as u64).checked_sub(1) else { return };
         let first = match self.settings.draw {
             Draw::Turn => turn,

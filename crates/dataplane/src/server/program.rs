@@ -108,9 +108,6 @@ impl Program {
     /// Loads the programs, those for handoffs with `accepts`, over the maps pinned in `dir` with `adopt`, else over new
     /// ones, which are pinned there.
     pub(super) fn load(dir: &Path, adopt: bool, accepts: bool) -> Result<Self, ServerError> {
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
-            tracing::debug!(target: "libbpf", "{}", text.trim_end());
-        })));
         let open = || opened(adopt.then_some(dir), accepts);
         let object = load(open, |error| refused("loading the BPF programs", &error))?;
         let mut maps = BTreeMap::new();

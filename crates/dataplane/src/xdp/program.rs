@@ -160,9 +160,6 @@ impl Program {
             },
         };
         settings.ring_seed = size.ring_seed.unwrap_or(settings.seed);
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
-            tracing::debug!(target: "libbpf", "{}", text.trim_end());
-        })));
         let open = || {
             let mut open = opened(OBJECT)?;
             prepare(&mut open, settings, adopt)?;

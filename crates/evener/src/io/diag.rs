@@ -349,13 +349,19 @@ mod tests {
         assert_eq!(sending(&BTreeSet::new()).unwrap(), Sending::default());
     }
 
-    #[test]
-    fn a_rate_is_what_the_path_says_and_not_the_program() {
+    /// `struct tcp_info` of a connection whose bytes arrive at this rate.
+    fn numbers(rate: u64) -> Vec<u8> {
         let mut numbers = vec![0; 168];
-        assert_eq!(delivery_rate(&numbers), None);
         numbers[UNACKNOWLEDGED..][..4].copy_from_slice(&10u32.to_ne_bytes());
         numbers[DATA_SEGMENTS..][..4].copy_from_slice(&FIRST_SEGMENTS.to_ne_bytes());
-        numbers[DELIVERY_RATE..][..8].copy_from_slice(&500_000u64.to_ne_bytes());
+        numbers[DELIVERY_RATE..][..8].copy_from_slice(&rate.to_ne_bytes());
+        numbers
+    }
+
+    #[test]
+    fn a_rate_is_what_the_path_says_and_not_the_program() {
+        let numbers = numbers(500_000);
+        assert_eq!(delivery_rate(&vec![0; numbers.len()]), None);
         assert_eq!(delivery_rate(&numbers), Some(500_000));
         assert_eq!(delivery_rate(&numbers[..160]), None, "a kernel before 4.9");
         for (at, byte) in [(APP_LIMITED, 1), (UNACKNOWLEDGED, 0), (DATA_SEGMENTS, 63)] {
@@ -375,10 +381,7 @@ mod tests {
 
     /// An answer about a connection from port 80 to a client, whose bytes arrive at this rate.
     fn told(client: Ipv4Addr, rate: u64) -> Vec<u8> {
-        let mut numbers = vec![0; 168];
-        numbers[UNACKNOWLEDGED..][..4].copy_from_slice(&10u32.to_ne_bytes());
-        numbers[DATA_SEGMENTS..][..4].copy_from_slice(&FIRST_SEGMENTS.to_ne_bytes());
-        numbers[DELIVERY_RATE..][..8].copy_from_slice(&rate.to_ne_bytes());
+        let numbers = numbers(rate);
         let length = size_of::<Answer>() + size_of::<Attribute>() + numbers.len();
         let mut bytes = vec![0; size_of::<Answer>()];
         bytes[..4].copy_from_slice(&(length as u32).to_ne_bytes());
