@@ -72,6 +72,7 @@ static __always_inline void begin_turns(struct __sk_buff *skb, const struct conn
 		/* The end of an answer that nobody has asked for. */
 		.answered = turn_of(said->acknowledgment - 1, said->acknowledgment - 1),
 		.plain = is_request(skb, said),
+		.ahead = said->acknowledgment - 1,
 	};
 
 	bpf_map_update_elem(&turns, connection, &turn, BPF_ANY);
@@ -146,6 +147,9 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct turn *tur
 		if (m->lengths + m->codings != 1)
 			return false;
 		if (m->codings) {
+			/* Chunks are followed in order. */
+			if (turn->ahead == begin)
+				return false;
 			turn->chunked = true;
 			turn->tail = 0;
 			store(&turn->answered, turn_of(begin, begin));
@@ -155,6 +159,19 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct turn *tur
 	}
 	store(&turn->answered, turn_of(begin, end));
 	return (__s32)(begin + said->len - end) <= 0;
+}
+
+/*
+ * What leaves of an answer of which the first has not. What waited until a neighbour was found is overtaken by what is sent once
+ * it is: a host's queue for it is emptied on one CPU, while a process goes on on another.
+ */
+static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, struct turn *turn, const struct said *said,
+						__u32 begin)
+{
+	if (said->sequence == begin)
+		return begin_answer(skb, turn, said);
+	turn->ahead = begin;
+	return (__s32)(said->sequence - begin) > 0;
 }
 
 /* What the server says; with `last` it is the last. */
@@ -175,7 +192,7 @@ static __always_inline void follow_answer(struct __sk_buff *skb, const struct co
 	else if ((__s32)(end - begin) <= 0)
 		plain = true; /* of an answer before, that comes again */
 	else if (answered >> 32 != begin)
-		plain = said->sequence == begin && begin_answer(skb, turn, said);
+		plain = begins_or_overtakes(skb, turn, said, begin);
 	else if (!turn->chunked)
 		plain = (__s32)(end - (__u32)answered) <= 0;
 	else if ((__s32)(end - turn->sent) <= 0)

@@ -100,7 +100,7 @@ struct turn {
 	__u32 sent; /* of an answer in chunks what is behind them */
 	__u32 chunked;
 	__u32 plain; /* 0 once there was something else than whole requests and their answers, in turn */
-	__u32 pad;
+	__u32 ahead; /* where that answer begins of which something left before its first */
 };
 
 /* What `look` is given, behind an Ethernet header, and what it makes of that. */

@@ -63,7 +63,8 @@ static __always_inline void look_at_turn(struct looked *looked)
 	looked->answer_begin = asked >> 32;
 	looked->answered_begin = answered >> 32;
 	looked->answered_end = answered;
-	looked->plain = turn->plain != 0;
+	/* Where more of an answer has left than its first, nothing is known to compare it with. */
+	looked->plain = turn->plain && (turn->ahead != looked->answer_begin || looked->answered_begin == turn->ahead);
 }
 
 static __always_inline bool look_at(struct __sk_buff *skb, struct looked *looked)

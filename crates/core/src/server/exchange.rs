@@ -70,6 +70,8 @@ pub struct Exchange {
     pub chunked: bool,
     /// Whether there was never anything but whole requests and their answers, in turn.
     pub plain: bool,
+    /// Where that answer begins of which something left before its first.
+    pub ahead: u32,
 }
 
 /// Whether a sequence number stands at another one or before it (RFC 9293, section 3.4).
@@ -89,6 +91,7 @@ impl Exchange {
             sent: 0,
             chunked: false,
             plain: first.is_request(),
+            ahead: before,
         }
     }
 
@@ -125,7 +128,7 @@ impl Exchange {
             return true; // of an answer before, that comes again
         }
         if known != begin {
-            return said.sequence == begin && self.begin_answer(said);
+            return self.begins_or_overtakes(said, begin);
         }
         if !self.chunked {
             return is_up_to(said.end(), end);
@@ -138,6 +141,16 @@ impl Exchange {
         }
         self.add_chunks(said);
         true
+    }
+
+    /// What leaves of an answer of which the first has not. What waited until a neighbour was found is overtaken by what is sent
+    /// once it is: a host's queue for it is emptied on one processor, while a process goes on on another.
+    fn begins_or_overtakes(&mut self, said: &Said<'_>, begin: u32) -> bool {
+        if said.sequence == begin {
+            return self.begin_answer(said);
+        }
+        self.ahead = begin;
+        !is_up_to(said.sequence, begin)
     }
 
     /// The first of an answer; false where its end is not to be known.
@@ -160,6 +173,10 @@ impl Exchange {
                 return false;
             }
             if head.codings == 1 {
+                // Chunks are followed in order.
+                if self.ahead == begin {
+                    return false;
+                }
                 self.chunked = true;
                 self.tail = 0;
                 self.answered = Turn { begin, end: begin };

@@ -36,7 +36,7 @@ impl Turns {
 
     fn set(&self, ends: &FourTuple, exchange: &Exchange) {
         let turn = |turn: Turn| (u64::from(turn.begin) << 32 | u64::from(turn.end)).to_ne_bytes();
-        let flags = [exchange.sent, exchange.chunked.into(), exchange.plain.into(), 0].map(u32::to_ne_bytes);
+        let flags = [exchange.sent, exchange.chunked.into(), exchange.plain.into(), exchange.ahead].map(u32::to_ne_bytes);
         let tail = exchange.tail.to_ne_bytes();
         let value = [&turn(exchange.asked)[..], &turn(exchange.answered), &tail, &flags.concat()].concat();
         self.0.update(&Turns::key(ends), &value, MapFlags::ANY).unwrap();
@@ -54,6 +54,7 @@ impl Turns {
             sent: half(24),
             chunked: half(28) != 0,
             plain: half(32) != 0,
+            ahead: half(36),
         }
     }
 }
@@ -64,6 +65,8 @@ enum Step {
     Ask { data: Vec<u8>, off: i32, heard: i32, flags: u8 },
     /// The server does.
     Answer { data: Vec<u8>, off: i32, flags: u8 },
+    /// The server says this, and what comes next leaves first.
+    Overtaken { first: Vec<u8>, next: Vec<u8> },
     /// The last step once more.
     Again,
 }
@@ -212,9 +215,14 @@ const PLAIN_REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
 /// An answer as it should be, and the next request; any of it may come again.
 fn turn() -> impl Strategy<Value = Vec<Step>> {
     let parts = prop::sample::select(&PLAIN_ANSWERS[..]);
-    (parts, prop::option::weighted(0.3, any::<prop::sample::Index>())).prop_map(|(parts, again)| {
+    let again = prop::option::weighted(0.3, any::<prop::sample::Index>());
+    (parts, again, prop::bool::weighted(0.2)).prop_map(|(parts, again, overtaken)| {
         let answer = |part: &&str| Step::Answer { data: part.as_bytes().to_vec(), off: 0, flags: 0x18 };
         let mut steps: Vec<_> = parts.iter().map(answer).collect();
+        if let ([first, next, rest @ ..], true) = (parts, overtaken) {
+            let [first, next] = [first, next].map(|part| part.as_bytes().to_vec());
+            steps = [Step::Overtaken { first, next }].into_iter().chain(rest.iter().map(answer)).collect();
+        }
         steps.push(Step::Ask { data: PLAIN_REQUEST.to_vec(), off: 0, heard: 0, flags: 0x18 });
         if let Some(at) = again {
             steps.insert(at.index(steps.len()) + 1, Step::Again);
@@ -268,6 +276,15 @@ impl Story<'_> {
                 self.leaves(&segment.between(self.ends.service, self.ends.client))?;
                 self.next.1 = sequence.wrapping_add(data.len() as u32);
             }
+            Step::Overtaken { first, next } => {
+                let (sequence, acknowledgment) = (self.next.1, self.next.0);
+                let then = sequence.wrapping_add(first.len() as u32);
+                for (sequence, data) in [(then, next), (sequence, first)] {
+                    let segment = Tcp { sequence, acknowledgment, flags: 0x18, options: &[], data };
+                    self.leaves(&segment.between(self.ends.service, self.ends.client))?;
+                }
+                self.next.1 = then.wrapping_add(next.len() as u32);
+            }
             Step::Again => {}
         }
         let c = self.turns.get(&self.ends);
@@ -276,6 +293,7 @@ impl Story<'_> {
             (false, _) => "in doubt",
             (true, Exchange { plain: false, .. }) => "into doubt",
             (_, now) if now.asked != before.asked => "asked",
+            (_, now) if now.answered != before.answered && now.ahead != before.ahead => "overtaken",
             (_, now) if now.answered != before.answered && now.chunked => "chunks",
             (_, now) if now.answered != before.answered => "answered",
             _ => "no change",
@@ -334,7 +352,7 @@ fn turns_are_followed_alike() {
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
     let met = met.into_inner();
-    let wanted = ["in doubt", "into doubt", "asked", "chunks", "answered", "no change"];
+    let wanted = ["in doubt", "into doubt", "asked", "chunks", "answered", "overtaken", "no change"];
     assert!(wanted.iter().all(|what| met.get(*what).is_some_and(|count| *count > 50)), "{met:?}");
 }
 
