@@ -108,13 +108,14 @@ static __always_inline __u32 cookie_sealed(__u8 terms, __u32 epoch)
 }
 
 /* The initial sequence number: the terms, and of a keyed hash over all that a cookie vouches for the lowest 24 bits. Above it the
- * clock for clients with timestamps: its highest 32. Apart from its callers, whose stack and instructions are few; the key is in
- * a map. */
-static __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *message, __u32 client_isn,
-				  __u32 sealed, bool v6)
+ * clock for clients with timestamps: its highest 32. Global, so that it is verified once and not for each way that leads to it. */
+__noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *message, __u32 client_isn, __u32 sealed,
+			   bool v6)
 {
 	__u64 hash;
 
+	if (!key || !message)
+		return 0;
 	if (v6) {
 		message->word[COOKIE_ENDS6] = bpf_htonl(client_isn);
 		message->word[COOKIE_ENDS6 + 1] = bpf_htonl(sealed);

@@ -52,9 +52,11 @@ struct mark_message {
 	__be32 passed;
 };
 
-/* Apart from its callers, whose instructions are few. */
-static __noinline __u64 mark_tag(const struct sip_key *key, const struct mark_message *message)
+/* Global, so that it is verified once and not for each way that leads to it. */
+__noinline __u64 mark_tag(const struct sip_key *key, const struct mark_message *message)
 {
+	if (!key || !message)
+		return 0;
 	return siphash(key, (const __u32 *)message, sizeof(*message) / sizeof(__u32));
 }
 
