@@ -434,17 +434,11 @@ fn pinned_links(dir: &Path) -> Vec<(u32, Hook, PathBuf, Link)> {
     entries.filter_map(link).collect()
 }
 
-/// Clears what namespaces that are gone have left: their links are attached to no interface any more.
+/// Clears what namespaces that are gone have left.
 fn clear_stale(own: &Path) {
-    let Some(root) = own.parent() else { return };
-    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        let (dir, name) = (entry.path(), entry.file_name());
-        let found = pinned_links(&dir);
-        if name.to_string_lossy().starts_with("server-")
-            && !found.is_empty()
-            && found.iter().all(|(ifindex, ..)| *ifindex == 0)
-        {
-            let _ = clear(&dir);
-        }
-    }
+    pins::clear_gone(own, |dir| {
+        let found = pinned_links(dir);
+        let is_server = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("server-"));
+        is_server && !found.is_empty() && found.iter().all(|(ifindex, ..)| *ifindex == 0)
+    });
 }

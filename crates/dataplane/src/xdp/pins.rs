@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
@@ -198,18 +199,27 @@ pub(super) fn clear(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Clears what namespaces that are gone have left: their links are attached to no interface any more.
-/// Namespace numbers are used again, so `own` is looked at as well.
+/// Clears what namespaces that are gone have left. Namespace numbers are used again, so `own` is looked at as well.
 pub(super) fn clear_stale(own: &Path) {
+    // What can't be looked at isn't known to be stale.
+    clear_gone(own, |dir| {
+        let found = links(dir).unwrap_or_default();
+        !found.is_empty() && found.iter().all(|found| found.place.is_none())
+    });
+}
+
+/// Clears those folders beside `own`, and itself, that are `gone`: their links are attached to no interface any more. One process at a
+/// time: whose namespace has the number of one that is gone clears that folder before it pins its own, and another that had
+/// looked before that would clear what is at work.
+pub(crate) fn clear_gone(own: &Path, gone: impl Fn(&Path) -> bool) {
     let Some(root) = own.parent() else { return };
-    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        // What can't be looked at isn't known to be stale.
-        let found = links(&entry.path()).unwrap_or_default();
-        if !found.is_empty() && found.iter().all(|found| found.place.is_none()) {
-            tracing::info!(pins = %entry.path().display(), "cleared what a vanished network namespace left");
-            if let Err(error) = clear(&entry.path()) {
-                tracing::warn!(%error, pins = %entry.path().display(), "stale pins stay");
-            }
+    let Ok(entries) = fs::read_dir(root) else { return };
+    let lock = |root| Flock::lock(root, FlockArg::LockExclusive).ok();
+    let Some(_lock) = fs::File::open(root).ok().and_then(lock) else { return };
+    for dir in entries.flatten().map(|entry| entry.path()).filter(|dir| gone(dir)) {
+        tracing::info!(pins = %dir.display(), "cleared what a vanished network namespace left");
+        if let Err(error) = clear(&dir) {
+            tracing::warn!(%error, pins = %dir.display(), "stale pins stay");
         }
     }
 }
