@@ -209,8 +209,8 @@ pub fn clear(dir: &Path) -> Result<(), ServerError> {
 }
 
 impl Server {
-    /// Loads the programs, that for handoffs where the kernel can. What an earlier agent pinned in `dir` is adopted, and
-    /// goes on until [`Server::apply`] says otherwise.
+    /// Makes the maps; programs are loaded as places want them, those for handoffs where the kernel can. What an earlier
+    /// agent pinned in `dir` is adopted, and goes on until [`Server::apply`] says otherwise.
     ///
     /// # Errors
     /// Missing privileges, or a kernel too old.
@@ -221,7 +221,7 @@ impl Server {
             clear(&dir)?;
         }
         let handoff = handoff_support();
-        let program = Program::load(&dir, adopt, handoff.is_ok())?;
+        let program = Program::load(&dir, adopt)?;
         let mut links = BTreeMap::new();
         for (ifindex, hook, path, link) in pinned_links(&dir) {
             // Its interface is gone, or the program in it has no place any more: it is made anew.

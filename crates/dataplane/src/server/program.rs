@@ -1,5 +1,6 @@
 //! `bpf/server/server.bpf.c`, loaded, and its maps.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use std::path::Path;
 use evener_core::path::cookie::Schedule;
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::VipKey;
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut};
 
 use super::attach::{ACCEPT, LOOK};
 use super::{Offer, Reason, ServerError, Tables};
@@ -17,6 +18,10 @@ use crate::load::load;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
+/// Programs that are loaded together: the first at once, the others when a place first wants one of them. To verify them takes the kernel
+/// up to a tenth of a second each, and few hosts need all.
+const GROUPS: [&[&str]; 4] =
+    [&["describe_server", "outgoing"], &["untunnel_xdp"], &["untunnel_tc"], &[ACCEPT, LOOK]];
 /// Maps that outlive the agent, by their pins.
 const PINNED: [&str; 12] = [
     "server_about",
@@ -40,9 +45,10 @@ pub(super) const SERVICE_KEY_LEN: usize = 20;
 /// `struct offer`: segment size, the listener's port, that of what is punted, whether turns are followed, whether marks are needed.
 pub(super) const OFFER_LEN: usize = 12;
 
-/// The loaded programs and their maps.
+/// The maps, and the loaded programs.
 pub(super) struct Program {
-    object: Object,
+    /// By [`GROUPS`].
+    objects: [OnceCell<Object>; GROUPS.len()],
     maps: BTreeMap<&'static str, MapHandle>,
 }
 
@@ -55,6 +61,10 @@ fn refused(what: impl Into<String>, error: &libbpf_rs::Error) -> ServerError {
         }
         _ => ServerError::Kernel { what, answer: format!("{error:#}") },
     }
+}
+
+fn unknown(what: String) -> ServerError {
+    ServerError::Kernel { what, answer: "it is not in the BPF object".into() }
 }
 
 /// Whether the maps pinned in `dir` are of this version, and all there.
@@ -84,44 +94,47 @@ pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ServerEr
     Ok(counters)
 }
 
-/// The programs before they are loaded, those for handoffs with `accepts`, over the maps pinned in `adopt` if given.
-fn opened(adopt: Option<&Path>, accepts: bool) -> Result<OpenObject, ServerError> {
-    let mut open = ObjectBuilder::default()
-        .name("evener_server")
-        .and_then(|builder| builder.open_memory(OBJECT))
-        .map_err(|error| refused("opening the BPF object", &error))?;
-    for mut map in open.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        if let Some(dir) = adopt.filter(|_| PINNED.contains(&name.as_str())) {
-            map.reuse_pinned_map(dir.join(&name))
-                .map_err(|error| refused(format!("adopting map {name}"), &error))?;
+/// The object loaded with these programs, over those maps that `adopt` takes from elsewhere.
+fn loaded(
+    wanted: &[&str],
+    adopt: impl Fn(&str, &mut OpenMapMut<'_>) -> libbpf_rs::Result<()>,
+) -> Result<Object, ServerError> {
+    let open = || {
+        let mut open = ObjectBuilder::default()
+            .name("evener_server")
+            .and_then(|builder| builder.open_memory(OBJECT))
+            .map_err(|error| refused("opening the BPF object", &error))?;
+        for mut program in open.progs_mut() {
+            let is_wanted = wanted.iter().any(|name| program.name() == OsStr::new(name));
+            program.set_autoload(is_wanted);
         }
-    }
-    let for_handoffs = [ACCEPT, LOOK].map(OsStr::new);
-    for mut program in open.progs_mut().filter(|program| for_handoffs.contains(&program.name())) {
-        program.set_autoload(accepts);
-    }
-    Ok(open)
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            adopt(&name, &mut map).map_err(|error| refused(format!("adopting map {name}"), &error))?;
+        }
+        Ok(open)
+    };
+    load(open, |error| refused(format!("loading the BPF programs {}", wanted.join(" and ")), &error))
 }
 
 impl Program {
-    /// Loads the programs, those for handoffs with `accepts`, over the maps pinned in `dir` with `adopt`, else over new
-    /// ones, which are pinned there.
-    pub(super) fn load(dir: &Path, adopt: bool, accepts: bool) -> Result<Self, ServerError> {
-        let open = || opened(adopt.then_some(dir), accepts);
-        let object = load(open, |error| refused("loading the BPF programs", &error))?;
+    /// Makes the maps and pins them in `dir`; with `adopt` those that are pinned there are taken.
+    pub(super) fn load(dir: &Path, adopt: bool) -> Result<Self, ServerError> {
+        let object = loaded(GROUPS[0], |name, map| match adopt && PINNED.contains(&name) {
+            true => map.reuse_pinned_map(dir.join(name)),
+            false => Ok(()),
+        })?;
         let mut maps = BTreeMap::new();
         for name in PINNED {
             let found = object.maps().find(|map| map.name() == OsStr::new(name));
-            let map = found.ok_or_else(|| ServerError::Kernel {
-                what: format!("map {name}"),
-                answer: "it is not in the BPF object".into(),
-            })?;
+            let map = found.ok_or_else(|| unknown(format!("map {name}")))?;
             let map =
                 MapHandle::try_from(&map).map_err(|error| refused(format!("opening map {name}"), &error))?;
             maps.insert(name, map);
         }
-        let mut program = Program { object, maps };
+        let mut program = Program { objects: Default::default(), maps };
+        // It was empty just now.
+        let _ = program.objects[0].set(object);
         program.pin(dir)?;
         // Last, since maps without it are not adopted.
         program.write("server_about", &0u32.to_ne_bytes(), &ABI_VERSION.to_ne_bytes())?;
@@ -140,13 +153,22 @@ impl Program {
 
     /// The file descriptor of a program, for attaching it.
     pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, ServerError> {
-        let found = self.object.progs().find(|program| program.name() == OsStr::new(name));
-        let program = found.ok_or_else(|| ServerError::Kernel {
-            what: format!("program {name}"),
-            answer: "it is not in the BPF object".into(),
-        })?;
-        // SAFETY: the descriptor belongs to `self.object`, which the borrow outlives.
-        Ok(unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
+        let mut groups = GROUPS.iter().zip(&self.objects);
+        let (group, object) =
+            groups.find(|(group, _)| group.contains(&name)).ok_or_else(|| unknown(format!("program {name}")))?;
+        if object.get().is_none() {
+            let ours = |name: &str, map: &mut OpenMapMut<'_>| match self.maps.get(name) {
+                Some(ours) => map.reuse_fd(ours.as_fd()),
+                None => Ok(()),
+            };
+            // It was empty just now.
+            let _ = object.set(loaded(group, ours)?);
+        }
+        let mut programs = object.get().into_iter().flat_map(Object::progs);
+        let found = programs.find(|program| program.name() == OsStr::new(name));
+        let found = found.ok_or_else(|| unknown(format!("program {name}")))?;
+        // SAFETY: the descriptor belongs to an object of `self`, which the borrow doesn't outlive.
+        Ok(unsafe { BorrowedFd::borrow_raw(found.as_fd().as_raw_fd()) })
     }
 
     /// One of the maps, for who may outlive this.

@@ -116,7 +116,7 @@ impl XdpEngine {
                     let _ = std::fs::remove_file(path);
                     continue;
                 };
-                link.update(program_for(&program, mode.hook())?)
+                link.update(program.deciding(mode.hook())?)
                     .map_err(|e| EngineError::system("upgrading the attached program", "CAP_NET_ADMIN", e))?;
                 links.insert(ifindex, (link, mode));
             }
@@ -212,7 +212,7 @@ impl XdpEngine {
     }
 
     fn link(&self, ifindex: u32, mode: Mode) -> Result<Link, EngineError> {
-        let program = program_for(&self.program, mode.hook())?;
+        let program = self.program.deciding(mode.hook())?;
         Link::create(program, ifindex, mode).map_err(|error| attach_error(&name_of(ifindex), error))
     }
 
@@ -264,13 +264,6 @@ fn attach_error(name: &str, error: std::io::Error) -> EngineError {
         _ => return EngineError::system(format!("attaching to {name}"), "CAP_NET_ADMIN", error),
     };
     EngineError::Interface { interface: name.to_owned(), why }
-}
-
-fn program_for(program: &Program, hook: Hook) -> Result<std::os::fd::BorrowedFd<'_>, EngineError> {
-    match hook {
-        Hook::Xdp => program.fd("director"),
-        Hook::Tc => program.tc_fd(),
-    }
 }
 
 /// How to attach, the best first. Native XDP on a veth delivers only where the peer, in a namespace we can't see,

@@ -20,6 +20,7 @@ use evener_core::path::unmatched;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use super::abi::{self, Settings};
+use super::attach::Hook;
 use super::grace::Grace;
 use super::memory::{FragmentMap, KernelMemory, STAT_WORDS};
 use super::readings::KernelReadings;
@@ -30,7 +31,9 @@ use crate::shared::Shared;
 use crate::{Counters, EngineError, Readings, ServerCounters};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director.bpf.o"));
-/// The same for TC.
+/// Its program that decides; the others are small.
+const DIRECTOR: &str = "director";
+/// What decides at TC.
 const OBJECT_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director_tc.bpf.o"));
 const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 /// Destinations whose way is remembered: packets find theirs in the kernel, only those that waited do it here.
@@ -89,11 +92,11 @@ pub(super) struct Size {
     pub(super) clock_is_given: bool,
 }
 
-/// The loaded programs and their maps.
+/// The maps, and the loaded programs.
 pub(super) struct Program {
     object: Object,
-    /// Loaded when an interface first wants it.
-    tc: OnceCell<Object>,
+    /// Those that decide, loaded when an interface first wants one: to verify it takes the kernel a third of a second.
+    deciding: [OnceCell<Object>; 2],
     settings: Settings,
     maps: BTreeMap<&'static str, MapHandle>,
     memory: Arc<KernelMemory>,
@@ -161,7 +164,7 @@ impl Program {
         };
         settings.ring_seed = size.ring_seed.unwrap_or(settings.seed);
         let open = || {
-            let mut open = opened(OBJECT)?;
+            let mut open = opened(OBJECT, |program| program != DIRECTOR)?;
             prepare(&mut open, settings, adopt)?;
             Ok(open)
         };
@@ -236,7 +239,7 @@ impl Program {
             is_fresh: true,
             is_stale: true,
             tables: Arc::default(),
-            tc: OnceCell::new(),
+            deciding: Default::default(),
             object,
             maps,
         };
@@ -244,22 +247,23 @@ impl Program {
         Ok(program)
     }
 
-    /// The program for TC, over the same maps.
-    pub(super) fn tc_fd(&self) -> Result<BorrowedFd<'_>, EngineError> {
-        if self.tc.get().is_none() {
+    /// The program that decides at this hook.
+    pub(super) fn deciding(&self, hook: Hook) -> Result<BorrowedFd<'_>, EngineError> {
+        let (object, name) = match hook {
+            Hook::Xdp => (OBJECT, DIRECTOR),
+            Hook::Tc => (OBJECT_TC, "director_tc"),
+        };
+        let place = &self.deciding[hook as usize];
+        if place.get().is_none() {
             let open = || {
-                let mut open = opened(OBJECT_TC)?;
-                self.share(&mut open).map_err(|error| refused("preparing the TC program", error))?;
+                let mut open = opened(object, |program| program == name)?;
+                self.share(&mut open).map_err(|error| refused(format!("preparing {name}"), error))?;
                 Ok(open)
             };
-            let object = load(open, |error| refused("loading the TC program", error))?;
             // It was empty just now.
-            let _ = self.tc.set(object);
+            let _ = place.set(load(open, |error| refused(format!("loading {name}"), error))?);
         }
-        match self.tc.get() {
-            Some(object) => program_fd(object, "director_tc"),
-            None => Err(EngineError::Capacity("the TC program is not there".into())),
-        }
+        program_fd(place.get().unwrap_or(&self.object), name)
     }
 
     /// Gives another object this one's settings, and its maps where they have the same names.
@@ -278,7 +282,7 @@ impl Program {
         Ok(())
     }
 
-    /// The file descriptor of a program, for attaching or running it.
+    /// The file descriptor of one of the small programs, for attaching or running it.
     pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, EngineError> {
         program_fd(&self.object, name)
     }
@@ -390,11 +394,17 @@ fn buckets(sessions_max: usize) -> Result<u32, EngineError> {
         .map_err(|_| EngineError::Capacity(format!("{sessions_max} sessions are too many")))
 }
 
-fn opened(object: &[u8]) -> Result<OpenObject, EngineError> {
-    ObjectBuilder::default()
+/// An object before it is loaded, which will be those programs that are `wanted`, and all its maps.
+fn opened(object: &[u8], wanted: impl Fn(&str) -> bool) -> Result<OpenObject, EngineError> {
+    let mut open = ObjectBuilder::default()
         .name("evener")
         .and_then(|builder| builder.open_memory(object))
-        .map_err(|error| refused("opening the BPF object", error))
+        .map_err(|error| refused("opening the BPF object", error))?;
+    for mut program in open.progs_mut() {
+        let is_wanted = program.name().to_str().is_some_and(&wanted);
+        program.set_autoload(is_wanted);
+    }
+    Ok(open)
 }
 
 fn program_fd<'o>(object: &'o Object, name: &str) -> Result<BorrowedFd<'o>, EngineError> {

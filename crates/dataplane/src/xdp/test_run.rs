@@ -25,10 +25,7 @@ pub(super) fn director(
     hook: Hook,
     frame: &[u8],
 ) -> Result<(Verdict, Vec<u8>), EngineError> {
-    let fd = match hook {
-        Hook::Xdp => program.fd("director")?,
-        Hook::Tc => program.tc_fd()?,
-    };
+    let fd = program.deciding(hook)?;
     let mut out = vec![0u8; frame.len() + 256];
     let Run { verdict, len } = run(fd, frame, &mut out)
         .map_err(|error| EngineError::system("running a program on a frame", "CAP_BPF", error))?;
