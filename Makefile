@@ -22,7 +22,7 @@ build: setup ## Build the release programs
 test: setup ## Check formatting and lints, and run every test; farm tests need root
 	@scripts/test
 
-proof: setup ## The suite ten times with busy processors, and long fuzzing; `make proof ARGS="2 60"` is shorter
+proof: setup ## What takes longer, in an hour: busy passes of the suite, more simulated farms, fuzzing
 	@scripts/proof $(ARGS)
 
 demo: build ## Show a whole farm at work, in about half a minute

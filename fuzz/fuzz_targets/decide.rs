@@ -2,7 +2,7 @@
 //! other hosts pass on.
 #![no_main]
 
-#[path = "../../crates/core/tests/world/mod.rs"]
+#[path = "../../crates/core/tests/it/world.rs"]
 mod world;
 
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 //! behind what was said.
 #![no_main]
 
-#[path = "../../crates/core/tests/turns/mod.rs"]
+#[path = "../../crates/core/tests/it/turns.rs"]
 mod turns;
 
 use libfuzzer_sys::fuzz_target;

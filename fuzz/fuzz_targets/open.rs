@@ -2,7 +2,7 @@
 //! services, and what doesn't is left as it was.
 #![no_main]
 
-#[path = "../../crates/core/tests/tunnels/mod.rs"]
+#[path = "../../crates/core/tests/it/tunnels.rs"]
 mod tunnels;
 
 use libfuzzer_sys::fuzz_target;

@@ -11,7 +11,7 @@ use crate::netns::Netns;
 use crate::proc::Proc;
 
 /// Commands that are waited for are ended after this many seconds: a test should fail, not hang.
-const RUN_LIMIT_S: &str = "60";
+const RUN_LIMIT_S: &str = "150";
 
 /// One end of a cable: a host's interface, and the switch port it goes to.
 #[derive(Clone, Debug)]

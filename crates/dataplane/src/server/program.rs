@@ -154,8 +154,9 @@ impl Program {
     /// The file descriptor of a program, for attaching it.
     pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, ServerError> {
         let mut groups = GROUPS.iter().zip(&self.objects);
-        let (group, object) =
-            groups.find(|(group, _)| group.contains(&name)).ok_or_else(|| unknown(format!("program {name}")))?;
+        let (group, object) = groups
+            .find(|(group, _)| group.contains(&name))
+            .ok_or_else(|| unknown(format!("program {name}")))?;
         if object.get().is_none() {
             let ours = |name: &str, map: &mut OpenMapMut<'_>| match self.maps.get(name) {
                 Some(ours) => map.reuse_fd(ours.as_fd()),

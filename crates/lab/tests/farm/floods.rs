@@ -74,7 +74,8 @@ fn spoofed_syns_leave_ports_to_clients_over_ipv6(engine: &str) -> Result<()> {
     spoofed_syns(engine, Family::V6)
 }
 
-/// Twenty thousand SYNs a second, until the server's ports were asked for three times over, and longer if clients are slow.
+/// Twenty thousand SYNs a second, until the server's ports were asked for three times over, and longer if clients are slow. A burst of more
+/// would ask for all ports within the time that a client on a busy machine takes to answer its SYN-ACK, which none could survive.
 /// `EVENER_FLOOD_S` makes it last so many seconds at the least, and says what came of it.
 fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     const A_MILLISECOND: u128 = 20;
@@ -91,11 +92,11 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
             let mut sent = 0;
             while !done.load(Relaxed) || (sent as usize) < 3 * PORTS {
                 let late = (begun.elapsed().as_millis() * A_MILLISECOND).saturating_sub(sent.into());
-                // a machine that can't keep up sends less, and doesn't catch up for ever
-                for _ in 0..late.min(1_000) {
+                for _ in 0..late.min(A_MILLISECOND * PAUSE.as_millis()) {
                     spoofer.send(sent)?;
                     sent += 1;
                 }
+                // a machine that can't keep up sends less, and doesn't catch up
                 thread::sleep(PAUSE);
             }
             Ok(sent)

@@ -36,7 +36,8 @@ impl Turns {
 
     fn set(&self, ends: &FourTuple, exchange: &Exchange) {
         let turn = |turn: Turn| (u64::from(turn.begin) << 32 | u64::from(turn.end)).to_ne_bytes();
-        let flags = [exchange.sent, exchange.chunked.into(), exchange.plain.into(), exchange.ahead].map(u32::to_ne_bytes);
+        let flags = [exchange.sent, exchange.chunked.into(), exchange.plain.into(), exchange.ahead]
+            .map(u32::to_ne_bytes);
         let tail = exchange.tail.to_ne_bytes();
         let value = [&turn(exchange.asked)[..], &turn(exchange.answered), &tail, &flags.concat()].concat();
         self.0.update(&Turns::key(ends), &value, MapFlags::ANY).unwrap();

@@ -1,7 +1,5 @@
 //! Texts that were of interest to the fuzzer, replayed; and texts like them.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,5 @@
 //! What README and the pages of docs/ tell people to write: each of it is a file that `evener check` finds nothing wrong with.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

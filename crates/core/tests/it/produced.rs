@@ -1,10 +1,8 @@
 //! An independent decoder agrees with every packet that decisions make: lengths, addresses and checksums.
-#![allow(clippy::unwrap_used)]
-
-mod world;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use super::world::{DIRECTOR, ROUTER, SERVER, World, ways};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use evener_core::net::Encapsulation;
 use evener_core::net::packet::Checksum;
@@ -12,7 +10,6 @@ use evener_core::path::decide::{Reason, Verdict};
 use evener_core::path::mark::{GUE_MARKED, MARK_LEN};
 use evener_core::path::tables::Forwarding;
 use proptest::prelude::*;
-use world::{DIRECTOR, ROUTER, SERVER, World, ways};
 
 /// A frame to the director with right checksums.
 fn frame(from: SocketAddr, to: SocketAddr, udp: bool, flags: u8, payload: &[u8]) -> Vec<u8> {

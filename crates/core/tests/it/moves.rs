@@ -1,16 +1,13 @@
 //! Connections that move, and those that end because they can't be moved.
-#![allow(clippy::unwrap_used)]
-
-mod world;
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::world::{DIRECTOR, ROUTER, World};
 use etherparse::PacketBuilder;
 use evener_core::net::packet::Checksum;
 use evener_core::path::decide::{Decision, HELD_FRAME_MAX, Reason, Verdict};
 use evener_core::path::sessions::{SessionKey, State, Value};
 use evener_core::path::tables::{Forwarding, Handoff, Later, NO_SERVER};
-use world::{DIRECTOR, ROUTER, World};
 
 const CLIENT: [u8; 4] = [203, 0, 113, 7];
 const VIP: [u8; 4] = [192, 0, 2, 100];

@@ -13,7 +13,7 @@ use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::skip;
 
-use crate::{TIMEOUT, decapsulator, on};
+use crate::probe::{TIMEOUT, decapsulator, on};
 
 #[test]
 fn the_network_is_read_and_watched() -> Result<()> {

@@ -1,18 +1,12 @@
 //! What fuzzing has found interesting is tried again, on every way to a server: nothing panics, and what is
 //! not sent on is left as it was.
-#![allow(clippy::unwrap_used)]
-
-mod queries;
-mod segments;
-mod tunnels;
-mod turns;
-mod world;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use super::world::{DIRECTOR, World, ways};
 use evener_core::net::packet::Checksum;
 use evener_core::node::peers::wire::LEN;
 use evener_core::node::peers::{HostSetting, Peers, Settings};
@@ -23,7 +17,6 @@ use evener_core::path::content::{
 use evener_core::path::decide::{Reason, Verdict};
 use evener_core::path::sessions::Seed;
 use evener_core::server;
-use world::{DIRECTOR, World, ways};
 
 /// The address and port that the frame is for, if it looks like IP, so that it gets as far as it can.
 fn destination(frame: &[u8]) -> SocketAddr {
@@ -72,7 +65,7 @@ fn the_corpus_of_tunnel_packets_is_opened_without_harm() {
     let mut met = BTreeMap::<Option<server::Reason>, u32>::new();
     for entry in fs::read_dir(&corpus).unwrap() {
         let frame = fs::read(entry.unwrap().path()).unwrap();
-        *met.entry(tunnels::open_and_check(&frame)).or_default() += 1;
+        *met.entry(super::tunnels::open_and_check(&frame)).or_default() += 1;
     }
     let fates = [
         ("six-extensions", Some(server::Reason::Decapsulated)),
@@ -84,7 +77,7 @@ fn the_corpus_of_tunnel_packets_is_opened_without_harm() {
         ("mapped-outer", None),
     ];
     for (file, outcome) in fates {
-        assert_eq!(tunnels::open_and_check(&fs::read(corpus.join(file)).unwrap()), outcome, "{file}");
+        assert_eq!(super::tunnels::open_and_check(&fs::read(corpus.join(file)).unwrap()), outcome, "{file}");
     }
     // None, and all that can become of a tunnel packet where frames can be shortened.
     assert!(met.len() == 11 && met[&None] > 1, "{met:?}: the corpus is thin");
@@ -96,9 +89,9 @@ fn the_corpus_of_queries_is_answered_without_harm() {
     let mut met = BTreeMap::<String, u32>::new();
     for entry in fs::read_dir(corpus).unwrap() {
         let bytes = fs::read(entry.unwrap().path()).unwrap();
-        *met.entry(queries::answer_and_check(&bytes)).or_default() += 1;
+        *met.entry(super::queries::answer_and_check(&bytes)).or_default() += 1;
         for len in 0..bytes.len() {
-            queries::answer_and_check(&bytes[..len]);
+            super::queries::answer_and_check(&bytes[..len]);
         }
     }
     let wanted = [
@@ -123,7 +116,7 @@ fn the_corpus_of_segments_is_met_without_harm() {
     let mut met = BTreeMap::<String, u32>::new();
     for entry in fs::read_dir(corpus).unwrap() {
         let frame = fs::read(entry.unwrap().path()).unwrap();
-        *met.entry(segments::meet_and_check(&frame)).or_default() += 1;
+        *met.entry(super::segments::meet_and_check(&frame)).or_default() += 1;
     }
     let wanted = [
         "none",
@@ -147,11 +140,11 @@ fn the_corpus_of_segments_is_met_without_harm() {
 #[test]
 fn the_corpus_of_turns_is_followed_without_harm() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/exchange");
-    let follow = |file: &str| turns::follow_and_check(&fs::read(corpus.join(file)).unwrap());
+    let follow = |file: &str| super::turns::follow_and_check(&fs::read(corpus.join(file)).unwrap());
     for entry in fs::read_dir(&corpus).unwrap() {
-        turns::follow_and_check(&fs::read(entry.unwrap().path()).unwrap());
+        super::turns::follow_and_check(&fs::read(entry.unwrap().path()).unwrap());
     }
-    let seen = |requests, answers, chunked, doubts| turns::Seen { requests, answers, chunked, doubts };
+    let seen = |requests, answers, chunked, doubts| super::turns::Seen { requests, answers, chunked, doubts };
     for (file, wanted) in [
         ("turns", seen(3, 2, 0, 0)),
         ("split", seen(2, 1, 0, 0)),

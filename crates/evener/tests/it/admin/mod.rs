@@ -1,8 +1,5 @@
 //! The admin interface over real sockets, with a control loop that answers fixed views.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
-#![allow(unreachable_pub)]
-
 mod access;
 mod commands;
 mod events;

@@ -1,5 +1,4 @@
 //! The session table under any load: what goes, what stays, and that nothing is counted twice.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

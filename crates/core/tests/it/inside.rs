@@ -1,7 +1,5 @@
 //! What makes no sense to a director makes none to a server: both read packets by the same rules.
 
-#![allow(clippy::unwrap_used, missing_docs)]
-
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::net::Protocol;

@@ -1,11 +1,9 @@
 //! Whoever asks which server a connection gets is told the one that the data plane gives it to.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod world;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::world::{DIRECTOR, ROUTER, World};
 use etherparse::PacketBuilder;
 use evener_core::farm::choose::{Choice, Content, Nobody, Request, Why};
 use evener_core::farm::health::{State, Status};
@@ -21,7 +19,6 @@ use evener_core::path::select::Counts;
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Vip};
 use proptest::prelude::*;
-use world::{DIRECTOR, ROUTER, World};
 
 const VIP: [u8; 4] = [192, 0, 2, 100];
 const NOW: u32 = 1_000;
@@ -31,7 +28,7 @@ const PATHS: [&str; 5] = ["/img/a", "/img/b/last", "/js/a", "/x", "/"];
 
 /// A server of this weight that works, or doesn't; its name is its number.
 fn member(number: usize, weight: u16, works: bool) -> MemberState {
-    let place = Place { mac: world::SERVER, ifindex: 1 };
+    let place = Place { mac: super::world::SERVER, ifindex: 1 };
     let own = IpAddr::from([192, 0, 2, 2]);
     MemberState {
         member: Member {

@@ -1,7 +1,5 @@
 //! The command line: its help, its exit statuses, and what is made from its definition.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

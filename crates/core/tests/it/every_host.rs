@@ -1,12 +1,10 @@
 //! Where every host decides, a packet is served after three hosts at most, whatever they know of each other; and a
 //! change of hosts under the hash policy moves no open flow.
-#![allow(clippy::unwrap_used)]
-
-mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use super::world::{MARK_KEY, ROUTER, World};
 use etherparse::PacketBuilder;
 use evener_core::farm::plan::identity;
 use evener_core::farm::policy::{Weighted, maglev};
@@ -21,7 +19,6 @@ use evener_core::path::tables::{
 };
 use evener_core::server;
 use proptest::prelude::*;
-use world::{MARK_KEY, ROUTER, World};
 
 const VIP: ([u8; 4], u16) = ([192, 0, 2, 100], 80);
 const HOSTS_MAX: usize = 6;

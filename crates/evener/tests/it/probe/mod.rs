@@ -1,7 +1,5 @@
 //! Probes and the network around a director, on farms with real web servers.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
-
 mod decapsulator;
 mod network;
 mod reach;

@@ -1,7 +1,5 @@
 //! The rooms of core and of the product: each knows only those above it, as `ARCHITECTURE.md` has them.
 
-#![allow(clippy::unwrap_used, missing_docs)]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -12,8 +12,10 @@ use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::skip;
 
-use crate::network::resolved;
-use crate::{SHORT, TIMEOUT, decapsulator, get, http, nobody, on, probed, resets_sent, target_in, text};
+use crate::probe::network::resolved;
+use crate::probe::{
+    SHORT, TIMEOUT, decapsulator, get, http, nobody, on, probed, resets_sent, target_in, text,
+};
 
 #[test]
 fn servers_are_probed_over_ipv6() -> Result<()> {

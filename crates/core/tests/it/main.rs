@@ -1,0 +1,16 @@
+//! What core decides, seen from outside. One program, since each links all of core.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod choose;
+mod corpus;
+mod every_host;
+mod inside;
+mod moves;
+mod produced;
+mod queries;
+mod segments;
+mod sessions;
+mod tunnels;
+mod turns;
+mod world;

@@ -1,0 +1,12 @@
+//! The product from outside: its commands, files, admin socket and probes. One program, since each links all of the product.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+#![allow(missing_docs, unreachable_pub)]
+
+mod admin;
+mod check;
+mod cli;
+mod corpus;
+mod probe;
+mod quick_starts;
+mod rooms;
