@@ -28,6 +28,15 @@ typedef struct xdp_md context;
  */
 #define hide(x) asm volatile("" : "+r"(x))
 
+/* Keeps the verifier from telling a value, and so from following a way once for each that it may have: another value that it
+ * doesn't know is mixed with it and taken out again. */
+#define forget(x, unknown)        \
+	({                        \
+		(x) ^= (unknown); \
+		hide(x);          \
+		(x) ^= (unknown); \
+	})
+
 struct cursor {
 	void *at;
 	void *end;

@@ -267,13 +267,19 @@ static __always_inline void note_made(const struct arrived *arrived)
 }
 
 /* What was agreed on: it is in the cookie, or was announced. Of timestamps a cookie says nothing: they were agreed on if
- * the segment has them (RFC 7323, section 3.2). */
-static __noinline bool agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
+ * the segment has them (RFC 7323, section 3.2). Global, like what follows, so that it is verified once and not for each way that
+ * leads to it. */
+__noinline int agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
 {
-	__u8 terms = arrived->acknowledgment - 1;
-	bool scaled = cookie_scale(terms) != COOKIE_NO_SCALE;
-	struct expectation *expectation = expectation_of(arrived);
+	struct expectation *expectation;
+	bool scaled;
+	__u8 terms;
 
+	if (!arrived || !attrs)
+		return false;
+	terms = arrived->acknowledgment - 1;
+	scaled = cookie_scale(terms) != COOKIE_NO_SCALE;
+	expectation = expectation_of(arrived);
 	if (was_made(arrived) || (expectation && expectation->made))
 		return false;
 	if (has_good_cookie(arrived)) {
@@ -298,12 +304,16 @@ static __noinline bool agreed(struct arrived *arrived, struct bpf_tcp_req_attrs 
 
 /* Whether the stack will find a segment's checksum right: of others it makes nothing, and what is said comes again. A sender on this
  * machine leaves the pseudo-header's sum there for hardware. */
-static __noinline bool is_sound(struct __sk_buff *skb, struct arrived *arrived)
+__noinline int is_sound(struct __sk_buff *skb, struct arrived *arrived)
 {
-	__u32 end = arrived->l4_end + arrived->len;
-	__u64 pseudo = (__u64)bpf_htonl(end - arrived->l4) + bpf_htonl(IPPROTO_TCP);
 	struct message *m = message_here();
+	__u64 pseudo;
+	__u32 end;
 
+	if (!arrived)
+		return false;
+	end = arrived->l4_end + arrived->len;
+	pseudo = (__u64)bpf_htonl(end - arrived->l4) + bpf_htonl(IPPROTO_TCP);
 	pseudo += (__u64)arrived->message.word[0] + arrived->message.word[1];
 	for (int i = 2; arrived->v6 && i < 8; i++)
 		pseudo += arrived->message.word[i];
@@ -489,12 +499,13 @@ static __always_inline void follow(struct __sk_buff *skb, const struct arrived *
 }
 
 /* Whether a connection may begin with this segment. */
-static __always_inline bool may_begin(struct arrived *arrived)
+__noinline int may_begin(struct arrived *arrived)
 {
-	struct expectation *expectation = expectation_of(arrived);
+	struct expectation *expectation;
 
-	if (was_made(arrived))
+	if (!arrived || was_made(arrived))
 		return false;
+	expectation = expectation_of(arrived);
 	return expectation ? !expectation->made : has_good_cookie(arrived);
 }
 

@@ -23,6 +23,12 @@
 /* Words of a GUE header that are skipped, beyond its first: no field of it takes more. */
 #define GUE_WORDS_MAX 8
 
+/* Above the length of all extension headers that are looked behind, in bytes: a power of two. */
+#define WALKED_MAX (1 << 14)
+
+/* Above the length of all outer headers but Ethernet's, in bytes: a power of two. */
+#define OUTER_LEN_MAX 128
+
 /* ECN field (RFC 3168, section 5). */
 #define ECN_MASK 3
 #define ECN_NOT_CAPABLE 0
@@ -134,7 +140,7 @@ static __always_inline bool inner_ends(struct cursor cursor, struct outer outer,
 }
 
 /* How often the packet was passed on, if a host of the farm says so; nothing of it is believed before. */
-static __always_inline int open_mark(struct cursor *cursor, bool last, struct outer *outer, struct inner *inner)
+static __always_inline int open_mark(struct cursor *cursor, __u8 last, struct outer *outer, struct inner *inner)
 {
 	struct mark *mark = take_inside(cursor, outer, sizeof(*mark));
 	struct mark_message message;
@@ -143,7 +149,7 @@ static __always_inline int open_mark(struct cursor *cursor, bool last, struct ou
 
 	if (!mark || !inner_ends(*cursor, *outer, &message))
 		return SERVER_MALFORMED;
-	inner->passed = last ? PASSED_ON_TWICE : PASSED_ONCE;
+	inner->passed = PASSED_ONCE + last;
 	message.outer_from = outer->from;
 	message.outer_to = outer->to;
 	message.passed = bpf_htonl(inner->passed);
@@ -170,9 +176,8 @@ static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *
 	if (gue->first & 0xe0 || gue->flags & ~bpf_htons(GUE_LAST | GUE_MARKED) || words > GUE_WORDS_MAX || !carries(gue->protocol))
 		return SERVER_GUE_HEADER;
 	outer->protocol = gue->protocol;
-	inner->outer_len += sizeof(*udp) + sizeof(*gue) + words * 4;
 	if (gue->flags & bpf_htons(GUE_MARKED) && words == sizeof(struct mark) / 4)
-		return open_mark(cursor, gue->flags & bpf_htons(GUE_LAST), outer, inner);
+		return open_mark(cursor, bpf_ntohs(gue->flags) & GUE_LAST, outer, inner);
 	if (!take_inside(cursor, outer, words * 4))
 		return SERVER_MALFORMED;
 	/* That it is the last is worth no more than the mark. */
@@ -276,21 +281,33 @@ __attribute__((noinline)) __u32 step_over_bytes(struct walked *walked, __u64 byt
 	return walked ? step_over(walked, &header, behind) : 0;
 }
 
-/* Goes through the extension headers. */
-static __always_inline void walk(struct cursor *cursor, struct outer *outer, struct walked *walked)
+/* Goes through the extension headers; false where that makes no sense. */
+static __always_inline bool walk(struct cursor *cursor, struct outer *outer, struct walked *walked)
 {
+	void *first = cursor->at;
+	__u64 walked_len;
+
 	for (__u32 i = 0; i <= EXTENSIONS_MAX && walks_on(walked, i); i++) {
 		__u64 *header = take_inside(cursor, outer, sizeof(struct extension));
 		__u32 len = header ? step_over_bytes(walked, *header, outer->len) : 0;
 
 		if (walked->fault)
-			return;
+			return false;
 		hide(len);
 		if (len < sizeof(*header) || len > EXTENSION_LEN_MAX || !take_inside(cursor, outer, len - sizeof(*header))) {
 			walked->fault = FAULT_TRUNCATED;
-			return;
+			return false;
 		}
 	}
+	if (walked->fault)
+		return false;
+	/* What is behind is the same to the verifier then, however many there were. */
+	walked_len = (cursor->at - first) & (WALKED_MAX - 1);
+	hide(walked_len);
+	cursor->at = first + walked_len;
+	forget(walked->protocol, walked_len);
+	forget(walked->is_fragment, walked_len);
+	return true;
 }
 
 static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer, struct inner *inner)
@@ -309,8 +326,7 @@ static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer
 		return SERVER_INNER_MARTIAN;
 	inner->service.address = unmapped((const void *)&ip->daddr);
 	walked.protocol = ip->nexthdr;
-	walk(cursor, outer, &walked);
-	if (walked.fault)
+	if (is_extension(walked.protocol) && !walk(cursor, outer, &walked))
 		return walked.fault == FAULT_FOREIGN ? SERVER_NOT_OWN_SERVICE : SERVER_MALFORMED;
 	verdict = name_service(cursor, outer, walked.protocol, walked.is_fragment || walked.protocol == IPPROTO_ICMPV6,
 			       inner);
@@ -362,11 +378,9 @@ static __always_inline int decapsulate(struct cursor cursor, __u32 len, struct i
 	switch (ethernet->h_proto) {
 	case bpf_htons(ETH_P_IP):
 		known = outer_ipv4(&cursor, len, &outer);
-		inner->outer_len = sizeof(struct iphdr);
 		break;
 	case bpf_htons(ETH_P_IPV6):
 		known = outer_ipv6(&cursor, len, &outer);
-		inner->outer_len = sizeof(struct ipv6hdr);
 		break;
 	default:
 		return NOT_OURS;
@@ -392,6 +406,10 @@ static __always_inline int decapsulate(struct cursor cursor, __u32 len, struct i
 		if (opened != SERVER_DECAPSULATED)
 			return opened;
 	}
+	/* The verifier is not to follow what is inside once for each length of what is around it. */
+	inner->outer_len = cursor.at - (void *)(ethernet + 1);
+	hide(inner->outer_len);
+	cursor.at = (void *)(ethernet + 1) + (inner->outer_len & (OUTER_LEN_MAX - 1));
 	return outer.protocol == IPPROTO_IPIP ? inner_ipv4(&cursor, &outer, inner) :
 						inner_ipv6(&cursor, &outer, inner);
 }

@@ -40,8 +40,8 @@ SEC("xdp")
 int untunnel_xdp(struct xdp_md *ctx)
 {
 	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	struct ethhdr ethernet, *old, *new;
 	struct inner inner = {};
-	struct ethhdr *old = cursor.at, ethernet, *new;
 	int verdict;
 
 	if (is_forged(cursor))
@@ -49,7 +49,13 @@ int untunnel_xdp(struct xdp_md *ctx)
 	verdict = decapsulate(cursor, cursor.end - cursor.at, &inner);
 	if (verdict == NOT_OURS)
 		return XDP_PASS;
-	if (verdict != SERVER_DECAPSULATED || (void *)(old + 1) > cursor.end)
+	if (verdict != SERVER_DECAPSULATED)
+		return refused(verdict, XDP_DROP);
+	/* Anew, since the verifier would know of the one before how much behind it was looked at on each way. */
+	hide(ctx);
+	cursor.at = (void *)(long)ctx->data;
+	old = take(&cursor, sizeof(*old));
+	if (!old)
 		return refused(verdict, XDP_DROP);
 	ethernet = *old;
 	if (bpf_xdp_adjust_head(ctx, inner.outer_len))

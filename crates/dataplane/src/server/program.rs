@@ -19,7 +19,7 @@ use crate::load::load;
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
 /// Programs that are loaded together: the first at once, the others when a place first wants one of them. To verify them takes the kernel
-/// up to a tenth of a second each, and few hosts need all.
+/// some hundredths of a second each, and few hosts need all.
 const GROUPS: [&[&str]; 4] =
     [&["describe_server", "outgoing"], &["untunnel_xdp"], &["untunnel_tc"], &[ACCEPT, LOOK]];
 /// Maps that outlive the agent, by their pins.
