@@ -10,12 +10,6 @@
 #define AF_INET6 10
 #endif
 
-/* The places of its session, and of its port. */
-struct owned {
-	struct found session;
-	struct found port;
-};
-
 static __always_inline bool port_holder(__u32 server, __u16 port, __u32 now, struct key6 *key, struct found *found)
 {
 	__u32 number = (__u32)port - FIRST_PORT, index;
@@ -87,32 +81,43 @@ static __always_inline bool find_by_key6(const struct key6 *key, bool v6, __u32 
 	return find_session(key->word[1] << 32 | key->word[2], hash, now, found);
 }
 
-/* Finds the session that `behind` and the way back name, if it is that. */
-static __always_inline bool owned_by(const struct way_back *back, struct behind behind, struct owner *owner,
-				     struct owned *owned)
-{
-	bool v6 = back->from.v6;
-	struct server *server = present_server(behind.server);
-	struct vip *vip;
+/* For find_owner(): the session is not moved on. */
+#define FOLLOW_NOT 0x100
 
-	if (!server || !(server->flags & SERVER_NAT))
+/*
+ * Finds the session of a VIP on a server that the way back names, if there is one, and moves its state on by `flags`. Not inlined:
+ * the verifier checks it once, and not for each that may be behind an endpoint.
+ */
+__attribute__((noinline)) int owned_by(struct scratch *at, __u32 vip_id, __u32 slot, __u32 flags)
+{
+	struct server *server = present_server(slot);
+	struct found session = {}, port = {};
+	const struct way_back *back;
+	struct owner *owner;
+	struct vip *vip;
+	__u64 value;
+	bool v6;
+
+	if (!at || !server || !(server->flags & SERVER_NAT))
 		return false;
+	back = &at->back;
+	owner = &at->owner;
+	v6 = back->from.v6;
 	owner->port = 0;
 	owner->near.link = 0;
 	if (server->flags & SERVER_SOURCE_NAT) {
 		owner->port = bpf_ntohs(back->to_port);
 		if (!same_ip(&back->to, &server->own) ||
-		    !port_holder(behind.server, owner->port, back->now, &owner->key, &owned->port) ||
-		    (__u16)owner->key.word[2] != behind.vip)
+		    !port_holder(slot, owner->port, back->now, &owner->key, &port) ||
+		    (__u16)owner->key.word[2] != vip_id)
 			return false;
 		take_near(&owner->key, &owner->near);
 	} else {
-		owner->key = session_key6(&back->to, v6, back->to_port, behind.vip);
+		owner->key = session_key6(&back->to, v6, back->to_port, vip_id);
 	}
-	if (!find_by_key6(&owner->key, v6, back->now, &owned->session) ||
-	    value_server(owned->session.value) != behind.server)
+	if (!find_by_key6(&owner->key, v6, back->now, &session) || value_server(session.value) != slot)
 		return false;
-	vip = find_vip_by_id(behind.vip);
+	vip = find_vip_by_id(vip_id);
 	if (!vip)
 		return false;
 	owner->client = client_of(&owner->key, v6);
@@ -123,41 +128,10 @@ static __always_inline bool owned_by(const struct way_back *back, struct behind 
 		owner->service = (struct ip){ { vip->key.address } };
 	owner->service_port = vip->key.port;
 	owner->own = server->own;
-	owner->server = behind.server;
-	owner->vip = behind.vip;
+	owner->server = slot;
+	owner->vip = vip_id;
 	owner->v6 = v6;
-	return true;
-}
-
-/*
- * Finds the session of what goes from a server's endpoint to a client, or to where the director speaks for one,
- * and moves its state on by `flags` (FOLLOW_NOT: not at all). Whether there is one.
- */
-#define FOLLOW_NOT 0x100
-
-__attribute__((noinline)) int find_owner(struct scratch *at, __u32 flags)
-{
-	struct way_back *back;
-	struct owner *owner;
-	struct endpoint *endpoint;
-	struct owned owned = {};
-	struct vip *vip;
-	__u64 value;
-	bool known = false;
-
-	if (!at)
-		return false;
-	back = &at->back;
-	owner = &at->owner;
-	endpoint = bpf_map_lookup_elem(&endpoints, &back->from);
-	if (!endpoint)
-		return false;
-	for (int i = 0; i < BEHIND_MAX && !known; i++)
-		known = i < endpoint->count && owned_by(back, endpoint->behind[i], owner, &owned);
-	if (!known)
-		return false;
-	vip = find_vip_by_id(owner->vip);
-	if (!vip || flags & FOLLOW_NOT)
+	if (flags & FOLLOW_NOT)
 		return true;
 	struct flow flow = {
 		.vip = vip,
@@ -166,10 +140,24 @@ __attribute__((noinline)) int find_owner(struct scratch *at, __u32 flags)
 		.flags = flags,
 		.numbers = at->pkt.sequence,
 	};
-	value = follow(&flow, OF_SERVER, &owned.session);
-	if (owner->port && owned.port.place && is_stale(vip, owned.port.value, value))
-		__sync_val_compare_and_swap(owned.port.place, owned.port.value, value);
+	value = follow(&flow, OF_SERVER, &session);
+	if (port.place && is_stale(vip, port.value, value))
+		__sync_val_compare_and_swap(port.place, port.value, value);
 	return true;
+}
+
+/*
+ * Finds the session of what goes from a server's endpoint to a client, or to where the director speaks for one,
+ * and moves its state on by `flags` (FOLLOW_NOT: not at all). Whether there is one.
+ */
+static __always_inline bool find_owner(struct scratch *at, __u32 flags)
+{
+	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &at->back.from);
+
+	for (int i = 0; endpoint && i < BEHIND_MAX && i < endpoint->count; i++)
+		if (owned_by(at, endpoint->behind[i].vip, endpoint->behind[i].server, flags))
+			return true;
+	return false;
 }
 
 /* To a client with a link-local address, from which a packet has come. Its own packets had no tag, whatever answers have. */
@@ -324,10 +312,12 @@ __attribute__((noinline)) int answer(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;
 	struct way_back *back;
+	__u32 flags;
 
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
+	flags = pkt->flags;
 	back = &at->back;
 	if (!load_ends(ctx, pkt->l3, pkt->v6, &back->from.address, &back->to))
 		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
@@ -337,13 +327,12 @@ __attribute__((noinline)) int answer(context *ctx, struct scratch *at)
 	back->to_port = pkt->dst_port;
 	back->now = ticks_now();
 	/* A session is left as it is by flags that no stack sends. */
-	if (pkt->flags & TCP_SYN && pkt->flags & (TCP_FIN | TCP_RST)) {
-		if (find_owner(at, FOLLOW_NOT))
-			return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
+	if (has_bad_flags(flags))
+		flags = FOLLOW_NOT;
+	if (!find_owner(at, flags))
 		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
-	}
-	if (!find_owner(at, pkt->flags))
-		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
+	if (flags & FOLLOW_NOT)
+		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
 	pkt->server = at->owner.server;
 	pkt->vip = at->owner.vip;
 	pkt->port = at->owner.port;

@@ -195,18 +195,18 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	struct flow flow = {
 		.vip = vip,
 		.now = ticks_now(),
+		.key6 = packet->at ? &packet->at->owner.key : 0,
 		.v6 = packet->v6,
 		.udp = packet->protocol == IPPROTO_UDP,
 		.flags = packet->flags,
 		.numbers = packet->numbers,
 	};
 
-	if (packet->flags & TCP_SYN && packet->flags & (TCP_FIN | TCP_RST))
+	if (has_bad_flags(packet->flags))
 		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
 	if (packet->v6) {
-		if (!packet->at)
+		if (!flow.key6)
 			return VERDICT_DROP;
-		flow.key6 = &packet->at->owner.key;
 		*flow.key6 = session_key6(&packet->at->src, true, packet->client_port, vip->id);
 		flow.hash = flow_hash6(flow.key6);
 	} else {
@@ -240,16 +240,34 @@ static __always_inline struct vip *vip_of(const struct packet *packet)
 	return find_vip(vip_bits(packet->dst4, packet->port, packet->protocol));
 }
 
+/* Leaves the verifier one way on with a packet, and not one for each through parse(). False where the frame has no room for IPv4's
+ * header, which it has. */
+static __always_inline bool forget_parse(context *ctx, struct packet *packet)
+{
+	__u32 unknown = frame_ingress(ctx);
+
+	forget(packet->l3, unknown);
+	forget(packet->protocol, unknown);
+	forget(packet->flags, unknown);
+	forget(packet->v6, unknown);
+	forget(packet->is_fragment, unknown);
+	packet->ethernet = bytes_at(ctx, 0, sizeof(struct ethhdr) + sizeof(struct iphdr));
+	return packet->ethernet;
+}
+
 /* Any packet at all. Not inlined: few come here, see decide(). */
-__attribute__((noinline)) int decide_slow(context *ctx)
+__attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
-	struct packet packet = {};
-	struct scratch *at;
+	struct packet packet = { .at = at };
 	struct vip *vip;
 
+	if (!at)
+		return VERDICT_DROP;
 	switch (parse(ctx, own, &packet)) {
 	case PARSED_SEGMENT:
+		if (!forget_parse(ctx, &packet))
+			return VERDICT_DROP;
 		vip = vip_of(&packet);
 		if (vip)
 			return decide_segment(ctx, &packet, vip, false);
@@ -329,7 +347,7 @@ __attribute__((noinline)) int decide_fast(context *ctx)
 static __always_inline int go_on(context *ctx, struct scratch *at, int step)
 {
 	if (step == STEP_ANY)
-		step = decide_slow(ctx);
+		step = decide_slow(ctx, at);
 	if (step == STEP_SOLICITATION)
 		return answer_solicitation(ctx, at);
 	if (step == STEP_ICMP)

@@ -22,14 +22,15 @@ static __always_inline __u16 arrival_from(__u64 source)
 {
 	__u64 word = *(volatile __u64 *)&peers_in;
 	__u32 place = (source * (word | 1)) / (~0ULL / PEER_PLACES + 1);
+	__u32 arrival = ARRIVED_DIRECT;
 
 	if (source == PASSED_TWICE)
-		return ARRIVED_PASSED_TWICE;
-	if (source == PASSED)
-		return ARRIVED_PASSED;
-	if (!word || peers[(word & 1) * PEER_PLACES + place] != source)
-		return ARRIVED_DIRECT;
-	return ARRIVED_PASSED;
+		arrival = ARRIVED_PASSED_TWICE;
+	else if (source == PASSED || (word && peers[(word & 1) * PEER_PLACES + place] == source))
+		arrival = ARRIVED_PASSED;
+	/* To the verifier three values would be three ways. */
+	forget(arrival, place);
+	return arrival;
 }
 
 /* Always direct for a service that a director alone decides. */
@@ -59,6 +60,16 @@ struct flow {
 static __always_inline bool opens(const struct flow *flow)
 {
 	return flow->udp || (flow->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+/* SYN together with FIN or RST: no stack sends that. In one comparison, after which the verifier knows no more of the flags than
+ * before. */
+static __always_inline bool has_bad_flags(__u32 flags)
+{
+	__u32 ends = flags | flags >> 2;
+
+	hide(ends);
+	return flags >> 1 & ends & 1;
 }
 
 /* `state` is below the mask in any case; the verifier wants to see it. */

@@ -9,7 +9,7 @@
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
-#include "director/maps.h"
+#include "director/sessions.h"
 #include "net/tcp.h"
 
 /* RFC 792; RFC 4443; RFC 4861, section 4 */
@@ -53,7 +53,7 @@ enum parsed {
 struct packet {
 	struct ethhdr *ethernet;
 	struct arp *arp;
-	struct scratch *at; /* of IPv6 packets and fragments */
+	struct scratch *at; /* of packets on the long way */
 	__be32 src4, dst4; /* of IPv4; of IPv6 they stand in at->src and at->dst */
 	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
 	__be16 port;
@@ -152,7 +152,7 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 		packet->port = tcp->dest;
 		packet->flags = ((__u8 *)tcp)[13];
 		packet->numbers = (__u64)bpf_ntohl(tcp->ack_seq) << 32 | bpf_ntohl(tcp->seq);
-		packet->has_data = len > header_len;
+		packet->has_data = is_below(header_len, len);
 	} else {
 		struct udphdr *udp = take(cursor, sizeof(*udp));
 		__u32 udp_len;
@@ -201,7 +201,6 @@ static __always_inline enum parsed parse_ipv4(context *ctx, struct cursor *curso
 		__u32 word = bpf_ntohs(ip->frag_off);
 
 		packet->is_fragment = true;
-		packet->at = scratch_here();
 		if (!packet->at || !note_fragment(&packet->at->pkt.fragment, bpf_ntohs(ip->id), word & IPV4_FRAGMENT_OFFSET,
 				   word & IPV4_MORE_FRAGMENTS, total_len - sizeof(*ip)))
 			return odd(packet, REASON_BAD_LENGTH);
@@ -273,7 +272,6 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 	if (ip->version != 6)
 		return pass(packet, REASON_BAD_VERSION);
 	packet->v6 = 1;
-	packet->at = scratch_here();
 	if (!packet->at)
 		return pass(packet, REASON_NOT_SERVICE);
 	packet->at->src = *(struct ip *)&ip->saddr;

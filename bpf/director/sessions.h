@@ -213,20 +213,21 @@ struct found {
 
 static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 now, struct found *found)
 {
-	/* The verifier would follow everything behind the loop once for each place: a number that it can't
-	 * tell is added to the place and taken away again, and one walk does for all. */
-	__u32 unknown = now, place;
+	/* The verifier would follow everything behind the loop once for each place: mixed with a number that it can't tell, which is
+	 * taken out again, places are all the same to it. */
+	__u32 place = now;
 	struct session *slot;
 
-	hide(unknown);
+	hide(place);
 	for (int i = 0; i < BUCKET_SESSIONS; i++) {
-		place = unknown + i;
 		if (READ_ONCE(bucket->slot[i].key) == key)
 			goto match;
+		place ^= i ^ (i + 1);
+		hide(place);
 	}
 	return false;
 match:
-	place = (place - now) % BUCKET_SESSIONS;
+	place = (place ^ now) % BUCKET_SESSIONS;
 	slot = &bucket->slot[place];
 	found->slot += place;
 	found->place = &slot->value;

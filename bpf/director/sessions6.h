@@ -34,18 +34,19 @@ static __always_inline bool has_key6(const struct session6 *slot, const struct k
 /* The place in the bucket, or BUCKET_SESSIONS. */
 static __always_inline __u32 find_in6(struct bucket6 *bucket, const struct key6 *key, __u32 now, struct found *found)
 {
-	__u32 unknown = now, place;
+	__u32 place = now;
 	struct session6 *slot;
 
-	hide(unknown);
+	hide(place);
 	for (int i = 0; i < BUCKET_SESSIONS; i++) {
-		place = unknown + i;
 		if (has_key6(&bucket->slot[i], key))
 			goto match;
+		place ^= i ^ (i + 1);
+		hide(place);
 	}
 	return BUCKET_SESSIONS;
 match:
-	place = (place - now) % BUCKET_SESSIONS;
+	place = (place ^ now) % BUCKET_SESSIONS;
 	slot = &bucket->slot[place];
 	found->place = &slot->value;
 	found->vip = key->word[2];

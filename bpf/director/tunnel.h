@@ -12,11 +12,13 @@ struct udp_gue {
 
 static __always_inline __u32 outer_len(const struct server *server)
 {
-	__u32 len = server->flags & SERVER_V6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	__u32 flags = server->flags, len = sizeof(struct iphdr);
 
-	if (server->flags & SERVER_GUE)
-		len += sizeof(struct udp_gue);
-	return server->flags & SERVER_MARKED ? len + sizeof(struct mark) : len;
+	/* Without a branch, which the verifier would follow both ways of. */
+	hide(flags);
+	len += (flags / SERVER_V6 & 1) * (sizeof(struct ipv6hdr) - sizeof(struct iphdr));
+	len += (flags / SERVER_GUE & 1) * sizeof(struct udp_gue);
+	return len + (flags / SERVER_MARKED & 1) * sizeof(struct mark);
 }
 
 /* What the outer header takes from the inner one. */

@@ -95,7 +95,7 @@ pub(super) struct Size {
 /// The maps, and the loaded programs.
 pub(super) struct Program {
     object: Object,
-    /// Those that decide, loaded when an interface first wants one: to verify it takes the kernel a third of a second.
+    /// Those that decide, loaded when an interface first wants one: to verify it takes the kernel a tenth of a second.
     deciding: [OnceCell<Object>; 2],
     settings: Settings,
     maps: BTreeMap<&'static str, MapHandle>,
