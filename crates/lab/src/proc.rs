@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use crate::host::Host;
 
 /// How long a process may take to end after SIGTERM, when its [`Proc`] is dropped.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(20);
 /// How long a server may take until it listens.
 const START_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(5);

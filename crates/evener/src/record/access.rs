@@ -253,9 +253,10 @@ mod tests {
         assert!(written.recv().unwrap().starts_with("\n{"));
         drop(tell);
         writing.finish();
+        // All of it is there when the thread has ended, which a busy machine may not have waited for.
+        assert!(written.iter().all(|text| text.starts_with('{')));
         let all = counts.written.load(Relaxed) + counts.lost.load(Relaxed);
         assert_eq!(all, QUEUE as u64 * 2);
         assert!(counts.lost.load(Relaxed) > lost);
-        assert!(written.iter().all(|text| text.starts_with('{')));
     }
 }
