@@ -93,19 +93,19 @@ static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, stru
 #define STRAY_PATIENCE_TICKS (3000ULL * 1000000 >> 20)
 #define STRAY_FORGOTTEN_TICKS (300000ULL * 1000000 >> 20)
 
-/* Whether a flow was met before, long enough ago. */
-static __always_inline bool meet_unmatched(__u64 places[STRAY_PLACES], __u64 flow, __u32 now)
+/* Whether a segment was met before that acknowledges the same on the same flow, long enough ago. */
+static __always_inline bool meet_unmatched(__u64 places[STRAY_PLACES], __u64 flow, __u32 acknowledgment, __u32 now)
 {
 	__u64 *place = &places[flow % STRAY_PLACES], was = *place;
-	__u32 age = now - (__u32)was;
+	__u32 name = (flow >> 32) ^ acknowledgment, age = now - (__u32)was;
 
-	if (was && was >> 32 == flow >> 32 && age < STRAY_FORGOTTEN_TICKS) {
+	if (was && was >> 32 == name && age < STRAY_FORGOTTEN_TICKS) {
 		if (age < STRAY_PATIENCE_TICKS)
 			return false;
 		*place = 0;
 		return true;
 	}
-	*place = flow >> 32 << 32 | now;
+	*place = (__u64)name << 32 | now;
 	return false;
 }
 

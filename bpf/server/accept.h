@@ -20,49 +20,13 @@
 #include "net/cursor.h"
 #include "net/mark.h"
 #include "net/tcp.h"
-#include "server/decapsulate.h"
+#include "server/arrived.h"
+#include "server/clear.h"
 #include "server/exchange.h"
-#include "server/segment.h"
 #include "server/maps.h"
-
-/* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared its way. */
-#define CLEARED 0xe7e2
 
 /* No verdict of ours: the host's stack knows what to do. */
 #define GO_ON (-1)
-
-/* The timestamps option (RFC 7323, section 3.2). */
-struct timestamps {
-	__u32 value;
-	__u32 echo;
-	__u32 present;
-};
-
-/* A client's segment with data, to a service whose connections are handed off. */
-struct arrived {
-	/* Begins with the ends as in struct bpf_sock_tuple, which has them in the same order. */
-	struct cookie_message message;
-	__u32 sequence;
-	__u32 acknowledgment;
-	__u32 l4; /* from the beginning of the frame, in bytes */
-	__u32 l4_end; /* of the header */
-	__u32 len; /* of the data, in bytes */
-	__be16 ip_len; /* as the IP header has it */
-	__be16 from;
-	__be16 port;
-	__be16 listener;
-	bool v6;
-	bool turns; /* whether those of its connection are followed */
-	bool urgent;
-	__u16 checksum; /* as the TCP header has it */
-	struct timestamps timestamps; /* once they are looked for */
-};
-
-/* A connection that is in the way of a new one between the same ends: what it expects and has seen last. */
-struct old {
-	__u32 next;
-	__u32 timestamp; /* 0 where it has none */
-};
 
 /* What bpf_sk_assign_tcp_reqsk is told (include/net/tcp.h of Linux). */
 struct bpf_tcp_req_attrs {
@@ -126,75 +90,6 @@ struct tcp_sock {
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
 				   int attrs__sz) __ksym __weak;
 
-/* Puts the ports behind the addresses: the client's, and `to`. */
-static __always_inline void set_ports(struct arrived *arrived, __be16 to)
-{
-	__be32 ports = bpf_htonl((__u32)bpf_ntohs(arrived->from) << 16 | bpf_ntohs(to));
-
-	if (arrived->v6)
-		arrived->message.word[COOKIE_ENDS6 - 1] = ports;
-	else
-		arrived->message.word[COOKIE_ENDS4 - 1] = ports;
-}
-
-/* Whether the segment is one that may begin a connection here. Most that reach a busy server are without data, and
- * cost nothing more. */
-static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *arrived)
-{
-	struct own_service key = { .protocol = IPPROTO_TCP };
-	struct segment segment;
-	struct offer *offer;
-
-	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
-		return false;
-	if (!read_segment(beginning(skb, ETH_HLEN + sizeof(struct ipv6hdr) + TCP_LEN), &segment))
-		return false;
-	arrived->len = segment.l4 + segment.len - segment.l4_end;
-	if ((__s32)arrived->len <= 0 || segment.l4 + segment.len > skb->len)
-		return false;
-	if ((segment.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
-		return false;
-	arrived->v6 = segment.v6;
-	if (segment.v6) {
-		__builtin_memcpy(&arrived->message.word[0], &segment.src, sizeof(segment.src));
-		__builtin_memcpy(&arrived->message.word[4], &segment.dst, sizeof(segment.dst));
-	} else {
-		arrived->message.word[0] = segment.src.word[3];
-		arrived->message.word[1] = segment.dst.word[3];
-	}
-	arrived->from = segment.tcp->source;
-	arrived->port = segment.tcp->dest;
-	set_ports(arrived, segment.tcp->dest);
-	arrived->sequence = bpf_ntohl(segment.tcp->seq);
-	arrived->acknowledgment = bpf_ntohl(segment.tcp->ack_seq);
-	arrived->checksum = segment.tcp->check;
-	arrived->ip_len = segment.ip_len;
-	arrived->l4 = segment.l4;
-	arrived->l4_end = segment.l4_end;
-	arrived->urgent = segment.flags & TCP_URG;
-	key.address = known_by(&segment.dst, segment.v6);
-	key.port = segment.tcp->dest;
-	offer = bpf_map_lookup_elem(&own_services, &key);
-	if (!offer || !offer->listener)
-		return false;
-	/* Where every host decides, this one may serve and read at once. */
-	arrived->listener = segment.from == PUNTED && offer->punt_listener ? offer->punt_listener : offer->listener;
-	arrived->turns = offer->turns;
-	return true;
-}
-
-/* Looks for the timestamps, which only segments that may begin a connection need. Of two the last one counts, as for the stack. */
-static __always_inline void look_for_timestamps(struct __sk_buff *skb, struct arrived *arrived)
-{
-	struct tcp_options *found = options_here();
-
-	if (!found || !read_options(skb, arrived->l4 + TCP_LEN, arrived->l4_end - arrived->l4 - TCP_LEN, found))
-		return;
-	arrived->timestamps.value = bpf_ntohl(found->timestamp);
-	arrived->timestamps.echo = found->echo;
-	arrived->timestamps.present = found->has_timestamp;
-}
-
 /* A director may have read the segment, and say it in its client's place. */
 static __always_inline bool has_good_cookie(struct arrived *arrived)
 {
@@ -204,29 +99,6 @@ static __always_inline bool has_good_cookie(struct arrived *arrived)
 	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &first);
 
 	return keys && cookie_is_good(keys, now, &arrived->message, &said, COOKIE_REPLAYED, arrived->v6);
-}
-
-static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, struct arrived *arrived)
-{
-	struct bpf_sock_tuple *tuple = (void *)arrived->message.word;
-	__u32 len = arrived->v6 ? sizeof(tuple->ipv6) : sizeof(tuple->ipv4);
-
-	return bpf_skc_lookup_tcp(skb, tuple, len, BPF_F_CURRENT_NETNS, 0);
-}
-
-static __always_inline void name_connection(const struct arrived *arrived, struct connection *connection)
-{
-	const __be32 *word = arrived->message.word;
-
-	if (arrived->v6) {
-		__builtin_memcpy(&connection->client, &word[0], sizeof(connection->client));
-		__builtin_memcpy(&connection->service, &word[4], sizeof(connection->service));
-	} else {
-		connection->client = mapped(word[0]);
-		connection->service = mapped(word[1]);
-	}
-	connection->client_port = arrived->from;
-	connection->service_port = arrived->port;
 }
 
 /* What was announced of just this segment. It stays where it is for a while, as a cookie stays good: the stack may have no
@@ -411,74 +283,6 @@ static __always_inline int give_to_other(struct __sk_buff *skb, struct arrived *
 	return verdict;
 }
 
-/* Whether the segment begins a connection that is newer than the one in its way, and is no straggler of it or of one
- * before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
-static __always_inline bool is_newer(const struct arrived *arrived, const struct old *old)
-{
-	const struct timestamps *timestamps = &arrived->timestamps;
-
-	if ((__s32)(arrived->sequence - 1 - old->next) > 0)
-		return true;
-	return timestamps->present && old->timestamp && (__s32)(timestamps->value - old->timestamp) > 0;
-}
-
-/* Makes the segment a reset of the old connection (RFC 9293, section 3.5.2): no more than a TCP header, and by no
- * option to be taken for old. */
-static __always_inline bool become_reset(struct __sk_buff *skb, const struct arrived *arrived, __u32 sequence)
-{
-	const __u32 addresses_len = arrived->v6 ? 2 * sizeof(struct in6_addr) : 2 * sizeof(__be32);
-	__be32 header[sizeof(struct tcphdr) / 4] = {};
-	__u16 len = sizeof(header) + (arrived->v6 ? 0 : sizeof(struct iphdr));
-	__be16 ip_len = bpf_htons(len);
-	__s64 sum;
-
-	header[0] = arrived->message.word[arrived->v6 ? COOKIE_ENDS6 - 1 : COOKIE_ENDS4 - 1];
-	header[1] = bpf_htonl(sequence);
-	header[3] = bpf_htonl(sizeof(header) / 4 << 28 | TCP_RST << 16);
-	sum = bpf_csum_diff(0, 0, (__be32 *)arrived->message.word, addresses_len,
-			    bpf_htonl(IPPROTO_TCP + sizeof(header)));
-	if (sum < 0)
-		return false;
-	sum = bpf_csum_diff(0, 0, header, sizeof(header), sum);
-	if (sum < 0)
-		return false;
-	*(__u16 *)&header[4] = ~fold(sum);
-	if (bpf_skb_change_tail(skb, arrived->l4 + sizeof(header), 0) ||
-	    bpf_skb_store_bytes(skb, arrived->l4, header, sizeof(header), BPF_F_RECOMPUTE_CSUM))
-		return false;
-	if (arrived->v6)
-		return !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct ipv6hdr, payload_len), &ip_len,
-					    sizeof(ip_len), BPF_F_RECOMPUTE_CSUM);
-	/* The header's own sum changes by as much, and so what a device has summed up does not. */
-	return !bpf_l3_csum_replace(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, check), arrived->ip_len, ip_len,
-				    sizeof(ip_len)) &&
-	       !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, tot_len), &ip_len, sizeof(ip_len),
-				    0);
-}
-
-/*
- * A server sees no SYN, by which its stack would know that a client's port is in use again: in TIME-WAIT, or with a
- * connection whose end it has missed, it would leave the client without an answer. The segment becomes a
- * reset for the old connection, and a copy of it comes in again behind that.
- */
-static __always_inline int clear(struct __sk_buff *skb, const struct arrived *arrived, const struct old *old,
-				 __u32 reason)
-{
-	/* Once only: the stack may be told not to be cleared so (ip-sysctl, tcp_rfc1337). */
-	if (skb->tc_index == CLEARED) {
-		skb->tc_index = 0;
-		count_server(SERVER_NOT_CLEARED);
-		return TC_ACT_UNSPEC;
-	}
-	skb->tc_index = CLEARED;
-	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
-	skb->tc_index = 0;
-	if (!become_reset(skb, arrived, old->next))
-		return TC_ACT_SHOT;
-	count_server(reason);
-	return TC_ACT_UNSPEC;
-}
-
 /* What is said on a connection, from its `first` segment on. */
 static __always_inline void follow(struct __sk_buff *skb, const struct arrived *arrived, bool first)
 {
@@ -527,6 +331,8 @@ static __always_inline int answer(struct __sk_buff *skb, struct arrived *arrived
 			return clear(skb, arrived, &old, reason);
 		return TC_ACT_UNSPEC;
 	}
+	if (skb->tc_index == CLEARED)
+		note_copy(arrived, reason == SERVER_ACCEPTED);
 	if (arrived->turns && (reason == GO_ON || reason == SERVER_ACCEPTED))
 		follow(skb, arrived, reason == SERVER_ACCEPTED);
 	if (reason != GO_ON)

@@ -19,6 +19,7 @@
 #define EXPECTED_MAX 8192
 #define TURNS_MAX 65536
 #define MADE_MAX 32768
+#define CLEARING_MAX 4096
 
 /* What the maps were made by. */
 struct {
@@ -82,6 +83,17 @@ struct {
 	__type(key, struct connection);
 	__type(value, struct made);
 } made SEC(".maps");
+
+/* Connections whose way was cleared a moment ago. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, CLEARING_MAX);
+	__type(key, struct connection);
+	__type(value, struct clearing);
+} clearing SEC(".maps");
+
+/* When none of these is of any account any more, by the monotonic clock in nanoseconds: mostly nobody looks. */
+__u64 clearing_until;
 
 /* Connections that are to come in the middle of their life, for which no cookie vouches. */
 struct {

@@ -15,7 +15,7 @@
 /* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6 of <linux/bpf.h>, since Linux 6.3: what becomes the frame's protocol. */
 #define DECAP_L3_IPV4 (1ULL << 7)
 #define DECAP_L3_IPV6 (1ULL << 8)
-/* By this a packet that has come out is known again on the interfaces that are made of the one it came by. */
+/* By this a packet that has come out is known again on the interfaces that are made of the one it came by, and when it comes in again. */
 #define OPENED 0xe7e4
 
 static __always_inline int refused(__u32 reason, int drop)
@@ -82,7 +82,7 @@ int untunnel_tc(struct __sk_buff *skb)
 
 	cursor.at = (void *)(long)skb->data;
 	cursor.end = (void *)(long)skb->data_end;
-	if (skb->tc_index != OPENED && is_forged(cursor))
+	if (skb->tc_index != OPENED && skb->tc_index != CLEARED && is_forged(cursor))
 		return refused(SERVER_FORGED_MARK, TC_ACT_SHOT);
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return TC_ACT_UNSPEC;
@@ -206,7 +206,7 @@ int outgoing(struct __sk_buff *skb)
 		lower_mss(skb, leaving.l4 + TCP_LEN, leaving.said.from, offer->mss);
 	/* What a director sends on has come in by an interface, and what it sends itself is marked. */
 	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
-	    !meet_unmatched(unmatched, mixed(&leaving), bpf_ktime_get_ns() >> 20))
+	    !meet_unmatched(unmatched, mixed(&leaving), leaving.said.sequence, bpf_ktime_get_ns() >> 20))
 		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
 	if (offer->turns && !(flags & TCP_SYN))
 		follow_answer(skb, &leaving.connection, &leaving.said, flags & (TCP_FIN | TCP_RST));
@@ -222,6 +222,9 @@ int accept(struct __sk_buff *skb)
 {
 	struct arrived arrived = {};
 
+	/* Through the queue that the copy is in, as often as it takes. */
+	if (clearing_until && waits(skb))
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	if (!read_arrived(skb, &arrived))
 		return TC_ACT_UNSPEC;
 	return answer(skb, &arrived);

@@ -10,7 +10,7 @@
 #include "net/ip.h"
 
 /* Maps that were pinned with another number are not adopted. */
-#define SERVER_ABI_VERSION 8
+#define SERVER_ABI_VERSION 9
 
 /* dataplane/src/server/mod.rs: the mark of what a director that is this host sends by itself. */
 #define SENT_ON 0xe7e3
@@ -72,6 +72,13 @@ struct made {
 	__u32 acknowledgment;
 	__be16 listener;
 	__u16 pad;
+};
+
+/* Value of `clearing`: other segments of the connection wait for the copy of its first one, and for the socket that is made of that. */
+struct clearing {
+	__u64 until; /* by the monotonic clock, in nanoseconds */
+	__u32 is_in; /* whether the copy has come in */
+	__u32 pad;
 };
 
 /* Value of `expected`: a segment that a connection is made of, and what was agreed on long before it. */

@@ -17,19 +17,21 @@ pub const PATIENCE_TICKS: u32 = ticks(3_000);
 /// connection lives (RFC 9293, section 3.8.4, as systems have it).
 pub const FORGOTTEN_TICKS: u32 = ticks(300_000);
 
-/// Words that the engine's threads share: for each place part of a flow's hash, above the tick it was first met at.
+/// Words that the engine's threads share: for each place part of a flow's hash, mixed with what the segment acknowledges, above the tick
+/// it was first met at. A client's port may soon be used again, and what was met of the connection before is no word about this one: each
+/// begins with other numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Unmatched<'a>(pub &'a [AtomicU64]);
 
 impl Unmatched<'_> {
-    /// Whether a flow was met before, long enough ago; it is forgotten then. Flows that share a place may make each other
+    /// Whether a segment that acknowledges the same was met before on this flow, long enough ago; it is forgotten then. Flows that share a place may make each other
     /// wait. Ticks wrap after 52 days: what was met then is taken for met just now, so it is answered, if at all, a little later or
     /// sooner than it should be.
-    pub fn meet(&self, flow: FlowHash, now: u32) -> bool {
+    pub fn meet(&self, flow: FlowHash, acknowledgment: u32, now: u32) -> bool {
         let Some(place) = self.0.get(flow.0 as usize % PLACES) else { return false };
-        let (name, was) = (flow.0 >> 32 << 32, place.load(Relaxed));
+        let (name, was) = ((flow.0 >> 32) as u32 ^ acknowledgment, place.load(Relaxed));
         let age = now.wrapping_sub(was as u32);
-        let known = was != 0 && was >> 32 << 32 == name && age < FORGOTTEN_TICKS;
+        let known = was != 0 && (was >> 32) as u32 == name && age < FORGOTTEN_TICKS;
         match known {
             true if age < PATIENCE_TICKS => false,
             true => {
@@ -37,7 +39,7 @@ impl Unmatched<'_> {
                 true
             }
             false => {
-                place.store(name | u64::from(now), Relaxed);
+                place.store(u64::from(name) << 32 | u64::from(now), Relaxed);
                 false
             }
         }
@@ -55,12 +57,22 @@ mod tests {
         let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 6));
         let begin = u32::MAX - 10;
         let at = |ticks: u32| begin.wrapping_add(ticks);
-        assert!(!unmatched.meet(one, at(0)));
-        assert!(!unmatched.meet(other, at(PATIENCE_TICKS)));
-        assert!(!unmatched.meet(one, at(PATIENCE_TICKS - 1)));
-        assert!(unmatched.meet(one, at(PATIENCE_TICKS)));
-        assert!(!unmatched.meet(one, at(PATIENCE_TICKS + 1)), "each is answered once");
-        assert!(!unmatched.meet(other, at(PATIENCE_TICKS + FORGOTTEN_TICKS)), "that was too long ago");
+        assert!(!unmatched.meet(one, 1, at(0)));
+        assert!(!unmatched.meet(other, 1, at(PATIENCE_TICKS)));
+        assert!(!unmatched.meet(one, 1, at(PATIENCE_TICKS - 1)));
+        assert!(unmatched.meet(one, 1, at(PATIENCE_TICKS)));
+        assert!(!unmatched.meet(one, 1, at(PATIENCE_TICKS + 1)), "each is answered once");
+        assert!(!unmatched.meet(other, 1, at(PATIENCE_TICKS + FORGOTTEN_TICKS)), "that was too long ago");
+    }
+
+    #[test]
+    fn a_port_that_is_used_again_is_met_as_if_for_the_first_time() {
+        let words = [const { AtomicU64::new(0) }; PLACES];
+        let unmatched = Unmatched(&words);
+        let flow = FlowHash(7 << 40 | 5);
+        assert!(!unmatched.meet(flow, 1, 0));
+        assert!(!unmatched.meet(flow, 2, PATIENCE_TICKS), "the next connection acknowledges something else");
+        assert!(unmatched.meet(flow, 2, 2 * PATIENCE_TICKS));
     }
 
     #[test]
@@ -68,9 +80,9 @@ mod tests {
         let words = [const { AtomicU64::new(0) }; PLACES];
         let unmatched = Unmatched(&words);
         let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 5));
-        assert!(!unmatched.meet(one, 0));
-        assert!(!unmatched.meet(other, 1));
-        assert!(!unmatched.meet(one, PATIENCE_TICKS + 1));
-        assert!(unmatched.meet(one, 2 * PATIENCE_TICKS + 1));
+        assert!(!unmatched.meet(one, 1, 0));
+        assert!(!unmatched.meet(other, 1, 1));
+        assert!(!unmatched.meet(one, 1, PATIENCE_TICKS + 1));
+        assert!(unmatched.meet(one, 1, 2 * PATIENCE_TICKS + 1));
     }
 }

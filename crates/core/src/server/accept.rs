@@ -105,7 +105,8 @@ pub enum Outcome {
     /// No connection, and counted.
     Nothing(Reason),
     /// It becomes a reset of the connection that is in its way, and comes in again behind that: a server sees no SYN, by
-    /// which its stack would know that a client's port is in use again.
+    /// which its stack would know that a client's port is in use again. Meanwhile the connection's other segments wait
+    /// ([`Clearing`](super::Clearing)).
     Clears(Reason, Old),
 }
 

@@ -4,6 +4,7 @@
 //! and answers are followed ([`Exchange`]); and what leaves is looked at ([`Leaving`]). `crates/dataplane/tests/differential` holds the C against it.
 
 mod accept;
+mod clear;
 mod exchange;
 mod leave;
 mod message;
@@ -12,6 +13,7 @@ mod reason;
 mod segment;
 
 pub use accept::{Arrived, Expectation, Host, Made, Old, Outcome, Socket, Terms};
+pub use clear::{CLEARING_NS, Clearing};
 pub use exchange::{Exchange, Said, Turn};
 pub use leave::Leaving;
 pub use message::Head;

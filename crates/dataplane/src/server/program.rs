@@ -23,8 +23,9 @@ const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
 const GROUPS: [&[&str]; 4] =
     [&["describe_server", "outgoing"], &["untunnel_xdp"], &["untunnel_tc"], &[ACCEPT, LOOK]];
 /// Maps that outlive the agent, by their pins.
-const PINNED: [&str; 12] = [
+const PINNED: [&str; 13] = [
     "server_about",
+    "clearing",
     "marks",
     "mark_key",
     "own_addresses",

@@ -1,6 +1,6 @@
 //! A client's port that is in use again, and segments that come again.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use evener_dataplane::server::Reason;
 use socket2::SockRef;
 
 use crate::call::Call;
-use crate::hosts::NEVER;
+use crate::hosts::{NEVER, SOON};
 use crate::skipped;
 use crate::world::{
-    FAMILIES, PORT, REQUEST, USUAL, World, accept, listen, on_a_server, set, sockets, wait_for,
+    FAMILIES, PORT, REQUEST, USUAL, World, accept, listen, on_a_server, read, set, sockets, wait_for,
 };
 
 const REQUEST_LEN: u32 = REQUEST.len() as u32;
@@ -86,6 +86,48 @@ fn so_is_a_port_whose_connection_the_client_left_half_closed() {
         let second = later(world, &first, 1_000_000);
         world.open(&second, &listener);
         assert_eq!(world.count(Reason::Accepted), 2);
+    });
+}
+
+/// Segments of one connection that come in right behind each other, while its way is being cleared.
+fn burst_over(world: &World, old: &Call, listener: &TcpListener, count: u32) {
+    const LEN: u32 = 1_000;
+    let second = later(world, old, 1_000_000);
+    let more = vec![b'm'; LEN as usize];
+    // by two CPUs the handshake's ACK may come behind the data
+    let ack = second.segment((1, 1), TCP_ACK, &[]);
+    let end = 1 + REQUEST_LEN;
+    let rest = (1..count).map(|number| second.segment((end + (number - 1) * LEN, 1), TCP_ACK, &more));
+    world.send_all(&second, &[vec![second.first(REQUEST), ack], rest.collect()].concat());
+    let (mut stream, _) = accept(listener, SOON).expect("a connection");
+    let whole = read(&mut stream, REQUEST.len() + ((count - 1) * LEN) as usize);
+    assert!(whole.starts_with(REQUEST) && whole[REQUEST.len()..].iter().all(|byte| *byte == b'm'));
+    stream.write_all(b"well").unwrap();
+    let heard = world.hear_data(&second);
+    assert_eq!(heard.data, b"well", "what else is said must not be reset");
+    world.send(&second, &second.segment((end + (count - 1) * LEN, 5), TCP_RST, &[]));
+    wait_for("established", 0);
+}
+
+#[test]
+fn a_request_of_many_segments_goes_in_whole_while_time_wait_is_cleared() {
+    if skipped() {
+        return;
+    }
+    on_a_server(Some(PORT), |world| {
+        world.receive_on_another_cpu();
+        let mut cleared = 0;
+        for v6 in FAMILIES {
+            let listener = listen(v6, PORT);
+            for (round, count) in (0..30).map(|round| (round, [1, 4, 20][usize::from(round) % 3])) {
+                let call = world.call(v6, 41_000 + round);
+                call_to_the_end(world, &call, &listener);
+                burst_over(world, &call, &listener, count);
+                cleared += 1;
+            }
+        }
+        let counts = [(Reason::Accepted, 2 * cleared), (Reason::TimeWaitCleared, cleared)];
+        assert_eq!(world.counts(), counts);
     });
 }
 

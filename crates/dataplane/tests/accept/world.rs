@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,9 @@ use evener_core::path::tables::VipKey;
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::{self, Offer, Places, Reason, Server, Tables};
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 use crate::call::{Call, Heard, Offered};
 use crate::hosts::{CLIENT, Host, NEVER, SOON, VIP, index_of, mac_of, receive, run};
@@ -127,6 +131,31 @@ impl World {
     pub fn send(&self, call: &Call, segment: &[u8]) {
         let frame = call.frame(self.macs.0, self.macs.1, segment);
         self.link.send(&(self.way)(&frame)).unwrap();
+    }
+
+    /// Sends segments one right behind the other.
+    pub fn send_all(&self, call: &Call, segments: &[Vec<u8>]) {
+        let frames =
+            segments.iter().map(|segment| (self.way)(&call.frame(self.macs.0, self.macs.1, segment)));
+        frames.collect::<Vec<_>>().iter().for_each(|frame| self.link.send(frame).unwrap());
+    }
+
+    /// Has the server take in frames on another CPU than the one that this thread sends them on from now on, if there are two: they wait in
+    /// a queue then, as those do that a network card brings together.
+    pub fn receive_on_another_cpu(&self) {
+        let (own, other) = (0, 1);
+        if std::thread::available_parallelism().is_ok_and(|count| count.get() > other) {
+            let mut cpus = CpuSet::new();
+            cpus.set(own).unwrap();
+            sched_setaffinity(Pid::from_raw(0), &cpus).unwrap();
+            // what is mounted at /sys shows the interfaces of another namespace
+            let script = format!(
+                "mount -t sysfs of-here /sys && echo {:x} >/sys/class/net/in0/queues/rx-0/rps_cpus",
+                1 << other
+            );
+            let done = Command::new("unshare").args(["--mount", "sh", "-c", &script]).status().unwrap();
+            assert!(done.success());
+        }
     }
 
     /// The server's next segment for this call.

@@ -411,7 +411,9 @@ fn stray(
     flow: &Flow<'_>,
     reason: Reason,
 ) -> Decision {
-    match segment.flags & TCP_RST == 0 && known.memory.unmatched.meet(flow.hash, known.now) {
+    match segment.flags & TCP_RST == 0
+        && known.memory.unmatched.meet(flow.hash, segment.acknowledgment, known.now)
+    {
         true => reset(packet, segment),
         false => Decision::drop(reason),
     }

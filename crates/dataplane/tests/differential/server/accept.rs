@@ -4,12 +4,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use evener_core::path::arrival::PUNTED;
 use evener_core::path::cookie::{FourTuple, Keys, REPLAYED, Schedule, Terms};
-use evener_core::server::{Arrived, Outcome, Reason, Tables};
+use evener_core::server::{Arrived, CLEARING_NS, Clearing, Host, Outcome, Reason, Tables};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::Hook;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
@@ -194,6 +196,47 @@ fn name(outcome: &Outcome) -> String {
     }
 }
 
+/// `clearing` of `bpf/server/server.h`.
+struct Cleared(MapHandle);
+
+impl Cleared {
+    fn of(c: &Programs) -> Cleared {
+        Cleared(MapHandle::from_pinned_path(c.dir.join("clearing")).unwrap())
+    }
+
+    /// Forgets all, so that frames are met as if nothing had been cleared.
+    fn forget(&self) {
+        for key in self.0.keys().collect::<Vec<_>>() {
+            self.0.delete(&key).unwrap();
+        }
+    }
+
+    /// The one connection whose way was just cleared: what else is said on it waits alike, as long as the C looks at that.
+    fn holds_alike(
+        &self,
+        c: &Programs,
+        frame: &[u8],
+        socket: Socket,
+        begun: Instant,
+        met: &mut BTreeMap<String, u64>,
+    ) -> TestCaseResult {
+        let keys: Vec<_> = self.0.keys().collect();
+        prop_assert_eq!(keys.len(), 1);
+        for is_in in [false, true] {
+            let clearing = Clearing { until_ns: u64::MAX, is_in };
+            let value = [clearing.until_ns.to_ne_bytes(), u64::from(is_in).to_ne_bytes()].concat();
+            self.0.update(&keys[0], &value, MapFlags::ANY).unwrap();
+            let Some(ran) = c.run(Hook::Accept, frame)? else { return Ok(()) };
+            if begun.elapsed() >= Duration::from_nanos(CLEARING_NS) {
+                return Ok(());
+            }
+            prop_assert_eq!(ran.goes_on, !clearing.holds(0, &socket), "{:?} {:?}", clearing, socket);
+            *met.entry(if ran.goes_on { "goes on" } else { "waits" }.to_owned()).or_default() += 1;
+        }
+        Ok(())
+    }
+}
+
 fn meet(
     tables: &Tables,
     sockets: &Sockets,
@@ -202,6 +245,8 @@ fn meet(
     before: &[u8],
     met: &mut BTreeMap<String, u64>,
 ) -> TestCaseResult {
+    let (cleared, begun) = (Cleared::of(c), Instant::now());
+    cleared.forget();
     let Some(ran) = c.run(Hook::Accept, before)? else { return Ok(()) };
     let arrived = Arrived::read(tables, before);
     let outcome = arrived.map(|arrived| arrived.outcome(keys, sockets));
@@ -222,6 +267,9 @@ fn meet(
     prop_assert!(ran.goes_on, "{outcome:?}");
     prop_assert!(ran.frame == expected, "{outcome:?}\ncore {expected:02x?}\nC    {:02x?}", ran.frame);
     *met.entry(outcome.map_or_else(|| "none".to_owned(), |outcome| name(&outcome))).or_default() += 1;
+    if let (Some(Arrived { ends, .. }), Some(Outcome::Clears(..))) = (arrived, outcome) {
+        cleared.holds_alike(c, before, sockets.socket(ends.client, ends.service), begun, met)?;
+    }
     Ok(())
 }
 
@@ -258,6 +306,8 @@ fn segments_become_connections_alike() {
         "Nothing(BadCookie)",
         "TimeWaitCleared",
         "StaleCleared",
+        "waits",
+        "goes on",
     ];
     let missing: Vec<_> = wanted.iter().filter(|name| !met.contains_key(**name)).collect();
     assert!(missing.is_empty(), "never met {missing:?}: {met:?}");

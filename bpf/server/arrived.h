@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* A client's segment with data that may begin a connection of this host: core/src/server/accept.rs. */
+#ifndef EVENER_ARRIVED_H
+#define EVENER_ARRIVED_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include "net/cookie.h"
+#include "net/cursor.h"
+#include "net/mark.h"
+#include "net/tcp.h"
+#include "server/decapsulate.h"
+#include "server/maps.h"
+#include "server/segment.h"
+
+/* The timestamps option (RFC 7323, section 3.2). */
+struct timestamps {
+	__u32 value;
+	__u32 echo;
+	__u32 present;
+};
+
+/* A client's segment with data, to a service whose connections are handed off. */
+struct arrived {
+	/* Begins with the ends as in struct bpf_sock_tuple, which has them in the same order. */
+	struct cookie_message message;
+	__u32 sequence;
+	__u32 acknowledgment;
+	__u32 l4; /* from the beginning of the frame, in bytes */
+	__u32 l4_end; /* of the header */
+	__u32 len; /* of the data, in bytes */
+	__be16 ip_len; /* as the IP header has it */
+	__be16 from;
+	__be16 port;
+	__be16 listener;
+	bool v6;
+	bool turns; /* whether those of its connection are followed */
+	bool urgent;
+	__u16 checksum; /* as the TCP header has it */
+	struct timestamps timestamps; /* once they are looked for */
+};
+
+/* A connection that is in the way of a new one between the same ends: what it expects and has seen last. */
+struct old {
+	__u32 next;
+	__u32 timestamp; /* 0 where it has none */
+};
+
+/* Puts the ports behind the addresses: the client's, and `to`. */
+static __always_inline void set_ports(struct arrived *arrived, __be16 to)
+{
+	__be32 ports = bpf_htonl((__u32)bpf_ntohs(arrived->from) << 16 | bpf_ntohs(to));
+
+	if (arrived->v6)
+		arrived->message.word[COOKIE_ENDS6 - 1] = ports;
+	else
+		arrived->message.word[COOKIE_ENDS4 - 1] = ports;
+}
+
+/* Whether the segment is one that may begin a connection here. Most that reach a busy server are without data, and
+ * cost nothing more. */
+static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *arrived)
+{
+	struct own_service key = { .protocol = IPPROTO_TCP };
+	struct segment segment;
+	struct offer *offer;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return false;
+	if (!read_segment(beginning(skb, ETH_HLEN + sizeof(struct ipv6hdr) + TCP_LEN), &segment))
+		return false;
+	arrived->len = segment.l4 + segment.len - segment.l4_end;
+	if ((__s32)arrived->len <= 0 || segment.l4 + segment.len > skb->len)
+		return false;
+	if ((segment.flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
+		return false;
+	arrived->v6 = segment.v6;
+	if (segment.v6) {
+		__builtin_memcpy(&arrived->message.word[0], &segment.src, sizeof(segment.src));
+		__builtin_memcpy(&arrived->message.word[4], &segment.dst, sizeof(segment.dst));
+	} else {
+		arrived->message.word[0] = segment.src.word[3];
+		arrived->message.word[1] = segment.dst.word[3];
+	}
+	arrived->from = segment.tcp->source;
+	arrived->port = segment.tcp->dest;
+	set_ports(arrived, segment.tcp->dest);
+	arrived->sequence = bpf_ntohl(segment.tcp->seq);
+	arrived->acknowledgment = bpf_ntohl(segment.tcp->ack_seq);
+	arrived->checksum = segment.tcp->check;
+	arrived->ip_len = segment.ip_len;
+	arrived->l4 = segment.l4;
+	arrived->l4_end = segment.l4_end;
+	arrived->urgent = segment.flags & TCP_URG;
+	key.address = known_by(&segment.dst, segment.v6);
+	key.port = segment.tcp->dest;
+	offer = bpf_map_lookup_elem(&own_services, &key);
+	if (!offer || !offer->listener)
+		return false;
+	/* Where every host decides, this one may serve and read at once. */
+	arrived->listener = segment.from == PUNTED && offer->punt_listener ? offer->punt_listener : offer->listener;
+	arrived->turns = offer->turns;
+	return true;
+}
+
+/* Looks for the timestamps, which only segments that may begin a connection need. Of two the last one counts, as for the stack. */
+static __always_inline void look_for_timestamps(struct __sk_buff *skb, struct arrived *arrived)
+{
+	struct tcp_options *found = options_here();
+
+	if (!found || !read_options(skb, arrived->l4 + TCP_LEN, arrived->l4_end - arrived->l4 - TCP_LEN, found))
+		return;
+	arrived->timestamps.value = bpf_ntohl(found->timestamp);
+	arrived->timestamps.echo = found->echo;
+	arrived->timestamps.present = found->has_timestamp;
+}
+
+static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, struct arrived *arrived)
+{
+	struct bpf_sock_tuple *tuple = (void *)arrived->message.word;
+	__u32 len = arrived->v6 ? sizeof(tuple->ipv6) : sizeof(tuple->ipv4);
+
+	return bpf_skc_lookup_tcp(skb, tuple, len, BPF_F_CURRENT_NETNS, 0);
+}
+
+static __always_inline void name_connection(const struct arrived *arrived, struct connection *connection)
+{
+	const __be32 *word = arrived->message.word;
+
+	if (arrived->v6) {
+		__builtin_memcpy(&connection->client, &word[0], sizeof(connection->client));
+		__builtin_memcpy(&connection->service, &word[4], sizeof(connection->service));
+	} else {
+		connection->client = mapped(word[0]);
+		connection->service = mapped(word[1]);
+	}
+	connection->client_port = arrived->from;
+	connection->service_port = arrived->port;
+}
+
+#endif

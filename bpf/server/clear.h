@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Clears the way for a connection between the same ends as an old one, and keeps what else is said on it behind its first segment
+ * meanwhile: core/src/server/clear.rs.
+ */
+#ifndef EVENER_CLEAR_H
+#define EVENER_CLEAR_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include "net/checksum.h"
+#include "server/arrived.h"
+#include "server/maps.h"
+#include "server/segment.h"
+
+/* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared its way. */
+#define CLEARED 0xe7e2
+
+/* How long a copy may take to come in: it waits in a queue of one CPU, behind what came by then. */
+#define CLEARING_NS 50000000ULL
+
+/* Whether the segment begins a connection that is newer than the one in its way, and is no straggler of it or of one
+ * before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
+static __always_inline bool is_newer(const struct arrived *arrived, const struct old *old)
+{
+	const struct timestamps *timestamps = &arrived->timestamps;
+
+	if ((__s32)(arrived->sequence - 1 - old->next) > 0)
+		return true;
+	return timestamps->present && old->timestamp && (__s32)(timestamps->value - old->timestamp) > 0;
+}
+
+/* Makes the segment a reset of the old connection (RFC 9293, section 3.5.2): no more than a TCP header, and by no
+ * option to be taken for old. */
+static __always_inline bool become_reset(struct __sk_buff *skb, const struct arrived *arrived, __u32 sequence)
+{
+	const __u32 addresses_len = arrived->v6 ? 2 * sizeof(struct in6_addr) : 2 * sizeof(__be32);
+	__be32 header[sizeof(struct tcphdr) / 4] = {};
+	__u16 len = sizeof(header) + (arrived->v6 ? 0 : sizeof(struct iphdr));
+	__be16 ip_len = bpf_htons(len);
+	__s64 sum;
+
+	header[0] = arrived->message.word[arrived->v6 ? COOKIE_ENDS6 - 1 : COOKIE_ENDS4 - 1];
+	header[1] = bpf_htonl(sequence);
+	header[3] = bpf_htonl(sizeof(header) / 4 << 28 | TCP_RST << 16);
+	sum = bpf_csum_diff(0, 0, (__be32 *)arrived->message.word, addresses_len,
+			    bpf_htonl(IPPROTO_TCP + sizeof(header)));
+	if (sum < 0)
+		return false;
+	sum = bpf_csum_diff(0, 0, header, sizeof(header), sum);
+	if (sum < 0)
+		return false;
+	*(__u16 *)&header[4] = ~fold(sum);
+	if (bpf_skb_change_tail(skb, arrived->l4 + sizeof(header), 0) ||
+	    bpf_skb_store_bytes(skb, arrived->l4, header, sizeof(header), BPF_F_RECOMPUTE_CSUM))
+		return false;
+	if (arrived->v6)
+		return !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct ipv6hdr, payload_len), &ip_len,
+					    sizeof(ip_len), BPF_F_RECOMPUTE_CSUM);
+	/* The header's own sum changes by as much, and so what a device has summed up does not. */
+	return !bpf_l3_csum_replace(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, check), arrived->ip_len, ip_len,
+				    sizeof(ip_len)) &&
+	       !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, tot_len), &ip_len, sizeof(ip_len),
+				    0);
+}
+
+/*
+ * A server sees no SYN, by which its stack would know that a client's port is in use again: in TIME-WAIT, or with a
+ * connection whose end it has missed, it would leave the client without an answer. The segment becomes a
+ * reset for the old connection, and a copy of it comes in again behind that.
+ */
+static __always_inline int clear(struct __sk_buff *skb, const struct arrived *arrived, const struct old *old,
+				 __u32 reason)
+{
+	struct clearing begun = { .until = bpf_ktime_get_ns() + CLEARING_NS };
+	struct connection connection;
+
+	/* Once only: the stack may be told not to be cleared so (ip-sysctl, tcp_rfc1337). */
+	if (skb->tc_index == CLEARED) {
+		count_server(SERVER_NOT_CLEARED);
+		return TC_ACT_UNSPEC;
+	}
+	name_connection(arrived, &connection);
+	bpf_map_update_elem(&clearing, &connection, &begun, BPF_ANY);
+	clearing_until = begun.until;
+	skb->tc_index = CLEARED;
+	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	skb->tc_index = 0;
+	if (!become_reset(skb, arrived, old->next))
+		return TC_ACT_SHOT;
+	count_server(reason);
+	return TC_ACT_UNSPEC;
+}
+
+/* Notes that the copy is in: of a connection that is `made`, or of none. */
+static __always_inline void note_copy(const struct arrived *arrived, bool made)
+{
+	struct connection connection;
+	struct clearing *begun;
+
+	name_connection(arrived, &connection);
+	begun = made ? bpf_map_lookup_elem(&clearing, &connection) : 0;
+	if (begun)
+		begun->is_in = true;
+	else
+		bpf_map_delete_elem(&clearing, &connection);
+}
+
+/* Whether the stack has the new connection's socket: neither a listener nor what is left of the old one. */
+static __always_inline bool has_connection(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *found;
+	__u32 state, len;
+
+	if (segment->v6) {
+		__builtin_memcpy(tuple.ipv6.saddr, &segment->src, sizeof(tuple.ipv6.saddr));
+		__builtin_memcpy(tuple.ipv6.daddr, &segment->dst, sizeof(tuple.ipv6.daddr));
+		tuple.ipv6.sport = segment->tcp->source;
+		tuple.ipv6.dport = segment->tcp->dest;
+		len = sizeof(tuple.ipv6);
+	} else {
+		tuple.ipv4.saddr = segment->src.word[3];
+		tuple.ipv4.daddr = segment->dst.word[3];
+		tuple.ipv4.sport = segment->tcp->source;
+		tuple.ipv4.dport = segment->tcp->dest;
+		len = sizeof(tuple.ipv4);
+	}
+	found = bpf_skc_lookup_tcp(skb, &tuple, len, BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return false;
+	state = found->state;
+	bpf_sk_release(found);
+	return state != BPF_TCP_LISTEN && state != BPF_TCP_TIME_WAIT;
+}
+
+/* Whether a segment has to wait, since the way of its connection is being cleared and the copy of the first segment, or the
+ * socket that the stack makes of it, isn't there yet: the listener knows nothing of the connection, and would reset it. */
+__noinline int waits(struct __sk_buff *skb)
+{
+	struct connection connection;
+	struct clearing *begun;
+	struct segment segment;
+	__u64 now;
+
+	if (skb->tc_index == CLEARED)
+		return false;
+	now = bpf_ktime_get_ns();
+	if (now >= clearing_until ||
+	    !read_segment(beginning(skb, ETH_HLEN + sizeof(struct ipv6hdr) + TCP_LEN), &segment))
+		return false;
+	connection.client = segment.src;
+	connection.service = segment.dst;
+	connection.client_port = segment.tcp->source;
+	connection.service_port = segment.tcp->dest;
+	begun = bpf_map_lookup_elem(&clearing, &connection);
+	if (!begun || now >= begun->until)
+		return false;
+	return !begun->is_in || !has_connection(skb, &segment);
+}
+
+#endif
