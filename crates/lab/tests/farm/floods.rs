@@ -1,7 +1,7 @@
 //! Strangers who send first packets in others' names, and clients who have said all: the one takes nothing from the other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -74,11 +74,12 @@ fn spoofed_syns_leave_ports_to_clients_over_ipv6(engine: &str) -> Result<()> {
     spoofed_syns(engine, Family::V6)
 }
 
-/// Twenty thousand SYNs a second, until the server's ports were asked for three times over, and longer if clients are slow. A burst of more
-/// would ask for all ports within the time that a client on a busy machine takes to answer its SYN-ACK, which none could survive.
+/// Twenty thousand SYNs a second, until the server's ports were asked for three times over, and longer if clients are slow: then fewer, since
+/// nobody keeps a port who takes longer to answer a SYN-ACK than others take to ask for all ports, as a client on a busy machine may.
 /// `EVENER_FLOOD_S` makes it last so many seconds at the least, and says what came of it.
 fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     const A_MILLISECOND: u128 = 20;
+    const A_CLIENT: u32 = PORTS as u32 / 4;
     const PAUSE: Duration = Duration::from_millis(5);
     let at_least = match std::env::var("EVENER_FLOOD_S") {
         Ok(seconds) => Duration::from_secs(seconds.parse().context("EVENER_FLOOD_S")?),
@@ -87,16 +88,23 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     let stage = Plan::new(engine, Way::SourceNat, family).stage(1)?;
     let spoofer = Spoofer::new(&stage.farm, stage.service, false)?;
     let (done, begun) = (AtomicBool::new(false), Instant::now());
+    // SYNs that were sent, and those of them before the client that is served now
+    let (so_far, before) = (AtomicU32::new(0), AtomicU32::new(0));
     let (sent, slowest, served) = thread::scope(|scope| -> Result<_> {
         let flood = scope.spawn(|| -> Result<u32> {
             let mut sent = 0;
             while !done.load(Relaxed) || (sent as usize) < 3 * PORTS {
                 let late = (begun.elapsed().as_millis() * A_MILLISECOND).saturating_sub(sent.into());
-                for _ in 0..late.min(A_MILLISECOND * PAUSE.as_millis()) {
+                let room = match done.load(Relaxed) {
+                    true => u32::MAX,
+                    false => (before.load(Relaxed) + A_CLIENT).saturating_sub(sent),
+                };
+                // a machine that can't keep up sends less, and doesn't catch up
+                for _ in 0..late.min(A_MILLISECOND * PAUSE.as_millis()).min(room.into()) {
                     spoofer.send(sent)?;
                     sent += 1;
                 }
-                // a machine that can't keep up sends less, and doesn't catch up
+                so_far.store(sent, Relaxed);
                 thread::sleep(PAUSE);
             }
             Ok(sent)
@@ -105,6 +113,7 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
             let (mut slowest, mut served) = (Duration::ZERO, 0_usize);
             while served < 30 || begun.elapsed() < at_least {
                 let asked = Instant::now();
+                before.store(so_far.load(Relaxed), Relaxed);
                 let visit = Visit::open(stage.client(), stage.service).and_then(|mut visit| visit.who());
                 visit.with_context(|| format!("client {served}"))?;
                 (slowest, served) = (slowest.max(asked.elapsed()), served + 1);

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::evener::{Handoff, Offer, left_on, program, route};
+use evener_lab::evener::{Handoff, Offer, Session, left_on, program, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::load::{Load, Running};

@@ -66,6 +66,11 @@ impl Talk {
         host.enter(|| (0..count).map(|_| Self::of(connect(0, service, None), service)).collect())?
     }
 
+    /// The client's own address and port.
+    pub(crate) fn client(&self) -> Result<SocketAddr> {
+        Ok(self.stream.get_ref().local_addr()?)
+    }
+
     fn of(stream: io::Result<TcpStream>, service: SocketAddr) -> Result<Talk> {
         let stream = stream.with_context(|| format!("{service} took no connection"))?;
         stream.set_read_timeout(Some(LIMIT))?;
