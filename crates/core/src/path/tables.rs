@@ -34,6 +34,11 @@ pub const SERVER_SLOTS: usize = 4_096;
 /// Slot number that names no server.
 pub const NO_SERVER: u16 = 0;
 
+/// Where a table of all server slots has one: there are no others.
+pub(crate) fn place(slot: u16) -> usize {
+    usize::from(slot) % SERVER_SLOTS
+}
+
 /// What a packet is recognised by: one address, port and protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipKey {

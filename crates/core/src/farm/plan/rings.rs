@@ -2,10 +2,11 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use core::hint::select_unpredictable;
 
 use super::Plan;
 use crate::farm::policy::{Fills, Policy, Weighted, second_candidates};
-use crate::path::tables::{NO_SERVER, Pick, Ring, SERVER_SLOTS};
+use crate::path::tables::{NO_SERVER, Pick, Ring, SERVER_SLOTS, place};
 
 /// Who is picked from a ring.
 pub(super) struct Members<'a> {
@@ -15,6 +16,9 @@ pub(super) struct Members<'a> {
     /// With their shares of what this host is asked for.
     pub(super) shares: &'a [Weighted],
 }
+
+/// Marks a slot that was a second chance before.
+const KEPT: u16 = SERVER_SLOTS as u16;
 
 /// This host among the servers of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,36 +72,25 @@ fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Ar
     if last_ways.is_empty() {
         return Arc::default();
     }
-    let (mut ways, mut kept) = ([NO_SERVER; SERVER_SLOTS], [NO_SERVER; SERVER_SLOTS]);
+    let whole = |table: &&[u16]| table.len() == hash.len();
+    let before = known.map(|known| &*known.hash).filter(whole).unwrap_or_default();
+    let kept = known.map(|known| &*known.previous).filter(whole).unwrap_or_default();
+    let mut chances: Arc<[u16]> = hash.into();
+    let slots = Arc::make_mut(&mut chances);
+    // Step by step and without branches, since nobody can guess who is next in a hash table. Of a slot that isn't known it is as if
+    // this host had had it all along.
+    for (slot, before) in slots.iter_mut().zip(before) {
+        *slot = select_unpredictable(slot == own, *before, *slot);
+    }
+    for (slot, kept) in slots.iter_mut().zip(kept) {
+        *slot = select_unpredictable(slot == own, KEPT | *kept, *slot);
+    }
+    // The ways to hosts, and behind them those that were second chances before, if they are there still.
+    let mut ways = [NO_SERVER; 2 * SERVER_SLOTS];
     for (slot, way) in last_ways {
         ways[place(*slot)] = *way;
-        kept[place(*way)] = *way;
+        ways[place(*way) + SERVER_SLOTS] = *way;
     }
-    let whole = |table: &&Arc<[u16]>| table.len() == hash.len();
-    let before = known.map(|known| &known.hash).filter(whole);
-    let chances = known.map(|known| &known.previous).filter(whole);
-    let chance = |host: u16, before: u16, chance: u16| {
-        // Without a branch, since nobody can guess who is next in a hash table.
-        let other = if host == *own { before } else { host };
-        let (way, kept) = (ways[place(other)], kept[place(chance)]);
-        if other == *own { kept } else { way }
-    };
-    let hosts = hash.iter().copied();
-    let chances: Arc<[u16]> = match (before, chances) {
-        (Some(before), Some(chances)) => {
-            let known = before.iter().zip(chances.iter());
-            hosts.zip(known).map(|(host, (before, kept))| chance(host, *before, *kept)).collect()
-        }
-        (Some(before), None) => {
-            hosts.zip(before.iter()).map(|(host, before)| chance(host, *before, NO_SERVER)).collect()
-        }
-        // Of a slot that isn't known it is as if this host had had it all along.
-        (None, _) => hosts.map(|host| chance(host, *own, NO_SERVER)).collect(),
-    };
+    slots.iter_mut().for_each(|slot| *slot = ways[usize::from(*slot) % ways.len()]);
     if chances.iter().all(|slot| *slot == NO_SERVER) { Arc::default() } else { chances }
-}
-
-/// Where a table of all server slots has one: there are no others.
-fn place(slot: u16) -> usize {
-    usize::from(slot) % SERVER_SLOTS
 }

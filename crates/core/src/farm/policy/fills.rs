@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::{Weighted, maglev};
-use crate::path::tables::{HASH_SLOTS, NO_SERVER};
+use crate::path::tables::{HASH_SLOTS, NO_SERVER, SERVER_SLOTS, place};
 
 /// Tables that are kept at most: two for each service of the largest farm, 16 MiB.
 const KEPT: usize = 128;
@@ -78,14 +78,13 @@ impl Fills {
 
 /// A table in which the same members have other slots.
 fn renamed(table: &[u16], old: &[u16], new: &[u16]) -> Arc<[u16]> {
-    let most = old.iter().max().map_or(0, |most| usize::from(*most));
-    let mut names = alloc::vec![NO_SERVER; most + 1];
+    let mut names = [NO_SERVER; SERVER_SLOTS];
     for (old, new) in old.iter().zip(new) {
-        if let Some(place) = names.get_mut(usize::from(*old)) {
-            *place = *new;
-        }
+        names[place(*old)] = *new;
     }
-    table.iter().map(|slot| names.get(usize::from(*slot)).copied().unwrap_or(NO_SERVER)).collect()
+    let mut table: Arc<[u16]> = table.into();
+    Arc::make_mut(&mut table).iter_mut().for_each(|slot| *slot = names[place(*slot)]);
+    table
 }
 
 fn gcd(a: u16, b: u16) -> u16 {
