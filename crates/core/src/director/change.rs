@@ -61,15 +61,17 @@ impl Director {
         self.gather_until_ms = now_ms.saturating_add(gathered / SERVERS_PER_MS);
         let links: Vec<_> = self.links.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect();
         let mut slots = self.slots.clone();
-        let hosts = self.planned_hosts();
+        let known = self.known_hosts();
+        let hosts = self.planned_hosts(&known);
         let before = self.reloading.take();
         let mut fills = core::mem::take(&mut self.fills);
-        let planned = plan::plan(&self.states(), &links, &hosts, &mut slots, &mut fills, Some(&self.plan));
+        let states = self.states(&known);
+        let planned = plan::plan(&states, &links, &hosts, &mut slots, &mut fills, Some(&self.plan));
         self.fills = fills;
         match planned {
             Ok(plan) => {
                 self.generation += 1;
-                let (generation, tables) = (self.generation, Arc::new(plan.tables.clone()));
+                let (generation, tables) = (self.generation, Arc::clone(&plan.tables));
                 self.outputs.insert(first, Output::Apply { generation, tables });
                 self.applying = Some(Applying { generation, plan, slots, before });
             }
@@ -124,7 +126,7 @@ impl Director {
             self.look_around(now_ms);
             return;
         }
-        if applied.before.is_none() || *self.in_force != self.plan.tables {
+        if applied.before.is_none() || self.in_force != self.plan.tables {
             self.retry_at_ms = now_ms.saturating_add(RETRY_MS);
         }
         match applied.before {

@@ -69,17 +69,22 @@ impl Director {
         }
     }
 
+    /// All hosts, as far as they are known; none where there are no others.
+    pub(super) fn known_hosts(&self) -> Vec<KnownHost> {
+        self.hosts.as_ref().map(|hosts| hosts.peers.hosts()).unwrap_or_default()
+    }
+
     /// What the plan is to know of this host among others.
-    pub(super) fn planned_hosts(&self) -> plan::Hosts {
+    pub(super) fn planned_hosts(&self, known: &[KnownHost]) -> plan::Hosts {
         let own =
             plan::Hosts { reads_punted: self.farm.hands_over(), seed: self.seed, ..plan::Hosts::default() };
         let Some(hosts) = &self.hosts else { return own };
-        let others: Vec<KnownHost> = hosts.peers.hosts().into_iter().filter(|host| !host.own).collect();
-        let unheard = others.iter().any(|host| host.alive && host.heard_ms.is_none());
+        let others = || known.iter().filter(|host| !host.own);
+        let unheard = others().any(|host| host.alive && host.heard_ms.is_none());
         let adopted = hosts.adopted_macs.iter().filter(|_| unheard).copied();
         plan::Hosts {
             owned: hosts.peers.owned().clone(),
-            macs: others.iter().flat_map(|host| &host.macs).copied().chain(adopted).collect(),
+            macs: others().flat_map(|host| &host.macs).copied().chain(adopted).collect(),
             ..own
         }
     }
@@ -200,12 +205,13 @@ impl Director {
     /// Shares out anew what this host is asked for, where the policy goes by what is known of servers; whether that changed anything.
     fn share_out(&mut self, now_ms: u64) -> bool {
         let Some(hosts) = &self.hosts else { return false };
-        let known = hosts.peers.hosts();
-        let mut wanted = Vec::new();
+        let (mut known, mut wanted) = (None, Vec::new());
         for service in self.farm.every_host() {
             let sharing = policy::by_name(service.policy).and_then(|policy| policy.sharing());
-            let candidates = || self.candidates(service, &known, now_ms);
-            wanted.extend(sharing.map(|new| ((service.name.clone(), service.policy), new, candidates())));
+            let Some(new) = sharing else { continue };
+            let known = known.get_or_insert_with(|| hosts.peers.hosts());
+            let candidates = self.candidates(service, known, now_ms);
+            wanted.push(((service.name.clone(), service.policy), new, candidates));
         }
         let Some(hosts) = &mut self.hosts else { return false };
         let (mut shares, mut sharings) = (BTreeMap::new(), BTreeMap::new());
@@ -231,7 +237,7 @@ impl Director {
         now_ms: u64,
     ) -> Vec<(ServerName, Candidate)> {
         let slots = self.slots_by_name();
-        let members = self.usable_members(service).into_iter();
+        let members = self.usable_members(service, known).into_iter();
         let candidates = members.map(|Member { name, local, weight, .. }| {
             let name = ServerName { service: service.name.clone(), server: name };
             let signals = self.signals(&name, slots.get(&name).copied(), known, now_ms);
@@ -241,11 +247,11 @@ impl Director {
     }
 
     /// The servers that may be given new sessions, and this host in any case.
-    fn usable_members(&self, service: &Service) -> Vec<Member> {
+    fn usable_members(&self, service: &Service, known: &[KnownHost]) -> Vec<Member> {
         let usable = |state: &MemberState| {
             state.member.local || state.health.state == State::Up && !state.admin_draining
         };
-        self.member_states(service).into_iter().filter(usable).map(|state| state.member).collect()
+        self.member_states(service, known).into_iter().filter(usable).map(|state| state.member).collect()
     }
 
     /// Whose a server is that isn't this host's, if every host decides.

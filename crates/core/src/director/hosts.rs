@@ -11,7 +11,7 @@ use crate::farm::plan::{self, ServerName};
 use crate::farm::policy::Sharing;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
-use crate::node::peers::{HostSetting, KnownHost, Peers, Publishable, Settings};
+use crate::node::peers::{HostSetting, Peers, Publishable, Settings};
 use crate::node::secret::Key;
 
 /// Who this host is in the file.
@@ -140,10 +140,5 @@ impl Hosts {
             lapsed: 0,
             to_announce: BTreeMap::new(),
         }
-    }
-
-    /// What is known of a host.
-    pub(super) fn state(&self, name: &str) -> Option<KnownHost> {
-        self.peers.hosts().into_iter().find(|host| host.name == name)
     }
 }

@@ -50,6 +50,7 @@ use crate::farm::plan::{self, MemberState, Plan, ServerName, ServiceState, Slots
 use crate::farm::policy::Fills;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
+use crate::node::peers::KnownHost;
 use crate::node::secret::Key;
 use crate::path::sessions::Seed;
 use crate::path::tables::Tables;
@@ -132,7 +133,7 @@ impl Director {
     /// Begins with what runs already, if something does. The first fact puts the farm in force.
     pub fn new(start: Start, now: Moment) -> Director {
         let Start { farm, network, links, drained, host, seed, running } = start;
-        let running = running.unwrap_or_default();
+        let running = Arc::new(running.unwrap_or_default());
         let paths = Paths::default();
         let surroundings = paths.surroundings(&farm, &network, &links);
         let mut director = Director {
@@ -146,7 +147,7 @@ impl Director {
             seed,
             told: Told::default(),
             // Rings that run are what the next ones are held against.
-            plan: Arc::new(Plan { tables: running.clone(), ..Plan::default() }),
+            plan: Arc::new(Plan { tables: Arc::clone(&running), ..Plan::default() }),
             slots: Slots::default(),
             fills: Fills::default(),
             in_force: Arc::default(),
@@ -172,7 +173,7 @@ impl Director {
             links,
         };
         director.adopt(&running, now.ms);
-        director.in_force = Arc::new(running);
+        director.in_force = running;
         if !director.in_force.vips.is_empty() {
             // Who ran it may have died before the sessions of servers that were gone had ended: their numbers are to mean nobody.
             let before = Arc::clone(&director.in_force);
@@ -377,19 +378,19 @@ impl Director {
         (self.replan_wanted, self.gather_until_ms) = (true, now_ms);
     }
 
-    fn states(&self) -> Vec<ServiceState<'_>> {
-        let state = |service| ServiceState { service, members: self.member_states(service) };
+    fn states(&self, known: &[KnownHost]) -> Vec<ServiceState<'_>> {
+        let state = |service| ServiceState { service, members: self.member_states(service, known) };
         self.farm.services.iter().map(state).collect()
     }
 
-    /// The servers of a service, and all that decides whether they take new sessions.
-    pub fn member_states(&self, service: &Service) -> Vec<MemberState> {
+    /// The servers of a service, and all that decides whether they take new sessions. Where every host decides, all hosts are
+    /// `known`.
+    fn member_states(&self, service: &Service, known: &[KnownHost]) -> Vec<MemberState> {
         let hosts = self.hosts.as_ref().filter(|_| service.is_on_every_host());
-        let known = hosts.map(|hosts| (hosts, hosts.peers.hosts()));
         let members = self.membership.members(&service.name).into_iter();
         members
             .map(|member| {
-                if let Some((hosts, known)) = &known {
+                if let Some(hosts) = hosts {
                     return self.host_state(hosts, known, service, member);
                 }
                 let name = ServerName { service: service.name.clone(), server: member.name.clone() };

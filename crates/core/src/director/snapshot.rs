@@ -183,11 +183,7 @@ impl Director {
     }
 
     pub(super) fn see(&self, now_ms: u64) -> Snapshot {
-        let seen = Seen {
-            slots: self.slots_by_name(),
-            hosts: self.hosts.as_ref().map(|hosts| hosts.peers.hosts()).unwrap_or_default(),
-            now_ms,
-        };
+        let seen = Seen { slots: self.slots_by_name(), hosts: self.known_hosts(), now_ms };
         Snapshot {
             at_ms: now_ms,
             generation: self.generation_in_force,
@@ -197,7 +193,7 @@ impl Director {
             network: Arc::clone(&self.network),
             plan: Arc::clone(&self.plan),
             services: self.farm.services.iter().map(|service| self.see_service(service, &seen)).collect(),
-            hosts: self.see_hosts(),
+            hosts: self.see_hosts(seen.hosts),
             refused: Arc::new(self.see_refused()),
             datagrams: Arc::new(self.hosts.as_ref().map(|hosts| hosts.peers.counted()).unwrap_or_default()),
         }
@@ -205,7 +201,7 @@ impl Director {
 
     fn see_service(&self, service: &farm::Service, seen: &Seen<'_>) -> ServiceSnapshot {
         let planned = self.plan.services.values().find(|planned| planned.name == service.name);
-        let states = self.member_states(service).into_iter();
+        let states = self.member_states(service, &seen.hosts).into_iter();
         ServiceSnapshot {
             name: service.name.clone(),
             degraded: planned.is_some_and(|planned| planned.degraded),
@@ -216,7 +212,7 @@ impl Director {
     fn see_server(&self, service: &farm::Service, state: MemberState, seen: &Seen<'_>) -> ServerSnapshot {
         let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
         let health = self.healths.get(&name);
-        let (how, reason) = self.state_of(&name, service, &state);
+        let (how, reason) = self.state_of(&name, service, &state, &seen.hosts);
         let failed = health.filter(|_| state.health.state != health::State::Up);
         let slot = seen.slots.get(&name).copied();
         ServerSnapshot {
@@ -247,9 +243,9 @@ impl Director {
             .map(|((_, address), _)| *address)
     }
 
-    fn see_hosts(&self) -> Arc<[HostSnapshot]> {
+    fn see_hosts(&self, known: Vec<KnownHost>) -> Arc<[HostSnapshot]> {
         let Some(hosts) = &self.hosts else { return Arc::default() };
-        let seen = hosts.peers.hosts().into_iter().map(|host| HostSnapshot {
+        let seen = known.into_iter().map(|host| HostSnapshot {
             up: self.services_of(host.up),
             draining: self.services_of(host.draining),
             put_off: if host.own { hosts.peers.put_off().clone() } else { BTreeSet::new() },

@@ -9,6 +9,7 @@ use super::{Director, ServerState};
 use crate::farm::health;
 use crate::farm::plan::{MemberState, ServerName};
 use crate::farm::{Method, Service};
+use crate::node::peers::KnownHost;
 
 impl Director {
     /// How a server is, and why it isn't up.
@@ -17,6 +18,7 @@ impl Director {
         name: &ServerName,
         service: &Service,
         state: &MemberState,
+        known: &[KnownHost],
     ) -> (ServerState, Option<String>) {
         let member = &state.member;
         if let Some(reason) = self.why_not_here(service, member) {
@@ -42,33 +44,13 @@ impl Director {
         }
         match state.health.state {
             health::State::Up => (ServerState::Up, None),
-            _ if self.other_host(name).is_some() => (ServerState::Down, Some(self.why_not_up(name))),
+            _ if self.other_host(name).is_some() => (ServerState::Down, Some(why_not_up(name, known))),
             health::State::Unknown => (ServerState::Down, Some("not probed yet".to_owned())),
             health::State::Down => {
                 let failure = self.healths.get(name).and_then(|health| health.last_failure());
                 (ServerState::Down, failure.map(|(_, failure)| failure.to_string()))
             }
         }
-    }
-
-    /// Why another host gets no new sessions, by what it says or doesn't.
-    fn why_not_up(&self, name: &ServerName) -> String {
-        let Some(host) = self.hosts.as_ref().and_then(|hosts| hosts.state(&name.server)) else {
-            return "it is no host of this farm".to_owned();
-        };
-        if let Some(refusal) = host.refused {
-            return refusal.to_string();
-        }
-        let why = match (host.alive, host.ready, host.heard_ms) {
-            (true, ..) if host.generation_differs => {
-                "it runs another configuration, and what it says is not heeded"
-            }
-            (true, true, _) => "it says that its own server fails",
-            (true, false, _) => "it says that it takes no part",
-            (false, _, Some(_)) => "silent: it is not heard any more",
-            (false, _, None) => "it was never heard",
-        };
-        why.to_owned()
     }
 
     pub(super) fn why_not_found(&self, method: Method, address: Option<IpAddr>) -> String {
@@ -87,6 +69,26 @@ impl Director {
         let next = hop.gateway.unwrap_or(address);
         format!("{} from {next}", silent(next))
     }
+}
+
+/// Why another host gets no new sessions, by what it says or doesn't.
+fn why_not_up(name: &ServerName, known: &[KnownHost]) -> String {
+    let Some(host) = known.iter().find(|host| host.name == name.server) else {
+        return "it is no host of this farm".to_owned();
+    };
+    if let Some(refusal) = host.refused {
+        return refusal.to_string();
+    }
+    let why = match (host.alive, host.ready, host.heard_ms) {
+        (true, ..) if host.generation_differs => {
+            "it runs another configuration, and what it says is not heeded"
+        }
+        (true, true, _) => "it says that its own server fails",
+        (true, false, _) => "it says that it takes no part",
+        (false, _, Some(_)) => "silent: it is not heard any more",
+        (false, _, None) => "it was never heard",
+    };
+    why.to_owned()
 }
 
 fn silent(address: IpAddr) -> &'static str {

@@ -94,7 +94,7 @@ impl Known {
         let zeros = || (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect();
         let schedule = Schedule::fixed(&Keys { key: Seed(3, 4), epoch: 9 }, NOW);
         Known {
-            world: World::of(plan.tables.clone()),
+            world: World::of((*plan.tables).clone()),
             cursors: zeros(),
             active: zeros(),
             keys: schedule.words().map(AtomicU64::new),

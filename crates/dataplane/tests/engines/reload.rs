@@ -114,7 +114,7 @@ impl Daemon {
         let shown = self.director.snapshot();
         assert_eq!(*shown.farm, *farm, "{number}");
         assert_eq!(
-            (&shown.plan.tables, &shown.plan.tables),
+            (&*shown.plan.tables, &*shown.plan.tables),
             (&**self.engine.tables(), &self.engine.read_back()),
             "{number}"
         );

@@ -128,11 +128,11 @@ pub(super) fn all(world: &mut World) -> Result<(), Broken> {
             one.lost |= node.names.get(&one.slot) != Some(&one.server);
         }
         let Some(director) = &node.director else { continue };
-        if *node.engine.tables != director.plan().tables {
+        if node.engine.tables != director.plan().tables {
             return Err(Broken::Told(format!("the tables of node {number}")));
         }
         let shown = director.snapshot();
-        if !node.refused && (*node.engine.tables != shown.plan.tables || *director.farm() != *shown.farm) {
+        if !node.refused && (node.engine.tables != shown.plan.tables || *director.farm() != *shown.farm) {
             return Err(Broken::Told(format!("the snapshot of node {number}")));
         }
     }

@@ -41,11 +41,11 @@ fn in_the_middle_of_a_reload_what_is_in_force_is_shown() {
         let meanwhile = Arc::clone(world.director.snapshot());
         assert!(meanwhile.reloads.pending && !before.reloads.pending, "that it is on its way");
         assert_eq!(told(&meanwhile), told(&before), "and nothing else");
-        assert_eq!(meanwhile.plan.tables, *world.in_force);
+        assert_eq!(meanwhile.plan.tables, world.in_force);
         let in_force = if refusal.is_none() { tables } else { Arc::clone(&world.in_force) };
         answer(&mut world, generation, Arc::clone(&in_force), refusal);
         let after = Arc::clone(world.director.snapshot());
-        assert_eq!(after.plan.tables, *in_force);
+        assert_eq!(after.plan.tables, in_force);
         match refusal {
             None => {
                 assert_eq!(told(&after).1, ["b", "c"]);
@@ -71,12 +71,12 @@ fn a_refused_change_shows_what_is_in_force_and_what_is_wanted() {
     world.learn(Input::Drain { server: name("a"), drain: true });
     let shown = Arc::clone(world.director.snapshot());
     assert_eq!((shown.generation, shown.wanted), (before, before + 1));
-    assert_eq!(shown.plan.tables, *world.in_force);
+    assert_eq!(shown.plan.tables, world.in_force);
     assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(ServerState::Draining));
     world.pass(RETRY_MS);
     let shown = world.director.snapshot();
     assert_eq!(shown.generation, shown.wanted);
-    assert_eq!(shown.plan.tables, *world.in_force);
+    assert_eq!(shown.plan.tables, world.in_force);
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Planner<'_> {
         let rings = sets.map(|names| self.set_of_servers(service, names, number, members)).collect();
         let compiled = Compiled { routes: service.routes.clone(), rings };
         let routes = self.compile(number, &compiled);
-        self.plan.tables.routes.insert(number, routes);
+        self.tables.routes.insert(number, routes);
         if !self.hosts.reads_punted {
             return (compiled, Places { punt: NO_SERVER, held: NO_SERVER });
         }
@@ -123,7 +123,7 @@ impl Planner<'_> {
         let ring = self.slots.pool(number, names)?;
         let policy = of_service.policy;
         let among = Members { policy, chosen: &members, shares: &shares };
-        self.plan.tables.rings.insert(ring, rings::ring(self.previous, self.fills, ring, &among, None));
+        self.tables.rings.insert(ring, rings::ring(self.previous, self.fills, ring, &among, None));
         let planned = PlannedService {
             name: service.name.clone(),
             policy: policy.name(),
@@ -145,7 +145,7 @@ impl Planner<'_> {
         }
         let named = self.plan.servers.iter().filter(|(_, name)| name.service == service.name);
         for (slot, _) in named.filter(|(_, name)| is_one(&name.server)) {
-            *self.plan.tables.pools.entry(*slot).or_default() |= 1 << ring;
+            *self.tables.pools.entry(*slot).or_default() |= 1 << ring;
         }
     }
 
@@ -163,9 +163,9 @@ impl Planner<'_> {
             local,
             forwarding: Forwarding::Link,
         };
-        self.plan.tables.servers.insert(slot, entry);
+        self.tables.servers.insert(slot, entry);
         if service.later_requests != Later::Stay {
-            self.plan.tables.pools.insert(slot, u64::MAX);
+            self.tables.pools.insert(slot, u64::MAX);
         }
         Some(slot)
     }

@@ -13,6 +13,7 @@ pub use slots::{SERVICES_MAX, Slots};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
@@ -103,7 +104,7 @@ impl MemberState {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Plan {
     /// For the engine.
-    pub tables: Tables,
+    pub tables: Arc<Tables>,
     /// The services, by their number.
     pub services: BTreeMap<u16, PlannedService>,
     /// The servers that routes name together, by the number of their ring.
@@ -222,15 +223,15 @@ pub fn plan(
     let policies = check(services)?;
     let numbers = slots.number_services(services.iter().map(|state| state.service));
     slots.retain_pools(numbers.iter().copied().zip(services.iter().map(|state| state.service)));
-    let mut planner = Planner { slots, fills, hosts, previous, plan: Plan::default() };
-    planner.plan.tables.interfaces = interfaces.iter().copied().collect();
+    let tables = Tables { interfaces: interfaces.iter().copied().collect(), ..Tables::default() };
+    let mut planner = Planner { slots, fills, hosts, previous, tables, plan: Plan::default() };
     for ((state, number), policy) in services.iter().zip(numbers).zip(policies) {
         planner.service(state, number, policy);
     }
     planner.recognise_peers(services);
-    let Planner { slots, plan, .. } = planner;
-    slots.retain(&plan.tables);
-    Ok(plan)
+    let Planner { slots, tables, plan, .. } = planner;
+    slots.retain(&tables);
+    Ok(Plan { tables: Arc::new(tables), ..plan })
 }
 
 /// Finds what no plan can be made of, before anything is numbered; gives the services' policies.
@@ -307,6 +308,8 @@ struct Planner<'a> {
     fills: &'a mut Fills,
     hosts: &'a Hosts,
     previous: Option<&'a Plan>,
+    tables: Tables,
+    /// All but the tables.
     plan: Plan,
 }
 
@@ -322,7 +325,7 @@ impl Planner<'_> {
         let seated = self.seat_members(state);
         let (chosen, degraded) = chosen(service, &seated);
         for slot in chosen.iter().map(|member| member.slot) {
-            if let Some(entry) = self.plan.tables.servers.get_mut(&slot) {
+            if let Some(entry) = self.tables.servers.get_mut(&slot) {
                 // Servers that all failed at once are given the benefit of the doubt.
                 entry.up = true;
             }
@@ -331,7 +334,7 @@ impl Planner<'_> {
         let standing = self.standing(service, &seated);
         let members = Members { policy, chosen: &chosen, shares: &shares };
         let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
-        self.plan.tables.rings.insert(number, ring);
+        self.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
         let handoff = service.method.hands_over().then(|| self.hand_off(state, number, &members));
         let (compiled, handoff) = handoff.unzip();
@@ -346,7 +349,7 @@ impl Planner<'_> {
                 stateless: service.stateless,
                 handoff: handoff.map(|own| handoff::terms(state, key.address.is_ipv6(), own)),
             };
-            self.plan.tables.vips.insert(key, vip);
+            self.tables.vips.insert(key, vip);
             self.stand_behind(vip.id, key, &seated);
         }
         let name = service.name.clone();
@@ -358,7 +361,7 @@ impl Planner<'_> {
 
     /// Notes that packets from these servers' own endpoints may be answers of this VIP.
     fn stand_behind(&mut self, vip: u16, key: VipKey, seated: &[Seated<'_>]) {
-        let tables = &mut self.plan.tables;
+        let tables = &mut self.tables;
         for server in seated.iter().map(|seated| seated.seat.slot) {
             let Some(&ServerEntry { forwarding: Forwarding::Nat { to, .. }, .. }) =
                 tables.servers.get(&server)
@@ -394,7 +397,7 @@ impl Planner<'_> {
             let takes = if member.is_wanted() { weight } else { 0 };
             let entry =
                 ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, forwarding: way };
-            self.plan.tables.servers.insert(slot, entry);
+            self.tables.servers.insert(slot, entry);
             self.plan.servers.insert(slot, name);
             seated.push(Seated { state: member, seat: Weighted { slot, weight, seed: identity } });
         }
@@ -408,7 +411,7 @@ impl Planner<'_> {
             return Some((Mac::default(), 0));
         }
         let ifindex = member.ifindex?;
-        let reached = self.plan.tables.interfaces.contains_key(&ifindex);
+        let reached = self.tables.interfaces.contains_key(&ifindex);
         member.mac.filter(|_| reached).map(|mac| (mac, ifindex))
     }
 
@@ -436,7 +439,7 @@ impl Planner<'_> {
                     local: false,
                     forwarding: way,
                 };
-                self.plan.tables.servers.insert(slot, entry);
+                self.tables.servers.insert(slot, entry);
                 last_ways.insert(seat.slot, slot);
             }
         }
@@ -450,11 +453,9 @@ impl Planner<'_> {
         for member in
             services.iter().filter(passes_on).flat_map(|state| &state.members).map(|state| &state.member)
         {
-            self.plan.tables.peers.extend(&self.hosts.macs);
-            self.plan
-                .tables
-                .peers
-                .extend(member.mac.filter(|_| !member.local && member.hop.is_some_and(|hop| hop.on_link)));
+            self.tables.peers.extend(&self.hosts.macs);
+            let on_link = !member.local && member.hop.is_some_and(|hop| hop.on_link);
+            self.tables.peers.extend(member.mac.filter(|_| on_link));
         }
     }
 }

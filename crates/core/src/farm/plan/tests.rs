@@ -285,7 +285,7 @@ fn a_restarted_control_plane_comes_to_the_tables_that_run() {
 
 #[test]
 fn what_runs_is_adopted_with_care() {
-    let mut running = plan_one(vec![up("a")]).tables;
+    let mut running = Tables::clone(&plan_one(vec![up("a")]).tables);
     let entry = running.servers[&1];
     let key = |port| VipKey { address: [192, 0, 2, 9].into(), port, protocol: Protocol::Udp };
     let vip = *running.vips.values().next().unwrap();

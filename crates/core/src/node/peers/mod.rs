@@ -140,10 +140,11 @@ impl Peers {
 
     /// What is to be told of this host from now on. All but the load is told soon.
     pub fn set_own(&mut self, own: Own) {
-        if (Own { load: self.own.load, ..own.clone() }) != self.own {
+        self.own.load = own.load;
+        if self.own != own {
+            self.own = own;
             self.hurry();
         }
-        self.own = own;
     }
 
     /// Takes in a datagram, from whomever it came.
@@ -449,8 +450,8 @@ impl Peers {
         }
         link.note_presence(now_ms);
         let after = KnownHost::of(link, self.settings.generation);
-        let timeless = |host: &KnownHost| KnownHost { load: 0, heard_ms: None, since_ms: 0, ..host.clone() };
-        received.changed |= timeless(before) != timeless(&after);
+        let KnownHost { load, heard_ms, since_ms, .. } = *before;
+        received.changed |= KnownHost { load, heard_ms, since_ms, ..after } != *before;
     }
 
     fn release(&mut self, now_ms: u64, notices: &mut Vec<Notice>, changed: &mut bool) {

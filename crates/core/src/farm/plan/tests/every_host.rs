@@ -165,7 +165,7 @@ fn a_restart_goes_on_with_the_memory_of_what_runs() {
     let running = plans[1].tables.clone();
     let mut slots = Slots::default();
     slots.adopt(&running);
-    let adopted = Plan { tables: running.clone(), ..Plan::default() };
+    let adopted = Plan { tables: Arc::clone(&running), ..Plan::default() };
     let state = ServiceState { service: &service, members: link("ab") };
     let again = plan(&[state], INTERFACES, &mut slots, Some(&adopted)).unwrap();
     assert_eq!(Delta::between(&running, &again.tables), Delta::default());
