@@ -1,9 +1,9 @@
 //! What is promised of a farm whatever happens to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::slice;
+use std::{ptr, slice};
 
 use evener_core::farm::plan::{PlannedService, ServerName};
 use evener_core::net::wire::{TCP_ACK, TCP_SYN};
@@ -106,6 +106,25 @@ pub(super) struct Watched {
     twice_since: BTreeMap<(usize, usize, IpAddr), u64>,
 }
 
+/// The nodes that answer for a service address, by bits.
+#[derive(Clone, Copy)]
+struct Owners(u8);
+
+impl Owners {
+    fn of(world: &World, vip: IpAddr) -> Owners {
+        let answers = world.nodes.iter().map(|node| node.answers(vip, world.now_ms));
+        Owners((0..).zip(answers).fold(0, |bits, (node, answers)| bits | u8::from(answers) << node))
+    }
+
+    fn has(self, node: usize) -> bool {
+        self.0 >> node & 1 == 1
+    }
+
+    fn are_several(self) -> bool {
+        self.0.count_ones() > 1
+    }
+}
+
 /// All that holds at every moment.
 pub(super) fn all(world: &mut World) -> Result<(), Broken> {
     for (number, node) in world.nodes.iter_mut().enumerate() {
@@ -132,16 +151,15 @@ pub(super) fn all(world: &mut World) -> Result<(), Broken> {
             return Err(Broken::Told(format!("the tables of node {number}")));
         }
         let shown = director.snapshot();
-        if !node.refused && (node.engine.tables != shown.plan.tables || *director.farm() != *shown.farm) {
+        let has_farm = ptr::eq(director.farm(), &*shown.farm) || *director.farm() == *shown.farm;
+        if !node.refused && (node.engine.tables != shown.plan.tables || !has_farm) {
             return Err(Broken::Told(format!("the snapshot of node {number}")));
         }
     }
     if world.kind != Kind::EveryHost {
         return Ok(());
     }
-    let owned =
-        |vip| -> Vec<bool> { world.nodes.iter().map(|node| node.answers(vip, world.now_ms)).collect() };
-    let owners = VIPS.map(owned);
+    let owners = VIPS.map(|vip| Owners::of(world, vip));
     silent_when_dead(world, &owners)?;
     owned_once(world, &owners)
 }
@@ -149,25 +167,23 @@ pub(super) fn all(world: &mut World) -> Result<(), Broken> {
 /// Where the file wants it, whoever was in a ring, and may still be, keeps it from being empty.
 fn keeps_last(node: &mut Node) -> Result<(), Broken> {
     let ring = node.ring(VIPS[0]);
-    let listed: BTreeSet<String> =
-        (0..SERVERS).filter(|server| node.file >> server & 1 == 1).map(farms::name).collect();
-    if ring.is_empty() {
-        let is_drained = |server: &str| node.drained.iter().any(|name| name.server == server);
-        let kept = listed.iter().find(|server| node.last_good.contains(*server) && !is_drained(server));
-        if let Some(server) = kept {
+    if ring == 0 {
+        let is_drained = |server: &String| node.drained.iter().any(|name| name.server == *server);
+        let were_good = (0..SERVERS).filter(|server| (node.file & node.last_good) >> server & 1 == 1);
+        if let Some(server) = were_good.map(farms::name).find(|server| !is_drained(server)) {
             return Err(Broken::Emptied(format!("{server} was the last, and nobody is")));
         }
     }
     // Whom the file takes out is no more to be kept, though the engine may have refused that.
-    node.last_good = &ring & &listed;
+    node.last_good = ring & node.file;
     Ok(())
 }
 
-/// Who is dead for as long as others wait has fallen silent for what they take over. Of each address, whether nodes own it.
-fn silent_when_dead(world: &World, owners: &[Vec<bool>; VIPS.len()]) -> Result<(), Broken> {
+/// Who is dead for as long as others wait has fallen silent for what they take over.
+fn silent_when_dead(world: &World, owners: &[Owners; VIPS.len()]) -> Result<(), Broken> {
     for (number, node) in world.nodes.iter().enumerate() {
         let is_dead = node.director.is_none() && world.now_ms - node.since_ms > SILENCE_MS;
-        if is_dead && let Some((vip, _)) = VIPS.iter().zip(owners).find(|(_, owners)| owners[number]) {
+        if is_dead && let Some((vip, _)) = VIPS.iter().zip(owners).find(|(_, owners)| owners.has(number)) {
             return Err(Broken::Outlived(format!("{vip} by node {number}")));
         }
     }
@@ -175,14 +191,14 @@ fn silent_when_dead(world: &World, owners: &[Vec<bool>; VIPS.len()]) -> Result<(
 }
 
 /// Nobody shares an address for longer than it takes to hear of the other.
-fn owned_once(world: &mut World, owners: &[Vec<bool>; VIPS.len()]) -> Result<(), Broken> {
+fn owned_once(world: &mut World, owners: &[Owners; VIPS.len()]) -> Result<(), Broken> {
     let mut twice = BTreeMap::new();
-    for a in 0..world.nodes.len() {
-        for b in a + 1..world.nodes.len() {
-            for (vip, owners) in VIPS.into_iter().zip(owners) {
+    for (vip, owners) in VIPS.into_iter().zip(owners).filter(|(_, owners)| owners.are_several()) {
+        for a in 0..world.nodes.len() {
+            for b in a + 1..world.nodes.len() {
                 // Hosts with different files don't heed each other, and what both have claimed then both keep.
                 let alike = world.nodes[a].file == world.nodes[b].file;
-                if owners[a] && owners[b] && alike && world.loss == 0 && world.reach(a, b) {
+                if owners.has(a) && owners.has(b) && alike && world.loss == 0 && world.reach(a, b) {
                     let since = world.watched.twice_since.get(&(a, b, vip)).copied();
                     twice.insert((a, b, vip), since.unwrap_or(world.now_ms));
                 }
@@ -249,7 +265,7 @@ fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
         return false;
     };
     let is_last = |planned: &&PlannedService| planned.name == server.service && planned.degraded;
-    let number = (0..SERVERS).find(|number| farms::name(*number) == server.server).unwrap_or_default();
+    let number = farms::number(&server.server).unwrap_or_default();
     let since_ms = world.works_since_ms[number].max(node.since_ms);
     !world.works[number]
         && world.now_ms - since_ms > NOTICE_MS
@@ -357,7 +373,7 @@ mod tests {
     fn an_engine_that_says_it_has_what_it_has_not_is_found_out() {
         let mut world = serving();
         world.nodes[0].engine.tables = Arc::default();
-        world.nodes[0].last_good.clear();
+        world.nodes[0].last_good = 0;
         world.nodes[0].news = true;
         assert_eq!(all(&mut world).unwrap_err().kind(), "told");
     }
@@ -415,7 +431,7 @@ mod tests {
     #[test]
     fn a_ring_that_is_emptied_is_found_out() {
         let mut world = serving();
-        assert_eq!(world.nodes[0].last_good.len(), 4);
+        assert_eq!(world.nodes[0].last_good, 0b1111);
         world.nodes[0].engine.tables = Arc::default();
         assert_eq!(keeps_last(&mut world.nodes[0]).unwrap_err().kind(), "emptied");
     }

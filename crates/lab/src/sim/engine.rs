@@ -150,13 +150,14 @@ impl Engine {
 
     /// Whether it answers ARP for an address.
     pub(super) fn answers(&self, address: IpAddr, now: u32) -> bool {
-        let shared = self.tables.vips.iter().any(|(key, vip)| key.address == address && vip.own != 0);
-        self.tables.announces(address) && (!shared || self.lease_holds(now))
+        let vips = || self.tables.vips.iter().filter(|(key, _)| key.address == address).map(|(_, vip)| vip);
+        let is_shared = || vips().any(|vip| vip.own != 0);
+        vips().any(|vip| vip.announce) && (!is_shared() || self.lease_holds(now))
     }
 
     /// Whether the lease to answer for addresses of every host holds.
     pub(super) fn lease_holds(&self, now: u32) -> bool {
-        let lease = self.memory().lease;
+        let lease = Lease(&self.lease);
         match lease.until().filter(|_| self.forgets_ends) {
             Some(until) => until.wrapping_sub(now) as i32 > 0,
             None => lease.holds(now),

@@ -107,6 +107,12 @@ pub(super) fn name(number: usize) -> String {
     format!("web{}", number + 1)
 }
 
+/// The server that is called so.
+pub(super) fn number(name: &str) -> Option<usize> {
+    let number: usize = name.strip_prefix("web")?.parse().ok()?;
+    number.checked_sub(1).filter(|number| *number < SERVERS)
+}
+
 /// Whose the slots of tables are, whatever a director thinks.
 pub(super) fn names(tables: &Tables) -> BTreeMap<u16, ServerName> {
     let named = tables.servers.iter().filter_map(|(slot, entry)| Some((*slot, NAMES.get(&entry.identity)?)));

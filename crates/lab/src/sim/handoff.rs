@@ -16,7 +16,7 @@ use evener_core::path::tables::VipKey;
 use evener_core::server::{Arrived, Expectation, Host, Made, Offer, Outcome, Socket, Tables};
 
 use super::check::{self, Broken};
-use super::farms::{self, LINK, SERVERS, VIPS};
+use super::farms::{self, LINK, VIPS};
 use super::segment::Segment;
 use super::world::{Connection, World};
 
@@ -166,7 +166,7 @@ fn open(
         node.engine.decide_frame(LINK, &first.frame(world.kind, reader, client, port, VIPS[0]), now);
     let Verdict::Forward { .. } = decision.verdict else { return Ok(false) };
     let Some(server) = node.names.get(&decision.server).cloned() else { return Ok(false) };
-    let at = (0..SERVERS).find(|at| farms::name(*at) == server.server).unwrap_or_default();
+    let at = farms::number(&server.server).unwrap_or_default();
     if !may.contains(&at) {
         return Err(Broken::Forbidden(format!("{path} went to {} by node {reader}", server.server)));
     }

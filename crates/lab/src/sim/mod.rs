@@ -9,6 +9,7 @@ mod engine;
 mod farms;
 mod forgery;
 mod handoff;
+mod history;
 mod mutation;
 mod node;
 mod segment;
@@ -18,6 +19,7 @@ mod world;
 use std::fmt;
 
 pub use check::Broken;
+pub use history::Line;
 pub use mutation::Mutation;
 pub use step::Step;
 use world::World;
@@ -37,8 +39,8 @@ pub struct Outcome {
     pub refusals: usize,
     /// The promise that was broken, if one was.
     pub broken: Option<Broken>,
-    /// What happened, in words.
-    pub history: Vec<String>,
+    /// What happened.
+    pub history: Vec<Line>,
     steps: Vec<Step>,
 }
 

@@ -56,8 +56,8 @@ pub(super) struct Node {
     pub(super) shown: Arc<Snapshot>,
     /// What it showed while tables were on their way, if that was more than before.
     pub(super) half_shown: Option<&'static str>,
-    /// Who was in the first service's ring when somebody was.
-    pub(super) last_good: BTreeSet<String>,
+    /// Who was in the first service's ring when somebody was, by bits.
+    pub(super) last_good: u8,
     /// Whether it was told something since promises were last looked at.
     pub(super) news: bool,
     next_at: Option<u64>,
@@ -86,7 +86,7 @@ impl Node {
             dies_after: None,
             shown: Arc::default(),
             half_shown: None,
-            last_good: BTreeSet::new(),
+            last_good: 0,
             news: true,
             next_at: None,
         }
@@ -325,13 +325,14 @@ impl Node {
         orders
     }
 
-    /// Who gets new connections of a service by what its data plane goes by.
-    pub(super) fn ring(&self, vip: IpAddr) -> BTreeSet<String> {
+    /// Who gets new connections of a service by what its data plane goes by, by bits.
+    pub(super) fn ring(&self, vip: IpAddr) -> u8 {
         let tables = &self.engine.tables;
         let found = tables.vips.iter().find(|(key, _)| key.address == vip);
         let ring = found.and_then(|(_, vip)| tables.rings.get(&vip.service));
-        let slots: BTreeSet<u16> = ring.into_iter().flat_map(|ring| ring.order.iter().copied()).collect();
-        slots.iter().filter_map(|slot| Some(self.names.get(slot)?.server.clone())).collect()
+        let slots = ring.into_iter().flat_map(|ring| &ring.order);
+        let servers = slots.filter_map(|slot| farms::number(&self.names.get(slot)?.server));
+        servers.fold(0, |bits, server| bits | 1 << server)
     }
 
     /// What its operator's file says.

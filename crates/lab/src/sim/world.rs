@@ -14,6 +14,7 @@ use super::check::{self, Broken};
 use super::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};
 use super::forgery::Forgery;
 use super::handoff::{self, Clocks};
+use super::history::{Line, What};
 use super::mutation::Mutation;
 use super::node::Node;
 use super::step::{CLIENTS, Step};
@@ -50,7 +51,7 @@ pub(super) struct World {
     pub(super) now_ms: u64,
     pub(super) nodes: Vec<Node>,
     pub(super) connections: BTreeMap<usize, Connection>,
-    pub(super) history: Vec<String>,
+    pub(super) history: Vec<Line>,
     pub(super) facts: usize,
     /// Whether each server's service works, and whether it answers ARP.
     pub(super) works: [bool; SERVERS],
@@ -84,7 +85,7 @@ impl World {
             now_ms: 10_000,
             nodes: (0..kind.nodes()).map(|number| Node::new(kind, number, mutation)).collect(),
             connections: BTreeMap::new(),
-            history: vec![format!("a farm of {SERVERS} servers: {kind:?}")],
+            history: Vec::new(),
             facts: 0,
             works: [true; SERVERS],
             works_since_ms: [0; SERVERS],
@@ -102,20 +103,20 @@ impl World {
             ports: 1_024,
             incarnation: 0,
         };
+        world.say(What::Begun(kind));
         (0..world.nodes.len()).for_each(|node| world.start(node));
         world
     }
 
-    fn say(&mut self, what: impl FnOnce() -> String) {
-        let at = self.now_ms;
-        self.history.push(format!("{:>8.3} {}", at as f64 / 1e3, what()));
+    fn say(&mut self, what: What) {
+        self.history.push(Line { at_ms: self.now_ms, what });
     }
 
     /// Does what a step says, and all that comes of it at once.
     pub(super) fn take(&mut self, step: &Step) -> Result<(), Broken> {
         let nodes = self.nodes.len();
         if !matches!(step, Step::Wait(_)) {
-            self.say(|| format!("{step:?}"));
+            self.say(What::Done(*step));
         }
         match *step {
             Step::Wait(ms) => return self.pass(ms),
@@ -176,7 +177,7 @@ impl World {
 
     /// Lets all faults end, and what is to come of that come.
     pub(super) fn heal(&mut self) -> Result<(), Broken> {
-        self.say(|| "all faults end".to_owned());
+        self.say(What::Healed);
         (self.works, self.answers) = ([true; SERVERS], [true; SERVERS]);
         (self.sides, self.deaf, self.loss) = (0, 0, 0);
         self.clocks.set_right();
@@ -348,12 +349,8 @@ impl World {
                 Output::Ask { target, .. } => self.ask(node, target),
                 Output::Resolve { address, .. } => self.resolve(node, address),
                 Output::Probe(probe) => self.probe(node, &probe),
-                Output::Event(event) => {
-                    let (service, server) = (event.service(), event.server().map(|name| &name.server));
-                    let (service, server) = (service.unwrap_or("-"), server.map_or("-", String::as_str));
-                    self.say(|| format!("node {node}: {service} {server}: {event}"));
-                }
-                Output::Unplanned(error) => self.say(|| format!("node {node}: {error}")),
+                Output::Event(event) => self.say(What::Event(node, event)),
+                Output::Unplanned(error) => self.say(What::Unplanned(node, error)),
                 Output::LoadQuery(LoadQuery { server, .. }) => {
                     let delay_ms = self.below(20);
                     self.send(

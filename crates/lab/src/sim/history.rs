@@ -1,0 +1,52 @@
+//! What happened in a farm. It is put into words for those who read it, and of most runs nobody does.
+
+use std::fmt;
+
+use evener_core::director::Event;
+use evener_core::farm::plan::PlanError;
+
+use super::farms::{Kind, SERVERS};
+use super::step::Step;
+
+/// Something that happened.
+#[derive(Debug, PartialEq)]
+pub struct Line {
+    pub(super) at_ms: u64,
+    pub(super) what: What,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum What {
+    /// It began, with a farm of this kind.
+    Begun(Kind),
+    /// Something was done to the farm.
+    Done(Step),
+    /// All faults ended.
+    Healed,
+    /// A node's director had something to tell.
+    Event(usize, Event),
+    /// It found no plan.
+    Unplanned(usize, PlanError),
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>8.3} {}", self.at_ms as f64 / 1e3, self.what)
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Begun(kind) => write!(f, "a farm of {SERVERS} servers: {kind:?}"),
+            What::Done(step) => write!(f, "{step:?}"),
+            What::Healed => f.write_str("all faults end"),
+            What::Event(node, event) => {
+                let service = event.service().unwrap_or("-");
+                let server = event.server().map_or("-", |name| &name.server);
+                write!(f, "node {node}: {service} {server}: {event}")
+            }
+            What::Unplanned(node, error) => write!(f, "node {node}: {error}"),
+        }
+    }
+}
