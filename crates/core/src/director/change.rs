@@ -69,6 +69,9 @@ impl Director {
         let planned = plan::plan(&states, &links, &hosts, &mut slots, &mut fills, Some(&self.plan));
         self.fills = fills;
         match planned {
+            Ok(plan) if before.is_none() && self.is_in_force(&plan) => {
+                (self.slots, self.retry_at_ms, self.has_changed) = (slots, u64::MAX, true);
+            }
             Ok(plan) => {
                 self.generation += 1;
                 let (generation, tables) = (self.generation, Arc::clone(&plan.tables));
@@ -83,6 +86,12 @@ impl Director {
                 self.outputs.push_back(Output::Unplanned(error));
             }
         }
+    }
+
+    /// Whether the engine has all of this already: most of what hosts tell each other changes no table.
+    fn is_in_force(&self, plan: &Plan) -> bool {
+        let has_tables = self.generation_in_force > 0 && self.in_force == plan.tables;
+        has_tables && self.newcomers.is_empty() && *self.plan == *plan
     }
 
     pub(super) fn applied(

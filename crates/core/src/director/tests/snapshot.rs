@@ -80,6 +80,27 @@ fn a_refused_change_shows_what_is_in_force_and_what_is_wanted() {
 }
 
 #[test]
+fn what_changes_no_table_makes_no_generation() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    world.learn(Input::Network(Box::new(network())));
+    let before = Arc::clone(world.director.snapshot());
+    let applied = world.applied();
+    world.learn(Input::Network(Box::new(network())));
+    assert_eq!((world.applied(), world.director.snapshot().generation), (applied, before.generation));
+    // What was refused, and isn't wanted any more, is not tried again.
+    world.refusal = Some("no room".into());
+    for drain in [true, false] {
+        world.learn(Input::Drain { server: name("a"), drain });
+        assert_eq!(world.applied(), applied + 1);
+    }
+    let shown = Arc::clone(world.director.snapshot());
+    assert_eq!((shown.generation, shown.wanted), (before.generation, before.generation));
+    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(ServerState::Up));
+    world.pass(RETRY_MS);
+    assert_eq!(world.applied(), applied + 1);
+}
+
+#[test]
 fn a_reload_that_never_reached_the_engine_is_told_of() {
     let mut world = World::serving(&[("a", 11)]);
     let before = Arc::clone(world.director.snapshot());
