@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use evener_core::farm::group::Wanted;
-use evener_core::net::http::{Frame, Refusal, host_of, redirect, refuse, tell};
+use evener_core::net::http::{Frame, Refusal, agree, host_of, redirect, refuse, stays_inside, tell};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -27,7 +27,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-use super::fetch::{Client, Fetch};
+use super::fetch::{Asked, Client, Fetch};
 use super::front::{Front, Outcome};
 use super::responder::{Given, Taker};
 use super::telling::Telling;
@@ -191,7 +191,12 @@ fn judged(request: &Request<Incoming>) -> Result<(), Refusal> {
     if target.scheme().is_none() && !target.path().starts_with('/') && target.path() != "*" {
         return Err(Refusal::Target);
     }
-    host.map_or(Ok(()), |host| host_of(host.as_bytes()).map(drop))
+    stays_inside(target.path())?;
+    match (host, target.authority()) {
+        (None, _) => Ok(()),
+        (Some(host), None) => host_of(host.as_bytes()).map(drop),
+        (Some(host), Some(authority)) => agree(authority.as_str().as_bytes(), host.as_bytes()),
+    }
 }
 
 /// A member's message goes to the control loop, whose answer is the member's.
@@ -287,7 +292,8 @@ async fn send_on(
             (response, Outcome::Redirected, name)
         }
         Ok(((url, true, name), _)) => {
-            let fetched = desk.client.fetch(&url, request, client, front.is_secure()).await;
+            let by = Asked { group: &front.name, client, by_tls: front.is_secure() };
+            let fetched = desk.client.fetch(&url, request, &by).await;
             let response = match fetched {
                 Fetch::Answer(response) => response,
                 Fetch::Failed(status, sentence) => {

@@ -1,13 +1,21 @@
 //! What clients want of members that they never learn of is fetched for them, and passed on as it comes.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use evener_core::net::http::Url;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
-use hyper::{Request, Response, Uri, Version};
+use http_body_util::combinators::BoxBody;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    CONTENT_LENGTH, CONTENT_LOCATION, HOST, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION, REFRESH,
+    SET_COOKIE, UPGRADE, VIA,
+};
+use hyper::http::request::Parts;
+use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -20,6 +28,8 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// Connections that are kept for later, of each member, and for how long.
 const KEPT: usize = 32;
 const KEPT_FOR: Duration = Duration::from_secs(10);
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// What concerns one connection and no more (RFC 9110, section 7.6.1); others are named by `Connection`.
 const OF_ONE_HOP: [&str; 8] = [
@@ -35,7 +45,18 @@ const OF_ONE_HOP: [&str; 8] = [
 
 /// Who fetches.
 #[derive(Clone)]
-pub(super) struct Client(legacy::Client<HttpConnector, Incoming>);
+pub(super) struct Client {
+    client: legacy::Client<HttpConnector, BoxBody<Bytes, hyper::Error>>,
+    /// By which groups of this director have pseudonyms that those of others haven't.
+    pseudonyms: RandomState,
+}
+
+/// On whose behalf.
+pub(super) struct Asked<'a> {
+    pub(super) group: &'a str,
+    pub(super) client: SocketAddr,
+    pub(super) by_tls: bool,
+}
 
 /// What came of it.
 pub(super) enum Fetch {
@@ -54,22 +75,40 @@ impl Client {
             .pool_idle_timeout(KEPT_FOR)
             .pool_timer(TokioTimer::new())
             .build(connector);
-        Client(client)
+        Client { client, pseudonyms: RandomState::new() }
     }
 
     /// Asks a member what its client asked.
-    pub(super) async fn fetch(
-        &self,
-        url: &Url,
-        request: Request<Incoming>,
-        client: SocketAddr,
-        by_tls: bool,
-    ) -> Fetch {
-        let Some(request) = forwarded(url, request, client, by_tls) else {
+    pub(super) async fn fetch(&self, url: &Url, request: Request<Incoming>, by: &Asked<'_>) -> Fetch {
+        let pseudonym = format!("evener-{:016x}", self.pseudonyms.hash_one(by.group));
+        if has_passed(request.headers(), &pseudonym) {
+            return Fetch::Failed(
+                508,
+                "The request has come back to this group, which would pass it on for ever.",
+            );
+        }
+        if wants_websocket(request.headers()) {
+            return Fetch::Failed(501, "Connections are not upgraded here.");
+        }
+        let (mut head, body) = request.into_parts();
+        if forward(url, &mut head, by, &pseudonym).is_none() {
             return Fetch::Failed(400, "The request can't be passed on.");
-        };
-        match tokio::time::timeout(ANSWER, self.0.request(request)).await {
+        }
+        let broke_off = Arc::new(AtomicBool::new(false));
+        let noted = Arc::clone(&broke_off);
+        let body = body.map_err(move |error| {
+            noted.store(true, Relaxed);
+            error
+        });
+        match tokio::time::timeout(ANSWER, self.client.request(Request::from_parts(head, body.boxed()))).await
+        {
+            Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                Fetch::Failed(502, "The server went on in a protocol that nobody asked for.")
+            }
             Ok(Ok(response)) => Fetch::Answer(passed_back(url, response)),
+            Ok(Err(_)) if broke_off.load(Relaxed) => {
+                Fetch::Failed(400, "The request's body is not as HTTP has it.")
+            }
             Ok(Err(error)) => {
                 tracing::debug!(%error, %url, "a member did not answer");
                 Fetch::Failed(502, "The server did not answer.")
@@ -79,45 +118,82 @@ impl Client {
     }
 }
 
-/// The request as its member gets it: below the member's URL, with the host that the client named, so that the member's own links lead
-/// to the group.
-fn forwarded(
-    url: &Url,
-    request: Request<Incoming>,
-    client: SocketAddr,
-    by_tls: bool,
-) -> Option<Request<Incoming>> {
-    let (mut head, body) = request.into_parts();
+/// Whether a request was passed on under this name before (RFC 9110, section 7.6.3).
+fn has_passed(headers: &HeaderMap, pseudonym: &str) -> bool {
+    let passed = |value: &HeaderValue| {
+        value
+            .to_str()
+            .is_ok_and(|value| value.split(',').any(|by| by.split_whitespace().nth(1) == Some(pseudonym)))
+    };
+    headers.get_all(VIA).iter().any(passed)
+}
+
+fn wants_websocket(headers: &HeaderMap) -> bool {
+    let is = |value: &HeaderValue| {
+        value.to_str().is_ok_and(|value| {
+            value.split(',').any(|protocol| protocol.trim().eq_ignore_ascii_case("websocket"))
+        })
+    };
+    headers.get_all(UPGRADE).iter().any(is)
+}
+
+/// Makes of a request's head that which its member gets: below the member's URL, with the host that the client named, so that the member's
+/// own links lead to the group.
+fn forward(url: &Url, head: &mut Parts, by: &Asked<'_>, pseudonym: &str) -> Option<()> {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let path = target.trim_start_matches(['/', '\\']);
+    let named = head.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
     head.uri = format!("{url}/{path}").parse::<Uri>().ok()?;
     head.version = Version::HTTP_11;
     remove_hop(&mut head.headers);
-    let from = client.ip().to_canonical().to_string();
-    let before: Vec<_> = head.headers.get_all("x-forwarded-for").iter().collect();
-    let mut chain = Vec::new();
-    for value in before {
-        chain.extend_from_slice(value.as_bytes());
-        chain.extend_from_slice(b", ");
+    if let Some(named) = named {
+        head.headers.insert(HOST, named.ok()?);
     }
-    chain.extend_from_slice(from.as_bytes());
-    head.headers.insert("x-forwarded-for", HeaderValue::from_bytes(&chain).ok()?);
-    let scheme = if by_tls { "https" } else { "http" };
+    let from = by.client.ip().to_canonical().to_string();
+    add(&mut head.headers, &X_FORWARDED_FOR, &from)?;
+    let scheme = if by.by_tls { "https" } else { "http" };
     head.headers.insert("x-forwarded-proto", HeaderValue::from_static(scheme));
-    head.headers.insert("via", HeaderValue::from_static("1.1 evener"));
-    Some(Request::from_parts(head, body))
+    add(&mut head.headers, &VIA, &format!("1.1 {pseudonym}"))
+}
+
+/// Appends to a list, which is in one line then.
+fn add(headers: &mut HeaderMap, name: &HeaderName, value: &str) -> Option<()> {
+    let mut list = Vec::new();
+    for before in headers.get_all(name) {
+        list.extend_from_slice(before.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(value.as_bytes());
+    headers.insert(name, HeaderValue::from_bytes(&list).ok()?);
+    Some(())
 }
 
 /// The answer as the client gets it, without the member's URL.
 fn passed_back(url: &Url, response: Response<Incoming>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     remove_hop(&mut head.headers);
-    let below = head.headers.get(LOCATION).and_then(|to| below(url, to.to_str().ok()?));
-    if let Some(path) = below.and_then(|path| HeaderValue::from_str(&path).ok()) {
-        head.headers.insert(LOCATION, path);
-    }
+    hide(url, &mut head.headers);
     head.version = Version::HTTP_11;
     Response::from_parts(head, body.boxed())
+}
+
+/// Takes the member's URL out of all fields that name one.
+fn hide(url: &Url, headers: &mut HeaderMap) {
+    for (name, value) in headers.iter_mut() {
+        let Ok(text) = value.to_str() else { continue };
+        let hidden = match *name {
+            LOCATION | CONTENT_LOCATION => below(url, text),
+            REFRESH => text
+                .split_once('=')
+                .and_then(|(before, to)| Some(format!("{before}={}", below(url, to.trim_matches('"'))?))),
+            LINK => links_below(url, text),
+            SET_COOKIE => without_domain(url, text),
+            _ => None,
+        };
+        if let Some(hidden) = hidden.and_then(|hidden| HeaderValue::from_str(&hidden).ok()) {
+            *value = hidden;
+        }
+    }
 }
 
 /// The path of a location below a member's URL: one that begins with one slash.
@@ -125,6 +201,33 @@ fn below(url: &Url, location: &str) -> Option<String> {
     let rest = location.strip_prefix(url.as_str())?;
     let is_whole = rest.is_empty() || rest.starts_with(['/', '?', '#']);
     is_whole.then(|| format!("/{}", rest.trim_start_matches(['/', '\\'])))
+}
+
+/// Links (RFC 8288, section 3), of which those below the member's URL lead to the group.
+fn links_below(url: &Url, links: &str) -> Option<String> {
+    let mut parts = links.split('<');
+    let mut hidden = parts.next()?.to_owned();
+    for part in parts {
+        let (target, rest) = part.split_once('>')?;
+        let target = below(url, target).unwrap_or_else(|| target.to_owned());
+        hidden += &format!("<{target}>{rest}");
+    }
+    Some(hidden)
+}
+
+/// A cookie that is sent back to the host that set it, which is the group's for its client, and not to the member's domain (RFC 6265, section
+/// 5.3).
+fn without_domain(url: &Url, cookie: &str) -> Option<String> {
+    let names_member = |attribute: &&str| {
+        let domain = attribute.split_once('=').filter(|(name, _)| name.trim().eq_ignore_ascii_case("domain"));
+        domain.is_some_and(|(_, domain)| {
+            let domain = domain.trim().trim_start_matches('.').to_ascii_lowercase();
+            let host = url.host().to_ascii_lowercase();
+            host == domain || host.ends_with(&format!(".{domain}"))
+        })
+    };
+    let kept: Vec<&str> = cookie.split(';').filter(|attribute| !names_member(attribute)).collect();
+    Some(kept.join(";"))
 }
 
 fn remove_hop(headers: &mut HeaderMap) {
@@ -135,7 +238,8 @@ fn remove_hop(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in named {
+    // Where a request goes, and how long it is, is no concern of one connection, whatever it says.
+    for name in named.into_iter().filter(|name| *name != HOST && *name != CONTENT_LENGTH) {
         headers.remove(name);
     }
     for name in OF_ONE_HOP {
@@ -159,14 +263,52 @@ mod tests {
     }
 
     #[test]
+    fn fields_that_name_the_member_name_the_group() {
+        let url = Url::parse("http://m1.example:8080/shop").unwrap();
+        let fields = [
+            ("content-location", "http://m1.example:8080/shop/a", "/a"),
+            ("refresh", "5; url=http://m1.example:8080/shop/b", "5; url=/b"),
+            (
+                "link",
+                "<http://m1.example:8080/shop/c>; rel=next, <http://o/d>; rel=x",
+                "</c>; rel=next, <http://o/d>; rel=x",
+            ),
+            ("set-cookie", "a=1; Domain=.Example; Path=/", "a=1; Path=/"),
+            ("location", "http://m1.example:8080/shopping", "http://m1.example:8080/shopping"),
+        ];
+        for (name, value, expected) in fields {
+            let mut headers = HeaderMap::new();
+            headers.insert(name.parse::<HeaderName>().unwrap(), HeaderValue::from_static(value));
+            hide(&url, &mut headers);
+            assert_eq!(headers.get(name).unwrap(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_has_passed_is_known_by_its_pseudonym() {
+        let mut headers = HeaderMap::new();
+        assert!(!has_passed(&headers, "evener-1"));
+        add(&mut headers, &VIA, "1.1 other").unwrap();
+        assert!(!has_passed(&headers, "evener-1"));
+        add(&mut headers, &VIA, "1.1 evener-1").unwrap();
+        add(&mut headers, &VIA, "1.1 another (comment)").unwrap();
+        assert!(has_passed(&headers, "evener-1"));
+        assert_eq!(headers.get(VIA).unwrap(), "1.1 other, 1.1 evener-1, 1.1 another (comment)");
+    }
+
+    #[test]
     fn what_is_of_one_hop_goes_no_further() {
         let mut headers = HeaderMap::new();
-        for (name, value) in
-            [("connection", "x-own, close"), ("x-own", "1"), ("te", "trailers"), ("x-kept", "2")]
-        {
+        for (name, value) in [
+            ("connection", "x-own, host, close"),
+            ("host", "a"),
+            ("x-own", "1"),
+            ("te", "trailers"),
+            ("x-kept", "2"),
+        ] {
             headers.insert(name.parse::<HeaderName>().unwrap(), HeaderValue::from_static(value));
         }
         remove_hop(&mut headers);
-        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-kept"]);
+        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["host", "x-kept"]);
     }
 }

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use etherparse::Ipv4Header;
 use evener_core::net::wire::ETHERNET_LEN;
 use evener_core::node::lccp::wire::{Addresses, LEN_MIN, Message, seal};
@@ -308,25 +308,37 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     dispatcher.wait_for_servers(2, LONG)?;
     wait::until("it is asked", || Ok(!alone(&handoff)?))?;
     dispatcher.command(&["drain", "web/web1"])?;
-    assert_eq!(served_by(&handoff)?, ["web2"; 8], "as the dispatcher says");
-    assert_eq!(dispatcher.status()?.lccp["dispatch_decided"], 8);
-    assert_eq!(handoff.lccp("dispatch_answered")?, 8);
+    // An answer counts that comes within a tenth of a second, which a busy machine may miss: then it is asked once more.
+    let served_as_decided = || -> Result<Vec<String>> {
+        for _ in 0..100 {
+            let before = handoff.lccp("dispatch_answered")?;
+            let servers = served_by(&handoff)?;
+            if handoff.lccp("dispatch_answered")? == before + 8 {
+                return Ok(servers);
+            }
+        }
+        bail!("the dispatcher never answers eight times in a row")
+    };
+    assert_eq!(served_as_decided()?, ["web2"; 8], "as the dispatcher says");
+    ensure!(dispatcher.status()?.lccp["dispatch_decided"] >= 8);
     // what is no server here is not believed
     handoff.evener.command(&["drain", "web/web2"])?;
-    assert_eq!(served_by(&handoff)?, ["web1"; 8]);
-    assert_eq!((handoff.lccp("dispatch_answered")?, handoff.lccp("dispatch_unbelieved")?), (16, 8));
+    assert_eq!(served_as_decided()?, ["web1"; 8]);
+    ensure!(handoff.lccp("dispatch_unbelieved")? >= 8);
 
     dispatcher.daemon().kill9()?;
+    let before = handoff.lccp("dispatch_alone")?;
     assert_eq!(served_by(&handoff)?, ["web1"; 8], "by its own tables");
     ensure!(alone(&handoff)?, "it doesn't say so");
-    assert_eq!(handoff.lccp("dispatch_alone")?, 16);
+    assert_eq!(handoff.lccp("dispatch_alone")?, before + 8);
+    let answered = handoff.lccp("dispatch_answered")?;
     let doctor = handoff.evener.command(&["status"])?;
     ensure!(doctor.contains("decides by its own tables"), "{doctor}");
     handoff.evener.command(&["undrain", "web/web2"])?;
     dispatcher.start_again()?;
     wait::until("it is asked again", || {
         served_by(&handoff)?;
-        Ok(handoff.lccp("dispatch_answered")? > 16 && !alone(&handoff)?)
+        Ok(handoff.lccp("dispatch_answered")? > answered && !alone(&handoff)?)
     })?;
     Ok(())
 }

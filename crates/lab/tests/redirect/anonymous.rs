@@ -1,10 +1,11 @@
 //! Members that clients never learn of.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::web::BIG_LEN;
 
-use crate::stage::{Stage, member};
+use crate::stage::{PORT, Stage, file, member};
 
 #[test]
 fn what_they_have_is_fetched() -> Result<()> {
@@ -43,5 +44,56 @@ fn uploads_go_through_and_connections_are_kept() -> Result<()> {
         ["--write-out", "%{num_connects}", "--output", "/dev/null", &at, "--output", "/dev/null", &at];
     assert_eq!(client.curl(&words)?, "10", "one connection for both");
     assert_eq!(client.curl(&[&at])?, body);
+    Ok(())
+}
+
+/// By hand, since curl makes paths normal.
+fn status_of(stage: &Stage, target: &str) -> Result<String> {
+    let request = format!("GET {target} HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n");
+    let text = stage.say(request.as_bytes())?;
+    Ok(text.split(' ').nth(1).unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_path_leads_nowhere_above_the_members_url() -> Result<()> {
+    let farm = Farm::builder().bare().servers(1).build()?;
+    for file in ["shop/a", "private"] {
+        let page = farm.page(file);
+        std::fs::create_dir_all(page.parent().context("a folder")?)?;
+        std::fs::write(page, "x")?;
+    }
+    let address = farm.server(0).address();
+    let members =
+        format!("\n[[service.server]]\nname = \"m1\"\nurl = \"http://{address}/shop\"\nanonymous = true\n");
+    let stage = Stage::start_with(farm, &[], "", &members)?;
+    for inside in ["/a", "/b/../a", "/./%2e/a", "//a"] {
+        assert_eq!(status_of(&stage, inside)?, "200", "{inside}");
+    }
+    for outside in [
+        "/../private",
+        "/%2e%2e/private",
+        "/a/../../private",
+        "/..%2fprivate",
+        "//../private",
+        "/..\\private",
+        "/..%5cprivate",
+    ] {
+        assert_eq!(status_of(&stage, outside)?, "400", "{outside}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_request_that_goes_round_is_ended_at_its_second_pass() -> Result<()> {
+    let farm = Farm::builder().bare().servers(1).build()?;
+    // the only member is the group itself
+    let own = format!("http://{}:{PORT}", farm.director().address());
+    let members = format!("\n[[service.server]]\nname = \"m1\"\nurl = \"{own}\"\nanonymous = true\n");
+    let text = file(&farm, "", "");
+    let service = text.split("[service.health]").next().unwrap_or_default();
+    let text = format!("{service}[service.health]\nkind = \"none\"\n{members}");
+    let stage = Stage { evener: Evener::start(farm.director(), &text)?, farm };
+    assert_eq!(status_of(&stage, "/x")?, "508");
+    assert_eq!(stage.counted("fetched")?, 2);
     Ok(())
 }

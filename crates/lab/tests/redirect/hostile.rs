@@ -44,6 +44,11 @@ fn what_is_wrong_has_its_status_and_is_counted() -> Result<()> {
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400", "bad_host"),
         ("GET http://me@evil/ HTTP/1.1\r\nHost: a\r\n\r\n", "400", "bad_host"),
         ("GET evil HTTP/1.1\r\nHost: a\r\n\r\n", "400", "bad_target"),
+        ("GET /../x HTTP/1.1\r\nHost: a\r\n\r\n", "400", "bad_target"),
+        ("GET /a/%2e%2E%2f..%5cx HTTP/1.1\r\nHost: a\r\n\r\n", "400", "bad_target"),
+        ("GET /%00 HTTP/1.1\r\nHost: a\r\n\r\n", "400", "bad_target"),
+        ("GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", "421", "misdirected"),
+        ("GET / HTTP/1.1\nHost: a\n\n", "400", "malformed"),
         ("\x16\x03\x01\x02\r\n\r\n", "400", "malformed"),
         (
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",

@@ -10,5 +10,5 @@ mod url;
 
 pub use answer::{Frame, Status, redirect, refuse, tell, without_body};
 pub use host::{host_of, normal_path};
-pub use request::{Body, HEAD_MAX, Reading, Refusal, Request, read};
+pub use request::{Body, HEAD_MAX, Reading, Refusal, Request, agree, read, stays_inside};
 pub use url::{URL_MAX, Url, UrlError};

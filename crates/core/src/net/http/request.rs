@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use super::host::host_of;
+use super::host::{host_of, normal_path};
 
 /// The longest head that is read, in bytes.
 pub const HEAD_MAX: usize = 16 * 1024;
@@ -50,6 +50,8 @@ pub enum Refusal {
     Target,
     /// None, more than one, or one that can't be.
     Host,
+    /// The target names another host than the Host line.
+    Misdirected,
     /// The body's length is said in two ways, or in one that can't be: what smuggling needs (RFC 9112, section 6.3).
     Length,
     /// The body is encoded by something else than pieces.
@@ -64,10 +66,11 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Refusal; 8] = [
+    pub const ALL: [Refusal; 9] = [
         Refusal::Malformed,
         Refusal::Target,
         Refusal::Host,
+        Refusal::Misdirected,
         Refusal::Length,
         Refusal::Encoding,
         Refusal::TooLarge,
@@ -81,6 +84,7 @@ impl Refusal {
             Refusal::Malformed => "malformed",
             Refusal::Target => "bad_target",
             Refusal::Host => "bad_host",
+            Refusal::Misdirected => "misdirected",
             Refusal::Length => "bad_length",
             Refusal::Encoding => "bad_encoding",
             Refusal::TooLarge => "head_too_large",
@@ -94,6 +98,7 @@ impl Refusal {
         match self {
             Refusal::Malformed | Refusal::Target | Refusal::Host | Refusal::Length => 400,
             Refusal::Late => 408,
+            Refusal::Misdirected => 421,
             Refusal::TooLarge => 431,
             Refusal::Encoding => 501,
             Refusal::Version => 505,
@@ -104,8 +109,11 @@ impl Refusal {
     pub const fn sentence(self) -> &'static str {
         match self {
             Refusal::Malformed => "This is no request of HTTP/1.",
-            Refusal::Target => "The request's target is neither a path nor an http URL with one.",
+            Refusal::Target => {
+                "The request's target is neither a path nor an http URL with one, or leads out of the root."
+            }
             Refusal::Host => "A request needs one Host line that names a host.",
+            Refusal::Misdirected => "The request's target and its Host line name different hosts.",
             Refusal::Length => "The length of the request's body is not said in exactly one way.",
             Refusal::Encoding => "A request's body may be chunked; other encodings are not read here.",
             Refusal::TooLarge => "The request's head is longer than 16 KiB, or has more than 100 lines.",
@@ -133,7 +141,10 @@ pub fn read(bytes: &[u8]) -> Reading<'_> {
     match parsed.parse_with_uninit_headers(bytes, &mut lines) {
         Ok(httparse::Status::Complete(len)) if len > HEAD_MAX => Reading::Refused(Refusal::TooLarge),
         Ok(httparse::Status::Complete(len)) => {
-            request(&parsed, len).map_or_else(Reading::Refused, Reading::Request)
+            match has_bare_line_feed(bytes.get(..len).unwrap_or_default()) {
+                true => Reading::Refused(Refusal::Malformed),
+                false => request(&parsed, len).map_or_else(Reading::Refused, Reading::Request),
+            }
         }
         Ok(httparse::Status::Partial) if bytes.len() < HEAD_MAX => Reading::Incomplete,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
@@ -142,6 +153,13 @@ pub fn read(bytes: &[u8]) -> Reading<'_> {
         Err(httparse::Error::Version) => Reading::Refused(Refusal::Version),
         Err(_) => Reading::Refused(Refusal::Malformed),
     }
+}
+
+/// Whether a line ends in LF alone. Recipients may take that for CR LF, and some don't (RFC 9112, section 2.2): where two readers differ,
+/// requests are smuggled.
+fn has_bare_line_feed(head: &[u8]) -> bool {
+    let mut before = 0;
+    head.iter().any(|byte| core::mem::replace(&mut before, *byte) != b'\r' && *byte == b'\n')
 }
 
 fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request<'b>, Refusal> {
@@ -161,6 +179,10 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
     if authority.is_some() && host.is_empty() {
         return Err(Refusal::Target);
     }
+    if let (Some(authority), Some(named)) = (authority, lines.host) {
+        agree(authority.as_bytes(), named)?;
+    }
+    stays_inside(target)?;
     Ok(Request {
         method,
         target,
@@ -172,6 +194,36 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
         authorization: lines.authorization,
         len,
     })
+}
+
+/// Whether a target's host is that of the Host line: who goes by the one, and who by the other, are to mean the same (RFC 9112, section
+/// 3.2.2).
+///
+/// # Errors
+/// [`Refusal::Misdirected`] where it isn't, [`Refusal::Host`] where one is none.
+pub fn agree(authority: &[u8], named: &[u8]) -> Result<(), Refusal> {
+    match host_of(authority)? == host_of(named)? {
+        true => Ok(()),
+        false => Err(Refusal::Misdirected),
+    }
+}
+
+/// Whether a target's path stays below its root, whoever reads it: behind a member's URL it must not lead out of that (RFC 3986, section
+/// 5.2.4). Backslashes separate segments for some servers, and so they do here.
+///
+/// # Errors
+/// [`Refusal::Target`] where it leads out of the root, or isn't encoded as a path is.
+pub fn stays_inside(target: &str) -> Result<(), Refusal> {
+    let path = target.split(['?', '#']).next().unwrap_or_default();
+    if !path.contains('%') && !path.contains("..") {
+        return Ok(());
+    }
+    let separated = normal_path(path)?.iter().any(|byte| *byte == b'\\');
+    if separated || path.contains('\\') {
+        let slashes = path.replace('\\', "/").replace("%5c", "/").replace("%5C", "/");
+        normal_path(&slashes)?;
+    }
+    Ok(())
 }
 
 /// Whether a host is a name and perhaps a port, without anything that needs a closer look.

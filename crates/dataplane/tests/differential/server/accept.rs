@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::path::arrival::PUNTED;
 use evener_core::path::cookie::{FourTuple, Keys, REPLAYED, Schedule, Terms};
-use evener_core::server::{Arrived, CLEARING_NS, Clearing, Host, Outcome, Reason, Tables};
+use evener_core::server::{Arrived, CLEARING_NS, Clearing, Host, Outcome, Reason, Socket, Tables};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::Hook;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
