@@ -17,7 +17,7 @@ setup: ## Install what is missing to build and test
 	@scripts/setup
 
 build: setup ## Build the release programs
-	cargo build --release
+	@scripts/build
 
 test: setup ## Check formatting and lints, and run every test; farm tests need root
 	@scripts/test

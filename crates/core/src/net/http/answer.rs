@@ -81,6 +81,7 @@ pub(super) fn phrase(status: u16) -> &'static str {
         409 => "Conflict",
         413 => "Content Too Large",
         422 => "Unprocessable Content",
+        421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",
         502 => "Bad Gateway",

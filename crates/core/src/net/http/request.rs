@@ -218,12 +218,9 @@ pub fn stays_inside(target: &str) -> Result<(), Refusal> {
     if !path.contains('%') && !path.contains("..") {
         return Ok(());
     }
-    let separated = normal_path(path)?.iter().any(|byte| *byte == b'\\');
-    if separated || path.contains('\\') {
-        let slashes = path.replace('\\', "/").replace("%5c", "/").replace("%5C", "/");
-        normal_path(&slashes)?;
-    }
-    Ok(())
+    normal_path(path)?;
+    let separated = path.replace('\\', "/").replace("%5c", "/").replace("%5C", "/");
+    normal_path(&separated).map(drop)
 }
 
 /// Whether a host is a name and perhaps a port, without anything that needs a closer look.
