@@ -5,7 +5,7 @@ use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::web::BIG_LEN;
 
-use crate::stage::{PORT, Stage, file, member};
+use crate::stage::{PORT, Stage, member};
 
 #[test]
 fn what_they_have_is_fetched() -> Result<()> {
@@ -57,7 +57,7 @@ fn status_of(stage: &Stage, target: &str) -> Result<String> {
 #[test]
 fn a_path_leads_nowhere_above_the_members_url() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).build()?;
-    for file in ["shop/a", "private"] {
+    for file in ["shop/a", "shop/healthz", "private"] {
         let page = farm.page(file);
         std::fs::create_dir_all(page.parent().context("a folder")?)?;
         std::fs::write(page, "x")?;
@@ -85,15 +85,21 @@ fn a_path_leads_nowhere_above_the_members_url() -> Result<()> {
 
 #[test]
 fn a_request_that_goes_round_is_ended_at_its_second_pass() -> Result<()> {
-    let farm = Farm::builder().bare().servers(1).build()?;
-    // the only member is the group itself
-    let own = format!("http://{}:{PORT}", farm.director().address());
-    let members = format!("\n[[service.server]]\nname = \"m1\"\nurl = \"{own}\"\nanonymous = true\n");
-    let text = file(&farm, "", "");
-    let service = text.split("[service.health]").next().unwrap_or_default();
-    let text = format!("{service}[service.health]\nkind = \"none\"\n{members}");
-    let stage = Stage { evener: Evener::start(farm.director(), &text)?, farm };
+    let farm = Farm::builder().bare().directors(2).build()?;
+    let at = |number: usize| format!("{}:{PORT}", farm.directors()[number].address());
+    // of either director's group the other's is the only member
+    let text = |own: usize, other: usize| {
+        format!(
+            "[[service]]\nname = \"shop\"\naddress = \"{}\"\nmethod = \"redirect\"\n\n[service.health]\nkind = \"none\"\n\n\
+             [[service.server]]\nname = \"m1\"\nurl = \"http://{}\"\nanonymous = true\n",
+            at(own),
+            at(other)
+        )
+    };
+    let _other = Evener::start(&farm.directors()[1], &text(1, 0))?;
+    let evener = Evener::start(&farm.directors()[0], &text(0, 1))?;
+    let stage = Stage { evener, farm };
     assert_eq!(status_of(&stage, "/x")?, "508");
-    assert_eq!(stage.counted("fetched")?, 2);
+    assert_eq!(stage.counted("fetched")?, 2, "twice at this director, and no more");
     Ok(())
 }
