@@ -85,6 +85,9 @@ pub enum Failure {
     /// Anything else, in the prober's words.
     #[error("{0}")]
     Other(String),
+    /// It was not even asked: no connection may be opened to where it is, in the prober's words.
+    #[error("{0}")]
+    Forbidden(String),
     /// This host lacks what a probe takes, in the prober's words. It says nothing of the server.
     #[error("{0}")]
     NotProbed(String),
@@ -203,7 +206,8 @@ impl Health {
             return None;
         }
         self.against = self.against.saturating_add(1);
-        let enough = self.status.state == State::Unknown || self.against >= needed;
+        let at_once = self.status.state == State::Unknown || matches!(reason, Some(Failure::Forbidden(_)));
+        let enough = at_once || self.against >= needed;
         enough.then(|| self.become_state(now_ms, says, reason))
     }
 

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::farm::Allow;
+use evener_core::net::prefix::{Prefix, PrefixError};
 use evener_core::net::wire::Mac;
 use toml::de::DeValue;
 
@@ -121,6 +122,17 @@ pub(super) fn allow(value: &DeValue<'_>) -> Result<Allow, Complaint> {
         format!("has neither a MAC nor an IP address in {text:?}"),
         "write for example \"02:00:5e:10:00:01\", \"192.0.2.11\" or \"2001:db8::11\"",
     )
+}
+
+/// A network, or a single address.
+pub(super) fn prefix(value: &DeValue<'_>) -> Result<Prefix, Complaint> {
+    let text = text(value)?;
+    text.parse().or_else(|error: PrefixError| {
+        Complaint::new(
+            format!("is no network: {text:?}"),
+            format!("{error}; write for example \"192.0.2.0/24\" or \"2001:db8::11\""),
+        )
+    })
 }
 
 fn unicast(address: IpAddr, help: &str) -> Result<IpAddr, Complaint> {

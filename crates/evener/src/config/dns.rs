@@ -503,6 +503,7 @@ fn group(
             query_after_ms: defaults::GROUP_REPORT_MS * defaults::GROUP_QUERY,
             remove_after_ms: u64::MAX,
         },
+        allow: Vec::new(),
         members,
         routes: Vec::new().into(),
         health,

@@ -123,13 +123,14 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
         section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
     }
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
-    let (joining, token_file, client_ca, joins) = section.section("group", |section| {
+    let (joining, allow, token_file, client_ca, joins) = section.section("group", |section| {
+        let allow = section.list("allow", addresses::prefix);
         let joining = joining(section);
         let token_file = section.get("token_file", values::path);
         let client_ca = section.get("client_ca", values::path);
         let shown = ["token_file", "client_ca"].iter().any(|key| section.key_span(key).is_some());
         let joins = joining.insecure || shown;
-        (joining, token_file, client_ca, joins)
+        (joining, allow, token_file, client_ca, joins)
     });
     let tls = section.section("tls", tls);
     if let Some(client_ca) = client_ca.as_ref().filter(|_| section.key_span("tls").is_none()) {
@@ -155,6 +156,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
                 load,
                 slow_start_ms,
                 joining,
+                allow: allow.into_iter().map(Spanned::into_inner).collect(),
                 members,
                 routes: routes.into_iter().map(Spanned::into_inner).collect::<Vec<_>>().into(),
                 health,

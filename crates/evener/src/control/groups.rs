@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evener_core::farm::group::{Group, MemberState, Members, Moment, Order, State};
+use evener_core::farm::group::{Group, MemberState, Members, Moment, Order, Reach, State};
 use evener_core::farm::health::Failure;
 use evener_core::net::http::Url;
 use evener_core::node::group::Message;
@@ -58,6 +58,8 @@ pub(super) struct Groups {
     /// What members say.
     pub(super) asked: mpsc::Receiver<Ask>,
     shown: Arc<Shown>,
+    /// Where this daemon listens: no member is there.
+    own: Arc<[SocketAddr]>,
 }
 
 /// A group that is answered for.
@@ -70,12 +72,13 @@ struct Running {
 }
 
 impl Running {
-    fn rules(&mut self, now: Moment) -> Rules {
+    fn rules(&mut self, now: Moment, own: &Arc<[SocketAddr]>) -> Rules {
         let names = self.members.snapshot(now).into_iter().map(|member| (member.id, member.name)).collect();
         Rules {
             status: self.group.status,
             dispatch: self.members.dispatch(now),
             names,
+            own: Arc::clone(own),
             retry_after_s: self.members.retry_after_s(),
         }
     }
@@ -101,6 +104,7 @@ impl Groups {
             results,
             probed,
             shown: Arc::default(),
+            own: Arc::new([]),
         }
     }
 
@@ -139,6 +143,7 @@ impl Groups {
     pub(super) fn follow(&mut self, config: &Config, opened: Option<Opened>) {
         let now = moment();
         self.tokens = std::mem::take(&mut self.next_tokens);
+        self.own = listening(config);
         let gone: Vec<String> = self.running.keys().filter(|name| !has(config, name)).cloned().collect();
         for name in gone {
             if let Some(running) = self.running.remove(&name) {
@@ -185,7 +190,7 @@ impl Groups {
             front: Arc::new(Front::new(&group.name, Rules::none(group.status))),
             members,
         };
-        let rules = running.rules(now);
+        let rules = running.rules(now, &self.own);
         running.front.publish(rules);
         running
     }
@@ -334,8 +339,8 @@ impl Groups {
 
     fn execute(&mut self, now: Moment, name: &str, order: Order) {
         match order {
-            Order::Probe { member, url } => self.probe(name, member, url),
-            Order::Query { url } => ask_for_load(url),
+            Order::Probe { member, url, reach } => self.probe(name, member, url, reach),
+            Order::Query { url, reach } => ask_for_load(url, reach, Arc::clone(&self.own)),
             Order::Save => self.save(name),
             Order::Publish => self.publish(now, name),
             Order::Tell(event) => {
@@ -344,13 +349,12 @@ impl Groups {
         }
     }
 
-    fn probe(&self, name: &str, member: usize, url: Url) {
+    fn probe(&self, name: &str, member: usize, url: Url, reach: Option<Reach>) {
         let Some(running) = self.running.get(name) else { return };
         let (group, results, name) = (Arc::clone(&running.group), self.results.clone(), name.to_owned());
-        let groups = self.running.values().map(|running| &running.group);
-        let own: Vec<SocketAddr> = groups.flat_map(|group| group.addresses.clone()).collect();
+        let own = Arc::clone(&self.own);
         tokio::spawn(async move {
-            let result = probe_member(&url, &group.health, &own).await;
+            let result = probe_member(&url, reach.as_ref(), &group.health, &own).await;
             // The loop ends first only when the daemon does.
             let _ = results.send(MemberProbed { group: name, member, result }).await;
         });
@@ -358,7 +362,7 @@ impl Groups {
 
     fn publish(&mut self, now: Moment, name: &str) {
         let Some(running) = self.running.get_mut(name) else { return };
-        let rules = running.rules(now);
+        let rules = running.rules(now, &self.own);
         running.front.publish(rules);
     }
 
@@ -400,6 +404,12 @@ fn tokens(config: &Config) -> Result<BTreeMap<String, GroupTokens>, ListenError>
             .map(|read| (service, read))
     });
     read.collect()
+}
+
+/// All addresses on which this daemon listens.
+fn listening(config: &Config) -> Arc<[SocketAddr]> {
+    let groups = config.groups.iter().flat_map(|service| &service.group.addresses);
+    groups.chain(&config.admin.listen).chain(&config.dns.listen).copied().collect()
 }
 
 /// Where it is to be answered, and for which service.

@@ -1,13 +1,16 @@
 //! LOAD-QUERY: a member is asked for its load, and answers by a message of its own. Nobody waits for what comes back here, which from
 //! a server that knows nothing of groups is an error.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use evener_core::farm::group::Reach;
 use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
 use tokio::sync::Semaphore;
 
+use super::locating::locate;
 use crate::io::message::{exchange, target};
 
 /// How long all of it may take.
@@ -19,8 +22,8 @@ const READ: u64 = 4 * 1024;
 
 static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(AT_ONCE)));
 
-/// Asks a member for its load.
-pub(crate) fn ask_for_load(url: Url) {
+/// Asks a member for its load, where it may be.
+pub(crate) fn ask_for_load(url: Url, reach: Option<Reach>, own: Arc<[SocketAddr]>) {
     if url.is_secure() {
         tracing::debug!(%url, "not asked for its load: over TLS members are not asked, give one an http control URL");
         return;
@@ -30,7 +33,11 @@ pub(crate) fn ask_for_load(url: Url) {
         return;
     };
     tokio::spawn(async move {
-        match tokio::time::timeout(TIMEOUT, exchange(&url, &message(&url), READ)).await {
+        let question = async {
+            let at = locate(&url, reach.as_ref(), &own).await.map_err(|error| error.to_string())?;
+            exchange(at, &message(&url), READ).await.map_err(|error| error.to_string())
+        };
+        match tokio::time::timeout(TIMEOUT, question).await {
             Ok(Ok(answer)) => tracing::debug!(%url, answer = answer.lines().next(), "asked for its load"),
             Ok(Err(error)) => tracing::debug!(%url, %error, "it can't be asked for its load"),
             Err(_) => tracing::debug!(%url, "asked for its load, without an answer in time"),

@@ -27,7 +27,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-use super::fetch::{Asked, Client, Fetch};
+use super::fetch::{Asked, Client, Destination, Fetch};
 use super::front::{Front, Outcome};
 use super::responder::{Given, Taker};
 use super::telling::Telling;
@@ -275,7 +275,7 @@ async fn send_on(
         let chosen = rules
             .dispatch
             .choose(&wanted)
-            .map(|member| (Arc::clone(&member.url), member.anonymous, rules.names.get(&member.id).cloned()));
+            .map(|member| (member.clone(), rules.names.get(&member.id).cloned(), Arc::clone(&rules.own)));
         chosen.ok_or(rules.retry_after_s).map(|chosen| (chosen, rules.status.keeping(&told.method)))
     };
     match chosen {
@@ -286,14 +286,15 @@ async fn send_on(
             let response = spoken(told, |out, frame| tell(out, frame, 503, &fields, sentence));
             (response, Outcome::Nobody, None)
         }
-        Ok(((url, false, name), status)) => {
+        Ok(((member, name, _), status)) if !member.anonymous => {
             let response =
-                spoken(told, |out, frame| redirect(out, frame, status, url.as_str(), &told.target));
+                spoken(told, |out, frame| redirect(out, frame, status, member.url.as_str(), &told.target));
             (response, Outcome::Redirected, name)
         }
-        Ok(((url, true, name), _)) => {
+        Ok(((member, name, own), _)) => {
             let by = Asked { group: &front.name, client, by_tls: front.is_secure() };
-            let fetched = desk.client.fetch(&url, request, &by).await;
+            let member = Destination { url: &member.url, reach: member.reach.as_deref(), own: &own };
+            let fetched = desk.client.fetch(&member, request, &by).await;
             let response = match fetched {
                 Fetch::Answer(response) => response,
                 Fetch::Failed(status, sentence) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use evener_core::farm::group::Reach;
 use evener_core::net::http::Url;
 use http_body_util::BodyExt;
 use http_body_util::combinators::BoxBody;
@@ -21,6 +22,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::attendant::Body;
+use super::locating::locate;
 
 /// How long a member may take to open a connection, and to begin its answer.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -58,6 +60,14 @@ pub(super) struct Asked<'a> {
     pub(super) by_tls: bool,
 }
 
+/// The member, and where connections to it may go.
+pub(super) struct Destination<'a> {
+    pub(super) url: &'a Url,
+    pub(super) reach: Option<&'a Reach>,
+    /// Where this daemon listens.
+    pub(super) own: &'a [SocketAddr],
+}
+
 /// What came of it.
 pub(super) enum Fetch {
     Answer(Response<Body>),
@@ -78,8 +88,14 @@ impl Client {
         Client { client, pseudonyms: RandomState::new() }
     }
 
-    /// Asks a member what its client asked.
-    pub(super) async fn fetch(&self, url: &Url, request: Request<Incoming>, by: &Asked<'_>) -> Fetch {
+    /// Asks a member what its client asked, where it may be.
+    pub(super) async fn fetch(
+        &self,
+        member: &Destination<'_>,
+        request: Request<Incoming>,
+        by: &Asked<'_>,
+    ) -> Fetch {
+        let url = member.url;
         let pseudonym = format!("evener-{:016x}", self.pseudonyms.hash_one(by.group));
         if has_passed(request.headers(), &pseudonym) {
             return Fetch::Failed(
@@ -90,8 +106,16 @@ impl Client {
         if wants_websocket(request.headers()) {
             return Fetch::Failed(501, "Connections are not upgraded here.");
         }
+        let at = match tokio::time::timeout(CONNECT, locate(url, member.reach, member.own)).await {
+            Ok(Ok(at)) => at,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, %url, "a member is not asked");
+                return Fetch::Failed(502, "The server can't be asked.");
+            }
+            Err(_) => return Fetch::Failed(504, "The server's name was not resolved in time."),
+        };
         let (mut head, body) = request.into_parts();
-        if forward(url, &mut head, by, &pseudonym).is_none() {
+        if forward(url, at, &mut head, by, &pseudonym).is_none() {
             return Fetch::Failed(400, "The request can't be passed on.");
         }
         let broke_off = Arc::new(AtomicBool::new(false));
@@ -139,15 +163,18 @@ fn wants_websocket(headers: &HeaderMap) -> bool {
 
 /// Makes of a request's head that which its member gets: below the member's URL, with the host that the client named, so that the member's
 /// own links lead to the group.
-fn forward(url: &Url, head: &mut Parts, by: &Asked<'_>, pseudonym: &str) -> Option<()> {
+fn forward(url: &Url, at: SocketAddr, head: &mut Parts, by: &Asked<'_>, pseudonym: &str) -> Option<()> {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let path = target.trim_start_matches(['/', '\\']);
     let named = head.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
-    head.uri = format!("{url}/{path}").parse::<Uri>().ok()?;
+    head.uri = format!("http://{at}{}/{path}", url.path()).parse::<Uri>().ok()?;
     head.version = Version::HTTP_11;
     remove_hop(&mut head.headers);
     if let Some(named) = named {
         head.headers.insert(HOST, named.ok()?);
+    }
+    if !head.headers.contains_key(HOST) {
+        head.headers.insert(HOST, HeaderValue::from_str(url.authority()).ok()?);
     }
     let from = by.client.ip().to_canonical().to_string();
     add(&mut head.headers, &X_FORWARDED_FOR, &from)?;

@@ -1,6 +1,7 @@
 //! A group as those see it who answer for it: rules that the control loop publishes, and counts that it reads.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -36,6 +37,8 @@ pub(crate) struct Rules {
     pub(crate) dispatch: Arc<Dispatch>,
     /// Members' names, by [`Candidate::id`](evener_core::farm::group::Candidate::id).
     pub(crate) names: BTreeMap<usize, String>,
+    /// Where this daemon listens: nobody is fetched from there.
+    pub(crate) own: Arc<[SocketAddr]>,
     /// When it is worth asking again where nobody lives, in seconds.
     pub(crate) retry_after_s: u64,
 }
@@ -44,7 +47,13 @@ impl Rules {
     /// Those of a group without members.
     pub(crate) fn none(status: Status) -> Rules {
         let dispatch = Dispatch::new(GroupPolicy::Random, LoadReading::Aged, Vec::new(), &[], Seed(0, 0));
-        Rules { status, dispatch: Arc::new(dispatch), names: BTreeMap::new(), retry_after_s: 1 }
+        Rules {
+            status,
+            dispatch: Arc::new(dispatch),
+            names: BTreeMap::new(),
+            own: Arc::new([]),
+            retry_after_s: 1,
+        }
     }
 
     /// Whether a method is one by which members speak.

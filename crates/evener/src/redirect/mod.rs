@@ -8,6 +8,7 @@ mod asking;
 mod attendant;
 mod fetch;
 mod front;
+mod locating;
 mod probing;
 mod protocol;
 mod responder;

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use evener_core::farm::group::{Group, Joiner, MemberState, Members, Moment, Refused};
+use evener_core::farm::group::{Group, Joiner, MemberState, Members, Moment, Origin, Refused};
 use evener_core::net::http::Url;
 use evener_core::node::group::{Malformed, Message, Verb};
 use rustls::pki_types::CertificateDer;
@@ -161,7 +161,7 @@ impl Desk<'_> {
 
     /// For whom somebody may speak.
     fn judge(&self, asker: Asker<'_>, verb: Verb) -> Result<Speaks, Denied> {
-        let Asker::Stranger { authorization, certificate } = asker else { return Ok(Speaks::ForAll) };
+        let Asker::Stranger { authorization, certificate } = asker else { return Ok(Speaks::Operator) };
         // A certificate was held against the authority when the connection began.
         if let Some(certificate) = certificate.filter(|_| self.certifies && authorization.is_none()) {
             return Ok(Speaks::Named(certificate.clone()));
@@ -193,7 +193,9 @@ impl Desk<'_> {
         match message {
             Message::Add(joiners) => {
                 joiners.iter().try_for_each(|joiner| may_join(speaks, joiner))?;
-                let joined = self.members.join(now, from, &joiners)?;
+                let urls = joiners.iter().flat_map(|joiner| [Some(&joiner.url), joiner.control.as_ref()]);
+                let hosts = speaks.named(urls.flatten().map(Url::host));
+                let joined = self.members.join(now, &Origin { from, hosts }, &joiners)?;
                 let status = if joined.new > 0 { 201 } else { 200 };
                 Ok(text(status, format!("joined: {}, known: {}", joined.new, joined.known)))
             }
@@ -219,7 +221,8 @@ impl Desk<'_> {
 
     fn list(&self, now: Moment, speaks: &Speaks) -> Reply {
         // Who shows a credential is a member, and members may know each other.
-        let knows_all = self.tokens.is_some() || self.certifies || *speaks == Speaks::ForAll;
+        let knows_all =
+            self.tokens.is_some() || self.certifies || matches!(speaks, Speaks::Operator | Speaks::ForAll);
         let members = self.members.snapshot(now).into_iter();
         let members =
             members.filter(|member| knows_all || !member.joiner.anonymous).map(Listed::of).collect();

@@ -18,6 +18,7 @@ fn rules(members: &[&str]) -> Rules {
         id,
         url: Arc::new(Url::parse(url).unwrap()),
         anonymous: url.contains("hidden"),
+        reach: None,
         weight: 1,
         load: 0,
         dispatched: Arc::default(),
@@ -32,6 +33,7 @@ fn rules(members: &[&str]) -> Rules {
             Seed(1, 2),
         )),
         names: members.iter().map(|url| (*url).to_owned()).enumerate().collect(),
+        own: Arc::new([]),
         retry_after_s: 2,
     }
 }

@@ -74,6 +74,8 @@ pub(crate) enum LineError {
 /// The members that a credential speaks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Speaks {
+    /// All: who may change the farm anyway.
+    Operator,
     /// All.
     ForAll,
     /// Those at these URLs, and below them.
@@ -86,10 +88,26 @@ impl Speaks {
     /// Whether it speaks for the member at a URL.
     pub(crate) fn is_for(&self, url: &Url) -> bool {
         match self {
-            Speaks::ForAll => true,
+            Speaks::Operator | Speaks::ForAll => true,
             Speaks::Below(prefixes) => prefixes.iter().any(|prefix| url.is_below(prefix)),
             Speaks::Named(certificate) => names(certificate, url.host()),
         }
+    }
+}
+
+impl Speaks {
+    /// Those of these hosts that it names, each by itself: a credential for all members names none.
+    pub(crate) fn named<'h>(&self, hosts: impl Iterator<Item = &'h str>) -> Vec<String> {
+        let is_named = |host: &&str| match self {
+            Speaks::Operator => true,
+            Speaks::ForAll => false,
+            Speaks::Below(prefixes) => prefixes.iter().any(|prefix| prefix.host() == *host),
+            Speaks::Named(certificate) => names(certificate, host),
+        };
+        let mut named: Vec<String> = hosts.filter(is_named).map(str::to_owned).collect();
+        named.sort_unstable();
+        named.dedup();
+        named
     }
 }
 

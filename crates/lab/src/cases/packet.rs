@@ -266,6 +266,10 @@ impl Subject for Bench {
         sleep(Duration::from_millis(ms + JIFFY_MS));
     }
 
+    fn lives_by_the_clock(&self) -> bool {
+        true
+    }
+
     fn sessions(&self) -> Vec<State> {
         let Some(engine) = &self.engine else { return Vec::new() };
         engine.memory().sessions.list(engine.now()).map(|session| session.value.state()).collect()

@@ -7,6 +7,7 @@ mod changes;
 mod credentials;
 mod hostile;
 mod membership;
+mod reach;
 mod requests;
 mod stage;
 mod tls;

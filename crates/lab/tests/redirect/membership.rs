@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use crate::stage::Stage;
 
-const INSECURE: &str = "[service.group]\ninsecure = true\n";
+/// Anybody may join, and let others of the farm join.
+const INSECURE: &str = "[service.group]\ninsecure = true\nallow = [\"192.0.2.0/24\"]\n";
 
 /// A group that nobody is a member of, with what its [service.group] says.
 fn empty(group: &str) -> Result<Stage> {
@@ -26,7 +27,7 @@ fn url(stage: &Stage, server: usize) -> String {
 
 impl Stage {
     /// Status and text of what a server is answered that says something.
-    fn tell(&self, server: usize, verb: &str, token: &str, body: &str) -> Result<(u16, String)> {
+    pub(crate) fn tell(&self, server: usize, verb: &str, token: &str, body: &str) -> Result<(u16, String)> {
         let (at, authorization) = (self.url("/"), format!("Authorization: Bearer {token}"));
         let format = ["--write-out", "\n%{http_code}", "--data-binary", body, &at];
         let mut words = vec!["curl", "--silent", "--max-time", "10", "--request", verb];
@@ -46,7 +47,7 @@ impl Stage {
         Ok(listing["members"].as_array().context("no members")?.clone())
     }
 
-    fn states(&self) -> Result<Vec<String>> {
+    pub(crate) fn states(&self) -> Result<Vec<String>> {
         let state = |member: &Value| member["state"].as_str().unwrap_or_default().to_owned();
         Ok(self.members("")?.iter().map(state).collect())
     }
@@ -154,7 +155,7 @@ fn a_token_says_for_whom_somebody_may_speak() -> Result<()> {
     let (one, all) = ("0123456789abcdef-one", "0123456789abcdef-all");
     let own = format!("http://{}", farm.server(0).address());
     let path = tokens("speak", &format!("# members\n{one} {own}\n{all} *\n"))?;
-    let group = format!("[service.group]\ntoken_file = \"{}\"\n", path.display());
+    let group = format!("[service.group]\ntoken_file = \"{}\"\nallow = [\"192.0.2.0/24\"]\n", path.display());
     let stage = Stage::start_with(farm, &[], "", &group)?;
     let other = url(&stage, 1);
     let cases = [

@@ -13,6 +13,7 @@ use siphasher::sip::SipHasher13;
 
 use super::members::PER_DISPATCH;
 use super::model::{GroupPolicy, LoadReading};
+use super::reach::Reach;
 use crate::farm::policy::{Policy, RoundRobin, Weighted, maglev};
 use crate::net::http::{Url, host_of, normal_path};
 use crate::path::content::{Asked, Class, HashKey, Route, Routes};
@@ -36,6 +37,8 @@ pub struct Candidate {
     pub url: Arc<Url>,
     /// Whether clients never learn of it.
     pub anonymous: bool,
+    /// Where connections to it may go, if it joined by itself.
+    pub reach: Option<Arc<Reach>>,
     /// Its share relative to the others; 0 is never chosen.
     pub weight: u16,
     /// Its load as it is thought to be now, in thousandths of the paper's unit.
@@ -282,6 +285,7 @@ mod tests {
             id,
             url: Arc::new(Url::parse(&format!("http://m{id}.example")).unwrap()),
             anonymous: false,
+            reach: None,
             weight: *weight,
             load: *load,
             dispatched: Arc::default(),

@@ -6,6 +6,7 @@ mod dispatch;
 mod joiner;
 mod members;
 mod model;
+mod reach;
 
 pub use dispatch::{Candidate, Dispatch, RouteTo, Wanted};
 pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_url};
@@ -14,3 +15,4 @@ pub use members::{
     Order, PER_DISPATCH, ROUTES_MAX, Refused, State, thousandths,
 };
 pub use model::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
+pub use reach::{Origin, Outside, Reach};

@@ -7,6 +7,7 @@ use core::net::SocketAddr;
 
 use crate::farm::{Health, RouteList};
 use crate::net::http::{Status, Url};
+use crate::net::prefix::Prefix;
 
 /// Web servers that clients are sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct Group {
     pub slow_start_ms: u64,
     /// How members join, and what is expected of them.
     pub joining: Joining,
+    /// The networks that members who join by themselves are in. None: where they join from, and where they are known to be.
+    pub allow: Vec<Prefix>,
     /// Those that the operator listed.
     pub members: Vec<GroupMember>,
     /// Which of them serve what. The first that fits counts; what none fits goes to all.

@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::host::host_of;
 
@@ -153,10 +153,21 @@ fn host_and_port(authority: &str, default: u16) -> Result<(String, u16), UrlErro
         _ => (authority, default),
     };
     let normal = host_of(host.as_bytes()).map_err(|_| UrlError::Host)?;
-    match String::from_utf8(normal) {
-        Ok(normal) if !normal.is_empty() && normal != "[]" => Ok((normal.to_string(), port)),
-        _ => Err(UrlError::Host),
+    let normal = String::from_utf8(normal).map_err(|_| UrlError::Host)?;
+    Ok((one_form(&normal).ok_or(UrlError::Host)?, port))
+}
+
+/// The one form of a host. Resolvers take 0x0a4f000b and 10.79.11 for addresses too, so a host that ends in a number is an IPv4 address
+/// as RFC 3986, section 3.2.2 has it, or none at all.
+fn one_form(host: &str) -> Option<String> {
+    if let Some(address) = host.strip_prefix('[') {
+        let address: Ipv6Addr = address.strip_suffix(']')?.parse().ok()?;
+        return Some(format!("[{address}]"));
     }
+    let last = host.rsplit('.').next()?;
+    let is_number = last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit());
+    let good = !host.is_empty() && (!is_number || host.parse::<Ipv4Addr>().is_ok());
+    good.then(|| host.to_string())
 }
 
 #[cfg(test)]
@@ -176,6 +187,8 @@ mod tests {
         assert_eq!(normal("https://m1.example:443/a/b/"), "https://m1.example/a/b");
         assert_eq!(normal("https://m1.example:80"), "https://m1.example:80");
         assert_eq!(normal("http://[2001:DB8::1]"), "http://[2001:db8::1]");
+        assert_eq!(normal("http://[2001:db8:0::0:1]"), "http://[2001:db8::1]");
+        assert_eq!(normal("http://10.79.0.11."), "http://10.79.0.11");
         let url = Url::parse("http://[2001:db8::1]:81/x").unwrap();
         assert_eq!((url.host(), url.authority(), url.port()), ("2001:db8::1", "[2001:db8::1]:81", 81));
         assert_eq!((url.path(), url.is_secure()), ("/x", false));
@@ -190,6 +203,14 @@ mod tests {
             ("javascript://m1", Scheme),
             ("http://", Host),
             ("http:///x", Host),
+            ("http://[]", Host),
+            ("http://[::1", Host),
+            ("http://0x0a4f000b", Host),
+            ("http://10.79.11", Host),
+            ("http://167772161", Host),
+            ("http://0177.0.0.1", Host),
+            ("http://127.0.0.1.2", Host),
+            ("http://m1.0x7f", Host),
             ("http://m1:0", Host),
             ("http://m1:", Host),
             ("http://m1:+1", Host),

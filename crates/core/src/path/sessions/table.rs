@@ -22,8 +22,11 @@ pub struct Bucket<const N: usize>([Slot<N>; BUCKET_SESSIONS]);
 
 impl<const N: usize> Default for Bucket<N> {
     fn default() -> Self {
-        let slot = |_| Slot { key: core::array::from_fn(|_| AtomicU64::new(0)), value: AtomicU64::new(0) };
-        Bucket(core::array::from_fn(slot))
+        // Constants, since tables of many are made of it.
+        Bucket(
+            [const { Slot { key: [const { AtomicU64::new(0) }; N], value: AtomicU64::new(0) } };
+                BUCKET_SESSIONS],
+        )
     }
 }
 

@@ -122,7 +122,10 @@ pub(super) async fn requests(url: &Url) -> Option<u64> {
         target(url),
         url.authority()
     );
-    let page = tokio::time::timeout(STATUS_TIMEOUT, exchange(url, &message, STATUS_MAX)).await.ok()?.ok()?;
+    let page = tokio::time::timeout(STATUS_TIMEOUT, exchange((url.host(), url.port()), &message, STATUS_MAX))
+        .await
+        .ok()?
+        .ok()?;
     counted(&page)
 }
 

@@ -117,7 +117,7 @@ impl OwnServers {
         let mut is_news = false;
         for order in self.members.poll(now) {
             match order {
-                Order::Probe { member, url } => self.probe(member, url, results),
+                Order::Probe { member, url, .. } => self.probe(member, url, results),
                 Order::Tell(event) => {
                     bus.tell(Event::Member { service: self.group.name.clone(), event: Box::new(event) });
                 }
@@ -140,7 +140,7 @@ impl OwnServers {
     fn probe(&self, server: usize, url: Url, results: &mpsc::Sender<Told>) {
         let (results, group) = (results.clone(), self.group.clone());
         tokio::spawn(async move {
-            let what = What::Probed(probe_member(&url, &group.health, &[]).await);
+            let what = What::Probed(probe_member(&url, None, &group.health, &[]).await);
             // The loop ends first only when the daemon does.
             let _ = results.send(Told { name: group.name, server, what }).await;
         });

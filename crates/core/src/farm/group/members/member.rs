@@ -3,13 +3,14 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
-use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::load::Load;
 use super::{Joiner, Moment};
 use crate::farm::group::model::{Group, GroupMember};
+use crate::farm::group::reach::{Origin, Reach};
 use crate::farm::health::{self, Failure, Health};
+use crate::farm::{self, HealthKind};
 use crate::net::http::Url;
 
 /// How a member is.
@@ -78,7 +79,7 @@ pub(super) struct Member {
     /// Whether it has joined by itself: then it has to report.
     pub(super) joined: bool,
     /// Whence it joined.
-    pub(super) from: Option<IpAddr>,
+    pub(super) origin: Origin,
     pub(super) drained: bool,
     /// It said so, and is listed: it waits for its return.
     pub(super) left: bool,
@@ -98,10 +99,10 @@ impl Member {
             listed: None,
             joiner,
             joined: true,
-            from: None,
+            origin: Origin::default(),
             drained: false,
             left: false,
-            health: Health::new(&group.health, seed),
+            health: Health::new(&settings_of(group, true), seed),
             load: Load::default(),
             heard_ms: now.now_ms,
             asked_ms: None,
@@ -112,6 +113,7 @@ impl Member {
     pub(super) fn listed(id: usize, one: &GroupMember, group: &Group, now: Moment, seed: u64) -> Member {
         let mut member = Member::joined(id, Joiner::new(one.url.clone()), group, now, seed);
         member.joined = false;
+        member.health = Health::new(&group.health, seed);
         member.list(one);
         member
     }
@@ -144,6 +146,39 @@ impl Member {
     /// Where it is asked for its load.
     pub(super) fn control(&self) -> &Url {
         self.joiner.control.as_ref().unwrap_or(&self.joiner.url)
+    }
+
+    /// Where its clients' requests and its probes may go; none where the operator lists it, and knows where it is.
+    pub(super) fn reach(&self, group: &Group) -> Option<Reach> {
+        self.listed.is_none().then(|| Reach::new(group, &self.origin))
+    }
+
+    /// The same of questions for its load: a listed one may have named another place for them.
+    pub(super) fn control_reach(&self, group: &Group) -> Option<Reach> {
+        let listed =
+            group.members.iter().find(|listed| self.listed.is_some() && listed.url == self.joiner.url);
+        let named_here = listed.is_some_and(|listed| listed.control == self.joiner.control);
+        (!named_here).then(|| Reach::new(group, &self.origin))
+    }
+
+    /// Makes it down at once where its URL is an address that it may not have (any more).
+    pub(super) fn look_where_it_is(&mut self, now: Moment, group: &Group) {
+        let (reach, address) = (self.reach(group), self.joiner.url.address());
+        if let Some((reach, address)) = reach.zip(address)
+            && let Err(outside) = reach.permits(self.joiner.url.host(), address)
+        {
+            self.health.result(now.now_ms, Err(Failure::Forbidden(outside.to_string())));
+        }
+    }
+
+    /// Whether it may be chosen while nobody knows whether it works: of a name that joined it isn't known yet where it leads.
+    pub(super) fn may_be_tried(&self) -> bool {
+        self.listed.is_some() || self.joiner.url.address().is_some()
+    }
+
+    /// Goes on by other settings.
+    pub(super) fn reconfigure(&mut self, now: Moment, group: &Group) {
+        self.health.reconfigure(now.now_ms, &settings_of(group, self.listed.is_none()));
     }
 
     /// Whether it takes new requests, if it works.
@@ -215,6 +250,16 @@ impl Member {
             latency_us: self.health.latency_us(),
             last_failure: self.health.last_failure().cloned(),
         }
+    }
+}
+
+/// How a member is probed. Where listed ones aren't, it is still looked where those are that joined by themselves.
+pub(super) fn settings_of(group: &Group, is_joined: bool) -> farm::Health {
+    match group.health.kind {
+        HealthKind::None if is_joined => {
+            farm::Health { kind: HealthKind::Tcp, rise: 1, ..group.health.clone() }
+        }
+        _ => group.health.clone(),
     }
 }
 

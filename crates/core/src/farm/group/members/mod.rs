@@ -25,10 +25,11 @@ use core::net::IpAddr;
 use super::dispatch::{Candidate, Dispatch};
 use super::joiner::Joiner;
 use super::model::{Group, GroupPolicy, LoadReading};
+use super::reach::{Origin, Reach};
 use crate::farm::health::{self, Failure, Health};
 use crate::net::http::Url;
 use crate::path::sessions::Seed;
-use member::Member;
+use member::{Member, settings_of};
 
 /// Members of one group, listed ones aside.
 pub const MEMBERS_MAX: usize = 1_024;
@@ -81,11 +82,15 @@ pub enum Order {
         member: usize,
         /// Where.
         url: Url,
+        /// What addresses it may have; none for any.
+        reach: Option<Reach>,
     },
     /// Ask a member for its load; it answers by a message of its own.
     Query {
         /// Where.
         url: Url,
+        /// What addresses that may have; none for any.
+        reach: Option<Reach>,
     },
     /// Keep [`Members::record`] for the next start.
     Save,
@@ -181,7 +186,8 @@ impl Members {
         self.group = group.clone();
         self.list(now);
         for member in self.members.values_mut() {
-            member.health.reconfigure(now.now_ms, &group.health);
+            member.reconfigure(now, group);
+            member.look_where_it_is(now, group);
         }
         self.changed(now);
     }
@@ -220,12 +226,14 @@ impl Members {
         if one.joined {
             member.describe(&one.joiner);
         }
-        (member.joined, member.drained, member.from) = (one.joined, one.drained, one.from);
+        (member.joined, member.drained, member.origin) = (one.joined, one.drained, one.origin);
         member.left = one.left && member.listed.is_some();
         member.load.stamp_ms = one.stamp_ms;
         if one.was_up {
-            member.health = Health::resumed(&self.group.health, seed);
+            let settings = settings_of(&self.group, member.listed.is_none());
+            member.health = Health::resumed(&settings, seed);
         }
+        member.look_where_it_is(now, &self.group);
     }
 
     fn number(&mut self) -> (usize, u64) {
@@ -250,8 +258,9 @@ impl Members {
     ///
     /// # Errors
     /// Why none of them is taken.
-    pub fn join(&mut self, now: Moment, from: Option<IpAddr>, joiners: &[Joiner]) -> Result<Joined, Refused> {
+    pub fn join(&mut self, now: Moment, origin: &Origin, joiners: &[Joiner]) -> Result<Joined, Refused> {
         self.may_join(joiners)?;
+        self.look_where_they_are(origin, joiners)?;
         let mut joined = Joined { new: 0, known: 0 };
         for joiner in joiners {
             let known = self.by_url.get(&joiner.url).copied();
@@ -264,7 +273,7 @@ impl Members {
             let was_here = known.is_some() && !member.left && (member.joined || member.listed.is_some());
             member.describe(joiner);
             member.heard(now);
-            (member.joined, member.left, member.from) = (true, false, from);
+            (member.joined, member.left, member.origin) = (true, false, origin.clone());
             let name = member.name().to_string();
             if was_here {
                 joined.known += 1;
@@ -291,6 +300,18 @@ impl Members {
         let coming: usize = joiners.iter().map(routes::count).sum();
         if coming > 0 && staying + coming > ROUTES_MAX {
             return Err(Refused::Routes);
+        }
+        Ok(())
+    }
+
+    /// What is written as an address is looked at before it joins; names are where connections are opened.
+    fn look_where_they_are(&self, origin: &Origin, joiners: &[Joiner]) -> Result<(), Refused> {
+        let reach = Reach::new(&self.group, origin);
+        let is_listed = |url: &Url| self.group.members.iter().any(|member| member.url == *url);
+        let named = joiners.iter().flat_map(|joiner| [Some(&joiner.url), joiner.control.as_ref()]);
+        for url in named.flatten().filter(|url| !is_listed(url)) {
+            let Some(address) = url.address() else { continue };
+            reach.permits(url.host(), address).map_err(|outside| Refused::Outside(url.clone(), outside))?;
         }
         Ok(())
     }
@@ -380,7 +401,8 @@ impl Members {
         // One member may have let others join: whose own address it is goes before who came from there.
         let mut found: Vec<&Member> = here().filter(own).collect();
         if found.is_empty() {
-            found = here().filter(|member| member.from.map(|at| at.to_canonical()) == from).collect();
+            let came_from = |member: &&Member| member.origin.from.map(|at| at.to_canonical()) == from;
+            found = here().filter(came_from).collect();
         }
         let mut found = found.into_iter();
         match (found.next(), found.next()) {
@@ -438,7 +460,8 @@ impl Members {
         for member in self.members.values_mut().filter(|member| !member.left) {
             if member.health.next_probe_at() <= now.now_ms {
                 member.health.started(now.now_ms);
-                orders.push(Order::Probe { member: member.id, url: member.joiner.url.clone() });
+                let (url, reach) = (member.joiner.url.clone(), member.reach(&self.group));
+                orders.push(Order::Probe { member: member.id, url, reach });
             }
         }
         orders.extend(core::mem::take(&mut self.events).into_iter().map(Order::Tell));
@@ -480,7 +503,8 @@ impl Members {
             }
             if member.asked_ms.is_none_or(|at_ms| now.now_ms.saturating_sub(at_ms) >= joining.report_ms) {
                 member.asked_ms = Some(now.now_ms);
-                orders.push(Order::Query { url: member.control().clone() });
+                let (url, reach) = (member.control().clone(), member.control_reach(&self.group));
+                orders.push(Order::Query { url, reach });
             }
         }
         told.into_iter().for_each(|name| self.tell(name, MemberChange::Silent));
@@ -520,6 +544,7 @@ impl Members {
             id: member.id,
             url: Arc::new(member.joiner.url.clone()),
             anonymous: member.joiner.anonymous,
+            reach: member.reach(&self.group).map(Arc::new),
             weight: match starts_slowly {
                 true => self.slow_weight(now, member),
                 false => member.joiner.weight,
@@ -545,7 +570,11 @@ impl Members {
             self.members.values().filter(fits).collect::<Vec<_>>()
         };
         let up = of(health::State::Up);
-        if up.is_empty() { of(health::State::Unknown) } else { up }
+        if up.is_empty() {
+            of(health::State::Unknown).into_iter().filter(|member| member.may_be_tried()).collect()
+        } else {
+            up
+        }
     }
 
     /// Weights in force are finer than those that are written, while somebody starts slowly.

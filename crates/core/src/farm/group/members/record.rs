@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::Joiner;
 use super::member::Member;
+use crate::farm::group::reach::Origin;
 use crate::farm::health;
 
 /// The first line, with the version of what follows.
@@ -22,7 +23,7 @@ pub(super) struct Remembered {
     pub(super) left: bool,
     pub(super) was_up: bool,
     pub(super) stamp_ms: Option<u64>,
-    pub(super) from: Option<core::net::IpAddr>,
+    pub(super) origin: Origin,
 }
 
 /// Writes all that is to be remembered.
@@ -43,8 +44,11 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a Member>) -> String {
         if let Some(stamp_ms) = member.load.stamp_ms {
             text.push_str(&format!(" @stamp={stamp_ms}"));
         }
-        if let Some(from) = member.from {
+        if let Some(from) = member.origin.from {
             text.push_str(&format!(" @from={from}"));
+        }
+        for host in &member.origin.hosts {
+            text.push_str(&format!(" @host={host}"));
         }
         text.push('\n');
     }
@@ -63,7 +67,8 @@ pub(super) fn read(text: &str) -> Vec<Remembered> {
 fn line(line: &str) -> Option<Remembered> {
     let (ours, its): (Vec<&str>, Vec<&str>) =
         line.split_ascii_whitespace().partition(|word| word.starts_with('@'));
-    let value = |key: &str| ours.iter().find_map(|word| word.strip_prefix(key));
+    let values = |key: &'static str| ours.iter().filter_map(move |word| word.strip_prefix(key));
+    let value = |key| values(key).next();
     Some(Remembered {
         joiner: Joiner::parse(&its.join(" ")).ok()?,
         joined: ours.contains(&"@joined"),
@@ -71,7 +76,10 @@ fn line(line: &str) -> Option<Remembered> {
         left: ours.contains(&"@left"),
         was_up: ours.contains(&"@up"),
         stamp_ms: value("@stamp=").and_then(|stamp| stamp.parse().ok()),
-        from: value("@from=").and_then(|from| from.parse().ok()),
+        origin: Origin {
+            from: value("@from=").and_then(|from| from.parse().ok()),
+            hosts: values("@host=").map(String::from).collect(),
+        },
     })
 }
 

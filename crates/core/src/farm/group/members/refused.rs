@@ -3,6 +3,7 @@
 use alloc::string::String;
 
 use super::{MEMBERS_MAX, ROUTES_MAX};
+use crate::farm::group::reach::Outside;
 use crate::net::http::Url;
 
 /// Why a message of a member changes nothing.
@@ -28,6 +29,9 @@ pub enum Refused {
     /// A member that is the director.
     #[error("{0} is the group's own address: clients would be sent in circles")]
     Own(Url),
+    /// A member to which no connection may be opened.
+    #[error("{0} is no place for a member: {1}")]
+    Outside(Url, Outside),
     /// A load that can't be.
     #[error("a load is a number from 0 to {max}", max = super::LOAD_MAX)]
     Load,
@@ -45,6 +49,7 @@ impl Refused {
     /// The status by which it is answered.
     pub fn status(&self) -> u16 {
         match self {
+            Refused::Outside(..) => 403,
             Refused::NotHere(_) => 404,
             Refused::Unknown(_) | Refused::Several => 409,
             Refused::Full

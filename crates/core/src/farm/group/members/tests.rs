@@ -39,6 +39,7 @@ fn group(policy: GroupPolicy, listed: &[&str], kind: HealthKind) -> Group {
             query_after_ms: 45_000,
             remove_after_ms: 60_000,
         },
+        allow: vec![],
         members: listed.iter().map(member).collect(),
         routes: RouteList::default(),
         health: crate::farm::Health {
@@ -57,9 +58,20 @@ fn unprobed(listed: &[&str]) -> Members {
     Members::new(at(0), &group(GroupPolicy::LeastLoad, listed, HealthKind::None), Seed(1, 2), None)
 }
 
+fn origin() -> Origin {
+    Origin { from: Some([192, 0, 2, 31].into()), hosts: vec![] }
+}
+
 fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<Joined, Refused> {
     let joiners: Vec<Joiner> = lines.iter().map(|line| Joiner::parse(line).unwrap()).collect();
-    members.join(at(seconds), Some([192, 0, 2, 31].into()), &joiners)
+    let joined = members.join(at(seconds), &origin(), &joiners);
+    // Where nobody is probed it is looked where those are who joined.
+    for state in members.snapshot(at(seconds)) {
+        if members.group.health.kind == HealthKind::None {
+            members.probed(at(seconds), state.id, Ok(0));
+        }
+    }
+    joined
 }
 
 fn inform(
@@ -108,7 +120,11 @@ fn the_silent_are_asked_then_removed_and_may_return() {
     assert_eq!(queries(&members.poll(at(44))), 0);
     assert_eq!(members.poll_timeout().min(at(45).now_ms), members.poll_timeout());
     let orders = members.poll(at(45));
-    assert!(orders.contains(&Order::Query { url: url("http://m1:9184") }));
+    assert!(
+        orders
+            .iter()
+            .any(|order| matches!(order, Order::Query { url: at, .. } if *at == url("http://m1:9184")))
+    );
     assert_eq!(states(&members, 45), [("http://m1".into(), State::Silent)]);
     assert_eq!(queries(&members.poll(at(46))), 0);
     inform(&mut members, 47, 3.0, None, "http://m1").unwrap();
@@ -143,19 +159,19 @@ fn the_listed_need_not_report_and_stay() {
 fn a_kill_and_a_start_lose_nobody() {
     let settings = group(GroupPolicy::LeastLoad, &["m1", "m2"], HealthKind::Tcp);
     let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
-    join(&mut members, 0, &["http://192.0.2.7:8080/a weight=3 anonymous path=/img/* host=*.example.com"])
+    join(&mut members, 0, &["http://192.0.2.31:8080/a weight=3 anonymous path=/img/* host=*.example.com"])
         .unwrap();
     for member in 0..3 {
         members.probed(at(1), member, if member == 1 { Err(Failure::Refused) } else { Ok(5) });
     }
     members.drain(at(1), "m1", true);
-    inform(&mut members, 2, 1.0, Some(2), "http://192.0.2.7:8080/a").unwrap();
+    inform(&mut members, 2, 1.0, Some(2), "http://192.0.2.31:8080/a").unwrap();
     let record = members.record();
     let mut again = Members::new(at(5), &settings, Seed(1, 2), Some(&record));
     assert_eq!(states(&again, 5), states(&members, 5));
     assert_eq!(again.record(), record);
-    assert_eq!(inform(&mut again, 6, 1.0, Some(2), "http://192.0.2.7:8080/a"), Err(Refused::Stale));
-    assert_eq!(again.leave(at(6), &[url("http://192.0.2.7:8080/a")]), Ok(()));
+    assert_eq!(inform(&mut again, 6, 1.0, Some(2), "http://192.0.2.31:8080/a"), Err(Refused::Stale));
+    assert_eq!(again.leave(at(6), &[url("http://192.0.2.31:8080/a")]), Ok(()));
 }
 
 #[test]
@@ -189,18 +205,64 @@ fn reports_are_in_order_and_can_be() {
 }
 
 #[test]
+fn a_member_joins_where_it_may_be_asked_and_nowhere_else() {
+    let mut members = unprobed(&["m1"]);
+    for line in [
+        "http://127.0.0.1:9180 anonymous",
+        "http://[::ffff:127.0.0.1]:9180",
+        "http://169.254.169.254",
+        "http://198.51.100.1",
+        "http://192.0.2.31 control=http://198.51.100.1:9184",
+    ] {
+        let refused = join(&mut members, 0, &[line]).unwrap_err();
+        assert_eq!((matches!(refused, Refused::Outside(..)), refused.status()), (true, 403), "{line}");
+    }
+    assert_eq!(members.snapshot(at(0)).len(), 1);
+    assert!(join(&mut members, 0, &["http://192.0.2.31:81", "http://m1.example:81"]).is_ok());
+}
+
+#[test]
+fn a_name_is_chosen_once_it_is_known_where_it_leads_and_no_longer_than_that() {
+    let mut members = unprobed(&[]);
+    let joiner = Joiner::parse("http://m1").unwrap();
+    members.join(at(0), &origin(), &[joiner]).unwrap();
+    assert!(members.poll(at(0)).iter().any(|order| matches!(order, Order::Probe { reach: Some(_), .. })));
+    assert_eq!(chosen(&mut members, 0, "/"), None, "nobody knows yet");
+    members.probed(at(1), 0, Err(Failure::NotProbed("no answer of a name server".into())));
+    assert_eq!(chosen(&mut members, 1, "/"), None, "nor now");
+    members.probed(at(2), 0, Ok(0));
+    assert_eq!(chosen(&mut members, 2, "/").as_deref(), Some("http://m1"));
+    members.probed(at(4), 0, Err(Failure::NotProbed("no answer of a name server".into())));
+    assert_eq!(chosen(&mut members, 4, "/").as_deref(), Some("http://m1"));
+    members.probed(at(6), 0, Err(Failure::Forbidden("127.0.0.1 is a loopback address".into())));
+    assert_eq!(chosen(&mut members, 6, "/"), None);
+    assert_eq!(states(&members, 6), [("http://m1".into(), State::Down)]);
+}
+
+#[test]
+fn a_reload_takes_those_out_that_it_no_longer_allows() {
+    let mut members = unprobed(&[]);
+    join(&mut members, 0, &["http://192.0.2.31:81"]).unwrap();
+    assert!(chosen(&mut members, 0, "/").is_some());
+    let mut less = group(GroupPolicy::LeastLoad, &[], HealthKind::None);
+    less.allow = vec!["198.51.100.0/24".parse().unwrap()];
+    members.reload(at(1), &less);
+    assert_eq!(chosen(&mut members, 1, "/"), None);
+}
+
+#[test]
 fn a_report_never_stands_for_a_probe() {
     let settings = group(GroupPolicy::LeastLoad, &[], HealthKind::Tcp);
     let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
-    join(&mut members, 0, &["http://m1", "http://m2"]).unwrap();
+    join(&mut members, 0, &["http://192.0.2.31:1", "http://192.0.2.31:2"]).unwrap();
     let probes = members.poll(at(0)).iter().filter(|order| matches!(order, Order::Probe { .. })).count();
     assert_eq!(probes, 2);
     assert!(chosen(&mut members, 0, "/").is_some(), "nobody knows yet");
     members.probed(at(1), 0, Err(Failure::Refused));
     members.probed(at(1), 1, Ok(10));
-    inform(&mut members, 1, 0.0, None, "http://m1").unwrap();
-    inform(&mut members, 1, 900.0, None, "http://m2").unwrap();
-    assert!((0..20).all(|_| chosen(&mut members, 1, "/").as_deref() == Some("http://m2")));
+    inform(&mut members, 1, 0.0, None, "http://192.0.2.31:1").unwrap();
+    inform(&mut members, 1, 900.0, None, "http://192.0.2.31:2").unwrap();
+    assert!((0..20).all(|_| chosen(&mut members, 1, "/").as_deref() == Some("http://192.0.2.31:2")));
     for seconds in [3, 5, 7] {
         members.probed(at(seconds), 1, Err(Failure::Timeout));
     }

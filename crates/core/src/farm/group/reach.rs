@@ -1,0 +1,160 @@
+//! Where a director opens connections for a member that joined by itself. Whoever may join must not be able to make it ask others:
+//! its own services, the host's, or those of a network that only the director is in.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::model::Group;
+use crate::net::prefix::Prefix;
+
+/// The addresses of one member that joined by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// As the operator says; without a word of that, those below.
+    allow: Vec<Prefix>,
+    /// Whence it joined, and where listed members are.
+    addresses: Vec<IpAddr>,
+    /// Hosts of listed members, and those that its credential names.
+    hosts: Vec<String>,
+}
+
+/// Where a message of a member comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The sender's address, if it is on the network.
+    pub from: Option<IpAddr>,
+    /// Hosts that its credential names; nobody's if it speaks for all.
+    pub hosts: Vec<String>,
+}
+
+/// Why no connection is opened to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Outside {
+    /// Nobody has it alone.
+    #[error("{0} is no host's address")]
+    NoHost(IpAddr),
+    /// It is this host's, or a link's.
+    #[error("{0} is a loopback or link-local address, and the group's `allow` doesn't name it")]
+    Local(IpAddr),
+    /// Another one.
+    #[error("{0} is outside of what the group's `allow` covers")]
+    NotAllowed(IpAddr),
+    /// The same without an `allow`.
+    #[error(
+        "{0} is neither where the member joined from, nor named by its credential, nor a listed member's: \
+         [service.group] allow = [...] lets members be elsewhere"
+    )]
+    Elsewhere(IpAddr),
+}
+
+impl Reach {
+    /// That of a member which joined like this.
+    pub(super) fn new(group: &Group, origin: &Origin) -> Reach {
+        let listed = || group.members.iter().map(|member| &member.url);
+        Reach {
+            allow: group.allow.clone(),
+            addresses: listed().filter_map(|url| url.address()).chain(origin.from).map(canonical).collect(),
+            hosts: listed().map(|url| url.host().to_string()).chain(origin.hosts.iter().cloned()).collect(),
+        }
+    }
+
+    /// Whether a connection may be opened to an address that this host of a URL has, as it was resolved for this connection.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn permits(&self, host: &str, address: IpAddr) -> Result<(), Outside> {
+        let at = canonical(address);
+        let is_broadcast = matches!(at, IpAddr::V4(v4) if v4.is_broadcast());
+        if at.is_unspecified() || at.is_multicast() || is_broadcast {
+            return Err(Outside::NoHost(at));
+        }
+        let covers = |prefix: &&Prefix| prefix.contains(at);
+        if is_local(at) {
+            // A network as wide as all addresses doesn't name them.
+            let named = self.allow.iter().filter(covers).any(|prefix| is_local(prefix.address()));
+            return if named { Ok(()) } else { Err(Outside::Local(at)) };
+        }
+        if self.allow.is_empty() {
+            let known = self.addresses.contains(&at) || self.hosts.iter().any(|named| named == host);
+            return if known { Ok(()) } else { Err(Outside::Elsewhere(at)) };
+        }
+        self.allow.iter().any(|prefix| covers(&prefix)).then_some(()).ok_or(Outside::NotAllowed(at))
+    }
+}
+
+fn canonical(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}
+
+/// Whether no router passes on what is for it.
+fn is_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    fn at(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn reach(allow: &[&str]) -> Reach {
+        Reach {
+            allow: allow.iter().map(|text| text.parse().unwrap()).collect(),
+            addresses: vec![at("192.0.2.31"), at("127.0.0.1")],
+            hosts: vec!["m1.example".into(), "::1".into()],
+        }
+    }
+
+    #[test]
+    fn a_member_is_where_it_joined_from_or_where_it_was_named() {
+        let reach = reach(&[]);
+        for host in ["192.0.2.31", "any.example"] {
+            assert_eq!(reach.permits(host, at("192.0.2.31")), Ok(()));
+        }
+        assert_eq!(reach.permits("m1.example", at("198.51.100.1")), Ok(()));
+        assert_eq!(reach.permits("m1.example", at("::ffff:192.0.2.31")), Ok(()));
+        let elsewhere = at("198.51.100.1");
+        assert_eq!(reach.permits("any.example", elsewhere), Err(Outside::Elsewhere(elsewhere)));
+    }
+
+    #[test]
+    fn an_allow_takes_the_place_of_that() {
+        let reach = reach(&["198.51.100.0/24"]);
+        assert_eq!(reach.permits("any.example", at("198.51.100.1")), Ok(()));
+        for host in ["m1.example", "192.0.2.31"] {
+            assert_eq!(reach.permits(host, at("192.0.2.31")), Err(Outside::NotAllowed(at("192.0.2.31"))));
+        }
+    }
+
+    #[test]
+    fn loopback_and_link_local_want_to_be_named() {
+        let local = ["127.0.0.1", "127.8.9.1", "169.254.169.254", "::1", "fe80::1", "::ffff:127.0.0.1"];
+        for address in local.map(at) {
+            for allow in [&[][..], &["0.0.0.0/0", "::/0"], &["192.0.2.0/24"]] {
+                let refused = reach(allow).permits("m1.example", address);
+                assert_eq!(refused, Err(Outside::Local(address.to_canonical())), "{allow:?}");
+            }
+        }
+        let named = reach(&["127.0.0.0/8", "fe80::/10"]);
+        assert_eq!(named.permits("m1.example", at("127.0.0.1")), Ok(()));
+        assert_eq!(named.permits("m1.example", at("fe80::1")), Ok(()));
+        assert_eq!(named.permits("m1.example", at("::1")), Err(Outside::Local(at("::1"))));
+    }
+
+    #[test]
+    fn addresses_of_no_host_are_never_asked() {
+        for address in ["0.0.0.0", "::", "255.255.255.255", "224.0.0.1", "ff02::1", "::ffff:0.0.0.0"].map(at)
+        {
+            let refused = reach(&["0.0.0.0/0", "::/0"]).permits("m1.example", address);
+            assert_eq!(refused, Err(Outside::NoHost(address.to_canonical())));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Networks as people write them: an address, or the beginning of one with its length in bits.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::str::FromStr;
+
+/// All addresses that begin with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The first of them: what is behind the length is zero.
+    address: IpAddr,
+    len: u8,
+}
+
+/// Why a text is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PrefixError {
+    /// No address.
+    #[error("a network is an address, or one with the length of its prefix behind a slash")]
+    Address,
+    /// No length.
+    #[error("the length of a prefix is a number of bits, of 32 at most in IPv4 and of 128 in IPv6")]
+    Length,
+    /// Bits behind the prefix.
+    #[error("there are bits of the address behind the prefix: {0} is meant, or another length")]
+    Host(Prefix),
+}
+
+impl Prefix {
+    /// The network of so many bits that an address is in. A length beyond the address's is all of it.
+    pub fn of(address: IpAddr, len: u8) -> Prefix {
+        let masked = |bits: u128, width: u8| {
+            let behind = u32::from(width.saturating_sub(len));
+            bits.checked_shr(behind).and_then(|bits| bits.checked_shl(behind)).unwrap_or_default()
+        };
+        match address {
+            IpAddr::V4(v4) => {
+                let bits = u32::try_from(masked(u128::from(v4.to_bits()), 32)).unwrap_or_default();
+                Prefix { address: IpAddr::V4(bits.into()), len: len.min(32) }
+            }
+            IpAddr::V6(v6) => {
+                Prefix { address: IpAddr::V6(masked(v6.to_bits(), 128).into()), len: len.min(128) }
+            }
+        }
+    }
+
+    /// The first of its addresses.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Whether an address is in it; never one of the other IP version.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        Prefix::of(address, self.len) == *self && address.is_ipv4() == self.address.is_ipv4()
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Prefix, PrefixError> {
+        let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
+        let address: IpAddr = address.parse().map_err(|_| PrefixError::Address)?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let digits = |len: &&str| !len.is_empty() && len.bytes().all(|byte| byte.is_ascii_digit());
+        let len = match len {
+            None => width,
+            Some(len) => {
+                let len = Some(len).filter(digits).and_then(|len| len.parse().ok());
+                len.filter(|len| *len <= width).ok_or(PrefixError::Length)?
+            }
+        };
+        match Prefix::of(address, len) {
+            prefix if prefix.address == address => Ok(prefix),
+            prefix => Err(PrefixError::Host(prefix)),
+        }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn networks_contain_what_begins_as_they_do() {
+        for (network, inside, outside) in [
+            ("192.0.2.0/24", "192.0.2.255", "192.0.3.0"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
+            ("0.0.0.0/0", "255.255.255.255", "::"),
+            ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::"),
+            ("::/0", "2001:db8::1", "0.0.0.0"),
+        ] {
+            let contains = |address: &str| prefix(network).contains(address.parse().unwrap());
+            assert!(contains(inside) && !contains(outside), "{network}");
+        }
+        assert_eq!(prefix("192.0.2.7").to_string(), "192.0.2.7/32");
+    }
+
+    #[test]
+    fn texts_that_are_no_networks_are_refused() {
+        for (text, error) in [
+            ("shop.example", PrefixError::Address),
+            ("", PrefixError::Address),
+            ("192.0.2", PrefixError::Address),
+            ("192.0.2.0/33", PrefixError::Length),
+            ("192.0.2.0/", PrefixError::Length),
+            ("192.0.2.0/+8", PrefixError::Length),
+            ("192.0.2.0/24/1", PrefixError::Length),
+            ("192.0.2.1/24", PrefixError::Host(prefix("192.0.2.0/24"))),
+        ] {
+            assert_eq!(text.parse::<Prefix>(), Err(error), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_is_in_each_of_its_networks(bits: u128, is_v4: bool, len in 0u8..=128) {
+            let address = match is_v4 {
+                true => IpAddr::V4(((bits & 0xffff_ffff) as u32).into()),
+                false => IpAddr::V6(bits.into()),
+            };
+            let network = Prefix::of(address, len);
+            prop_assert!(network.contains(address));
+            prop_assert_eq!(network.to_string().parse(), Ok(network));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Where a member is: looked at each time before a connection to it is opened, since names lead elsewhere whenever their owners like.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use evener_core::farm::group::{Outside, Reach};
+use evener_core::farm::health::Failure;
+use evener_core::net::http::Url;
+use tokio::net::lookup_host;
+
+/// Why no connection to a member is opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unreachable {
+    /// Its name has none.
+    #[error("{0} has no address")]
+    NoAddress(String),
+    /// Nobody knows its name, or nobody answered.
+    #[error("{0} can't be resolved: {1}")]
+    Unresolved(String, io::Error),
+    /// It would be this daemon.
+    #[error("{0} is this director itself")]
+    Own(SocketAddr),
+    /// It may not be there.
+    #[error(transparent)]
+    Outside(#[from] Outside),
+}
+
+impl From<Unreachable> for Failure {
+    fn from(unreachable: Unreachable) -> Failure {
+        match unreachable {
+            Unreachable::NoAddress(_) | Unreachable::Unresolved(..) => {
+                Failure::Other(unreachable.to_string())
+            }
+            Unreachable::Own(_) | Unreachable::Outside(_) => Failure::Forbidden(unreachable.to_string()),
+        }
+    }
+}
+
+/// The address of a member. All addresses that its name has must be permitted: clients may take any of them.
+///
+/// # Errors
+/// Why no connection may be opened, or to where isn't known.
+pub(crate) async fn locate(
+    url: &Url,
+    reach: Option<&Reach>,
+    own: &[SocketAddr],
+) -> Result<SocketAddr, Unreachable> {
+    let found: Vec<SocketAddr> = match url.address() {
+        Some(address) => vec![SocketAddr::new(address, url.port())],
+        None => match lookup_host((url.host(), url.port())).await {
+            Ok(found) => found.collect(),
+            Err(error) => return Err(Unreachable::Unresolved(url.host().to_owned(), error)),
+        },
+    };
+    for address in &found {
+        if is_own(*address, own) {
+            return Err(Unreachable::Own(*address));
+        }
+        if let Some(reach) = reach {
+            reach.permits(url.host(), address.ip())?;
+        }
+    }
+    found.first().copied().ok_or_else(|| Unreachable::NoAddress(url.host().to_owned()))
+}
+
+/// Whether one of our sockets listens there.
+fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
+    let ip = address.ip().to_canonical();
+    let listens = |at: &SocketAddr| match at.ip() {
+        any if any.is_unspecified() => any.is_ipv4() == ip.is_ipv4() && is_local(ip),
+        at => at.to_canonical() == ip,
+    };
+    own.iter().filter(|at| at.port() == address.port()).any(listens)
+}
+
+/// Whether an address is one of this host's: the kernel sends from it to itself. Nothing is sent here.
+fn is_local(ip: IpAddr) -> bool {
+    let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let from = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    });
+    // The kernel takes a connection to the unspecified address for one to itself.
+    ip.is_loopback() || ip.is_unspecified() || from.is_ok_and(|from| from.ip() == ip)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_is_this_director_is_known_by_its_address() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for (address, own, is) in [
+            ("127.0.0.1:80", "0.0.0.0:80", true),
+            ("127.0.0.1:81", "0.0.0.0:80", false),
+            ("0.0.0.0:80", "0.0.0.0:80", true),
+            ("[::1]:80", "0.0.0.0:80", false),
+            ("[::1]:80", "[::]:80", true),
+            ("192.0.2.1:80", "0.0.0.0:80", false),
+            ("192.0.2.1:80", "192.0.2.1:80", true),
+            ("[::ffff:192.0.2.1]:80", "192.0.2.1:80", true),
+        ] {
+            assert_eq!(is_own(at(address), &[at(own)]), is, "{address} {own}");
+        }
+    }
+}
