@@ -93,9 +93,7 @@ impl Speaks {
             Speaks::Named(certificate) => names(certificate, url.host()),
         }
     }
-}
 
-impl Speaks {
     /// Those of these hosts that it names, each by itself: a credential for all members names none.
     pub(crate) fn named<'h>(&self, hosts: impl Iterator<Item = &'h str>) -> Vec<String> {
         let is_named = |host: &&str| match self {

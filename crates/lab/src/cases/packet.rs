@@ -266,7 +266,7 @@ impl Subject for Bench {
         sleep(Duration::from_millis(ms + JIFFY_MS));
     }
 
-    fn lives_by_the_clock(&self) -> bool {
+    fn has_real_clock(&self) -> bool {
         true
     }
 

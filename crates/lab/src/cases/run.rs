@@ -62,7 +62,7 @@ pub trait Subject {
     fn wait(&mut self, ms: u64);
 
     /// Whether time passes for it also while nobody waits.
-    fn lives_by_the_clock(&self) -> bool {
+    fn has_real_clock(&self) -> bool {
         false
     }
 
@@ -108,7 +108,7 @@ fn play_in_time(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Re
     for _ in 0..TRIES {
         let begun = Instant::now();
         played = play(case, subject, tally);
-        if played.is_ok() || !subject.lives_by_the_clock() || begun.elapsed() < in_time {
+        if played.is_ok() || !subject.has_real_clock() || begun.elapsed() < in_time {
             break;
         }
     }

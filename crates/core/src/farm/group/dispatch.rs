@@ -37,7 +37,7 @@ pub struct Candidate {
     pub url: Arc<Url>,
     /// Whether clients never learn of it.
     pub anonymous: bool,
-    /// Where connections to it may go, if it joined by itself.
+    /// Where connections to it may go, if it joined by itself and is fetched from.
     pub reach: Option<Arc<Reach>>,
     /// Its share relative to the others; 0 is never chosen.
     pub weight: u16,

@@ -94,28 +94,30 @@ pub(super) struct Member {
 
 impl Member {
     pub(super) fn joined(id: usize, joiner: Joiner, group: &Group, now: Moment, seed: u64) -> Member {
+        Member::new(id, joiner, true, group, now, seed)
+    }
+
+    pub(super) fn listed(id: usize, one: &GroupMember, group: &Group, now: Moment, seed: u64) -> Member {
+        let mut member = Member::new(id, Joiner::new(one.url.clone()), false, group, now, seed);
+        member.list(one);
+        member
+    }
+
+    fn new(id: usize, joiner: Joiner, joined: bool, group: &Group, now: Moment, seed: u64) -> Member {
         Member {
             id,
             listed: None,
             joiner,
-            joined: true,
+            joined,
             origin: Origin::default(),
             drained: false,
             left: false,
-            health: Health::new(&settings_of(group, true), seed),
+            health: Health::new(&settings_of(group, joined), seed),
             load: Load::default(),
             heard_ms: now.now_ms,
             asked_ms: None,
             dispatched: Arc::default(),
         }
-    }
-
-    pub(super) fn listed(id: usize, one: &GroupMember, group: &Group, now: Moment, seed: u64) -> Member {
-        let mut member = Member::joined(id, Joiner::new(one.url.clone()), group, now, seed);
-        member.joined = false;
-        member.health = Health::new(&group.health, seed);
-        member.list(one);
-        member
     }
 
     /// What the operator says of it; what it said itself of paths and hosts stays.
@@ -162,7 +164,7 @@ impl Member {
     }
 
     /// Makes it down at once where its URL is an address that it may not have (any more).
-    pub(super) fn look_where_it_is(&mut self, now: Moment, group: &Group) {
+    pub(super) fn check_address(&mut self, now: Moment, group: &Group) {
         let (reach, address) = (self.reach(group), self.joiner.url.address());
         if let Some((reach, address)) = reach.zip(address)
             && let Err(outside) = reach.permits(self.joiner.url.host(), address)

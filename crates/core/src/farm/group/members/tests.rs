@@ -4,7 +4,7 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::farm::group::{GroupMember, Joining, Wanted};
+use crate::farm::group::{GroupMember, Joining, Origin, Wanted};
 use crate::farm::{HealthKind, RouteList};
 use crate::net::http::Status;
 

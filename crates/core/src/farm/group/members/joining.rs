@@ -1,0 +1,116 @@
+//! How members come and go.
+
+use alloc::collections::BTreeSet;
+use alloc::string::ToString;
+use core::net::IpAddr;
+
+use super::member::Member;
+use super::{Joined, MEMBERS_MAX, MemberChange, Members, Moment, ROUTES_MAX, Refused, routes};
+use crate::farm::group::joiner::Joiner;
+use crate::farm::group::reach::{Origin, Reach};
+use crate::net::http::Url;
+
+impl Members {
+    /// Takes members in, all of them or none; those that are members already are as they say now.
+    ///
+    /// # Errors
+    /// Why none of them is taken.
+    pub fn join(&mut self, now: Moment, origin: &Origin, joiners: &[Joiner]) -> Result<Joined, Refused> {
+        self.may_join(joiners)?;
+        self.check_addresses(origin, joiners)?;
+        let mut joined = Joined { new: 0, known: 0 };
+        for joiner in joiners {
+            let known = self.by_url.get(&joiner.url).copied();
+            let id = known.unwrap_or_else(|| {
+                let (id, seed) = self.number();
+                self.add(Member::joined(id, joiner.clone(), &self.group, now, seed));
+                id
+            });
+            let Some(member) = self.members.get_mut(&id) else { continue };
+            let was_here = known.is_some() && !member.left && (member.joined || member.listed.is_some());
+            member.describe(joiner);
+            member.heard(now);
+            (member.joined, member.left, member.origin) = (true, false, origin.clone());
+            let name = member.name().to_string();
+            if was_here {
+                joined.known += 1;
+            } else {
+                joined.new += 1;
+                self.tell(name, MemberChange::Joined);
+            }
+        }
+        self.changed(now);
+        Ok(joined)
+    }
+
+    fn may_join(&self, joiners: &[Joiner]) -> Result<(), Refused> {
+        if let Some(own) = joiners.iter().find(|joiner| self.is_own(&joiner.url)) {
+            return Err(Refused::Own(own.url.clone()));
+        }
+        let urls: BTreeSet<&Url> = joiners.iter().map(|joiner| &joiner.url).collect();
+        let new = urls.iter().filter(|url| !self.by_url.contains_key(**url)).count();
+        if new > 0 && self.joined_count() + new > MEMBERS_MAX {
+            return Err(Refused::Full);
+        }
+        let staying = self.members.values().map(|member| &member.joiner);
+        let staying: usize = staying.filter(|joiner| !urls.contains(&joiner.url)).map(routes::count).sum();
+        let coming: usize = joiners.iter().map(routes::count).sum();
+        if coming > 0 && staying + coming > ROUTES_MAX {
+            return Err(Refused::Routes);
+        }
+        Ok(())
+    }
+
+    /// What is written as an address is looked at before it joins; names are where connections are opened.
+    fn check_addresses(&self, origin: &Origin, joiners: &[Joiner]) -> Result<(), Refused> {
+        let reach = Reach::new(&self.group, origin);
+        let is_listed = |url: &Url| self.group.members.iter().any(|member| member.url == *url);
+        let named = joiners.iter().flat_map(|joiner| [Some(&joiner.url), joiner.control.as_ref()]);
+        for url in named.flatten().filter(|url| !is_listed(url)) {
+            let Some(address) = url.address() else { continue };
+            reach.permits(url.host(), address).map_err(|outside| Refused::Outside(url.clone(), outside))?;
+        }
+        Ok(())
+    }
+
+    /// Whether clients who are sent there come back.
+    fn is_own(&self, url: &Url) -> bool {
+        let Ok(host) = url.host().parse::<IpAddr>() else { return false };
+        let is = |own: IpAddr| own == host || (own.is_unspecified() && host.is_loopback());
+        self.group.addresses.iter().any(|address| address.port() == url.port() && is(address.ip()))
+    }
+
+    /// Lets members go, all of them or none.
+    ///
+    /// # Errors
+    /// If one of them is none.
+    pub fn leave(&mut self, now: Moment, urls: &[Url]) -> Result<(), Refused> {
+        let is_here = |url: &&Url| {
+            let member = self.by_url.get(*url).and_then(|id| self.members.get(id));
+            member.is_none_or(|member| member.left)
+        };
+        if let Some(url) = urls.iter().find(is_here) {
+            return Err(Refused::NotHere(url.clone()));
+        }
+        for id in urls.iter().filter_map(|url| self.by_url.get(url).copied()).collect::<BTreeSet<_>>() {
+            self.let_go(id, MemberChange::Left);
+        }
+        self.changed(now);
+        Ok(())
+    }
+
+    /// One that is listed stays in sight, as one that has left: the file says that it may come back.
+    pub(super) fn let_go(&mut self, id: usize, why: MemberChange) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let name = member.name().to_string();
+        if member.listed.is_some() {
+            (member.left, member.joined) = (true, false);
+            member.joiner.paths.clear();
+            member.joiner.hosts.clear();
+        } else {
+            self.by_url.remove(&member.joiner.url);
+            self.members.remove(&id);
+        }
+        self.tell(name, why);
+    }
+}
