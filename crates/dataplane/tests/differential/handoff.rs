@@ -266,14 +266,17 @@ pub fn segment() -> impl Strategy<Value = Segment> {
         2 => prop::sample::select(cut),
     ];
     let offer = (mss, scale, any::<bool>(), any::<Option<u32>>(), rest)
-        .prop_map(|(mss, scale, sack, timestamp, rest)| Offer { mss, scale, sack, timestamp, rest });
+        .prop_map(|(mss, scale, sack, timestamp, rest)| Offer { mss, scale, sack, timestamp, rest })
+        .boxed();
+    // Boxed, since the trees that proptest makes of it are moved about on the stack, of which a test's thread has 2 MiB.
+    let payload = payload().boxed();
     let flags = prop_oneof![2 => Just(0x04u8), 1 => Just(0x12), 1 => Just(0x01), 1 => Just(0x00), 1 => Just(0x38), 1 => any::<u8>()];
     let what = prop_oneof![
         4 => Just(What::Syn),
         2 => Just(What::Ack),
-        10 => payload().prop_map(What::Data),
+        10 => payload.clone().prop_map(What::Data).boxed(),
         1 => Just(What::Fin),
-        2 => (flags, prop_oneof![2 => Just(vec![]), 1 => payload()]).prop_map(|(flags, data)| What::Other(flags, data)),
+        2 => (flags, prop_oneof![2 => Just(vec![]), 1 => payload]).prop_map(|(flags, data)| What::Other(flags, data)).boxed(),
     ];
     let skew = prop_oneof![6 => Just((0u32, 0u32)), 3 => (1u32..2000, Just(0)), 1 => (Just(0), any::<u32>())];
     let late = prop_oneof![6 => Just(0i8), 1 => Just(-1), 1 => Just(1), 1 => Just(2)];
