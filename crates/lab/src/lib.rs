@@ -34,7 +34,6 @@ pub mod proc;
 pub mod proxies;
 pub mod raw;
 pub mod shuffle;
-pub mod sim;
 pub mod skip;
 pub mod table;
 pub mod teller;

@@ -10,8 +10,8 @@ use clap::Parser;
 use evener_lab::bench::{self, Effort, What};
 use evener_lab::demo;
 use evener_lab::load::Load;
-use evener_lab::sim;
 use evener_lab::unit::{self, Unit};
+use evener_sim as sim;
 
 /// Evener's testbed: farms of network namespaces with real servers and real clients.
 #[derive(Parser)]

@@ -5,7 +5,6 @@
 
 mod exchange;
 mod mix;
-pub(crate) mod random;
 mod report;
 mod schedule;
 mod users;
@@ -18,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
+use evener_sim::Random;
+
 use crate::host::Host;
 use exchange::Client;
 pub use mix::Mix;
-use random::Random;
 use report::Tally;
 pub use report::{Errors, Report, Share};
 pub use schedule::Schedule;

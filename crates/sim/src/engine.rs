@@ -45,16 +45,16 @@ impl Routes for Nothing {
 }
 
 /// A data plane.
-pub(super) struct Engine {
-    pub(super) tables: Arc<Tables>,
+pub(crate) struct Engine {
+    pub(crate) tables: Arc<Tables>,
     /// The write at which the next tables are refused.
-    pub(super) refuse_at: Option<usize>,
+    pub(crate) refuse_at: Option<usize>,
     /// How often tables were refused.
-    pub(super) refusals: usize,
+    pub(crate) refusals: usize,
     /// Whether leases hold again that have ended.
-    pub(super) forgets_ends: bool,
+    pub(crate) forgets_ends: bool,
     /// Whether it hands everything to everybody.
-    pub(super) ignores_routes: bool,
+    pub(crate) ignores_routes: bool,
     lease: AtomicU64,
     cookies: [AtomicU64; WORDS],
     four: Vec<Bucket4>,
@@ -66,7 +66,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new() -> Engine {
+    pub(crate) fn new() -> Engine {
         let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         Engine {
             tables: Arc::default(),
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn memory(&self) -> Memory<'_> {
+    pub(crate) fn memory(&self) -> Memory<'_> {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// Puts tables in force, whole or not at all.
-    pub(super) fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), String> {
         let delta = Delta::between(&self.tables, tables);
         let writes = [
             delta.interfaces.len() + delta.interfaces_removed.len(),
@@ -127,12 +127,12 @@ impl Engine {
     }
 
     /// Decides a frame that came in by an interface.
-    pub(super) fn decide(&self, ifindex: u32, frame: &[u8], now: u32) -> Decision {
+    pub(crate) fn decide(&self, ifindex: u32, frame: &[u8], now: u32) -> Decision {
         self.decide_frame(ifindex, frame, now).0
     }
 
     /// The same, and what the frame becomes.
-    pub(super) fn decide_frame(&self, ifindex: u32, frame: &[u8], now: u32) -> (Decision, Vec<u8>) {
+    pub(crate) fn decide_frame(&self, ifindex: u32, frame: &[u8], now: u32) -> (Decision, Vec<u8>) {
         let mut buffer = [&[0; HEADROOM][..], frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, ifindex);
         let unrouted = self.ignores_routes.then(|| self.without_routes());
@@ -149,14 +149,14 @@ impl Engine {
     }
 
     /// Whether it answers ARP for an address.
-    pub(super) fn answers(&self, address: IpAddr, now: u32) -> bool {
+    pub(crate) fn answers(&self, address: IpAddr, now: u32) -> bool {
         let vips = || self.tables.vips.iter().filter(|(key, _)| key.address == address).map(|(_, vip)| vip);
         let is_shared = || vips().any(|vip| vip.own != 0);
         vips().any(|vip| vip.announce) && (!is_shared() || self.lease_holds(now))
     }
 
     /// Whether the lease to answer for addresses of every host holds.
-    pub(super) fn lease_holds(&self, now: u32) -> bool {
+    pub(crate) fn lease_holds(&self, now: u32) -> bool {
         let lease = Lease(&self.lease);
         match lease.until().filter(|_| self.forgets_ends) {
             Some(until) => until.wrapping_sub(now) as i32 > 0,

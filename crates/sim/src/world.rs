@@ -10,15 +10,15 @@ use evener_core::farm::plan::ServerName;
 use evener_core::farm::report::BadReport;
 use evener_core::net::wire::Mac;
 
-use super::check::{self, Broken};
-use super::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};
-use super::forgery::Forgery;
-use super::handoff::{self, Clocks};
-use super::history::{Line, What};
-use super::mutation::Mutation;
-use super::node::Node;
-use super::step::{CLIENTS, Step};
-use crate::load::random::Random;
+use crate::check::{self, Broken};
+use crate::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};
+use crate::forgery::Forgery;
+use crate::handoff::{self, Clocks};
+use crate::history::{Line, What};
+use crate::mutation::Mutation;
+use crate::node::Node;
+use crate::random::Random;
+use crate::step::{CLIENTS, Step};
 
 /// Something on its way to a node.
 struct Parcel {
@@ -32,39 +32,39 @@ struct Parcel {
 
 /// The last connection of a client.
 #[derive(Clone)]
-pub(super) struct Connection {
-    pub(super) node: usize,
-    pub(super) vip: IpAddr,
-    pub(super) port: u16,
-    pub(super) server: ServerName,
-    pub(super) slot: u16,
+pub(crate) struct Connection {
+    pub(crate) node: usize,
+    pub(crate) vip: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) server: ServerName,
+    pub(crate) slot: u16,
     /// Whether its server has left the file since, even for a while.
-    pub(super) lost: bool,
+    pub(crate) lost: bool,
     /// When its last packet came.
-    pub(super) last_ms: u64,
+    pub(crate) last_ms: u64,
 }
 
 /// The farm and all around it.
-pub(super) struct World {
-    pub(super) kind: Kind,
+pub(crate) struct World {
+    pub(crate) kind: Kind,
     mutation: Option<Mutation>,
-    pub(super) now_ms: u64,
-    pub(super) nodes: Vec<Node>,
-    pub(super) connections: BTreeMap<usize, Connection>,
-    pub(super) history: Vec<Line>,
-    pub(super) facts: usize,
+    pub(crate) now_ms: u64,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) connections: BTreeMap<usize, Connection>,
+    pub(crate) history: Vec<Line>,
+    pub(crate) facts: usize,
     /// Whether each server's service works, and whether it answers ARP.
-    pub(super) works: [bool; SERVERS],
+    pub(crate) works: [bool; SERVERS],
     /// Since when it is as it is.
-    pub(super) works_since_ms: [u64; SERVERS],
-    pub(super) answers: [bool; SERVERS],
+    pub(crate) works_since_ms: [u64; SERVERS],
+    pub(crate) answers: [bool; SERVERS],
     /// Bit i: the side of node i.
-    pub(super) sides: u8,
+    pub(crate) sides: u8,
     /// Bit `to * SERVERS + from`: node `to` doesn't hear node `from`.
     deaf: u16,
-    pub(super) loss: u8,
-    pub(super) watched: check::Watched,
-    pub(super) clocks: Clocks,
+    pub(crate) loss: u8,
+    pub(crate) watched: check::Watched,
+    pub(crate) clocks: Clocks,
     parcels: Vec<Parcel>,
     sent: u64,
     /// Datagrams that somebody has listened to.
@@ -77,7 +77,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, mutation: Option<Mutation>) -> World {
+    pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> World {
         let kind = Kind::of(seed);
         let mut world = World {
             kind,
@@ -113,7 +113,7 @@ impl World {
     }
 
     /// Does what a step says, and all that comes of it at once.
-    pub(super) fn take(&mut self, step: &Step) -> Result<(), Broken> {
+    pub(crate) fn take(&mut self, step: &Step) -> Result<(), Broken> {
         let nodes = self.nodes.len();
         if !matches!(step, Step::Wait(_)) {
             self.say(What::Done(*step));
@@ -176,7 +176,7 @@ impl World {
     }
 
     /// Lets all faults end, and what is to come of that come.
-    pub(super) fn heal(&mut self) -> Result<(), Broken> {
+    pub(crate) fn heal(&mut self) -> Result<(), Broken> {
         self.say(What::Healed);
         (self.works, self.answers) = ([true; SERVERS], [true; SERVERS]);
         (self.sides, self.deaf, self.loss) = (0, 0, 0);
@@ -198,7 +198,7 @@ impl World {
     }
 
     /// How often an engine refused tables.
-    pub(super) fn refusals(&self) -> usize {
+    pub(crate) fn refusals(&self) -> usize {
         self.nodes.iter().map(|node| node.engine.refusals).sum()
     }
 
@@ -303,7 +303,7 @@ impl World {
     }
 
     /// Whether two nodes hear each other.
-    pub(super) fn reach(&self, a: usize, b: usize) -> bool {
+    pub(crate) fn reach(&self, a: usize, b: usize) -> bool {
         self.hears(a, b) && self.hears(b, a)
     }
 
@@ -434,13 +434,13 @@ impl World {
     }
 
     /// A port that no connection has had for long.
-    pub(super) fn port(&mut self) -> u16 {
+    pub(crate) fn port(&mut self) -> u16 {
         self.ports = self.ports.wrapping_add(1).max(1_024);
         self.ports
     }
 
     /// The service address that a client takes.
-    pub(super) fn vip(&mut self) -> IpAddr {
+    pub(crate) fn vip(&mut self) -> IpAddr {
         VIPS[self.random.below(VIPS.len())]
     }
 }

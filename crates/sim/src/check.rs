@@ -10,11 +10,11 @@ use evener_core::net::wire::{TCP_ACK, TCP_SYN};
 use evener_core::path::decide::Verdict;
 use evener_core::path::sessions::SessionKey;
 
-use super::farms::{self, Kind, LINK, SERVERS, SILENCE_MS, VIPS};
-use super::handoff;
-use super::node::Node;
-use super::segment::Segment;
-use super::world::{Connection, World};
+use crate::farms::{self, Kind, LINK, SERVERS, SILENCE_MS, VIPS};
+use crate::handoff;
+use crate::node::Node;
+use crate::segment::Segment;
+use crate::world::{Connection, World};
 
 /// A connection without packets is there for so long at least, in milliseconds: less than a first packet's session lasts.
 const IDLE_MS: u64 = 25_000;
@@ -101,7 +101,7 @@ impl fmt::Display for Broken {
 
 /// What has to be watched over time.
 #[derive(Debug, Default)]
-pub(super) struct Watched {
+pub(crate) struct Watched {
     /// Since when two nodes that hear each other own an address.
     twice_since: BTreeMap<(usize, usize, IpAddr), u64>,
 }
@@ -126,7 +126,7 @@ impl Owners {
 }
 
 /// All that holds at every moment.
-pub(super) fn all(world: &mut World) -> Result<(), Broken> {
+pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     for (number, node) in world.nodes.iter_mut().enumerate() {
         if let Some(what) = node.half_shown {
             return Err(Broken::Half(format!("{what} by node {number}")));
@@ -214,7 +214,7 @@ fn owned_once(world: &mut World, owners: &[Owners; VIPS.len()]) -> Result<(), Br
 }
 
 /// Who was told the time has something later to wait for.
-pub(super) fn moves_on(world: &World, node: usize) -> Result<(), Broken> {
+pub(crate) fn moves_on(world: &World, node: usize) -> Result<(), Broken> {
     match world.nodes[node].next_at() {
         Some(at) if at <= world.now_ms => {
             Err(Broken::Spins(format!("node {node} waits for {at} at {}", world.now_ms)))
@@ -224,7 +224,7 @@ pub(super) fn moves_on(world: &World, node: usize) -> Result<(), Broken> {
 }
 
 /// A client opens a connection at whoever has the address.
-pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
+pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     if world.kind == Kind::Handoff {
         return handoff::connect(world, client);
     }
@@ -246,7 +246,7 @@ pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
 }
 
 /// Whether a node may give a server a new connection.
-pub(super) fn may_begin(world: &World, number: usize, server: &ServerName) -> Result<(), Broken> {
+pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Result<(), Broken> {
     let node = &world.nodes[number];
     let is_drained = node.director.is_some() && node.drained.contains(server);
     // Where every host decides, one that has nobody else serves what it gets.
@@ -274,7 +274,7 @@ fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
 }
 
 /// A client goes on with its connection at the node that has it.
-pub(super) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
+pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(connection) = world.connections.get(&client).cloned() else { return Ok(()) };
     let Connection { node: number, vip, port, server, slot, last_ms, lost } = connection;
     let node = &world.nodes[number];
@@ -309,7 +309,7 @@ fn served(verdict: Verdict) -> bool {
 }
 
 /// A while after the last fault everybody serves, and each address has one owner.
-pub(super) fn settled(world: &mut World) -> Result<(), Broken> {
+pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
     let unhealed = |what: String| Err(Broken::Unhealed(what));
     for (number, node) in world.nodes.iter().enumerate() {
         let Some(director) = &node.director else { return unhealed(format!("node {number} is dead")) };
@@ -359,7 +359,7 @@ fn segment(kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr, flags
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::sim::step::Step;
+    use crate::step::Step;
     use std::sync::Arc;
 
     /// A director with four servers that all work.
@@ -394,7 +394,7 @@ mod tests {
         let mut world = serving();
         (0..8).for_each(|client| connect(&mut world, client).unwrap());
         let (tables, names) = (Arc::clone(&world.nodes[0].engine.tables), world.nodes[0].names.clone());
-        world.nodes[0].engine = super::super::engine::Engine::new();
+        world.nodes[0].engine = crate::engine::Engine::new();
         world.nodes[0].engine.tables = tables;
         world.nodes[0].names = names;
         world.nodes[0].engine.memory().counts.cursors.iter().for_each(|cursor| {

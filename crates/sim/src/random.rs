@@ -2,10 +2,11 @@
 
 /// xorshift64* (Vigna 2016).
 #[derive(Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// Every seed has a sequence of its own.
+    pub fn new(seed: u64) -> Random {
         // neighbouring seeds must not begin alike, and none may be zero
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
@@ -22,17 +23,17 @@ impl Random {
     }
 
     /// More than 0, at most 1.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
     /// Less than `bound`.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
 
     /// At least 1, Pareto-distributed.
-    pub(crate) fn pareto(&mut self, shape: f64) -> f64 {
+    pub fn pareto(&mut self, shape: f64) -> f64 {
         self.unit().powf(-1.0 / shape)
     }
 }

@@ -14,21 +14,21 @@ use evener_core::net::wire::Mac;
 use evener_core::node::secret::Key;
 use evener_core::path::tables::Tables;
 
-use super::handoff;
+use crate::handoff;
 
 /// What datagrams of the farm's hosts are sealed with.
-pub(super) const KEY: Key = Key([7; 32]);
+pub(crate) const KEY: Key = Key([7; 32]);
 /// The one interface of every host.
-pub(super) const LINK: u32 = 2;
+pub(crate) const LINK: u32 = 2;
 /// How long a host is believed that is silent.
-pub(super) const SILENCE_MS: u64 = 3_000;
+pub(crate) const SILENCE_MS: u64 = 3_000;
 /// Time between two probes, and for each.
 const PROBE_MS: u64 = 1_000;
-pub(super) const PROBE_TIMEOUT_MS: u64 = 400;
+pub(crate) const PROBE_TIMEOUT_MS: u64 = 400;
 
 /// What kind of farm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A director, and servers on its link that are known by ARP.
     Link,
     /// The same with servers that are known by routes.
@@ -40,7 +40,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of(seed: u64) -> Kind {
+    pub(crate) fn of(seed: u64) -> Kind {
         match seed % 5 {
             0 | 1 => Kind::EveryHost,
             2 => Kind::Link,
@@ -50,12 +50,12 @@ impl Kind {
     }
 
     /// Hosts of the farm, whether they decide or only serve.
-    pub(super) fn hosts(self) -> usize {
+    pub(crate) fn hosts(self) -> usize {
         if self == Kind::EveryHost { SERVERS } else { self.nodes() + SERVERS }
     }
 
     /// Nodes that run a director.
-    pub(super) fn nodes(self) -> usize {
+    pub(crate) fn nodes(self) -> usize {
         match self {
             Kind::EveryHost => SERVERS,
             Kind::Handoff => 2,
@@ -65,7 +65,7 @@ impl Kind {
 }
 
 /// Servers of a farm; where every host decides they are its nodes.
-pub(super) const SERVERS: usize = 4;
+pub(crate) const SERVERS: usize = 4;
 /// All servers of both services, by what names them in tables.
 static NAMES: LazyLock<BTreeMap<u64, ServerName>> = LazyLock::new(|| {
     let servers =
@@ -75,52 +75,52 @@ static NAMES: LazyLock<BTreeMap<u64, ServerName>> = LazyLock::new(|| {
     named.collect()
 });
 /// The service addresses.
-pub(super) const VIPS: [IpAddr; 2] = [address(100), address(101)];
+pub(crate) const VIPS: [IpAddr; 2] = [address(100), address(101)];
 
 const fn address(last: u8) -> IpAddr {
     IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, last))
 }
 
 /// A server's own address, and its MAC.
-pub(super) fn server(number: usize) -> (IpAddr, Mac) {
+pub(crate) fn server(number: usize) -> (IpAddr, Mac) {
     let last = 11 + number as u8;
     (address(last), Mac([2, 0, 0, 0, 1, last]))
 }
 
 /// A node's own address, and its MAC.
-pub(super) fn node(kind: Kind, number: usize) -> (IpAddr, Mac) {
+pub(crate) fn node(kind: Kind, number: usize) -> (IpAddr, Mac) {
     let last = 1 + number as u8;
     if kind == Kind::EveryHost { server(number) } else { (address(last), Mac([2, 0, 0, 0, 0, last])) }
 }
 
-pub(super) fn client(number: usize) -> IpAddr {
+pub(crate) fn client(number: usize) -> IpAddr {
     address(200 + number as u8)
 }
 
 /// What a service is called.
-pub(super) fn service(number: usize) -> String {
+pub(crate) fn service(number: usize) -> String {
     format!("service{number}")
 }
 
 /// Who a server is called.
-pub(super) fn name(number: usize) -> String {
+pub(crate) fn name(number: usize) -> String {
     format!("web{}", number + 1)
 }
 
 /// The server that is called so.
-pub(super) fn number(name: &str) -> Option<usize> {
+pub(crate) fn number(name: &str) -> Option<usize> {
     let number: usize = name.strip_prefix("web")?.parse().ok()?;
     number.checked_sub(1).filter(|number| *number < SERVERS)
 }
 
 /// Whose the slots of tables are, whatever a director thinks.
-pub(super) fn names(tables: &Tables) -> BTreeMap<u16, ServerName> {
+pub(crate) fn names(tables: &Tables) -> BTreeMap<u16, ServerName> {
     let named = tables.servers.iter().filter_map(|(slot, entry)| Some((*slot, NAMES.get(&entry.identity)?)));
     named.map(|(slot, name)| (slot, name.clone())).collect()
 }
 
 /// The file with these servers, by bits; where every host decides all files have all of them, and differ by a weight.
-pub(super) fn farm(kind: Kind, bits: u8) -> Farm {
+pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
     let every_host = kind == Kind::EveryHost;
     let has = |number: &usize| every_host || bits >> number & 1 == 1;
     let listed = |number| Server {
@@ -169,7 +169,7 @@ pub(super) fn farm(kind: Kind, bits: u8) -> Farm {
 }
 
 /// What a node's kernel knows.
-pub(super) fn network(
+pub(crate) fn network(
     kind: Kind,
     number: usize,
     has_carrier: bool,

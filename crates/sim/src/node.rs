@@ -14,10 +14,10 @@ use evener_core::net::wire::Mac;
 use evener_core::path::sessions::{Seed, ticks};
 use evener_core::path::tables::Tables;
 
-use super::engine::Engine;
-use super::farms::{self, Kind, LINK};
-use super::forgery;
-use super::mutation::Mutation;
+use crate::engine::Engine;
+use crate::farms::{self, Kind, LINK};
+use crate::forgery;
+use crate::mutation::Mutation;
 
 /// Tables that a thread keeps, of 128 KiB each.
 const KEPT: usize = 512;
@@ -28,43 +28,43 @@ thread_local! {
 }
 
 /// A host that decides.
-pub(super) struct Node {
+pub(crate) struct Node {
     kind: Kind,
     number: usize,
     mutation: Option<Mutation>,
     /// How far its clock is ahead, in milliseconds.
     ahead_ms: u64,
-    pub(super) director: Option<Director>,
-    pub(super) engine: Engine,
+    pub(crate) director: Option<Director>,
+    pub(crate) engine: Engine,
     /// When its daemon was started or killed.
-    pub(super) since_ms: u64,
-    pub(super) has_carrier: bool,
+    pub(crate) since_ms: u64,
+    pub(crate) has_carrier: bool,
     /// What its kernel has resolved.
-    pub(super) neighbours: BTreeMap<IpAddr, Mac>,
+    pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
     /// The servers in its file, by bits, and what the operator has drained: on disk.
-    pub(super) file: u8,
-    pub(super) drained: BTreeSet<ServerName>,
+    pub(crate) file: u8,
+    pub(crate) drained: BTreeSet<ServerName>,
     /// Names of the servers that slots stood for when they were put in force.
-    pub(super) names: BTreeMap<u16, ServerName>,
+    pub(crate) names: BTreeMap<u16, ServerName>,
     /// Whether the last tables were refused.
-    pub(super) refused: bool,
+    pub(crate) refused: bool,
     /// When its engine was last given tables.
-    pub(super) asked_ms: u64,
+    pub(crate) asked_ms: u64,
     /// After so many orders its daemon dies.
-    pub(super) dies_after: Option<usize>,
+    pub(crate) dies_after: Option<usize>,
     /// What its host shows of the farm.
-    pub(super) shown: Arc<Snapshot>,
+    pub(crate) shown: Arc<Snapshot>,
     /// What it showed while tables were on their way, if that was more than before.
-    pub(super) half_shown: Option<&'static str>,
+    pub(crate) half_shown: Option<&'static str>,
     /// Who was in the first service's ring when somebody was, by bits.
-    pub(super) last_good: u8,
+    pub(crate) last_good: u8,
     /// Whether it was told something since promises were last looked at.
-    pub(super) news: bool,
+    pub(crate) news: bool,
     next_at: Option<u64>,
 }
 
 impl Node {
-    pub(super) fn new(kind: Kind, number: usize, mutation: Option<Mutation>) -> Node {
+    pub(crate) fn new(kind: Kind, number: usize, mutation: Option<Mutation>) -> Node {
         let mut engine = Engine::new();
         engine.forgets_ends = mutation == Some(Mutation::LeaseHoldsAgain);
         engine.ignores_routes = mutation == Some(Mutation::RoutesIgnored);
@@ -93,7 +93,7 @@ impl Node {
     }
 
     /// Its data plane's clock.
-    pub(super) fn ticks(&self, now_ms: u64) -> u32 {
+    pub(crate) fn ticks(&self, now_ms: u64) -> u32 {
         // They wrap after 52 days, as the engines' do.
         ((u128::from(now_ms + self.ahead_ms) * 1_000_000) >> 20) as u32
     }
@@ -104,12 +104,12 @@ impl Node {
     }
 
     /// When its daemon wants to be told the time.
-    pub(super) fn next_at(&self) -> Option<u64> {
+    pub(crate) fn next_at(&self) -> Option<u64> {
         self.next_at.filter(|_| self.director.is_some())
     }
 
     /// Starts its daemon, over what runs.
-    pub(super) fn start(&mut self, now_ms: u64, incarnation: u64) {
+    pub(crate) fn start(&mut self, now_ms: u64, incarnation: u64) {
         let farm = self.farm(self.file);
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         let (address, mac) = farms::node(self.kind, self.number);
@@ -142,7 +142,7 @@ impl Node {
     }
 
     /// Tells its daemon a fact; what others have to do about that.
-    pub(super) fn tell(&mut self, now_ms: u64, input: Input) -> Vec<Output> {
+    pub(crate) fn tell(&mut self, now_ms: u64, input: Input) -> Vec<Output> {
         self.share_fills();
         let orders = self.handle(now_ms, input);
         self.share_fills();
@@ -284,7 +284,7 @@ impl Node {
     }
 
     /// Kills its daemon; its data plane runs on.
-    pub(super) fn kill(&mut self, now_ms: u64) {
+    pub(crate) fn kill(&mut self, now_ms: u64) {
         // The next one begins with what the engine has.
         self.refused = false;
         if self.director.take().is_some() {
@@ -293,13 +293,13 @@ impl Node {
     }
 
     /// Has its clock leap ahead: its data plane's, and its daemon's if that lives.
-    pub(super) fn leap(&mut self, days: u64) {
+    pub(crate) fn leap(&mut self, days: u64) {
         self.ahead_ms += days * 86_400_000;
         self.look();
     }
 
     /// The time, with the load that its data plane has counted.
-    pub(super) fn time(&mut self, now_ms: u64) -> Vec<Output> {
+    pub(crate) fn time(&mut self, now_ms: u64) -> Vec<Output> {
         let (counts, now) = (self.engine.memory().counts.active, self.moment(now_ms));
         let count = |slot: u16| Some((slot, counts.get(usize::from(slot))?.load(Relaxed)));
         let due = self.director.iter().flat_map(|director| director.due_counts(now.ms));
@@ -308,13 +308,13 @@ impl Node {
     }
 
     /// What its kernel knows now.
-    pub(super) fn network(&self) -> Input {
+    pub(crate) fn network(&self) -> Input {
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         Input::Network(Box::new(network))
     }
 
     /// Has its operator load another file.
-    pub(super) fn reload(&mut self, now_ms: u64, file: u8) -> Vec<Output> {
+    pub(crate) fn reload(&mut self, now_ms: u64, file: u8) -> Vec<Output> {
         let farm = Box::new(self.farm(file));
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         let links = BTreeMap::from([(LINK, farms::node(self.kind, self.number).1)]);
@@ -326,7 +326,7 @@ impl Node {
     }
 
     /// Who gets new connections of a service by what its data plane goes by, by bits.
-    pub(super) fn ring(&self, vip: IpAddr) -> u8 {
+    pub(crate) fn ring(&self, vip: IpAddr) -> u8 {
         let tables = &self.engine.tables;
         let found = tables.vips.iter().find(|(key, _)| key.address == vip);
         let ring = found.and_then(|(_, vip)| tables.rings.get(&vip.service));
@@ -345,7 +345,7 @@ impl Node {
     }
 
     /// Whether it answers ARP for an address.
-    pub(super) fn answers(&self, address: IpAddr, now_ms: u64) -> bool {
+    pub(crate) fn answers(&self, address: IpAddr, now_ms: u64) -> bool {
         self.has_carrier && self.engine.answers(address, self.ticks(now_ms))
     }
 }

@@ -5,18 +5,18 @@ use std::fmt;
 use evener_core::director::Event;
 use evener_core::farm::plan::PlanError;
 
-use super::farms::{Kind, SERVERS};
-use super::step::Step;
+use crate::farms::{Kind, SERVERS};
+use crate::step::Step;
 
 /// Something that happened.
 #[derive(Debug, PartialEq)]
 pub struct Line {
-    pub(super) at_ms: u64,
-    pub(super) what: What,
+    pub(crate) at_ms: u64,
+    pub(crate) what: What,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) enum What {
+pub(crate) enum What {
     /// It began, with a farm of this kind.
     Begun(Kind),
     /// Something was done to the farm.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use evener_core::net::checksum;
 
-use super::farms::{self, Kind};
+use crate::farms::{self, Kind};
 
 const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
@@ -12,16 +12,16 @@ const TCP_LEN: usize = 20;
 
 /// A segment of a client to a service address.
 #[derive(Clone, Copy)]
-pub(super) struct Segment<'a> {
-    pub(super) flags: u8,
-    pub(super) sequence: u32,
-    pub(super) acknowledgment: u32,
-    pub(super) data: &'a [u8],
+pub(crate) struct Segment<'a> {
+    pub(crate) flags: u8,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledgment: u32,
+    pub(crate) data: &'a [u8],
 }
 
 impl Segment<'_> {
     /// As it comes to a node.
-    pub(super) fn frame(&self, kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr) -> Vec<u8> {
+    pub(crate) fn frame(&self, kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr) -> Vec<u8> {
         let (IpAddr::V4(from), IpAddr::V4(to)) = (farms::client(client), vip) else { return Vec::new() };
         let mac = [2, 0, 0, 0, 9, client as u8];
         let ethernet = [&farms::node(kind, node).1.0[..], &mac, &[0x08, 0x00]].concat();
@@ -43,7 +43,7 @@ impl Segment<'_> {
     }
 
     /// The sequence number of a segment in a frame.
-    pub(super) fn sequence_of(frame: &[u8]) -> Option<u32> {
+    pub(crate) fn sequence_of(frame: &[u8]) -> Option<u32> {
         let at = ETHERNET_LEN + IPV4_LEN + 4;
         Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?))
     }

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use evener_lab::sim::{Mutation, Outcome, refuse_every_write, run, run_with, shrink};
+use evener_sim::{Mutation, Outcome, refuse_every_write, run, run_with, shrink};
 
 /// Farms that run in each test run; `evener-lab simulate --seeds N` runs as many as wanted.
 const SEEDS: u64 = 10_000;

@@ -12,6 +12,7 @@ mod handoff;
 mod history;
 mod mutation;
 mod node;
+mod random;
 mod segment;
 mod step;
 mod world;
@@ -21,6 +22,7 @@ use std::fmt;
 pub use check::Broken;
 pub use history::Line;
 pub use mutation::Mutation;
+pub use random::Random;
 pub use step::Step;
 use world::World;
 

@@ -15,10 +15,10 @@ use evener_core::path::sessions::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{Arrived, Expectation, Host, Made, Offer, Outcome, Socket, Tables};
 
-use super::check::{self, Broken};
-use super::farms::{self, LINK, VIPS};
-use super::segment::Segment;
-use super::world::{Connection, World};
+use crate::check::{self, Broken};
+use crate::farms::{self, LINK, VIPS};
+use crate::segment::Segment;
+use crate::world::{Connection, World};
 
 /// What clients ask for, the route that is for it, and which servers may answer.
 const WANTED: [(&str, Option<&str>, &[usize]); 3] =
@@ -27,7 +27,7 @@ const WANTED: [(&str, Option<&str>, &[usize]); 3] =
 const EPOCH_MS: u64 = 64_000;
 /// The time of day at which a farm begins, in milliseconds after 1970.
 const BEGUN_MS: u64 = 1_700_000_000_000;
-pub(super) const DAY_MS: i64 = 86_400_000;
+pub(crate) const DAY_MS: i64 = 86_400_000;
 /// A client's initial sequence number.
 const ISN: u32 = 77;
 /// Connections with which it is looked whether a farm serves: from each director to each, for each thing that is wanted.
@@ -41,7 +41,7 @@ static TABLES: LazyLock<Tables> = LazyLock::new(|| {
 });
 
 /// The routes of the first service.
-pub(super) fn routes() -> RouteList {
+pub(crate) fn routes() -> RouteList {
     let route = |(_, path, servers): &(&str, Option<&str>, &[usize])| {
         let path = PathPattern::parse((*path)?).ok()?;
         let servers = servers.iter().map(|server| farms::name(*server)).collect();
@@ -52,7 +52,7 @@ pub(super) fn routes() -> RouteList {
 
 /// The wall clocks of directors, and then of servers.
 #[derive(Debug)]
-pub(super) struct Clocks {
+pub(crate) struct Clocks {
     /// How far each is off, in milliseconds.
     off_ms: Vec<i64>,
     /// How far it was when its host last made keys of it.
@@ -62,12 +62,12 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    pub(super) fn new(hosts: usize, is_deaf: bool) -> Clocks {
+    pub(crate) fn new(hosts: usize, is_deaf: bool) -> Clocks {
         Clocks { off_ms: vec![0; hosts], heard_ms: vec![0; hosts], is_deaf }
     }
 
     /// Sets a host's clock, which is told of that soon.
-    pub(super) fn set(&mut self, host: usize, off_ms: i64) {
+    pub(crate) fn set(&mut self, host: usize, off_ms: i64) {
         let hosts = self.off_ms.len();
         self.off_ms[host % hosts] = off_ms;
         if !self.is_deaf || off_ms != 0 {
@@ -76,7 +76,7 @@ impl Clocks {
     }
 
     /// Sets all of them right.
-    pub(super) fn set_right(&mut self) {
+    pub(crate) fn set_right(&mut self) {
         (0..self.off_ms.len()).for_each(|host| self.set(host, 0));
     }
 
@@ -111,7 +111,7 @@ impl Host for Stack {
 }
 
 /// A client opens a connection, and says what it wants. The director that answered need not be the one that reads it.
-pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
+pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     let (nodes, port) = (world.nodes.len(), world.port());
     let by = (client % nodes, usize::from(port) / nodes % nodes);
     let wanted = usize::from(port) % WANTED.len();
@@ -119,7 +119,7 @@ pub(super) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
 }
 
 /// Some while after the last fault, everything is served that anybody may serve.
-pub(super) fn settled(world: &mut World) -> Result<(), Broken> {
+pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
     let nodes = world.nodes.len();
     for number in 0..LOOKED {
         let (port, wanted) = (world.port(), number % WANTED.len());

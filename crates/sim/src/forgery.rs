@@ -4,11 +4,11 @@ use evener_core::node::association::Numbers;
 use evener_core::node::peers::wire::{Body, Datagram};
 use evener_core::node::secret::Key;
 
-use super::farms::KEY;
+use crate::farms::KEY;
 
 /// What is wrong with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Forgery {
+pub(crate) enum Forgery {
     /// It is of another farm, and says that its sender's servers are down.
     Farm,
     /// It ends too early.
@@ -24,16 +24,16 @@ pub(super) enum Forgery {
 }
 
 impl Forgery {
-    pub(super) const ALL: [Forgery; 6] =
+    pub(crate) const ALL: [Forgery; 6] =
         [Forgery::Farm, Forgery::Cut, Forgery::Changed, Forgery::Twice, Forgery::Version, Forgery::Life];
 
     /// Whether nothing may come of it at all.
-    pub(super) fn is_nothing(self) -> bool {
+    pub(crate) fn is_nothing(self) -> bool {
         !matches!(self, Forgery::Version | Forgery::Life)
     }
 
     /// The datagram with that fault, cut or changed at a byte.
-    pub(super) fn make(self, bytes: &[u8], at: usize) -> Vec<u8> {
+    pub(crate) fn make(self, bytes: &[u8], at: usize) -> Vec<u8> {
         let at = at % bytes.len().max(1);
         let mut changed = bytes.to_vec();
         match self {
@@ -60,7 +60,7 @@ impl Forgery {
 }
 
 /// What it would be if its tag were right, as far as it can be read.
-pub(super) fn sealed(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn sealed(bytes: &[u8]) -> Vec<u8> {
     match Datagram::read(bytes, &Key([8; 32])) {
         Ok(heard) => heard.write(&KEY),
         Err(_) => bytes.to_vec(),

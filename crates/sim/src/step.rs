@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::load::random::Random;
+use crate::random::Random;
 
 /// Steps of a run.
 const STEPS: usize = 90;
 /// Clients of a farm. Each opens a connection, at least.
-pub(super) const CLIENTS: usize = 20;
+pub(crate) const CLIENTS: usize = 20;
 
 /// One of them. Numbers of nodes and servers count round: any number is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Step {
 }
 
 /// The steps of a seed.
-pub(super) fn make(seed: u64) -> Vec<Step> {
+pub(crate) fn make(seed: u64) -> Vec<Step> {
     let mut random = Random::new(seed);
     let mut steps = Vec::new();
     for number in 0..STEPS {
@@ -100,7 +100,7 @@ pub(super) fn make(seed: u64) -> Vec<Step> {
 }
 
 /// Changes of a farm whose tables are refused at each write in turn.
-pub(super) const CHANGES: [Step; 12] = [
+pub(crate) const CHANGES: [Step; 12] = [
     Step::Drain(0, 1),
     Step::Undrain(0, 1),
     Step::Fail(2),
@@ -116,7 +116,7 @@ pub(super) const CHANGES: [Step; 12] = [
 ];
 
 /// A farm that goes through all of these, and whose first node's engine refuses what follows one of them at a write.
-pub(super) fn refused_at(change: usize, write: usize) -> Vec<Step> {
+pub(crate) fn refused_at(change: usize, write: usize) -> Vec<Step> {
     let mut steps = vec![Step::Wait(5_000)];
     for (number, step) in CHANGES.into_iter().enumerate() {
         steps.push(Step::Connect(number));
@@ -162,7 +162,7 @@ fn step(random: &mut Random) -> Step {
 }
 
 /// How many clients open a connection.
-pub(super) fn clients(steps: &[Step]) -> usize {
+pub(crate) fn clients(steps: &[Step]) -> usize {
     let clients = steps.iter().filter_map(|step| match step {
         Step::Connect(client) => Some(client % CLIENTS),
         _ => None,
