@@ -4,6 +4,7 @@
 //! space on AF_PACKET rings. Both keep their sessions in the same table in shared memory, so listing and
 //! sweeping are the same code too. This crate holds all of the project's unsafe code.
 
+pub mod claim;
 pub mod events;
 pub mod idle;
 pub mod link;

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evener_core::node::secret::Secret;
+use evener_dataplane::claim::Role;
 use evener_dataplane::server::{Hook, Reason};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -58,6 +59,9 @@ pub(crate) enum AgentError {
     /// Another agent runs.
     #[error("another evener agent (pid {0}) already runs in this network namespace; stop it first")]
     Running(String),
+    /// The host or its lock is somebody else's.
+    #[error(transparent)]
+    Lock(LockError),
     /// The network can't be read.
     #[error(transparent)]
     Network(#[from] NetworkError),
@@ -78,16 +82,25 @@ impl AgentError {
         move |source| AgentError::Io { what, source }
     }
 
+    fn not_alone(error: LockError) -> AgentError {
+        match error {
+            LockError::Held { pid } => AgentError::Running(pid),
+            other => AgentError::Lock(other),
+        }
+    }
+
     /// The exit status that `evener --help` documents.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             AgentError::Config(_) | AgentError::Role(_) | AgentError::Secret(_) => Exit::Failed,
-            AgentError::Running(_) => Exit::Running,
+            AgentError::Running(_) | AgentError::Lock(LockError::Claimed { .. }) => Exit::Running,
             AgentError::Place(error) if error.is_denied() => Exit::Privileges,
-            AgentError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            AgentError::Io { source, .. } | AgentError::Lock(LockError::Io { source, .. })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
                 Exit::Privileges
             }
-            AgentError::Io { .. } => Exit::Failed,
+            AgentError::Io { .. } | AgentError::Lock(_) => Exit::Failed,
             _ => Exit::Environment,
         }
     }
@@ -308,10 +321,12 @@ impl Agent {
 
 /// Takes the place of whoever made this host a server before, with the record of what was done.
 fn take_over(directory: &Path, config_path: &Path, identity: Identity) -> Result<(State, Lock), AgentError> {
-    let lock = Lock::try_take(&state::lock_path(directory)).map_err(|error| match error {
-        LockError::Held { pid } => AgentError::Running(pid),
-        LockError::Io { path, source } => AgentError::io(format!("the lock {path} can't be taken"))(source),
-    })?;
+    let mut lock = Lock::try_take(&state::lock_path(directory)).map_err(AgentError::not_alone)?;
+    match lock.claim(Role::Agent) {
+        // an agent that takes nothing over may lack the capability, and then has its folder's lock alone
+        Err(LockError::Unclaimed(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        claimed => claimed.map_err(AgentError::not_alone)?,
+    }
     let mut state = State::load(directory).map_err(PlaceError::State)?;
     state.done.identity = identity;
     state.done.config = config_path.canonicalize().unwrap_or_else(|_| config_path.to_owned());

@@ -13,6 +13,7 @@ use evener_core::director::{Director, Identity, IdentityError, Input, Moment, St
 use evener_core::farm::plan::ServerName;
 use evener_core::node::secret::Secret;
 use evener_core::path::sessions::{Seed, ticks};
+use evener_dataplane::claim::Role;
 use evener_dataplane::idle::IdleEngine;
 use evener_dataplane::packet::{self, PacketEngine};
 use evener_dataplane::xdp::{self, XdpEngine, pins};
@@ -107,17 +108,17 @@ impl StartError {
         match self {
             StartError::Config(_) | StartError::Secret(_) | StartError::Log(_) => Exit::Failed,
             StartError::Server(error) => error.exit(),
-            StartError::Lock(LockError::Held { .. }) => Exit::Running,
+            StartError::Lock(LockError::Held { .. } | LockError::Claimed { .. }) => Exit::Running,
             StartError::Engine(EngineError::Privilege { .. })
             | StartError::Execute(ExecuteError::Engine(EngineError::Privilege { .. })) => Exit::Privileges,
             StartError::Io { source, .. }
-            | StartError::Lock(LockError::Io { source, .. })
+            | StartError::Lock(LockError::Io { source, .. } | LockError::Unclaimed(source))
             | StartError::Listen(ListenError::Address { source, .. })
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 Exit::Privileges
             }
-            StartError::Io { .. } | StartError::Lock(LockError::Io { .. }) => Exit::Failed,
+            StartError::Io { .. } | StartError::Lock(_) => Exit::Failed,
             _ => Exit::Environment,
         }
     }
@@ -137,7 +138,10 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",
         directory.display()
     )))?;
-    let lock = Lock::take(&directory.join("lock"))?;
+    let mut lock = Lock::take(&directory.join("lock"))?;
+    if config.takes_packets() {
+        lock.claim(Role::Director)?;
+    }
     paths::clear_vanished(&directory);
     let recorder = Arc::new(Recorder::default());
     open_log(&config).and_then(|log| recorder.log(log)).map_err(StartError::Log)?;

@@ -1,4 +1,4 @@
-//! One daemon, and one agent, per network namespace.
+//! One daemon, and one agent, per network namespace, and for each folder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evener_dataplane::claim::{Claim, Role};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -19,6 +20,8 @@ pub(crate) struct Lock {
     #[allow(dead_code, reason = "it holds by being there")]
     file: Flock<File>,
     path: PathBuf,
+    /// The folder is this process's by the file; what is pinned and attached is the namespace's.
+    claim: Option<Claim>,
 }
 
 /// Why there is no lock.
@@ -33,6 +36,18 @@ pub(crate) enum LockError {
         /// Its process.
         pid: String,
     },
+    /// Another one's data plane is in this network namespace.
+    #[error(
+        "another evener{} has the data plane of this network namespace, with another EVENER_RUN_DIR or a folder that was \
+         removed; stop it, or run this one in a namespace of its own", by_pid(*pid)
+    )]
+    Claimed {
+        /// Its process, where it is in sight.
+        pid: Option<u32>,
+    },
+    /// The kernel refuses to say whose the data plane is.
+    #[error("nobody can tell whose the data plane of this network namespace is (needs CAP_NET_RAW): {0}")]
+    Unclaimed(io::Error),
     /// The file can't be used.
     #[error("the lock {path} can't be taken: {source}")]
     Io {
@@ -43,19 +58,24 @@ pub(crate) enum LockError {
     },
 }
 
+/// Tries until nobody else has it: a daemon that was just killed still does, for a moment.
+fn patiently<T>(take: impl Fn() -> Result<T, LockError>) -> Result<T, LockError> {
+    for _ in 0..TRIES {
+        match take() {
+            Err(LockError::Held { .. } | LockError::Claimed { .. }) => std::thread::sleep(PAUSE),
+            taken => return taken,
+        }
+    }
+    take()
+}
+
 impl Lock {
-    /// Takes the lock `path`, or says who holds it. A daemon that was just killed still does, for a moment.
+    /// Takes the lock `path`, or says who holds it.
     ///
     /// # Errors
     /// [`LockError::Held`] when a daemon runs.
     pub(crate) fn take(path: &Path) -> Result<Lock, LockError> {
-        for _ in 0..TRIES {
-            match Lock::try_take(path) {
-                Err(LockError::Held { .. }) => std::thread::sleep(PAUSE),
-                taken => return taken,
-            }
-        }
-        Lock::try_take(path)
+        patiently(|| Lock::try_take(path))
     }
 
     /// The same without waiting.
@@ -70,7 +90,7 @@ impl Lock {
                 Ok(mut file) if is_there(&file, path) => {
                     file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
                     writeln!(file, "{}", std::process::id()).map_err(failed)?;
-                    return Ok(Lock { file, path: path.to_owned() });
+                    return Ok(Lock { file, path: path.to_owned(), claim: None });
                 }
                 // Who had it has just removed it: this is not the file that others will lock.
                 Ok(_) => {}
@@ -84,11 +104,46 @@ impl Lock {
         }
     }
 
+    /// Takes the network namespace's data plane too, or says who has it.
+    ///
+    /// # Errors
+    /// [`LockError::Claimed`] when another one has it, [`LockError::Unclaimed`] without CAP_NET_RAW.
+    pub(crate) fn claim(&mut self, role: Role) -> Result<(), LockError> {
+        self.claim = Some(patiently(|| match Claim::take(role) {
+            Ok(Some(claim)) => Ok(claim),
+            Ok(None) => Err(LockError::Claimed { pid: claimant(role) }),
+            Err(error) => Err(LockError::Unclaimed(error)),
+        })?);
+        Ok(())
+    }
+
     /// Whether somebody has it.
     pub(crate) fn is_held(path: &Path) -> bool {
         let Ok(file) = File::open(path) else { return false };
         matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
     }
+}
+
+/// Another process that has a claim's socket open, as far as /proc shows.
+fn claimant(role: Role) -> Option<u32> {
+    let sockets = fs::read_to_string("/proc/net/packet").ok()?;
+    let of_claims = sockets.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace().skip(3);
+        let is_claim = u16::from_str_radix(fields.next()?, 16) == Ok(role as u16);
+        fields.nth(4).filter(|_| is_claim).map(|inode| format!("socket:[{inode}]"))
+    });
+    let links: Vec<PathBuf> = of_claims.map(PathBuf::from).collect();
+    let has_one = |pid: &u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|link| links.contains(&link))
+    };
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| *pid != std::process::id()).find(has_one)
+}
+
+fn by_pid(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
 }
 
 fn is_there(file: &File, path: &Path) -> bool {

@@ -1,6 +1,7 @@
 //! Whatever happens to the daemon, the farm goes on; and when it shall end, nothing is left of it.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread;
@@ -150,12 +151,34 @@ fn a_second_daemon_is_refused(engine: &str) -> Result<()> {
     let mut evener = Evener::start(farm.director(), &file)?;
     evener.wait_for_servers(2, LONG)?;
     let mut kept = kept(&farm, 2)?;
-    let (code, said) = Evener::refused(farm.director(), &file, &[])?;
-    let pid = format!("pid {}", evener.daemon().pid());
-    assert!(code == 5 && said.contains(&pid) && said.lines().count() == 1, "{code}: {said}");
-    go_on(&mut kept)?;
+    let mut is_refused = |evener: &mut Evener, before: &[&str]| -> Result<()> {
+        let (code, message) = Evener::refused(farm.director(), &file, before)?;
+        let pid = format!("pid {}", evener.daemon().pid());
+        ensure!(code == 5 && message.contains(&pid) && message.lines().count() == 1, "{code}: {message}");
+        go_on(&mut kept)?;
+        ensure!(shares(&farm, 4)? == split([2, 2]));
+        Ok(())
+    };
+    is_refused(&mut evener, &[])?;
+    // another folder is no other data plane
+    let run_dir = format!("EVENER_RUN_DIR={}", farm.director().file("elsewhere").display());
+    is_refused(&mut evener, &["env", &run_dir])?;
+    // and neither is the same one anew
+    fs::remove_dir_all(run_folder(farm.director())?)?;
+    is_refused(&mut evener, &[])?;
+    // it is free as soon as who had it is dead
+    evener.daemon().kill9()?;
+    evener.start_again()?;
+    evener.wait_for_servers(2, LONG)?;
     assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    assert_eq!(evener.stop()?, 0);
     Ok(())
+}
+
+/// Where the daemon of a host has its lock.
+fn run_folder(host: &Host) -> Result<PathBuf> {
+    let number = host.run(&["stat", "-L", "-c", "%i", "/proc/self/ns/net"])?;
+    Ok(PathBuf::from(format!("/run/evener/net-{}", number.trim())))
 }
 
 fn daemons_in_two_namespaces_never_meet(engine: &str) -> Result<()> {
