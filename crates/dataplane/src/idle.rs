@@ -20,6 +20,7 @@ use evener_core::path::tables::Tables;
 use evener_core::path::unmatched::Unmatched;
 
 use crate::events::{Event, Events, Watch};
+use crate::installed::{Missing, Part};
 use crate::{Counters, Engine, EngineError, Mover, Readings};
 
 /// The engine of a daemon without packets.
@@ -138,6 +139,14 @@ impl Engine for IdleEngine {
         }
         self.tables = Arc::clone(tables);
         Ok(())
+    }
+
+    fn installed(&self) -> Vec<Part> {
+        Vec::new()
+    }
+
+    fn restore(&mut self) -> Vec<Missing> {
+        Vec::new()
     }
 
     fn memory(&self) -> Memory<'_> {

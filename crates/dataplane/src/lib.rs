@@ -7,6 +7,7 @@
 pub mod claim;
 pub mod events;
 pub mod idle;
+pub mod installed;
 pub mod link;
 mod load;
 mod moves;
@@ -29,6 +30,7 @@ use evener_core::path::decide::{Memory, Reason};
 use evener_core::path::tables::Tables;
 
 use events::{Events, Watch};
+use installed::{Missing, Part};
 
 /// What carries decisions out.
 pub trait Engine: Send {
@@ -50,6 +52,13 @@ pub trait Engine: Send {
     /// # Errors
     /// When the kernel refuses. What was in force is so still, with all its sessions; [`Engine::tables`] says what that is.
     fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError>;
+
+    /// What this engine keeps in the kernel.
+    fn installed(&self) -> Vec<Part>;
+
+    /// Looks whether the kernel holds each part of [`Engine::installed`] still, and puts back what it doesn't: that is named. To be
+    /// called often: where nothing is missing, it costs a few system calls.
+    fn restore(&mut self) -> Vec<Missing>;
 
     /// The sessions, ring cursors and hash key that packets meet.
     fn memory(&self) -> Memory<'_>;

@@ -8,15 +8,15 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::process::{Command, Stdio};
 
 use evener_core::path::ports::{FIRST_PORT, PORTS};
 use evener_core::path::tables::{Forwarding, Tables, VipKey};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_indextoname;
 
+use super::rules::{self, Changes, REMOVE, nft};
 use crate::EngineError;
 
 /// How the host's stack is kept out.
@@ -25,6 +25,9 @@ pub(super) struct Guard {
     /// The rules that were last asked for, and the numbers of their interfaces: one that comes back under its name has
     /// lost its hook.
     asked: Option<(Vec<u32>, String)>,
+    /// The same as the kernel held them then.
+    held: Option<String>,
+    changes: Option<Changes>,
     state: State,
 }
 
@@ -41,7 +44,7 @@ enum State {
 impl Guard {
     /// No rules yet, but for what an earlier daemon may have left.
     pub(super) fn after(earlier: bool) -> Guard {
-        Guard { asked: None, state: if earlier { State::Inherited } else { State::None } }
+        Guard { state: if earlier { State::Inherited } else { State::None }, ..Guard::default() }
     }
 
     /// Keeps the stack from the packets of these tables, in the place of what an earlier call or a killed
@@ -57,7 +60,7 @@ impl Guard {
         if self.asked.as_ref() == Some(&asked) {
             return Ok(());
         }
-        match (nft(&asked.1), self.state) {
+        match (self.write(&asked.1), self.state) {
             (Ok(()), _) => self.state = State::Rules,
             // They are made for what is in force, and can't be taken back either: so nothing else comes into force.
             (Err(error), State::Rules) => {
@@ -73,6 +76,36 @@ impl Guard {
         }
         self.asked = Some(asked);
         Ok(())
+    }
+
+    /// Writes rules, and reads what the kernel has made of them.
+    fn write(&mut self, rules: &str) -> io::Result<()> {
+        // from before they are written, so that nobody changes them unseen
+        self.changes.get_or_insert_with(Changes::listen);
+        nft(rules)?;
+        self.held = rules::held();
+        Ok(())
+    }
+
+    /// Whether rules are in force.
+    pub(super) fn has_rules(&self) -> bool {
+        self.state == State::Rules
+    }
+
+    /// Writes the rules again, if the kernel holds others or none: what came of that. Interfaces that are gone want other rules,
+    /// which come with the next tables.
+    pub(super) fn restore(&mut self) -> Option<Result<(), EngineError>> {
+        let (interfaces, rules) = self.asked.clone().filter(|_| self.has_rules())?;
+        let changed = self.changes.as_mut().is_none_or(Changes::any);
+        if !changed || self.held == rules::held() || interfaces.iter().any(|i| if_indextoname(*i).is_err()) {
+            return None;
+        }
+        let done = self.write(&rules).map_err(|error| {
+            // it is looked at again whether or not there are more changes
+            self.changes = None;
+            EngineError::system("writing the guard again", "CAP_NET_ADMIN", error)
+        });
+        Some(done)
     }
 
     /// Takes the rules back.
@@ -102,7 +135,7 @@ impl Guard {
 /// Removes the guard of an engine that is gone: under another engine it would drop what that one passes.
 pub(super) fn remove_stale() {
     let Err(error) = nft(REMOVE) else { return };
-    if is_there() {
+    if rules::held().is_some() {
         tracing::warn!(
             %error,
             "the guard that an earlier packet engine left can't be removed, and keeps packets from this host's own stack: \
@@ -112,17 +145,6 @@ pub(super) fn remove_stale() {
         tracing::debug!(%error, "no guard to remove, or no right to look");
     }
 }
-
-/// Whether there is such a table, as far as can be told.
-fn is_there() -> bool {
-    let listed = Command::new("nft").args(["list", "tables", "netdev"]).output();
-    listed.is_ok_and(|output| {
-        String::from_utf8_lossy(&output.stdout).lines().any(|line| line.trim() == "table netdev evener")
-    })
-}
-
-/// Works whether there is such a table or not.
-const REMOVE: &str = "add table netdev evener\ndelete table netdev evener\n";
 
 fn names(tables: &Tables) -> Result<Vec<String>, EngineError> {
     let name = |ifindex: &u32| {
@@ -311,26 +333,6 @@ fn local_addresses() -> BTreeSet<IpAddr> {
         v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
     };
     getifaddrs().into_iter().flatten().filter_map(|interface| of(interface.address?)).collect()
-}
-
-fn nft(script: &str) -> io::Result<()> {
-    let mut child = Command::new("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| io::Error::new(error.kind(), format!("the program nft did not start: {error}")))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(script.as_bytes())?;
-    }
-    let output = child.wait_with_output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let first = said.lines().next().unwrap_or("no reason given");
-    Err(io::Error::other(format!("nft: {first}")))
 }
 
 /// Whether the stack ignores packets for the service addresses without being told to.

@@ -11,6 +11,7 @@ mod frame;
 mod guard;
 pub(crate) mod outbox;
 mod ring;
+mod rules;
 mod segments;
 mod store;
 mod tally;
@@ -32,6 +33,7 @@ use evener_core::path::tables::{SERVER_SLOTS, Tables};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use crate::events::{Events, Watch};
+use crate::installed::{Missing, Part};
 use crate::moves::Moves;
 use crate::routes::HostRoutes;
 use crate::{Counters, Engine, EngineError, Mover, Readings};
@@ -169,6 +171,14 @@ impl Engine for PacketEngine {
         self.workers.retain(|ifindex, _| tables.interfaces.contains_key(ifindex));
         self.running = None;
         Ok(())
+    }
+
+    fn installed(&self) -> Vec<Part> {
+        self.guard.has_rules().then_some(Part::Guard).into_iter().collect()
+    }
+
+    fn restore(&mut self) -> Vec<Missing> {
+        self.guard.restore().map(|restored| Missing { part: Part::Guard, restored }).into_iter().collect()
     }
 
     fn memory(&self) -> Memory<'_> {

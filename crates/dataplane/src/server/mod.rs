@@ -245,6 +245,7 @@ impl Server {
         // No packet comes by an interface before the tables are there.
         self.program.write_tables(tables)?;
         self.forget_vanished();
+        self.pin_again()?;
         self.make_way_for_directors();
         let wanted: BTreeMap<(u32, Use), Vec<Hook>> = places
             .tunnels
@@ -372,6 +373,18 @@ impl Server {
             pinned = link.pin(path);
         }
         pinned.map_err(ServerError::io(format!("pinning {}", path.display())))
+    }
+
+    /// Pins the links that somebody has unpinned: a later agent finds them by that alone.
+    fn pin_again(&self) -> Result<(), ServerError> {
+        self.links.iter().try_for_each(|((ifindex, _), (link, hook))| {
+            let path = link_path(&self.dir, *ifindex, *hook);
+            if path.exists() {
+                return Ok(());
+            }
+            tracing::warn!(path = %path.display(), "somebody had removed this pin: it is restored");
+            link.pin(&path).map_err(ServerError::io(format!("pinning {}", path.display())))
+        })
     }
 
     fn detach(&mut self, place: (u32, Use)) {

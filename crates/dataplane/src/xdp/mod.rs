@@ -31,6 +31,7 @@ use evener_core::path::tables::Tables;
 use nix::net::if_::if_indextoname;
 
 use crate::events::{Events, Watch};
+use crate::installed::{Missing, Part};
 use crate::moves::Moves;
 use crate::{Counters, Engine, EngineError, Mover, Readings};
 use attach::Link;
@@ -226,6 +227,41 @@ impl XdpEngine {
         Ok(())
     }
 
+    /// Whether the kernel holds a part as this engine has made it.
+    fn is_there(&self, part: &Part) -> bool {
+        match part {
+            // an interface that is gone has no program to miss: the next tables are without it
+            Part::Program(ifindex) => self.links.get(ifindex).is_none_or(|(link, _)| {
+                matches!(link.place(), Ok(Some(_))) || if_indextoname(*ifindex).is_err()
+            }),
+            Part::Pins(dir) => {
+                let links = self.links.keys().map(|ifindex| pins::link_path(dir, *ifindex));
+                program::PINNED.iter().map(|map| dir.join(map)).chain(links).all(|path| path.exists())
+            }
+            Part::Guard | Part::Setting(_) => true,
+        }
+    }
+
+    fn put_back(&mut self, part: &Part) -> Result<(), EngineError> {
+        match part {
+            Part::Program(ifindex) => {
+                let Some((_, mode)) = self.links.get(ifindex) else { return Ok(()) };
+                let mode = *mode;
+                self.keep(*ifindex, self.link(*ifindex, mode)?, mode)
+            }
+            Part::Pins(dir) => {
+                let failed =
+                    |e| EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", e);
+                std::fs::create_dir_all(dir).map_err(failed)?;
+                self.program.pin_maps(dir)?;
+                self.links
+                    .iter()
+                    .try_for_each(|(ifindex, (link, _))| pins::pin_link(dir, *ifindex, link).map_err(failed))
+            }
+            Part::Guard | Part::Setting(_) => Ok(()),
+        }
+    }
+
     /// Detaches from interfaces that the tables in force don't name.
     fn detach_others(&mut self) {
         let named = &self.program.tables.interfaces;
@@ -360,6 +396,17 @@ impl Engine for XdpEngine {
         self.is_settled = !self.program.is_stale();
         self.running = None;
         Ok(())
+    }
+
+    fn installed(&self) -> Vec<Part> {
+        let programs = self.links.keys().copied().map(Part::Program);
+        self.pins.iter().cloned().map(Part::Pins).chain(programs).collect()
+    }
+
+    fn restore(&mut self) -> Vec<Missing> {
+        let missing = self.installed().into_iter().filter(|part| !self.is_there(part)).collect::<Vec<_>>();
+        let restored = missing.into_iter().map(|part| Missing { restored: self.put_back(&part), part });
+        restored.collect()
     }
 
     fn memory(&self) -> Memory<'_> {

@@ -304,7 +304,7 @@ impl Program {
 
     /// Pins every map in `dir`.
     pub(super) fn pin_maps(&mut self, dir: &Path) -> Result<(), EngineError> {
-        for (name, map) in &mut self.maps {
+        for (name, map) in self.maps.iter_mut().filter(|(name, _)| !dir.join(name).exists()) {
             map.pin(dir.join(name)).map_err(|error| refused(format!("pinning map {name}"), error))?;
         }
         Ok(())

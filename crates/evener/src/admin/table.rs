@@ -238,6 +238,9 @@ pub(super) fn status(status: &Status, page: usize) -> String {
     for (node, refused) in &status.nodes_refused {
         facts.push(("refused nodes", format!("{node}: {}", clean(&refused.text))));
     }
+    for (part, error) in status.installed.iter().filter_map(|part| Some((part, part.missing.as_ref()?))) {
+        facts.push(("missing", format!("{} {}: {}", part.kind, clean(&part.place), clean(error))));
+    }
     if let Some(Dispatcher { address, decides }) = &status.dispatcher {
         let says = if *decides { "decides" } else { "doesn't answer: this host decides by its own tables" };
         facts.push(("dispatcher", format!("{} {says}", clean(address))));

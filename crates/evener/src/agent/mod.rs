@@ -42,8 +42,8 @@ use state::State;
 
 /// Changes of the network come in flocks: act once they have settled.
 const SETTLE: Duration = Duration::from_millis(200);
-/// An interval at which everything is looked at in any case.
-const LOOK: Duration = Duration::from_secs(10);
+/// An interval at which everything is looked at in any case: settings, programs and pins change without a word from the kernel.
+const LOOK: Duration = Duration::from_secs(3);
 /// How often it is seen to it that keys are those of the time of day; they change once a minute.
 const RENEWAL: Duration = Duration::from_secs(2);
 

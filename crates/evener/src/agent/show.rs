@@ -28,7 +28,7 @@ struct View {
     packets: BTreeMap<&'static str, u64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Program {
     interface: String,
     hook: &'static str,
@@ -52,11 +52,16 @@ fn view() -> io::Result<View> {
     let directory = paths::directory()?;
     let Done { addresses, settings, .. } = state::read(&directory)?.unwrap_or_default();
     let pins = server::existing_directory();
-    let programs = pins.iter().flat_map(|pins| server::attached(pins)).map(|(ifindex, hook)| Program {
-        interface: if_indextoname(ifindex)
-            .map_or_else(|_| ifindex.to_string(), |name| name.to_string_lossy().into_owned()),
-        hook: hook.name(),
-    });
+    let mut programs: Vec<Program> = pins
+        .iter()
+        .flat_map(|pins| server::attached(pins))
+        .map(|(ifindex, hook)| Program {
+            interface: if_indextoname(ifindex)
+                .map_or_else(|_| ifindex.to_string(), |name| name.to_string_lossy().into_owned()),
+            hook: hook.name(),
+        })
+        .collect();
+    programs.sort();
     let counted = pins.as_ref().and_then(|pins| server::counters(pins)).unwrap_or_default();
     Ok(View {
         running: Lock::is_held(&state::lock_path(&directory)),
@@ -65,7 +70,7 @@ fn view() -> io::Result<View> {
             .map(|placed| format!("{} on {}", placed.address, placed.interface))
             .collect(),
         settings: settings.iter().map(|(path, changed)| (dotted(path), changed.was)).collect(),
-        programs: programs.collect(),
+        programs,
         packets: counted.into_iter().map(|(reason, count)| (reason.name(), count)).collect(),
     })
 }

@@ -3,6 +3,7 @@
 //! Counts are the data plane's and are read when somebody looks. Those of a server that goes are added to its service's sums, and for
 //! that instant they would stand in two places or in none: [`Board::moment`] reads them again then.
 
+pub(crate) mod installed;
 mod local;
 pub mod request;
 
@@ -15,6 +16,8 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use evener_core::director::Snapshot;
 use evener_dataplane::{Counters, Readings, ServerCounters};
+
+use installed::Installed;
 
 use crate::events::Bus;
 use crate::names;
@@ -68,6 +71,8 @@ pub(crate) struct Published {
     pub(crate) bus: Bus,
     /// What this host is as a server, and where it reads for the data plane.
     pub(crate) local: Option<Local>,
+    /// What is set up in the kernel.
+    pub(crate) installed: Arc<Installed>,
     /// Groups whose clients are sent on by HTTP.
     pub(crate) groups: Arc<Shown>,
     /// Names that are answered for.

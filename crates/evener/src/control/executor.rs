@@ -14,7 +14,6 @@ use tokio::sync::mpsc;
 
 use super::handoff::Handing;
 use super::hosts::Hosts;
-use super::interfaces::forwarded;
 use super::showing::Showing;
 use super::telling::Telling;
 use super::totals::Totals;
@@ -146,7 +145,11 @@ impl Executor {
                 }
             }
             Output::Ask { ifindex, sender, target } => self.neighbours.ask(ifindex, sender, target),
-            Output::Announce(addresses) => self.neighbours.announce(&addresses),
+            Output::Announce(addresses) => {
+                // an interface may have another MAC than it had, and that is what there is to tell
+                self.listen();
+                self.neighbours.announce(&addresses);
+            }
             Output::Resolve { ifindex, address } => {
                 if let Err(error) = resolve(ifindex, address) {
                     tracing::debug!(%address, %error, "the kernel can't ask for this next hop");
@@ -256,14 +259,19 @@ impl Executor {
         if self.is_idle() {
             return;
         }
+        self.listen();
+        self.neighbours.attend(&self.director.announceable());
+        self.restore();
+    }
+
+    /// Listens to neighbours on the director's interfaces.
+    fn listen(&mut self) {
         let (links, farm) = (self.director.links(), self.director.farm());
         if let Err((ifindex, error)) = self.neighbours.listen(links, farm.has_ipv6()) {
             let found = self.director.network().interfaces.get(&ifindex);
             let name = found.map_or("?", |interface| &interface.name);
             tracing::warn!(interface = name, %error, "no ARP and no neighbour discovery here");
         }
-        self.neighbours.attend(&self.director.announceable());
-        self.settings.forward(&forwarded(&self.director, &*self.engine));
     }
 
     /// Whether nothing of the file sends packets on, so that neither interfaces nor neighbours matter.

@@ -5,6 +5,7 @@ mod executor;
 mod groups;
 mod handoff;
 pub(crate) mod hosts;
+mod installed;
 mod interfaces;
 mod names;
 mod rehandoff;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use evener_core::director::Input;
 use evener_core::farm::plan::ServerName;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 use crate::agent::local_server::LocalServer;
 use crate::board::request::Request;
@@ -49,6 +50,10 @@ use start::StartError;
 const READY_AFTER_MS: u64 = 3_000;
 /// Between two portions of the sweep through the session table.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How often the kernel is held against what was set up there: a firewall's reload may have ended the service.
+const RESTORE: Duration = Duration::from_millis(500);
+/// The same for what this host is as a server, which takes more looking.
+const RESTORE_SERVER: Duration = Duration::from_secs(3);
 /// Changes of the network come in flocks: read it once they have settled.
 const SETTLE: Duration = Duration::from_millis(200);
 /// An interval at which the network is read in any case.
@@ -145,6 +150,10 @@ impl Daemon {
             }
         };
         let mut sweep = tokio::time::interval(SWEEP);
+        let mut restore = tokio::time::interval(RESTORE);
+        let mut restore_server = tokio::time::interval(RESTORE_SERVER);
+        restore_server.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        restore.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reread = Some(Instant::now() + REREAD);
         loop {
             self.names.refresh(self.executor.director.snapshot(), &self.groups.shown().latest());
@@ -183,6 +192,8 @@ impl Daemon {
                         local_server.rehandoff(moving);
                     }
                 }
+                _ = restore.tick() => self.executor.restore(),
+                _ = restore_server.tick() => self.restore_server().await,
                 _ = sweep.tick() => {
                     self.executor.sweep_some();
                     // Traces may have ended.
@@ -251,6 +262,13 @@ impl Daemon {
                 self.show_local();
             }
             Err(error) => tracing::warn!(%error, "the network can't be read; what was known of it stays"),
+        }
+    }
+
+    /// Holds this host, as a server, against what it is to be: settings, programs and pins change without a word from the kernel.
+    async fn restore_server(&mut self) {
+        if let Some(local_server) = &mut self.local_server {
+            local_server.look(&self.executor.config, self.executor.director.network()).await;
         }
     }
 

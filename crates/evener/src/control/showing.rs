@@ -7,6 +7,7 @@ use evener_dataplane::{Engine, Readings};
 
 use super::executor::Executor;
 use crate::board::Local;
+use crate::board::installed::Installed;
 use crate::board::{About, Board, Loaded, Published};
 use crate::events::Bus;
 use crate::names;
@@ -20,6 +21,7 @@ pub(super) struct Showing {
     /// About the file that a reload is putting in force.
     next: Option<Loaded>,
     local: Option<Local>,
+    pub(super) installed: Arc<Installed>,
     groups: Arc<Shown>,
     names: Arc<names::Shown>,
 }
@@ -37,6 +39,7 @@ impl Showing {
             recorder: Arc::default(),
             bus,
             local: None,
+            installed: Arc::default(),
             groups: Arc::default(),
             names: Arc::default(),
         });
@@ -46,6 +49,7 @@ impl Showing {
             readings,
             next: None,
             local: None,
+            installed: Arc::default(),
             groups: Arc::default(),
             names: Arc::default(),
         }
@@ -87,6 +91,7 @@ impl Executor {
             recorder: Arc::clone(&self.telling.recorder),
             bus: self.bus.clone(),
             local: self.showing.local.clone(),
+            installed: Arc::clone(&self.showing.installed),
             groups: Arc::clone(&self.showing.groups),
             names: Arc::clone(&self.showing.names),
         });

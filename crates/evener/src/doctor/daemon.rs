@@ -70,6 +70,12 @@ fn judge(status: &views::Status) -> Vec<Finding> {
         let message = format!("The last one changed nothing; mend the file and `evener reload`:\n{error}");
         findings.push(Finding::warn("reload", message));
     }
+    findings.extend(status.installed.iter().filter_map(|part| {
+        let error = part.missing.as_ref()?;
+        let message =
+            format!("Somebody has removed or changed {}, and it can't be restored: {error}.", part.place);
+        Some(Finding::fail(part.kind.as_str(), message))
+    }));
     if let Some(dispatcher) = status.dispatcher.as_ref().filter(|dispatcher| !dispatcher.decides) {
         let message = format!(
             "{} does not answer, and this host decides by its own tables: look whether `evener run` is at work there, with the \

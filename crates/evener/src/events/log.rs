@@ -70,6 +70,8 @@ pub(crate) fn write(event: &Event) {
         Event::Stopping => tracing::debug!("{event}"),
         Event::Ready { serving: false }
         | Event::Dispatcher { .. }
+        | Event::Restored { .. }
+        | Event::Missing { .. }
         | Event::Node(_)
         | Event::Member { .. } => match event.level() {
             Level::Info => tracing::info!("{event}"),

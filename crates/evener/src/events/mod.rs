@@ -15,6 +15,7 @@ use std::time::SystemTime;
 use evener_core::director::{self, Level};
 use evener_core::farm::group::{MemberChange, MemberEvent};
 use evener_core::node::lccp::Notice;
+use evener_dataplane::installed::Part;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -66,6 +67,18 @@ pub enum Event {
         /// Whether it decides.
         decides: bool,
     },
+    /// Somebody had taken away what this daemon has in the kernel, and it is there again.
+    Restored {
+        /// Which part.
+        part: Part,
+    },
+    /// The same, and the kernel refuses to have it again.
+    Missing {
+        /// Which part.
+        part: Part,
+        /// Why.
+        error: String,
+    },
     /// Of another node that control messages are exchanged with.
     Node(Notice),
     /// Of a member of a server group.
@@ -89,6 +102,8 @@ impl Event {
             Event::ReloadRefused { .. } => "reload_refused",
             Event::Dispatcher { decides: true, .. } => "dispatcher_decides",
             Event::Dispatcher { decides: false, .. } => "dispatcher_silent",
+            Event::Restored { .. } => "restored",
+            Event::Missing { .. } => "missing",
             Event::Node(Notice::Met { .. }) => "node_met",
             Event::Node(Notice::Restarted { .. }) => "node_restarted",
             Event::Node(Notice::Silent { .. }) => "node_silent",
@@ -119,11 +134,12 @@ impl Event {
                 | MemberChange::Drained
                 | MemberChange::Undrained => Level::Info,
             },
-            Event::ReloadRefused { .. } => Level::Error,
+            Event::ReloadRefused { .. } | Event::Missing { .. } => Level::Error,
             Event::Ready { serving: false }
             | Event::Reloaded { restart_for: Some(_), .. }
             | Event::Reloaded { trouble: Some(_), .. }
             | Event::Dispatcher { decides: false, .. }
+            | Event::Restored { .. }
             | Event::Node(Notice::Silent { .. } | Notice::Refused { .. }) => Level::Warning,
             Event::Started { .. }
             | Event::Ready { serving: true }
@@ -160,6 +176,10 @@ impl fmt::Display for Event {
                 f,
                 "the dispatcher {address} doesn't answer: this host decides by its own tables until it does"
             ),
+            Event::Restored { part } => write!(f, "somebody had removed or changed {part}: it is restored"),
+            Event::Missing { part, error } => {
+                write!(f, "somebody has removed or changed {part}, and it can't be restored: {error}")
+            }
             Event::Node(notice) => notice.fmt(f),
             Event::Member { service, event } => write!(f, "{service}: {event}"),
         }

@@ -6,6 +6,9 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use evener_dataplane::EngineError;
+use evener_dataplane::installed::{Missing, Part};
+
 const PROC_SYS: &str = "/proc/sys";
 
 /// Whether the kernel drops what comes by this interface from addresses that it would reach by another.
@@ -63,7 +66,12 @@ impl Settings {
     /// The kernel's route look-up wants forwarding on the interface that a packet comes from. An IPv6 interface
     /// that forwards forgets the routes that routers advertise, unless it is told to keep them (`accept_ra`
     /// 2, ip-sysctl).
-    pub(crate) fn forward(&mut self, Forwarded { interfaces, addresses, own, routed }: &Forwarded<'_>) {
+    ///
+    /// Returns the settings that had been changed already, and that somebody has changed since.
+    pub(crate) fn forward(
+        &mut self,
+        Forwarded { interfaces, addresses, own, routed }: &Forwarded<'_>,
+    ) -> Vec<Missing> {
         let routed = routed.iter().filter(|interface| self.forwards(interface));
         let own: BTreeSet<&str> = own.iter().chain(routed).copied().collect();
         let mut wanted: Vec<(Name, &str)> =
@@ -87,8 +95,18 @@ impl Settings {
                 }
             }
         }
+        let mut missing = Vec::new();
         for (name, value) in &wanted {
-            match self.set(name, value) {
+            let was_set = self.were.contains_key(name) && self.read(name).is_ok_and(|is| is != *value);
+            let set = self.set(name, value);
+            if was_set {
+                let restored = set.map_err(|error| {
+                    EngineError::system(format!("setting {name} to {value}"), "CAP_NET_ADMIN", error)
+                });
+                missing.push(Missing { part: Part::Setting(name.clone()), restored });
+                continue;
+            }
+            match set {
                 Ok(()) => drop(self.refused.remove(name)),
                 Err(error) if self.refused.insert(name.clone()) => tracing::warn!(
                     setting = name,
@@ -100,6 +118,12 @@ impl Settings {
         }
         let names: BTreeSet<Name> = wanted.into_iter().map(|(name, _)| name).collect();
         self.put_back(|name| !names.contains(name));
+        missing
+    }
+
+    /// Those that are not as they were found.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = Name> {
+        self.were.keys().cloned()
     }
 
     fn forwards(&self, interface: &str) -> bool {
@@ -168,6 +192,9 @@ impl Settings {
         }
         let lines = self.were.iter().map(|(name, was)| format!("{name}={was}\n"));
         let new = self.note.with_extension("new");
+        if let Some(folder) = self.note.parent() {
+            fs::create_dir_all(folder)?;
+        }
         fs::write(&new, lines.collect::<String>())?;
         fs::rename(new, &self.note)
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use evener_core::director::{self, About, Level};
+use evener_dataplane::installed::Part;
 use serde::{Deserialize, Serialize};
 
 use crate::events::{self, Heard};
@@ -80,6 +81,9 @@ fn event(told: &events::Told) -> Event {
     match happened {
         events::Event::Farm(farm) => be_about(&mut event, farm),
         events::Event::Dispatcher { address, .. } => event.address = Some(address.to_string()),
+        events::Event::Restored { part } | events::Event::Missing { part, .. } => {
+            event.interface = matches!(part, Part::Program(_)).then(|| part.place());
+        }
         events::Event::Node(notice) => event.address = Some(notice.peer().to_string()),
         events::Event::Member { service, event: member } => {
             event.service = Some(service.clone());

@@ -29,7 +29,7 @@ pub use servers::Server;
 pub use services::Service;
 pub(crate) use services::has_service;
 pub use sessions::Session;
-pub use status::{Dispatcher, Status};
+pub use status::{Dispatcher, Installed, Status};
 
 /// A farm at one moment.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use evener_core::path::decide::Reason;
 use serde::{Deserialize, Serialize};
 
 use super::{Refused, names};
-use crate::board::{About, Moment};
+use crate::board::{self, About, Moment};
 use crate::handoff::lccp::Speaker;
 use crate::record::{AccessLog, Deciding};
 
@@ -77,6 +77,9 @@ pub struct Status {
     pub events_lost: u64,
     /// The interfaces that packets are taken from.
     pub interfaces: Vec<String>,
+    /// What is set up in the kernel while this daemon runs: programs, pins, rules, settings.
+    #[serde(default)]
+    pub installed: Vec<Installed>,
     /// What came of other hosts' datagrams, where every host decides; else empty.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
@@ -112,6 +115,18 @@ pub struct Status {
     /// What became of queries by DNS, by name; empty where none are answered.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dns: BTreeMap<String, u64>,
+}
+
+/// A part of what is set up in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Installed {
+    /// `program`, `pins`, `guard` or `setting`.
+    pub kind: String,
+    /// The interface, folder, table, or path below /proc/sys.
+    pub place: String,
+    /// Why the kernel doesn't hold it, if it doesn't; it is tried again twice a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 /// The node that decides for this one.
@@ -176,6 +191,7 @@ pub(crate) fn status(moment: &Moment) -> Status {
         dispatcher: speaker.and_then(|speaker| speaker.dispatcher()).map(dispatcher),
         dns: names::counts(&published.names),
         interfaces: interfaces(snapshot),
+        installed: installed(&published.installed),
     }
 }
 
@@ -190,6 +206,15 @@ pub(crate) fn interfaces(snapshot: &Snapshot) -> Vec<String> {
     let named = snapshot.plan.tables.interfaces.keys();
     let found = named.filter_map(|ifindex| snapshot.network.interfaces.get(ifindex));
     found.map(|interface| interface.name.clone()).collect()
+}
+
+fn installed(installed: &board::installed::Installed) -> Vec<Installed> {
+    let parts = installed.parts.iter().map(|part| Installed {
+        kind: part.kind().to_owned(),
+        place: part.place(),
+        missing: installed.missing.get(part).cloned(),
+    });
+    parts.collect()
 }
 
 fn counted(counts: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {

@@ -22,7 +22,7 @@ pub use agent::Agent;
 pub use handoff::{Handoff, Offer, route};
 pub use left::left_on;
 pub use team::{PEERS_PORT, Plan, Team};
-pub use views::{AccessLog, Explanation, Peer, Server, Service, Session, Status};
+pub use views::{AccessLog, Explanation, Installed, Peer, Server, Service, Session, Status};
 
 /// How long the daemon may take until it is ready, and until it has ended, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -35,6 +35,9 @@ pub struct Status {
     pub refused: BTreeMap<String, u64>,
     /// What has happened, by the names of events.
     pub events: BTreeMap<String, u64>,
+    /// What is set up in the kernel.
+    #[serde(default)]
+    pub installed: Vec<Installed>,
     /// Datagrams of other hosts, where every host decides: `accepted`, and others by why they were refused.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
@@ -60,6 +63,18 @@ pub struct Status {
     /// The node that decides for this one, if another does.
     #[serde(default)]
     pub dispatcher: Option<Dispatcher>,
+}
+
+/// A part of what is set up in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Installed {
+    /// `program`, `pins`, `guard` or `setting`.
+    pub kind: String,
+    /// Where it is.
+    pub place: String,
+    /// Why the kernel doesn't hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 /// The access log in `evener status --json`.

@@ -1,14 +1,18 @@
 //! What an agent does to its host for each method, and that it takes back exactly that.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::{skip, wait};
+use libbpf_rs::Link;
 
-use crate::{Agent, refused, service, snapshot, status, vips};
+use crate::{Agent, refused, service, snapshot, status, tunnels, vips};
 
 /// Whether `asking` finds a neighbour that answers for the address.
 fn answers(asking: &Host, address: IpAddr) -> Result<bool> {
@@ -187,5 +191,51 @@ fn a_host_that_is_nobody_is_told_so() -> Result<()> {
     let agent = Agent::start(server, &config, &["--host", "web1"])?;
     assert_eq!(status(server)?.addresses.len(), 2);
     drop(agent);
+    Ok(())
+}
+
+/// Each thing that the agent has done is undone behind its back, and it does it again.
+#[test]
+fn a_part_that_somebody_removes_is_put_back() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let mut agent = Agent::start(server, &tunnels::config(&farm, ""), &[])?;
+    let shown = status(server)?;
+    for placed in &shown.addresses {
+        let (address, interface) = placed.split_once(" on ").context("ADDRESS on INTERFACE")?;
+        let list = ["ip", "-oneline", "address", "show", "dev", interface, "to", address];
+        ensure!(!server.run(&list)?.is_empty(), "{placed}");
+        server.run(&["ip", "address", "del", address, "dev", interface])?;
+        wait::until(placed, || Ok(!server.run(&list)?.is_empty()))?;
+    }
+    for (name, was) in &shown.settings {
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        let value = || server.run(&["cat", &path]);
+        let set = value()?;
+        server.run(&["sh", "-c", &format!("echo {was} > {path}")])?;
+        wait::until(name, || Ok(value()? == set))?;
+    }
+    let namespace = server.run(&["stat", "-L", "-c", "%i", "/proc/self/ns/net"])?;
+    let pins = PathBuf::from(format!("/sys/fs/bpf/evener/server-{}", namespace.trim()));
+    let pinned =
+        || -> Result<BTreeSet<_>> { Ok(fs::read_dir(&pins)?.flatten().map(|pin| pin.file_name()).collect()) };
+    let before = pinned()?;
+    for link in before.iter().filter(|name| name.to_string_lossy().starts_with("link-")) {
+        Link::open(pins.join(link))?.detach()?;
+        wait::until("the program runs again", || Ok(status(server)?.programs == shown.programs))?;
+    }
+    fs::remove_dir_all(&pins)?;
+    wait::until("all is pinned again", || Ok(pins.is_dir() && pinned()? == before))?;
+    agent.process.kill9()?;
+    agent.start_again()?;
+    assert_eq!(status(server)?.programs, shown.programs);
+    ensure!(
+        !shown.addresses.is_empty() && !shown.settings.is_empty() && !shown.programs.is_empty(),
+        "{shown:?}"
+    );
+    assert_eq!(agent.stop()?, 0);
     Ok(())
 }

@@ -48,6 +48,7 @@ mod own_address;
 mod path_mtu;
 mod policies;
 mod reload;
+mod removed;
 mod sessions;
 mod stage;
 mod survival;

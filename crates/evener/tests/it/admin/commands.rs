@@ -62,6 +62,7 @@ fn people_see_tables() {
     lccp:           5 given, 1 replayed
     nodes:          192.0.2.11 known, 192.0.2.12 silent
     refused nodes:  192.0.2.12: its clock? is wrong; set it
+    missing:        guard table netdev evener: nft: Operation not permitted
     dispatcher:     192.0.2.3 doesn't answer: this host decides by its own tables
     access log:     /var/log/evener/access.log: 12 lines written, 1 lost
     traces:         2

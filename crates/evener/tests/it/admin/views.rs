@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evener::board::request::{Flow, Subject};
 use evener::record::{AccessLog, Deciding};
 use evener::views::{
-    Dispatch, Dispatcher, Explanation, Host, Name, Refused, Server, Service, Session, Status,
+    Dispatch, Dispatcher, Explanation, Host, Installed, Name, Refused, Server, Service, Session, Status,
 };
 
 pub fn status() -> Status {
@@ -38,6 +38,10 @@ pub fn status() -> Status {
         events: counts(&[("server_down", 4)]),
         events_lost: 5,
         interfaces: vec!["eth0".into()],
+        installed: vec![
+            part("program", "eth0", None),
+            part("guard", "table netdev evener", Some("nft: Operation not permitted")),
+        ],
         peers: counts(&[("accepted", 77), ("forged", 3)]),
         tunnels: counts(&[("decapsulated", 9), ("forged_mark", 4)]),
         punted: counts(&[("given", 5)]),
@@ -52,6 +56,10 @@ pub fn status() -> Status {
         dispatcher: Some(Dispatcher { address: "192.0.2.3".into(), decides: false }),
         dns: BTreeMap::from([("noerror".to_owned(), 12), ("queries_udp".to_owned(), 13)]),
     }
+}
+
+fn part(kind: &str, place: &str, missing: Option<&str>) -> Installed {
+    Installed { kind: kind.into(), place: place.into(), missing: missing.map(str::to_owned) }
 }
 
 fn refused(reason: &str, text: &str) -> Refused {

@@ -1,0 +1,83 @@
+//! nftables' table of this engine: written by nft(8), read back by it, and watched by netlink.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+use nix::sys::socket::{self, AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType};
+use socket2::Socket;
+
+/// Works whether there is such a table or not.
+pub(super) const REMOVE: &str = "add table netdev evener\ndelete table netdev evener\n";
+
+/// Has nft carry out a script, as one transaction.
+pub(super) fn nft(script: &str) -> io::Result<()> {
+    let mut child = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| io::Error::new(error.kind(), format!("the program nft did not start: {error}")))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(script.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let first = stderr.lines().next().unwrap_or("no reason given");
+    Err(io::Error::other(format!("nft: {first}")))
+}
+
+/// The table as the kernel holds it, in nft's words; `None` where there is none, as far as can be told.
+pub(super) fn held() -> Option<String> {
+    let listed = Command::new("nft").args(["list", "table", "netdev", "evener"]).output().ok()?;
+    listed.status.success().then(|| String::from_utf8_lossy(&listed.stdout).into_owned())
+}
+
+/// Whether somebody has changed nftables' tables of interfaces.
+#[derive(Debug)]
+pub(super) struct Changes {
+    /// Without it nobody knows, and every look is worth while.
+    socket: Option<Socket>,
+}
+
+/// NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h, as a bit.
+const GROUP: u32 = 1 << (7 - 1);
+/// NFPROTO_NETDEV of linux/netfilter.h.
+const NETDEV: u8 = 5;
+/// Where that stands in a message: first in `struct nfgenmsg`, behind `struct nlmsghdr`.
+const FAMILY_AT: usize = 16;
+
+impl Changes {
+    /// Listens from now on.
+    pub(super) fn listen() -> Changes {
+        let open = || -> io::Result<Socket> {
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let protocol = SockProtocol::NetlinkNetFilter;
+            let socket = socket::socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+            socket::bind(std::os::fd::AsRawFd::as_raw_fd(&socket.as_fd()), &NetlinkAddr::new(0, GROUP))?;
+            Ok(socket.into())
+        };
+        let socket = open().inspect_err(|error| tracing::debug!(%error, "nftables can't be watched"));
+        Changes { socket: socket.ok() }
+    }
+
+    /// Whether there were any since the last call.
+    pub(super) fn any(&mut self) -> bool {
+        let Some(socket) = &mut self.socket else { return true };
+        let mut any = false;
+        let mut message = [0; 8192];
+        loop {
+            match socket.read(&mut message) {
+                Ok(len) => any |= message[..len].get(FAMILY_AT) == Some(&NETDEV),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return any,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // more came than the socket holds: whatever it was
+                Err(_) => any = true,
+            }
+        }
+    }
+}

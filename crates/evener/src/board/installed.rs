@@ -1,0 +1,58 @@
+//! Whether the kernel holds what this daemon has set up there.
+
+use std::collections::BTreeMap;
+
+use evener_dataplane::installed::{Missing, Part};
+
+use crate::events::Event;
+
+/// What is set up, and what of it isn't there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Installed {
+    /// All of it.
+    pub(crate) parts: Vec<Part>,
+    /// What the kernel refuses to have again, and why.
+    pub(crate) missing: BTreeMap<Part, String>,
+}
+
+impl Installed {
+    /// Takes note of what was missing, and says what of that is news.
+    pub(crate) fn note(&mut self, found: Vec<Missing>) -> Vec<Event> {
+        let before = std::mem::take(&mut self.missing);
+        let mut news = Vec::new();
+        for Missing { part, restored } in found {
+            match restored.map_err(|error| error.to_string()) {
+                Ok(()) => news.push(Event::Restored { part }),
+                Err(error) => {
+                    if before.get(&part) != Some(&error) {
+                        news.push(Event::Missing { part: part.clone(), error: error.clone() });
+                    }
+                    self.missing.insert(part, error);
+                }
+            }
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evener_dataplane::EngineError;
+
+    use super::*;
+
+    #[test]
+    fn a_part_that_stays_missing_is_news_once() {
+        let missing = || {
+            let error = EngineError::Host("no room".to_owned());
+            vec![Missing { part: Part::Guard, restored: Err(error) }]
+        };
+        let mut installed = Installed::default();
+        assert!(matches!(&installed.note(missing())[..], [Event::Missing { part: Part::Guard, .. }]));
+        assert!(installed.note(missing()).is_empty());
+        assert_eq!(installed.missing.len(), 1);
+        let there_again = vec![Missing { part: Part::Guard, restored: Ok(()) }];
+        assert!(matches!(&installed.note(there_again)[..], [Event::Restored { part: Part::Guard }]));
+        assert!(installed.missing.is_empty());
+    }
+}

@@ -1,0 +1,30 @@
+//! Holding the kernel against what this daemon has set up there.
+
+use std::sync::Arc;
+
+use evener_dataplane::installed::Part;
+
+use super::executor::Executor;
+use super::interfaces::forwarded;
+use crate::board::installed::Installed;
+
+impl Executor {
+    /// Holds the kernel against what was set up there, and puts back what is missing.
+    pub(super) fn restore(&mut self) {
+        if self.is_idle() {
+            return;
+        }
+        let mut found = self.engine.restore();
+        found.extend(self.settings.forward(&forwarded(&self.director, &*self.engine)));
+        let mut installed = Installed::clone(&self.showing.installed);
+        for event in installed.note(found) {
+            self.bus.tell(event);
+        }
+        installed.parts = self.engine.installed();
+        installed.parts.extend(self.settings.changed().map(Part::Setting));
+        if installed != *self.showing.installed {
+            self.showing.installed = Arc::new(installed);
+            self.publish();
+        }
+    }
+}
