@@ -10,6 +10,8 @@
 //! # }
 //! ```
 
+pub mod ab;
+pub mod again;
 pub mod bench;
 pub mod by_hand;
 pub mod capture;

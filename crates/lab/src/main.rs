@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Parser;
+use evener_lab::ab;
 use evener_lab::bench::{self, Effort, What};
 use evener_lab::demo;
 use evener_lab::load::Load;
@@ -60,6 +61,12 @@ enum Command {
         /// How many, one after the other
         #[arg(long, default_value_t = 1)]
         seeds: u64,
+    },
+    /// Have ab(1) ask farms that hand connections over, and a server alone, and compare what broke; needs root
+    Ab {
+        /// Requests of each
+        #[arg(long, default_value_t = 300_000)]
+        requests: u64,
     },
     /// Run a program inside what a unit file says, without a service manager; needs root
     Unit {
@@ -119,6 +126,7 @@ fn main() -> ExitCode {
         }
         Command::Load(options) => load(options),
         Command::Simulate { seed, seeds } => Ok(simulate(seed, seeds)),
+        Command::Ab { requests } => compare(requests),
         Command::Unit { show, file, words } => Unit::read(&file)
             .and_then(|unit| unit::become_it(&unit, &show, &words))
             .map(|()| ExitCode::SUCCESS),
@@ -150,6 +158,12 @@ fn simulate(first: u64, seeds: u64) -> ExitCode {
     }
     println!("{seeds} farms kept every promise; {facts} facts");
     ExitCode::SUCCESS
+}
+
+fn compare(requests: u64) -> Result<ExitCode> {
+    let broken = ab::run(requests)?;
+    println!("{broken}");
+    Ok(if broken.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn show(json: bool) -> Result<ExitCode> {

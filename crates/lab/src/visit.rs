@@ -69,6 +69,20 @@ impl Visit {
         Ok(server)
     }
 
+    /// Puts a file of so many bytes below /upload/, and has the server close the connection.
+    pub fn upload_and_close(mut self, name: &str, len: usize) -> Result<()> {
+        let head = format!(
+            "PUT /upload/{name} HTTP/1.1\r\nHost: www.example.com\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
+        );
+        self.stream.get_mut().write_all(&[head.as_bytes(), &vec![b'x'; len]].concat())?;
+        let mut reply = String::new();
+        self.stream.read_to_string(&mut reply)?;
+        match reply.split_whitespace().nth(1) {
+            Some("201" | "204") => Ok(()),
+            _ => bail!("The upload was answered with {:.60?}", reply),
+        }
+    }
+
     /// Downloads the big file on this connection, so many bytes in a second, and checks its length; a silence of
     /// `timeout` ends it. Where a farm changes on the way, it shows whether the connection survives.
     pub fn download(&mut self, bytes_per_second: u32, timeout: Duration) -> Result<()> {

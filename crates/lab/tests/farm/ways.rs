@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::again;
 use evener_lab::evener::left_on;
 use evener_lab::family::Family;
 use evener_lab::load::{Load, Running};
@@ -23,6 +24,7 @@ by_every_way! {
     killed_under_load_nothing_breaks,
     a_reload_breaks_nothing,
     stopped_it_leaves_nothing,
+    ports_are_used_again,
 }
 
 /// Quick probes of the servers themselves.
@@ -234,4 +236,10 @@ fn stopped_it_leaves_nothing(engine: &str, way: Way) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn ports_are_used_again(engine: &str, way: Way) -> Result<()> {
+    let farm = way.builder().servers(2).clients(2).build()?;
+    let stage = Plan::new(engine, way, Family::V4).start(farm, "", file::ALWAYS_UP, &[1; 2])?;
+    again::ports_are_used_again(stage.farm.clients(), &[stage.service])
 }

@@ -2,14 +2,13 @@
 
 use anyhow::{Result, ensure};
 use evener_lab::cases;
-use evener_lab::evener::{Session, program};
+use evener_lab::evener::Session;
 use evener_lab::family::Family;
-use evener_lab::host::Host;
 use evener_lab::load::Load;
 use evener_lab::wait::{self, LONG};
 
 use crate::talk::{Talk, get};
-use crate::{farm, unbroken};
+use crate::{counted, farm, unbroken};
 
 on_both_engines! {
     forged_segments_make_no_connection,
@@ -17,13 +16,6 @@ on_both_engines! {
 }
 
 const REQUEST: &str = "text \"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n\"";
-
-/// What the server's program has counted for a reason.
-fn counted(server: &Host, reason: &str) -> Result<u64> {
-    let text = server.run(&[&program()?.to_string_lossy(), "agent", "--status", "--json"])?;
-    let status: serde_json::Value = serde_json::from_str(&text)?;
-    Ok(status["packets"][reason].as_u64().unwrap_or_default())
-}
 
 fn forged_segments_make_no_connection(engine: &str) -> Result<()> {
     const ROUNDS: u64 = 200;

@@ -7,6 +7,7 @@
 extern crate evener_lab;
 
 mod abrupt;
+mod again;
 mod asked;
 mod cluster;
 mod front;
@@ -28,14 +29,22 @@ mod units;
 mod websocket;
 
 use anyhow::{Result, ensure};
-use evener_lab::evener::{Handoff, Offer};
+use evener_lab::evener::{Handoff, Offer, program};
 use evener_lab::farm::Farm;
+use evener_lab::host::Host;
 use evener_lab::load::Report;
 
 /// A farm on one network with so many servers alike.
 fn farm(engine: &str, servers: u8, routes: &[String]) -> Result<Handoff> {
     let farm = Farm::builder().bare().servers(servers).build()?;
     Handoff::start(farm, Offer::new(engine, servers.into(), routes))
+}
+
+/// What a server's program has counted for a reason.
+fn counted(server: &Host, reason: &str) -> Result<u64> {
+    let text = server.run(&[&program()?.to_string_lossy(), "agent", "--status", "--json"])?;
+    let status: serde_json::Value = serde_json::from_str(&text)?;
+    Ok(status["packets"][reason].as_u64().unwrap_or_default())
 }
 
 /// A report without errors.

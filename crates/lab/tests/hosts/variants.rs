@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::again;
 use evener_lab::evener::{Plan, Team};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
@@ -28,6 +29,8 @@ on_both_engines! {
     in_ip_packets_over_ipv6,
     on_six_hosts,
     who_has_said_all_is_answered_late,
+    ports_are_used_again_by_mac_address,
+    ports_are_used_again_in_ip_packets,
 }
 
 /// Connections to each address.
@@ -190,4 +193,18 @@ fn shares_of(held: &[(String, Visit)]) -> BTreeMap<&str, u64> {
     let mut shares = BTreeMap::new();
     held.iter().for_each(|(server, _)| *shares.entry(server.as_str()).or_default() += 1);
     shares
+}
+
+fn ports_are_used_again_by_mac_address(engine: &str) -> Result<()> {
+    ports_are_used_again(engine, IN_TURN)
+}
+
+fn ports_are_used_again_in_ip_packets(engine: &str) -> Result<()> {
+    ports_are_used_again(engine, "method = \"tunnel\"\npolicy = \"round-robin\"\n")
+}
+
+fn ports_are_used_again(engine: &str, keys: &str) -> Result<()> {
+    let farm = Farm::builder().every_host(2).clients(2).build()?;
+    let team = Team::start(farm, Plan::new(engine, keys, 2))?;
+    again::ports_are_used_again(team.farm.clients(), &[service(&team, 0), service(&team, 1)])
 }

@@ -1,0 +1,112 @@
+//! Clients whose ports come again while servers still wait for stragglers of the connection before (TIME-WAIT), as behind proxies,
+//! address-sharing routers, and every load generator.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::host::Host;
+use crate::visit::Visit;
+
+/// How often each port is used.
+const USES: usize = 3;
+/// Between two uses: so long that a reset of the same ends is let go the second time.
+pub const PAUSE: Duration = Duration::from_millis(3_200);
+/// Bytes of a body, for requests of 1, 4 and 40 segments.
+const BODIES: [usize; 3] = [0, 5_000, 56_000];
+/// The first of the ports.
+const PORT: u16 = 40_000;
+
+/// How often a server meets a port that it has in TIME-WAIT, by each client for each service.
+pub const MET_AGAIN: u64 = ((USES - 1) * BODIES.len()) as u64;
+
+/// Uses ports of all these clients again and again, each with requests of one length, to each of the services; the server closes.
+/// Clients with an odd number, counted from 0, do without timestamps.
+///
+/// # Errors
+/// When anything breaks, or a client has to say something twice.
+pub fn ports_are_used_again(clients: &[Host], services: &[SocketAddr]) -> Result<()> {
+    for (client, timestamps) in clients.iter().zip(["1", "0"].iter().cycle()) {
+        client.netns().sysctl(&[("ipv4/tcp_timestamps", timestamps)])?;
+        wait_long_for_answers(client)?;
+    }
+    let before = said_twice(clients)?;
+    let uses = clients.iter().flat_map(|client| {
+        let requests = services.iter().flat_map(|service| BODIES.map(|body| (*service, body)));
+        requests.zip(PORT..).map(move |((service, body), port)| (client.clone(), port, service, body))
+    });
+    let threads: Vec<_> = uses
+        .map(|(client, port, service, body)| {
+            let what = format!("{} from port {port} to {service}, {body} bytes", client.name());
+            (what, thread::spawn(move || use_again(&client, port, service, body)))
+        })
+        .collect();
+    for (what, thread) in threads {
+        thread.join().map_err(|_| anyhow!("a thread panicked"))?.context(what)?;
+    }
+    let after = said_twice(clients)?;
+    ensure!(before == after, "clients said something twice: {before:?}, then {after:?}");
+    Ok(())
+}
+
+fn use_again(client: &Host, port: u16, service: SocketAddr, body: usize) -> Result<()> {
+    for number in 0..USES {
+        if number > 0 {
+            thread::sleep(PAUSE);
+        }
+        let visit = Visit::open_from(client, port, service).with_context(|| format!("use {number}"))?;
+        visit
+            .upload_and_close(&format!("again-{}-{port}", client.name()), body)
+            .with_context(|| format!("use {number}"))?;
+    }
+    Ok(())
+}
+
+/// Has a host's TCP send again what was lost, and not what a busy machine is slow to answer: that would be said to be lost, too, and a
+/// late FIN that meets a closed port has its RST end TIME-WAIT.
+pub fn wait_long_for_answers(host: &Host) -> Result<()> {
+    host.netns().sysctl(&[("ipv4/tcp_early_retrans", "0")])?;
+    for family in ["-4", "-6"] {
+        let routes = host.run(&["ip", family, "route", "show", "default"])?;
+        for route in routes.lines() {
+            let words = route.split_whitespace();
+            let change = ["ip", family, "route", "change"].into_iter().chain(words);
+            host.run(&change.chain(["rto_min", "30s"]).collect::<Vec<_>>())?;
+        }
+    }
+    Ok(())
+}
+
+/// Segments that clients have sent again, but for SYNs, and for what servers had already (DSACK, RFC 2883): that overtook something.
+fn said_twice(clients: &[Host]) -> Result<Vec<i64>> {
+    clients
+        .iter()
+        .map(|client| {
+            let count =
+                |counts: &BTreeMap<String, i64>, name: &str| counts.get(name).copied().unwrap_or_default();
+            let counts = counters(client)?;
+            Ok(count(&counts, "RetransSegs")
+                - count(&counts, "TCPSynRetrans")
+                - count(&counts, "TCPDSACKRecv"))
+        })
+        .collect()
+}
+
+/// The kernel's counters of TCP in a host's namespace.
+fn counters(host: &Host) -> Result<BTreeMap<String, i64>> {
+    let mut counts = BTreeMap::new();
+    for file in ["snmp", "netstat"] {
+        let text = host.run(&["cat", &format!("/proc/net/{file}")])?;
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("Tcp")).collect();
+        for pair in lines.chunks(2) {
+            let [names, values] = pair else { continue };
+            let pairs = names.split_whitespace().zip(values.split_whitespace()).skip(1);
+            counts.extend(pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))));
+        }
+    }
+    ensure!(counts.contains_key("RetransSegs") && counts.contains_key("TCPSynRetrans"), "{counts:?}");
+    Ok(counts)
+}

@@ -1,0 +1,85 @@
+//! Ports that come again while a server has the connection before in TIME-WAIT.
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::again::{self, MET_AGAIN, PAUSE};
+use evener_lab::by_hand::ByHand;
+use evener_lab::evener::{Handoff, Offer, Plan, Team, route};
+use evener_lab::family::Family;
+use evener_lab::farm::{Farm, WEB_PORT};
+
+use crate::counted;
+
+on_both_engines! {
+    ports_are_used_again,
+    ports_are_used_again_where_every_host_decides,
+    an_acknowledgment_comes_behind_the_data,
+}
+
+/// Connections were met in TIME-WAIT, of which there were so many at most, and no reset had to wait.
+fn cleared(count: impl Fn(&str) -> Result<u64>, times: u64) -> Result<()> {
+    let [cleared, held] = [count("time_wait_cleared")?, count("reset_held")?];
+    // a client's stack may end TIME-WAIT by itself, when a FIN comes to it once more
+    ensure!(
+        (times / 2..=times).contains(&cleared) && held == 0,
+        "{cleared} of {times} were cleared, {held} held"
+    );
+    Ok(())
+}
+
+fn ports_are_used_again(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(1).clients(2).build()?;
+    let handoff = Handoff::start(farm, Offer::new(engine, 1, &[]))?;
+    again::wait_long_for_answers(handoff.farm.server(0))?;
+    let services = Family::BOTH.map(|family| handoff.service(family));
+    again::ports_are_used_again(handoff.farm.clients(), &services)?;
+    cleared(|reason| counted(handoff.farm.server(0), reason), 2 * 2 * MET_AGAIN)
+}
+
+fn ports_are_used_again_where_every_host_decides(engine: &str) -> Result<()> {
+    let farm = Farm::builder().every_host(2).clients(2).build()?;
+    let keys = "method = \"handoff\"\npolicy = \"round-robin\"\n";
+    let routes = route("path = \"/*\"", &["web1"]);
+    let team = Team::start(farm, Plan { routes, ..Plan::new(engine, keys, 2) })?;
+    team.farm.servers().iter().try_for_each(again::wait_long_for_answers)?;
+    let services = [0, 1].map(|host| (team.farm.own_vip(Family::V4, host), WEB_PORT).into());
+    again::ports_are_used_again(team.farm.clients(), &services)?;
+    let tunnels = team.hosts[0].status()?.tunnels;
+    cleared(|reason| Ok(tunnels.get(reason).copied().unwrap_or_default()), 2 * 2 * MET_AGAIN)
+}
+
+/// As two processors make it.
+fn an_acknowledgment_comes_behind_the_data(engine: &str) -> Result<()> {
+    const SEGMENT_LEN: usize = 1_400;
+    let farm = Farm::builder().bare().servers(1).build()?;
+    let handoff = Handoff::start(farm, Offer::new(engine, 1, &[]))?;
+    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let requests = [1, 4, 20].map(|segments| {
+        let body = vec![b'x'; (segments - 1) * SEGMENT_LEN];
+        let head = format!(
+            "PUT /upload/hand{segments} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
+        [head.as_bytes(), &body].concat()
+    });
+    for use_ in 0..3 {
+        if use_ > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        for (port, request) in (0..).zip(&requests) {
+            for (family, port) in Family::BOTH.into_iter().zip([port, port + 100]) {
+                let what = || format!("{family}, use {use_}, {} bytes", request.len());
+                let mut call = hand.call(port, handoff.service(family)).with_context(what)?;
+                for (number, segment) in request.chunks(SEGMENT_LEN).enumerate() {
+                    call.say(number * SEGMENT_LEN, segment)?;
+                }
+                call.acknowledge(0)?;
+                call.listen(|call| call.end().is_some()).with_context(what)?;
+                let heard = String::from_utf8_lossy(call.heard());
+                ensure!(heard.starts_with("HTTP/1.1 20"), "{}: {heard:.60?}", what());
+                call.finish(request.len())?;
+                call.listen(|call| call.acked() > request.len()).with_context(what)?;
+            }
+        }
+    }
+    cleared(|reason| counted(handoff.farm.server(0), reason), 2 * 2 * 3)
+}
