@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use evener_core::farm::group::Wanted;
+use evener_core::farm::group::{RETRY_AFTER_S, Wanted};
 use evener_core::net::http::{Frame, Refusal, agree, host_of, redirect, refuse, stays_inside, tell};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
@@ -250,6 +250,7 @@ fn replied(reply: &Reply) -> Response<Body> {
         .header("Cache-Control", "no-store");
     let response = match reply.status {
         401 => response.header("WWW-Authenticate", "Bearer"),
+        429 => response.header("Retry-After", RETRY_AFTER_S),
         _ => response,
     };
     let body = if reply.status == 204 { String::new() } else { reply.body.clone() };
