@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use siphasher::sip::SipHasher13;
 
 use super::balanced::{Balanced, Client, TOP_MAX};
-use super::limit::Allowance;
+use super::limit::{Allowance, Exceeded};
 use super::name::{Name, parents};
 use super::query::{self, Edns, Query};
 use super::wire::{AA, CD, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC, Writer, option, rtype};
@@ -34,6 +34,8 @@ const OTHER: u16 = 0;
 const PROHIBITED: u16 = 18;
 const NOT_AUTHORITATIVE: u16 = 20;
 const NOT_SUPPORTED: u16 = 21;
+/// Where all networks together have had their part, one in so many is told to ask by TCP, and others nothing.
+const SLIP: u64 = 2;
 
 /// All that is answered by.
 #[derive(Debug)]
@@ -87,7 +89,7 @@ pub struct Outcome {
     pub rcode: Rcode,
     /// There was no room for it: the client is to ask by TCP.
     pub truncated: bool,
-    /// The client's network has had its part: it is to ask by TCP.
+    /// The client's network, or all of them together, have had their part: it is to ask by TCP.
     pub limited: bool,
 }
 
@@ -132,22 +134,28 @@ impl Names {
         let query = match query::read(asked.bytes, header) {
             Ok(query) => query,
             Err(rcode) => {
-                let limited = allowance.is_some_and(|left| !left.take(asked.client, asked.now_ms));
+                if allowance.is_some_and(|left| left.take(asked.client, asked.now_ms).is_err()) {
+                    return None;
+                }
                 let len = Writer::begin(out, &[], 0).ok()?.finish(header.id, kept | rcode.code());
-                let outcome = Outcome { rcode, truncated: false, limited };
-                return (!limited).then_some(Answered { len, outcome });
+                let outcome = Outcome { rcode, truncated: false, limited: false };
+                return Some(Answered { len, outcome });
             }
         };
         let shown = query
             .edns
             .and_then(|edns| edns.cookie)
             .is_some_and(|(own, ours)| cookie::holds(self.key, asked.client, own, ours, asked.now_s));
-        if !shown && allowance.is_some_and(|left| !left.take(asked.client, asked.now_ms)) {
+        let taken = match allowance.filter(|_| !shown) {
+            Some(left) => left.take(asked.client, asked.now_ms),
+            None => Ok(()),
+        };
+        if let Err(exceeded) = taken {
+            // The header and the question come back: no byte more than came.
+            let is_told = exceeded == Exceeded::Network || self.number(asked.turn).is_multiple_of(SLIP);
             let len = Writer::begin(out, query.question, 0).ok()?.finish(header.id, kept | TC);
-            return Some(Answered {
-                len,
-                outcome: Outcome { rcode: Rcode::NoError, truncated: true, limited: true },
-            });
+            let outcome = Outcome { rcode: Rcode::NoError, truncated: true, limited: true };
+            return is_told.then_some(Answered { len, outcome });
         }
         self.write(asked, &query, (header.id, kept), out)
     }

@@ -20,7 +20,7 @@ mod zone;
 
 pub use answer::{Answered, Asked, Names, Outcome, Transport, UDP_MAX};
 pub use balanced::{Address, Balanced, Draw, NoneAlive, Settings};
-pub use limit::{Allowance, Limit};
+pub use limit::{Allowance, Exceeded, Limit, Total};
 pub use name::{Name, NameError};
 pub use shares::{Known, LEAST_PERMILLE, Share, shares};
 pub use wire::{Rcode, rtype};

@@ -4,7 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use alloc::{format, vec};
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::Ordering::Relaxed;
 use std::string::{String, ToString};
 
@@ -273,7 +273,8 @@ fn an_answer_tells_for_whom_it_holds() {
 #[test]
 fn a_network_gets_its_part_and_no_more_bytes_than_it_sent() {
     let names = names();
-    let mut allowance = Allowance::new(Limit { per_second: 10, burst: 5 }, KEY);
+    let mut allowance =
+        Allowance::new(Limit { per_second: 10, burst: 5, ..Limit::default() }, KEY, Arc::default());
     let bytes = query("www.example.com", rtype::A, Some(&[]));
     let mut out = vec![0; 1_232];
     let mut ask = |asked: Asked<'_>| names.answer(&asked, Some(&mut allowance), &mut out).unwrap();
@@ -290,9 +291,36 @@ fn a_network_gets_its_part_and_no_more_bytes_than_it_sent() {
 }
 
 #[test]
+fn networks_without_number_get_no_more_bytes_together_than_they_sent() {
+    let names = names();
+    let limit = Limit { per_second: 200, burst: 1_000, total_per_second: 50 };
+    let total: Arc<Total> = Arc::default();
+    // Two threads, which count networks each for itself.
+    let mut allowances = [0, 1].map(|_| Allowance::new(limit, KEY, Arc::clone(&total)));
+    let bytes = query("www.example.com", rtype::A, Some(&[]));
+    let (mut out, mut whole, mut told, mut beyond) = (vec![0; 1_232], 0, 0, 0);
+    for turn in 0..10_000_u32 {
+        let client = IpAddr::V4(Ipv4Addr::from_bits(turn << 8));
+        let asked = Asked { client, now_ms: 5_000 + turn / 10, ..asked(&bytes, turn.into()) };
+        let answered = names.answer(&asked, allowances.get_mut(turn as usize % 2), &mut out);
+        match answered {
+            Some(answered) if !answered.outcome.limited => whole += 1,
+            Some(answered) => {
+                assert!(answered.len <= bytes.len() && answered.outcome.truncated);
+                (told, beyond) = (told + 1, beyond + 1);
+            }
+            None => beyond += 1,
+        }
+    }
+    assert!((99..=100).contains(&whole), "50 at once, and as many in a second: {whole}");
+    assert!((beyond * 2 / 5..beyond * 3 / 5).contains(&told), "{told} of {beyond}");
+}
+
+#[test]
 fn who_has_shown_where_it_is_is_answered() {
     let names = names();
-    let mut allowance = Allowance::new(Limit { per_second: 1, burst: 1 }, KEY);
+    let mut allowance =
+        Allowance::new(Limit { per_second: 1, burst: 1, ..Limit::default() }, KEY, Arc::default());
     let first = query("www.example.com", rtype::A, Some(&[0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]));
     let answer = answer(&names, &first);
     let at = answer.windows(4).position(|window| window == [0, 10, 0, 24]).unwrap();

@@ -4,6 +4,17 @@ use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
 
+/// What limits count a client by: an IPv4 /24, or an IPv6 /56.
+const CLIENT_PREFIX4: u8 = 24;
+const CLIENT_PREFIX6: u8 = 56;
+
+/// The network that a client is counted with where addresses cost nothing.
+pub fn client_network(client: IpAddr) -> IpAddr {
+    let client = client.to_canonical();
+    let len = if client.is_ipv4() { CLIENT_PREFIX4 } else { CLIENT_PREFIX6 };
+    Prefix::of(client, len).address()
+}
+
 /// All addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {

@@ -80,8 +80,9 @@ pub fn answer_and_check(bytes: &[u8]) -> String {
     let transport = if how & 1 == 0 { Transport::Udp } else { Transport::Tcp };
     let client: IpAddr = if how & 2 == 0 { [198, 51, 100, 7].into() } else { [0x20; 16].into() };
     // One answer, of which the first query takes the only one.
-    let mut allowance = Allowance::new(Limit { per_second: 1, burst: 1 }, KEY);
-    let is_limited = how & 4 != 0 && allowance.take(client, 1);
+    let limit = Limit { per_second: 1, burst: 1, ..Limit::default() };
+    let mut allowance = Allowance::new(limit, KEY, Arc::default());
+    let is_limited = how & 4 != 0 && allowance.take(client, 1).is_ok();
     let limit =
         (how & 4 == 0 || is_limited).then_some(&mut allowance).filter(|_| transport == Transport::Udp);
     let asked = Asked { bytes: query, client, transport, now_s: 1_000, now_ms: 1, turn: u64::from(*how) };

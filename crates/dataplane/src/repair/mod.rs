@@ -22,6 +22,7 @@ mod save;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 
+pub use options::unacked_len;
 pub use replay::{replay, reset};
 pub use restore::restore;
 pub use save::save;

@@ -157,8 +157,11 @@ pub(super) fn unread_len(socket: BorrowedFd<'_>) -> Result<usize, RepairError> {
     queue_len(socket, libc::FIONREAD, "SIOCINQ")
 }
 
-/// Bytes in the send queue.
-pub(super) fn unacked_len(socket: BorrowedFd<'_>) -> Result<usize, RepairError> {
+/// Bytes in the send queue: what the other end has not acknowledged, sent or not.
+///
+/// # Errors
+/// When it is no TCP socket.
+pub fn unacked_len(socket: BorrowedFd<'_>) -> Result<usize, RepairError> {
     queue_len(socket, libc::TIOCOUTQ, "SIOCOUTQ")
 }
 

@@ -27,6 +27,10 @@ const SCHEME: &str = "bearer ";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reached(pub(super) IpAddr);
 
+/// The address that a connection came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) IpAddr);
+
 /// Whether who asks may look at all that there is, by this address's own rules.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MayLook(pub(super) bool);

@@ -8,11 +8,12 @@ use std::time::Duration;
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request as HttpRequest, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use evener_core::farm::group::RETRY_AFTER_S;
 use evener_core::net::Protocol;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -126,7 +127,11 @@ impl Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        (self.0, Json(Refusal { error: self.1 })).into_response()
+        let mut response = (self.0, Json(Refusal { error: self.1 })).into_response();
+        if self.0 == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        }
+        response
     }
 }
 

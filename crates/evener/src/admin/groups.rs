@@ -1,8 +1,9 @@
 //! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD, GROUP-EXIT and LOAD-INFORM say in text (`docs/server-groups.md`).
 
 use axum::extract::rejection::{JsonRejection, PathRejection};
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evener_core::farm::group::{Joiner, JoinerError, WEIGHT_MAX, member_url};
@@ -10,7 +11,7 @@ use evener_core::net::http::Url;
 use evener_core::node::group::{Message, Verb};
 use serde::Deserialize;
 
-use super::access::MayLook;
+use super::access::{MayLook, Peer};
 use super::api::{ANSWER_TIMEOUT, Api, Done, Failure, ask};
 use crate::board::request::{GroupAnswer, GroupAsker, Request};
 
@@ -89,13 +90,13 @@ pub(super) async fn members(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
     looks: Option<Extension<MayLook>>,
-    headers: HeaderMap,
+    asker: GroupAsker,
 ) -> Result<Response, Failure> {
     let Path(name) = name?;
     // Whoever may look at the farm may look at its groups.
     let asker = match looks {
         Some(Extension(MayLook(true))) => GroupAsker::Operator,
-        _ => asker(&api, &headers),
+        _ => asker,
     };
     tell(&api, name, asker, Message::Query).await
 }
@@ -104,7 +105,7 @@ pub(super) async fn members(
 pub(super) async fn add(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    headers: HeaderMap,
+    asker: GroupAsker,
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, Failure> {
     let Path(name) = name?;
@@ -114,13 +115,13 @@ pub(super) async fn add(
     if joiners.is_empty() {
         return Err(nobody());
     }
-    tell(&api, name, asker(&api, &headers), Message::Add(joiners)).await
+    tell(&api, name, asker, Message::Add(joiners)).await
 }
 
 pub(super) async fn remove(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    headers: HeaderMap,
+    asker: GroupAsker,
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, Failure> {
     let Path(name) = name?;
@@ -130,14 +131,14 @@ pub(super) async fn remove(
     if urls.is_empty() {
         return Err(nobody());
     }
-    tell(&api, name, asker(&api, &headers), Message::Exit(urls)).await
+    tell(&api, name, asker, Message::Exit(urls)).await
 }
 
 /// A report is judged as its text would be.
 pub(super) async fn inform(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    headers: HeaderMap,
+    asker: GroupAsker,
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, Failure> {
     let Path(name) = name?;
@@ -150,7 +151,7 @@ pub(super) async fn inform(
         let status = StatusCode::from_u16(why.status()).unwrap_or(StatusCode::BAD_REQUEST);
         Failure(status, why.to_string())
     })?;
-    tell(&api, name, asker(&api, &headers), message).await
+    tell(&api, name, asker, message).await
 }
 
 fn nobody() -> Failure {
@@ -172,12 +173,18 @@ fn read<T: for<'d> Deserialize<'d>>(
 }
 
 /// Who reaches the socket may change the farm; others show a token of the group.
-fn asker(api: &Api, headers: &HeaderMap) -> GroupAsker {
-    if api.may_change {
-        return GroupAsker::Operator;
+impl FromRequestParts<Api> for GroupAsker {
+    type Rejection = StatusCode;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<GroupAsker, StatusCode> {
+        if api.may_change {
+            return Ok(GroupAsker::Operator);
+        }
+        // The server knows it of each connection.
+        let Peer(from) = parts.extensions.get().ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
+        let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        Ok(GroupAsker::Stranger { from: *from, authorization: authorization.map(str::to_owned) })
     }
-    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    GroupAsker::Stranger(authorization.map(str::to_owned))
 }
 
 async fn tell(api: &Api, group: String, asker: GroupAsker, message: Message) -> Result<Response, Failure> {

@@ -17,7 +17,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use super::access::{Access, Reached};
+use super::access::{Access, Peer, Reached};
 use super::api;
 use super::trace::Lasting;
 use crate::board::request::Handle;
@@ -131,9 +131,10 @@ impl Server {
             Some((tcp, access)) => {
                 let read_only = api::read_only(farm, control, access);
                 let by_tcp = || async {
-                    let (stream, _) = tcp.accept().await?;
+                    let (stream, peer) = tcp.accept().await?;
                     let reached = Reached(stream.local_addr()?.ip());
-                    Ok((stream, read_only.clone().layer(Extension(reached))))
+                    let routes = read_only.clone().layer(Extension(reached));
+                    Ok((stream, routes.layer(Extension(Peer(peer.ip())))))
                 };
                 let tcp = accept(CONNECTIONS, by_tcp, |(stream, routes)| serve(stream, routes));
                 tokio::join!(unix, tcp);

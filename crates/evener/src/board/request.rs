@@ -45,8 +45,13 @@ pub enum Request {
 /// Who speaks of a group's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupAsker {
-    /// Somebody on the network, with what an `Authorization` line says.
-    Stranger(Option<String>),
+    /// Somebody on the network.
+    Stranger {
+        /// Whose address this is.
+        from: IpAddr,
+        /// What an `Authorization` line says.
+        authorization: Option<String>,
+    },
     /// Who may change the farm anyway.
     Operator,
 }

@@ -100,5 +100,7 @@ pub(super) const DNS_TTL_S: u32 = 5;
 /// Answers a second to a network that hasn't shown where it is, and at once.
 pub(super) const DNS_RATE: u32 = 200;
 pub(super) const DNS_BURST: u32 = 1_000;
+/// To all networks together.
+pub(super) const DNS_TOTAL_RATE: u32 = 5_000;
 /// Where a server of a name is probed that says no port.
 pub(super) const DNS_PROBED_PORT: u16 = 80;

@@ -186,6 +186,7 @@ pub(super) fn read(section: &mut Section<'_>, services: &[Followed<'_>]) -> DnsC
     let limit = Limit {
         per_second: section.or("rate", values::count(0..=1_000_000), defaults::DNS_RATE),
         burst: section.or("burst", values::count(1..=1_000_000), defaults::DNS_BURST),
+        total_per_second: section.or("total_rate", values::count(0..=1_000_000), defaults::DNS_TOTAL_RATE),
     };
     let nsid = section.get("nsid", values::word);
     if let Some(nsid) = nsid.as_ref().filter(|nsid| nsid.get_ref().len() > NSID_MAX) {

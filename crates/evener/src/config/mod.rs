@@ -114,6 +114,16 @@ impl Config {
         let hosts = self.every_host().flat_map(|service| &service.servers).map(|server| server.address);
         self.farm.directors.iter().copied().chain(hosts).collect()
     }
+
+    /// All addresses that the file knows directors by: those, and their own ones at which they answer for groups and names.
+    pub fn director_addresses(&self) -> BTreeSet<IpAddr> {
+        let of_groups = self.groups.iter().flat_map(|service| &service.group.addresses);
+        let answering = of_groups.chain(&self.dns.listen).map(|address| address.ip().to_canonical());
+        self.tunnel_sources()
+            .into_iter()
+            .chain(answering.filter(|address| !address.is_unspecified()))
+            .collect()
+    }
 }
 
 /// What moves the packets.

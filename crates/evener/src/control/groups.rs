@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evener_core::farm::group::{Group, MemberState, Members, Moment, Order, Reach, State};
+use evener_core::farm::group::{Group, MemberState, Members, Moment, Order, Reach, State, TokenThrottle};
 use evener_core::farm::health::Failure;
 use evener_core::net::http::Url;
 use evener_core::node::group::Message;
@@ -46,6 +46,8 @@ pub(super) struct Groups {
     /// By which members join, of each group that has some; and those of a file that is not in force yet.
     tokens: BTreeMap<String, GroupTokens>,
     next_tokens: BTreeMap<String, GroupTokens>,
+    /// How often tokens of all groups are looked up.
+    throttle: TokenThrottle,
     /// None while there was never a group.
     responders: Option<Responders>,
     attendant: Attendant,
@@ -94,6 +96,7 @@ impl Groups {
             running: BTreeMap::new(),
             tokens: BTreeMap::new(),
             next_tokens: BTreeMap::new(),
+            throttle: TokenThrottle::default(),
             responders: None,
             attendant: Attendant::start(telling.clone(), asks),
             telling,
@@ -206,27 +209,32 @@ impl Groups {
     /// A member says something.
     pub(super) fn answer(&mut self, ask: Ask) {
         let Ask { group, from, verb, authorization, certificate, body, answer } = ask;
-        let asker =
-            Asker::Stranger { authorization: authorization.as_deref(), certificate: certificate.as_ref() };
+        let asker = Asker::Stranger {
+            from: from.ip(),
+            authorization: authorization.as_deref(),
+            certificate: certificate.as_ref(),
+        };
         let reply = match self.desk(&group) {
-            Some(mut desk) => desk.answer(moment(), from.ip(), asker, &verb, &body),
+            Some(mut desk) => desk.answer(moment(), asker, &verb, &body),
             None => {
                 Reply { status: 503, kind: "text/plain", body: "this group is no longer served\n".to_owned() }
             }
         };
         if reply.status >= 400 {
             tracing::debug!(group, %from, verb, status = reply.status, why = reply.body.trim_end(), "refused");
+        } else {
+            // What is refused changes nothing, and who guesses tokens costs no more than the look.
+            self.settle();
         }
         // Who asked may have gone; that is no matter.
         let _ = answer.send(reply);
-        self.settle();
     }
 
     /// The same of who came by another way.
     pub(super) fn ordered(&mut self, group: &str, asker: &GroupAsker, message: Message) -> GroupAnswer {
         let asker = match asker {
-            GroupAsker::Stranger(authorization) => {
-                Asker::Stranger { authorization: authorization.as_deref(), certificate: None }
+            GroupAsker::Stranger { from, authorization } => {
+                Asker::Stranger { from: *from, authorization: authorization.as_deref(), certificate: None }
             }
             GroupAsker::Operator => Asker::Operator,
         };
@@ -246,7 +254,8 @@ impl Groups {
     /// Where a group's messages are answered.
     fn desk(&mut self, name: &str) -> Option<Desk<'_>> {
         let Running { group, members, certifies, .. } = self.running.get_mut(name)?;
-        Some(Desk { group, members, tokens: self.tokens.get(name), certifies: *certifies })
+        let (tokens, throttle) = (self.tokens.get(name), &mut self.throttle);
+        Some(Desk { group, members, tokens, throttle, certifies: *certifies })
     }
 
     /// Time has passed.

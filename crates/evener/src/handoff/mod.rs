@@ -32,7 +32,7 @@ pub(crate) use evener_core::path::cookie::FourTuple;
 pub(crate) use head::{Judged, Refusal, Wanted, judge};
 use lccp::Speaker;
 pub(crate) use rehandoff::{Held, Move};
-pub(crate) use seats::Seats;
+pub(crate) use seats::{Seat, Seats};
 
 use crate::record::{Mechanism, Recorder};
 use crate::runtime::descriptors::Room;

@@ -118,6 +118,16 @@ impl Seat {
         self.needed = None;
     }
 
+    /// Was of use just now: of a source's places those that were not go first.
+    pub(crate) fn renew(&mut self) {
+        let mut table = self.shared.table();
+        // Whoever is to go already goes.
+        if let Some(gone) = table.seated.give_back(self.source, self.ticket) {
+            self.ticket = table.seated.ticket();
+            table.seated.hold(self.source, self.ticket, gone);
+        }
+    }
+
     /// Has it again as at first.
     pub(crate) fn offer(&mut self) {
         let (gone, needed) = oneshot::channel();
@@ -203,6 +213,26 @@ mod tests {
             let gone: Vec<bool> = sitting.iter().map(JoinHandle::is_finished).collect();
             assert_eq!(gone, [0, 1, 2].map(|at| at <= turn), "in the order in which they came");
         }
+    }
+
+    #[tokio::test]
+    async fn of_a_source_the_one_that_was_of_no_use_for_longest_goes() {
+        let seats = Seats::new(3);
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(seats.take(client("203.0.113.7")).await);
+        }
+        held[0].renew();
+        held[1].renew();
+        let late = tokio::spawn({
+            let seats = seats.clone();
+            async move { seats.take(client("203.0.113.8")).await }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(held.iter_mut().map(is_needed).collect::<Vec<_>>(), [false, false, true]);
+        held[2].renew();
+        drop(held.pop());
+        late.await.unwrap();
     }
 
     #[tokio::test]

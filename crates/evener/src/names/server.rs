@@ -1,5 +1,6 @@
 //! Sockets by which queries come: of each address one by UDP for every processor, with a thread of its own, and one by TCP.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -10,13 +11,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use evener_core::dns::{Allowance, Answered, Asked, Limit, Names, Transport};
+use evener_core::dns::{Allowance, Answered, Asked, Limit, Names, Total, Transport};
 use evener_core::path::sessions::Seed;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::AbortHandle;
 
 use super::datagrams::Datagrams;
 use super::{Counts, stream};
+use crate::handoff::Seats;
+use crate::runtime::descriptors::Room;
 
 /// How often a thread without queries looks whether it is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -46,6 +49,8 @@ pub(crate) enum NamesError {
 pub(crate) struct Answering {
     pub(crate) names: ArcSwap<Names>,
     pub(crate) limit: ArcSwap<Limit>,
+    /// What all threads together have left of it.
+    total: Arc<Total>,
     pub(crate) counts: Arc<Counts>,
     key: Seed,
     turn: AtomicU64,
@@ -54,7 +59,8 @@ pub(crate) struct Answering {
 impl Answering {
     pub(crate) fn new(names: Names, key: Seed, counts: Arc<Counts>) -> Answering {
         let limit = ArcSwap::from_pointee(Limit::default());
-        Answering { names: ArcSwap::from_pointee(names), limit, counts, key, turn: AtomicU64::new(0) }
+        let names = ArcSwap::from_pointee(names);
+        Answering { names, limit, total: Arc::default(), counts, key, turn: AtomicU64::new(0) }
     }
 
     /// Answers one query, and counts it.
@@ -110,11 +116,19 @@ pub(crate) struct Servers {
     /// Those that don't answer yet: queries wait in their sockets.
     waiting: Vec<Opened>,
     is_begun: bool,
+    /// Places for connections, of all addresses; none while there was never an address.
+    seats: OnceCell<Seats>,
 }
 
 impl Servers {
     pub(crate) fn new(answering: Arc<Answering>) -> Servers {
-        Servers { answering, running: BTreeMap::new(), waiting: Vec::new(), is_begun: false }
+        Servers {
+            answering,
+            running: BTreeMap::new(),
+            waiting: Vec::new(),
+            is_begun: false,
+            seats: OnceCell::new(),
+        }
     }
 
     /// Opens sockets at addresses that nobody answers at yet. Nothing changes by that.
@@ -175,7 +189,8 @@ impl Servers {
     ) -> io::Result<Server> {
         let is_over = Arc::new(AtomicBool::new(false));
         let stream = tokio::net::TcpListener::from_std(listener)?;
-        let stream = tokio::spawn(stream::serve(stream, Arc::clone(&self.answering))).abort_handle();
+        let seats = self.seats.get_or_init(|| Seats::new(Room::make().names)).clone();
+        let stream = tokio::spawn(stream::serve(stream, Arc::clone(&self.answering), seats)).abort_handle();
         let mut server = Server { is_over, threads: Vec::new(), stream };
         for (number, socket) in sockets.into_iter().enumerate() {
             let (answering, is_over) = (Arc::clone(&self.answering), Arc::clone(&server.is_over));
@@ -188,7 +203,7 @@ impl Servers {
 }
 
 fn answer_datagrams(socket: &UdpSocket, address: SocketAddr, answering: &Answering, is_over: &AtomicBool) {
-    let mut allowance = Allowance::new(**answering.limit.load(), answering.key);
+    let mut allowance = Allowance::new(**answering.limit.load(), answering.key, Arc::clone(&answering.total));
     let mut datagrams = Datagrams::new();
     while !is_over.load(Relaxed) {
         allowance.follow(**answering.limit.load());

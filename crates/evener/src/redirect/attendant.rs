@@ -4,14 +4,11 @@
 //! They are as many as there are [`Seats`] for; whoever comes when all are taken gets that of the source that holds most.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use evener_core::farm::group::Wanted;
+use evener_core::farm::group::{RETRY_AFTER_S, Wanted};
 use evener_core::net::http::{Frame, Refusal, agree, host_of, redirect, refuse, stays_inside, tell};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
@@ -22,11 +19,12 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
+use super::client_stream::ClientStream;
 use super::fetch::{Asked, Client, Destination, Fetch};
 use super::front::{Front, Outcome};
 use super::responder::{Given, Taker};
@@ -38,6 +36,8 @@ const PLACES: usize = 1_024;
 const WAITING: usize = 256;
 /// How long a head may take, and how long a connection may be idle before it.
 const HEAD: Duration = Duration::from_secs(20);
+/// A client that takes no byte of an answer for so long is closed.
+const SEND: Duration = Duration::from_secs(20);
 /// How long a message may take, and how long it may be, in bytes.
 const MESSAGE: Duration = Duration::from_secs(10);
 const MESSAGE_MAX: usize = 64 * 1024;
@@ -118,7 +118,7 @@ impl Attendant {
 async fn attend(given: Given, desk: Desk) {
     let Given { stream, client, front, heard } = given;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { return };
-    let stream = Rewound { heard: Bytes::from(heard), stream };
+    let stream = ClientStream::new(heard, stream, SEND);
     let Some(tls) = front.tls() else { return serve(stream, client, None, &front, &desk).await };
     match tokio::time::timeout(HEAD, TlsAcceptor::from(tls).accept(stream)).await {
         Ok(Ok(stream)) => {
@@ -250,6 +250,7 @@ fn replied(reply: &Reply) -> Response<Body> {
         .header("Cache-Control", "no-store");
     let response = match reply.status {
         401 => response.header("WWW-Authenticate", "Bearer"),
+        429 => response.header("Retry-After", RETRY_AFTER_S),
         _ => response,
     };
     let body = if reply.status == 204 { String::new() } else { reply.body.clone() };
@@ -354,43 +355,4 @@ fn read_back(bytes: &[u8]) -> Option<Response<Body>> {
 
 pub(super) fn full(text: String) -> Body {
     Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed()
-}
-
-/// A connection of which something was read already.
-struct Rewound {
-    heard: Bytes,
-    stream: TcpStream,
-}
-
-impl AsyncRead for Rewound {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.heard.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
-        }
-        let len = self.heard.len().min(buffer.remaining());
-        buffer.put_slice(&self.heard.split_to(len));
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Rewound {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

@@ -15,7 +15,7 @@ use rustls::ServerConfig;
 const PROTOCOL: [&str; 5] = ["GROUP-ADD", "GROUP-EXIT", "GROUP-QUERY", "LOAD-INFORM", "LOAD-QUERY"];
 
 /// Statuses by which messages are refused, and what they are counted as.
-const REFUSED_MESSAGES: [(u16, &str); 9] = [
+const REFUSED_MESSAGES: [(u16, &str); 10] = [
     (400, "message_400"),
     (401, "message_401"),
     (403, "message_403"),
@@ -24,6 +24,7 @@ const REFUSED_MESSAGES: [(u16, &str); 9] = [
     (409, "message_409"),
     (413, "message_413"),
     (422, "message_422"),
+    (429, "message_429"),
     // Whatever else; most likely that it is this host which can't.
     (503, "message_503"),
 ];

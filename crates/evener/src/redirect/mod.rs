@@ -6,6 +6,7 @@
 
 mod asking;
 mod attendant;
+mod client_stream;
 mod fetch;
 mod front;
 mod locating;

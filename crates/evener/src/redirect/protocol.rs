@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use evener_core::farm::group::{Group, Joiner, MemberState, Members, Moment, Origin, Refused};
+use evener_core::farm::group::{Group, Joiner, MemberState, Members, Moment, Origin, Refused, TokenThrottle};
 use evener_core::net::http::Url;
 use evener_core::node::group::{Malformed, Message, Verb};
 use rustls::pki_types::CertificateDer;
@@ -17,6 +17,8 @@ use crate::runtime::group_tokens::{GroupTokens, Speaks};
 pub(crate) enum Asker<'a> {
     /// Somebody on the network.
     Stranger {
+        /// Whose address this is.
+        from: IpAddr,
         /// The value of an `Authorization` line.
         authorization: Option<&'a str>,
         /// A certificate that the group's authority has signed.
@@ -26,12 +28,22 @@ pub(crate) enum Asker<'a> {
     Operator,
 }
 
+impl Asker<'_> {
+    fn address(&self) -> Option<IpAddr> {
+        match self {
+            Asker::Stranger { from, .. } => Some(*from),
+            Asker::Operator => None,
+        }
+    }
+}
+
 /// A group's side of a conversation.
 pub(crate) struct Desk<'g> {
     pub(crate) group: &'g Group,
     pub(crate) members: &'g mut Members,
     /// None where the file names none.
     pub(crate) tokens: Option<&'g GroupTokens>,
+    pub(crate) throttle: &'g mut TokenThrottle,
     /// Whether members may show certificates.
     pub(crate) certifies: bool,
 }
@@ -45,6 +57,8 @@ enum Denied {
     Uncertified,
     #[error("this token is none of the group's")]
     Unknown,
+    #[error("too many tokens from this network were none of the group's: try again in a second")]
+    Throttled,
     #[error("what you show does not speak for {0}")]
     NotFor(Url),
     #[error("members' control URLs are on their own host, or what you show speaks for them: {0} is neither")]
@@ -67,6 +81,7 @@ impl Denied {
             Denied::Nobody | Denied::Uncertified | Denied::Unknown => 401,
             Denied::NotFor(_) | Denied::Control(_) | Denied::Closed => 403,
             Denied::Director => 405,
+            Denied::Throttled => 429,
             Denied::Verb => 501,
             Denied::Malformed(malformed) => malformed.status(),
             Denied::Refused(refused) => refused.status(),
@@ -130,18 +145,11 @@ fn as_f64(number: u64) -> f64 {
 
 impl Desk<'_> {
     /// Answers a message as it came over HTTP.
-    pub(crate) fn answer(
-        &mut self,
-        now: Moment,
-        from: IpAddr,
-        asker: Asker<'_>,
-        verb: &str,
-        body: &[u8],
-    ) -> Reply {
+    pub(crate) fn answer(&mut self, now: Moment, asker: Asker<'_>, verb: &str, body: &[u8]) -> Reply {
         let judged = Verb::of(verb).ok_or(Denied::Verb).and_then(|verb| {
             // Bodies of strangers are not even read.
-            let speaks = self.judge(asker, verb)?;
-            self.take(now, Some(from), &speaks, Message::read(verb, body)?)
+            let speaks = self.judge(now, asker, verb)?;
+            self.take(now, asker.address(), &speaks, Message::read(verb, body)?)
         });
         judged.unwrap_or_else(|denied| denial(&denied))
     }
@@ -155,13 +163,15 @@ impl Desk<'_> {
             Message::Inform(_) => Verb::Inform,
             Message::LoadQuery => Verb::LoadQuery,
         };
-        let taken = self.judge(asker, verb).and_then(|speaks| self.take(now, None, &speaks, message));
+        let taken = self.judge(now, asker, verb).and_then(|speaks| self.take(now, None, &speaks, message));
         taken.unwrap_or_else(|denied| denial(&denied))
     }
 
     /// For whom somebody may speak.
-    fn judge(&self, asker: Asker<'_>, verb: Verb) -> Result<Speaks, Denied> {
-        let Asker::Stranger { authorization, certificate } = asker else { return Ok(Speaks::Operator) };
+    fn judge(&mut self, now: Moment, asker: Asker<'_>, verb: Verb) -> Result<Speaks, Denied> {
+        let Asker::Stranger { from, authorization, certificate } = asker else {
+            return Ok(Speaks::Operator);
+        };
         // A certificate was held against the authority when the connection began.
         if let Some(certificate) = certificate.filter(|_| self.certifies && authorization.is_none()) {
             return Ok(Speaks::Named(certificate.clone()));
@@ -180,7 +190,13 @@ impl Desk<'_> {
         let shown = authorization.and_then(|line| line.split_once(' '));
         let token =
             shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, token)| token.trim());
-        tokens.of(token.ok_or(Denied::Nobody)?.as_bytes()).ok_or(Denied::Unknown)
+        let token = token.ok_or(Denied::Nobody)?;
+        if !self.throttle.may_look_up(now.now_ms, from) {
+            return Err(Denied::Throttled);
+        }
+        let speaks = tokens.of(token.as_bytes());
+        self.throttle.looked_up(now.now_ms, from, speaks.is_some());
+        speaks.ok_or(Denied::Unknown)
     }
 
     fn take(

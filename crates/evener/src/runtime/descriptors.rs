@@ -8,8 +8,9 @@ const WANTED: u64 = 16_384;
 /// Clients that are read at a time, with a descriptor each; and those whose bytes are carried, with two.
 const READ_MAX: u64 = 4_096;
 const CARRIED_MAX: u64 = 2_048;
-/// Those that are told where to go.
+/// Those that are told where to go, and those that ask for names by TCP.
 const REDIRECTED_MAX: u64 = 16_384;
+const NAMES_MAX: u64 = 4_096;
 
 /// Room for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(crate) struct Room {
     pub(crate) carried: usize,
     /// Those of services with method `redirect`.
     pub(crate) redirected: usize,
+    /// Those that ask for names by TCP.
+    pub(crate) names: usize,
 }
 
 impl Room {
@@ -29,24 +32,27 @@ impl Room {
         let room = Room::within(limit);
         if limit < WANTED {
             tracing::warn!(
-                "this process may have {limit} descriptors, so that {} clients are read at a time, {} carried and {} \
-                 redirected: raise its limit to {WANTED} (`LimitNOFILE`, `ulimit -n`)",
+                "this process may have {limit} descriptors, so that {} clients are read at a time, {} carried, {} \
+                 redirected and {} answered for names by TCP: raise its limit to {WANTED} (`LimitNOFILE`, `ulimit -n`)",
                 room.read,
                 room.carried,
-                room.redirected
+                room.redirected,
+                room.names
             );
         }
         room
     }
 
-    /// Half of the limit for those whose connections are handed over, by halves; a quarter for those that are told where to go.
+    /// Half of the limit for those whose connections are handed over, by halves; a quarter for those that are told where to go, of which
+    /// those that ask for names have a quarter.
     fn within(limit: u64) -> Room {
         let clients = limit / 2;
         let bounded = |count: u64, max: u64| usize::try_from(count.clamp(1, max)).unwrap_or(1);
         Room {
             read: bounded(clients / 2, READ_MAX),
             carried: bounded(clients / 2 / 2, CARRIED_MAX),
-            redirected: bounded(limit / 4, REDIRECTED_MAX),
+            redirected: bounded(limit / 16 * 3, REDIRECTED_MAX),
+            names: bounded(limit / 16, NAMES_MAX),
         }
     }
 }
@@ -67,13 +73,17 @@ mod tests {
 
     #[test]
     fn a_quarter_is_for_everything_else() {
-        assert_eq!(Room::within(1_024), Room { read: 256, carried: 128, redirected: 256 });
-        assert_eq!(Room::within(WANTED), Room { read: 4_096, carried: 2_048, redirected: 4_096 });
-        assert_eq!(Room::within(u64::MAX), Room { read: 4_096, carried: 2_048, redirected: 16_384 });
-        assert_eq!(Room::within(0), Room { read: 1, carried: 1, redirected: 1 });
+        assert_eq!(Room::within(1_024), Room { read: 256, carried: 128, redirected: 192, names: 64 });
+        assert_eq!(
+            Room::within(WANTED),
+            Room { read: 4_096, carried: 2_048, redirected: 3_072, names: 1_024 }
+        );
+        let most = Room { read: 4_096, carried: 2_048, redirected: 16_384, names: 4_096 };
+        assert_eq!(Room::within(u64::MAX), most);
+        assert_eq!(Room::within(0), Room { read: 1, carried: 1, redirected: 1, names: 1 });
         for limit in [1_024, 4_096, WANTED, 100_000] {
             let room = Room::within(limit);
-            assert!((room.read + 2 * room.carried + room.redirected) as u64 <= limit / 4 * 3);
+            assert!((room.read + 2 * room.carried + room.redirected + room.names) as u64 <= limit / 4 * 3);
         }
     }
 }

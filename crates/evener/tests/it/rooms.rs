@@ -12,7 +12,7 @@ const CORE: [Room; 7] = [
     ("path", &["net"]),
     ("server", &["net", "path"]),
     ("farm", &["net", "path"]),
-    ("dns", &["path", "farm"]),
+    ("dns", &["net", "path", "farm"]),
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "farm", "node"]),
 ];
@@ -25,7 +25,7 @@ const PRODUCT: [Room; 15] = [
     ("record", &["cli", "config"]),
     ("handoff", &["runtime", "config", "io", "events", "record"]),
     ("redirect", &["runtime", "io", "record", "handoff"]),
-    ("names", &["runtime"]),
+    ("names", &["runtime", "handoff"]),
     ("board", &["cli", "events", "record", "handoff", "redirect", "names"]),
     ("views", &["runtime", "cli", "events", "record", "handoff", "redirect", "names", "board"]),
     ("admin", &["runtime", "cli", "config", "events", "record", "board", "views"]),

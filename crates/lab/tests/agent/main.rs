@@ -5,6 +5,7 @@
 
 mod doctor;
 mod host;
+mod load;
 mod refusals;
 mod tunnels;
 mod wrapper;

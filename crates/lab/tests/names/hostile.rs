@@ -1,10 +1,12 @@
 //! What one client can do to others.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use evener_lab::evener::Evener;
+use evener_lab::farm::Farm;
 use evener_lab::wait::{self, LONG};
 
 use crate::stage::{NAME, Stage, dig, file};
@@ -59,28 +61,108 @@ fn what_is_no_query_is_answered_or_not_and_the_next_one_is() -> Result<()> {
     Ok(())
 }
 
+fn connect(stage: &Stage, client: usize) -> Result<TcpStream> {
+    let stream = stage.farm.client(client).enter(|| TcpStream::connect(stage.at()))??;
+    stream.set_read_timeout(Some(LONG))?;
+    Ok(stream)
+}
+
+/// An answer by TCP.
+fn exchange(stream: &mut TcpStream, query: &[u8]) -> Result<Vec<u8>> {
+    stream.write_all(&[&(query.len() as u16).to_be_bytes(), query].concat())?;
+    let mut len = [0; 2];
+    stream.read_exact(&mut len)?;
+    let mut answer = vec![0; usize::from(u16::from_be_bytes(len))];
+    stream.read_exact(&mut answer)?;
+    Ok(answer)
+}
+
 #[test]
 fn connections_of_one_client_keep_nobody_out() -> Result<()> {
-    let stage = Stage::start(1, "")?;
+    let farm = Farm::builder().bare().servers(1).clients(2).build()?;
+    let config = file(&farm, "");
+    // Room for 64 connections.
+    let evener = Evener::start_by(farm.director(), &config, &["prlimit", "--nofile=1024:1024"], &[])?;
+    let stage = Stage { evener, farm };
     let mut held = Vec::new();
     for number in 0..1_100 {
-        let mut stream = stage.farm.client(0).enter(|| TcpStream::connect(stage.at()))??;
+        let mut stream = connect(&stage, 0)?;
         // Half of a length, a length alone, half of a query.
         let _ = stream.write_all([&b"\0"[..], b"\0\x21", b"\0\x21\xab\xcd"][number % 3]);
         held.push(stream);
     }
     let answer = dig(&stage.farm, 1, &[NAME, "+tcp", "+short"])?;
     assert_eq!(answer.trim(), stage.address(0));
-    assert!(stage.counted("evicted")? >= 100);
+    assert!(stage.counted("evicted")? >= 1_000);
+    Ok(())
+}
+
+#[test]
+fn a_connection_that_asks_outlives_those_of_its_network_that_do_not() -> Result<()> {
+    let farm = Farm::builder().bare().servers(1).clients(2).build()?;
+    let config = file(&farm, "");
+    let evener = Evener::start_by(farm.director(), &config, &["prlimit", "--nofile=1024:1024"], &[])?;
+    let stage = Stage { evener, farm };
+    let mut busy = connect(&stage, 0)?;
+    let mut silent = Vec::new();
+    for _ in 0..10 {
+        silent.extend((0..20).map(|_| connect(&stage, 0)).collect::<Result<Vec<_>>>()?);
+        assert_eq!(exchange(&mut busy, QUERY)?[..2], QUERY[..2]);
+    }
+    wait::until("those that ask nothing have given places up", || Ok(stage.counted("evicted")? >= 130))
+}
+
+/// The query with a cookie of the client's, and the server's if it is known (RFC 7873).
+fn with_cookie(id: [u8; 2], server: &[u8]) -> Vec<u8> {
+    let option = [&[0, 10, 0, 8 + server.len() as u8][..], b"8 octets", server].concat();
+    let opt = [&[0, 0, 41, 4, 0xd0, 0, 0, 0, 0, 0, option.len() as u8][..], &option].concat();
+    [&id, &QUERY[2..11], &[1], &QUERY[12..], &opt].concat()
+}
+
+#[test]
+fn floods_get_no_more_bytes_than_they_send_and_cookies_and_tcp_go_on() -> Result<()> {
+    let farm = Farm::builder().bare().servers(1).clients(1).build()?;
+    // Each network may have as much as it likes: what is left is the limit of all of them.
+    let limited = file(&farm, "").replace("[dns]\n", "[dns]\nrate = 0\ntotal_rate = 1\n");
+    let stage = Stage { evener: Evener::start(farm.director(), &limited)?, farm };
+    let socket = socket(&stage)?;
+    let first = exchange(&mut connect(&stage, 0)?, &with_cookie([0, 0], &[]))?;
+    let at = first.windows(8).position(|octets| octets == b"8 octets").expect("the client's cookie");
+    let cookie = first[at + 8..at + 24].to_vec();
+
+    let (began, mut answer) = (Instant::now(), [0; 1_500]);
+    let (mut whole, mut truncated, mut bytes) = (0, 0, 0);
+    for round in 0..20 {
+        for _ in 0..20 {
+            socket.send(QUERY)?;
+        }
+        // It comes behind them on the same socket, and so does its answer.
+        let own = [1, round];
+        socket.send(&with_cookie(own, &cookie))?;
+        loop {
+            let len = socket.recv(&mut answer)?;
+            match answer[..2] == own {
+                true if answer[7] == 1 => break,
+                true => anyhow::bail!("a client with a cookie is not answered: {:?}", &answer[..len]),
+                false if answer[2] & 2 == 0 => whole += 1,
+                false => (truncated, bytes) = (truncated + 1, bytes + len),
+            }
+        }
+        assert_eq!(exchange(&mut connect(&stage, 0)?, QUERY)?[7], 1, "by TCP");
+    }
+    let silent = 400 - whole - truncated;
+    assert!(whole <= 2 + began.elapsed().as_secs(), "{whole} whole answers");
+    assert!(
+        bytes <= (truncated + silent) as usize * QUERY.len() && silent > 50 && truncated > 50,
+        "{truncated} {silent}"
+    );
     Ok(())
 }
 
 #[test]
 fn queries_come_in_pieces_and_several_at_once() -> Result<()> {
-    use std::io::Read;
     let stage = Stage::start(1, "")?;
-    let mut stream = stage.farm.client(0).enter(|| TcpStream::connect(stage.at()))??;
-    stream.set_read_timeout(Some(LONG))?;
+    let mut stream = connect(&stage, 0)?;
     let framed = [&(QUERY.len() as u16).to_be_bytes(), QUERY].concat();
     for byte in &framed {
         stream.write_all(&[*byte])?;

@@ -1,9 +1,15 @@
 //! Members that clients never learn of.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
 use anyhow::{Context, Result};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
+use evener_lab::wait;
 use evener_lab::web::BIG_LEN;
+use socket2::{Domain, Socket, Type};
 
 use crate::stage::{PORT, Stage, member};
 
@@ -101,5 +107,49 @@ fn a_request_that_goes_round_is_ended_at_its_second_pass() -> Result<()> {
     let stage = Stage { evener, farm };
     assert_eq!(status_of(&stage, "/x")?, "508");
     assert_eq!(stage.counted("fetched")?, 2, "twice at this director, and no more");
+    Ok(())
+}
+
+/// A client that asks for much. With a small buffer its kernel acknowledges what it reads soon afterwards.
+fn get_big(stage: &Stage, buffer_len: Option<usize>) -> Result<TcpStream> {
+    let mut stream: TcpStream = stage.farm.client(0).enter(|| -> std::io::Result<_> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        buffer_len.map_or(Ok(()), |len| socket.set_recv_buffer_size(len))?;
+        socket.connect(&stage.address().into())?;
+        Ok(socket.into())
+    })??;
+    stream.set_read_timeout(Some(wait::LONG))?;
+    stream.write_all(b"GET /big HTTP/1.1\r\nHost: shop.example\r\n\r\n")?;
+    Ok(stream)
+}
+
+#[test]
+fn a_client_that_never_reads_is_closed_and_one_that_reads_slowly_stays() -> Result<()> {
+    let farm = Farm::builder().bare().servers(1).build()?;
+    let members = member(&farm, 0, "anonymous = true");
+    let stage = Stage::start_with(farm, &[], "", &members)?;
+    let mut slow = get_big(&stage, Some(2_048))?;
+    // 1 KB for each second that has passed, however busy this machine is.
+    let (began, mut taken, mut buffer) = (Instant::now(), 0, [0; 1_000]);
+    let mut read = || -> std::io::Result<u64> {
+        while taken < began.elapsed().as_secs() {
+            slow.read_exact(&mut buffer)?;
+            taken += 1;
+        }
+        Ok(taken)
+    };
+    // Were it taken for one that never reads, it would be closed before the others.
+    wait::until("the slow one has read for some time", || Ok(read()? > 2))?;
+    let silent: Vec<TcpStream> = (0..20).map(|_| get_big(&stage, None)).collect::<Result<_>>()?;
+    let mut closed = 0;
+    wait::until("clients that never read are closed", || {
+        read()?;
+        let errors =
+            silent.iter().map(|stream| stream.take_error().map(|error| usize::from(error.is_some())));
+        closed += errors.sum::<std::io::Result<usize>>()?;
+        Ok(closed == silent.len())
+    })?;
+    // More than its own kernel has of it.
+    slow.read_exact(&mut [0; 100_000])?;
     Ok(())
 }

@@ -1,14 +1,17 @@
 //! What members show for themselves: certificates, and tokens on the admin address.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use anyhow::{Context, Result};
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
+use evener_lab::wait;
 use serde_json::Value;
 
 use crate::membership::tokens;
-use crate::stage::Stage;
+use crate::stage::{Stage, statuses};
 
 /// An authority's certificate and key, as files of a host.
 fn authority(host: &Host, name: &str) -> Result<()> {
@@ -165,4 +168,57 @@ fn what_a_name_makes_the_directors_own_is_no_member() -> Result<()> {
     let cause = servers[1]["reason"].as_str().unwrap_or_default().to_owned();
     assert!(cause.contains("this director itself"), "{servers}");
     Ok(())
+}
+
+/// What is answered to so many wrong tokens, one behind the other on one connection.
+fn guess(stage: &Stage, host: &Host, count: usize) -> Result<String> {
+    let message = |connection: &str| {
+        format!("GROUP-QUERY / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer guess\r\n{connection}\r\n")
+    };
+    let mut stream = host.enter(|| TcpStream::connect(stage.address()))??;
+    stream.set_read_timeout(Some(wait::LONG))?;
+    stream.write_all((message("").repeat(count - 1) + &message("Connection: close\r\n")).as_bytes())?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[test]
+fn guesses_of_a_token_are_braked_and_members_that_have_shown_theirs_are_not() -> Result<()> {
+    let farm = Farm::builder().bare().servers(2).clients(1).build()?;
+    let path = tokens("braked", "0123456789abcdef-all *\n")?;
+    let stage =
+        Stage::start_with(farm, &[], "", &format!("[service.group]\ntoken_file = \"{}\"\n", path.display()))?;
+    let is_known =
+        || Ok::<_, anyhow::Error>(stage.tell(0, "GROUP-QUERY", "0123456789abcdef-all", "")?.0 == 200);
+    assert!(is_known()?);
+    let guesser = stage.farm.server(1);
+    let first = guess(&stage, guesser, 10)?;
+    assert_eq!(statuses(&first), ["401"; 10], "so many are looked up");
+    wait::until("most of a network's guesses are refused", || {
+        let text = guess(&stage, guesser, 40)?;
+        let refused = statuses(&text).iter().filter(|status| **status == "429").count();
+        let hints = text.lines().filter(|line| line.eq_ignore_ascii_case("retry-after: 1")).count();
+        assert_eq!(hints, refused, "{text}");
+        Ok(refused > 30)
+    })?;
+    assert!(stage.counted("message_429")? > 30);
+    for _ in 0..20 {
+        guess(&stage, guesser, 5)?;
+        assert!(is_known()?, "it is in the same network");
+    }
+    assert_eq!(statuses(&guess(&stage, stage.farm.client(0), 1)?), ["401"], "it is in another one");
+
+    // The admin address is another door to the same tokens.
+    let at = "http://127.0.0.1:9180/v1/groups/shop/members";
+    let words =
+        ["curl", "--silent", "--include", "--max-time", "10", "--header", "Authorization: Bearer guess"];
+    let body =
+        ["--header", "Content-Type: application/json", "--data-binary", "{\"url\": \"http://m1\"}", at];
+    wait::until("guesses are refused there, too", || {
+        let text = stage.farm.director().run(&[&words[..], &body].concat())?;
+        anyhow::ensure!(statuses(&text) == ["401"] || text.contains("retry-after: 1"), "{text}");
+        Ok(statuses(&text) == ["429"])
+    })?;
+    Ok(fs::remove_file(path)?)
 }

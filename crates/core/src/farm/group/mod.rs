@@ -7,6 +7,7 @@ mod joiner;
 mod members;
 mod model;
 mod reach;
+mod token_throttle;
 
 pub use dispatch::{Candidate, Dispatch, RouteTo, Wanted};
 pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_url};
@@ -16,3 +17,4 @@ pub use members::{
 };
 pub use model::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
 pub use reach::{Origin, Outside, Reach};
+pub use token_throttle::{RETRY_AFTER_S, TokenThrottle};

@@ -4,6 +4,7 @@
 mod answer;
 mod host;
 mod request;
+mod send_timeout;
 #[cfg(test)]
 mod tests;
 mod url;
@@ -11,4 +12,5 @@ mod url;
 pub use answer::{Frame, Status, redirect, refuse, tell, without_body};
 pub use host::{host_of, normal_path};
 pub use request::{Body, HEAD_MAX, Reading, Refusal, Request, agree, read, stays_inside};
+pub use send_timeout::SendTimeout;
 pub use url::{URL_MAX, Url, UrlError};

@@ -1,30 +1,37 @@
 //! Answers those who ask for the load: `/v1/load` and ORCA's `/orca` in JSON, `/metrics`, and HAProxy's agent-check.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::AGAIN;
 use super::measure::Load;
-use crate::runtime::accept::accept;
+use crate::handoff::Seats;
 
-/// Who is answered at a time. Others wait.
+/// Connections at a time: of the file's directors, and of all others. Whoever comes when all are taken gets that of the source that holds most.
 const AT_ONCE: usize = 64;
+/// When none can be taken, for want of descriptors or such, it is tried again after this time.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How long one may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// What is read of a question, in bytes.
 const QUESTION_MAX: usize = 8 * 1024;
 const HEADERS_MAX: usize = 64;
 
-/// Listens, and answers whoever comes, for as long as it lives. What can't be listened on is tried again.
+/// Listens, and answers whoever comes, for as long as it lives. What can't be listened on is tried again. The directors have places that
+/// nobody else takes.
 pub(super) async fn serve<F>(
     address: SocketAddr,
+    directors: Arc<BTreeSet<IpAddr>>,
     load: watch::Receiver<Load>,
     answer: fn(TcpStream, Load) -> F,
 ) where
@@ -39,14 +46,25 @@ pub(super) async fn serve<F>(
             }
         }
     };
-    let serve = |stream| {
-        let load = load.borrow().clone();
-        async move {
-            // Whoever asks badly or slowly has no answer.
-            let _ = tokio::time::timeout(TIMEOUT, answer(stream, load)).await;
+    let (of_directors, of_others) = (Seats::new(AT_ONCE), Seats::new(AT_ONCE));
+    let mut served = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, client)) => {
+                let is_director = directors.contains(&client.ip().to_canonical());
+                let seats = if is_director { &of_directors } else { &of_others };
+                let mut seat = seats.take(client.ip()).await;
+                let answering = tokio::time::timeout(TIMEOUT, answer(stream, load.borrow().clone()));
+                // Whoever asks badly or slowly has no answer.
+                served.spawn(async move { drop(seat.unless_needed(answering).await) });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(PAUSE).await;
+            }
         }
-    };
-    accept(AT_ONCE, || async { Ok(listener.accept().await?.0) }, serve).await;
+        while served.try_join_next().is_some() {}
+    }
 }
 
 /// HAProxy asks by connecting.
@@ -156,7 +174,56 @@ fn metrics(load: &Load) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::net::TcpSocket;
+
     use super::*;
+
+    /// A connection from an address of this host.
+    async fn connect(from: [u8; 4], to: SocketAddr) -> io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((from, 0).into())?;
+        socket.connect(to).await
+    }
+
+    /// Whether a director is answered that asks only after many others have come, each from an address of its own.
+    async fn is_answered(director: [u8; 4], to: SocketAddr) -> io::Result<bool> {
+        let mut stream = connect(director, to).await?;
+        let mut silent = Vec::new();
+        for number in 1..=100 {
+            silent.push(connect([127, 0, 1, number], to).await?);
+            silent.push(connect([127, 0, 2, number], to).await?);
+        }
+        // One that is answered came last: all others have their places, or had them.
+        let mut last = connect([127, 0, 0, 8], to).await?;
+        Ok(answers(&mut last).await? && answers(&mut stream).await?)
+    }
+
+    async fn answers(stream: &mut TcpStream) -> io::Result<bool> {
+        stream.write_all(b"GET /v1/load HTTP/1.1\r\nHost: a\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer.starts_with("HTTP/1.1 200 "))
+    }
+
+    #[tokio::test]
+    async fn a_director_of_the_file_has_a_place_whoever_else_comes() {
+        // A port that was free a moment ago.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (told, load) = watch::channel(Load::default());
+        let director = [127, 0, 0, 9];
+        let directors = Arc::new(BTreeSet::from([IpAddr::from(Ipv4Addr::from(director))]));
+        let server = tokio::spawn(serve(free, directors, load, http));
+        // An attempt fails where the machine is so busy that a connection's time is over.
+        let mut is_done = false;
+        for _ in 0..50 {
+            is_done = is_done || is_answered(director, free).await.unwrap_or(false);
+        }
+        assert!(is_done);
+        server.abort();
+        drop(told);
+    }
 
     fn load() -> Load {
         Load {

@@ -6,7 +6,8 @@ mod host;
 mod measure;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -31,6 +32,8 @@ struct Settings {
     config: AgentConfig,
     /// Of the services in the file, of servers that have their own, and of those that clients are told.
     ports: BTreeSet<u16>,
+    /// Those that the file names.
+    directors: Arc<BTreeSet<IpAddr>>,
 }
 
 impl Settings {
@@ -39,7 +42,11 @@ impl Settings {
         let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);
         let ports = services.flat_map(|service| &service.addresses).map(SocketAddr::port).chain(of_servers);
         let ports = ports.chain(config.members().map(|member| member.url.port()));
-        Settings { config: config.agent.clone(), ports: ports.collect() }
+        Settings {
+            config: config.agent.clone(),
+            ports: ports.collect(),
+            directors: Arc::new(config.director_addresses()),
+        }
     }
 }
 
@@ -61,14 +68,15 @@ impl Telling {
         let (told, load) = watch::channel(Load::default());
         let mut tasks = JoinSet::new();
         let AgentConfig { listen, check_listen, .. } = settings.config;
+        let directors = || Arc::clone(&settings.directors);
         if listen.is_some() || check_listen.is_some() {
             tasks.spawn(measure(settings.clone(), told));
         }
         if let Some(address) = listen {
-            tasks.spawn(answers::serve(address, load.clone(), answers::http));
+            tasks.spawn(answers::serve(address, directors(), load.clone(), answers::http));
         }
         if let Some(address) = check_listen {
-            tasks.spawn(answers::serve(address, load, answers::agent_check));
+            tasks.spawn(answers::serve(address, directors(), load, answers::agent_check));
         }
         Telling { settings, _tasks: tasks }
     }

@@ -1,0 +1,57 @@
+//! How long a client may leave an answer untaken.
+//!
+//! What is written to a socket first fills the kernel's buffer, which says that it has room only when a third of it is free: at 1 KB/s that is
+//! minutes. So progress is what the client acknowledges, byte by byte.
+
+/// An answer that waits for its client: from the moment that the socket takes no more until it does again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendTimeout {
+    timeout_ms: u64,
+    /// What the client had not acknowledged when it was looked at last, in bytes.
+    unacknowledged: usize,
+    /// Since when it has acknowledged nothing.
+    since_ms: u64,
+}
+
+impl SendTimeout {
+    /// The socket takes no more from now on.
+    pub fn begin(timeout_ms: u64, now_ms: u64, unacknowledged: usize) -> SendTimeout {
+        SendTimeout { timeout_ms, unacknowledged, since_ms: now_ms }
+    }
+
+    /// Whether the client has taken nothing for too long. Nothing was written since it began, so less to acknowledge is a byte taken.
+    pub fn has_expired(&mut self, now_ms: u64, unacknowledged: usize) -> bool {
+        if unacknowledged < self.unacknowledged {
+            (self.unacknowledged, self.since_ms) = (unacknowledged, now_ms);
+        }
+        now_ms.saturating_sub(self.since_ms) >= self.timeout_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT_MS: u64 = 20_000;
+
+    #[test]
+    fn a_client_that_takes_no_byte_for_20_s_is_closed() {
+        let mut timeout = SendTimeout::begin(TIMEOUT_MS, 5_000, 2_000_000);
+        assert!(!timeout.has_expired(24_999, 2_000_000));
+        assert!(timeout.has_expired(25_000, 2_000_000));
+    }
+
+    #[test]
+    fn one_that_reads_at_1_kilobyte_a_second_stays_and_one_byte_is_enough() {
+        // Its kernel acknowledges 8 KB at a time.
+        let mut timeout = SendTimeout::begin(TIMEOUT_MS, 0, 2_000_000);
+        for second in 0..1_900 {
+            let taken = usize::try_from(second / 8 * 8_192).unwrap_or_default();
+            assert!(!timeout.has_expired(second * 1_000, 2_000_000_usize.saturating_sub(taken)), "{second}");
+        }
+        let mut timeout = SendTimeout::begin(TIMEOUT_MS, 0, 100);
+        assert!(!timeout.has_expired(19_999, 99));
+        assert!(!timeout.has_expired(39_998, 99));
+        assert!(timeout.has_expired(39_999, 99));
+    }
+}

@@ -1,0 +1,64 @@
+//! Who asks an agent for its load.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::wait;
+
+use crate::{Agent, service, vips};
+
+/// Connections that one address opens at most, and says nothing on.
+const SILENT: usize = 4_000;
+
+/// Opens one after the other until it is over, and closes none before.
+fn open_silent(
+    host: &Host,
+    at: SocketAddr,
+    opened: &Mutex<Vec<TcpStream>>,
+    is_over: &AtomicBool,
+) -> Result<()> {
+    for _ in (0..SILENT).take_while(|_| !is_over.load(Relaxed)) {
+        let stream = host.enter(|| TcpStream::connect(at))??;
+        opened.lock().expect("no panic").push(stream);
+        // So that one machine can do it all the time.
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+#[test]
+fn silent_connections_of_one_address_keep_nobody_out() -> Result<()> {
+    let farm = Farm::builder().servers(3).build()?;
+    let (host, stranger) = (farm.server(0), farm.server(1));
+    let config = format!(
+        "[farm]\ndirectors = [\"{}\"]\n[agent]\nlisten = \"0.0.0.0:9183\"\n{}",
+        farm.director().address(),
+        service("web", &vips(&farm, 80), "", &host.address().to_string())
+    );
+    let _agent = Agent::start(host, &config, &[])?;
+    let at = SocketAddr::from((host.address(), 9_183));
+    let url = format!("http://{at}/v1/load");
+    // Behind all that wait, each for as long as one may take, nobody is answered in this time.
+    let is_answered = |asker: &Host| {
+        let report = asker.run(&["curl", "--silent", "--max-time", "3", &url]);
+        report.is_ok_and(|report| report.contains("\"cpu\""))
+    };
+    wait::until("the agent listens", || Ok(is_answered(farm.director())))?;
+    let (opened, is_over) = (Mutex::default(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let silent = scope.spawn(|| open_silent(stranger, at, &opened, &is_over));
+        let answered = wait::until("more are open than there are places", || {
+            Ok(opened.lock().expect("no panic").len() > 200)
+        })
+        .and_then(|()| wait::until("a director is answered", || Ok(is_answered(farm.director()))))
+        .and_then(|()| wait::until("others are answered", || Ok(is_answered(farm.server(2)))));
+        is_over.store(true, Relaxed);
+        silent.join().expect("no panic").and(answered)
+    })
+}
