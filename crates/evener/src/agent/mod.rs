@@ -33,6 +33,7 @@ use crate::runtime::Exit;
 use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::log;
 use crate::runtime::paths;
+use crate::runtime::reader;
 use crate::runtime::secret;
 use crate::runtime::signals::{Signals, Wish};
 use desired::{DesiredState, Identity};
@@ -258,7 +259,9 @@ impl Agent {
     }
 
     async fn try_reload(&mut self) -> Result<(), String> {
-        let config = config::load(&self.config_path).map_err(|problems| {
+        let (path, name) = (self.config_path.clone(), self.config_path.display().to_string());
+        let read = reader::within(reader::TIMEOUT, &name, move || config::load(&path)).await;
+        let config = read.map_err(|error| format!("nothing was changed: {error}"))?.map_err(|problems| {
             let colour = io::stderr().is_terminal();
             format!("nothing was changed: the file has errors\n{}", problems.render(colour))
         })?;

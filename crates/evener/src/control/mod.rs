@@ -8,6 +8,7 @@ pub(crate) mod hosts;
 mod installed;
 mod interfaces;
 mod names;
+mod reading;
 mod rehandoff;
 mod reload;
 mod showing;
@@ -23,6 +24,8 @@ use evener_core::director::Input;
 use evener_core::farm::plan::ServerName;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+
+use reading::Reading;
 
 use crate::agent::local_server::LocalServer;
 use crate::board::request::Request;
@@ -131,6 +134,8 @@ struct Daemon {
     local_server: Option<LocalServer>,
     /// What came of probes and of questions to servers.
     facts: mpsc::Receiver<Input>,
+    /// Files that are read for a reload.
+    reading: Reading,
     /// Services whose clients are sent on by HTTP.
     groups: Groups,
     /// Names that are answered for.
@@ -162,7 +167,7 @@ impl Daemon {
             tokio::select! {
                 wish = signals.next() => match wish {
                     // What came of it is told on the bus.
-                    Wish::Reload => drop(self.reload().await),
+                    Wish::Reload => self.begin_reload(None),
                     end => return end,
                 },
                 Some(Frame { ifindex, bytes }) = self.frames.recv() => {
@@ -178,6 +183,7 @@ impl Daemon {
                 Some(probed) = self.groups.probed.recv() => self.groups.probed(probed),
                 Some(told) = self.names.told.recv() => self.names.told(told),
                 Some(ask) = self.groups.asked.recv() => self.groups.answer(ask),
+                Some(read) = self.reading.done.recv() => self.reload(read).await,
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 Some(()) = self.network_changes.recv() => {
                     reread = Some(reread.unwrap_or_else(Instant::now).min(Instant::now() + SETTLE));
@@ -277,6 +283,12 @@ impl Daemon {
         self.executor.show_local(self.local_server.as_ref().map(LocalServer::local));
     }
 
+    /// Reads the file again; what comes of that is answered once it is read.
+    fn begin_reload(&mut self, answer: Option<reading::Answer>) {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading]);
+        self.reading.begin(&self.config_path, answer);
+    }
+
     async fn answer(&mut self, request: Request) {
         // Who asked may have gone; that is no matter.
         match request {
@@ -288,7 +300,7 @@ impl Daemon {
                 drop(answer.send(self.groups.ordered(&group, &asker, message)));
             }
             Request::Trace(client, to) => drop(to.send(self.executor.follow(client))),
-            Request::Reload(to) => drop(to.send(self.reload().await)),
+            Request::Reload(to) => self.begin_reload(Some(to)),
         }
     }
 

@@ -1,7 +1,6 @@
 //! Another configuration for a running daemon: all of it, or nothing.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::time::SystemTime;
 
 use evener_core::director::Input;
@@ -12,21 +11,34 @@ use tokio::time::timeout_at;
 
 use super::conflicts::Asked;
 use super::names::OpenedNames;
+use super::reading::{Files, Read};
 use super::telling::open_log;
 use super::{Daemon, IDLE_ENGINE, RESTART, display};
 use crate::board::Loaded;
-use crate::config::{self, Admin, Config, Engine};
+use crate::config::{Admin, Config, Engine};
 use crate::events::Event;
 use crate::io::neighbours::Frame;
 use crate::io::network::{self, Network, NetworkError};
 use crate::redirect::Opened;
 
 impl Daemon {
-    /// Reads the file again. What is wrong with it changes nothing and is returned in words.
-    pub(super) async fn reload(&mut self) -> Result<String, String> {
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading]);
+    /// Goes on with a file that was read. What is wrong with it changes nothing, and is answered in words.
+    pub(super) async fn reload(&mut self, read: Read) {
+        let done = match self.reading.is_latest(&read) {
+            true => self.follow(read.files).await,
+            false => Err("nothing was changed: a reload that was asked for later is in force".to_owned()),
+        };
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        if let Some(answer) = read.answer {
+            // who asked may have gone; that is no matter
+            let _ = answer.send(done);
+        }
+    }
+
+    /// Goes on with a file, or with the one before.
+    async fn follow(&mut self, files: Result<Files, String>) -> Result<String, String> {
         let before = self.executor.director.snapshot().reloads.done;
-        let done = match self.try_reload().await {
+        let done = match self.try_reload(files).await {
             Ok(said) => self.follow_log().map(|()| said),
             Err(why) => {
                 // Whoever has moved the log aside waits for that, whatever is wrong with the file.
@@ -47,13 +59,16 @@ impl Daemon {
                 Event::Reloaded { file, restart_for, trouble: trouble.clone() }
             }
         });
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         done
     }
 
     /// Puts the file in force; says why it can't be, in words.
-    async fn try_reload(&mut self) -> Result<String, String> {
-        let done = match self.prepare().await {
+    async fn try_reload(&mut self, files: Result<Files, String>) -> Result<String, String> {
+        let prepared = match files {
+            Ok(files) => self.prepare(files).await,
+            Err(error) => Err(error),
+        };
+        let done = match prepared {
             Ok(file) => self.put_in_force(file),
             Err(error) => {
                 self.executor.tell(Input::ReloadRefused { error: error.clone() });
@@ -79,12 +94,8 @@ impl Daemon {
         })
     }
 
-    /// Reads the file, and looks whether anything speaks against it that would keep a daemon from starting with it.
-    async fn prepare(&mut self) -> Result<File, String> {
-        let config = config::load(&self.config_path).map_err(|problems| {
-            let colour = std::io::stderr().is_terminal();
-            format!("the file has errors\n{}", problems.render(colour))
-        })?;
+    /// Looks whether anything speaks against a file that would keep a daemon from starting with it.
+    async fn prepare(&mut self, Files { config, zones }: Files) -> Result<File, String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
         let idle = self.executor.is_idle();
         if idle && config.takes_packets() {
@@ -116,7 +127,7 @@ impl Daemon {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
         let opened = self.groups.open(&config).map_err(|error| error.to_string())?;
-        let opened_names = self.names.open(&config).map_err(|error| error.to_string())?;
+        let opened_names = self.names.open(&config, zones).map_err(|error| error.to_string())?;
         Ok(File { config, farm, network, links, opened, opened_names })
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod group_tokens;
 pub mod lock;
 pub mod log;
 pub mod paths;
+pub(crate) mod reader;
 pub mod secret;
 pub(crate) mod shares;
 pub mod signals;

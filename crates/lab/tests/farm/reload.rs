@@ -1,12 +1,17 @@
 //! Another configuration: all of it or nothing, and no session the worse for it.
 
-use anyhow::Result;
+use std::fs;
+
+use anyhow::{Result, anyhow};
 use evener_dataplane::xdp::attach_pass;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::load::Load;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 use crate::{file, shares, shares_of, slow_downloads, split, unbroken};
 
@@ -16,6 +21,7 @@ on_both_engines! {
     what_the_engine_refuses_changes_nothing,
     an_address_of_another_host_is_not_taken,
     what_takes_a_restart_is_said_until_it_is_done,
+    a_file_that_cannot_be_read_to_its_end_holds_nothing_up,
 }
 
 fn what_did_not_change_goes_on(engine: &str) -> Result<()> {
@@ -210,5 +216,37 @@ fn what_takes_a_restart_is_said_until_it_is_done(engine: &str) -> Result<()> {
     let said = evener.reload(&good)?;
     assert!(!said.contains("sessions_max"), "nothing is left to be done: {said}");
     assert_eq!(evener.status()?.restart_for, None);
+    Ok(())
+}
+
+/// The loop goes on meanwhile, and so does another reload.
+fn a_file_that_cannot_be_read_to_its_end_holds_nothing_up(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let probed =
+        "[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"300ms\"\nrise = 1\nfall = 2\n";
+    let text = file::listed(engine, &farm, "").replace(file::ALWAYS_UP, probed);
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(2, LONG)?;
+    let path = evener.file().to_owned();
+    let whole = path.with_extension("whole");
+    fs::rename(&path, &whole)?;
+    // nobody writes to it
+    mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    let mut waiting = evener.begin("reload", &["reload"])?;
+    // somebody reads it as soon as it can be opened for writing
+    let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK;
+    let opened = wait::for_value(LONG, || Ok(open(&path, flags, Mode::empty())), |opened| opened.is_ok())?;
+    let writer = opened.map_err(|last| anyhow!("nobody reads the file: {last:?}"))??;
+    evener.command(&["drain", "web/web1"])?;
+    evener.command(&["undrain", "web/web1"])?;
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
+    fs::remove_file(&path)?;
+    fs::rename(&whole, &path)?;
+    evener.command(&["reload"])?;
+    assert_eq!(evener.status()?.reloads, 1);
+    drop(writer);
+    waiting.wait_for("asked for later", LONG)?;
+    assert_eq!(evener.status()?.reloads, 1);
+    assert_eq!(shares(&farm, 4)?, split([2, 2]));
     Ok(())
 }

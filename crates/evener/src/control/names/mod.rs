@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use evener_core::director::{ServerState, Snapshot};
 use evener_core::dns::{self, Address, Balanced, Zone};
@@ -21,7 +20,7 @@ pub(super) use own::Told;
 use ranking::{RankFiles, Ranking};
 
 use super::groups::moment;
-use crate::config::{Config, DnsConfig, From, NameConfig, ZoneError, zones};
+use crate::config::{Config, DnsConfig, From, NameConfig, ZoneError};
 use crate::events::Bus;
 use crate::names::{Answering, NamesError, Opened, Servers, Shown, ShownAddress, ShownName, ShownNames};
 use crate::redirect::ShownGroup;
@@ -106,10 +105,7 @@ impl Names {
     ///
     /// # Errors
     /// What is refused.
-    pub(super) fn open(&self, config: &Config) -> Result<OpenedNames, OpenError> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Serial numbers wrap (RFC 1982).
-        let zones = zones(&config.dns, since.as_secs() as u32)?.into_iter().map(Arc::new).collect();
+    pub(super) fn open(&self, config: &Config, zones: Vec<Arc<Zone>>) -> Result<OpenedNames, OpenError> {
         Ok(OpenedNames { sockets: self.servers.open(&config.dns.listen)?, zones })
     }
 

@@ -1,0 +1,163 @@
+//! Reading a file, and what it names, on a thread of its own: a FIFO, a dead file system or a zone of a million records must not hold
+//! up the loop, which finds failures and answers operators meanwhile.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use evener_core::dns::Zone;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::{self, Config, zones};
+use crate::runtime::reader;
+
+/// Threads that read, at most: one that reads a FIFO to which nobody writes never ends.
+const READERS_MAX: usize = 4;
+
+/// A file and the zones that it names.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) config: Config,
+    pub(super) zones: Vec<Arc<Zone>>,
+}
+
+/// Who waits to hear what came of a reload.
+pub(super) type Answer = oneshot::Sender<Result<String, String>>;
+
+/// A file that was read, or why it wasn't, in words.
+pub(super) struct Read {
+    /// Greater for those that were begun later.
+    number: u64,
+    pub(super) answer: Option<Answer>,
+    pub(super) files: Result<Files, String>,
+}
+
+/// The reading that goes on.
+pub(super) struct Reading {
+    results: mpsc::Sender<Read>,
+    pub(super) done: mpsc::Receiver<Read>,
+    /// Held by each thread for as long as it reads.
+    readers: Arc<()>,
+    begun: u64,
+    /// The last that was put in force.
+    followed: u64,
+}
+
+impl Reading {
+    pub(super) fn new() -> Reading {
+        let (results, done) = mpsc::channel(READERS_MAX);
+        Reading { results, done, readers: Arc::new(()), begun: 0, followed: 0 }
+    }
+
+    /// Begins to read a file, for somebody who waits or for nobody.
+    pub(super) fn begin(&mut self, path: &Path, answer: Option<Answer>) {
+        self.begun += 1;
+        let (number, results, path) = (self.begun, self.results.clone(), path.to_owned());
+        let reader = (Arc::strong_count(&self.readers) <= READERS_MAX).then(|| Arc::clone(&self.readers));
+        tokio::spawn(async move {
+            let files = match reader {
+                Some(reader) => read_within(reader::TIMEOUT, path, reader).await,
+                None => {
+                    Err(format!("{READERS_MAX} reloads before this one still wait for {}", path.display()))
+                }
+            };
+            // the loop ends first only when the daemon does
+            let _ = results.send(Read { number, answer, files }).await;
+        });
+    }
+
+    /// Whether a file is to be followed still, and not one that was read sooner though it was asked for later.
+    pub(super) fn is_latest(&mut self, read: &Read) -> bool {
+        let is_latest = read.number > self.followed;
+        if is_latest && read.files.is_ok() {
+            self.followed = read.number;
+        }
+        is_latest
+    }
+}
+
+/// Reads a file, on a thread that holds `reader` for as long as it does.
+async fn read_within(timeout: Duration, path: PathBuf, reader: Arc<()>) -> Result<Files, String> {
+    let name = path.display().to_string();
+    reader::within(timeout, &name, move || {
+        let _reader = reader;
+        read(&path)
+    })
+    .await?
+}
+
+fn read(path: &Path) -> Result<Files, String> {
+    let config = config::load(path).map_err(|problems| {
+        let colour = std::io::stderr().is_terminal();
+        format!("the file has errors\n{}", problems.render(colour))
+    })?;
+    let zones = read_zones(&config).map_err(|error| error.to_string())?;
+    Ok(Files { config, zones })
+}
+
+/// The zones of a file.
+///
+/// # Errors
+/// What is wrong with one.
+pub(super) fn read_zones(config: &Config) -> Result<Vec<Arc<Zone>>, config::ZoneError> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Serial numbers wrap (RFC 1982).
+    Ok(zones(&config.dns, since.as_secs() as u32)?.into_iter().map(Arc::new).collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    const FILE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
+
+    fn fifo(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("evener-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        path
+    }
+
+    /// Has the threads end that read a FIFO.
+    fn end(path: &Path) {
+        drop(std::fs::File::options().write(true).open(path).unwrap());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_that_takes_too_long_is_refused_by_its_name() {
+        let path = fifo("reading-long");
+        let read = read_within(Duration::from_millis(20), path.clone(), Arc::new(())).await;
+        let error = read.unwrap_err();
+        assert!(
+            error.contains(&path.display().to_string()) && error.contains("could not be read"),
+            "{error}"
+        );
+        end(&path);
+    }
+
+    #[tokio::test]
+    async fn reloads_that_never_end_are_bounded_and_older_ones_are_not_followed() {
+        let path = fifo("reading-many");
+        let mut reading = Reading::new();
+        for _ in 0..=READERS_MAX {
+            reading.begin(&path, None);
+        }
+        let mut refused = reading.done.recv().await.unwrap();
+        assert_eq!(refused.number, READERS_MAX as u64 + 1);
+        assert!(refused.files.as_ref().unwrap_err().contains("still wait"));
+        // as if that one had been read
+        refused.files = Ok(Files { config: crate::config::parse(FILE, "x").unwrap(), zones: Vec::new() });
+        assert!(reading.is_latest(&refused));
+        end(&path);
+        for _ in 0..READERS_MAX {
+            let older = reading.done.recv().await.unwrap();
+            assert!(!reading.is_latest(&older));
+        }
+    }
+}
