@@ -146,6 +146,25 @@ static __always_inline __u32 step_of_server(__u32 flags, __u64 was, __u32 sequen
 	return step_to(state, mark);
 }
 
+/* Whether a server's packet belongs to a session that has its ends. */
+static __always_inline bool takes(struct found *session, __u32 flags, __u32 acknowledgment, __u32 now)
+{
+	__u64 value = session->value;
+	__u8 state = value_state(value);
+
+	if ((flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) != (TCP_SYN | TCP_ACK))
+		return true;
+	if (state == STATE_ESTABLISHED || state == STATE_HALF_CLOSED) {
+		if (!has_moved_on(value_mark(value), near_mark(acknowledgment)))
+			return true;
+	} else if (!is_ending(value)) {
+		return true;
+	}
+	if (is_ending(value))
+		change_session(session, moved_to(value, STATE_CLOSING, now));
+	return false;
+}
+
 /* Not inlined: most packets change nothing, and the verifier checks it once. */
 __attribute__((noinline)) __u32 step_of(__u64 was, __u32 flags, __u64 numbers, __u32 now)
 {

@@ -57,6 +57,7 @@ struct packet_context {
 	__u64 session; /* its value, as it now is; 0 if there is none */
 	__u64 found; /* its value, as it was found */
 	__u64 source; /* of the frame: mac_bits() */
+	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
 	__u32 slot; /* where it was found, or NOT_FOUND */
 	__u32 server; /* slot */
 	__u32 l3, l4;
@@ -75,7 +76,6 @@ struct packet_context {
 	__u8 is_fragment;
 	struct fragment fragment;
 	__be16 src_port, dst_port;
-	__u32 sequence; /* of TCP; a number */
 };
 
 /* The session that goes first where room is short, as far as the search has come. */

@@ -17,9 +17,10 @@
 //! resets a half-open connection that gets another SYN within its window; if that closed a session, strangers' SYNs would come
 //! to hold places and ports for as long as clients do that were served.
 
-use super::Memory;
 use super::choose::Flow;
+use super::{Knowledge, Memory};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
+use crate::path::parse::Segment;
 use crate::path::sessions::{Found, State, Value};
 
 /// How far from where it belongs a sequence number may be, in units of [`near_mark`]: 64 KB. More isn't on its way before
@@ -76,6 +77,26 @@ pub(super) fn has_ended(value: Value) -> bool {
         State::HalfClosed => value.mark() & PLAUSIBLE != 0,
         _ => false,
     }
+}
+
+/// Whether a server's packet belongs to a session that has its ends. A SYN-ACK does if the session waits for one, or if it
+/// acknowledges what the client has last sent: the client's ACK may be lost behind the director, or put off by the server
+/// (`TCP_DEFER_ACCEPT`). Any other answers a SYN that the client has sent to the server itself. Of a session that was about to
+/// end it is the end: the server has given these ends to another connection (RFC 9293, section 3.6.1).
+pub(super) fn takes(known: &Knowledge<'_>, segment: &Segment, session: Found<'_>) -> bool {
+    const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
+    let value = session.value;
+    let takes = segment.flags & CONTROL != TCP_SYN | TCP_ACK
+        || match value.state() {
+            State::Established | State::HalfClosed => {
+                !has_moved_on(value.mark(), near_mark(segment.acknowledgment))
+            }
+            state => !state.is_ending(),
+        };
+    if !takes && value.state().is_ending() {
+        known.memory.sessions.change(session, value.moved_to(State::Closing, known.now));
+    }
+    takes
 }
 
 /// What becomes of a session with a packet.
