@@ -50,6 +50,7 @@ mod policies;
 mod reload;
 mod sessions;
 mod stage;
+mod straight;
 mod survival;
 mod told;
 mod udp;
