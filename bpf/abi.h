@@ -154,6 +154,7 @@ enum session_state {
 	STATE_UDP_NEW = 6,
 	STATE_HALF_CLOSED = 7,
 	STATE_ANSWERED = 10,
+	STATE_UDP_ANSWERED = 14,
 	STATE_SERVER_CLOSED = 15,
 };
 /* Idle times: a state's lower three bits name its own. */

@@ -7,7 +7,7 @@
 #include "net/tcp.h"
 
 /* In units of time_mark(). */
-#define LASTING 2
+#define LASTING 16
 
 /* What is known of a packet besides its control bits, behind them. */
 #define OF_SERVER 0x200
@@ -26,7 +26,7 @@ static __always_inline __u16 near_mark(__u32 sequence)
 
 static __always_inline __u16 time_mark(__u32 now)
 {
-	return now >> 10 & MARK_MASK;
+	return now >> 7 & MARK_MASK;
 }
 
 static __always_inline __u16 first_mark(const struct flow *flow)
@@ -116,7 +116,11 @@ static __always_inline __u32 step_of_client(__u32 flags, __u64 was, __u32 sequen
 			return STEP_NONE;
 		break;
 	case STATE_UDP_NEW:
-		if (!(flags & SEES_ANSWERS) && ((time_mark(now) - mark) & MARK_MASK) >= LASTING)
+		if (flags & SEES_ANSWERS)
+			break;
+		/* fallthrough */
+	case STATE_UDP_ANSWERED:
+		if (((time_mark(now) - mark) & MARK_MASK) >= LASTING)
 			return step_to(STATE_UDP, mark);
 		break;
 	}
@@ -128,8 +132,8 @@ static __always_inline __u32 step_of_server(__u32 flags, __u64 was, __u32 sequen
 	__u16 mark = value_mark(was);
 	__u8 state = value_state(was);
 
-	if (state == STATE_UDP || state == STATE_UDP_NEW)
-		return step_to(STATE_UDP, mark);
+	if (state == STATE_UDP_NEW)
+		return step_to(STATE_UDP_ANSWERED, mark);
 	if (state == STATE_CLOSING)
 		return step_to(state, mark);
 	if (state == STATE_NEW || state == STATE_ANSWERED) {

@@ -86,6 +86,8 @@ struct weighed {
 	__u32 now;
 	__u16 vip;
 	__u8 takes; /* whether assured ones may go */
+	/* Of embryonic sessions' clients, or NO_SOURCE; behind them the newcomer's. */
+	__u64 sources[2 * BUCKET_SESSIONS + 1];
 };
 
 /* What becomes of a packet's two ends; a port of 0 stays as it is. */

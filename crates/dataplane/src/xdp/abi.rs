@@ -118,6 +118,7 @@ const fn number_of_state(state: State) -> u64 {
         State::Closing => h::STATE_CLOSING,
         State::Udp => h::STATE_UDP,
         State::UdpNew => h::STATE_UDP_NEW,
+        State::UdpAnswered => h::STATE_UDP_ANSWERED,
         State::HalfClosed => h::STATE_HALF_CLOSED,
         State::Answered => h::STATE_ANSWERED,
         State::ServerClosed => h::STATE_SERVER_CLOSED,
