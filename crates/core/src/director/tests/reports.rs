@@ -41,7 +41,7 @@ impl World {
         let mut told = Vec::new();
         for order in self.orders.drain(..) {
             let Output::Score(scores) = order else { continue };
-            told.extend(scores.into_iter().map(|(slot, score)| (names[&slot].server.clone(), score)));
+            told.extend(scores.into_iter().map(|(slot, score)| (names[&slot].server.clone(), score.load)));
         }
         told.sort();
         told
@@ -137,7 +137,7 @@ fn scores_follow_reports_and_no_table_is_made_for_them() {
     assert!(world.scores().is_empty(), "there is nothing to compare with");
     world.reported("b", Ok(uses(600)));
     world.pass(1_000);
-    assert_eq!(world.scores(), [("b".into(), 16)]);
+    assert_eq!(world.scores(), [("a".into(), 0), ("b".into(), 16)], "and what the one with less may gain");
     assert_eq!(world.score("b"), 16);
     world.pass(1_000);
     assert!(world.scores().is_empty());
