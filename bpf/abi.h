@@ -11,7 +11,7 @@
 #include "net/ip.h"
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 13
+#define ABI_VERSION 14
 
 /* core/src/path/tables.rs */
 #define HASH_SLOTS 65537
@@ -21,6 +21,7 @@
 #define NO_SERVER 0
 /* core/src/path/select.rs */
 #define EXPLORING 32
+#define GAIN_UNIT 256
 /* a score says by how many of these parts a server's load is above the least of its service's */
 #define SCORE_UNIT 16
 #define VIP_PLACES 1024
@@ -154,6 +155,7 @@ enum session_state {
 	STATE_UDP_NEW = 6,
 	STATE_HALF_CLOSED = 7,
 	STATE_ANSWERED = 10,
+	STATE_UDP_ANSWERED = 14,
 	STATE_SERVER_CLOSED = 15,
 };
 /* Idle times: a state's lower three bits name its own. */

@@ -117,6 +117,8 @@ __attribute__((noinline)) int owned_by(struct scratch *at, __u32 vip_id, __u32 s
 	}
 	if (!find_by_key6(&owner->key, v6, back->now, &session) || value_server(session.value) != slot)
 		return false;
+	if (!(flags & FOLLOW_NOT) && !takes(&session, flags, at->pkt.numbers >> 32, back->now))
+		return false;
 	vip = find_vip_by_id(vip_id);
 	if (!vip)
 		return false;
@@ -138,7 +140,7 @@ __attribute__((noinline)) int owned_by(struct scratch *at, __u32 vip_id, __u32 s
 		.now = back->now,
 		.udp = back->from.protocol == IPPROTO_UDP,
 		.flags = flags,
-		.numbers = at->pkt.sequence,
+		.numbers = at->pkt.numbers,
 	};
 	value = follow(&flow, OF_SERVER, &session);
 	if (port.place && is_stale(vip, port.value, value))

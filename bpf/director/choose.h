@@ -57,6 +57,7 @@ static __always_inline bool chooses_anew(const struct flow *flow, __u64 value, c
 	case STATE_NEW:
 	case STATE_ANSWERED:
 	case STATE_UDP_NEW:
+	case STATE_UDP_ANSWERED:
 	case STATE_UDP:
 		return !(server->flags & SERVER_UP);
 	case STATE_HALF_CLOSED:

@@ -7,7 +7,7 @@
 #include "net/tcp.h"
 
 /* In units of time_mark(). */
-#define LASTING 2
+#define LASTING 16
 
 /* What is known of a packet besides its control bits, behind them. */
 #define OF_SERVER 0x200
@@ -26,7 +26,7 @@ static __always_inline __u16 near_mark(__u32 sequence)
 
 static __always_inline __u16 time_mark(__u32 now)
 {
-	return now >> 10 & MARK_MASK;
+	return now >> 7 & MARK_MASK;
 }
 
 static __always_inline __u16 first_mark(const struct flow *flow)
@@ -116,7 +116,11 @@ static __always_inline __u32 step_of_client(__u32 flags, __u64 was, __u32 sequen
 			return STEP_NONE;
 		break;
 	case STATE_UDP_NEW:
-		if (!(flags & SEES_ANSWERS) && ((time_mark(now) - mark) & MARK_MASK) >= LASTING)
+		if (flags & SEES_ANSWERS)
+			break;
+		/* fallthrough */
+	case STATE_UDP_ANSWERED:
+		if (((time_mark(now) - mark) & MARK_MASK) >= LASTING)
 			return step_to(STATE_UDP, mark);
 		break;
 	}
@@ -128,8 +132,8 @@ static __always_inline __u32 step_of_server(__u32 flags, __u64 was, __u32 sequen
 	__u16 mark = value_mark(was);
 	__u8 state = value_state(was);
 
-	if (state == STATE_UDP || state == STATE_UDP_NEW)
-		return step_to(STATE_UDP, mark);
+	if (state == STATE_UDP_NEW)
+		return step_to(STATE_UDP_ANSWERED, mark);
 	if (state == STATE_CLOSING)
 		return step_to(state, mark);
 	if (state == STATE_NEW || state == STATE_ANSWERED) {
@@ -144,6 +148,25 @@ static __always_inline __u32 step_of_server(__u32 flags, __u64 was, __u32 sequen
 	if (state == STATE_ESTABLISHED && flags & TCP_FIN)
 		return step_to(STATE_SERVER_CLOSED, mark);
 	return step_to(state, mark);
+}
+
+/* Whether a server's packet belongs to a session that has its ends. */
+static __always_inline bool takes(struct found *session, __u32 flags, __u32 acknowledgment, __u32 now)
+{
+	__u64 value = session->value;
+	__u8 state = value_state(value);
+
+	if ((flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) != (TCP_SYN | TCP_ACK))
+		return true;
+	if (state == STATE_ESTABLISHED || state == STATE_HALF_CLOSED) {
+		if (!has_moved_on(value_mark(value), near_mark(acknowledgment)))
+			return true;
+	} else if (!is_ending(value)) {
+		return true;
+	}
+	if (is_ending(value))
+		change_session(session, moved_to(value, STATE_CLOSING, now));
+	return false;
 }
 
 /* Not inlined: most packets change nothing, and the verifier checks it once. */

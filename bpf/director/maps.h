@@ -83,8 +83,8 @@ __u64 pools[SERVER_SLOTS] TABLE(pools);
 /* Active sessions by server slot. */
 __u64 active[SERVER_SLOTS] TABLE(active);
 
-/* What policies make of each server's load, by server slot; 0 is best. Written at any time. */
-__u8 scores[SERVER_SLOTS] TABLE(scores);
+/* What policies make of each server's load, by server slot: the load, of which 0 is best, below its gain. Written at any time. */
+__u16 scores[SERVER_SLOTS] TABLE(scores);
 
 /* The time, where it is given. */
 __u64 given_now TABLE(given_now);

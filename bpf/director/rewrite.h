@@ -40,7 +40,7 @@ static __always_inline struct scratch *scratch_for(const struct packet *packet)
 	pkt->is_fragment = packet->is_fragment;
 	pkt->src_port = packet->client_port;
 	pkt->dst_port = packet->port;
-	pkt->sequence = packet->numbers;
+	pkt->numbers = packet->numbers;
 	return at;
 }
 

@@ -57,6 +57,7 @@ struct packet_context {
 	__u64 session; /* its value, as it now is; 0 if there is none */
 	__u64 found; /* its value, as it was found */
 	__u64 source; /* of the frame: mac_bits() */
+	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
 	__u32 slot; /* where it was found, or NOT_FOUND */
 	__u32 server; /* slot */
 	__u32 l3, l4;
@@ -75,7 +76,6 @@ struct packet_context {
 	__u8 is_fragment;
 	struct fragment fragment;
 	__be16 src_port, dst_port;
-	__u32 sequence; /* of TCP; a number */
 };
 
 /* The session that goes first where room is short, as far as the search has come. */
@@ -86,6 +86,8 @@ struct weighed {
 	__u32 now;
 	__u16 vip;
 	__u8 takes; /* whether assured ones may go */
+	/* Of embryonic sessions' clients, or NO_SOURCE; behind them the newcomer's. */
+	__u64 sources[2 * BUCKET_SESSIONS + 1];
 };
 
 /* What becomes of a packet's two ends; a port of 0 stays as it is. */

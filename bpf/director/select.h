@@ -101,8 +101,9 @@ static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
 	__u16 first = by_hash(ring, ring_hash), second;
 	struct server *server, *other;
+	__u16 score, other_score;
 	__u64 cost, other_cost;
-	__u8 score, other_score;
+	bool by_sessions, by_load;
 
 	if (slot >= HASH_SLOTS)
 		return first;
@@ -118,15 +119,19 @@ static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 	other_score = READ_ONCE(scores[second]);
 	cost = READ_ONCE(active[first]);
 	other_cost = READ_ONCE(active[second]);
-	if (score != other_score) {
-		/* with this session, times the load; see `two` in core's select */
-		if (ring_hash % EXPLORING == 0)
-			return first;
-		cost = (cost + 1) * (SCORE_UNIT + score);
-		other_cost = (other_cost + 1) * (SCORE_UNIT + other_score);
-	}
 	/* cost / weight of the second < cost / weight of the first, without dividing */
-	return other_cost * server->weight < cost * other->weight ? second : first;
+	by_sessions = other_cost * server->weight < cost * other->weight;
+	if ((__u8)score == (__u8)other_score)
+		return by_sessions ? second : first;
+	if (ring_hash % EXPLORING == 0)
+		return first;
+	/* with this session, times the load; see `two` in core's select */
+	cost = (cost + 1) * (SCORE_UNIT + (__u8)score);
+	other_cost = (other_cost + 1) * (SCORE_UNIT + (__u8)other_score);
+	by_load = other_cost * server->weight < cost * other->weight;
+	if (by_load && (by_sessions || ring_hash / EXPLORING % GAIN_UNIT <= other_score >> 8))
+		return second;
+	return first;
 }
 
 /* Not inlined: only the first packet of a session comes here. */

@@ -90,7 +90,7 @@ static __always_inline __u64 is_vacant(__u64 value, __u32 now)
 }
 
 /* Bits of states. */
-#define EMBRYONIC (1u << STATE_NEW | 1u << STATE_ANSWERED | 1u << STATE_UDP_NEW)
+#define EMBRYONIC (1u << STATE_NEW | 1u << STATE_ANSWERED | 1u << STATE_UDP_NEW | 1u << STATE_UDP_ANSWERED)
 #define ENDING (1u << STATE_HALF_CLOSED | 1u << STATE_SERVER_CLOSED | 1u << STATE_CLOSING)
 #define ASSURED (1u << STATE_ESTABLISHED | 1u << STATE_UDP)
 
@@ -304,6 +304,34 @@ static __always_inline bool insert_in(struct bucket *bucket, __u64 key, __u64 va
 
 /* Whose turn it is to go where room is short: the least goes first. */
 #define STAYS (~0ULL)
+#define NO_SOURCE (~0ULL)
+
+/* The network that a client is in: an IPv4 /24, an IPv6 /56. */
+static __always_inline __u64 source_of(__u64 key)
+{
+	return key >> 40;
+}
+
+static __always_inline __u64 source_of6(const struct key6 *key)
+{
+	/* An IPv4 client's address is mapped. */
+	return (key->word[0] ? key->word[0] : key->word[1]) >> 8;
+}
+
+/* Of embryonic sessions and the newcomer, how many are of another source: without a branch, as is_below(). */
+static __always_inline __u64 others(const struct weighed *first, __u64 source)
+{
+	__u64 count = 0;
+
+	for (int i = 0; i <= 2 * BUCKET_SESSIONS; i++) {
+		__u64 differs = first->sources[i] ^ source;
+
+		differs |= -differs;
+		hide(differs);
+		count += differs >> 63;
+	}
+	return count;
+}
 
 static __always_inline bool is_short(__u16 vip)
 {
@@ -312,18 +340,18 @@ static __always_inline bool is_short(__u16 vip)
 	return READ_ONCE(share->assured) < READ_ONCE(share->own);
 }
 
-/* By class, and then by what is left of its time. `takes`: whether assured ones of who has more than its share may go. */
-static __always_inline __u64 rank(__u64 value, __u16 vip, bool takes, __u32 now)
+/* By class, of embryonic ones by how many its source has, and then by what is left of its time. */
+static __always_inline __u64 rank(const struct weighed *first, __u64 value, __u16 vip, __u64 source)
 {
 	const struct share *share = &shares[vip % VIP_IDS];
-	__u64 left = value_expires(value) - now, bit = 1u << value_state(value);
+	__u64 left = value_expires(value) - first->now, bit = 1u << value_state(value);
 
 	if (bit & EMBRYONIC)
-		return left;
+		return others(first, source) << 32 | left;
 	if (bit & ENDING)
-		return 1ULL << 32 | left;
-	if (bit & ASSURED && takes && READ_ONCE(share->assured) > READ_ONCE(share->own))
-		return 2ULL << 32 | left;
+		return 1ULL << 40 | left;
+	if (bit & ASSURED && first->takes && READ_ONCE(share->assured) > READ_ONCE(share->own))
+		return 2ULL << 40 | left;
 	return STAYS;
 }
 
@@ -334,21 +362,33 @@ struct going {
 };
 
 /* Begins the search in two buckets, for a session of `vip`; whether it can. */
-static __always_inline bool begin_going(struct going *going, __u16 vip, bool has_shares, __u32 now)
+static __always_inline bool begin_going(struct going *going, __u16 vip, __u64 source, bool has_shares, __u32 now)
 {
 	struct scratch *at = scratch_here();
 
 	if (!going->one || !going->other || !at)
 		return false;
 	going->first = &at->weighed;
-	*going->first = (struct weighed){ .rank = STAYS, .now = now, .takes = has_shares && is_short(vip) };
+	going->first->rank = STAYS;
+	going->first->now = now;
+	going->first->place = 0;
+	going->first->takes = has_shares && is_short(vip);
+	going->first->sources[2 * BUCKET_SESSIONS] = source;
 	return true;
 }
 
-/* A slot that changed hands meanwhile is nobody's to take. */
-static __always_inline void weigh(struct weighed *first, __u32 place, __u64 value, __u16 vip, bool is_whole)
+static __always_inline void note_source(struct weighed *first, __u32 place, __u64 value, __u64 source, bool is_whole)
 {
-	__u64 its = is_whole ? rank(value, vip, first->takes, first->now) : STAYS;
+	bool counts = is_whole && EMBRYONIC >> value_state(value) & 1;
+
+	first->sources[place % (2 * BUCKET_SESSIONS)] = counts ? source : NO_SOURCE;
+}
+
+/* A slot that changed hands meanwhile is nobody's to take. */
+static __always_inline void weigh(struct weighed *first, __u32 place, __u64 value, __u16 vip, __u64 source,
+				  bool is_whole)
+{
+	__u64 its = is_whole ? rank(first, value, vip, source) : STAYS;
 
 	if (its >= first->rank)
 		return;
@@ -365,13 +405,23 @@ static __always_inline struct session *slot_of(const struct going *going, __u32 
 	return &bucket->slot[place % BUCKET_SESSIONS];
 }
 
+static long note_slot(__u32 place, void *arg)
+{
+	struct going *going = arg;
+	struct session *slot = slot_of(going, place);
+	__u64 key = READ_ONCE(slot->key), value = READ_ONCE(slot->value);
+
+	note_source(going->first, place, value, source_of(key), READ_ONCE(slot->key) == key);
+	return 0;
+}
+
 static long weigh_slot(__u32 place, void *arg)
 {
 	struct going *going = arg;
 	struct session *slot = slot_of(going, place);
 	__u64 key = READ_ONCE(slot->key), value = READ_ONCE(slot->value);
 
-	weigh(going->first, place, value, key, READ_ONCE(slot->key) == key);
+	weigh(going->first, place, value, key, source_of(key), READ_ONCE(slot->key) == key);
 	return 0;
 }
 
@@ -388,8 +438,9 @@ __attribute__((noinline)) int replace_session(__u64 key, __u64 hash, __u64 value
 	struct going going = { .one = first_bucket(hash), .other = second_bucket(hash) };
 	struct session *slot;
 
-	if (!begin_going(&going, key, true, now))
+	if (!begin_going(&going, key, source_of(key), true, now))
 		return false;
+	bpf_loop(2 * BUCKET_SESSIONS, note_slot, &going, 0);
 	bpf_loop(2 * BUCKET_SESSIONS, weigh_slot, &going, 0);
 	slot = slot_of(&going, going.first->place);
 	if (!displace(going.first, &slot->value))

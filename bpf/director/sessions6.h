@@ -127,6 +127,17 @@ static __always_inline struct session6 *slot6_of(const struct going *going, __u3
 	return &bucket->slot[place % BUCKET_SESSIONS];
 }
 
+static long note_slot6(__u32 place, void *arg)
+{
+	struct going *going = arg;
+	struct session6 *slot = slot6_of(going, place);
+	struct key6 key = { { READ_ONCE(slot->key[0]), READ_ONCE(slot->key[1]), READ_ONCE(slot->key[2]) } };
+	__u64 value = READ_ONCE(slot->value);
+
+	note_source(going->first, place, value, source_of6(&key), has_key6(slot, &key));
+	return 0;
+}
+
 static long weigh_slot6(__u32 place, void *arg)
 {
 	struct going *going = arg;
@@ -134,7 +145,7 @@ static long weigh_slot6(__u32 place, void *arg)
 	struct key6 key = { { READ_ONCE(slot->key[0]), READ_ONCE(slot->key[1]), READ_ONCE(slot->key[2]) } };
 	__u64 value = READ_ONCE(slot->value);
 
-	weigh(going->first, place, value, key.word[2], has_key6(slot, &key));
+	weigh(going->first, place, value, key.word[2], source_of6(&key), has_key6(slot, &key));
 	return 0;
 }
 
@@ -152,8 +163,9 @@ __attribute__((noinline)) __u32 replace6(__u32 table, const struct key6 *key, __
 	going.one = bucket6_at(table, pool, hash, &index1);
 	going.other = bucket6_at(table, pool, hash >> 32, &index2);
 	/* Ports have no shares. */
-	if (!begin_going(&going, key->word[2], counts, now))
+	if (!begin_going(&going, key->word[2], source_of6(key), counts, now))
 		return NOT_FOUND;
+	bpf_loop(2 * BUCKET_SESSIONS, note_slot6, &going, 0);
 	bpf_loop(2 * BUCKET_SESSIONS, weigh_slot6, &going, 0);
 	place = going.first->place;
 	slot = slot6_of(&going, place);

@@ -27,6 +27,7 @@ use std::io;
 use std::sync::Arc;
 
 use evener_core::path::decide::{Memory, Reason};
+use evener_core::path::select::Score;
 use evener_core::path::tables::Tables;
 
 use events::{Events, Watch};
@@ -65,7 +66,7 @@ pub trait Engine: Send {
 
     /// Gives servers other scores by which [`Pick::Two`](evener_core::path::tables::Pick::Two) chooses: stores to memory, at any
     /// rate. A server that is gone leaves none behind.
-    fn score(&self, scores: &[(u16, u8)]) {
+    fn score(&self, scores: &[(u16, Score)]) {
         self.memory().counts.score(scores);
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU64};
 
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::path::content;
@@ -60,7 +60,7 @@ pub(crate) struct Engine {
     four: Vec<Bucket4>,
     six: Vec<Bucket6>,
     active: Vec<AtomicU64>,
-    scores: Vec<AtomicU8>,
+    scores: Vec<AtomicU16>,
     cursors: Vec<AtomicU64>,
     shares: Vec<AtomicU64>,
 }
@@ -79,7 +79,7 @@ impl Engine {
             four: (0..buckets_for(SESSIONS)).map(|_| Bucket4::default()).collect(),
             six: (0..buckets_for(1)).map(|_| Bucket6::default()).collect(),
             active: words(SERVER_SLOTS),
-            scores: (0..SERVER_SLOTS).map(|_| AtomicU8::new(0)).collect(),
+            scores: (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect(),
             cursors: words(64),
             shares: words(SHARE_WORDS),
         }

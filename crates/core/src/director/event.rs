@@ -248,7 +248,7 @@ impl fmt::Display for Event {
             }
             Event::ServersAgain { .. } => f.write_str("servers take new sessions again"),
             Event::Degraded { .. } => f.write_str(
-                "every server fails: those that worked last are kept, since an empty farm helps nobody",
+                "every server fails or refuses new sessions: those that worked last are kept, since an empty farm helps nobody",
             ),
             Event::Recovered { .. } => f.write_str("servers work again"),
             Event::NoRoom { .. } => f.write_str("no room for this server: the farm is full"),

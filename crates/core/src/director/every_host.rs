@@ -62,6 +62,7 @@ impl Director {
         MemberState {
             health,
             admin_draining: if member.local { drained } else { said.is_some_and(|h| h.draining & bit != 0) },
+            refuses: false,
             share: hosts.shares.get(&name).copied(),
             // Hosts hear of each other at different moments, and their tables have to be alike.
             tenths: WHOLE,

@@ -400,7 +400,8 @@ impl Director {
                 };
                 MemberState {
                     health: health.unwrap_or_else(|| Health::new(&service.health, 0).status()),
-                    admin_draining: self.drained.contains(&name) || self.reports.refuses(&name),
+                    admin_draining: self.drained.contains(&name),
+                    refuses: self.reports.refuses(&name),
                     share: None,
                     tenths: self.rising.tenths(&name).min(self.reports.tenths(&name)),
                     member,

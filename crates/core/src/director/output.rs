@@ -9,6 +9,7 @@ use super::event::Event;
 use super::probe::Probe;
 use super::reports::LoadQuery;
 use crate::farm::plan::PlanError;
+use crate::path::select::Score;
 use crate::path::tables::Tables;
 
 /// An order, to be carried out in turn.
@@ -67,7 +68,7 @@ pub enum Output {
     /// Ask a server for its load, and say by [`super::Input::Reported`] what came of it.
     LoadQuery(LoadQuery),
     /// Give servers these scores, by slot: see [`crate::path::select::Counts::score`].
-    Score(Vec<(u16, u8)>),
+    Score(Vec<(u16, Score)>),
     /// Something that people, or whoever watches, may want to know.
     Event(Event),
 }

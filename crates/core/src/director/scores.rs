@@ -5,8 +5,10 @@ use alloc::vec::Vec;
 
 use super::{Director, Output};
 use crate::farm::plan::ServerName;
-use crate::farm::policy::score::{Smoothed, scores};
+use crate::farm::policy::score::{Smoothed, gains, scores};
 use crate::farm::policy::{self, Weighing};
+use crate::farm::signals::Signal;
+use crate::path::select::Score;
 
 /// Time between two comparisons, in milliseconds.
 const COMPARES_MS: u64 = 1_000;
@@ -16,7 +18,7 @@ const COMPARES_MS: u64 = 1_000;
 pub(super) struct Scores {
     loads: BTreeMap<ServerName, Smoothed>,
     /// What the data plane was told, by slot. What an earlier director told it is not known.
-    told: BTreeMap<u16, u8>,
+    told: BTreeMap<u16, Score>,
     /// When servers are compared next, in milliseconds: never where no service asks for that.
     pub(super) compare_at_ms: u64,
 }
@@ -30,7 +32,7 @@ impl Default for Scores {
 impl Scores {
     /// Of a slot of the tables in force.
     pub(super) fn score(&self, slot: u16) -> u8 {
-        self.told.get(&slot).copied().unwrap_or_default()
+        self.told.get(&slot).map_or(0, |score| score.load)
     }
 }
 
@@ -46,7 +48,8 @@ impl Director {
 
     /// Compares servers by the policies of their services. Where tables are new, those that nobody compares have no score either.
     pub(super) fn compare(&mut self, now_ms: u64) {
-        let mut wanted: BTreeMap<u16, u8> = self.plan.servers.keys().map(|slot| (*slot, 0)).collect();
+        let mut wanted: BTreeMap<u16, Score> =
+            self.plan.servers.keys().map(|slot| (*slot, Score::default())).collect();
         let mut loads = BTreeMap::new();
         let mut is_wanted_again = false;
         let by_service = self.servers_by_service();
@@ -56,17 +59,34 @@ impl Director {
             let Some((weighing, servers)) = weighing.zip(by_service.get(&*service.name)) else { continue };
             let load = |(_, name): &(u16, &ServerName)| self.load(name, weighing, &mut loads, now_ms);
             let known: Vec<Option<u64>> = servers.iter().map(load).collect();
-            wanted.extend(servers.iter().map(|(slot, _)| *slot).zip(scores(&known)));
+            let loads = scores(&known);
+            let slots = servers.iter().map(|(slot, _)| *slot);
+            let gains = match weighing.needs.contains(&Signal::Load) {
+                true => self.gains(&service.name, slots.clone().zip(&loads), service.report_gain_percent),
+                // What Evener has measured itself is believed.
+                false => alloc::vec![u8::MAX; loads.len()],
+            };
+            let scores = loads.iter().zip(gains).map(|(load, gain)| Score { load: *load, gain });
+            wanted.extend(slots.zip(scores));
         }
         let told = &self.scores.told;
-        let is_news = |(slot, score): &(&u16, &u8)| told.get(slot) != Some(score);
-        let changed: Vec<(u16, u8)> = wanted.iter().filter(is_news).map(|(s, c)| (*s, *c)).collect();
+        let is_news = |(slot, score): &(&u16, &Score)| told.get(slot) != Some(score);
+        let changed: Vec<(u16, Score)> = wanted.iter().filter(is_news).map(|(s, c)| (*s, *c)).collect();
         let compare_at_ms = if is_wanted_again { now_ms.saturating_add(COMPARES_MS) } else { u64::MAX };
         self.scores = Scores { loads, told: wanted, compare_at_ms };
         if !changed.is_empty() {
             self.has_changed = true;
             self.outputs.push_back(Output::Score(changed));
         }
+    }
+
+    /// How far the loads that servers of a service report may draw new sessions to each.
+    fn gains<'a>(&self, service: &str, loads: impl Iterator<Item = (u16, &'a u8)>, percent: u64) -> Vec<u8> {
+        let planned = self.plan.services.values().find(|planned| planned.name == service);
+        let members = planned.map_or(&[][..], |planned| &planned.ring_members);
+        let weight =
+            |slot: u16| members.iter().find(|member| member.slot == slot).map_or(0, |member| member.weight);
+        gains(&loads.map(|(slot, load)| (weight(slot), u64::from(*load))).collect::<Vec<_>>(), percent)
     }
 
     /// The servers of the tables in force, with their slots.

@@ -24,9 +24,10 @@ impl Director {
         if let Some(reason) = self.why_not_here(service, member) {
             return (ServerState::Down, Some(reason));
         }
-        if state.admin_draining {
-            let by_itself = self.reports.refuses(name) && !self.drained.contains(name);
-            let who = if by_itself { "drained by its own report" } else { "drained by the operator" };
+        // Where all refuse new sessions, they are given them all the same.
+        let by_itself = state.refuses && !self.is_chosen(name);
+        let by_operator = state.admin_draining.then_some("drained by the operator");
+        if let Some(who) = by_operator.or(by_itself.then_some("drained by its own report")) {
             return (ServerState::Draining, Some(who.to_owned()));
         }
         if member.weight == 0 {
@@ -51,6 +52,13 @@ impl Director {
                 (ServerState::Down, failure.map(|(_, failure)| failure.to_string()))
             }
         }
+    }
+
+    /// Whether new sessions go to a server, by the tables in force.
+    fn is_chosen(&self, name: &ServerName) -> bool {
+        let slot = self.plan.servers.iter().find(|(_, server)| *server == name).map(|(slot, _)| *slot);
+        let mut services = self.plan.services.values().filter(|planned| planned.name == name.service);
+        services.any(|planned| planned.ring_members.iter().any(|member| Some(member.slot) == slot))
     }
 
     pub(super) fn why_not_found(&self, method: Method, address: Option<IpAddr>) -> String {

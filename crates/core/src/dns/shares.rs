@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use crate::farm::policy::Weighing;
-use crate::farm::signals::Signals;
+use crate::farm::signals::{Signal, Signals};
 
 /// The least part of its weight that a server has which lives, in thousandths: whatever it says, it isn't forgotten.
 pub const LEAST_PERMILLE: u64 = 30;
@@ -36,8 +36,9 @@ pub struct Share {
     pub load: Option<u64>,
 }
 
-/// The shares of servers, in their order: their weights, or by load if there is a way of weighing it.
-pub fn shares(weighing: Option<&Weighing>, servers: &[Known]) -> Vec<Share> {
+/// The shares of servers, in their order: their weights, or by load if there is a way of weighing it. By what they report nobody is given
+/// more than `gain_percent` of what weights alone would give.
+pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known]) -> Vec<Share> {
     let loads: Vec<Option<u64>> = servers.iter().map(|server| (weighing?.load)(&server.signals)).collect();
     let mut known: Vec<u64> = loads.iter().copied().flatten().collect();
     known.sort_unstable();
@@ -49,17 +50,41 @@ pub fn shares(weighing: Option<&Weighing>, servers: &[Known]) -> Vec<Share> {
         weight if is_plain => weight,
         weight => (weight * permille / heaviest).max(u64::from(weight > 0)),
     };
-    let servers = servers.iter().zip(loads);
+    let permille_by_load = |load: &Option<u64>| {
+        load.or(median).map_or(WHOLE, |load| permille_of(least, load).max(LEAST_PERMILLE))
+    };
+    let by_load: Vec<(u16, u64)> =
+        servers.iter().zip(&loads).map(|(server, load)| (server.weight, permille_by_load(load))).collect();
+    let is_reported = weighing.is_some_and(|weighing| weighing.needs.contains(&Signal::Load));
+    let most = if is_reported { most_permille(&by_load, gain_percent) } else { WHOLE };
+    let servers = servers.iter().zip(loads).zip(by_load);
     servers
-        .map(|(server, load)| {
+        .map(|((server, load), (_, of_load))| {
             let is_known = load.is_some();
             let load = load.or(median);
-            let of_load = load.map_or(WHOLE, |load| permille_of(least, load).max(LEAST_PERMILLE));
-            let permille = of_load * u64::from(server.tenths.min(10)) / 10;
+            let permille = of_load.min(most) * u64::from(server.tenths.min(10)) / 10;
             let share = u16::try_from(share_of(server, permille)).unwrap_or(u16::MAX);
             Share { share, permille, is_known, load }
         })
         .collect()
+}
+
+/// What of its weight a server has at the most, in thousandths, lest it gains more than so many percent of its fair share. Those that are
+/// cut make the whole less, so it is found step by step.
+fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
+    let weight: u128 = servers.iter().map(|(weight, _)| u128::from(*weight)).sum();
+    let mut most = WHOLE;
+    loop {
+        let whole: u128 = servers
+            .iter()
+            .map(|(weight, permille)| u128::from(*weight) * u128::from(*permille.min(&most)))
+            .sum();
+        let bound = (whole * u128::from(gain_percent)).checked_div(weight * 100);
+        match bound.and_then(|bound| u64::try_from(bound).ok()).filter(|bound| *bound < most) {
+            Some(bound) => most = bound,
+            None => return most,
+        }
+    }
 }
 
 /// What part of a load the least one is. Loads may be any numbers.

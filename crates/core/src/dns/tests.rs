@@ -458,14 +458,48 @@ fn shares_fall_as_loads_rise() {
     };
     let weighing = policy::by_name("expected-delay").unwrap().weighing();
     let known = [delay(Some(100_000)), delay(Some(200_000)), delay(None), delay(Some(80_000_000))];
-    let shared: Vec<_> = shares(weighing, &known).iter().map(|one| (one.share, one.is_known)).collect();
+    let shared: Vec<_> =
+        shares(weighing, u64::MAX, &known).iter().map(|one| (one.share, one.is_known)).collect();
     assert_eq!(shared, [(1_000, true), (500, true), (500, false), (30, true)]);
     let starting = Known { tenths: 3, ..delay(None) };
-    assert_eq!(shares(None, &[delay(None), starting]).map_shares(), [1_000, 300]);
+    assert_eq!(shares(None, 150, &[delay(None), starting]).map_shares(), [1_000, 300]);
     let weights = [Known { weight: 7, ..delay(None) }, delay(None)];
-    assert_eq!(shares(None, &weights).map_shares(), [7, 10]);
+    assert_eq!(shares(None, 150, &weights).map_shares(), [7, 10]);
     let endless = [delay(Some(u64::MAX)), delay(Some(u64::MAX)), delay(Some(u64::MAX / 2))];
-    assert_eq!(shares(weighing, &endless).map_shares(), [499, 499, 1_000]);
+    assert_eq!(shares(weighing, u64::MAX, &endless).map_shares(), [499, 499, 1_000]);
+}
+
+/// By what it reports, a server gains half again of its share at the most: of two, of four, and of two weights.
+#[test]
+fn a_report_gains_no_more_than_it_may() {
+    let uses = |weight, permille| Known {
+        weight,
+        tenths: 10,
+        signals: Signals {
+            report: Report { utilisation_permille: Some(permille), ..Report::default() },
+            latency_us: Some(permille),
+            ..Signals::default()
+        },
+    };
+    let of = |policy, gain, servers: &[Known]| {
+        let shared = shares(policy::by_name(policy).unwrap().weighing(), gain, servers).map_shares();
+        let all: u32 = shared.iter().copied().map(u32::from).sum();
+        u32::from(shared[0]) * 1_000 / all
+    };
+    let idle = |weight, others: &[u16]| -> Vec<Known> {
+        core::iter::once(uses(weight, 0)).chain(others.iter().map(|weight| uses(*weight, 100_000))).collect()
+    };
+    for (weight, others, most) in
+        [(1, &[1][..], 750), (1, &[1, 1, 1], 375), (1, &[3], 375), (2, &[1, 1, 1, 1], 500), (1, &[1; 9], 150)]
+    {
+        let gained = of("utilisation", 150, &idle(weight, others));
+        assert!((most - 30..=most).contains(&gained), "{gained} of 1000, {most} at the most");
+        assert!(of("utilisation", 3_200, &idle(weight, others)) > most + 30);
+    }
+    assert!(
+        of("peak-ewma", 150, &[uses(1, 1_000), uses(1, 9_000)]) > 800,
+        "what Evener measured is believed"
+    );
 }
 
 trait MapShares {

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Health, HealthKind, Method, Placement, RouteList, Server, Service, Timeouts};
+use crate::farm::policy::score::GAIN_PERCENT;
 use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::Later;
 
@@ -45,6 +46,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
             port: None,
         },
         report: None,
+        report_gain_percent: GAIN_PERCENT,
         timeouts: Timeouts::default(),
         keep_last: true,
         slow_start_ms: 0,

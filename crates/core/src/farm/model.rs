@@ -167,6 +167,8 @@ pub struct Service {
     pub health: Health,
     /// How servers are asked for their load, if they are.
     pub report: Option<Reporting>,
+    /// The most that a server gains by its report, in percent of its fair share.
+    pub report_gain_percent: u64,
     /// How long sessions live.
     pub timeouts: Timeouts,
     /// When every server fails at once, keep the last set: an empty farm helps nobody.

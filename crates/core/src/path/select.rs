@@ -1,6 +1,6 @@
 //! Which server a new session gets, from the ring that a policy filled.
 
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use crate::path::sessions::FlowHash;
 use crate::path::tables::{NO_SERVER, Pick, Ring, SERVICE_SERVERS_MAX, Tables};
@@ -12,23 +12,44 @@ pub struct Counts<'a> {
     pub cursors: &'a [AtomicU64],
     /// Active sessions of each server.
     pub active: &'a [AtomicU64],
-    /// Servers' loads, by policies that go by them: by how many [`SCORE_UNIT`]ths each is above the least of its service's. Of a slot that
-    /// isn't there it is 0.
-    pub scores: &'a [AtomicU8],
+    /// Servers' [`Score`]s, by policies that go by load. Of a slot that isn't there it is the default.
+    pub scores: &'a [AtomicU16],
+}
+
+/// What a server's sessions are weighed with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Score {
+    /// Its load: by how many [`SCORE_UNIT`]ths it is above the least of its service's.
+    pub load: u8,
+    /// Of 256 flows that have it as their second candidate, and that its load draws away from the first though sessions alone would not,
+    /// so many and one more go to it.
+    pub gain: u8,
+}
+
+impl Score {
+    const fn bits(self) -> u16 {
+        u16::from_be_bytes([self.gain, self.load])
+    }
+
+    const fn of_bits(bits: u16) -> Score {
+        let [gain, load] = bits.to_be_bytes();
+        Score { load, gain }
+    }
 }
 
 impl Counts<'_> {
     /// Gives servers other scores. Every packet after that is decided by them.
-    pub fn score(&self, scores: &[(u16, u8)]) {
+    pub fn score(&self, scores: &[(u16, Score)]) {
         for (slot, score) in scores {
             if let Some(place) = self.scores.get(usize::from(*slot)) {
-                place.store(*score, Relaxed);
+                place.store(score.bits(), Relaxed);
             }
         }
     }
 
-    fn score_of(&self, slot: u16) -> u8 {
-        self.scores.get(usize::from(slot)).map_or(0, |score| score.load(Relaxed))
+    fn score_of(&self, slot: u16) -> Score {
+        let bits = self.scores.get(usize::from(slot)).map_or(0, |score| score.load(Relaxed));
+        Score::of_bits(bits)
     }
 
     fn active_of(&self, slot: u16) -> u64 {
@@ -39,6 +60,9 @@ impl Counts<'_> {
 /// Of so many flows one has its first candidate whatever the scores say: a server whose score is the worst keeps three percent
 /// of its share, by which it is seen when it recovers. A power of two.
 pub const EXPLORING: u64 = 32;
+
+/// Of so many flows a [`Score::gain`] says how many.
+pub const GAIN_UNIT: u64 = 256;
 
 /// Into so many parts the least load of a service is divided for scores: 0 stands for that load, 255 for nearly 17 times as much.
 pub const SCORE_UNIT: u64 = 16;
@@ -98,7 +122,8 @@ fn standing(counts: Counts<'_>, service: u16) -> u64 {
 /// The better of the two candidates of the flow's slot: by its sessions, times its load, for its weight.
 ///
 /// Scores are old by a report or two, sessions are counted at once. Only their product is compared: if the better score won alone,
-/// all new sessions would run to whoever was idle when it reported, until the next report.
+/// all new sessions would run to whoever was idle when it reported, until the next report. Where sessions alone would choose the first
+/// one, the load has its way with a part of the flows only: [`Score::gain`].
 fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
     let first = by_hash(ring, hash);
     let second = ring.second.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER);
@@ -108,19 +133,23 @@ fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 
     let Some(server) = tables.servers.get(&first) else {
         return second;
     };
-    let (score, other_score) = (u64::from(counts.score_of(first)), u64::from(counts.score_of(second)));
-    let (mut cost, mut other_cost) = (counts.active_of(first), counts.active_of(second));
-    if score != other_score {
-        if hash.0.is_multiple_of(EXPLORING) {
-            return first;
-        }
-        // With the one that is to come: between two that are idle the score decides.
-        cost = (cost + 1) * (SCORE_UNIT + score);
-        other_cost = (other_cost + 1) * (SCORE_UNIT + other_score);
-    }
+    let (score, other_score) = (counts.score_of(first), counts.score_of(second));
+    let (active, other_active) = (counts.active_of(first), counts.active_of(second));
     // cost / weight of the second < cost / weight of the first, without dividing
-    let second_is_better = other_cost * u64::from(server.weight) < cost * u64::from(other.weight);
-    if second_is_better { second } else { first }
+    let is_second =
+        |cost: u64, other_cost: u64| other_cost * u64::from(server.weight) < cost * u64::from(other.weight);
+    let by_sessions = is_second(active, other_active);
+    let is_second = if score.load == other_score.load {
+        by_sessions
+    } else if hash.0.is_multiple_of(EXPLORING) {
+        false
+    } else {
+        // With the one that is to come: between two that are idle the load decides.
+        let cost = |active: u64, score: Score| (active + 1) * (SCORE_UNIT + u64::from(score.load));
+        let by_load = is_second(cost(active, score), cost(other_active, other_score));
+        by_load && (by_sessions || hash.0 / EXPLORING % GAIN_UNIT <= u64::from(other_score.gain))
+    };
+    if is_second { second } else { first }
 }
 
 /// Of the first `len` servers the one with the fewest active sessions for its weight. Looking begins at the cursor, so that
@@ -170,12 +199,13 @@ mod tests {
 
     fn choice(tables: &Tables, active: [u64; 2], scores: [u8; 2], hash: u64) -> u16 {
         let mut counts: Vec<AtomicU64> = (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect();
-        let places: Vec<AtomicU8> = (0..SERVER_SLOTS).map(|_| AtomicU8::new(0)).collect();
+        let places: Vec<AtomicU16> = (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect();
         for (slot, active) in (1..).zip(active) {
             counts[slot] = AtomicU64::new(active);
         }
         let counts = Counts { cursors: &[], active: &counts, scores: &places };
-        counts.score(&[(1, scores[0]), (2, scores[1]), (u16::MAX, 9)]);
+        let score = |load| Score { load, gain: u8::MAX };
+        counts.score(&[(1, score(scores[0])), (2, score(scores[1])), (u16::MAX, score(9))]);
         select(tables, counts, 0, Pick::Two, FlowHash(hash))
     }
 

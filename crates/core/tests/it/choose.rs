@@ -46,6 +46,7 @@ fn member(number: usize, weight: u16, works: bool) -> MemberState {
         },
         health: Status { state: if works { State::Up } else { State::Down }, since_ms: 0, was_up: false },
         admin_draining: false,
+        refuses: false,
         share: None,
         tenths: WHOLE,
     }

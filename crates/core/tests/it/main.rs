@@ -5,6 +5,7 @@
 mod choose;
 mod corpus;
 mod every_host;
+mod gain;
 mod inside;
 mod moves;
 mod produced;

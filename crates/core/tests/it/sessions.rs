@@ -156,3 +156,42 @@ fn the_least_goes_first() {
     }
     assert_eq!((count(Class::Embryonic), count(Class::Ending)), (0, 0));
 }
+
+/// Sources of embryonic sessions in two full buckets, as their places are taken: a network that sends first packets without
+/// end takes its own places, and another's only where that has more.
+#[test]
+fn a_source_holds_no_more_places_than_others() {
+    let v4 = |source: u32, host: u16| IpAddr::from(Ipv4Addr::from_bits(source << 8 | u32::from(host % 256)));
+    let v6 = |source: u32, host: u16| {
+        IpAddr::from(Ipv6Addr::from_bits(u128::from(source) << 72 | u128::from(host) << 56))
+    };
+    for client in [&v4 as &dyn Fn(u32, u16) -> IpAddr, &v6] {
+        let world = World::new();
+        let sessions = world.sessions();
+        let key = |source, number| SessionKey { client: client(source, number), port: number, vip: 1 };
+        let hash = key(1, 0).hash(SEED);
+        let note = |source, number: u16, state| {
+            // whoever comes later expires later
+            let value = Value::new(1, state, 1_000 + u32::from(number));
+            sessions.insert(key(source, number), hash, value, 1).unwrap();
+        };
+        let places = || {
+            let mut places = BTreeMap::new();
+            for session in sessions.list(1) {
+                let source = (1..=3).find(|source| key(*source, session.key.port) == session.key);
+                *places.entry(source).or_insert(0) += 1;
+            }
+            places
+        };
+        (0..12).for_each(|number| note(1, number, State::UdpAnswered));
+        (0..4).for_each(|number| note(2, number, State::UdpNew));
+        assert_eq!(places(), BTreeMap::from([(Some(1), 12), (Some(2), 4)]));
+        (100..300).for_each(|number| note(1, number, State::UdpNew));
+        assert_eq!(places(), BTreeMap::from([(Some(1), 12), (Some(2), 4)]), "its own places go");
+        (0..3).for_each(|number| note(3, number, State::UdpNew));
+        assert_eq!(places(), BTreeMap::from([(Some(1), 9), (Some(2), 4), (Some(3), 3)]));
+        (300..500).for_each(|number| note(2, number, State::New));
+        (300..500).for_each(|number| note(1, number, State::New));
+        assert_eq!(places(), BTreeMap::from([(Some(1), 7), (Some(2), 6), (Some(3), 3)]));
+    }
+}

@@ -5,6 +5,7 @@ use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::path::rewrite::outer_len;
 use evener_core::path::tables::{Forwarding, Tables};
 
+use super::guard::Withheld;
 use super::outbox::{Exits, Filling, Outbox, l3_of, make_local};
 use super::ring::{RESERVE, VLAN_LEN};
 use super::segments::{Gathered, Segments, finish_checksum};
@@ -18,6 +19,7 @@ use crate::waiting::Room;
 /// What every frame meets.
 pub(super) struct Surroundings<'a> {
     pub(super) tables: &'a Tables,
+    pub(super) withheld: &'a Withheld,
     pub(super) memory: &'a Memory<'a>,
     pub(super) exits: &'a Exits,
     /// The interface that frames came in by.
@@ -125,6 +127,7 @@ pub(super) fn work<'f>(
     if packet.segment_len.is_none() {
         virtio = virtio.of_one_packet();
     }
+    let goes_up = decision.verdict == Verdict::Pass && goes_up(decision.reason, packet.frame(), around);
     let own = packet.checksum == Checksum::Whole && packet.segment_len.is_none();
     let (mut start, end) = (packet.start(), packet.start() + packet.frame().len());
     let moved =
@@ -145,7 +148,7 @@ pub(super) fn work<'f>(
             }
             ifindex
         }
-        (Verdict::Pass, Reason::Local | Reason::IcmpForwarded) => {
+        _ if goes_up => {
             start += make_local(&mut buffer[start..end]);
             virtio = moved(start);
             around.loopback
@@ -158,6 +161,15 @@ pub(super) fn work<'f>(
     let packet = &mut buffer[start - VIRTIO_LEN..end];
     packet[..VIRTIO_LEN].copy_from_slice(&virtio.bytes());
     batch.push(packet, ifindex);
+}
+
+/// Whether a frame that is passed goes up the host's own stack by the loopback interface, for the stack sees nothing else of it.
+fn goes_up(reason: Reason, frame: &[u8], around: &Surroundings<'_>) -> bool {
+    match reason {
+        Reason::Local | Reason::IcmpForwarded => true,
+        Reason::NotService => around.withheld.has(around.tables, around.ingress, frame),
+        _ => false,
+    }
 }
 
 /// Puts the VLAN tag back that the kernel took out of a frame, which then begins where this says.

@@ -2,7 +2,8 @@
 //! the same packets with resets, or forward them a second time.
 //!
 //! With CAP_NET_ADMIN, an nftables table drops them at the interface, behind the point where packet sockets
-//! take their copy. Without it, the host must be one whose stack drops them silently: one that
+//! take their copy. It knows no sessions: what a server sends that belongs to none is dropped with the rest, and the engine gives
+//! it to the stack by the loopback interface ([`Withheld`]). Without it, the host must be one whose stack drops them silently: one that
 //! neither has a service address nor forwards.
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 
+use evener_core::path::parse::{Parsed, parse};
 use evener_core::path::ports::{FIRST_PORT, PORTS};
 use evener_core::path::tables::{Forwarding, Tables, VipKey};
 use nix::ifaddrs::getifaddrs;
@@ -41,6 +43,42 @@ enum State {
     Silent,
 }
 
+/// What the rules drop that the engine may pass: segments from servers that answer clients, to whomever but this host.
+#[derive(Debug, Default)]
+pub(super) struct Withheld {
+    /// This host's addresses as the rules have them; `None` where there are no rules.
+    local: Option<BTreeSet<IpAddr>>,
+}
+
+impl Withheld {
+    /// Whether a frame that came in by interface `ingress` is one of them.
+    pub(super) fn has(&self, tables: &Tables, ingress: u32, frame: &[u8]) -> bool {
+        let Some(local) = self.local.as_ref().filter(|_| !tables.endpoints.is_empty()) else { return false };
+        let Parsed::Segment(segment) = parse(frame, tables.interfaces.get(&ingress).copied()) else {
+            return false;
+        };
+        let from = VipKey { address: segment.at.src, port: segment.src_port, protocol: segment.protocol };
+        !local.contains(&segment.at.dst) && is_open(tables, &from)
+    }
+}
+
+/// Whether answers that come from here are addressed to clients, and not to this host that stands for them.
+fn is_open(tables: &Tables, endpoint: &VipKey) -> bool {
+    let stands_for_clients = |server: u16| own(tables, server).is_some();
+    tables
+        .endpoints
+        .get(endpoint)
+        .is_some_and(|behind| behind.iter().any(|behind| !stands_for_clients(behind.server)))
+}
+
+/// This host's address that stands for the clients of a server, if one does.
+fn own(tables: &Tables, server: u16) -> Option<IpAddr> {
+    match tables.servers.get(&server)?.forwarding {
+        Forwarding::Nat { own, source_nat: true, .. } => Some(own),
+        _ => None,
+    }
+}
+
 impl Guard {
     /// No rules yet, but for what an earlier daemon may have left.
     pub(super) fn after(earlier: bool) -> Guard {
@@ -48,15 +86,20 @@ impl Guard {
     }
 
     /// Keeps the stack from the packets of these tables, in the place of what an earlier call or a killed
-    /// daemon set up.
+    /// daemon set up. Says what the engine has to give to the stack itself, if it passes it.
     ///
     /// # Errors
     /// When nft refuses and the stack would interfere. Rules that are in force stay so.
-    pub(super) fn apply(&mut self, tables: &Tables) -> Result<(), EngineError> {
+    pub(super) fn apply(&mut self, tables: &Tables) -> Result<Withheld, EngineError> {
+        let local = local_addresses();
+        self.change(tables, &local)?;
+        Ok(Withheld { local: (self.state == State::Rules).then_some(local) })
+    }
+
+    fn change(&mut self, tables: &Tables, local: &BTreeSet<IpAddr>) -> Result<(), EngineError> {
         let interfaces = names(tables)?;
         let devices = with_vlans(&interfaces, &vlans());
-        let asked =
-            (tables.interfaces.keys().copied().collect(), rules(tables, &devices, &local_addresses()));
+        let asked = (tables.interfaces.keys().copied().collect(), rules(tables, &devices, local));
         if self.asked.as_ref() == Some(&asked) {
             return Ok(());
         }
@@ -228,7 +271,7 @@ struct Guarded {
     /// Where answers come from that are addressed to clients.
     open: BTreeSet<String>,
     open_addresses: BTreeSet<IpAddr>,
-    /// Where answers come from that are addressed to this host, which stands for the clients.
+    /// Where answers come from that are addressed to this host, which stands for the clients, and its address.
     hidden: BTreeSet<String>,
     /// This host's addresses: a server's answer to one of them is to a probe.
     local: BTreeSet<IpAddr>,
@@ -237,25 +280,23 @@ struct Guarded {
 impl Guarded {
     fn of(tables: &Tables, local: &BTreeSet<IpAddr>, v6: bool) -> Guarded {
         let element = |key: &VipKey| format!("{} . {} . {}", key.address, key.protocol, key.port);
-        let hides = |server: &u16| {
-            let way = tables.servers.get(server).map(|server| server.forwarding);
-            matches!(way, Some(Forwarding::Nat { source_nat: true, .. }))
-        };
-        let is_hidden = |key: &VipKey| {
-            tables.endpoints.get(key).is_some_and(|behind| behind.iter().any(|behind| hides(&behind.server)))
-        };
-        let is_open = |key: &VipKey| {
-            tables.endpoints.get(key).is_some_and(|behind| !behind.iter().all(|behind| hides(&behind.server)))
+        let hidden = || {
+            let all = tables.endpoints.iter().filter(|(key, _)| key.address.is_ipv6() == v6);
+            let owns = all.flat_map(|(key, behind)| behind.iter().map(move |behind| (key, behind.server)));
+            owns.filter_map(|(key, server)| Some(format!("{} . {}", element(key), own(tables, server)?)))
         };
         let vips = || tables.vips.keys().filter(|key| key.address.is_ipv6() == v6);
-        let endpoints = || tables.endpoints.keys().filter(|key| key.address.is_ipv6() == v6);
+        let open = || {
+            let all = tables.endpoints.keys().filter(|key| key.address.is_ipv6() == v6);
+            all.filter(|key| is_open(tables, key))
+        };
         Guarded {
             v6,
             services: vips().map(element).collect(),
             addresses: vips().map(|key| key.address).collect(),
-            open: endpoints().filter(|key| is_open(key)).map(element).collect(),
-            open_addresses: endpoints().filter(|key| is_open(key)).map(|key| key.address).collect(),
-            hidden: endpoints().filter(|key| is_hidden(key)).map(element).collect(),
+            open: open().map(element).collect(),
+            open_addresses: open().map(|key| key.address).collect(),
+            hidden: hidden().collect(),
             local: local.iter().filter(|address| address.is_ipv6() == v6).copied().collect(),
         }
     }
@@ -277,7 +318,7 @@ impl Guarded {
         set("addresses", address, strings(&self.addresses));
         set("open", &endpoint, self.open.iter().cloned().collect());
         set("open_addresses", address, strings(&self.open_addresses));
-        set("hidden", &endpoint, self.hidden.iter().cloned().collect());
+        set("hidden", &format!("{endpoint} . {address}"), self.hidden.iter().cloned().collect());
         set("local", address, strings(&self.local));
     }
 
@@ -305,7 +346,7 @@ impl Guarded {
         if !self.hidden.is_empty() {
             let last = usize::from(FIRST_PORT) + PORTS - 1;
             drop(format!(
-                "{ip} saddr . meta l4proto . th sport @hidden{version} th dport {FIRST_PORT}-{last}"
+                "{ip} saddr . meta l4proto . th sport . {ip} daddr @hidden{version} th dport {FIRST_PORT}-{last}"
             ));
         }
     }

@@ -106,6 +106,7 @@ impl PacketEngine {
         let (teller, told) = tell::channel();
         let common = Arc::new(Common {
             tables: ArcSwap::default(),
+            withheld: ArcSwap::default(),
             store,
             fragments: FirstFragments::default(),
             routes,
@@ -163,7 +164,8 @@ impl Engine for PacketEngine {
         let workers = self.workers_for(tables)?;
         // The guard before the tables: a packet that gets neither to the stack nor to a server is sent again, one that
         // the stack resets is a lost connection. It is the last that can be refused.
-        self.guard.apply(tables)?;
+        let withheld = self.guard.apply(tables)?;
+        self.common.withheld.store(Arc::new(withheld));
         self.common.store.record(tables);
         self.common.tables.store(Arc::clone(tables));
         self.tables = Arc::clone(tables);

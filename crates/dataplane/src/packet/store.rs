@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use evener_core::farm::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::net::wire::Mac;
@@ -84,7 +84,7 @@ pub(super) struct Store {
     marker: [AtomicU64; mark::WORDS],
     unmatched: [AtomicU64; unmatched::PLACES],
     /// Nor are these: who starts tells them.
-    scores: Box<[AtomicU8]>,
+    scores: Box<[AtomicU16]>,
     path: PathBuf,
     /// Held, so that no other process takes the file for abandoned.
     _lock: Flock<File>,
@@ -182,7 +182,7 @@ impl Store {
         let cookies = [const { AtomicU64::new(0) }; cookie::WORDS];
         let marker = [const { AtomicU64::new(0) }; mark::WORDS];
         let unmatched = [const { AtomicU64::new(0) }; unmatched::PLACES];
-        let scores = (0..SERVER_SLOTS).map(|_| AtomicU8::new(0)).collect();
+        let scores = (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect();
         Ok(Store {
             words,
             four,

@@ -17,6 +17,7 @@ use socket2::Socket;
 
 use super::fragments::FirstFragments;
 use super::frame::{Surroundings, Tools, work};
+use super::guard::Withheld;
 use super::outbox::{BATCH, Exits, Outbox};
 use super::ring::{Content, RESERVE, Received, Ring, VLAN_LEN};
 use super::store::Store;
@@ -36,6 +37,8 @@ const LARGE: usize = 16;
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) tables: ArcSwap<Tables>,
+    /// What the guard keeps from the host's own stack.
+    pub(super) withheld: ArcSwap<Withheld>,
     pub(super) store: Store,
     pub(super) fragments: FirstFragments,
     pub(super) routes: HostRoutes,
@@ -142,8 +145,10 @@ impl Worker {
     fn batch(&mut self, bench: &mut Bench) -> usize {
         let common = &*self.common;
         let (tables, memory, watch) = (common.tables.load(), common.memory(), common.teller.watch.load());
+        let withheld = common.withheld.load();
         let around = Surroundings {
             tables: &tables,
+            withheld: &withheld,
             memory: &memory,
             exits: &self.exits,
             ingress: self.ifindex,

@@ -8,7 +8,7 @@ use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::path::fragments::{FragmentKey, Track};
 use evener_core::path::mark::Passed;
-use evener_core::path::select::{EXPLORING, SCORE_UNIT};
+use evener_core::path::select::{EXPLORING, GAIN_UNIT, SCORE_UNIT};
 use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, Seed, State, Value};
 use evener_core::path::tables::{
     self, Behind, Forwarding, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey,
@@ -118,6 +118,7 @@ const fn number_of_state(state: State) -> u64 {
         State::Closing => h::STATE_CLOSING,
         State::Udp => h::STATE_UDP,
         State::UdpNew => h::STATE_UDP_NEW,
+        State::UdpAnswered => h::STATE_UDP_ANSWERED,
         State::HalfClosed => h::STATE_HALF_CLOSED,
         State::Answered => h::STATE_ANSWERED,
         State::ServerClosed => h::STATE_SERVER_CLOSED,
@@ -159,6 +160,7 @@ const _: () = {
     assert!(size_of::<c::endpoint>() == 4 + tables::BEHIND_MAX * size_of::<c::behind>());
     assert!(size_of::<c::ring>() >= 8 + 2 * (tables::ORDER_MAX + 2 * tables::HASH_SLOTS));
     assert!(h::EXPLORING == EXPLORING);
+    assert!(h::GAIN_UNIT == GAIN_UNIT);
     assert!(h::SCORE_UNIT == SCORE_UNIT);
 };
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use evener_core::net::wire::Mac;
+use evener_core::path::select::Score;
 use evener_core::path::tables::{Delta, Ring, ServerEntry, Tables};
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -228,7 +229,7 @@ impl Program {
     fn tidy(&mut self, delta: &Delta, gone: &[(&'static str, Vec<u8>)]) {
         for slot in &delta.servers_removed {
             self.clear_server(*slot);
-            self.memory().counts.score(&[(*slot, 0)]);
+            self.memory().counts.score(&[(*slot, Score::default())]);
             self.departed.insert(*slot);
         }
         self.count_servers();

@@ -1,7 +1,7 @@
 //! What packets meet in the kernel, seen from here: the same sessions, ports and first fragments.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use evener_core::path::cookie::{self, NO_KEYS, SharedKeys};
 use evener_core::path::decide::{Memory, Reason};
@@ -32,7 +32,7 @@ pub(super) struct KernelMemory {
     pub(super) ports: Shared<Bucket6>,
     pub(super) active: Shared<AtomicU64>,
     /// One byte for each server slot.
-    pub(super) scores: Shared<AtomicU8>,
+    pub(super) scores: Shared<AtomicU16>,
     pub(super) shares: Shared<AtomicU64>,
     pub(super) cursors: Shared<AtomicU64>,
     /// One word.

@@ -97,7 +97,7 @@ enum Damage {
 fn body() -> impl Strategy<Value = Body> {
     let flags = prop_oneof![4 => Just(0x02), 4 => Just(0x10), 2 => Just(0x12), 2 => Just(0x11), 1 => Just(0x04), 1 => any::<u8>()];
     // Mostly numbers that fit each other, and some on either side of what is still near.
-    let number = || prop_oneof![8 => 1u32..4, 1 => Just(65_000), 1 => Just(67_000), 1 => Just(0xffff_0001), 1 => any::<u32>()];
+    let number = || prop_oneof![8 => 1u32..4, 1 => Just(17_000), 1 => Just(17_500), 1 => Just(65_000), 1 => Just(67_000), 1 => Just(0xffff_0001), 1 => any::<u32>()];
     let payload = prop_oneof![8 => 0usize..80, 2 => 1200usize..1500];
     let offset =
         prop_oneof![3 => Just(0u16), 3 => Just(4), 2 => 0u16..12, 1 => any::<u16>().prop_map(|n| n & 0x1fff)];

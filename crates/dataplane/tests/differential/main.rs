@@ -4,6 +4,7 @@
 
 mod every_host;
 mod frames;
+mod full;
 mod handoff;
 mod limits;
 mod payloads;
@@ -14,7 +15,6 @@ mod world;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -24,8 +24,7 @@ use evener_core::path::cookie::Schedule;
 use evener_core::path::decide::{Decision, HELD_FRAME_MAX, Memory, Reason, Verdict};
 use evener_core::path::fragments::Track;
 use evener_core::path::guesses::VIP_WORDS;
-use evener_core::path::ports::POOLS;
-use evener_core::path::sessions::{Session, SessionKey, State, Value};
+use evener_core::path::sessions::Session;
 use evener_core::path::tables::Tables;
 use evener_core::path::tables::VIP_IDS;
 use evener_core::path::unmatched;
@@ -273,71 +272,6 @@ fn core_and_c_agree_on_random_and_damaged_packets() {
 }
 
 /// What is embryonic goes first, then what is ending, then what is another service's beyond its share; the rest stays.
-#[test]
-fn a_full_table_gives_places_and_then_goes_by_the_hash_alike() {
-    const SYN: u8 = 0x02;
-    const ACK: u8 = 0x10;
-    const FIN: u8 = 0x11;
-    for hook in HOOKS {
-        let Some(c) = Kernel::start(hook) else { return };
-        let mut core = Core::new();
-        for (flow, v6) in (0..4000u32).flat_map(|flow| [(flow, false), (flow, true)]) {
-            let (client, port) = ((flow % 250) as u8, (1000 + flow / 250) as u16);
-            let service = world::L2[if flow < 1500 { 1 } else { 2 }];
-            let flags: &[u8] = match flow % 7 {
-                0 => &[SYN],
-                1 => &[SYN, ACK, FIN],
-                _ => &[SYN, ACK],
-            };
-            c.pass(&mut core, flow % 3);
-            for flags in flags {
-                meet(&mut core, &c, &frames::segment(v6, service, client, port, *flags)).unwrap();
-            }
-        }
-        let (reasons, _) = c.counted();
-        assert_eq!(core.reasons, reasons);
-        assert!(reasons[&Reason::TableFull] > 1000 && reasons[&Reason::TableFull] < 6000, "{reasons:?}");
-        let (ours, theirs) = (core.memory(), c.engine.memory());
-        assert_eq!(sessions(&ours, core.now), sessions(&theirs, c.engine.now()));
-        for vip in 0..VIP_IDS as u16 {
-            let shares = [ours, theirs].map(|memory| memory.sessions.shares());
-            assert_eq!(shares[0].assured(vip), shares[1].assured(vip));
-        }
-        let of = |memory: &Memory<'_>| {
-            let shares = memory.sessions.shares();
-            (0..VIP_IDS as u16)
-                .filter(|vip| shares.own(*vip) > 0 && shares.assured(*vip) >= shares.own(*vip))
-                .count()
-        };
-        assert!(of(&ours) >= 4, "in both versions both services have their share");
-    }
-}
-
-/// Every port stands for a connection that is open.
-#[test]
-fn no_port_is_left_alike() {
-    for hook in HOOKS {
-        let Some(c) = Kernel::start(hook) else { return };
-        let mut core = Core::new();
-        for memory in [core.memory(), c.engine.memory()] {
-            for (server, number) in
-                (0..POOLS as u16).flat_map(|server| (0..120_000u32).map(move |n| (server, n)))
-            {
-                let client = Ipv4Addr::from_bits(number).into();
-                let key = SessionKey { client, port: 1, vip: 1 };
-                let value = Value::new(server, State::Established, NOW + 100_000);
-                let _ = memory.ports.take(server, key.into(), key.hash(SEED), value, NOW);
-            }
-        }
-        for (v6, client) in [false, true].into_iter().flat_map(|v6| (0..40).map(move |client| (v6, client))) {
-            meet(&mut core, &c, &frames::segment(v6, world::SOURCE_NAT, client, 1000, 0x02)).unwrap();
-        }
-        assert_eq!(core.reasons, c.counted().0);
-        // The third server is the director itself, which needs none.
-        assert_eq!([Reason::NoPort, Reason::Local].map(|reason| core.reasons[&reason]), [54, 26]);
-    }
-}
-
 #[test]
 fn a_session_that_was_passed_on_to_us_gives_way_to_the_hash_alike() {
     const SYN: u8 = 0x02;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU64};
 
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::net::wire::Mac;
@@ -18,7 +18,7 @@ use evener_core::path::lease::Lease;
 use evener_core::path::mark::{self, Marker, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::path::routes::{FibResult, Routes};
-use evener_core::path::select::Counts;
+use evener_core::path::select::{Counts, Score};
 use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for, ticks,
 };
@@ -299,8 +299,11 @@ pub fn load(engine: &mut XdpEngine) {
 }
 
 /// What policies make of the servers' load at this time: equal for some, other than a moment ago for most.
-pub fn scores_at(now: u32) -> Vec<(u16, u8)> {
-    let score = |slot: u16| (now.wrapping_mul(u32::from(slot) | 1).wrapping_mul(0x9e37_79b9) >> 30) as u8;
+pub fn scores_at(now: u32) -> Vec<(u16, Score)> {
+    let score = |slot: u16| {
+        let mixed = now.wrapping_mul(u32::from(slot) | 1).wrapping_mul(0x9e37_79b9);
+        Score { load: (mixed >> 30) as u8, gain: (mixed >> 16) as u8 }
+    };
     (0..SERVER_SLOTS as u16).map(|slot| (slot, score(slot))).collect()
 }
 
@@ -311,7 +314,7 @@ pub struct Core {
     six: Vec<Bucket6>,
     ports: Vec<Bucket6>,
     active: Vec<AtomicU64>,
-    scores: Vec<AtomicU8>,
+    scores: Vec<AtomicU16>,
     shares: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
     lease: AtomicU64,

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use evener_core::dns::{Draw, Limit, Name, NoneAlive, Settings, rank};
 use evener_core::farm::group::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
+use evener_core::farm::policy::score::GAIN_PERCENT;
 use evener_core::farm::policy::{self, Weighing};
 use evener_core::farm::report::Report;
 use evener_core::farm::signals::{Signal, Signals};
@@ -71,6 +72,8 @@ pub struct NameConfig {
     pub policy: NamePolicy,
     /// How long loads count as they were, in milliseconds; 0: until they change.
     pub period_ms: u64,
+    /// The most that a server gains by its report, in percent of its fair share.
+    pub report_gain_percent: u64,
     /// Where ranks are written, as lines.
     pub rank_file: Option<PathBuf>,
     /// Where states are written as gdnsd reads them.
@@ -325,7 +328,7 @@ fn name(section: &mut Section<'_>) -> Option<Placed> {
     let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
     let policy_span = section.key_span("policy");
     let policy = section.or("policy", policy_of, PLAIN_DEFAULT);
-    let (policy, period_ms) = ranking(section, policy);
+    let (policy, period_ms, report_gain_percent) = ranking(section, policy);
     let rank_file = section.get("rank_file", written);
     let gdnsd_file = section.get("gdnsd_file", written);
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
@@ -368,6 +371,7 @@ fn name(section: &mut Section<'_>) -> Option<Placed> {
             alpn: alpn.into_iter().map(Spanned::into_inner).collect(),
             policy,
             period_ms,
+            report_gain_percent,
             rank_file: rank_file.map(Spanned::into_inner),
             gdnsd_file: gdnsd_file.map(Spanned::into_inner),
             from,
@@ -378,13 +382,16 @@ fn name(section: &mut Section<'_>) -> Option<Placed> {
     })
 }
 
-/// How often loads count anew, and of [`rank::POLICY`], by which formula: the paper's gives the best one alone.
-fn ranking(section: &mut Section<'_>, policy: NamePolicy) -> (NamePolicy, u64) {
+/// How often loads count anew, how much a server gains by them, and of [`rank::POLICY`], by which formula: the paper's gives the
+/// best one alone, and believes what it is reported.
+fn ranking(section: &mut Section<'_>, policy: NamePolicy) -> (NamePolicy, u64, u64) {
     let is_paper = section.or("rank", values::choice(&[("corrected", false), ("paper", true)], &[]), false);
     let period_ms = section.or("period", values::duration_ms(defaults::PERIOD_MS), 0);
+    let gain = section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
     for (key, has_use, goes) in [
         ("rank", policy.name == rank::POLICY, rank::POLICY),
         ("period", policy.weighing.is_some(), "expected-delay, or another that goes by load"),
+        ("report_gain", policy.weighing.is_some(), "expected-delay, or another that goes by load"),
     ] {
         if let Some(span) = section.key_span(key).filter(|_| !has_use) {
             let message = format!("policy \"{}\" has no use for `{key}`", policy.name);
@@ -392,7 +399,7 @@ fn ranking(section: &mut Section<'_>, policy: NamePolicy) -> (NamePolicy, u64) {
         }
     }
     let paper = NamePolicy { draw: Draw::First, weighing: Some(&rank::PAPER), ..policy };
-    (if is_paper { paper } else { policy }, period_ms)
+    if is_paper { (paper, period_ms, u64::MAX) } else { (policy, period_ms, gain) }
 }
 
 /// Every answer another draw: clients share resolvers, whose turns would not be theirs.
@@ -496,7 +503,7 @@ fn group(
         addresses: Vec::new(),
         status: Status::Found,
         policy: GroupPolicy::Random,
-        load: LoadReading::Aged,
+        load: LoadReading::Aged { gain_percent: GAIN_PERCENT },
         slow_start_ms,
         joining: Joining {
             insecure: false,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use evener_core::farm::group::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
+use evener_core::farm::policy::score::GAIN_PERCENT;
 use evener_core::net::Protocol;
 use evener_core::net::http::{Status, Url};
 use toml::Spanned;
@@ -29,7 +30,8 @@ const POLICIES: [(&str, GroupPolicy); GroupPolicy::ALL.len()] = {
     }
     named
 };
-const LOADS: [(&str, LoadReading); 2] = [("aged", LoadReading::Aged), ("paper", LoadReading::Paper)];
+const LOADS: [(&str, LoadReading); 2] =
+    [("aged", LoadReading::Aged { gain_percent: GAIN_PERCENT }), ("paper", LoadReading::Paper)];
 
 /// Keys of services whose packets are sent on. Here the clients come to a socket.
 const PACKET_KEYS: [&str; 18] = [
@@ -117,9 +119,15 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     }
     let status = section.or("status", status, Status::Found);
     let policy = section.or("policy", policy, defaults::GROUP_POLICY);
-    let load = section.or("load", values::choice(&LOADS, &[]), LoadReading::Aged);
-    if let Some(span) = section.key_span("load").filter(|_| policy != GroupPolicy::LeastLoad) {
-        let message = format!("`load` is only for policy \"least-load\"; this service has \"{policy}\"");
+    let load = section.or("load", values::choice(&LOADS, &[]), LOADS[0].1);
+    let gain_percent = section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
+    let load = match load {
+        LoadReading::Aged { .. } => LoadReading::Aged { gain_percent },
+        LoadReading::Paper => LoadReading::Paper,
+    };
+    for (key, span) in ["load", "report_gain"].map(|key| (key, section.key_span(key))) {
+        let Some(span) = span.filter(|_| policy != GroupPolicy::LeastLoad) else { continue };
+        let message = format!("`{key}` is only for policy \"least-load\"; this service has \"{policy}\"");
         section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
     }
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);

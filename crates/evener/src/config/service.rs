@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use evener_core::farm::policy::score::GAIN_PERCENT;
 use evener_core::farm::{Discover, Service, Timeouts};
 use evener_core::net::Protocol;
 use toml::Spanned;
@@ -50,6 +51,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let health = section
         .section("health", |section| health::read(section, protocol, reach.routed(placement).as_deref()));
     let report = report::read(section, placement);
+    let gain = values::percent(defaults::GAIN_PERCENT);
+    let report_gain_percent = section.or("report_gain", gain, GAIN_PERCENT);
     placement::can_know(section, reach.method(), placement, policy, report.as_ref());
     let timeouts = section.section("timeouts", timeouts);
 
@@ -82,6 +85,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             routes: routes.into_iter().map(Spanned::into_inner).collect::<Vec<_>>().into(),
             health,
             report,
+            report_gain_percent,
             timeouts,
             keep_last,
         },

@@ -79,6 +79,24 @@ pub(super) fn count<T: TryFrom<u64>>(
     }
 }
 
+/// A number such as `1.5`, in percent.
+pub(super) fn percent(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Result<u64, Complaint> {
+    move |value| {
+        let (least, most) = (*range.start() as f64 / 100.0, *range.end() as f64 / 100.0);
+        let help = format!("write a number from {least} to {most}, such as 1.5");
+        let number = match value {
+            DeValue::Float(number) => number.as_str().parse::<f64>().ok(),
+            DeValue::Integer(digits) => digits.as_str().parse::<f64>().ok(),
+            other => return Complaint::wrong_type(other, "a number", &help),
+        };
+        // Not a number is in no range, and what is in range has few digits.
+        match number.filter(|number| (least..=most).contains(number)) {
+            Some(number) => Ok((number * 100.0).round() as u64),
+            None => Complaint::new("is out of range", help),
+        }
+    }
+}
+
 /// A time such as `"500ms"`, in milliseconds.
 pub(super) fn duration_ms(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Result<u64, Complaint> {
     move |value| {

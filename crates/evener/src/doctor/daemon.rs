@@ -156,7 +156,7 @@ fn service(service: &views::Service) -> Option<Finding> {
     match (service.servers_up, service.degraded) {
         (_, true) => Some(Finding::fail(
             check,
-            "All its servers fail; new sessions still go to the last that were up.",
+            "All its servers fail, or refuse new sessions by their reports; those still go to the last that were up.",
         )),
         (0, _) => Some(Finding::fail(check, "It has no server that takes new sessions.")),
         _ => None,

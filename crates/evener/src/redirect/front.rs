@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use evener_core::farm::group::{Dispatch, GroupPolicy, LoadReading};
+use evener_core::farm::policy::score::GAIN_PERCENT;
 use evener_core::net::http::{Refusal, Status};
 use evener_core::path::sessions::Seed;
 use rustls::ServerConfig;
@@ -47,7 +48,13 @@ pub(crate) struct Rules {
 impl Rules {
     /// Those of a group without members.
     pub(crate) fn none(status: Status) -> Rules {
-        let dispatch = Dispatch::new(GroupPolicy::Random, LoadReading::Aged, Vec::new(), &[], Seed(0, 0));
+        let dispatch = Dispatch::new(
+            GroupPolicy::Random,
+            LoadReading::Aged { gain_percent: GAIN_PERCENT },
+            Vec::new(),
+            &[],
+            Seed(0, 0),
+        );
         Rules {
             status,
             dispatch: Arc::new(dispatch),

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use evener_core::farm::group::{Candidate, Dispatch, GroupPolicy, LoadReading};
+use evener_core::farm::policy::score::GAIN_PERCENT;
 use evener_core::net::http::{Status, Url};
 use evener_core::path::sessions::Seed;
 
@@ -21,13 +22,14 @@ fn rules(members: &[&str]) -> Rules {
         reach: None,
         weight: 1,
         load: 0,
+        added: 0,
         dispatched: Arc::default(),
     });
     Rules {
         status: Status::Found,
         dispatch: Arc::new(Dispatch::new(
             GroupPolicy::RoundRobin,
-            LoadReading::Aged,
+            LoadReading::Aged { gain_percent: GAIN_PERCENT },
             candidates.collect(),
             &[],
             Seed(1, 2),

@@ -85,7 +85,7 @@ impl SessionFilter {
 fn shown(state: State) -> &'static str {
     match state {
         State::Answered => State::New.name(),
-        State::UdpNew => State::Udp.name(),
+        State::UdpNew | State::UdpAnswered => State::Udp.name(),
         State::ServerClosed => State::HalfClosed.name(),
         other => other.name(),
     }

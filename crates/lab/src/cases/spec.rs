@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -34,7 +34,7 @@ pub struct Spec {
     ports: Vec<Bucket6>,
     fragments: FirstFragments,
     active: Vec<AtomicU64>,
-    scores: Vec<AtomicU8>,
+    scores: Vec<AtomicU16>,
     shares: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
     held: Vec<Held>,
@@ -147,7 +147,7 @@ impl Subject for Spec {
             six: (0..buckets).map(|_| Bucket6::default()).collect(),
             ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
             active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
-            scores: (0..SERVER_SLOTS).map(|_| AtomicU8::new(0)).collect(),
+            scores: (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect(),
             shares: (0..SHARE_WORDS).map(|_| AtomicU64::new(0)).collect(),
             unmatched: (0..unmatched::PLACES).map(|_| AtomicU64::new(0)).collect(),
             guesses: (0..guesses::WORDS).map(|_| AtomicU64::new(0)).collect(),

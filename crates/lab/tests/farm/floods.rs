@@ -13,14 +13,16 @@ use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::late::{Asked, Late, silent};
 use evener_lab::raw::Raw;
+use evener_lab::udp::{Client, Echo};
 use evener_lab::visit::Visit;
-use evener_lab::wait;
+use evener_lab::wait::{self, LONG};
 
 use crate::stage::{Plan, Way};
 
 on_both_engines! {
     spoofed_syns_leave_ports_to_clients,
     spoofed_syns_leave_ports_to_clients_over_ipv6,
+    spoofed_queries_that_are_answered_leave_ports_to_clients,
     a_flooded_service_leaves_room_to_others,
     a_flooded_service_leaves_room_to_others_over_ipv6,
 }
@@ -142,6 +144,30 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
             .who()
             .with_context(|| format!("client {number}, afterwards"))?;
     }
+    Ok(())
+}
+
+/// Queries in others' names, each answered by the server, until its ports were asked for half again as often as there are.
+fn spoofed_queries_that_are_answered_leave_ports_to_clients(engine: &str) -> Result<()> {
+    const PORT: u16 = 5_353;
+    let plan = Plan::new(engine, Way::SourceNat, Family::V4);
+    let farm = Way::SourceNat.builder().servers(1).build()?;
+    let text = plan.file_with_udp(&farm, PORT);
+    let _echo = Echo::start(farm.server(0), SocketAddr::new(farm.server(0).address_in(Family::V4), PORT))?;
+    let stage = plan.start_with(farm, &text, 2)?;
+    let service = SocketAddr::new(stage.service.ip(), PORT);
+    let spoofer = Spoofer::new(&stage.farm, service, true)?;
+    let mut numbers = 0..;
+    wait::until("the flood was answered", || {
+        numbers.by_ref().take(2_000).try_for_each(|number| spoofer.send(number))?;
+        Ok(stage.counted("answered")? as usize > PORTS * 3 / 2)
+    })?;
+    for number in 0..20 {
+        let client = Client::open(stage.client(), service, LONG)?;
+        client.ask("who").with_context(|| format!("client {number}"))?;
+    }
+    let status = stage.evener.status()?;
+    ensure!(status.sessions_assured == 0, "one question and its answer assure nothing: {status:?}");
     Ok(())
 }
 

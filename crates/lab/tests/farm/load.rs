@@ -38,7 +38,7 @@ fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
     let tellers: Vec<Teller> =
         farm.servers().iter().map(|host| Teller::start(host, PORT, &cpu(0.2))).collect::<Result<_>>()?;
-    let keys = "policy = \"utilisation\"\nreport = { interval = \"200ms\" }\n";
+    let keys = "policy = \"utilisation\"\nreport_gain = 32\nreport = { interval = \"200ms\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
     let told = |server: &str| -> Result<_> { Ok(evener.server(server)?.cause.unwrap_or_default()) };

@@ -51,6 +51,7 @@ mod reload;
 mod removed;
 mod sessions;
 mod stage;
+mod straight;
 mod survival;
 mod told;
 mod udp;

@@ -9,7 +9,7 @@ use crate::stage::Stage;
 
 /// Where servers are asked by default.
 pub(crate) const LOAD_PORT: u16 = 9_183;
-const KEYS: &str = "policy = \"expected-delay\"\nreport = { interval = \"200ms\" }";
+const KEYS: &str = "policy = \"expected-delay\"\nreport_gain = 32\nreport = { interval = \"200ms\" }";
 
 fn delay(seconds: f64) -> String {
     json(&format!("{{\"delay_seconds\":{seconds}}}"))

@@ -10,7 +10,7 @@ use evener_lab::wait;
 use crate::loads::{LOAD_PORT, shares, shown};
 use crate::stage::{NAME, Stage, file};
 
-const ASKED: &str = "policy = \"expected-delay\"\nreport = { interval = \"200ms\" }\n";
+const ASKED: &str = "policy = \"expected-delay\"\nreport_gain = 32\nreport = { interval = \"200ms\" }\n";
 
 fn load(delay_seconds: f64, bottleneck_bps: f64, available_bps: f64) -> String {
     json(&format!(

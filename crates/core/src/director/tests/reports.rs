@@ -41,7 +41,7 @@ impl World {
         let mut told = Vec::new();
         for order in self.orders.drain(..) {
             let Output::Score(scores) = order else { continue };
-            told.extend(scores.into_iter().map(|(slot, score)| (names[&slot].server.clone(), score)));
+            told.extend(scores.into_iter().map(|(slot, score)| (names[&slot].server.clone(), score.load)));
         }
         told.sort();
         told
@@ -102,6 +102,24 @@ fn a_server_gets_as_much_as_it_wants_while_its_report_is_young() {
 }
 
 #[test]
+fn reports_alone_never_empty_a_service() {
+    let refuses = || Ok(Report { claim: Some(Claim::Refuses), ..Report::default() });
+    let mut world = World::asking("round-robin");
+    world.reported("a", refuses());
+    assert_eq!(world.ring(), ["b"]);
+    world.reported("b", refuses());
+    assert_eq!(world.ring(), ["a", "b"], "nobody is better than the others");
+    assert!(world.director.snapshot().services[0].degraded);
+    let state = |world: &World, server| world.director.snapshot().server(&name(server)).unwrap().state;
+    assert_eq!((state(&world, "a"), state(&world, "b")), (ServerState::Up, ServerState::Up));
+    world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
+    world.pass(0);
+    assert_eq!(world.ring(), ["a"], "who works and refuses is better than who has failed");
+    world.learn(Input::Drain { server: name("a"), drain: true });
+    assert!(!world.ring().iter().any(|server| *server == "a"), "an operator's word counts");
+}
+
+#[test]
 fn a_report_never_makes_a_server_up() {
     let mut world = World::asking("round-robin");
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
@@ -119,7 +137,7 @@ fn scores_follow_reports_and_no_table_is_made_for_them() {
     assert!(world.scores().is_empty(), "there is nothing to compare with");
     world.reported("b", Ok(uses(600)));
     world.pass(1_000);
-    assert_eq!(world.scores(), [("b".into(), 16)]);
+    assert_eq!(world.scores(), [("a".into(), 0), ("b".into(), 16)], "and what the one with less may gain");
     assert_eq!(world.score("b"), 16);
     world.pass(1_000);
     assert!(world.scores().is_empty());

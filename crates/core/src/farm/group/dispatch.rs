@@ -14,9 +14,11 @@ use siphasher::sip::SipHasher13;
 use super::members::PER_DISPATCH;
 use super::model::{GroupPolicy, LoadReading};
 use super::reach::Reach;
+use crate::farm::policy::score::gains;
 use crate::farm::policy::{Policy, RoundRobin, Weighted, maglev};
 use crate::net::http::{Url, host_of, normal_path};
 use crate::path::content::{Asked, Class, HashKey, Route, Routes};
+use crate::path::select::GAIN_UNIT;
 use crate::path::sessions::Seed;
 
 /// So many of a hundred choices by aged reports don't look at them: whatever somebody reports, nobody is forgotten.
@@ -43,6 +45,8 @@ pub struct Candidate {
     pub weight: u16,
     /// Its load as it is thought to be now, in thousandths of the paper's unit.
     pub load: u64,
+    /// What of that is for what it was given here, and not by its report.
+    pub added: u64,
     /// How often it was chosen, ever.
     pub dispatched: Arc<AtomicU64>,
 }
@@ -91,6 +95,8 @@ struct Set {
     order: Vec<u16>,
     /// Those with a weight.
     members: Vec<usize>,
+    /// How far the reports of these may draw requests to them, as [`gains`] has it.
+    gains: Vec<u8>,
     cursor: AtomicU64,
 }
 
@@ -116,7 +122,7 @@ impl Dispatch {
         let members = core::iter::once(&everyone).chain(routes.iter().map(|route| &route.members));
         Dispatch {
             given: candidates.iter().map(|_| AtomicU64::new(0)).collect(),
-            sets: members.map(|members| Set::new(policy, &candidates, members)).collect(),
+            sets: members.map(|members| Set::new(policy, load, &candidates, members)).collect(),
             routes: (!numbered.is_empty()).then(|| Routes::compile(&numbered, 0, HashKey::new(seed))),
             candidates,
             policy,
@@ -180,31 +186,38 @@ impl Dispatch {
             (GroupPolicy::RoundRobin, _) => set.at(set.cursor.fetch_add(1, Relaxed)),
             (GroupPolicy::Hash, _) => set.at(self.hash_of(client)),
             (GroupPolicy::Random, _) => set.at(self.random()),
-            (GroupPolicy::LeastLoad, LoadReading::Paper) => {
-                set.members.iter().copied().min_by(|one, other| self.compare(*one, *other))
-            }
+            (GroupPolicy::LeastLoad, LoadReading::Paper) => set
+                .members
+                .iter()
+                .copied()
+                .min_by(|one, other| self.compare(*one, *other, |candidate| candidate.load)),
             (GroupPolicy::PowerOfTwo, _) => self.lesser_of_two(set),
-            (GroupPolicy::LeastLoad, LoadReading::Aged) if self.random() % 100 < BLIND_PERCENT => {
+            (GroupPolicy::LeastLoad, LoadReading::Aged { .. }) if self.random() % 100 < BLIND_PERCENT => {
                 set.at(self.random())
             }
-            (GroupPolicy::LeastLoad, LoadReading::Aged) => self.lesser_of_two(set),
+            (GroupPolicy::LeastLoad, LoadReading::Aged { .. }) => self.lesser_of_two(set),
         }
     }
 
-    /// Of two different members, drawn by their weights, the less loaded.
+    /// Of two different members, drawn by their weights, the less loaded. Where what they were given says otherwise, the second one's
+    /// report has its way with a part of the requests only.
     fn lesser_of_two(&self, set: &Set) -> Option<usize> {
         let (one, second) = (set.at(self.random())?, self.random());
         // Who has the other turns is spread evenly, so that another one is soon found.
         let others = (0..OTHERS).filter_map(|step| set.at(second.wrapping_add(step)));
         let other = others.into_iter().find(|other| *other != one).unwrap_or(one);
-        Some(if self.compare(other, one).is_lt() { other } else { one })
+        let by_load = self.compare(other, one, |candidate| candidate.load).is_lt();
+        let is_drawn = by_load
+            && (self.compare(other, one, |candidate| candidate.added).is_lt()
+                || self.random() % GAIN_UNIT <= set.gain(other));
+        Some(if is_drawn { other } else { one })
     }
 
-    /// Which of two is less loaded for its weight.
-    fn compare(&self, one: usize, other: usize) -> core::cmp::Ordering {
+    /// Which of two is less loaded for its weight, by this load and what they were given since.
+    fn compare(&self, one: usize, other: usize, load: fn(&Candidate) -> u64) -> core::cmp::Ordering {
         let load = |at: usize| {
             let (candidate, given) = (self.candidates.get(at)?, self.given.get(at)?.load(Relaxed));
-            let load = candidate.load.saturating_add(given.saturating_mul(PER_DISPATCH));
+            let load = load(candidate).saturating_add(given.saturating_mul(PER_DISPATCH));
             Some((u128::from(load) + 1, u128::from(candidate.weight)))
         };
         match (load(one), load(other)) {
@@ -235,7 +248,7 @@ impl Dispatch {
 }
 
 impl Set {
-    fn new(policy: GroupPolicy, candidates: &[Candidate], members: &[usize]) -> Set {
+    fn new(policy: GroupPolicy, load: LoadReading, candidates: &[Candidate], members: &[usize]) -> Set {
         let found = members.iter().filter_map(|at| Some((*at, candidates.get(*at)?)));
         let weighted: Vec<Weighted> = found
             .filter_map(|(at, candidate)| {
@@ -248,11 +261,23 @@ impl Set {
             _ => RoundRobin.order(&weighted),
         };
         let members = weighted.iter().filter(|member| member.weight > 0);
-        Set {
-            order,
-            members: members.map(|member| usize::from(member.slot)).collect(),
-            cursor: AtomicU64::new(0),
-        }
+        let members: Vec<usize> = members.map(|member| usize::from(member.slot)).collect();
+        let reported =
+            |candidate: &Candidate| (candidate.weight, candidate.load.saturating_sub(candidate.added));
+        let gains = match load {
+            LoadReading::Aged { gain_percent } => {
+                let reported = members.iter().filter_map(|at| candidates.get(*at)).map(reported);
+                gains(&reported.collect::<Vec<_>>(), gain_percent)
+            }
+            LoadReading::Paper => Vec::new(),
+        };
+        Set { order, members, gains, cursor: AtomicU64::new(0) }
+    }
+
+    /// How far a member's report may draw requests to it.
+    fn gain(&self, member: usize) -> u64 {
+        let place = self.members.iter().position(|one| *one == member);
+        place.and_then(|place| self.gains.get(place)).map_or(u64::from(u8::MAX), |gain| u64::from(*gain))
     }
 
     fn at(&self, number: u64) -> Option<usize> {
@@ -288,10 +313,13 @@ mod tests {
             reach: None,
             weight: *weight,
             load: *load,
+            added: 0,
             dispatched: Arc::default(),
         });
         made.collect()
     }
+
+    const AGED: LoadReading = LoadReading::Aged { gain_percent: 150 };
 
     fn dispatch(policy: GroupPolicy, load: LoadReading, described: &[(u16, u64)]) -> Dispatch {
         Dispatch::new(policy, load, candidates(described), &[], Seed(7, 9))
@@ -312,7 +340,7 @@ mod tests {
 
     #[test]
     fn turns_go_by_weight() {
-        let dispatch = dispatch(GroupPolicy::RoundRobin, LoadReading::Aged, &[(1, 0), (2, 0), (0, 0)]);
+        let dispatch = dispatch(GroupPolicy::RoundRobin, AGED, &[(1, 0), (2, 0), (0, 0)]);
         assert_eq!(shares(&dispatch, 300), [100, 200, 0]);
     }
 
@@ -330,20 +358,30 @@ mod tests {
 
     #[test]
     fn two_choices_even_out_and_spare_the_loaded() {
-        let equal =
-            dispatch(GroupPolicy::LeastLoad, LoadReading::Aged, &[(1, 50_000), (1, 50_000), (1, 50_000)]);
+        let equal = dispatch(GroupPolicy::LeastLoad, AGED, &[(1, 50_000), (1, 50_000), (1, 50_000)]);
         let shares_of_equals = shares(&equal, 3_000);
         assert!(shares_of_equals.iter().all(|share| (950..1_050).contains(share)), "{shares_of_equals:?}");
-        let loaded = dispatch(GroupPolicy::LeastLoad, LoadReading::Aged, &[(1, 0), (1, 100_000_000), (1, 0)]);
+        let loaded = dispatch(GroupPolicy::LeastLoad, AGED, &[(1, 0), (1, 100_000_000), (1, 0)]);
         let shares_of_loaded = shares(&loaded, 900);
         // Only where nobody looks: a third of three in a hundred.
         assert!((3..20).contains(&shares_of_loaded[1]), "{shares_of_loaded:?}");
     }
 
+    /// It is believed, but for half again of a fair share at the most; the paper's reading believes all of it.
+    #[test]
+    fn a_report_that_nothing_bears_out_gains_little() {
+        let loads = [(1, 0), (1, 500_000_000), (1, 500_000_000), (1, 500_000_000)];
+        let share = |load| shares(&dispatch(GroupPolicy::LeastLoad, load, &loads), 4_000)[0];
+        let aged = share(AGED);
+        assert!((1_200..=1_620).contains(&aged), "{aged} of 4000");
+        assert!(share(LoadReading::Aged { gain_percent: 3_200 }) > 1_700);
+        assert_eq!(share(LoadReading::Paper), 4_000);
+    }
+
     #[test]
     fn a_client_stays_with_its_member_when_another_goes() {
-        let whole = dispatch(GroupPolicy::Hash, LoadReading::Aged, &[(1, 0), (1, 0), (1, 0)]);
-        let less = dispatch(GroupPolicy::Hash, LoadReading::Aged, &[(1, 0), (0, 0), (1, 0)]);
+        let whole = dispatch(GroupPolicy::Hash, AGED, &[(1, 0), (1, 0), (1, 0)]);
+        let less = dispatch(GroupPolicy::Hash, AGED, &[(1, 0), (0, 0), (1, 0)]);
         let at = |dispatch: &Dispatch, client| dispatch.choose(&wanted(client)).unwrap().id;
         let moved =
             (0..1_000).filter(|client| at(&whole, *client) != 1 && at(&whole, *client) != at(&less, *client));
@@ -364,8 +402,7 @@ mod tests {
         };
         let routes = [route("/img/*", &[1]), route("/none/*", &[])];
         let candidates = candidates(&[(1, 0), (1, 0)]);
-        let dispatch =
-            Dispatch::new(GroupPolicy::RoundRobin, LoadReading::Aged, candidates, &routes, Seed(1, 2));
+        let dispatch = Dispatch::new(GroupPolicy::RoundRobin, AGED, candidates, &routes, Seed(1, 2));
         let to = |target| dispatch.choose(&Wanted { target, ..wanted(1) }).map(|candidate| candidate.id);
         assert!((0..4).all(|_| to("/img/a?b") == Some(1) && to("/x/../%69mg/a") == Some(1)));
         assert_eq!(to("/none/x"), None);
@@ -376,7 +413,7 @@ mod tests {
     #[test]
     fn nobody_is_nobody() {
         for policy in GroupPolicy::ALL {
-            for load in [LoadReading::Aged, LoadReading::Paper] {
+            for load in [AGED, LoadReading::Paper] {
                 assert!(dispatch(policy, load, &[]).choose(&wanted(1)).is_none());
                 assert!(dispatch(policy, load, &[(0, 0)]).choose(&wanted(1)).is_none());
             }
@@ -389,7 +426,7 @@ mod tests {
             described in proptest::collection::vec((0u16..4, any::<u64>()), 1..20), policy in 0usize..5, client: u32
         ) {
             let policy = GroupPolicy::ALL[policy];
-            for load in [LoadReading::Aged, LoadReading::Paper] {
+            for load in [AGED, LoadReading::Paper] {
                 let dispatch = dispatch(policy, load, &described);
                 let alive = described.iter().any(|(weight, _)| *weight > 0);
                 let chosen = dispatch.choose(&wanted(client)).map(|candidate| (candidate.id, candidate.weight));

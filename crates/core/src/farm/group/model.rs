@@ -99,7 +99,10 @@ impl fmt::Display for GroupPolicy {
 pub enum LoadReading {
     /// A report counts less the older it is, and the lesser of two random members is chosen: who always chooses the least loaded by
     /// an old report sends everybody there (Mitzenmacher, *How useful is old information?*).
-    Aged,
+    Aged {
+        /// The most that a member gains by what it reports, in percent of its fair share.
+        gain_percent: u64,
+    },
     /// As the paper has it: the last report, and the head of the queue.
     Paper,
 }

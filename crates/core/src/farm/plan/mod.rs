@@ -57,6 +57,8 @@ pub struct MemberState {
     pub health: health::Status,
     /// Whether the operator drains it.
     pub admin_draining: bool,
+    /// Whether it wants no new sessions, by its own report.
+    pub refuses: bool,
     /// Its share of what this host is asked for, where the policy goes by load; else its weight.
     pub share: Option<u16>,
     /// How much of its weight it has by now, in tenths: [`WHOLE`] but for a while after it came back.
@@ -77,13 +79,18 @@ pub struct Hosts {
 }
 
 impl MemberState {
-    /// Whether it is wanted for new sessions, working or not: neither the operator nor its weight
+    /// Whether it is wanted for new sessions, working and willing or not: neither the operator nor its weight
     /// drains it.
     fn is_wanted(&self) -> bool {
         !self.admin_draining && self.member.weight > 0
     }
 
     fn is_working(&self) -> bool {
+        self.is_able() && !self.refuses
+    }
+
+    /// Whether it could take new sessions, if it wanted to.
+    fn is_able(&self) -> bool {
         self.health.state == health::State::Up && !self.member.draining
     }
 
@@ -378,6 +385,7 @@ impl Planner<'_> {
     /// Gives every server that packets can be sent to its slot and entry, by slot.
     fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<Seated<'a>> {
         let (mut seated, scale) = (Vec::new(), Scale::of(&state.members));
+        let all_refuse = !state.members.iter().any(|member| member.is_wanted() && member.is_working());
         for member in &state.members {
             let way =
                 self.destination(&member.member).zip(forwarding::forwarding(state.service, &member.member));
@@ -394,7 +402,7 @@ impl Planner<'_> {
                 continue;
             };
             let up = !member.has_failed();
-            let takes = if member.is_wanted() { weight } else { 0 };
+            let takes = if member.is_wanted() && (!member.refuses || all_refuse) { weight } else { 0 };
             let entry =
                 ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, forwarding: way };
             self.tables.servers.insert(slot, entry);
@@ -468,12 +476,17 @@ fn shares(seated: &[Seated<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
     if shares.iter().any(|one| one.weight > 0) { shares } else { chosen.to_vec() }
 }
 
-/// Who takes new sessions, and whether that is only because all have failed at once.
+/// Who takes new sessions, and whether that is only because nobody works who doesn't refuse them.
 fn chosen(service: &farm::Service, seated: &[Seated<'_>]) -> (Vec<Weighted>, bool) {
     let wanted = || seated.iter().filter(|seated| seated.state.is_wanted());
     let working: Vec<Weighted> = wanted().filter(|s| s.state.is_working()).map(|s| s.seat).collect();
     if !working.is_empty() || !service.keep_last {
         return (working, false);
+    }
+    // Reports alone never empty a service. Who works and refuses is better than who has failed.
+    let refusing: Vec<Weighted> = wanted().filter(|s| s.state.is_able()).map(|s| s.seat).collect();
+    if !refusing.is_empty() {
+        return (refusing, true);
     }
     // No two servers are seen to fail in the same instant. Those that failed within the time it takes
     // to notice, counted back from the last, failed at once with it.

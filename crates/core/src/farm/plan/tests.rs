@@ -41,6 +41,7 @@ fn up(name: &str) -> MemberState {
         },
         health: health::Status { state: health::State::Up, since_ms: 0, was_up: true },
         admin_draining: false,
+        refuses: false,
         share: None,
         tenths: WHOLE,
     }

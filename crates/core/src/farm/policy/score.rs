@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use crate::path::select::SCORE_UNIT;
+use crate::path::select::{GAIN_UNIT, SCORE_UNIT};
 
 /// A load that fell comes down by a tenth of the way in a tenth of this time, in milliseconds.
 const DECAY_MS: u64 = 10_000;
@@ -53,6 +53,30 @@ pub fn scores(loads: &[Option<u64>]) -> Vec<u8> {
     loads.iter().map(|load| u8::try_from(score(load.unwrap_or(*median))).unwrap_or(u8::MAX)).collect()
 }
 
+/// How far a report may draw new sessions: the most that a server gains by it of its fair share, by weight, in percent.
+pub const GAIN_PERCENT: u64 = 150;
+
+/// How far the loads of servers may draw new sessions to each, as [`crate::path::select::Score::gain`], in their order: of each server its weight and
+/// its load. One that has less load than others gains so many percent of its fair share, by weight, at the most.
+///
+/// A report is a claim that nobody has looked into. A server of weight w among those of weight W has a session as the second candidate,
+/// behind one of weight v, in v / W of all cases times w / (W - v). The sum of these over those with more load is what it gains if it
+/// wins all of them.
+pub fn gains(servers: &[(u16, u64)], percent: u64) -> Vec<u8> {
+    const ONE: u64 = 1 << 20;
+    let all: u64 = servers.iter().map(|(weight, _)| u64::from(*weight)).sum();
+    let wins = |load: u64| -> u64 {
+        let beaten = servers.iter().filter(|(_, other)| *other > load).map(|(weight, _)| u64::from(*weight));
+        beaten.filter_map(|weight| (weight * ONE).checked_div(all - weight)).sum()
+    };
+    let more = percent.saturating_sub(100).saturating_mul(ONE) / 100;
+    let gain = |(_, load): &(u16, u64)| match more.saturating_mul(GAIN_UNIT).checked_div(wins(*load)) {
+        Some(gain) => u8::try_from(gain.saturating_sub(1)).unwrap_or(u8::MAX),
+        None => u8::MAX,
+    };
+    servers.iter().map(gain).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +90,24 @@ mod tests {
         assert_eq!(scores(&[Some(0), Some(1)]), [0, 0]);
         assert_eq!(scores(&[None, Some(5), None]), [0, 0, 0], "there is nothing to compare");
         assert!(scores(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_load_draws_no_more_than_it_may_gain() {
+        let even = |loads: &[u64]| gains(&loads.iter().map(|load| (1, *load)).collect::<Vec<_>>(), 150);
+        assert_eq!(even(&[0, 9, 9, 9]), [127, 255, 255, 255], "half of what would double its share");
+        assert_eq!(
+            even(&[9, 5, 5, 5]),
+            [255, 255, 255, 255],
+            "what one sheds is little for each of the others"
+        );
+        assert_eq!(even(&[0, 9]), [127, 255]);
+        assert_eq!(gains(&[(1, 0), (3, 9)], 150), [41, 255], "a sixth, of three quarters, is an eighth more");
+        assert_eq!(gains(&[(3, 0), (1, 9)], 150), [255, 255]);
+        assert_eq!(gains(&[(1, 0), (1, 9)], 100), [0, 255]);
+        assert_eq!(gains(&[(1, 0), (0, 9), (1, 7)], u64::MAX), [255; 3]);
+        assert_eq!(gains(&[(1, 0)], 150), [255]);
+        assert!(gains(&[], 150).is_empty());
     }
 
     #[test]

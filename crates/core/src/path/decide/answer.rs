@@ -3,7 +3,7 @@
 
 use super::choose::Flow;
 use super::deliver::{fit, untag};
-use super::follow::{Side, follow};
+use super::follow::{Side, follow, takes};
 use super::{Decision, Knowledge, Reason, Verdict, fragment, has_bad_flags};
 use crate::net::packet::Packet;
 use crate::path::parse::{Layers, Segment};
@@ -63,10 +63,15 @@ impl Owner<'_> {
 }
 
 /// Finds the session of what goes from a server's endpoint to `to`: a client, or where the director speaks
-/// for one.
-pub(super) fn owner<'a>(known: &Knowledge<'a>, endpoint: &VipKey, to: SocketAddr) -> Option<Owner<'a>> {
+/// for one. `takes` is whether a session is the one, of those with these ends.
+pub(super) fn owner<'a>(
+    known: &Knowledge<'a>,
+    endpoint: &VipKey,
+    to: SocketAddr,
+    takes: impl Fn(Found<'a>) -> bool,
+) -> Option<Owner<'a>> {
     let behind = known.tables.endpoints.get(endpoint)?;
-    behind.iter().find_map(|behind| owned_by(known, *behind, to))
+    behind.iter().filter_map(|behind| owned_by(known, *behind, to)).find(|owner| takes(owner.session))
 }
 
 fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option<Owner<'a>> {
@@ -101,7 +106,8 @@ fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option
 pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment) -> Decision {
     let Segment { at, protocol, .. } = *segment;
     let endpoint = VipKey { address: at.src, port: segment.src_port, protocol };
-    let Some(owner) = owner(known, &endpoint, SocketAddr::new(at.dst, segment.dst_port)) else {
+    let takes = |session| takes(known, segment, session);
+    let Some(owner) = owner(known, &endpoint, SocketAddr::new(at.dst, segment.dst_port), takes) else {
         return Decision::pass(Reason::NotService);
     };
     if has_bad_flags(segment) {

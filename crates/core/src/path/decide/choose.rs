@@ -153,7 +153,7 @@ fn chooses_anew(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
     flow.opens()
         && match value.state() {
             _ if has_ended(value) => true,
-            State::New | State::Answered | State::UdpNew | State::Udp => !server.up,
+            State::New | State::Answered | State::UdpNew | State::UdpAnswered | State::Udp => !server.up,
             State::HalfClosed | State::ServerClosed => flow.vip.stateless || !server.up || server.weight == 0,
             State::Free | State::Claimed | State::Established | State::Closing => false,
         }

@@ -109,7 +109,7 @@ fn near(known: &Knowledge<'_>, error: &IcmpError) -> Option<Option<Near>> {
 fn to_client(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
     let endpoint = VipKey { address: error.quoted.dst, port: error.dst_port, protocol: error.protocol };
     let from = SocketAddr::new(error.quoted.src, error.src_port);
-    let Some(owner) = owner(known, &endpoint, from) else {
+    let Some(owner) = owner(known, &endpoint, from, |_| true) else {
         return Decision::pass(Reason::NotService);
     };
     // The servers' network is its operator's own: the client hears from the service, whoever there speaks (RFC 5508,

@@ -3,8 +3,9 @@
 //! A TCP session is *embryonic* until its client has answered. Where the server's SYN and ACK come by here, the client must
 //! acknowledge the server's initial sequence number, of which the mark keeps 12 bits: only who has seen it knows it. Elsewhere
 //! a second segment has to follow the client's own initial sequence number closely; a blind sender of both can do that, and the
-//! shares of services bound what it gains. A UDP flow is embryonic until an answer comes by, or elsewhere until it has lasted
-//! for a second or more.
+//! shares of services bound what it gains. A UDP flow is embryonic until its client sends again two seconds or more after
+//! its first packet, and after an answer where those come by here: a question and its answer, or a stranger's two packets in a
+//! row, are no more than that.
 //!
 //! Windows aren't tracked, so a FIN or RST may be anybody's. One in the client's name makes a session half-closed, which
 //! puts an end to nothing: it lives on (RFC 9293, section 3.6), and a segment that doesn't belong before that end
@@ -17,9 +18,10 @@
 //! resets a half-open connection that gets another SYN within its window; if that closed a session, strangers' SYNs would come
 //! to hold places and ports for as long as clients do that were served.
 
-use super::Memory;
 use super::choose::Flow;
+use super::{Knowledge, Memory};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
+use crate::path::parse::Segment;
 use crate::path::sessions::{Found, State, Value};
 
 /// How far from where it belongs a sequence number may be, in units of [`near_mark`]: 64 KB. More isn't on its way before
@@ -28,8 +30,9 @@ const NEAR: u16 = 64;
 /// Of the mark of a session that is half-closed: the end is plausible.
 const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
 const NEAR_MASK: u16 = PLAUSIBLE - 1;
-/// How long a UDP flow must last where answers aren't seen, in units of [`time_mark`].
-const LASTING: u16 = 2;
+/// How long a UDP flow must have lasted when its client sends again, in units of [`time_mark`], the first of which may have just
+/// ended: two seconds, as conntrack has it of streams.
+const LASTING: u16 = 16;
 const MARK_MASK: u16 = (1 << Value::MARK_BITS) - 1;
 
 /// A sequence number to the kilobyte, in eleven bits.
@@ -42,9 +45,9 @@ const fn exact_mark(sequence: u32) -> u16 {
     sequence as u16 & MARK_MASK
 }
 
-/// A tick to the second.
+/// A tick in units of 134 ms, of the last nine minutes.
 const fn time_mark(now: u32) -> u16 {
-    (now >> 10) as u16 & MARK_MASK
+    (now >> 7) as u16 & MARK_MASK
 }
 
 /// Who sent a packet, and what more is seen of its flow.
@@ -76,6 +79,26 @@ pub(super) fn has_ended(value: Value) -> bool {
         State::HalfClosed => value.mark() & PLAUSIBLE != 0,
         _ => false,
     }
+}
+
+/// Whether a server's packet belongs to a session that has its ends. A SYN-ACK does if the session waits for one, or if it
+/// acknowledges what the client has last sent: the client's ACK may be lost behind the director, or put off by the server
+/// (`TCP_DEFER_ACCEPT`). Any other answers a SYN that the client has sent to the server itself. Of a session that was about to
+/// end it is the end: the server has given these ends to another connection (RFC 9293, section 3.6.1).
+pub(super) fn takes(known: &Knowledge<'_>, segment: &Segment, session: Found<'_>) -> bool {
+    const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
+    let value = session.value;
+    let takes = segment.flags & CONTROL != TCP_SYN | TCP_ACK
+        || match value.state() {
+            State::Established | State::HalfClosed => {
+                !has_moved_on(value.mark(), near_mark(segment.acknowledgment))
+            }
+            state => !state.is_ending(),
+        };
+    if !takes && value.state().is_ending() {
+        known.memory.sessions.change(session, value.moved_to(State::Closing, known.now));
+    }
+    takes
 }
 
 /// What becomes of a session with a packet.
@@ -139,6 +162,7 @@ fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<Step> {
         State::ServerClosed | State::Closing if has(TCP_RST) => None,
         State::ServerClosed if has(TCP_FIN) => to(State::Closing),
         State::UdpNew if !sees_answers && has_lasted(flow, mark) => to(State::Udp),
+        State::UdpAnswered if has_lasted(flow, mark) => to(State::Udp),
         same => to(same),
     }
 }
@@ -149,7 +173,7 @@ fn of_server(flow: &Flow<'_>, was: Value) -> Option<Step> {
     let (state, mark) = (was.state(), was.mark());
     let to = |state| Some(Step { state, mark, lasts: false });
     match state {
-        _ if flow.udp => to(State::Udp),
+        State::UdpNew => to(State::UdpAnswered),
         State::Closing => to(state),
         // An RST to who has not answered ends nothing that was assured, so its place and port stay anybody's.
         State::New | State::Answered => match flow.flags & (TCP_SYN | TCP_ACK) == TCP_SYN | TCP_ACK {

@@ -15,8 +15,8 @@
 //! exactly once with it.
 //!
 //! # Room
-//! A new session whose two buckets are full of live ones takes the place of another ([`Class`]): of an embryonic one, the
-//! soonest to expire; else of one that is over, or half; else of an assured one whose VIP has more than its share,
+//! A new session whose two buckets are full of live ones takes the place of another ([`Class`]): of an embryonic one of the
+//! source (IPv4 /24, IPv6 /56) that has most of them there, the soonest to expire; else of one that is over, or half; else of an assured one whose VIP has more than its share,
 //! if its own has less. An assured session within its VIP's share is never put out.
 
 mod shares;

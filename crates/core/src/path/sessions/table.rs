@@ -47,6 +47,17 @@ fn vip_of<const N: usize>(key: &Words<N>) -> u16 {
     key.last().map_or(0, |word| *word as u16)
 }
 
+/// The network that a key's client is in, who may have all of its addresses: an IPv4 /24, an IPv6 /56.
+fn source_of<const N: usize>(key: &Words<N>) -> u64 {
+    match key.as_slice() {
+        [] => 0,
+        [word] => word >> 40,
+        // An IPv4 client's address is mapped.
+        [0, low, ..] => low >> 8,
+        [high, ..] => high >> 8,
+    }
+}
+
 /// A view of buckets, and of what is counted of sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a, const N: usize> {
@@ -122,7 +133,7 @@ impl<'a, const N: usize> Table<'a, N> {
             }
         }
         // Another CPU may be about to have the same place.
-        let displaced = (0..ATTEMPTS).find_map(|_| self.displace([first, second], vip_of(key), now));
+        let displaced = (0..ATTEMPTS).find_map(|_| self.displace([first, second], key, now));
         let (number, slot) = displaced.ok_or(Full)?;
         self.fill(slot, key, value);
         Ok(number)
@@ -137,10 +148,13 @@ impl<'a, const N: usize> Table<'a, N> {
         self.counted.count(vip_of(key), value, 1);
     }
 
-    /// Claims the slot of the session that goes first, of those in two full buckets, for one of `vip`. Where another CPU is
+    /// Claims the slot of the session that goes first, of those in two full buckets, for `newcomer`. Where another CPU is
     /// faster, nobody goes.
-    fn displace(&self, numbers: [usize; 2], vip: u16, now: u32) -> Option<(usize, &'a Slot<N>)> {
-        let shares = self.counted.shares;
+    ///
+    /// Of embryonic ones it is one of the source that has most of them here, the newcomer included: whoever has a network
+    /// to send from takes its own places before others'.
+    fn displace(&self, numbers: [usize; 2], newcomer: &Words<N>, now: u32) -> Option<(usize, &'a Slot<N>)> {
+        let (shares, vip) = (self.counted.shares, vip_of(newcomer));
         let may_go = |key: &Words<N>, value: Value| match value.state().class()? {
             Class::Assured => {
                 (shares.is_short(vip) && shares.is_beyond(vip_of(key))).then_some(Class::Assured)
@@ -148,13 +162,24 @@ impl<'a, const N: usize> Table<'a, N> {
             other => Some(other),
         };
         let buckets = self.buckets;
-        let slots = numbers.into_iter().flat_map(move |number| {
-            let slots = (number * BUCKET_SESSIONS..).zip(&buckets[number].0);
-            slots.map(|(at, slot)| (at, slot, slot.read()))
+        let slots: [_; 2 * BUCKET_SESSIONS] = core::array::from_fn(|place| {
+            let at = numbers[place / BUCKET_SESSIONS] * BUCKET_SESSIONS + place % BUCKET_SESSIONS;
+            let slot = &buckets[at / BUCKET_SESSIONS].0[at % BUCKET_SESSIONS];
+            (at, slot, slot.read())
         });
-        let ranked = slots.filter_map(|(at, slot, (key, value))| {
+        let sources = slots.map(|(_, _, (key, value))| {
+            (value.state().class() == Some(Class::Embryonic)).then(|| source_of(&key))
+        });
+        let others = |source: Option<u64>| match source {
+            None => 0,
+            its => {
+                let all = sources.into_iter().chain([Some(source_of(newcomer))]);
+                all.filter(|other| *other != its).count()
+            }
+        };
+        let ranked = slots.into_iter().zip(sources).filter_map(|((at, slot, (key, value)), source)| {
             let left = value.expires().wrapping_sub(now);
-            may_go(&key, value).map(|class| ((class, left), at, slot, key, value))
+            may_go(&key, value).map(|class| ((class, others(source), left), at, slot, key, value))
         });
         let (_, at, slot, key, value) = ranked.min_by_key(|(rank, ..)| *rank)?;
         let won = slot.value.compare_exchange(value.0, Value::CLAIMED.0, Acquire, Relaxed).is_ok();

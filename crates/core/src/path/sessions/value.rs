@@ -16,7 +16,7 @@ pub enum State {
     Established = 3,
     /// Both sides have sent FIN, or the server RST.
     Closing = 4,
-    /// A UDP flow that goes in both directions, or has lasted.
+    /// A UDP flow that has lasted, in both directions where both are seen.
     Udp = 5,
     /// A UDP flow that has only begun.
     UdpNew = 6,
@@ -24,6 +24,8 @@ pub enum State {
     HalfClosed = 7,
     /// [`State::New`], and the server's SYN and ACK were seen.
     Answered = 10,
+    /// [`State::UdpNew`], and an answer was seen.
+    UdpAnswered = 14,
     /// The server has sent FIN.
     ServerClosed = 15,
 }
@@ -41,10 +43,11 @@ pub enum Class {
 
 impl State {
     /// States that sessions have.
-    pub const ALL: [State; 8] = [
+    pub const ALL: [State; 9] = [
         State::New,
         State::Answered,
         State::UdpNew,
+        State::UdpAnswered,
         State::Established,
         State::Udp,
         State::HalfClosed,
@@ -56,7 +59,7 @@ impl State {
     pub const fn class(self) -> Option<Class> {
         match self {
             State::Free | State::Claimed => None,
-            State::New | State::Answered | State::UdpNew => Some(Class::Embryonic),
+            State::New | State::Answered | State::UdpNew | State::UdpAnswered => Some(Class::Embryonic),
             State::Closing | State::HalfClosed | State::ServerClosed => Some(Class::Ending),
             State::Established | State::Udp => Some(Class::Assured),
         }
@@ -85,7 +88,7 @@ impl State {
             State::Established => idle.tcp,
             State::Closing => idle.closing,
             State::Udp => idle.udp,
-            State::UdpNew => idle.udp_new,
+            State::UdpNew | State::UdpAnswered => idle.udp_new,
             State::HalfClosed | State::ServerClosed => idle.half_closed,
         }
     }
@@ -103,6 +106,7 @@ impl State {
             State::Closing => "closing",
             State::Udp => "udp",
             State::UdpNew => "udp-new",
+            State::UdpAnswered => "udp-answered",
         }
     }
 
@@ -116,6 +120,7 @@ impl State {
             6 => State::UdpNew,
             7 => State::HalfClosed,
             10 => State::Answered,
+            14 => State::UdpAnswered,
             15 => State::ServerClosed,
             _ => State::Free,
         }

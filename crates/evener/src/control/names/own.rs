@@ -164,10 +164,16 @@ impl OwnServers {
 
     /// Who may be given.
     pub(super) fn candidates(&self, now: Moment) -> Vec<Candidate> {
-        self.members.snapshot(now).iter().filter_map(|member| self.candidate(member, now)).collect()
+        let members = self.members.snapshot(now);
+        let all = |may_refuse| -> Vec<Candidate> {
+            members.iter().filter_map(|member| self.candidate(member, may_refuse, now)).collect()
+        };
+        let willing = all(true);
+        // Reports alone leave no name without servers.
+        if willing.iter().any(|candidate| candidate.lives) { willing } else { all(false) }
     }
 
-    fn candidate(&self, member: &MemberState, now: Moment) -> Option<Candidate> {
+    fn candidate(&self, member: &MemberState, may_refuse: bool, now: Moment) -> Option<Candidate> {
         let mut candidate = of_member(member)?;
         let Some(heard) = self.heard.get(&member.id) else { return Some(candidate) };
         if let Some((report, age_ms)) = heard.latest(now.now_ms) {
@@ -175,7 +181,7 @@ impl OwnServers {
             candidate.known.signals.age_ms = Some(age_ms);
         }
         candidate.known.tenths = candidate.known.tenths.min(heard.tenths());
-        if candidate.lives && heard.refuses() {
+        if candidate.lives && may_refuse && heard.refuses() {
             candidate.lives = false;
             candidate.state = ServerState::Draining.name();
             candidate.reason = Some("drained by its own report".to_owned());

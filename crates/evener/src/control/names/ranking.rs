@@ -60,7 +60,7 @@ impl Ranking {
         let lasts = |last: &Made| last.of == of && now_ms.saturating_sub(last.at_ms) < config.period_ms;
         let last = match self.last.take().filter(lasts) {
             Some(last) => last,
-            None => Made { at_ms: now_ms, of, ranked: rank(weighing, alive()) },
+            None => Made { at_ms: now_ms, of, ranked: rank(weighing, config.report_gain_percent, alive()) },
         };
         let mut ranked = last.ranked.iter().cloned();
         let next = |candidate: Candidate| {
@@ -76,9 +76,13 @@ impl Ranking {
     }
 }
 
-fn rank<'a>(weighing: Option<&Weighing>, alive: impl Iterator<Item = &'a Candidate>) -> Vec<Ranked> {
+fn rank<'a>(
+    weighing: Option<&Weighing>,
+    gain_percent: u64,
+    alive: impl Iterator<Item = &'a Candidate>,
+) -> Vec<Ranked> {
     let known: Vec<Known> = alive.map(|one| one.known).collect();
-    let shared = shares(weighing, &known);
+    let shared = shares(weighing, gain_percent, &known);
     let ranked = known.iter().zip(shared).map(|(known, share)| Ranked {
         share: share.share,
         cause: cause(known, weighing, share.permille),

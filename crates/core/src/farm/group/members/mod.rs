@@ -449,6 +449,7 @@ impl Members {
                 false => member.joiner.weight,
             },
             load: self.load_of(now, member, median),
+            added: member.load.added(),
             dispatched: Arc::clone(&member.dispatched),
         });
         let candidates: Vec<Candidate> = candidates.collect();
@@ -491,7 +492,7 @@ impl Members {
             (GroupPolicy::LeastLoad, LoadReading::Paper) => {
                 member.load.as_in_the_paper(now, joining.remove_after_ms, median)
             }
-            (GroupPolicy::LeastLoad, LoadReading::Aged) => {
+            (GroupPolicy::LeastLoad, LoadReading::Aged { .. }) => {
                 member.load.aged(now, joining.remove_after_ms, joining.report_ms, median)
             }
             _ => member.load.added(),
