@@ -18,7 +18,8 @@ const INSECURE: &str = "[service.group]\ninsecure = true\nallow = [\"192.0.2.0/2
 /// A group that nobody is a member of, with what its [service.group] says.
 fn empty(group: &str) -> Result<Stage> {
     let farm = Farm::builder().bare().servers(2).clients(2).build()?;
-    Stage::start_with(farm, &[], "policy = \"least-load\"", group)
+    // reports are what is looked at here: all that they say counts
+    Stage::start_with(farm, &[], "policy = \"least-load\"\nreport_gain = 32", group)
 }
 
 fn url(stage: &Stage, server: usize) -> String {
