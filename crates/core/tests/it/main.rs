@@ -5,6 +5,7 @@
 mod choose;
 mod corpus;
 mod every_host;
+mod heads;
 mod inside;
 mod moves;
 mod produced;
@@ -14,3 +15,6 @@ mod sessions;
 mod tunnels;
 mod turns;
 mod world;
+
+#[path = "../request_heads/mod.rs"]
+mod request_heads;
