@@ -18,6 +18,8 @@
  * CRLF, CRLF. */
 #define LAST_CHUNK 0x0d0a300d0a0d0aULL
 #define LAST_CHUNK_BITS 0xffffffffffffffULL
+/* CRLF, which some clients send behind a request or before one, and servers pass over (RFC 9112, section 2.2). */
+#define EMPTY_LINE 0x0d0a
 
 /* A segment's data. */
 struct said {
@@ -51,16 +53,32 @@ static __always_inline void store(__u64 *to, __u64 word)
 	*(volatile __u64 *)to = word;
 }
 
-/* Whether this is one GET request, whole, and nothing else. */
+static __always_inline bool begins_with_empty_line(struct __sk_buff *skb, const struct said *said)
+{
+	__be16 first;
+
+	return said->len >= sizeof(first) && !bpf_skb_load_bytes(skb, said->from, &first, sizeof(first)) &&
+	       first == bpf_htons(EMPTY_LINE);
+}
+
+/* Whether this is one GET request, whole, perhaps behind an empty line, and nothing else. */
 static __always_inline bool is_request(struct __sk_buff *skb, const struct said *said)
 {
+	__u32 empty = begins_with_empty_line(skb, said) ? sizeof(__be16) : 0;
+	__u32 len = said->len - empty;
 	struct message *m;
 
-	if (said->urgent || !read_message(skb, said->from, said->len))
+	if (said->urgent || !read_message(skb, said->from + empty, len))
 		return false;
 	m = message_here();
-	return m && !m->odd && m->head_len == said->len && !m->lengths && !m->codings && !m->closes &&
+	return m && !m->odd && m->head_len == len && !m->lengths && !m->codings && !m->closes &&
 	       word_at(m, 0) >> 32 == WORD(0, 0, 0, 0, 'G', 'E', 'T', ' ');
+}
+
+/* Whether this is an empty line alone: no request, and nothing that is answered. */
+static __always_inline bool is_empty_line(struct __sk_buff *skb, const struct said *said)
+{
+	return !said->urgent && said->len == sizeof(__be16) && begins_with_empty_line(skb, said);
 }
 
 /* The first segment of a connection that is made here. */
@@ -93,6 +111,10 @@ static __always_inline void follow_request(struct __sk_buff *skb, const struct c
 	/* Something comes again. */
 	if ((__s32)(end - (__u32)asked) <= 0)
 		return;
+	if (said->sequence == (__u32)asked && is_empty_line(skb, said)) {
+		store(&turn->asked, turn_of(asked >> 32, end));
+		return;
+	}
 	/* It has the whole answer to what it has asked before, and says so: only now it asks again. */
 	if (said->sequence == (__u32)asked && answered >> 32 == asked >> 32 && answered >> 32 != (__u32)answered &&
 	    said->acknowledgment == (__u32)answered && is_request(skb, said))

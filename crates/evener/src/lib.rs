@@ -17,5 +17,8 @@ pub mod manual;
 mod names;
 pub mod record;
 mod redirect;
+#[cfg(test)]
+#[path = "../../core/tests/request_heads/mod.rs"]
+mod request_heads;
 pub mod runtime;
 pub mod views;

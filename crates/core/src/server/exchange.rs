@@ -13,6 +13,8 @@ const MESSAGE_MAX: usize = 4_096;
 const ANSWER_HEAD_MAX: usize = 2_048;
 /// The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk or head before.
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
+/// What some clients send behind a request or before one, and servers pass over (RFC 9112, section 2.2).
+const EMPTY_LINE: &[u8] = b"\r\n";
 /// Bytes that are kept of what was said last, in one word.
 const TAIL_LEN: usize = 8;
 
@@ -34,14 +36,19 @@ impl Said<'_> {
         self.sequence.wrapping_add(self.data.len() as u32)
     }
 
-    /// Whether this is one GET request, whole, and nothing else.
+    /// Whether this is one GET request, whole, perhaps behind an empty line, and nothing else.
     fn is_request(&self) -> bool {
-        if self.urgent || self.data.len() > MESSAGE_MAX || !self.data.starts_with(b"GET ") {
+        let data = self.data.strip_prefix(EMPTY_LINE).unwrap_or(self.data);
+        if self.urgent || data.len() > MESSAGE_MAX || !data.starts_with(b"GET ") {
             return false;
         }
-        Head::read(self.data).is_some_and(|head| {
-            head.len == self.data.len() && head.lengths + head.codings == 0 && !head.closes
-        })
+        Head::read(data)
+            .is_some_and(|head| head.len == data.len() && head.lengths + head.codings == 0 && !head.closes)
+    }
+
+    /// Whether this is an empty line alone: no request, and nothing that is answered.
+    fn is_empty_line(&self) -> bool {
+        !self.urgent && self.data == EMPTY_LINE
     }
 }
 
@@ -99,6 +106,10 @@ impl Exchange {
     pub fn ask(&mut self, said: &Said<'_>) {
         // Something comes again.
         if !self.plain || is_up_to(said.end(), self.asked.end) {
+            return;
+        }
+        if said.sequence == self.asked.end && said.is_empty_line() {
+            self.asked.end = said.end();
             return;
         }
         let Turn { begin, end } = self.answered;
@@ -197,6 +208,43 @@ impl Exchange {
         self.sent = said.end();
         if self.tail.to_be_bytes().ends_with(LAST_CHUNK) {
             self.answered = Turn { end: said.end(), ..self.answered };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    const BEHIND_LINE: &[u8] = b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+    /// What is known of a connection on which client and server say this in turn: the client first.
+    fn after(said: &[&[u8]]) -> Option<Exchange> {
+        let (mut next, mut exchange) = ([7_u32, 9_u32], None::<Exchange>);
+        for (at, data) in said.iter().enumerate() {
+            let (from, to) = if at % 2 == 0 { (0, 1) } else { (1, 0) };
+            let said = Said { sequence: next[from], acknowledgment: next[to], urgent: false, data };
+            match &mut exchange {
+                None => exchange = Some(Exchange::begin(&said)),
+                Some(exchange) if data.is_empty() => assert!(exchange.plain),
+                Some(exchange) if from == 0 => exchange.ask(&said),
+                Some(exchange) => exchange.answer(&said, false),
+            }
+            next[from] = next[from].wrapping_add(data.len() as u32);
+        }
+        exchange
+    }
+
+    #[test]
+    fn an_empty_line_is_no_reason_for_doubt() {
+        let plain = |said: &[&[u8]]| after(said).is_some_and(|exchange| exchange.plain);
+        assert!(plain(&[BEHIND_LINE, ANSWER, GET, ANSWER, BEHIND_LINE, ANSWER]));
+        assert!(plain(&[GET, ANSWER, b"\r\n", b"", GET, ANSWER]));
+        assert!(plain(&[GET, b"", b"\r\n", ANSWER, GET, ANSWER]));
+        for other in [&b"\n"[..], b"\r", b"\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\n\r"] {
+            assert!(!plain(&[GET, ANSWER, other]), "{other:?}");
         }
     }
 }

@@ -6,6 +6,7 @@ mod choose;
 mod corpus;
 mod every_host;
 mod gain;
+mod heads;
 mod inside;
 mod moves;
 mod produced;
@@ -15,3 +16,6 @@ mod sessions;
 mod tunnels;
 mod turns;
 mod world;
+
+#[path = "../request_heads/mod.rs"]
+mod request_heads;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use evener_core::director::transfer::{Input, Notice, Order, Outcome, PATIENCE_MS, Transfer, Word};
+use evener_core::net::http;
 use evener_core::node::lccp::{self, Body, ErrorCode, Handed, Receptor};
 use evener_dataplane::repair::{self, Saved};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -300,7 +301,7 @@ impl<'r> Carrier<'r> {
                 Judged::Incomplete => {}
             }
         }
-        Input::Refused(Refusal::HeadTooLarge.word())
+        Input::Refused(Refusal::Request(http::Refusal::TooLarge).word())
     }
 
     async fn choose(&mut self) -> Input {
@@ -423,9 +424,7 @@ impl Refusal {
     /// What a client is told.
     fn word(self) -> Word {
         match self {
-            Refusal::BadRequest => Word::Status(400),
-            Refusal::Misdirected => Word::Status(421),
-            Refusal::HeadTooLarge => Word::Status(431),
+            Refusal::Request(refusal) => Word::Status(refusal.status()),
             Refusal::Http2 => Word::Http1Required,
             Refusal::Unreadable => Word::Reset,
         }
@@ -439,7 +438,9 @@ fn reason(status: u16) -> &'static str {
         408 => "Request Timeout",
         421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
+        501 => "Not Implemented",
         502 => "Bad Gateway",
+        505 => "HTTP Version Not Supported",
         _ => "Service Unavailable",
     }
 }

@@ -146,6 +146,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use evener_core::net::http::{Reading, host_of, read};
+
     use super::*;
 
     /// A hello with these extensions, as (kind, content).
@@ -163,6 +165,18 @@ mod tests {
     fn named(name: &str) -> (u16, Vec<u8>) {
         let two = |n: usize| u16::try_from(n).unwrap().to_be_bytes();
         (0, [&two(name.len() + 3)[..], &[0], &two(name.len()), name.as_bytes()].concat())
+    }
+
+    #[test]
+    fn what_was_let_through_is_shown_as_it_was_read() {
+        for vector in crate::request_heads::vectors() {
+            let Reading::Request(request) = read(&vector.bytes) else { continue };
+            let shown = RequestSummary::of(&vector.bytes);
+            let host = host_of(shown.host.unwrap_or_default()).ok();
+            assert_eq!(host, host_of(request.host).ok(), "{}", vector.text);
+            assert_eq!(shown.method, Some(request.method.as_bytes()), "{}", vector.text);
+            assert!(shown.target.unwrap().ends_with(request.target.as_bytes()) || request.target == "/");
+        }
     }
 
     fn told<'b>(summary: &RequestSummary<'b>) -> [Option<&'b str>; 3] {

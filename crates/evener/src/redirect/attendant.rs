@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use evener_core::farm::group::{RETRY_AFTER_S, Wanted};
-use evener_core::net::http::{Frame, Refusal, agree, host_of, redirect, refuse, stays_inside, tell};
+use evener_core::net::http::{Frame, HEADERS_MAX, Refusal, redirect, tell};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode, Version};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use super::client_stream::ClientStream;
 use super::fetch::{Asked, Client, Destination, Fetch};
 use super::front::{Front, Outcome};
+use super::request_stream::RequestStream;
 use super::responder::{Given, Taker};
 use super::telling::Telling;
 use crate::handoff::Seats;
@@ -144,10 +145,21 @@ async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(READ_BUFFER)
+        .max_headers(HEADERS_MAX)
         .half_close(true)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = served.await {
-        tracing::debug!(%error, %client, "a connection broke");
+        .serve_connection(TokioIo::new(RequestStream::new(stream)), service);
+    match served.without_shutdown().await {
+        Err(error) => tracing::debug!(%error, %client, "a connection broke"),
+        Ok(parts) => {
+            let mut stream = parts.io.into_inner();
+            if let Some((refusal, head)) = stream.refused() {
+                front.count(Outcome::Refused(refusal));
+                let (status, outcome) = (refusal.status(), Outcome::Refused(refusal));
+                desk.telling.note(front, None, client, Instant::now(), head, status, outcome);
+            }
+            // Whoever has gone needs no end.
+            let _ = tokio::time::timeout(SEND, stream.end()).await;
+        }
     }
 }
 
@@ -159,44 +171,17 @@ async fn answer(
     desk: &Desk,
 ) -> Response<Body> {
     let (began, told) = (Instant::now(), Summary::of(&request));
-    let (response, outcome, member) = match judged(&request) {
-        Err(refusal) => {
-            (spoken(&told, |out, frame| refuse(out, frame, refusal)), Outcome::Refused(refusal), None)
-        }
-        Ok(()) if front.rules().is_protocol(request.method().as_str()) => {
-            let response = message(request, client, certificate, front, desk).await;
-            let outcome = Outcome::Message(response.status().as_u16());
-            (response, outcome, None)
-        }
-        Ok(()) => send_on(request, &told, client, front, desk).await,
+    let (response, outcome, member) = if front.rules().is_protocol(request.method().as_str()) {
+        let response = message(request, client, certificate, front, desk).await;
+        let outcome = Outcome::Message(response.status().as_u16());
+        (response, outcome, None)
+    } else {
+        send_on(request, &told, client, front, desk).await
     };
     front.count(outcome);
     let (server, status) = (member.as_deref(), response.status().as_u16());
     desk.telling.note(front, server, client, began, &told.head, status, outcome);
     response
-}
-
-/// As responders judge it, of what hyper lets through.
-fn judged(request: &Request<Incoming>) -> Result<(), Refusal> {
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let host = match (hosts.next(), hosts.next()) {
-        (Some(_), Some(_)) => return Err(Refusal::Host),
-        (None, _) if request.version() > Version::HTTP_10 => return Err(Refusal::Host),
-        (host, _) => host,
-    };
-    let target = request.uri();
-    if target.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return Err(Refusal::Host);
-    }
-    if target.scheme().is_none() && !target.path().starts_with('/') && target.path() != "*" {
-        return Err(Refusal::Target);
-    }
-    stays_inside(target.path())?;
-    match (host, target.authority()) {
-        (None, _) => Ok(()),
-        (Some(host), None) => host_of(host.as_bytes()).map(drop),
-        (Some(host), Some(authority)) => agree(authority.as_str().as_bytes(), host.as_bytes()),
-    }
 }
 
 /// A member's message goes to the control loop, whose answer is the member's.
@@ -355,4 +340,49 @@ fn read_back(bytes: &[u8]) -> Option<Response<Body>> {
 
 pub(super) fn full(text: String) -> Body {
     Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+    use crate::record::Recorder;
+    use crate::redirect::tests::rules;
+    use crate::request_heads::{Expected, vectors};
+
+    /// The statuses of all that is answered to these bytes, on a connection as hyper has it.
+    async fn answers(bytes: &[u8]) -> Vec<u16> {
+        let (mut client, server) = duplex(256 * 1024);
+        client.write_all(bytes).await.unwrap();
+        client.shutdown().await.unwrap();
+        let front = Arc::new(Front::new("shop", rules(&["http://m1"])));
+        let telling = Telling::new(Arc::new(Recorder::default()));
+        let desk = Desk { asks: mpsc::channel(1).0, client: Client::new(), telling };
+        serve(server, ([127, 0, 0, 1], 1).into(), None, &front, &desk).await;
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.unwrap();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("HTTP/1."));
+        lines.filter_map(|rest| rest.get(2..5)?.parse().ok()).collect()
+    }
+
+    #[tokio::test]
+    async fn requests_are_judged_as_at_every_door_also_later_ones() {
+        let get = &b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n"[..];
+        let post =
+            &b"POST /first HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\n\r\n0\r\n\r\n"[..];
+        for vector in vectors() {
+            for (first, answered) in [(&b""[..], None), (get, Some(302)), (post, Some(307))] {
+                let statuses = answers(&[first, &vector.bytes].concat()).await;
+                let expected = match vector.expected {
+                    Expected::Accepted { method: "GET", .. } => 302,
+                    Expected::Accepted { .. } => 307,
+                    Expected::Refused { status, .. } => status,
+                };
+                let expected: Vec<u16> = answered.into_iter().chain([expected]).collect();
+                assert_eq!(statuses, expected, "{}", vector.text);
+            }
+        }
+    }
 }

@@ -12,6 +12,7 @@ mod front;
 mod locating;
 mod probing;
 mod protocol;
+mod request_stream;
 mod responder;
 mod shown;
 mod talk;

@@ -13,8 +13,9 @@ use evener_core::path::sessions::Seed;
 use super::talk::{Next, Setting, Talk};
 use super::*;
 use crate::record::Recorder;
+use crate::request_heads::{Expected, vectors};
 
-fn rules(members: &[&str]) -> Rules {
+pub(super) fn rules(members: &[&str]) -> Rules {
     let candidates = members.iter().enumerate().map(|(id, url)| Candidate {
         id,
         url: Arc::new(Url::parse(url).unwrap()),
@@ -58,6 +59,23 @@ fn statuses(text: &str) -> Vec<&str> {
 
 fn locations(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.strip_prefix("Location: ")).collect()
+}
+
+#[test]
+fn requests_are_judged_as_at_every_door() {
+    let rules = rules(&["http://m1"]);
+    for vector in vectors() {
+        let (answer, next) = answers(&rules, &[&vector.bytes], false);
+        let expected = match vector.expected {
+            Expected::Accepted { method: "GET", .. } => "302".to_owned(),
+            Expected::Accepted { .. } => "307".to_owned(),
+            Expected::Refused { status, .. } => {
+                assert_eq!(next, Next::End { lingers: true }, "{}", vector.text);
+                status.to_string()
+            }
+        };
+        assert_eq!(statuses(&answer), [expected], "{}", vector.text);
+    }
 }
 
 const GET: &str = "GET /a HTTP/1.1\r\nHost: shop\r\n\r\n";

@@ -24,6 +24,7 @@ on_both_engines! {
     a_lan_that_loses_packets,
     requests_that_come_before_the_answer,
     requests_in_pieces,
+    empty_lines_around_requests,
     what_can_not_be_moved_ends,
     servers_whose_agents_are_gone,
     what_others_say_moves_nothing,
@@ -198,6 +199,29 @@ fn requests_in_pieces(engine: &str) -> Result<()> {
         assert_eq!(talk.ask(&get("img.example.com", "/who"))?.body, b"web1\n");
         assert_eq!(talk.ask(&long("www.example.com"))?.body, b"web4\n", "{family}");
     }
+    Ok(())
+}
+
+/// Some clients send an empty line behind a request or before one, which servers pass over (RFC 9112, section 2.2).
+fn empty_lines_around_requests(engine: &str) -> Result<()> {
+    let handoff = near(engine)?;
+    for family in Family::BOTH {
+        let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
+        let requests =
+            [("www.example.com", "web4"), ("img.example.com", "web1"), ("www.example.com", "web4")];
+        for (host, server) in requests {
+            talk.say(format!("\r\n{}", get(host, "/who")))?;
+            ensure!(talk.reply().with_context(|| format!("{family}: before {host}"))?.server == server);
+        }
+        for (host, server) in requests {
+            // Mostly a segment of its own; where it isn't, it is the case above.
+            talk.say_slowly("\r\n", 2)?;
+            ensure!(
+                talk.ask(&get(host, "/who")).with_context(|| format!("{family}: {host}"))?.server == server
+            );
+        }
+    }
+    ensure!(handoff.counted("elsewhere")? == 0 && handoff.punted("unmoved")? == 0);
     Ok(())
 }
 

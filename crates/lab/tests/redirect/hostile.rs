@@ -22,7 +22,6 @@ fn nobody_is_sent_to_another_site() -> Result<()> {
         "/%0d%0aLocation:%20http://evil.example",
         "http://evil.example//evil.example/",
         "http://evil.example?//evil.example",
-        "*",
     ];
     for target in targets {
         let request = format!("GET {target} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
@@ -55,7 +54,7 @@ fn what_is_wrong_has_its_status_and_is_counted() -> Result<()> {
             "400",
             "bad_length",
         ),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "501", "bad_encoding"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "501", "bad_encoding"),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "505", "bad_version"),
         (huge.as_str(), "431", "head_too_large"),
     ];

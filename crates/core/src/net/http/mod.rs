@@ -2,8 +2,10 @@
 //! written. Bytes in, bytes out.
 
 mod answer;
+mod chunks;
 mod host;
 mod request;
+mod requests;
 mod send_timeout;
 #[cfg(test)]
 mod tests;
@@ -11,6 +13,7 @@ mod url;
 
 pub use answer::{Frame, Status, redirect, refuse, tell, without_body};
 pub use host::{host_of, normal_path};
-pub use request::{Body, HEAD_MAX, Reading, Refusal, Request, agree, read, stays_inside};
+pub use request::{Body, HEAD_MAX, HEADERS_MAX, Reading, Refusal, Request, read, read_within};
+pub use requests::{Passed, Requests};
 pub use send_timeout::SendTimeout;
 pub use url::{URL_MAX, Url, UrlError};

@@ -6,8 +6,10 @@ use super::host::{host_of, normal_path};
 
 /// The longest head that is read, in bytes.
 pub const HEAD_MAX: usize = 16 * 1024;
-/// Header lines of a request.
-const HEADERS_MAX: usize = 100;
+/// Header lines of a request, everywhere.
+pub const HEADERS_MAX: usize = 128;
+/// Methods that act on one resource, so that none of them has an asterisk for its target (RFC 9112, section 3.2.4).
+const METHODS_OF_PATHS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE"];
 
 /// The head of a request, as far as it matters to who answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +118,7 @@ impl Refusal {
             Refusal::Misdirected => "The request's target and its Host line name different hosts.",
             Refusal::Length => "The length of the request's body is not said in exactly one way.",
             Refusal::Encoding => "A request's body may be chunked; other encodings are not read here.",
-            Refusal::TooLarge => "The request's head is longer than 16 KiB, or has more than 100 lines.",
+            Refusal::TooLarge => "The request's head is longer than 16 KiB, or has more than 128 lines.",
             Refusal::Version => "HTTP/1.0 and HTTP/1.1 are spoken here.",
             Refusal::Late => "The request took too long.",
         }
@@ -134,25 +136,42 @@ pub enum Reading<'b> {
     Refused(Refusal),
 }
 
-/// Reads a head from the beginning of `bytes`.
+/// Reads a head of at most [`HEAD_MAX`] bytes from the beginning of `bytes`.
 pub fn read(bytes: &[u8]) -> Reading<'_> {
+    read_within(bytes, HEAD_MAX)
+}
+
+/// The same for heads of up to `max` bytes. Each of the product's doors reads by this, so that none takes what another refuses.
+pub fn read_within(bytes: &[u8], max: usize) -> Reading<'_> {
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
     match parsed.parse_with_uninit_headers(bytes, &mut lines) {
-        Ok(httparse::Status::Complete(len)) if len > HEAD_MAX => Reading::Refused(Refusal::TooLarge),
+        Ok(httparse::Status::Complete(len)) if len > max => Reading::Refused(Refusal::TooLarge),
         Ok(httparse::Status::Complete(len)) => {
             match has_bare_line_feed(bytes.get(..len).unwrap_or_default()) {
                 true => Reading::Refused(Refusal::Malformed),
                 false => request(&parsed, len).map_or_else(Reading::Refused, Reading::Request),
             }
         }
-        Ok(httparse::Status::Partial) if bytes.len() < HEAD_MAX => Reading::Incomplete,
+        Ok(httparse::Status::Partial) if bytes.len() < max => Reading::Incomplete,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
             Reading::Refused(Refusal::TooLarge)
         }
-        Err(httparse::Error::Version) => Reading::Refused(Refusal::Version),
+        Err(httparse::Error::Version) if has_other_version(bytes) => Reading::Refused(Refusal::Version),
         Err(_) => Reading::Refused(Refusal::Malformed),
     }
+}
+
+/// Whether the first line ends in what says a version of HTTP (RFC 9112, section 2.3), and not in anything else.
+fn has_other_version(bytes: &[u8]) -> bool {
+    let line =
+        bytes.trim_ascii_start().split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ').skip(2);
+    let is_version = |word: &[u8]| match word.strip_prefix(b"HTTP/") {
+        Some([major, b'.', minor]) => major.is_ascii_digit() && minor.is_ascii_digit(),
+        _ => false,
+    };
+    words.next().is_some_and(is_version) && words.next().is_none()
 }
 
 /// Whether a line ends in LF alone. Recipients may take that for CR LF, and some don't (RFC 9112, section 2.2): where two readers differ,
@@ -166,7 +185,7 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
     let method = parsed.method.ok_or(Refusal::Malformed)?;
     let is_old = parsed.version == Some(0);
     let lines = Lines::read(parsed.headers, is_old)?;
-    let (authority, target) = target(parsed.path.ok_or(Refusal::Malformed)?)?;
+    let (authority, target) = target(method, parsed.path.ok_or(Refusal::Malformed)?)?;
     // RFC 9112, section 3.2.2: the target's host counts, whatever the line says; yet there must be one.
     let host = match (authority, lines.host) {
         (_, None) if !is_old => return Err(Refusal::Host),
@@ -201,7 +220,7 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
 ///
 /// # Errors
 /// [`Refusal::Misdirected`] where it isn't, [`Refusal::Host`] where one is none.
-pub fn agree(authority: &[u8], named: &[u8]) -> Result<(), Refusal> {
+fn agree(authority: &[u8], named: &[u8]) -> Result<(), Refusal> {
     match host_of(authority)? == host_of(named)? {
         true => Ok(()),
         false => Err(Refusal::Misdirected),
@@ -213,7 +232,7 @@ pub fn agree(authority: &[u8], named: &[u8]) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// [`Refusal::Target`] where it leads out of the root, or isn't encoded as a path is.
-pub fn stays_inside(target: &str) -> Result<(), Refusal> {
+fn stays_inside(target: &str) -> Result<(), Refusal> {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     if !path.contains('%') && !path.contains("..") {
         return Ok(());
@@ -294,9 +313,18 @@ impl<'b> Lines<'b> {
         if is_old || core::mem::replace(&mut self.chunked, true) {
             return Err(Refusal::Length);
         }
-        match value.eq_ignore_ascii_case(b"chunked") {
-            true => Ok(()),
-            false => Err(Refusal::Encoding),
+        // RFC 9112, section 6.3: where the last coding isn't chunked, nobody knows where the body ends. Section 7.1: it is applied once.
+        let is_chunked = |coding: &&[u8]| coding.eq_ignore_ascii_case(b"chunked");
+        let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).rev();
+        if !codings.next().is_some_and(|last| is_chunked(&last)) {
+            return Err(Refusal::Length);
+        }
+        let (others, again) =
+            codings.fold((0, false), |(others, again), c| (others + 1, again || is_chunked(&c)));
+        match (others, again) {
+            (0, _) => Ok(()),
+            (_, true) => Err(Refusal::Length),
+            (_, false) => Err(Refusal::Encoding),
         }
     }
 
@@ -310,7 +338,10 @@ impl<'b> Lines<'b> {
 }
 
 /// The host of a target, where it names one, and its path and query.
-fn target(target: &str) -> Result<(Option<&str>, &str), Refusal> {
+fn target<'t>(method: &str, target: &'t str) -> Result<(Option<&'t str>, &'t str), Refusal> {
+    if target == "*" && METHODS_OF_PATHS.contains(&method) {
+        return Err(Refusal::Target);
+    }
     if target.starts_with('/') || target == "*" {
         return Ok((None, target));
     }

@@ -44,7 +44,7 @@ fn heads_are_read() {
 fn targets_that_lead_out_of_the_root_are_refused() {
     let reading =
         |target: &str| read(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).refused();
-    for inside in ["/a/../b", "/%2e/a", "/a/%2E%2e/b", "/a?/../..", "/a..b/..c", "/x%5cy", "*"] {
+    for inside in ["/a/../b", "/%2e/a", "/a/%2E%2e/b", "/a?/../..", "/a..b/..c", "/x%5cy"] {
         assert_eq!(reading(inside), None, "{inside}");
     }
     let outside = [
@@ -103,7 +103,7 @@ fn targets_and_hosts_of_every_form_are_read() {
 #[test]
 fn what_is_wrong_has_a_status() {
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(HEAD_MAX));
-    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(101));
+    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX));
     let post = |lines: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
     let cases = [
         (String::from("GET / HTTP/1.1\r\n\r\n"), 400),

@@ -125,6 +125,8 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
         1 => head(&["POST / HTTP/1.1", "get / HTTP/1.1", "GETS / HTTP/1.1", "GET ", "", " GET / HTTP/1.1"], some_fields()),
         1 => prop::collection::vec(any::<u8>(), 1..40),
         1 => Just(b"GET ".to_vec()),
+        1 => Just(b"\r\n".to_vec()),
+        1 => Just([b"\r\n", PLAIN_REQUEST].concat()),
     ]
 }
 
@@ -217,19 +219,25 @@ const PLAIN_REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
 fn turn() -> impl Strategy<Value = Vec<Step>> {
     let parts = prop::sample::select(&PLAIN_ANSWERS[..]);
     let again = prop::option::weighted(0.3, any::<prop::sample::Index>());
-    (parts, again, prop::bool::weighted(0.2)).prop_map(|(parts, again, overtaken)| {
-        let answer = |part: &&str| Step::Answer { data: part.as_bytes().to_vec(), off: 0, flags: 0x18 };
-        let mut steps: Vec<_> = parts.iter().map(answer).collect();
-        if let ([first, next, rest @ ..], true) = (parts, overtaken) {
-            let [first, next] = [first, next].map(|part| part.as_bytes().to_vec());
-            steps = [Step::Overtaken { first, next }].into_iter().chain(rest.iter().map(answer)).collect();
-        }
-        steps.push(Step::Ask { data: PLAIN_REQUEST.to_vec(), off: 0, heard: 0, flags: 0x18 });
-        if let Some(at) = again {
-            steps.insert(at.index(steps.len()) + 1, Step::Again);
-        }
-        steps
-    })
+    (parts, again, prop::bool::weighted(0.2), prop::bool::weighted(0.2)).prop_map(
+        |(parts, again, overtaken, empty)| {
+            let answer = |part: &&str| Step::Answer { data: part.as_bytes().to_vec(), off: 0, flags: 0x18 };
+            let mut steps: Vec<_> = parts.iter().map(answer).collect();
+            if let ([first, next, rest @ ..], true) = (parts, overtaken) {
+                let [first, next] = [first, next].map(|part| part.as_bytes().to_vec());
+                steps =
+                    [Step::Overtaken { first, next }].into_iter().chain(rest.iter().map(answer)).collect();
+            }
+            // Some clients end what they have asked with an empty line.
+            let ask = |data: Vec<u8>| Step::Ask { data, off: 0, heard: 0, flags: 0x18 };
+            steps.extend(empty.then(|| ask(b"\r\n".to_vec())));
+            steps.push(ask(PLAIN_REQUEST.to_vec()));
+            if let Some(at) = again {
+                steps.insert(at.index(steps.len()) + 1, Step::Again);
+            }
+            steps
+        },
+    )
 }
 
 /// Turns, until something else comes.

@@ -5,8 +5,9 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use evener_core::net::http::{Frame, Reading, Refusal, read_within, refuse};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,7 +26,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// What is read of a question, in bytes.
 const QUESTION_MAX: usize = 8 * 1024;
-const HEADERS_MAX: usize = 64;
 
 /// Listens, and answers whoever comes, for as long as it lives. What can't be listened on is tried again. The directors have places that
 /// nobody else takes.
@@ -81,19 +81,31 @@ pub(super) async fn http(mut stream: TcpStream, load: Load) -> io::Result<()> {
     let answer = loop {
         let len = stream.read(&mut buffer).await?;
         question.extend_from_slice(buffer.get(..len).unwrap_or_default());
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut request = httparse::Request::new(&mut headers);
-        match request.parse(&question) {
-            Ok(httparse::Status::Complete(_)) => {
-                let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
-                break response(method, target, &load);
-            }
-            Ok(httparse::Status::Partial) if len > 0 && question.len() <= QUESTION_MAX => {}
-            _ => break head("400 Bad Request", "text/plain", "", 0),
+        if let Some(answer) = answer(&question, &load) {
+            break answer;
+        }
+        if len == 0 {
+            break refusal(Refusal::Malformed);
         }
     };
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await
+}
+
+/// The answer to a question; nothing until it has come whole.
+fn answer(question: &[u8], load: &Load) -> Option<String> {
+    match read_within(question, QUESTION_MAX) {
+        Reading::Request(request) => Some(response(request.method, request.target, load)),
+        Reading::Refused(why) => Some(refusal(why)),
+        Reading::Incomplete => None,
+    }
+}
+
+fn refusal(why: Refusal) -> String {
+    let mut out = Vec::new();
+    let date = httpdate::fmt_http_date(SystemTime::now());
+    refuse(&mut out, &Frame { date: &date, is_head: false, closes: true, says_kept: false }, why);
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 fn response(method: &str, target: &str, load: &Load) -> String {
@@ -179,6 +191,21 @@ mod tests {
     use tokio::net::TcpSocket;
 
     use super::*;
+    use crate::request_heads::{Expected, vectors};
+
+    #[test]
+    fn questions_are_judged_as_at_every_door() {
+        for vector in vectors() {
+            let answer = answer(&vector.bytes, &load()).unwrap();
+            let status: u16 = answer[9..12].parse().unwrap();
+            match vector.expected {
+                Expected::Accepted { .. } => {
+                    assert!(matches!(status, 404 | 405), "{}: {answer}", vector.text)
+                }
+                Expected::Refused { status: expected, .. } => assert_eq!(status, expected, "{}", vector.text),
+            }
+        }
+    }
 
     /// A connection from an address of this host.
     async fn connect(from: [u8; 4], to: SocketAddr) -> io::Result<TcpStream> {

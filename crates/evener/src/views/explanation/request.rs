@@ -190,14 +190,17 @@ fn course(routes: &Routes, request: &WebRequest) -> Course {
     Course { because, asked: true, found }
 }
 
-fn answer(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::HeadTooLarge => "431, since the head is too large",
-        Refusal::Misdirected => "421, since it names two hosts",
-        Refusal::BadRequest | Refusal::Http2 | Refusal::Unreadable => {
-            "400, since nobody could be sure what it means"
-        }
-    }
+fn answer(refusal: Refusal) -> String {
+    let status = match refusal {
+        Refusal::Request(refusal) => refusal.status(),
+        Refusal::Http2 | Refusal::Unreadable => 400,
+    };
+    let why = match status {
+        421 => "since it names two hosts",
+        431 => "since the head is too large",
+        _ => "since nobody could be sure what it means",
+    };
+    format!("{status}, {why}")
 }
 
 /// What a hello says of a request. It never names an address, and no dot at the end (RFC 6066, section 3).

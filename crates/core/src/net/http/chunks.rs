@@ -1,0 +1,114 @@
+//! Where a body in chunks ends (RFC 9112, section 7.1).
+
+/// The longest line of a chunk's size with its extensions, and the longest of all trailers, in bytes.
+const LINE_MAX: u32 = 8 * 1024;
+const TRAILERS_MAX: u32 = 16 * 1024;
+
+/// What the next byte belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Size,
+    /// Behind a size: white space and extensions, which nobody acts on.
+    Extension,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    /// The beginning of a trailer, or of the last line.
+    LineStart,
+    Trailer,
+    TrailerLf,
+    LastLf,
+}
+
+/// How far a body in chunks was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunks {
+    state: State,
+    /// Of the chunk: its size as far as it is known, then what is left of it.
+    left: u64,
+    digits: u32,
+    /// Of the line, or of all trailers, in bytes.
+    line: u32,
+}
+
+/// What bytes of a body come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All of them belong to it, and it goes on.
+    All,
+    /// It ends behind so many.
+    Ends(usize),
+    /// It is malformed at this one.
+    Malformed(usize),
+}
+
+impl Chunks {
+    pub(super) const fn new() -> Chunks {
+        Chunks { state: State::Size, left: 0, digits: 0, line: 0 }
+    }
+
+    /// Follows the next bytes.
+    pub(super) fn follow(&mut self, bytes: &[u8]) -> Part {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            if self.state == State::Data {
+                let there = (bytes.len() - at) as u64;
+                let skipped = self.left.min(there);
+                self.left -= skipped;
+                at += usize::try_from(skipped).unwrap_or(bytes.len());
+                if self.left == 0 {
+                    self.state = State::DataCr;
+                }
+                continue;
+            }
+            let is_end = self.state == State::LastLf && *byte == b'\n';
+            match self.step(*byte) {
+                Some(state) => self.state = state,
+                None if is_end => return Part::Ends(at + 1),
+                None => return Part::Malformed(at),
+            }
+            at += 1;
+        }
+        Part::All
+    }
+
+    /// What follows this byte; nothing where that can't be known. Strict about line ends, on which readers differ (section 2.2).
+    fn step(&mut self, byte: u8) -> Option<State> {
+        self.line += 1;
+        let max =
+            if matches!(self.state, State::LineStart | State::Trailer) { TRAILERS_MAX } else { LINE_MAX };
+        if self.line > max {
+            return None;
+        }
+        match (self.state, byte) {
+            (State::Size, _) if byte.is_ascii_hexdigit() => {
+                let digit = char::from(byte).to_digit(16)?;
+                self.left = self.left.checked_mul(16)?.checked_add(digit.into())?;
+                self.digits += 1;
+                Some(State::Size)
+            }
+            (State::Size, b'\r') if self.digits > 0 => Some(State::SizeLf),
+            (State::Size, b';' | b' ' | b'\t') if self.digits > 0 => Some(State::Extension),
+            (State::Extension | State::Trailer, b'\r') => {
+                Some(if self.state == State::Trailer { State::TrailerLf } else { State::SizeLf })
+            }
+            (State::Extension, b'\t' | b' '..=b'~' | 0x80..) => Some(State::Extension),
+            (State::SizeLf, b'\n') => {
+                (self.line, self.digits) = (0, 0);
+                Some(if self.left == 0 { State::LineStart } else { State::Data })
+            }
+            (State::DataCr, b'\r') => Some(State::DataLf),
+            (State::DataLf, b'\n') => {
+                self.line = 0;
+                Some(State::Size)
+            }
+            (State::LineStart, b'\r') => Some(State::LastLf),
+            (State::LineStart, b'!'..=b'~') | (State::Trailer, b'\t' | b' '..=b'~' | 0x80..) => {
+                Some(State::Trailer)
+            }
+            (State::TrailerLf, b'\n') => Some(State::LineStart),
+            _ => None,
+        }
+    }
+}

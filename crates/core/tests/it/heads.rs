@@ -1,0 +1,50 @@
+//! The corpus of request heads, as core's reader and the data plane's have it.
+
+use evener_core::net::http::{self, Reading, Refusal, host_of, normal_path};
+use evener_core::path::content;
+
+use crate::request_heads::{Expected, vectors};
+
+#[test]
+fn the_reader_of_all_doors_does_what_the_protocol_says() {
+    for vector in vectors() {
+        match (http::read(&vector.bytes), vector.expected) {
+            (Reading::Request(request), Expected::Accepted { method, host, path }) => {
+                let target = request.target.split('?').next().unwrap();
+                let normal = if target == "*" { b"*".to_vec() } else { normal_path(target).unwrap() };
+                let read = (request.method, host_of(request.host).unwrap(), normal);
+                assert_eq!(read, (method, host.into(), path.into()), "{}", vector.text);
+            }
+            (Reading::Refused(refusal), Expected::Refused { status, .. }) => {
+                assert_eq!(refusal.status(), status, "{}: {refusal:?}", vector.text);
+            }
+            (read, _) => panic!("{}: {read:?}", vector.text),
+        }
+    }
+}
+
+/// Where it doesn't leave a head to the daemon, it has read what that would have.
+#[test]
+fn the_data_plane_decides_nothing_that_the_daemon_would_refuse() {
+    let mut decided = 0;
+    for vector in vectors() {
+        let content::Reading::Asked(asked) = content::read(&vector.bytes) else { continue };
+        decided += 1;
+        match vector.expected {
+            Expected::Accepted { method, host, path } => {
+                let read = (asked.method, asked.host.to_ascii_lowercase(), asked.path);
+                assert_eq!(read, (method.as_bytes(), host.into(), path.as_bytes()), "{}", vector.text);
+            }
+            Expected::Refused { by_server, .. } => assert!(by_server, "{}", vector.text),
+        }
+    }
+    assert!(decided > 5);
+}
+
+#[test]
+fn a_head_may_be_longer_where_there_is_room() {
+    let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    assert_eq!(http::read(head.as_bytes()), Reading::Refused(Refusal::TooLarge));
+    assert!(matches!(http::read_within(head.as_bytes(), 32 * 1024), Reading::Request(_)));
+    assert_eq!(http::read_within(head.as_bytes(), 20_000), Reading::Refused(Refusal::TooLarge));
+}
