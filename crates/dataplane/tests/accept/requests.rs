@@ -11,7 +11,7 @@ use crate::talk::{ANSWER, GET, OTHER, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, listen, on_a_server, read};
 
 /// What is no plain request: it may have a body, or be more than one, or less.
-const DOUBTFUL: [&[u8]; 13] = [
+const DOUBTFUL: [&[u8]; 12] = [
     b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
     b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
     b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -24,7 +24,6 @@ const DOUBTFUL: [&[u8]; 13] = [
     b"GET / HTTP/1.1\r\nHost: a\r\n",
     b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03",
-    b"\r\n",
 ];
 
 #[test]
@@ -45,6 +44,23 @@ fn what_is_no_plain_request_leaves_a_doubt() {
             assert_eq!(talk.seen(), Seen::Idle);
             talk.ask(doubtful);
             assert_eq!(talk.seen(), Seen::Unclear, "{}", doubtful.escape_ascii());
+        }
+    });
+}
+
+/// RFC 9112, section 2.2.
+#[test]
+fn an_empty_line_between_requests_leaves_no_doubt() {
+    where_turns_are_followed(|world| {
+        let listener = listen(false, PORT);
+        let mut talk = Talk::begin(world, &listener, world.call(false, 40_000), GET);
+        talk.say(ANSWER);
+        for _ in 0..2 {
+            talk.ask(b"\r\n");
+            assert_eq!(talk.seen(), Seen::Idle);
+            talk.ask(GET);
+            talk.say(ANSWER);
+            assert_eq!(talk.seen(), Seen::Idle);
         }
     });
 }
