@@ -5,9 +5,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use nix::net::if_::if_indextoname;
-
 use crate::EngineError;
+use crate::link::name_of;
 
 /// A part of what is installed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,8 +35,7 @@ impl Part {
     /// Where it is.
     pub fn place(&self) -> String {
         match self {
-            Part::Program(ifindex) => if_indextoname(*ifindex)
-                .map_or_else(|_| format!("number {ifindex}"), |name| name.to_string_lossy().into_owned()),
+            Part::Program(ifindex) => name_of(*ifindex),
             Part::Pins(dir) => dir.display().to_string(),
             Part::Guard => "table netdev evener".to_owned(),
             Part::Setting(path) => path.clone(),

@@ -8,6 +8,7 @@ use std::io::{self, IoSliceMut, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+use nix::net::if_::if_indextoname;
 use nix::sys::socket::{LinkAddr, MsgFlags, recvmsg};
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
 
@@ -368,6 +369,12 @@ fn untagged() -> [Instruction; 3] {
         instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, 0),
         drop_all(),
     ]
+}
+
+/// The name of an interface, for people: its number if it is gone.
+pub(crate) fn name_of(ifindex: u32) -> String {
+    if_indextoname(ifindex)
+        .map_or_else(|_| format!("number {ifindex}"), |name| name.to_string_lossy().into_owned())
 }
 
 /// A packet(7) socket that receives nothing until it is bound.

@@ -30,10 +30,11 @@ use evener_core::farm::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::path::decide::Memory;
 use evener_core::path::sessions::Seed;
 use evener_core::path::tables::{SERVER_SLOTS, Tables};
-use nix::net::if_::{if_indextoname, if_nametoindex};
+use nix::net::if_::if_nametoindex;
 
 use crate::events::{Events, Watch};
 use crate::installed::{Missing, Part};
+use crate::link::name_of;
 use crate::moves::Moves;
 use crate::routes::HostRoutes;
 use crate::{Counters, Engine, EngineError, Mover, Readings};
@@ -279,10 +280,4 @@ fn attach_error(ifindex: u32, error: io::Error) -> EngineError {
         Some(libc::ENOMEM) => refuse("there is no memory for its ring of 8 MiB a thread; use fewer threads"),
         _ => EngineError::system(format!("taking frames from {}", name_of(ifindex)), "CAP_NET_RAW", error),
     }
-}
-
-fn name_of(ifindex: u32) -> String {
-    if_indextoname(ifindex)
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_else(|_| format!("number {ifindex}"))
 }

@@ -32,6 +32,7 @@ use nix::net::if_::if_indextoname;
 
 use crate::events::{Events, Watch};
 use crate::installed::{Missing, Part};
+use crate::link::name_of;
 use crate::moves::Moves;
 use crate::{Counters, Engine, EngineError, Mover, Readings};
 use attach::Link;
@@ -122,10 +123,8 @@ impl XdpEngine {
                 links.insert(ifindex, (link, mode));
             }
         } else if let Some(dir) = &options.pins {
-            let failed = |e| EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", e);
-            pins::clear(dir).map_err(failed)?;
-            let pinned = std::fs::create_dir_all(dir).map_err(failed).and_then(|()| program.pin_maps(dir));
-            if let Err(error) = pinned {
+            pins::clear(dir).map_err(|error| pins::refused(dir, error))?;
+            if let Err(error) = program.pin_maps(dir) {
                 let _ = pins::clear(dir);
                 return Err(error);
             }
@@ -250,13 +249,10 @@ impl XdpEngine {
                 self.keep(*ifindex, self.link(*ifindex, mode)?, mode)
             }
             Part::Pins(dir) => {
-                let failed =
-                    |e| EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", e);
-                std::fs::create_dir_all(dir).map_err(failed)?;
                 self.program.pin_maps(dir)?;
-                self.links
-                    .iter()
-                    .try_for_each(|(ifindex, (link, _))| pins::pin_link(dir, *ifindex, link).map_err(failed))
+                self.links.iter().try_for_each(|(ifindex, (link, _))| {
+                    pins::pin_link(dir, *ifindex, link).map_err(|error| pins::refused(dir, error))
+                })
             }
             Part::Guard | Part::Setting(_) => Ok(()),
         }
@@ -310,12 +306,6 @@ fn preferred(name: &str) -> Vec<Mode> {
         Ok("veth" | "tun") => vec![Mode::Tc, Mode::Generic],
         _ => vec![Mode::Native, Mode::Tc, Mode::Generic],
     }
-}
-
-fn name_of(ifindex: u32) -> String {
-    if_indextoname(ifindex)
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_else(|_| format!("number {ifindex}"))
 }
 
 /// Kernels before 5.11 count maps against the limit on locked memory; libbpf lifts it where it may, and

@@ -171,6 +171,11 @@ pub(super) fn links(dir: &Path) -> io::Result<Vec<PinnedLink>> {
     Ok(links)
 }
 
+/// The kernel lets nothing be pinned in `dir`.
+pub(super) fn refused(dir: &Path, error: io::Error) -> EngineError {
+    EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", error)
+}
+
 /// What names of pinned links begin with.
 const LINK: &str = "link-";
 

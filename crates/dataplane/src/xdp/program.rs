@@ -302,8 +302,9 @@ impl Program {
         &self.maps[name]
     }
 
-    /// Pins every map in `dir`.
+    /// Pins every map in `dir` that isn't pinned there.
     pub(super) fn pin_maps(&mut self, dir: &Path) -> Result<(), EngineError> {
+        std::fs::create_dir_all(dir).map_err(|error| super::pins::refused(dir, error))?;
         for (name, map) in self.maps.iter_mut().filter(|(name, _)| !dir.join(name).exists()) {
             map.pin(dir.join(name)).map_err(|error| refused(format!("pinning map {name}"), error))?;
         }

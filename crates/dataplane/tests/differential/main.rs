@@ -271,7 +271,6 @@ fn core_and_c_agree_on_random_and_damaged_packets() {
     }
 }
 
-/// What is embryonic goes first, then what is ending, then what is another service's beyond its share; the rest stays.
 #[test]
 fn a_session_that_was_passed_on_to_us_gives_way_to_the_hash_alike() {
     const SYN: u8 = 0x02;

@@ -22,7 +22,7 @@ use super::api;
 use super::trace::Lasting;
 use crate::board::request::Handle;
 use crate::config;
-use crate::runtime::accept::accept;
+use crate::runtime::accept::accept_at_once;
 use crate::runtime::token::TokenError;
 use crate::views::Show;
 
@@ -122,7 +122,7 @@ impl Server {
     pub async fn run(self, farm: Arc<dyn Show>, control: Handle) {
         let Server { unix, tcp, path: _path } = self;
         let everything = api::everything(Arc::clone(&farm), control.clone());
-        let unix = accept(
+        let unix = accept_at_once(
             CONNECTIONS,
             || async { Ok((unix.accept().await?.0, everything.clone())) },
             |(stream, routes)| serve(stream, routes),
@@ -136,7 +136,7 @@ impl Server {
                     let routes = read_only.clone().layer(Extension(reached));
                     Ok((stream, routes.layer(Extension(Peer(peer.ip())))))
                 };
-                let tcp = accept(CONNECTIONS, by_tcp, |(stream, routes)| serve(stream, routes));
+                let tcp = accept_at_once(CONNECTIONS, by_tcp, |(stream, routes)| serve(stream, routes));
                 tokio::join!(unix, tcp);
             }
             None => unix.await,

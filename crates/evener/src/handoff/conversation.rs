@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use super::head::{HEAD_MAX, Judged, Refusal, Wanted, judge};
 use super::lccp::{Exchange, now_ms, state};
 use super::rehandoff::{Move, taken_up};
-use super::seats::Seat;
 use super::{Chosen, FourTuple, Question, Reader, proxy, reset, restore};
 use crate::record::{Decided, Mechanism};
+use crate::runtime::seats::Seat;
 
 /// Bytes that are read before somebody must be found for them.
 const READ_MAX: usize = HEAD_MAX + 16 * 1024;

@@ -1,7 +1,7 @@
 //! Connections whose server the data plane couldn't choose: half a request, an unusual one, or a route that it can't
 //! look up. The data plane gives them to this process, which reads as much as it needs, and gives them on.
 //!
-//! Memory and time for each client are bounded, and so is the number of clients ([`seats`]).
+//! Memory and time for each client are bounded, and so is the number of clients ([`seats`](crate::runtime::seats)).
 
 mod asking;
 mod conversation;
@@ -9,7 +9,6 @@ mod head;
 pub(crate) mod lccp;
 mod proxy;
 mod rehandoff;
-mod seats;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -32,10 +31,10 @@ pub(crate) use evener_core::path::cookie::FourTuple;
 pub(crate) use head::{Judged, Refusal, Wanted, judge};
 use lccp::Speaker;
 pub(crate) use rehandoff::{Held, Move};
-pub(crate) use seats::{Seat, Seats};
 
 use crate::record::{Mechanism, Recorder};
 use crate::runtime::descriptors::Room;
+use crate::runtime::seats::Seats;
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;

@@ -97,8 +97,10 @@ impl Settings {
         }
         let mut missing = Vec::new();
         for (name, value) in &wanted {
-            let was_set = self.were.contains_key(name) && self.read(name).is_ok_and(|is| is != *value);
-            let set = self.set(name, value);
+            let found = self.read(name);
+            let differs = found.as_ref().is_ok_and(|found| found != value);
+            let was_set = differs && self.were.contains_key(name);
+            let set = found.and_then(|found| if differs { self.set(name, found, value) } else { Ok(()) });
             if was_set {
                 let restored = set.map_err(|error| {
                     EngineError::system(format!("setting {name} to {value}"), "CAP_NET_ADMIN", error)
@@ -148,11 +150,7 @@ impl Settings {
         self.put_back(|_| true);
     }
 
-    fn set(&mut self, name: &str, value: &str) -> io::Result<()> {
-        let was = self.read(name)?;
-        if was == value {
-            return Ok(());
-        }
+    fn set(&mut self, name: &str, was: String, value: &str) -> io::Result<()> {
         // An interface that came back has the kernel's defaults again, which are what it was found with.
         self.were.entry(name.to_owned()).or_insert(was);
         self.write_note()?;

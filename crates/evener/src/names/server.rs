@@ -18,8 +18,8 @@ use tokio::task::AbortHandle;
 
 use super::datagrams::Datagrams;
 use super::{Counts, stream};
-use crate::handoff::Seats;
 use crate::runtime::descriptors::Room;
+use crate::runtime::seats::Seats;
 
 /// How often a thread without queries looks whether it is over.
 const LOOK: Duration = Duration::from_millis(200);

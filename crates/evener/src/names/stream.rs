@@ -13,16 +13,14 @@ use evener_core::dns::Transport;
 use evener_core::net::prefix::client_network;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Answering;
-use crate::handoff::{Seat, Seats};
+use crate::runtime::accept::accept;
+use crate::runtime::seats::{Seat, Seats};
 
 /// How long a client may take to a whole query, and to read its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// When none can be taken, for want of descriptors or such, it is tried again after this time.
-const PAUSE: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// An answer while it is made.
@@ -31,20 +29,11 @@ thread_local! {
 
 /// Takes connections, forever. Dropping the future ends all of them.
 pub(super) async fn serve(listener: TcpListener, answering: Arc<Answering>, seats: Seats) {
-    let mut served = JoinSet::new();
-    loop {
-        match listener.accept().await {
-            Ok((stream, client)) => {
-                let seat = seats.take(client_network(client.ip())).await;
-                served.spawn(talk(stream, client, seat, Arc::clone(&answering)));
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-        while served.try_join_next().is_some() {}
-    }
+    let next = || async {
+        let (stream, client) = listener.accept().await?;
+        Ok((stream, client, seats.take(client_network(client.ip())).await))
+    };
+    accept(next, |(stream, client, seat)| talk(stream, client, seat, Arc::clone(&answering))).await;
 }
 
 async fn talk(mut stream: TcpStream, client: SocketAddr, mut seat: Seat, answering: Arc<Answering>) {

@@ -30,7 +30,7 @@ use super::front::{Front, Outcome};
 use super::request_stream::RequestStream;
 use super::responder::{Given, Taker};
 use super::telling::Telling;
-use crate::handoff::Seats;
+use crate::runtime::seats::Seats;
 
 /// Connections at a time; and those that wait for a place, which is a moment.
 const PLACES: usize = 1_024;

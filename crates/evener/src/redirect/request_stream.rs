@@ -2,6 +2,7 @@
 //! hyper, which reads more loosely, sees no head that responders would refuse; neither later on a connection nor within TLS.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
@@ -75,8 +76,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for RequestStream<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         while !self.judge() {
-            let mut read = [0; HEAD_MAX];
-            let mut read = ReadBuf::new(&mut read);
+            let mut read = [const { MaybeUninit::uninit() }; HEAD_MAX];
+            let mut read = ReadBuf::uninit(&mut read);
             ready!(Pin::new(&mut self.stream).poll_read(context, &mut read))?;
             if read.filled().is_empty() {
                 return Poll::Ready(Ok(()));

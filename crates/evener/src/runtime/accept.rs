@@ -1,4 +1,4 @@
-//! Takes connections and has them served, so many at a time.
+//! Takes connections and has them served.
 
 use std::io;
 use std::sync::Arc;
@@ -11,24 +11,44 @@ use tokio::task::JoinSet;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves whoever comes, forever. While `places` of them are served, others wait. Dropping the future drops who is still served.
-pub(crate) async fn accept<T, N, S>(places: usize, mut next: impl FnMut() -> N, serve: impl Fn(T) -> S)
-where
+pub(crate) async fn accept_at_once<T, N, S>(
+    places: usize,
+    mut next: impl FnMut() -> N,
+    serve: impl Fn(T) -> S,
+) where
     N: Future<Output = io::Result<T>>,
     S: Future<Output = ()> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(places));
+    let next = || {
+        let (place, next) = (Arc::clone(&places).acquire_owned(), next());
+        async move {
+            // The semaphore is never closed.
+            let place = place.await.map_err(io::Error::other)?;
+            Ok((next.await?, place))
+        }
+    };
+    let serve = |(one, place)| {
+        let serving = serve(one);
+        async move {
+            serving.await;
+            drop(place);
+        }
+    };
+    accept(next, serve).await;
+}
+
+/// Serves whoever comes, forever, and at once: `next` sees to it that there are not too many. Dropping the future drops who is still
+/// served.
+pub(crate) async fn accept<T, N, S>(mut next: impl FnMut() -> N, serve: impl Fn(T) -> S)
+where
+    N: Future<Output = io::Result<T>>,
+    S: Future<Output = ()> + Send + 'static,
+{
     let mut served = JoinSet::new();
     loop {
-        // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match next().await {
-            Ok(one) => {
-                let serving = serve(one);
-                served.spawn(async move {
-                    serving.await;
-                    drop(place);
-                });
-            }
+            Ok(one) => drop(served.spawn(serve(one))),
             Err(error) => {
                 tracing::debug!(%error, "a connection was not accepted");
                 tokio::time::sleep(PAUSE).await;

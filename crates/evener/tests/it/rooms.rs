@@ -25,7 +25,7 @@ const PRODUCT: [Room; 15] = [
     ("record", &["cli", "config"]),
     ("handoff", &["runtime", "config", "io", "events", "record"]),
     ("redirect", &["runtime", "io", "record", "handoff"]),
-    ("names", &["runtime", "handoff"]),
+    ("names", &["runtime"]),
     ("board", &["cli", "events", "record", "handoff", "redirect", "names"]),
     ("views", &["runtime", "cli", "events", "record", "handoff", "redirect", "names", "board"]),
     ("admin", &["runtime", "cli", "config", "events", "record", "board", "views"]),

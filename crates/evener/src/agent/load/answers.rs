@@ -12,16 +12,14 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use super::AGAIN;
 use super::measure::Load;
-use crate::handoff::Seats;
+use crate::runtime::accept::accept;
+use crate::runtime::seats::{Seat, Seats};
 
 /// Connections at a time: of the file's directors, and of all others. Whoever comes when all are taken gets that of the source that holds most.
 const AT_ONCE: usize = 64;
-/// When none can be taken, for want of descriptors or such, it is tried again after this time.
-const PAUSE: Duration = Duration::from_millis(100);
 /// How long one may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// What is read of a question, in bytes.
@@ -47,24 +45,18 @@ pub(super) async fn serve<F>(
         }
     };
     let (of_directors, of_others) = (Seats::new(AT_ONCE), Seats::new(AT_ONCE));
-    let mut served = JoinSet::new();
-    loop {
-        match listener.accept().await {
-            Ok((stream, client)) => {
-                let is_director = directors.contains(&client.ip().to_canonical());
-                let seats = if is_director { &of_directors } else { &of_others };
-                let mut seat = seats.take(client.ip()).await;
-                let answering = tokio::time::timeout(TIMEOUT, answer(stream, load.borrow().clone()));
-                // Whoever asks badly or slowly has no answer.
-                served.spawn(async move { drop(seat.unless_needed(answering).await) });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-        while served.try_join_next().is_some() {}
-    }
+    let next = || async {
+        let (stream, client) = listener.accept().await?;
+        let is_director = directors.contains(&client.ip().to_canonical());
+        let seats = if is_director { &of_directors } else { &of_others };
+        Ok((stream, seats.take(client.ip()).await))
+    };
+    let serve = |(stream, mut seat): (TcpStream, Seat)| {
+        let answering = tokio::time::timeout(TIMEOUT, answer(stream, load.borrow().clone()));
+        // Whoever asks badly or slowly has no answer.
+        async move { drop(seat.unless_needed(answering).await) }
+    };
+    accept(next, serve).await;
 }
 
 /// HAProxy asks by connecting.
