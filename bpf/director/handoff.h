@@ -26,6 +26,7 @@ static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
 	flow->now = ticks_now();
 	flow->v6 = pkt->v6;
 	flow->flags = pkt->flags;
+	flow->numbers = pkt->numbers;
 	return true;
 }
 

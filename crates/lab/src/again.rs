@@ -65,10 +65,15 @@ fn use_again(client: &Host, port: u16, service: SocketAddr, body: usize) -> Resu
     Ok(())
 }
 
-/// Has a host's TCP send again what was lost, and not what a busy machine is slow to answer: that would be said to be lost, too, and a
-/// late FIN that meets a closed port has its RST end TIME-WAIT.
+/// Has a host's TCP send again what was lost, and not what a busy machine is slow to answer, or what another processor overtook: that would
+/// be said to be lost, too, and a late FIN that meets a closed port has its RST end TIME-WAIT.
 pub fn wait_long_for_answers(host: &Host) -> Result<()> {
-    host.netns().sysctl(&[("ipv4/tcp_early_retrans", "0")])?;
+    host.netns().sysctl(&[
+        ("ipv4/tcp_early_retrans", "0"),
+        // neither a moment's silence about a segment nor three acknowledgments of others mean a loss
+        ("ipv4/tcp_recovery", "0"),
+        ("ipv4/tcp_reordering", "127"),
+    ])?;
     for family in ["-4", "-6"] {
         let routes = host.run(&["ip", family, "route", "show", "default"])?;
         for route in routes.lines() {
