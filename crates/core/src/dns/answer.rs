@@ -10,11 +10,12 @@ use siphasher::sip::SipHasher13;
 
 use super::balanced::{Balanced, Client, TOP_MAX};
 use super::limit::{Allowance, Exceeded};
-use super::name::{Name, parents};
-use super::query::{self, Edns, Query};
-use super::wire::{AA, CD, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC, Writer, option, rtype};
+use super::name::{Lowered, Name, parents};
+use super::query::{self, Edns, Query, Signature, Subnet, Unread};
+use super::wire::{AA, CLASS_ANY, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC, Writer, option, rtype};
 use super::zone::{Found, Lookup, RrSet, Zone};
-use super::{cookie, svcb, wire};
+use super::{cookie, svcb};
+use crate::net::prefix::client_prefix;
 use crate::path::sessions::Seed;
 
 /// The longest answer by UDP: what goes everywhere unfragmented (dnsflagday.net/2020).
@@ -22,8 +23,8 @@ pub const UDP_MAX: usize = 1_232;
 /// What every client takes (RFC 1035, section 4.2.1).
 const UDP_LEAST: usize = 512;
 const TCP_MAX: usize = 65_535;
-/// How many other names an answer follows.
-const CNAMES_MAX: usize = 8;
+/// How many other names an answer follows; its client goes on from there by itself.
+const CNAMES_MAX: usize = 64;
 /// What is said to who asks for everything, and for how long (RFC 8482).
 const HINFO: &[u8] = b"\x07RFC8482\x00";
 const HINFO_TTL_S: u32 = 3_600;
@@ -34,6 +35,8 @@ const OTHER: u16 = 0;
 const PROHIBITED: u16 = 18;
 const NOT_AUTHORITATIVE: u16 = 20;
 const NOT_SUPPORTED: u16 = 21;
+/// The key that signed a query isn't known (RFC 8945, section 3).
+const BADKEY: u16 = 17;
 /// Where all networks together have had their part, one in so many is told to ask by TCP, and others nothing.
 const SLIP: u64 = 2;
 
@@ -43,6 +46,7 @@ pub struct Names {
     zones: BTreeMap<Name, Arc<Zone>>,
     balanced: Vec<Arc<Balanced>>,
     key: Seed,
+    cookies: cookie::Secrets,
     /// What this server is called by who asks for it (RFC 5001).
     nsid: Vec<u8>,
 }
@@ -99,8 +103,8 @@ struct Said {
     authoritative: bool,
     /// Why, by number, and in words.
     error: Option<(u16, &'static str)>,
-    /// Whether another network would be told something else.
-    by_client: bool,
+    /// For how much of the address that was asked for it holds, in bits: another network would be told something else.
+    scope: u8,
 }
 
 impl Names {
@@ -113,7 +117,15 @@ impl Names {
     ) -> Names {
         let zones = zones.into_iter().map(|zone| (zone.apex().clone(), zone)).collect();
         let nsid = nsid.as_bytes().iter().copied().take(64).collect();
-        Names { zones, balanced, key, nsid }
+        Names { zones, balanced, key, cookies: cookie::Secrets::own(key), nsid }
+    }
+
+    /// With cookies by secrets that several servers share (RFC 9018): the first makes them, and all are believed. Without one, they are
+    /// this server's own.
+    #[must_use]
+    pub fn with_cookie_secrets(mut self, secrets: &[[u8; 16]]) -> Names {
+        self.cookies = cookie::Secrets::shared(secrets).unwrap_or(self.cookies);
+        self
     }
 
     /// The balanced names, by their numbers.
@@ -130,22 +142,22 @@ impl Names {
     ) -> Option<Answered> {
         let header = query::header(asked.bytes)?;
         // What the client said, and the kind of query it was.
-        let kept = QR | header.flags & (0xf << 11 | RD | CD);
+        let kept = QR | header.flags & (0xf << 11 | RD);
         let query = match query::read(asked.bytes, header) {
             Ok(query) => query,
-            Err(rcode) => {
+            Err(unread) => {
                 if allowance.is_some_and(|left| left.take(asked.client, asked.now_ms).is_err()) {
                     return None;
                 }
-                let len = Writer::begin(out, &[], 0).ok()?.finish(header.id, kept | rcode.code());
-                let outcome = Outcome { rcode, truncated: false, limited: false };
+                let len = complain(out, unread, (header.id, kept))?;
+                let outcome = Outcome { rcode: unread.rcode, truncated: false, limited: false };
                 return Some(Answered { len, outcome });
             }
         };
         let shown = query
             .edns
             .and_then(|edns| edns.cookie)
-            .is_some_and(|(own, ours)| cookie::holds(self.key, asked.client, own, ours, asked.now_s));
+            .is_some_and(|(own, ours)| self.cookies.hold(asked.client, own, ours, asked.now_s));
         let taken = match allowance.filter(|_| !shown) {
             Some(left) => left.take(asked.client, asked.now_ms),
             None => Ok(()),
@@ -179,11 +191,12 @@ impl Names {
             (Transport::Udp, None) => UDP_LEAST,
             (Transport::Udp, Some(edns)) => usize::from(edns.udp_len).clamp(UDP_LEAST, UDP_MAX),
         };
-        let mut writer = Writer::begin(out, query.question, query.name().len()).ok()?;
+        let mut writer = Writer::begin(out, query.question, query.name.as_wire().len()).ok()?;
         let mut said = Said::default();
         let options = if query.edns.is_some() { OPTIONS_MAX + self.nsid.len() } else { 0 };
         let room = writer.leave(most - options);
         let (rcode, truncated) = match query.edns {
+            _ if query.signature.is_some() => (Rcode::NotAuth, false),
             Some(edns) if edns.version > 0 => (Rcode::BadVers, false),
             _ => match self.resolve(&mut writer, room, query, asked, &mut said) {
                 Ok(rcode) => (rcode, false),
@@ -197,9 +210,13 @@ impl Names {
             let whole = writer.leave(most);
             // Without room for all that could be said, the least is said.
             if self.options(&mut writer, whole, edns, asked, rcode, &said).is_err() {
-                let bare = (UDP_MAX as u16, u32::from(rcode.code() >> 4) << 24);
-                let _ = writer.record(whole, Place::Additional, &[0], (rtype::OPT, bare.0), bare.1, &[]);
+                let _ = bare_edns(&mut writer, whole, rcode);
             }
+        }
+        if let Some(signature) = &query.signature {
+            let whole = writer.leave(most);
+            // Its query was longer by what it was signed with.
+            let _ = refuse_key(&mut writer, whole, signature);
         }
         let aa = if said.authoritative { AA } else { 0 };
         let tc = if truncated { TC } else { 0 };
@@ -224,15 +241,19 @@ impl Names {
             said.error = Some((PROHIBITED, ""));
             return Ok(Rcode::Refused);
         }
-        let mut name = query.name();
+        // By which zones are searched, and as it is written: by the client, or in the file.
+        let mut wanted = query.name;
+        let mut name: &[u8] = query.question.get(..wanted.as_wire().len()).unwrap_or_default();
+        // A name that was met before, another one ever more rarely: whoever goes in a circle meets it again (Brent).
+        let mut landmark = name;
         for hop in 0..=CNAMES_MAX {
-            let Some(zone) = self.zone(name, query.rtype) else {
+            let Some(zone) = self.zone(wanted.as_wire(), query.rtype) else {
                 // Behind a CNAME it is the client's to go on.
                 let rcode = if hop > 0 { Rcode::NoError } else { Rcode::Refused };
                 said.error = (hop == 0).then_some((NOT_AUTHORITATIVE, "")).or(said.error);
                 return Ok(rcode);
             };
-            match zone.find(name, query.rtype) {
+            match zone.find(wanted.as_wire(), query.rtype) {
                 Lookup::Referral { cut, servers } => {
                     refer(writer, room, zone, cut, servers)?;
                     return Ok(Rcode::NoError);
@@ -244,10 +265,23 @@ impl Names {
                 }
                 Lookup::Found(Found(node)) => {
                     said.authoritative = true;
-                    let cname = node.set(rtype::CNAME).filter(|_| !matches!(query.rtype, rtype::CNAME));
-                    if let Some((set, target)) = cname.and_then(|set| Some((set, set.data.first()?))) {
+                    let cname = node.set(rtype::CNAME).and_then(|set| Some((set, set.data.first()?)));
+                    if let Some((set, target)) = cname {
                         write_set(writer, room, Place::Answer, name, set, 0)?;
-                        name = target;
+                        // Who asks for all that there is gets it (RFC 8482, section 4.1).
+                        if matches!(query.rtype, rtype::CNAME | rtype::ANY) {
+                            return Ok(Rcode::NoError);
+                        }
+                        if target.eq_ignore_ascii_case(landmark) {
+                            break;
+                        }
+                        let Some(lowered) = Lowered::read(target).filter(|_| hop < CNAMES_MAX) else {
+                            return Ok(Rcode::NoError);
+                        };
+                        (wanted, name) = (lowered, target);
+                        if (hop + 1).is_power_of_two() {
+                            landmark = target;
+                        }
                         continue;
                     }
                     let balanced = node.balanced.and_then(|number| self.balanced.get(number));
@@ -279,10 +313,7 @@ impl Names {
             }
         }
         writer.clear();
-        *said = Said {
-            error: Some((OTHER, "its CNAME records lead in a circle, or too far")),
-            ..Said::default()
-        };
+        *said = Said { error: Some((OTHER, "its CNAME records lead in a circle")), ..Said::default() };
         Ok(Rcode::ServFail)
     }
 
@@ -303,7 +334,6 @@ impl Names {
         asked: &Asked<'_>,
         said: &mut Said,
     ) -> Option<Client> {
-        said.by_client = balanced.goes_by_client();
         if balanced.refuses() {
             (said.authoritative, said.error) = (false, Some((OTHER, "no server of this name lives")));
             return None;
@@ -311,9 +341,14 @@ impl Names {
         if balanced.is_dead {
             said.error = Some((OTHER, "no server of this name is known to live"));
         }
-        let subnet = query.edns.and_then(|edns| edns.subnet);
-        let network = subnet.map_or(asked.client, |subnet| subnet.address);
-        Some(Client { network, draw: self.number(asked.turn) })
+        // Who says nothing of its client's address is answered as its resolver (RFC 7871, section 7.1.2).
+        let subnet = query.edns.and_then(|edns| edns.subnet).filter(|subnet| subnet.prefix_len > 0);
+        let named = subnet.and_then(|Subnet { address, prefix_len }| Some((address?, prefix_len)));
+        let network = client_prefix(named.map_or(asked.client, |(address, _)| address));
+        if let Some((_, prefix_len)) = named.filter(|_| balanced.goes_by_client()) {
+            said.scope = network.length().min(prefix_len);
+        }
+        Some(Client { network: network.address(), draw: self.number(asked.turn) })
     }
 
     /// What is said about the message itself.
@@ -328,7 +363,7 @@ impl Names {
     ) -> Result<(), Full> {
         let mut options = Options::default();
         if let Some((own, _)) = edns.cookie {
-            let ours = cookie::make(self.key, asked.client, own, asked.now_s);
+            let ours = self.cookies.make(asked.client, own, asked.now_s);
             options.put(option::COOKIE, &[own, &ours]);
         }
         if edns.wants_nsid && !self.nsid.is_empty() {
@@ -336,20 +371,20 @@ impl Names {
         }
         if let Some(subnet) = edns.subnet {
             let len = usize::from(subnet.prefix_len).div_ceil(8);
-            let scope = if said.by_client { subnet.prefix_len } else { 0 };
             let mut octets = [0; 16];
             let family = match subnet.address {
-                IpAddr::V4(address) => {
+                None => 0,
+                Some(IpAddr::V4(address)) => {
                     octets[..4].copy_from_slice(&address.octets());
                     1
                 }
-                IpAddr::V6(address) => {
+                Some(IpAddr::V6(address)) => {
                     octets = address.octets();
                     2
                 }
             };
             let cut = octets.get(..len).unwrap_or_default();
-            options.put(option::SUBNET, &[&[0, family, subnet.prefix_len, scope], cut]);
+            options.put(option::SUBNET, &[&[0, family, subnet.prefix_len, said.scope], cut]);
         }
         let unsupported = (rcode == Rcode::NotImp).then_some((NOT_SUPPORTED, ""));
         if let Some((code, text)) = said.error.or(unsupported) {
@@ -360,6 +395,38 @@ impl Names {
         let data = options.bytes.get(..options.len).unwrap_or_default();
         writer.record(room, Place::Additional, &[0], (rtype::OPT, UDP_MAX as u16), ttl, &[data])
     }
+}
+
+/// Says that a message can't be answered: in twelve octets, and by EDNS where that was in it (RFC 6891, section 7).
+fn complain(out: &mut [u8], unread: Unread, (id, kept): (u16, u16)) -> Option<usize> {
+    let mut writer = Writer::begin(out, &[], 0).ok()?;
+    let room = writer.leave(UDP_LEAST);
+    if unread.has_edns {
+        bare_edns(&mut writer, room, unread.rcode).ok()?;
+    }
+    Some(writer.finish(id, kept | unread.rcode.code()))
+}
+
+/// The record of EDNS without options.
+fn bare_edns(writer: &mut Writer<'_>, room: Room, rcode: Rcode) -> Result<(), Full> {
+    let (class, ttl) = (UDP_MAX as u16, u32::from(rcode.code() >> 4) << 24);
+    writer.record(room, Place::Additional, &[0], (rtype::OPT, class), ttl, &[])
+}
+
+/// Says that a query's key isn't known: a signature without one, since there is nothing to sign by (RFC 8945, section 5.3.2).
+fn refuse_key(writer: &mut Writer<'_>, room: Room, signature: &Signature<'_>) -> Result<(), Full> {
+    let no_mac = 0_u16.to_be_bytes();
+    let nothing_else = 0_u16.to_be_bytes();
+    let data = [
+        signature.algorithm,
+        signature.time_fudge,
+        &no_mac,
+        &signature.id,
+        &BADKEY.to_be_bytes(),
+        &nothing_else,
+    ];
+    let kind = (rtype::TSIG, CLASS_ANY);
+    writer.record(room, Place::Additional, signature.key(), kind, 0, &data)
 }
 
 /// The addresses of a balanced name.
@@ -482,9 +549,9 @@ impl Options {
 /// Says that there is nothing, and how long that may be kept (RFC 2308).
 fn deny(writer: &mut Writer<'_>, room: Room, zone: &Zone) -> Result<(), Full> {
     let Some(soa) = zone.soa() else { return Ok(()) };
-    let kind = (rtype::SOA, CLASS_IN);
     soa.data.iter().take(1).try_for_each(|data| {
-        writer.record(room, Place::Authority, zone.apex().as_wire(), kind, zone.negative_ttl_s(), &[data])
+        let ttl_s = zone.negative_ttl_s();
+        writer.stored(room, Place::Authority, zone.apex().as_wire(), rtype::SOA, ttl_s, data)
     })
 }
 
@@ -492,8 +559,9 @@ fn deny(writer: &mut Writer<'_>, room: Room, zone: &Zone) -> Result<(), Full> {
 fn refer(writer: &mut Writer<'_>, room: Room, zone: &Zone, cut: &[u8], servers: &RrSet) -> Result<(), Full> {
     write_set(writer, room, Place::Authority, cut, servers, 0)?;
     for server in &servers.data {
-        let Some(node) = zone.glue(server) else { continue };
-        let is_below = parents(server).any(|parent| parent == cut);
+        let Some(lowered) = Lowered::read(server) else { continue };
+        let Some(node) = zone.glue(lowered.as_wire()) else { continue };
+        let is_below = parents(lowered.as_wire()).any(|parent| parent == cut);
         for set in [rtype::A, rtype::AAAA].into_iter().filter_map(|rtype| node.set(rtype)) {
             let written = write_set(writer, room, Place::Additional, server, set, 0);
             // Without the address of a server below the cut nobody finds it (RFC 9471).
@@ -516,7 +584,8 @@ fn write_set(
 ) -> Result<(), Full> {
     let first = (turn % set.data.len().max(1) as u64) as usize;
     let (behind, begin) = set.data.split_at(first.min(set.data.len()));
-    begin.iter().chain(behind).try_for_each(|data| {
-        writer.record(room, place, name, (set.rtype, wire::CLASS_IN), set.ttl_s, &[data])
-    })
+    begin
+        .iter()
+        .chain(behind)
+        .try_for_each(|data| writer.stored(room, place, name, set.rtype, set.ttl_s, data))
 }

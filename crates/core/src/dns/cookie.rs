@@ -1,5 +1,6 @@
 //! Cookies by which a client shows that it is where it says it is (RFC 7873, RFC 9018).
 
+use alloc::vec::Vec;
 use core::hash::Hasher;
 use core::net::IpAddr;
 
@@ -14,8 +15,38 @@ const VERSION: u8 = 1;
 const OLDEST_S: u32 = 3_600;
 const NEWEST_S: u32 = 300;
 
+/// By what cookies are made, and by what those are believed that others made or that were made before.
+#[derive(Debug)]
+pub(super) struct Secrets(Vec<Seed>);
+
+impl Secrets {
+    /// Of this server alone.
+    pub(super) fn own(key: Seed) -> Secrets {
+        Secrets(alloc::vec![key])
+    }
+
+    /// Those that several servers share, the first of which makes cookies: in octets, as other servers have them.
+    pub(super) fn shared(secrets: &[[u8; 16]]) -> Option<Secrets> {
+        let of = |secret: &[u8; 16]| {
+            let bits = u128::from_le_bytes(*secret);
+            Seed(bits as u64, (bits >> 64) as u64)
+        };
+        (!secrets.is_empty()).then(|| Secrets(secrets.iter().map(of).collect()))
+    }
+
+    /// The server's part for a client.
+    pub(super) fn make(&self, client: IpAddr, of_client: &[u8], now_s: u32) -> [u8; LEN] {
+        make(self.0.first().copied().unwrap_or_default(), client, of_client, now_s)
+    }
+
+    /// Whether one of its servers gave it to that client, not long ago.
+    pub(super) fn hold(&self, client: IpAddr, of_client: &[u8], cookie: &[u8], now_s: u32) -> bool {
+        self.0.iter().any(|key| holds(*key, client, of_client, cookie, now_s))
+    }
+}
+
 /// The server's part for a client.
-pub(super) fn make(key: Seed, client: IpAddr, of_client: &[u8], now_s: u32) -> [u8; LEN] {
+fn make(key: Seed, client: IpAddr, of_client: &[u8], now_s: u32) -> [u8; LEN] {
     let mut cookie = [0; LEN];
     cookie[0] = VERSION;
     cookie[4..8].copy_from_slice(&now_s.to_be_bytes());
@@ -24,8 +55,8 @@ pub(super) fn make(key: Seed, client: IpAddr, of_client: &[u8], now_s: u32) -> [
     cookie
 }
 
-/// Whether this server gave it to that client, not long ago.
-pub(super) fn holds(key: Seed, client: IpAddr, of_client: &[u8], cookie: &[u8], now_s: u32) -> bool {
+/// Whether it was made by this key for that client, not long ago.
+fn holds(key: Seed, client: IpAddr, of_client: &[u8], cookie: &[u8], now_s: u32) -> bool {
     let Some((head, tag)) = cookie.split_first_chunk::<8>() else { return false };
     let age_s = now_s.wrapping_sub(u32::from_be_bytes([head[4], head[5], head[6], head[7]]));
     let is_fresh = age_s <= OLDEST_S || age_s.wrapping_neg() <= NEWEST_S;
@@ -42,4 +73,49 @@ fn hash(key: Seed, client: IpAddr, of_client: &[u8], head: &[u8]) -> u64 {
         IpAddr::V6(client) => hasher.write(&client.octets()),
     }
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 9018, appendix A.
+    #[test]
+    fn cookies_are_those_of_other_servers() {
+        let secret = 0xe5e9_73e5_a6b2_a43f_48e7_dc84_9e37_bfcf_u128.to_be_bytes();
+        let old = 0x445536bc_d2513298_075a5d37_9663c962_u128.to_be_bytes();
+        let cases = [
+            (
+                "198.51.100.100",
+                0x2464_c4ab_cf10_c957_u64,
+                1_559_731_985,
+                0x0100_0000_5cf7_9f11_1f81_30c3_eee2_9480_u128,
+            ),
+            (
+                "203.0.113.203",
+                0xfc93_fc62_807d_db86,
+                1_559_734_385,
+                0x0100_0000_5cf7_a871_d4a5_64a1_442a_ca77,
+            ),
+        ];
+        let secrets = Secrets::shared(&[secret]).unwrap();
+        let both = Secrets::shared(&[old, secret]).unwrap();
+        for (client, of_client, now_s, cookie) in cases {
+            let (client, of_client) = (client.parse().unwrap(), of_client.to_be_bytes());
+            let made = secrets.make(client, &of_client, now_s);
+            assert_eq!(made, cookie.to_be_bytes());
+            assert!(secrets.hold(client, &of_client, &made, now_s));
+            assert!(
+                both.hold(client, &of_client, &made, now_s) && both.make(client, &of_client, now_s) != made
+            );
+        }
+        let client = "2001:db8:220:1:59de:d0f4:8769:82b8".parse().unwrap();
+        let new = Secrets::shared(&[old]).unwrap().make(
+            client,
+            &0x22681ab97d52c298_u64.to_be_bytes(),
+            1_559_741_961,
+        );
+        assert_eq!(new, 0x0100_0000_5cf7_c609_a6bb_79d1_6625_507a_u128.to_be_bytes());
+        assert!(Secrets::shared(&[]).is_none());
+    }
 }

@@ -24,4 +24,4 @@ pub use limit::{Allowance, Exceeded, Limit, Total};
 pub use name::{Name, NameError};
 pub use shares::{Known, LEAST_PERMILLE, Share, shares};
 pub use wire::{Rcode, rtype};
-pub use zone::{Lookup, RecordError, RrSet, Zone};
+pub use zone::{Lookup, RecordError, RrSet, Zone, is_of_signing};

@@ -24,31 +24,33 @@ pub enum NameError {
     /// A label of more than 63 octets, or a name of more than 255.
     #[error("is too long: a label has up to 63 characters, a name up to 253")]
     Long,
-    /// Something else than letters, digits, `-`, `_` and a first label `*`.
-    #[error("has a character that names don't have")]
+    /// A space, a quote or another sign that a name in a text has only behind a backslash.
+    #[error("has a character that names don't have; other octets are written as \\DDD, in decimal")]
     Character,
 }
 
 impl Name {
-    /// Of what people write, with or without the last dot.
+    /// Of what people write, with or without the last dot: labels of any printable characters, as zones of reverse names and wildcards
+    /// have them (RFC 2317, RFC 4592), and of other octets behind a backslash (RFC 1035, section 5.1).
     ///
     /// # Errors
     /// When it is no name.
     pub fn parse(text: &str) -> Result<Name, NameError> {
-        let text = text.strip_suffix('.').unwrap_or(text);
         let mut wire = Vec::with_capacity(text.len() + 2);
-        for (place, label) in text.split('.').enumerate().filter(|_| !text.is_empty()) {
-            let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-            match label.len() {
+        let mut rest = text.as_bytes();
+        if rest == b"." {
+            rest = &[];
+        }
+        while !rest.is_empty() {
+            let begin = wire.len();
+            wire.push(0);
+            rest = label(rest, &mut wire)?;
+            let len = wire.len() - begin - 1;
+            match len {
                 0 => return Err(NameError::Empty),
-                1..=LABEL_MAX => {}
+                1..=LABEL_MAX => wire[begin] = len as u8,
                 _ => return Err(NameError::Long),
             }
-            if !(label.chars().all(is_fine) || place == 0 && label == "*") {
-                return Err(NameError::Character);
-            }
-            wire.push(label.len() as u8);
-            wire.extend(label.bytes().map(|byte| byte.to_ascii_lowercase()));
         }
         wire.push(0);
         if wire.len() > NAME_MAX { Err(NameError::Long) } else { Ok(Name(wire.into())) }
@@ -64,6 +66,11 @@ impl Name {
     /// As on the wire.
     pub fn as_wire(&self) -> &[u8] {
         &self.0
+    }
+
+    /// It and the names above it, up to the root.
+    pub fn parents(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        parents(&self.0)
     }
 
     /// Whether it is this name or one below it.
@@ -101,7 +108,7 @@ fn written(wire: &[u8]) -> String {
         }
         for byte in rest.iter().take(usize::from(*len)) {
             let done = match byte {
-                b'.' | b'\\' => write!(text, "\\{}", *byte as char),
+                b'.' | b'\\' | b'"' | b'(' | b')' | b';' | b'@' => write!(text, "\\{}", *byte as char),
                 b'!'..=b'~' => write!(text, "{}", *byte as char),
                 _ => write!(text, "\\{byte:03}"),
             };
@@ -117,6 +124,56 @@ pub(super) fn parents(name: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
         let (len, rest) = name.split_first()?;
         if *len == 0 { None } else { rest.get(usize::from(*len)..) }
     })
+}
+
+/// Reads a label in lower case, and gives what is behind its dot.
+fn label<'t>(mut text: &'t [u8], wire: &mut Vec<u8>) -> Result<&'t [u8], NameError> {
+    loop {
+        let octet = match text {
+            [] => return Ok(text),
+            [b'.', rest @ ..] => return Ok(rest),
+            [b'\\', a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', rest @ ..] => {
+                text = rest;
+                let digits = [a, b, c].map(|digit| u32::from(digit - b'0'));
+                let number = digits.iter().fold(0, |number, digit| number * 10 + digit);
+                u8::try_from(number).map_err(|_| NameError::Character)?
+            }
+            [b'\\', octet @ b'!'..=b'~', rest @ ..] => {
+                text = rest;
+                *octet
+            }
+            // What stands for something else in zone files.
+            [b'\\' | b'"' | b'(' | b')' | b';' | b'@', ..] => return Err(NameError::Character),
+            [octet @ b'!'..=b'~', rest @ ..] => {
+                text = rest;
+                *octet
+            }
+            _ => return Err(NameError::Character),
+        };
+        wire.push(octet.to_ascii_lowercase());
+    }
+}
+
+/// A name's octets in lower case, by which zones are searched, without a place of their own in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lowered {
+    bytes: [u8; NAME_MAX],
+    len: usize,
+}
+
+impl Lowered {
+    /// Of the name at the beginning of these bytes; `None` if none is there.
+    pub(super) fn read(bytes: &[u8]) -> Option<Lowered> {
+        let mut lowered = Lowered { bytes: [0; NAME_MAX], len: bytes.len().min(NAME_MAX) };
+        let name = lowered.bytes.get_mut(..lowered.len)?;
+        name.copy_from_slice(bytes.get(..lowered.len)?);
+        lowered.len = lower(name)?;
+        Some(lowered)
+    }
+
+    pub(super) fn as_wire(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
 }
 
 /// Makes the name at the beginning of these bytes one in lower case, and says how long it is; `None` if none is there. Compression

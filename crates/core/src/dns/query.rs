@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::name::{NAME_MAX, lower};
+use super::name::{Lowered, NAME_MAX};
 use super::wire::{CLASS_ANY, CLASS_IN, HEADER_LEN, QR, Rcode, option, rtype};
 
 /// The most records that are looked through for the one of EDNS.
@@ -13,11 +13,39 @@ const ADDITIONAL_MAX: u16 = 8;
 pub(super) struct Query<'a> {
     /// The question as it came.
     pub(super) question: &'a [u8],
-    name: [u8; NAME_MAX],
-    name_len: usize,
+    /// What is asked for.
+    pub(super) name: Lowered,
     pub(super) rtype: u16,
     pub(super) class: u16,
     pub(super) edns: Option<Edns<'a>>,
+    pub(super) signature: Option<Signature<'a>>,
+}
+
+/// Why a query can't be answered, and whether it has a record of EDNS: then the answer has one, too (RFC 6891, section 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unread {
+    pub(super) rcode: Rcode,
+    pub(super) has_edns: bool,
+}
+
+/// The record that signs a query (RFC 8945, section 4.2).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Signature<'a> {
+    /// The key's name, without compression.
+    key: [u8; NAME_MAX],
+    key_len: usize,
+    /// The algorithm's.
+    pub(super) algorithm: &'a [u8],
+    /// When it was signed, and how far clocks may differ.
+    pub(super) time_fudge: &'a [u8; 8],
+    /// The number that the message had when it was signed.
+    pub(super) id: [u8; 2],
+}
+
+impl Signature<'_> {
+    pub(super) fn key(&self) -> &[u8] {
+        self.key.get(..self.key_len).unwrap_or_default()
+    }
 }
 
 /// What a client says about messages (RFC 6891).
@@ -36,7 +64,8 @@ pub(super) struct Edns<'a> {
 /// For which clients a resolver asks (RFC 7871).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subnet {
-    pub(super) address: IpAddr,
+    /// None of family 0, by which a client says no more than that its own address is nobody's business.
+    pub(super) address: Option<IpAddr>,
     pub(super) prefix_len: u8,
 }
 
@@ -47,13 +76,6 @@ pub(super) struct Header {
     pub(super) flags: u16,
 }
 
-impl Query<'_> {
-    /// What is asked for, in lower case.
-    pub(super) fn name(&self) -> &[u8] {
-        self.name.get(..self.name_len).unwrap_or_default()
-    }
-}
-
 /// Reads a message's header; `None` for what must not be answered: what is no message, and answers.
 pub(super) fn header(bytes: &[u8]) -> Option<Header> {
     let header = bytes.first_chunk::<HEADER_LEN>()?;
@@ -62,39 +84,67 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
 }
 
 /// Reads what is behind it.
-pub(super) fn read<'a>(bytes: &'a [u8], header: Header) -> Result<Query<'a>, Rcode> {
+pub(super) fn read<'a>(bytes: &'a [u8], header: Header) -> Result<Query<'a>, Unread> {
     if header.flags >> 11 & 0xf != 0 {
-        return Err(Rcode::NotImp);
+        return Err(Unread { rcode: Rcode::NotImp, has_edns: has_edns(bytes) });
     }
-    let count = |at| word(bytes, at).ok_or(Rcode::FormErr);
+    // What can't be read has no place where EDNS would certainly be: it is looked for only then.
+    try_read(bytes).ok_or_else(|| Unread { rcode: Rcode::FormErr, has_edns: has_edns(bytes) })
+}
+
+fn try_read(bytes: &[u8]) -> Option<Query<'_>> {
+    let count = |at| word(bytes, at);
     // One question (RFC 9619), and nothing that only answers have.
     if (count(4)?, count(6)?, count(8)?) != (1, 0, 0) || count(10)? > ADDITIONAL_MAX {
-        return Err(Rcode::FormErr);
+        return None;
     }
-    let rest = bytes.get(HEADER_LEN..).ok_or(Rcode::FormErr)?;
-    let mut name = [0; NAME_MAX];
-    let len = rest.len().min(NAME_MAX);
-    name[..len].copy_from_slice(&rest[..len]);
-    let name_len = lower(&mut name[..len]).ok_or(Rcode::FormErr)?;
-    let (question, mut rest) = rest.split_at_checked(name_len + 4).ok_or(Rcode::FormErr)?;
-    let of_question = |at| word(question, name_len + at).ok_or(Rcode::FormErr);
+    let rest = bytes.get(HEADER_LEN..)?;
+    let name = Lowered::read(rest)?;
+    let (question, mut rest) = rest.split_at_checked(name.as_wire().len() + 4)?;
+    let of_question = |at| word(question, name.as_wire().len() + at);
     let (rtype, class) = (of_question(0)?, of_question(2)?);
-    let mut edns = None;
+    let mut query = Query { question, name, rtype, class, edns: None, signature: None };
     for _ in 0..count(10)? {
-        let (read, behind) = additional(rest).ok_or(Rcode::FormErr)?;
-        rest = behind;
-        if let Some((fixed, options)) = read {
-            if edns.is_some() {
-                return Err(Rcode::FormErr);
-            }
-            edns = Some(options_of(fixed, options).ok_or(Rcode::FormErr)?);
+        let (record, behind) = record(rest)?;
+        // A signature covers all before it, and stands last (RFC 8945, section 5.1).
+        if query.signature.is_some() {
+            return None;
         }
+        match record.rtype {
+            rtype::OPT if query.edns.is_none() && rest.first() == Some(&0) => {
+                query.edns = Some(options_of(record.fixed, record.data)?);
+            }
+            rtype::OPT => return None,
+            rtype::TSIG => query.signature = Some(signature(bytes, bytes.len() - rest.len(), &record)?),
+            _ => {}
+        }
+        rest = behind;
     }
     // What is behind the message is nobody's.
-    if !rest.is_empty() {
-        return Err(Rcode::FormErr);
-    }
-    Ok(Query { question, name, name_len, rtype, class, edns })
+    rest.is_empty().then_some(query)
+}
+
+/// Whether a message that isn't understood has a record of EDNS, as far as records can be found in it.
+fn has_edns(bytes: &[u8]) -> bool {
+    let look = || {
+        let mut rest = bytes.get(HEADER_LEN..)?;
+        for _ in 0..word(bytes, 4)?.min(ADDITIONAL_MAX) {
+            let (_, behind) = skip_name(rest)?;
+            rest = behind.get(4..)?;
+        }
+        let counts = [word(bytes, 6)?, word(bytes, 8)?, word(bytes, 10)?];
+        let records: u32 = counts.map(u32::from).iter().sum();
+        for _ in 0..records.min(u32::from(ADDITIONAL_MAX)) {
+            let (is_root, _) = skip_name(rest)?;
+            let (record, behind) = record(rest)?;
+            if record.rtype == rtype::OPT {
+                return is_root.then_some(());
+            }
+            rest = behind;
+        }
+        None
+    };
+    look().is_some()
 }
 
 impl Query<'_> {
@@ -104,21 +154,63 @@ impl Query<'_> {
     }
 }
 
-/// A record's numbers and data.
-type Fields<'a> = (&'a [u8; 8], &'a [u8]);
+/// A record behind its name.
+struct Record<'a> {
+    rtype: u16,
+    /// Class, time to live and length.
+    fixed: &'a [u8; 8],
+    data: &'a [u8],
+}
 
-/// The first of these records, if it is that of EDNS, and what is behind it.
-fn additional(bytes: &[u8]) -> Option<(Option<Fields<'_>>, &[u8])> {
-    let (is_root, behind_name) = skip_name(bytes)?;
+/// The first of these records, and what is behind it.
+fn record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
+    let (_, behind_name) = skip_name(bytes)?;
     let (rtype, behind) = behind_name.split_first_chunk::<2>()?;
-    let is_edns = u16::from_be_bytes(*rtype) == rtype::OPT;
-    if is_edns && !is_root {
-        return None;
-    }
     let (fixed, behind) = behind.split_first_chunk::<8>()?;
     let len = usize::from(u16::from_be_bytes([fixed[6], fixed[7]]));
     let (data, rest) = behind.split_at_checked(len)?;
-    Some((is_edns.then_some((fixed, data)), rest))
+    Some((Record { rtype: u16::from_be_bytes(*rtype), fixed, data }, rest))
+}
+
+/// A signature, whose record begins at `at`: class ANY, and kept for no time (RFC 8945, section 4.2).
+fn signature<'a>(message: &[u8], at: usize, record: &Record<'a>) -> Option<Signature<'a>> {
+    if record.fixed[..6] != [0, CLASS_ANY as u8, 0, 0, 0, 0] {
+        return None;
+    }
+    let mut key = [0; NAME_MAX];
+    let key_len = expand(message, at, &mut key)?;
+    let (_, behind) = skip_name(record.data).filter(|_| Lowered::read(record.data).is_some())?;
+    let algorithm = record.data.get(..record.data.len() - behind.len())?;
+    let (time_fudge, behind) = behind.split_first_chunk::<8>()?;
+    let mac = usize::from(word(behind, 0)?);
+    let id = *behind.get(2 + mac..)?.first_chunk::<2>()?;
+    let others = usize::from(word(behind, 2 + mac + 4)?);
+    (behind.len() == 2 + mac + 6 + others).then_some(Signature { key, key_len, algorithm, time_fudge, id })
+}
+
+/// Writes out a name that may be compressed, whose pointers lead back only; how long it is.
+fn expand(message: &[u8], mut at: usize, out: &mut [u8; NAME_MAX]) -> Option<usize> {
+    let (mut len, mut begin) = (0, at);
+    loop {
+        let octet = *message.get(at)?;
+        let taken = match octet {
+            0..64 => 1 + usize::from(octet),
+            0xc0.. => {
+                let to = usize::from(word(message, at)? & 0x3fff);
+                if to >= begin {
+                    return None;
+                }
+                (at, begin) = (to, to);
+                continue;
+            }
+            _ => return None,
+        };
+        out.get_mut(len..len + taken)?.copy_from_slice(message.get(at..at + taken)?);
+        (len, at) = (len + taken, at + taken);
+        if octet == 0 {
+            return Some(len);
+        }
+    }
 }
 
 /// Goes by a name; whether it is the root.
@@ -161,16 +253,17 @@ fn options_of<'a>(fixed: &[u8; 8], mut data: &'a [u8]) -> Option<Edns<'a>> {
     Some(edns)
 }
 
-/// RFC 7871, section 7.1.2: what isn't well-formed is an error.
+/// RFC 7871, section 7.1.2: what isn't well-formed is an error. Family 0 has no address.
 fn subnet(value: &[u8]) -> Option<Subnet> {
     let (&[_, family, prefix_len, scope], address) = value.split_first_chunk::<4>()?;
     let is_whole = word(value, 0)? == u16::from(family) && scope == 0;
     let len = usize::from(prefix_len).div_ceil(8);
     let mut octets = [0; 16];
     octets.get_mut(..len)?.copy_from_slice(address.get(..len)?);
-    let address: IpAddr = match family {
-        1 if prefix_len <= 32 => Ipv4Addr::from(*octets.first_chunk::<4>()?).into(),
-        2 if prefix_len <= 128 => Ipv6Addr::from(octets).into(),
+    let address: Option<IpAddr> = match family {
+        0 if prefix_len == 0 => None,
+        1 if prefix_len <= 32 => Some(Ipv4Addr::from(*octets.first_chunk::<4>()?).into()),
+        2 if prefix_len <= 128 => Some(Ipv6Addr::from(octets).into()),
         _ => return None,
     };
     let is_cut = u128::from_be_bytes(octets).checked_shl(u32::from(prefix_len)).unwrap_or(0) == 0;

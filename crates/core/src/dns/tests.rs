@@ -375,16 +375,28 @@ fn zones_that_do_not_hold_together_are_refused_with_all_that_is_wrong() {
 
 #[test]
 fn names_are_read_as_people_write_them() {
-    for good in ["example.com", "example.com.", "EXAMPLE.com", "_dns.x", "*.example.com", "."] {
+    for good in [
+        "example.com",
+        "example.com.",
+        "EXAMPLE.com",
+        "_dns.x",
+        "*.example.com",
+        ".",
+        "a.*.b",
+        "0/25.2.0.192.in-addr.arpa",
+        r"first\.last.example.com",
+        r"a\032b\(c\000\255\;.example.com",
+    ] {
         let read = name(good);
         assert_eq!(read, Name::from_wire(read.as_wire()).unwrap());
         assert_eq!(read, name(&read.to_string()));
     }
     let long = format!("{}.com", "x".repeat(64));
     let many = "x.".repeat(128);
-    for wrong in ["a..b", ".a", "a b", "a.*.b", "ä.de", &long, &many] {
+    for wrong in ["a..b", ".a", "..", "a b", "ä.de", "a;b", "a\\", r"a\256", &long, &many] {
         assert!(Name::parse(wrong).is_err(), "{wrong}");
     }
+    assert_eq!(name(r"A\066c.\*"), name(r"abc.*"));
 }
 
 /// What an HTTPS record says (RFC 9460, section 2.2), with parameters by number.

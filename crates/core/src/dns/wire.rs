@@ -14,6 +14,8 @@ pub mod rtype {
     pub const SOA: u16 = 6;
     /// A host's kind; here that there is more than is told (RFC 8482).
     pub const HINFO: u16 = 13;
+    /// Who takes mail for this name.
+    pub const MX: u16 = 15;
     /// An IPv6 address.
     pub const AAAA: u16 = 28;
     /// Another name for all below this one.
@@ -22,10 +24,22 @@ pub mod rtype {
     pub const OPT: u16 = 41;
     /// The key of a zone below.
     pub const DS: u16 = 43;
+    /// A signature of a set of records (RFC 4034).
+    pub const RRSIG: u16 = 46;
+    /// The next name, by which it is shown that there is none between (RFC 4034).
+    pub const NSEC: u16 = 47;
+    /// A key of the zone itself (RFC 4034).
+    pub const DNSKEY: u16 = 48;
+    /// The next name, hashed (RFC 5155).
+    pub const NSEC3: u16 = 50;
+    /// How names are hashed (RFC 5155).
+    pub const NSEC3PARAM: u16 = 51;
     /// A service: where it is, and how it is spoken to (RFC 9460).
     pub const SVCB: u16 = 64;
     /// The same of a web site.
     pub const HTTPS: u16 = 65;
+    /// A signature of the message (RFC 8945).
+    pub const TSIG: u16 = 250;
     /// A zone's changes.
     pub const IXFR: u16 = 251;
     /// A whole zone.
@@ -45,9 +59,6 @@ pub(super) const QR: u16 = 1 << 15;
 pub(super) const AA: u16 = 1 << 10;
 pub(super) const TC: u16 = 1 << 9;
 pub(super) const RD: u16 = 1 << 8;
-/// The client has seen to DNSSEC (RFC 4035): kept as it came.
-pub(super) const CD: u16 = 1 << 4;
-
 /// Options of [`rtype::OPT`].
 pub(super) mod option {
     pub(crate) const NSID: u16 = 3;
@@ -71,19 +82,22 @@ pub enum Rcode {
     NotImp,
     /// It isn't answered here.
     Refused,
+    /// It is signed by a key that isn't known here (RFC 8945).
+    NotAuth,
     /// Of an EDNS version that isn't known here.
     BadVers,
 }
 
 impl Rcode {
     /// All of them, in order.
-    pub const ALL: [Rcode; 7] = [
+    pub const ALL: [Rcode; 8] = [
         Rcode::NoError,
         Rcode::FormErr,
         Rcode::ServFail,
         Rcode::NxDomain,
         Rcode::NotImp,
         Rcode::Refused,
+        Rcode::NotAuth,
         Rcode::BadVers,
     ];
 
@@ -96,6 +110,7 @@ impl Rcode {
             Rcode::NxDomain => 3,
             Rcode::NotImp => 4,
             Rcode::Refused => 5,
+            Rcode::NotAuth => 9,
             Rcode::BadVers => 16,
         }
     }
@@ -109,6 +124,7 @@ impl Rcode {
             Rcode::NxDomain => "nxdomain",
             Rcode::NotImp => "notimp",
             Rcode::Refused => "refused",
+            Rcode::NotAuth => "notauth",
             Rcode::BadVers => "badvers",
         }
     }
@@ -135,6 +151,7 @@ pub(super) struct Writer<'a> {
     /// How long the question's name is.
     question_name: usize,
     counts: [u16; 3],
+    written: WrittenNames,
 }
 
 impl<'a> Writer<'a> {
@@ -142,7 +159,9 @@ impl<'a> Writer<'a> {
     pub(super) fn begin(out: &'a mut [u8], question: &[u8], name_len: usize) -> Result<Writer<'a>, Full> {
         let records = HEADER_LEN + question.len();
         out.get_mut(HEADER_LEN..records).ok_or(Full)?.copy_from_slice(question);
-        Ok(Writer { out, len: records, records, question_name: name_len, counts: [0; 3] })
+        let mut written = WrittenNames::default();
+        written.add(question.get(..name_len).unwrap_or_default(), HEADER_LEN, name_len);
+        Ok(Writer { out, len: records, records, question_name: name_len, counts: [0; 3], written })
     }
 
     /// Leaves so much room at the end; what was left before is given back.
@@ -156,6 +175,7 @@ impl<'a> Writer<'a> {
 
     /// Forgets all records.
     pub(super) fn clear(&mut self) {
+        self.written.forget(self.records);
         (self.len, self.counts) = (self.records, [0; 3]);
     }
 
@@ -165,47 +185,108 @@ impl<'a> Writer<'a> {
         room: Room,
         place: Place,
         owner: &[u8],
-        (rtype, class): (u16, u16),
+        kind: (u16, u16),
         ttl: u32,
         data: &[&[u8]],
     ) -> Result<(), Full> {
+        self.write(room, place, owner, kind, ttl, |writer| {
+            data.iter().try_for_each(|part| writer.put(room, part))
+        })
+    }
+
+    /// One record of a zone, whose data is compressed where readers expect that (RFC 3597, section 4).
+    pub(super) fn stored(
+        &mut self,
+        room: Room,
+        place: Place,
+        owner: &[u8],
+        rtype: u16,
+        ttl: u32,
+        data: &[u8],
+    ) -> Result<(), Full> {
+        self.write(room, place, owner, (rtype, CLASS_IN), ttl, |writer| {
+            let (before, names) = names_in(rtype);
+            let (before, mut rest) = data.split_at_checked(before).unwrap_or((data, &[]));
+            writer.put(room, before)?;
+            for _ in 0..names {
+                let len = parents(rest).last().map_or(rest.len(), |root| rest.len() - root.len() + 1);
+                let (name, behind) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+                writer.put_name(room, name)?;
+                rest = behind;
+            }
+            writer.put(room, rest)
+        })
+    }
+
+    fn write(
+        &mut self,
+        room: Room,
+        place: Place,
+        owner: &[u8],
+        kind: (u16, u16),
+        ttl: u32,
+        data: impl FnOnce(&mut Self) -> Result<(), Full>,
+    ) -> Result<(), Full> {
         let before = self.len;
-        let written = self.try_record(room, owner, (rtype, class), ttl, data);
+        let written = self.try_write(room, owner, kind, ttl, data);
         match written {
             Ok(()) => self.counts[place as usize] += 1,
-            Err(Full) => self.len = before,
+            Err(Full) => {
+                self.written.forget(before);
+                self.len = before;
+            }
         }
         written
     }
 
-    fn try_record(
+    fn try_write(
         &mut self,
         room: Room,
         owner: &[u8],
         (rtype, class): (u16, u16),
         ttl: u32,
-        data: &[&[u8]],
+        data: impl FnOnce(&mut Self) -> Result<(), Full>,
     ) -> Result<(), Full> {
         match self.in_question(owner) {
-            Some(at) => self.put(room, &(0xc000 | at as u16).to_be_bytes())?,
-            None => self.put(room, owner)?,
+            Some(at) => self.put(room, &pointer(at))?,
+            None => self.put_name(room, owner)?,
         }
-        let len: usize = data.iter().map(|part| part.len()).sum();
-        let len = u16::try_from(len).map_err(|_| Full)?;
         self.put(room, &rtype.to_be_bytes())?;
         self.put(room, &class.to_be_bytes())?;
         self.put(room, &ttl.to_be_bytes())?;
-        self.put(room, &len.to_be_bytes())?;
-        data.iter().try_for_each(|part| self.put(room, part))
+        let len_at = self.len;
+        self.put(room, &[0, 0])?;
+        data(self)?;
+        let len = u16::try_from(self.len - len_at - 2).map_err(|_| Full)?;
+        let place = self.out.get_mut(len_at..len_at + 2).ok_or(Full)?;
+        place.copy_from_slice(&len.to_be_bytes());
+        Ok(())
     }
 
-    /// Where the question has this name, or one that ends in it: names are compressed by that alone (RFC 1035, section 4.1.4).
+    /// Where the question has this name, or one that ends in it. An owner's letters are those of the question.
     fn in_question(&self, owner: &[u8]) -> Option<usize> {
         let asked = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name)?;
         // The root is shorter than a pointer.
         let mut places = parents(asked).filter(|_| owner.len() > 1);
         let found = places.find(|name| name.eq_ignore_ascii_case(owner))?;
         Some(HEADER_LEN + asked.len() - found.len())
+    }
+
+    /// Writes a name as it is, its end by a pointer where the same letters stand already (RFC 1035, section 4.1.4).
+    fn put_name(&mut self, room: Room, name: &[u8]) -> Result<(), Full> {
+        let begin = self.len;
+        for rest in parents(name).filter(|rest| rest.len() > 1) {
+            if let Some(at) = self.written.find(self.out, rest) {
+                let new = name.len() - rest.len();
+                self.put(room, name.get(..new).ok_or(Full)?)?;
+                self.put(room, &pointer(at))?;
+                self.written.add(name, begin, new);
+                return Ok(());
+            }
+        }
+        self.put(room, name)?;
+        self.written.add(name, begin, name.len());
+        Ok(())
     }
 
     fn put(&mut self, room: Room, bytes: &[u8]) -> Result<(), Full> {
@@ -227,6 +308,83 @@ impl<'a> Writer<'a> {
         }
         self.len
     }
+}
+
+fn pointer(at: usize) -> [u8; 2] {
+    (0xc000 | at as u16).to_be_bytes()
+}
+
+/// What stands before the names in the data of a type, in octets, and how many names there are that may be compressed: those of RFC 1035
+/// alone, since whoever doesn't know a type can't read names in it (RFC 3597, section 4).
+fn names_in(rtype: u16) -> (usize, usize) {
+    match rtype {
+        // NS, MD, MF, CNAME, MB, MG, MR, PTR
+        rtype::NS | 3 | 4 | rtype::CNAME | 7 | 8 | 9 | 12 => (0, 1),
+        // MINFO
+        rtype::SOA | 14 => (0, 2),
+        rtype::MX => (2, 1),
+        _ => (0, 0),
+    }
+}
+
+/// How many names are found again. Beyond that they are written out.
+const WRITTEN_MAX: usize = 96;
+/// Where pointers lead at most.
+const POINTER_MAX: usize = 0x3fff;
+
+/// Where names, and what is above them, stand in a message.
+struct WrittenNames {
+    /// Where each is, and how long it would be without compression: few that differ are equally long.
+    places: [(u16, u8); WRITTEN_MAX],
+    count: usize,
+}
+
+impl Default for WrittenNames {
+    fn default() -> Self {
+        WrittenNames { places: [(0, 0); WRITTEN_MAX], count: 0 }
+    }
+}
+
+impl WrittenNames {
+    /// Notes a name that stands at `at`, of which so many octets are new there.
+    fn add(&mut self, name: &[u8], at: usize, new: usize) {
+        for rest in parents(name).filter(|rest| rest.len() > 1) {
+            let behind = name.len() - rest.len();
+            let place =
+                self.places.get_mut(self.count).filter(|_| behind < new && at + behind <= POINTER_MAX);
+            let Some(place) = place else { return };
+            // Both are below what was looked at just now, or by who read the name.
+            *place = ((at + behind) as u16, rest.len() as u8);
+            self.count += 1;
+        }
+    }
+
+    /// Forgets what stood behind that.
+    fn forget(&mut self, len: usize) {
+        let count = self.places.iter().take(self.count).take_while(|(at, _)| usize::from(*at) < len).count();
+        self.count = count;
+    }
+
+    fn find(&self, message: &[u8], name: &[u8]) -> Option<usize> {
+        let known = self.places.get(..self.count)?.iter();
+        let mut long = known.filter(|(_, len)| usize::from(*len) == name.len());
+        long.find(|(at, _)| is_at(message, usize::from(*at), name)).map(|(at, _)| usize::from(*at))
+    }
+}
+
+/// Whether a message has a name there, letter by letter. Its pointers were written here, and lead back.
+fn is_at(message: &[u8], mut at: usize, name: &[u8]) -> bool {
+    for rest in parents(name) {
+        let Some(label) = rest.first().and_then(|len| rest.get(..=usize::from(*len))) else { return false };
+        while let Some(&[high @ 0xc0.., low]) = message.get(at..).and_then(|rest| rest.first_chunk::<2>()) {
+            at = usize::from(u16::from_be_bytes([high & 0x3f, low]));
+        }
+        if message.get(at..at + label.len()) != Some(label) {
+            return false;
+        }
+        at += label.len();
+    }
+    true
 }
 
 /// How far records may go.

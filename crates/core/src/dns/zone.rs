@@ -50,6 +50,11 @@ pub enum RecordError {
     /// Not known here.
     #[error("{0} has a DNAME record, which this version of Evener does not answer by")]
     Dname(Name),
+    /// Answers would want signatures.
+    #[error(
+        "{0} has records of DNSSEC, which this version of Evener does not answer by: take the zone as it is before it is signed"
+    )]
+    Signed(Name),
     /// Two answers for one question.
     #[error("{0} has addresses in the zone file and is balanced as well")]
     Addresses(Name),
@@ -68,13 +73,13 @@ pub struct Zone {
 }
 
 /// What there is for a question.
-pub enum Lookup<'z> {
+pub enum Lookup<'z, 'n> {
     /// This, perhaps without what was asked for.
     Found(Found<'z>),
     /// Other servers know.
     Referral {
         /// From this name on.
-        cut: &'z [u8],
+        cut: &'n [u8],
         /// These.
         servers: &'z RrSet,
     },
@@ -125,6 +130,10 @@ impl Zone {
                 errors.push(RecordError::Elsewhere(name, zone.apex.clone()));
             } else if rtype == rtype::DNAME {
                 errors.push(RecordError::Dname(name));
+            } else if is_of_signing(rtype) {
+                if !errors.iter().any(|error| matches!(error, RecordError::Signed(_))) {
+                    errors.push(RecordError::Signed(name));
+                }
             } else if rtype == rtype::SOA && (name != zone.apex || zone.soa().is_some()) {
                 errors.push(RecordError::SecondSoa(name));
             } else {
@@ -213,13 +222,13 @@ impl Zone {
         self.negative_ttl_s
     }
 
-    /// What a name in the zone has by itself, even where other servers know better: their addresses.
+    /// What a name in the zone, in lower letters, has by itself, even where other servers know better: their addresses.
     pub(super) fn glue(&self, name: &[u8]) -> Option<&Node> {
         self.nodes.get(name)
     }
 
-    /// What there is for a question about a name in the zone (RFC 1034, section 4.3.2).
-    pub fn find<'z>(&'z self, name: &'z [u8], rtype: u16) -> Lookup<'z> {
+    /// What there is for a question about a name in the zone (RFC 1034, section 4.3.2), whose letters are lower ones.
+    pub fn find<'z, 'n>(&'z self, name: &'n [u8], rtype: u16) -> Lookup<'z, 'n> {
         let mut below = [&[] as &[u8]; LABELS_MAX];
         let mut count = 0;
         for (place, parent) in
@@ -239,14 +248,14 @@ impl Zone {
             // Of a zone below, this one knows the key (RFC 4035, section 3.1.4.1).
             let is_its_key = rtype == rtype::DS && left + 1 == count;
             if let Some(servers) = node.set(rtype::NS).filter(|_| !is_its_key) {
-                return Lookup::Referral { cut: closest, servers };
+                return Lookup::Referral { cut: parent, servers };
             }
         }
         Lookup::Found(Found(node))
     }
 
     /// What stands for all names below one (RFC 4592).
-    fn wildcard(&self, closest: &[u8]) -> Lookup<'_> {
+    fn wildcard<'n>(&self, closest: &[u8]) -> Lookup<'_, 'n> {
         let mut name = [0; NAME_MAX + 2];
         name[..2].copy_from_slice(b"\x01*");
         let len = 2 + closest.len();
@@ -257,6 +266,11 @@ impl Zone {
             None => Lookup::Absent,
         }
     }
+}
+
+/// Whether records of a type are there only where a zone is signed.
+pub fn is_of_signing(rtype: u16) -> bool {
+    matches!(rtype, rtype::RRSIG | rtype::NSEC | rtype::DNSKEY | rtype::NSEC3 | rtype::NSEC3PARAM)
 }
 
 /// The lesser of the SOA's own TTL and its last number (RFC 2308, section 5).

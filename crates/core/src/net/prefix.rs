@@ -10,9 +10,14 @@ const CLIENT_PREFIX6: u8 = 56;
 
 /// The network that a client is counted with where addresses cost nothing.
 pub fn client_network(client: IpAddr) -> IpAddr {
+    client_prefix(client).address()
+}
+
+/// That network, with its length.
+pub fn client_prefix(client: IpAddr) -> Prefix {
     let client = client.to_canonical();
     let len = if client.is_ipv4() { CLIENT_PREFIX4 } else { CLIENT_PREFIX6 };
-    Prefix::of(client, len).address()
+    Prefix::of(client, len)
 }
 
 /// All addresses that begin with the same bits.
@@ -58,6 +63,11 @@ impl Prefix {
     /// The first of its addresses.
     pub fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// How many bits all its addresses begin with.
+    pub fn length(&self) -> u8 {
+        self.len
     }
 
     /// Whether an address is in it; never one of the other IP version.

@@ -31,6 +31,8 @@ pub struct DnsConfig {
     pub limit: Limit,
     /// What this server is called by who asks for it.
     pub nsid: String,
+    /// A file with the secrets of cookies, where others share them or they are to outlive a start.
+    pub cookie_secret_file: Option<PathBuf>,
     /// For which zones.
     pub zones: Vec<ZoneConfig>,
     /// The names in them that are balanced.
@@ -179,7 +181,11 @@ const PLAIN: [(&str, Draw); 4] = [
 const NSID_MAX: usize = 64;
 
 /// Reads the section. `services` are those of the file.
-pub(super) fn read(section: &mut Section<'_>, services: &[Followed<'_>]) -> DnsConfig {
+pub(super) fn read(
+    section: &mut Section<'_>,
+    services: &[Followed<'_>],
+    cookie_secret_file: &mut Option<Spanned<PathBuf>>,
+) -> DnsConfig {
     let listen = section.one_or_list("listen", listen);
     let mut once = Once::new();
     for address in &listen {
@@ -196,6 +202,7 @@ pub(super) fn read(section: &mut Section<'_>, services: &[Followed<'_>]) -> DnsC
         let help = format!("use at most {NSID_MAX} characters");
         section.problem(Problem::new(nsid.span(), "`nsid` is too long", help));
     }
+    *cookie_secret_file = section.get("cookie_secret_file", values::path);
     let mut zones: Vec<(ZoneConfig, Span)> = Vec::new();
     let mut once = Once::new();
     for (zone, span) in section.sections("zone", zone).into_iter().flatten() {
@@ -213,6 +220,7 @@ pub(super) fn read(section: &mut Section<'_>, services: &[Followed<'_>]) -> DnsC
         listen: listen.into_iter().map(Spanned::into_inner).collect(),
         limit,
         nsid: nsid.map(Spanned::into_inner).unwrap_or_default(),
+        cookie_secret_file: cookie_secret_file.as_ref().map(|file| file.get_ref().clone()),
         zones: zones.into_iter().map(|(zone, _)| zone).collect(),
         names: names.into_iter().map(|placed| placed.config).collect(),
     }

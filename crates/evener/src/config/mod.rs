@@ -23,6 +23,7 @@ mod service;
 mod syntax;
 mod values;
 mod zone;
+mod zone_text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -336,7 +337,7 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
         of_packets.chain(groups.iter().map(|group| Followed::group(&group.group))).collect();
     let dns = root.section("dns", |section| {
         refers.dns = section.span();
-        dns::read(section, &followed)
+        dns::read(section, &followed, &mut refers.cookie_secret_file)
     });
     (Config { engine, admin, log, agent, farm, services, groups, dns }, refers)
 }

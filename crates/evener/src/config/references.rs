@@ -7,6 +7,7 @@ use toml::Spanned;
 
 use super::problems::{Problem, Sink, Span};
 use super::{Config, LogTarget, Tls, zone};
+use crate::runtime::cookie_secret;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::secret;
 use crate::runtime::spelling::meant;
@@ -20,6 +21,7 @@ const INTERFACES: &str = "/proc/thread-self/net/dev";
 #[derive(Debug, Default)]
 pub(super) struct References {
     pub(super) secret_file: Option<Spanned<PathBuf>>,
+    pub(super) cookie_secret_file: Option<Spanned<PathBuf>>,
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) access_log: Option<Spanned<LogTarget>>,
     pub(super) interfaces: Vec<Spanned<String>>,
@@ -70,6 +72,12 @@ impl References {
             && let Err(error) = secret::read(file.get_ref())
         {
             let help = "run `evener keygen FILE` once for the farm and copy FILE here";
+            problem(file.span(), error.to_string(), help);
+        }
+        if let Some(file) = &self.cookie_secret_file
+            && let Err(error) = cookie_secret::read(file.get_ref())
+        {
+            let help = "make it with `(umask 077; openssl rand -hex 16 > FILE)`, and copy it to the servers that share it";
             problem(file.span(), error.to_string(), help);
         }
         if let Some(file) = &self.token_file

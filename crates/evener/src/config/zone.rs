@@ -1,5 +1,7 @@
 //! Zones as files have them (RFC 1035, section 5).
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
@@ -11,8 +13,9 @@ use domain::base::rdata::{ComposeRecordData, ParseAnyRecordData};
 use domain::dep::octseq::Parser;
 use domain::rdata::AllRecordData;
 use domain::zonefile::inplace::{Entry, Zonefile};
-use evener_core::dns::{Name, RecordError, Zone, rtype};
+use evener_core::dns::{Name, RecordError, Zone, is_of_signing, rtype};
 
+use super::zone_text::{self, Fault, Plain};
 use super::{DnsConfig, NameConfig};
 
 /// Of a zone without a file: times of its SOA record, in seconds, and of all its records.
@@ -48,20 +51,76 @@ pub(crate) enum ZoneError {
         faults: Vec<String>,
     },
     /// What its records are together.
-    #[error("{}{}", .path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default(), joined(.errors))]
-    Records {
-        /// The file, if there is one.
-        path: Option<PathBuf>,
-        /// All that is wrong.
-        errors: Vec<RecordError>,
-    },
+    #[error("{}", joined(.0))]
+    Records(Vec<RecordFault>),
 }
 
-fn joined(errors: &[RecordError]) -> String {
-    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+/// What is wrong with a zone's records together.
+#[derive(Debug)]
+pub(crate) struct RecordFault {
+    /// The zone's file, if it has one, and the line of the record that is too much there.
+    place: Option<(PathBuf, Option<usize>)>,
+    error: RecordError,
+}
+
+impl fmt::Display for RecordFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Some((path, Some(line))) => write!(f, "{}:{line}: {}", path.display(), self.error),
+            Some((path, None)) => write!(f, "{}: {}", path.display(), self.error),
+            None => write!(f, "{}", self.error),
+        }
+    }
+}
+
+fn joined(faults: &[RecordFault]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 type Record = (Name, u16, u32, Vec<u8>);
+
+/// Where the records of a zone stand.
+struct Source {
+    path: Option<PathBuf>,
+    /// Owner, type and line of each.
+    lines: Vec<(Name, u16, usize)>,
+}
+
+impl Source {
+    fn fault(&self, error: RecordError) -> RecordFault {
+        let place = self.path.clone().map(|path| (path, self.line_of(&error)));
+        RecordFault { place, error }
+    }
+
+    /// The line that an error is about; none of what is missing.
+    fn line_of(&self, error: &RecordError) -> Option<usize> {
+        let is_address = |rtype: u16| matches!(rtype, rtype::A | rtype::AAAA);
+        let lines = || self.lines.iter();
+        let found = match error {
+            RecordError::NoSoa(_) | RecordError::NoNs(_) => None,
+            RecordError::Elsewhere(name, _) => lines().find(|(owner, ..)| owner == name),
+            RecordError::SecondSoa(name) => {
+                lines().rfind(|(owner, rtype, _)| owner == name && *rtype == rtype::SOA)
+            }
+            RecordError::BesideCname(name) => {
+                lines().rfind(|(owner, rtype, _)| owner == name && *rtype == rtype::CNAME)
+            }
+            RecordError::Dname(name) => {
+                lines().find(|(owner, rtype, _)| owner == name && *rtype == rtype::DNAME)
+            }
+            RecordError::Signed(name) => {
+                lines().find(|(owner, rtype, _)| owner == name && is_of_signing(*rtype))
+            }
+            RecordError::Addresses(name) => {
+                lines().find(|(owner, rtype, _)| owner == name && is_address(*rtype))
+            }
+            RecordError::Delegated(_, cut) => {
+                lines().find(|(owner, rtype, _)| owner == cut && *rtype == rtype::NS)
+            }
+        };
+        found.map(|(.., line)| *line)
+    }
+}
 
 /// Reads all zones, with the balanced names in them, which have their places in the list as numbers. `serial` is for zones without files.
 ///
@@ -69,19 +128,23 @@ type Record = (Name, u16, u32, Vec<u8>);
 /// The first that can't be had, with all that is wrong with its records.
 pub(crate) fn zones(dns: &DnsConfig, serial: u32) -> Result<Vec<Zone>, ZoneError> {
     let read = dns.zones.iter().map(|zone| read(&zone.name, zone.file.as_deref(), &dns.listen, serial));
-    let mut zones: Vec<Zone> = read.collect::<Result<_, _>>()?;
-    let mut errors = Vec::new();
+    let mut zones: Vec<(Zone, Source)> = read.collect::<Result<_, _>>()?;
+    let by_apex: BTreeMap<Name, usize> =
+        (0..).zip(&zones).map(|(at, (zone, _))| (zone.apex().clone(), at)).collect();
+    let mut faults = Vec::new();
     for (number, NameConfig { settings, alpn, .. }) in dns.names.iter().enumerate() {
-        let holding = zones.iter_mut().filter(|zone| settings.name.is_in(zone.apex()));
-        // The longest of them is the nearest.
-        let Some(nearest) = holding.max_by_key(|zone| zone.apex().as_wire().len()) else { continue };
-        match nearest.balance(&settings.name, number) {
+        let nearest = settings.name.parents().find_map(|parent| by_apex.get(parent));
+        let Some((zone, source)) = nearest.and_then(|at| zones.get_mut(*at)) else { continue };
+        match zone.balance(&settings.name, number) {
             Ok(()) if alpn.is_empty() => {}
-            Ok(()) => nearest.add(&settings.name, rtype::HTTPS, settings.ttl_s, binding(alpn)),
-            Err(error) => errors.push(error),
+            Ok(()) => zone.add(&settings.name, rtype::HTTPS, settings.ttl_s, binding(alpn)),
+            Err(error) => faults.push(source.fault(error)),
         }
     }
-    if errors.is_empty() { Ok(zones) } else { Err(ZoneError::Records { path: None, errors }) }
+    match faults.is_empty() {
+        true => Ok(zones.into_iter().map(|(zone, _)| zone).collect()),
+        false => Err(ZoneError::Records(faults)),
+    }
 }
 
 /// An HTTPS record of the name itself, for clients that speak these (RFC 9460, section 7.1).
@@ -97,20 +160,27 @@ fn binding(alpn: &[String]) -> Vec<u8> {
 ///
 /// # Errors
 /// When that can't be done.
-fn read(zone: &Name, file: Option<&Path>, listen: &[SocketAddr], serial: u32) -> Result<Zone, ZoneError> {
-    let records = match file {
+fn read(
+    zone: &Name,
+    file: Option<&Path>,
+    listen: &[SocketAddr],
+    serial: u32,
+) -> Result<(Zone, Source), ZoneError> {
+    let records: Vec<(usize, Record)> = match file {
         Some(path) => records(zone, path)?,
-        None => least(zone, listen, serial),
+        None => least(zone, listen, serial).into_iter().map(|record| (0, record)).collect(),
     };
-    let path = file.map(Path::to_owned);
-    Zone::new(zone.clone(), records).map_err(|errors| ZoneError::Records { path, errors })
+    let lines = records.iter().map(|(line, (owner, rtype, ..))| (owner.clone(), *rtype, *line)).collect();
+    let source = Source { path: file.map(Path::to_owned), lines };
+    let made = Zone::new(zone.clone(), records.into_iter().map(|(_, record)| record));
+    match made {
+        Ok(zone) => Ok((zone, source)),
+        Err(errors) => Err(ZoneError::Records(errors.into_iter().map(|error| source.fault(error)).collect())),
+    }
 }
 
-/// Why a file's text isn't understood: at which line, and what is wrong there.
-type Fault = (usize, String);
-
 /// Reads a zone's file, or tells what is wrong with each line that isn't understood.
-fn records(zone: &Name, path: &Path) -> Result<Vec<Record>, ZoneError> {
+fn records(zone: &Name, path: &Path) -> Result<Vec<(usize, Record)>, ZoneError> {
     let unreadable = |source| ZoneError::Unreadable { zone: zone.clone(), path: path.to_owned(), source };
     let text = text(path).map_err(unreadable)?;
     parse(zone, text).map_err(|faults| {
@@ -119,8 +189,8 @@ fn records(zone: &Name, path: &Path) -> Result<Vec<Record>, ZoneError> {
     })
 }
 
-/// Reads a zone's text, or tells what is wrong with each line that isn't understood, up to so many.
-fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<Record>, Vec<Fault>> {
+/// Reads a zone's text, each record with its line, or tells what is wrong with each line that isn't understood, up to so many.
+fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, Record)>, Vec<Fault>> {
     let mut faults = Vec::new();
     loop {
         match parse_good(zone, &text) {
@@ -152,8 +222,10 @@ fn text(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Reads it up to the first fault.
-fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<Record>, Fault> {
-    let mut file = Zonefile::from(text);
+fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, Record)>, Fault> {
+    let Plain { text, lines } = zone_text::plain(text)?;
+    let mut lines = lines.into_iter();
+    let mut file = Zonefile::from(text.as_slice());
     let origin = domain::base::Name::from_octets(zone.as_wire().to_vec().into());
     file.set_origin(origin.map_err(|error| (1, error.to_string()))?);
     file.set_default_class(Class::IN);
@@ -162,10 +234,8 @@ fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<Record>, Fault> {
         match file.next_entry().map_err(|error| placed(&error.to_string()))? {
             None => return Ok(records),
             Some(Entry::Include { path, .. }) => {
-                let starts =
-                    |line: &[u8]| line.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"$include"));
-                let before = text.split(|byte| *byte == b'\n').take_while(|line| !starts(line)).count();
-                return Err((before + 1, format!("$INCLUDE {path}: put the records into this file instead")));
+                let line = lines.next().unwrap_or(1);
+                return Err((line, format!("$INCLUDE {path}: put the records into this file instead")));
             }
             Some(Entry::Record(record)) => {
                 let mut data = Vec::new();
@@ -173,8 +243,9 @@ fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<Record>, Fault> {
                 let _ = record.data().compose_rdata(&mut data);
                 let owner: domain::base::Name<Vec<u8>> = record.owner().to_vec();
                 let name = Name::from_wire(owner.as_slice()).filter(|_| is_sound(record.rtype(), &data));
-                let Some(name) = name else { return Err(empty_label(text)) };
-                records.push((name, record.rtype().to_int(), record.ttl().as_secs(), data));
+                let line = lines.next().unwrap_or(1);
+                let Some(name) = name else { return Err((line, "a name has an empty label".to_owned())) };
+                records.push((line, (name, record.rtype().to_int(), record.ttl().as_secs(), data)));
             }
         }
     }
@@ -185,12 +256,6 @@ fn is_sound(rtype: Rtype, data: &[u8]) -> bool {
     let mut parser = Parser::from_ref(data);
     let read = AllRecordData::<&[u8], ParsedName<&[u8]>>::parse_any_rdata(rtype, &mut parser);
     read.is_ok() && parser.remaining() == 0
-}
-
-fn empty_label(text: &[u8]) -> Fault {
-    let has_one = |line: &[u8]| line.windows(2).any(|pair| pair == b"..");
-    let before = text.split(|byte| *byte == b'\n').take_while(|line| !has_one(line)).count();
-    (before + 1, "a name has an empty label".to_owned())
 }
 
 /// Takes apart "LINE:COLUMN: WHAT". The column is behind the word that is wrong, so the first one means the end of the line before.
@@ -271,10 +336,35 @@ mod tests {
         // What else is wrong with an entry of several lines can't be told without it.
         assert_eq!(lines(&wrong.replace("1 2 3", "1 x 3")), [3]);
         assert_eq!(lines(&format!("{TEXT}$include other\nx IN A 1\n")), [12, 13]);
+        assert_eq!(lines(&format!("{TEXT}$GENERATE 1-4 h$ A 192.0.2.$\nx IN A 1\n")), [12, 13]);
         assert_eq!(lines(&"x IN A 1\n".repeat(50)).len(), FAULTS_MAX);
         let (line, what) =
             parse(&example(), b"@ IN NS ns\n@ 300 IN A 192.0.2.530\n".to_vec()).unwrap_err().remove(0);
         assert_eq!((line, &*what), (2, "expected IPv4 address"));
+    }
+
+    #[test]
+    fn records_that_do_not_fit_together_are_told_with_their_lines() {
+        let path = std::env::temp_dir().join(format!("evener-zone-{}", std::process::id()));
+        let faults = |more: &str| {
+            fs::write(&path, format!("{TEXT}{more}")).unwrap();
+            let error = read(&example(), Some(&path), &[], 0).err().unwrap().to_string();
+            error.replace(&path.display().to_string(), "zone")
+        };
+        assert_eq!(
+            faults("x.org. A 192.0.2.1\nmore (\n DNAME\n example.org.)\n"),
+            "zone:12: x.org is not in zone example.com; zone:13: more.example.com has a DNAME record, which this version of \
+             Evener does not answer by"
+        );
+        assert!(faults("WWW A 192.0.2.1\n").starts_with("zone:9: www.example.com has a CNAME record"));
+        assert!(faults("\n@ SOA ns host 1 1h 1d 1w 1\n").starts_with("zone:13: there is a second SOA"));
+        let signed = "\n\n@ DNSKEY 257 3 13 AAAA\n@ NSEC3PARAM 1 0 0 -\n";
+        assert!(
+            faults(signed).starts_with("zone:14: example.com has records of DNSSEC"),
+            "{}",
+            faults(signed)
+        );
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -9,17 +9,37 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use evener_core::dns::Zone;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::{self, Config, zones};
+use crate::config::{self, Config, ZoneError, zones};
+use crate::runtime::cookie_secret::{self, CookieSecret, CookieSecretError};
 use crate::runtime::reader;
 
 /// Threads that read, at most: one that reads a FIFO to which nobody writes never ends.
 const READERS_MAX: usize = 4;
 
-/// A file and the zones that it names.
+/// A file and what it names.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) config: Config,
+    pub(super) dns: DnsFiles,
+}
+
+/// The files that names are answered by.
+#[derive(Debug, Default)]
+pub(super) struct DnsFiles {
     pub(super) zones: Vec<Arc<Zone>>,
+    /// By which cookies are made and believed; none: by this daemon's own.
+    pub(super) cookie_secrets: Vec<CookieSecret>,
+}
+
+/// Why one of them can't be had.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DnsFileError {
+    /// A zone.
+    #[error(transparent)]
+    Zone(#[from] ZoneError),
+    /// The secrets of cookies.
+    #[error(transparent)]
+    CookieSecret(#[from] CookieSecretError),
 }
 
 /// Who waits to hear what came of a reload.
@@ -92,18 +112,23 @@ fn read(path: &Path) -> Result<Files, String> {
         let colour = std::io::stderr().is_terminal();
         format!("the file has errors\n{}", problems.render(colour))
     })?;
-    let zones = read_zones(&config).map_err(|error| error.to_string())?;
-    Ok(Files { config, zones })
+    let dns = read_dns_files(&config).map_err(|error| error.to_string())?;
+    Ok(Files { config, dns })
 }
 
-/// The zones of a file.
+/// The files that `[dns]` names.
 ///
 /// # Errors
 /// What is wrong with one.
-pub(super) fn read_zones(config: &Config) -> Result<Vec<Arc<Zone>>, config::ZoneError> {
+pub(super) fn read_dns_files(config: &Config) -> Result<DnsFiles, DnsFileError> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Serial numbers wrap (RFC 1982).
-    Ok(zones(&config.dns, since.as_secs() as u32)?.into_iter().map(Arc::new).collect())
+    let zones = zones(&config.dns, since.as_secs() as u32)?.into_iter().map(Arc::new).collect();
+    let cookie_secrets = match &config.dns.cookie_secret_file {
+        Some(path) => cookie_secret::read(path)?,
+        None => Vec::new(),
+    };
+    Ok(DnsFiles { zones, cookie_secrets })
 }
 
 #[cfg(test)]
@@ -152,7 +177,8 @@ mod tests {
         assert_eq!(refused.number, READERS_MAX as u64 + 1);
         assert!(refused.files.as_ref().unwrap_err().contains("still wait"));
         // as if that one had been read
-        refused.files = Ok(Files { config: crate::config::parse(FILE, "x").unwrap(), zones: Vec::new() });
+        refused.files =
+            Ok(Files { config: crate::config::parse(FILE, "x").unwrap(), dns: DnsFiles::default() });
         assert!(reading.is_latest(&refused));
         end(&path);
         for _ in 0..READERS_MAX {

@@ -95,7 +95,7 @@ impl Daemon {
     }
 
     /// Looks whether anything speaks against a file that would keep a daemon from starting with it.
-    async fn prepare(&mut self, Files { config, zones }: Files) -> Result<File, String> {
+    async fn prepare(&mut self, Files { config, dns }: Files) -> Result<File, String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
         let idle = self.executor.is_idle();
         if idle && config.takes_packets() {
@@ -127,7 +127,7 @@ impl Daemon {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
         let opened = self.groups.open(&config).map_err(|error| error.to_string())?;
-        let opened_names = self.names.open(&config, zones).map_err(|error| error.to_string())?;
+        let opened_names = self.names.open(&config, dns).map_err(|error| error.to_string())?;
         Ok(File { config, farm, network, links, opened, opened_names })
     }
 

@@ -26,7 +26,7 @@ use super::executor::{ExecuteError, Executor, Tools};
 use super::groups::Groups;
 use super::hosts::{self, Heard, Hosts};
 use super::names::{Names, OpenError};
-use super::reading::{Reading, read_zones};
+use super::reading::{Reading, read_dns_files};
 use super::reload::{self, Fixed};
 use super::telling::open_log;
 use super::totals::Totals;
@@ -213,7 +213,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let tools = Tools { engine, neighbours, settings, hosts, facts: results, bus };
     let mut groups = groups(&config, &directory, &tools.bus, &recorder)?;
     let mut names = Names::new(seed()?, tools.bus.clone());
-    let opened_names = names.open(&config, read_zones(&config).map_err(OpenError::from)?)?;
+    let opened_names = names.open(&config, read_dns_files(&config).map_err(OpenError::from)?)?;
     let mut executor = Executor::new(director, config, about, tools);
     executor.show_groups(groups.0.shown(), names.shown());
     executor.totals = Totals::open(&directory, adopted);

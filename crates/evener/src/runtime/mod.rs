@@ -1,6 +1,7 @@
 //! What every program of Evener needs of the host it runs on: where its files are, who holds them, its secret, its log and its end.
 
 pub(crate) mod accept;
+pub(crate) mod cookie_secret;
 pub mod descriptors;
 mod exit;
 pub(crate) mod group_tokens;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use evener_core::director::{ServerState, Snapshot};
-use evener_core::dns::{self, Address, Balanced, Zone};
+use evener_core::dns::{self, Address, Balanced};
 use evener_core::path::sessions::Seed;
 use tokio::sync::mpsc;
 
@@ -20,7 +20,8 @@ pub(super) use own::Told;
 use ranking::{RankFiles, Ranking};
 
 use super::groups::moment;
-use crate::config::{Config, DnsConfig, From, NameConfig, ZoneError};
+use super::reading::{DnsFileError, DnsFiles};
+use crate::config::{Config, DnsConfig, From, NameConfig};
 use crate::events::Bus;
 use crate::names::{Answering, NamesError, Opened, Servers, Shown, ShownAddress, ShownName, ShownNames};
 use crate::redirect::ShownGroup;
@@ -34,15 +35,15 @@ pub(super) enum OpenError {
     /// Queries can't be heard.
     #[error(transparent)]
     Sockets(#[from] NamesError),
-    /// A zone can't be had.
+    /// A zone can't be had, or another file.
     #[error(transparent)]
-    Zone(#[from] ZoneError),
+    File(#[from] DnsFileError),
 }
 
 /// What a file's names need, before anybody answers by it.
 pub(super) struct OpenedNames {
     sockets: Opened,
-    zones: Vec<Arc<Zone>>,
+    files: DnsFiles,
 }
 
 /// A balanced name.
@@ -58,7 +59,7 @@ struct Running {
 /// All that names are answered by.
 pub(super) struct Names {
     dns: DnsConfig,
-    zones: Vec<Arc<Zone>>,
+    read: DnsFiles,
     /// In the order of the file.
     running: Vec<Running>,
     servers: Servers,
@@ -82,7 +83,7 @@ impl Names {
         let answering = Arc::new(Answering::new(nobody, key, Arc::clone(&shown.counts)));
         Names {
             dns: DnsConfig::default(),
-            zones: Vec::new(),
+            read: DnsFiles::default(),
             running: Vec::new(),
             servers: Servers::new(Arc::clone(&answering)),
             answering,
@@ -105,8 +106,8 @@ impl Names {
     ///
     /// # Errors
     /// What is refused.
-    pub(super) fn open(&self, config: &Config, zones: Vec<Arc<Zone>>) -> Result<OpenedNames, OpenError> {
-        Ok(OpenedNames { sockets: self.servers.open(&config.dns.listen)?, zones })
+    pub(super) fn open(&self, config: &Config, files: DnsFiles) -> Result<OpenedNames, OpenError> {
+        Ok(OpenedNames { sockets: self.servers.open(&config.dns.listen)?, files })
     }
 
     /// Goes on with the names of a file; what is known of servers that stay is kept.
@@ -137,7 +138,7 @@ impl Names {
             })
             .collect();
         self.dns = config.dns.clone();
-        self.zones = opened.zones;
+        self.read = opened.files;
         self.seen = None;
         self.answering.limit.store(Arc::new(self.dns.limit));
         if let Err(error) = self.servers.follow(opened.sockets, &self.dns.listen) {
@@ -208,7 +209,8 @@ impl Names {
         let is_seen = |(seen, shown): &(Arc<Snapshot>, Arc<Vec<ShownGroup>>)| {
             Arc::ptr_eq(seen, snapshot) && Arc::ptr_eq(shown, groups)
         };
-        if self.dns.zones.is_empty() && self.zones.is_empty() || self.seen.as_ref().is_some_and(is_seen) {
+        if self.dns.zones.is_empty() && self.read.zones.is_empty() || self.seen.as_ref().is_some_and(is_seen)
+        {
             return;
         }
         let before = self.answering.names.load_full();
@@ -221,8 +223,9 @@ impl Names {
             balanced.push(Arc::new(Balanced::new(running.config.settings.clone(), &addresses, turns)));
             names.push(shown);
         }
-        let zones = self.zones.iter().cloned();
-        self.answering.names.store(Arc::new(dns::Names::new(zones, balanced, self.key, &self.dns.nsid)));
+        let zones = self.read.zones.iter().cloned();
+        let names = dns::Names::new(zones, balanced, self.key, &self.dns.nsid);
+        self.answering.names.store(Arc::new(names.with_cookie_secrets(&self.read.cookie_secrets)));
         self.shown.publish(ShownNames { names, at_ms: moment().now_ms });
         self.seen = Some((Arc::clone(snapshot), Arc::clone(groups)));
     }

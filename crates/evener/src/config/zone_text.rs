@@ -1,0 +1,214 @@
+//! A zone's text, entry by entry, before its records are read: where each stands, and times as numbers of seconds.
+//!
+//! Zone files write times with units (`1h30m`), as BIND began to and all servers take; RFC 1035 and the library that reads records know
+//! seconds alone.
+
+use std::ops::Range;
+
+/// Why a file's text isn't understood: at which line, and what is wrong there.
+pub(super) type Fault = (usize, String);
+
+/// A text with times in seconds, and the lines at which its entries begin that are no `$TTL` or `$ORIGIN`.
+pub(super) struct Plain {
+    pub(super) text: Vec<u8>,
+    pub(super) lines: Vec<usize>,
+}
+
+/// Of a SOA record's data, the words that are times: behind two names and a serial number.
+const SOA_TIMES: Range<usize> = 3..7;
+
+/// Makes a text one with times in seconds. No line becomes another one.
+///
+/// # Errors
+/// `$GENERATE`, which nobody carries out.
+pub(super) fn plain(text: &[u8]) -> Result<Plain, Fault> {
+    let mut plain = Plain { text: Vec::with_capacity(text.len()), lines: Vec::new() };
+    let mut copied = 0;
+    for entry in (Entries { text, at: 0, line: 1 }) {
+        let words: Vec<&[u8]> = entry.words.iter().filter_map(|word| text.get(word.clone())).collect();
+        let directive = words.first().filter(|word| entry.has_owner && word.starts_with(b"$"));
+        let times = match directive {
+            Some(word) if word.eq_ignore_ascii_case(b"$GENERATE") => {
+                let what = "$GENERATE is not understood: write its records out";
+                return Err((entry.line, what.to_owned()));
+            }
+            Some(word) if word.eq_ignore_ascii_case(b"$TTL") => vec![1],
+            Some(word) if word.eq_ignore_ascii_case(b"$ORIGIN") => vec![],
+            // `$INCLUDE` is an entry for whoever reads the records, as is what nobody knows.
+            Some(_) => {
+                plain.lines.push(entry.line);
+                vec![]
+            }
+            None => {
+                plain.lines.push(entry.line);
+                times_of_record(&words, entry.has_owner)
+            }
+        };
+        for place in times {
+            let (Some(word), Some(at)) = (words.get(place), entry.words.get(place)) else { continue };
+            if let Some(seconds) = seconds(word) {
+                plain.text.extend_from_slice(text.get(copied..at.start).unwrap_or_default());
+                plain.text.extend_from_slice(seconds.to_string().as_bytes());
+                copied = at.end;
+            }
+        }
+    }
+    plain.text.extend_from_slice(text.get(copied..).unwrap_or_default());
+    Ok(plain)
+}
+
+/// Which words of a record are times: its own, which stands before or behind the class, and those of a SOA record.
+fn times_of_record(words: &[&[u8]], has_owner: bool) -> Vec<usize> {
+    let is_class =
+        |word: &[u8]| [&b"IN"[..], b"CH", b"HS", b"CS"].iter().any(|class| word.eq_ignore_ascii_case(class));
+    let is_time = |word: &[u8]| seconds(word).is_some() || word.iter().all(u8::is_ascii_digit);
+    let mut rtype = usize::from(has_owner);
+    let mut times = Vec::new();
+    while let Some(word) = words.get(rtype).filter(|word| is_class(word) || is_time(word)) {
+        if is_time(word) {
+            times.push(rtype);
+        }
+        rtype += 1;
+    }
+    if words.get(rtype).is_some_and(|word| word.eq_ignore_ascii_case(b"SOA")) {
+        times.extend(SOA_TIMES.map(|place| rtype + 1 + place));
+    }
+    times
+}
+
+/// A time with units, in seconds; none of a plain number, which is one already.
+fn seconds(word: &[u8]) -> Option<u32> {
+    let (mut sum, mut number) = (0_u32, None);
+    for byte in word {
+        let unit = match byte.to_ascii_lowercase() {
+            digit @ b'0'..=b'9' => {
+                let before: u32 = number.unwrap_or(0);
+                number = Some(before.checked_mul(10)?.checked_add(u32::from(digit - b'0'))?);
+                continue;
+            }
+            b's' => 1,
+            b'm' => 60,
+            b'h' => 3_600,
+            b'd' => 86_400,
+            b'w' => 604_800,
+            _ => return None,
+        };
+        sum = sum.checked_add(number.take()?.checked_mul(unit)?)?;
+    }
+    (!word.is_empty() && number.is_none()).then_some(sum)
+}
+
+/// An entry: a line, or several where parentheses say so.
+struct EntryText {
+    line: usize,
+    /// It begins with a word, and not with a space, which stands for the owner before.
+    has_owner: bool,
+    words: Vec<Range<usize>>,
+}
+
+/// All entries that have words (RFC 1035, section 5.1).
+struct Entries<'t> {
+    text: &'t [u8],
+    at: usize,
+    line: usize,
+}
+
+impl Entries<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    /// Goes by a word, or what stands between quotes.
+    fn word(&mut self) -> Range<usize> {
+        let begin = self.at;
+        let is_quoted = self.peek() == Some(b'"');
+        self.at += usize::from(is_quoted);
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'"' if is_quoted => {
+                    self.at += 1;
+                    break;
+                }
+                b'\n' | b' ' | b'\t' | b'\r' | b'(' | b')' | b';' | b'"' if !is_quoted => break,
+                b'\n' => self.line += 1,
+                b'\\' if self.text.get(self.at + 1).is_some_and(|next| *next != b'\n') => self.at += 1,
+                _ => {}
+            }
+            self.at += 1;
+        }
+        begin..self.at
+    }
+
+    fn skip_comment(&mut self) {
+        while self.peek().is_some_and(|byte| byte != b'\n') {
+            self.at += 1;
+        }
+    }
+}
+
+impl Iterator for Entries<'_> {
+    type Item = EntryText;
+
+    fn next(&mut self) -> Option<EntryText> {
+        let mut entry = EntryText { line: self.line, has_owner: false, words: Vec::new() };
+        let (mut depth, mut begin) = (0_usize, self.at);
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'\n' => {
+                    self.line += 1;
+                    self.at += 1;
+                    if depth == 0 && !entry.words.is_empty() {
+                        return Some(entry);
+                    }
+                    if depth == 0 {
+                        (entry.line, begin) = (self.line, self.at);
+                    }
+                }
+                b';' => self.skip_comment(),
+                b'(' | b')' => {
+                    depth = if byte == b'(' { depth + 1 } else { depth.saturating_sub(1) };
+                    self.at += 1;
+                }
+                b' ' | b'\t' | b'\r' => self.at += 1,
+                _ => {
+                    entry.has_owner |= self.at == begin;
+                    let word = self.word();
+                    entry.words.push(word);
+                }
+            }
+        }
+        (!entry.words.is_empty()).then_some(entry)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_with_units_become_seconds_where_times_stand() {
+        for (written, read) in [
+            ("$TTL 1d\n", "$TTL 86400\n"),
+            ("$ttl 1H30M ; 1h\n", "$ttl 5400 ; 1h\n"),
+            ("1h 1h IN A 192.0.2.1\n", "1h 3600 IN A 192.0.2.1\n"),
+            ("\tIN 2w TXT 1d \"1d\"\n", "\tIN 1209600 TXT 1d \"1d\"\n"),
+            ("a TXT \"; ( 1h\" (1h\n 1h)\n", "a TXT \"; ( 1h\" (1h\n 1h)\n"),
+            ("1d CNAME 1w\n", "1d CNAME 1w\n"),
+            (
+                "@ 60 SOA a b ( 1d ; serial\n 1h 15m\n 1w 60 )\n",
+                "@ 60 SOA a b ( 1d ; serial\n 3600 900\n 604800 60 )\n",
+            ),
+            ("a 99999w A 192.0.2.1\n", "a 99999w A 192.0.2.1\n"),
+        ] {
+            assert_eq!(String::from_utf8(plain(written.as_bytes()).unwrap().text).unwrap(), read);
+        }
+    }
+
+    #[test]
+    fn entries_are_found_where_they_begin() {
+        let text = "; comment\n$ORIGIN x.\n\n  \na A 192.0.2.1\n  ( \n TXT \"a\nb\" )\n$INCLUDE other\nb A 192.0.2.2";
+        assert_eq!(plain(text.as_bytes()).unwrap().lines, [5, 6, 9, 10]);
+        assert_eq!(plain(b"a A 192.0.2.1\n$generate 1-2 a A 192.0.2.$\n").err().unwrap().0, 2);
+    }
+}

@@ -1,0 +1,109 @@
+//! The secrets of DNS cookies that several servers share, or that outlive a start (RFC 9018, section 5): a file, a secret a line, as BIND, Knot
+//! and NSD have them.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// A secret, in octets.
+pub(crate) type CookieSecret = [u8; 16];
+
+/// A file with more is none of secrets.
+const FILE_BYTES: u64 = 64 * 1024;
+/// Old ones that are believed beside the first, at most: each costs a hash for each query with a cookie.
+const SECRETS_MAX: usize = 4;
+/// What others than the owner and the group's readers may do with the file: nothing.
+const FORBIDDEN: u32 = 0o027;
+
+/// Why there is no secret.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CookieSecretError {
+    /// The file can't be read.
+    #[error("the secret of cookies can't be read from {path}: {source}", path = .path.display())]
+    Io {
+        /// As [dns] cookie_secret_file names it.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Others may read or change it.
+    #[error(
+        "{path} has mode {mode:03o}, so others can read or change the secret of cookies: chmod 600 it, or 640 for a \
+         group that may read it", path = .path.display()
+    )]
+    Open {
+        /// As [dns] cookie_secret_file names it.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// There is none in it, or something else.
+    #[error(
+        "{path} has no secrets of cookies: write one of 32 hex digits on a line, as `openssl rand -hex 16` makes them, \
+         and behind it up to {} that were in use before", SECRETS_MAX - 1, path = .path.display()
+    )]
+    Text {
+        /// As [dns] cookie_secret_file names it.
+        path: PathBuf,
+    },
+}
+
+/// Reads a file: by the first secret cookies are made, and by all of them they are believed. Lines that begin with `#` are comments.
+///
+/// # Errors
+/// When there is no secret, or others than its owner could have read or written it.
+pub(crate) fn read(path: &Path) -> Result<Vec<CookieSecret>, CookieSecretError> {
+    let failed = |source| CookieSecretError::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
+    if mode & FORBIDDEN != 0 {
+        return Err(CookieSecretError::Open { path: path.to_owned(), mode });
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
+    parse(&String::from_utf8_lossy(&bytes)).ok_or(CookieSecretError::Text { path: path.to_owned() })
+}
+
+fn parse(text: &str) -> Option<Vec<CookieSecret>> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let secrets: Vec<CookieSecret> = lines.map(secret).collect::<Option<_>>()?;
+    (1..=SECRETS_MAX).contains(&secrets.len()).then_some(secrets)
+}
+
+fn secret(line: &str) -> Option<CookieSecret> {
+    let digits =
+        line.len() == 2 * size_of::<CookieSecret>() && line.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u128::from_str_radix(line, 16).ok().filter(|_| digits).map(u128::to_be_bytes)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_hex_digits_a_line_each() {
+        let (new, old) = ("e5e973e5a6b2a43f48e7dc849e37bfcf", "DD3BDF9344B678B185A6F5CB60FCA715");
+        let read = parse(&format!("# new\n{new}\n\n {old} \n")).unwrap();
+        assert_eq!((read.len(), read[0][0], read[1][15]), (2, 0xe5, 0x15));
+        for wrong in ["", "# none\n", &new[1..], &format!("{new}0"), &format!("+{}", &new[1..]), "secret"] {
+            assert!(parse(wrong).is_none(), "{wrong:?}");
+        }
+        assert!(parse(&format!("{new}\n").repeat(SECRETS_MAX + 1)).is_none());
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        let path = std::env::temp_dir().join(format!("evener-cookie-{}", std::process::id()));
+        fs::write(&path, "e5e973e5a6b2a43f48e7dc849e37bfcf\n").unwrap();
+        for (mode, good) in [(0o600, true), (0o640, true), (0o644, false), (0o660, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read(&path).is_ok(), good, "{mode:o}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(read(&path), Err(CookieSecretError::Io { .. })));
+    }
+}
