@@ -6,7 +6,7 @@ use std::path::Path;
 
 use evener::config::{self, Config, EngineKind, Problems, XdpMode};
 use evener_core::farm::group::{GroupPolicy, LoadReading};
-use evener_core::farm::{Discover, HealthKind, Method};
+use evener_core::farm::{Discover, HealthKind, METHOD_NAMES, Method};
 use evener_core::net::Encapsulation;
 use evener_core::net::http::Status;
 use evener_core::path::tables::Later;
@@ -128,6 +128,18 @@ fn the_kind_of_probe_follows_the_protocol() {
     let text = "[[service]]\naddress = '192.0.2.100:53'\nprotocol = 'udp'\ndiscover = 'arp'";
     let config = config::parse(text, "udp.toml").unwrap();
     assert_eq!(config.services[0].health.kind, HealthKind::Arp);
+}
+
+#[test]
+fn hints_name_every_method() {
+    let said = |method: &str| {
+        let file =
+            format!("[[service]]\naddress = '192.0.2.100:80'\ndiscover = 'arp'\nmethod = '{method}'\n");
+        config::parse(&file, "file").unwrap_err().to_string()
+    };
+    assert!(said("redirectt").contains("did you mean `redirect`?"), "{}", said("redirectt"));
+    let all = format!("possible here: {}", METHOD_NAMES.join(", "));
+    assert!(said("teleport").contains(&all), "{}", said("teleport"));
 }
 
 #[test]
