@@ -38,7 +38,7 @@ use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeTable;
 
-pub use agent::AgentConfig;
+pub use agent::{AgentConfig, AgentListen};
 use dns::Followed;
 pub use dns::{DnsConfig, From, NameConfig, NamePolicy, ZoneConfig};
 use group::PlacedGroup;
