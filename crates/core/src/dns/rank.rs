@@ -7,6 +7,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crate::farm::policy::Weighing;
 use crate::farm::signals::{Signal, Signals};
@@ -20,10 +21,11 @@ const REPLY_BYTES: u64 = 19_773;
 const FLOOR_US: u64 = 10_000;
 
 /// By how long a client waits for a reply of middling length.
-pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, said };
+pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, said, complete: None };
 
 /// By the paper's equation 2.6, of which this is one part in the weight.
-pub static PAPER: Weighing = Weighing { needs: &[Signal::Load], load: inverse_weight, said };
+pub static PAPER: Weighing =
+    Weighing { needs: &[Signal::Load], load: inverse_weight, said: said_in_paper, complete: Some(complete) };
 
 fn wait_us(signals: &Signals) -> Option<u64> {
     let delay_us = signals.report.delay_us?;
@@ -31,6 +33,18 @@ fn wait_us(signals: &Signals) -> Option<u64> {
     // What nobody has measured lately is what nobody has used: it is taken for free.
     let on_the_way_us = signals.report.available_bps.map_or(0, on_the_way);
     Some(delay_us.saturating_add(on_the_way_us).max(FLOOR_US))
+}
+
+/// Only clients make a path known, so one that is unknown counts as the largest that is known: of nothing it would never get any. Where
+/// none is known they are all alike, and the delay decides.
+fn complete(servers: &mut [Signals]) {
+    let largest = |of: fn(&Signals) -> Option<u64>| servers.iter().filter_map(of).max();
+    let bottleneck_bps = largest(|server| server.report.bottleneck_bps);
+    let available_bps = largest(|server| server.report.available_bps);
+    for server in servers {
+        server.report.bottleneck_bps = server.report.bottleneck_bps.or(bottleneck_bps);
+        server.report.available_bps = server.report.available_bps.or(available_bps);
+    }
 }
 
 /// weight = (1 + bottleneck + available) / ((1 + delay) * 10000), in bits a second and seconds. A load is the larger the worse.
@@ -44,12 +58,21 @@ fn inverse_weight(signals: &Signals) -> Option<u64> {
 }
 
 fn said(signals: &Signals) -> Option<String> {
-    let delay_us = signals.report.delay_us?;
-    let bandwidth = match signals.report.available_bps {
-        Some(bps) => format!(", {:.2} Mbit/s free", bps as f64 / 1e6),
-        None => String::new(),
-    };
-    Some(format!("reported delay {:.2} s{bandwidth}", delay_us as f64 / 1e6))
+    said_with(signals, signals.report.available_bps.is_none().then_some("taken for free"))
+}
+
+fn said_in_paper(signals: &Signals) -> Option<String> {
+    let is_unknown = signals.report.available_bps.is_none() || signals.report.bottleneck_bps.is_none();
+    said_with(signals, is_unknown.then_some("taken for the largest"))
+}
+
+/// The delay, and the path or that it is unknown and what it counts as then.
+fn said_with(signals: &Signals, unknown: Option<&str>) -> Option<String> {
+    let delay = format!("reported delay {:.2} s", signals.report.delay_us? as f64 / 1e6);
+    let free = signals.report.available_bps.map(|bps| format!("{:.2} Mbit/s free", bps as f64 / 1e6));
+    let unknown = unknown.map(|counts_as| format!("path unknown: {counts_as}"));
+    let said: Vec<String> = [Some(delay), free, unknown].into_iter().flatten().collect();
+    Some(said.join(", "))
 }
 
 #[cfg(test)]
@@ -89,7 +112,52 @@ mod tests {
         assert_eq!(inverse_weight(&Signals::default()), None);
     }
 
+    fn completed<const N: usize>(mut servers: [Signals; N]) -> [Option<u64>; N] {
+        complete(&mut servers);
+        servers.map(|server| inverse_weight(&server))
+    }
+
+    #[test]
+    fn an_unknown_path_counts_as_the_largest_of_the_name() {
+        let [idle, fast, slow] = completed([
+            signals(0, None, None),
+            signals(0, Some(100_000_000), Some(4_000_000)),
+            signals(0, Some(4_000_000), Some(60_000_000)),
+        ]);
+        assert_eq!(idle, inverse_weight(&signals(0, Some(100_000_000), Some(60_000_000))), "each by itself");
+        assert!(idle < fast && idle < slow, "the larger the worse");
+    }
+
+    #[test]
+    fn delays_decide_where_no_path_is_known() {
+        let [first, same, late] =
+            completed([signals(0, None, None), signals(0, None, None), signals(9, None, None)]);
+        assert!(first == same && same < late);
+    }
+
+    #[test]
+    fn an_unknown_path_is_named_in_words() {
+        let said = |available| said_in_paper(&signals(0, available, available)).unwrap();
+        assert_eq!(said(None), "reported delay 0.00 s, path unknown: taken for the largest");
+        assert_eq!(said(Some(4_000_000)), "reported delay 0.00 s, 4.00 Mbit/s free");
+        let free = super::said(&signals(0, None, None)).unwrap();
+        assert_eq!(free, "reported delay 0.00 s, path unknown: taken for free");
+    }
+
     proptest! {
+        #[test]
+        fn an_unknown_path_is_no_worse_than_a_known_one(
+            delay in 0..=DELAY_MAX, known in proptest::collection::vec((0..=BANDWIDTH_MAX, 0..=BANDWIDTH_MAX), 0..5)
+        ) {
+            let known = known.into_iter().map(|(bottleneck, free)| signals(delay, Some(bottleneck), Some(free)));
+            let mut servers: Vec<Signals> = known.chain([signals(delay, None, None)]).collect();
+            let before = servers.clone();
+            complete(&mut servers);
+            let loads: Vec<Option<u64>> = servers.iter().map(inverse_weight).collect();
+            prop_assert!(loads.iter().all(|load| load >= loads.last().unwrap()));
+            prop_assert_eq!(&servers[..before.len() - 1], &before[..before.len() - 1], "what is known stays");
+        }
+
         #[test]
         fn nobody_gains_by_more_delay_or_less_bandwidth(
             delay in 0..=DELAY_MAX, more in 0..=DELAY_MAX, free in 0..=BANDWIDTH_MAX, less in 0..=BANDWIDTH_MAX

@@ -39,7 +39,11 @@ pub struct Share {
 /// The shares of servers, in their order: their weights, or by load if there is a way of weighing it. By what they report nobody is given
 /// more than `gain_percent` of what weights alone would give.
 pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known]) -> Vec<Share> {
-    let loads: Vec<Option<u64>> = servers.iter().map(|server| (weighing?.load)(&server.signals)).collect();
+    let mut signals: Vec<Signals> = servers.iter().map(|server| server.signals).collect();
+    if let Some(complete) = weighing.and_then(|weighing| weighing.complete) {
+        complete(&mut signals);
+    }
+    let loads: Vec<Option<u64>> = signals.iter().map(|signals| (weighing?.load)(signals)).collect();
     let mut known: Vec<u64> = loads.iter().copied().flatten().collect();
     known.sort_unstable();
     let (least, median) = (known.first().copied().unwrap_or(1).max(1), known.get(known.len() / 2).copied());

@@ -80,8 +80,22 @@ pub enum Agent {
     Accepts,
 }
 
+/// The method of groups, whose clients are answered by HTTP: no packet goes on to a server, so it has no row of [`Properties`].
+pub const REDIRECT: &str = "redirect";
+
+/// The names of all that `method` of a service may be, in the order in which people read of them: those that send packets on, and [`REDIRECT`].
+pub const METHOD_NAMES: [&str; Method::ALL.len() + 1] = {
+    let mut names = [REDIRECT; Method::ALL.len() + 1];
+    let mut at = 0;
+    while at < Method::ALL.len() {
+        names[at] = Method::ALL[at].properties().name;
+        at += 1;
+    }
+    names
+};
+
 impl Method {
-    /// All of them, in the order in which people are told of them.
+    /// All that send packets on, in the order in which people are told of them.
     pub const ALL: [Method; 4] = [Method::L2, Method::Nat, Method::Tunnel, Method::Handoff];
 
     /// Its row of the table.

@@ -19,7 +19,7 @@ pub mod signals;
 
 mod method;
 mod model;
-pub use method::{Agent, Found, Method, PacketForm, Properties, Replies};
+pub use method::{Agent, Found, METHOD_NAMES, Method, PacketForm, Properties, REDIRECT, Replies};
 pub use model::{
     Allow, Discover, Farm, Health, HealthKind, Peers, Placement, ReportKind, Reporting, Route, RouteList,
     Server, Service, Timeouts,

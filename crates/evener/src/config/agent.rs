@@ -1,13 +1,15 @@
 //! `[agent]`: what servers measure, and to whom they tell it.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use evener_core::net::http::Url;
+use evener_core::net::prefix::Prefix;
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::section::{Complaint, Section};
-use super::{defaults, values};
+use super::{addresses, defaults, values};
 
 /// How a server tells its load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,19 +17,68 @@ pub struct AgentConfig {
     /// Time between two measurements, in milliseconds.
     pub report_ms: u64,
     /// Where it is told by HTTP; `None`: nowhere.
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<AgentListen>,
     /// Where it is told as HAProxy's agent-check; `None`: nowhere.
-    pub check_listen: Option<SocketAddr>,
+    pub check_listen: Option<AgentListen>,
+    /// Beside this host and the directors, the networks that may ask.
+    pub allow: Vec<Prefix>,
     /// The page on which the server program counts its requests.
     pub status_url: Option<Url>,
+}
+
+/// Where an agent answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentListen {
+    /// At one address.
+    At(SocketAddr),
+    /// At all addresses of the host, of IPv4 and IPv6.
+    Everywhere {
+        /// The TCP port.
+        port: u16,
+    },
+}
+
+impl fmt::Display for AgentListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AgentListen::At(address) => address.fmt(f),
+            AgentListen::Everywhere { port } => write!(f, ":{port}"),
+        }
+    }
+}
+
+impl AgentConfig {
+    /// Whether only this host, directors and [`AgentConfig::allow`] may ask there. At an address of its own whoever reaches it may, unless
+    /// the file says who may.
+    pub fn is_restricted(&self, listen: AgentListen) -> bool {
+        !self.allow.is_empty() || matches!(listen, AgentListen::Everywhere { .. })
+    }
 }
 
 pub(super) fn read(section: &mut Section<'_>) -> AgentConfig {
     AgentConfig {
         report_ms: section.or("report", values::duration_ms(defaults::REPORT_MS), defaults::MEASURE_MS),
-        listen: section.or("listen", values::listen, Some(defaults::LOAD_LISTEN)),
-        check_listen: section.or("check_listen", values::listen, None),
+        listen: section.or("listen", listen, Some(AgentListen::At(defaults::LOAD_LISTEN))),
+        check_listen: section.or("check_listen", listen, None),
+        allow: section.list("allow", addresses::prefix).into_iter().map(Spanned::into_inner).collect(),
         status_url: section.get("status_url", status_url).map(Spanned::into_inner),
+    }
+}
+
+/// An address with port, a port of all addresses, or nowhere.
+fn listen(value: &DeValue<'_>) -> Result<Option<AgentListen>, Complaint> {
+    let text = values::text(value)?;
+    if text == "none" {
+        return Ok(None);
+    }
+    let everywhere = text.strip_prefix(':').and_then(|port| port.parse().ok()).filter(|port| *port > 0);
+    let listen = everywhere.map(|port| AgentListen::Everywhere { port });
+    match listen.or_else(|| text.parse().ok().map(AgentListen::At)) {
+        Some(listen) => Ok(Some(listen)),
+        None => Complaint::new(
+            format!("is not an address with port: {text:?}"),
+            "write for example \"127.0.0.1:9183\", \":9183\" for every address of the host, or \"none\"",
+        ),
     }
 }
 

@@ -18,9 +18,6 @@ use super::section::{Complaint, Section};
 use super::service::service_addresses;
 use super::{addresses, defaults, health, route, values};
 
-/// What `method` says.
-pub(super) const METHOD: &str = "redirect";
-
 const POLICIES: [(&str, GroupPolicy); GroupPolicy::ALL.len()] = {
     let mut named = [("", GroupPolicy::LeastLoad); GroupPolicy::ALL.len()];
     let mut at = 0;

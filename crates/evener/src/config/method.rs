@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Method, Placement};
+use evener_core::farm::{METHOD_NAMES, Method, Placement};
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::tables::Later;
 use toml::Spanned;
@@ -46,7 +46,8 @@ impl Reach {
         protocol: Protocol,
         placement: Placement,
     ) -> Reach {
-        let method = section.get("method", values::choice(&METHODS, &METHODS_LATER));
+        let method =
+            section.get("method", values::choice_of(&METHODS, METHOD_NAMES.to_vec(), &METHODS_LATER));
         let misspelt = method.is_none() && section.key_span("method").is_some();
         let reach = Reach {
             written: (!misspelt).then(|| method.map_or(Method::L2, Spanned::into_inner)),

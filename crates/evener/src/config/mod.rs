@@ -34,12 +34,12 @@ use std::path::{Path, PathBuf};
 
 pub use evener_core::farm::Peers;
 use evener_core::farm::group::GroupMember;
-use evener_core::farm::{self, Service};
+use evener_core::farm::{self, REDIRECT, Service};
 use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeTable;
 
-pub use agent::AgentConfig;
+pub use agent::{AgentConfig, AgentListen};
 use dns::Followed;
 pub use dns::{DnsConfig, From, NameConfig, NamePolicy, ZoneConfig};
 use group::PlacedGroup;
@@ -311,7 +311,7 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
         access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });
     let agent = root.section("agent", agent::read);
-    let read = root.sections("service", |section| match section.says("method", group::METHOD) {
+    let read = root.sections("service", |section| match section.says("method", REDIRECT) {
         true => (None, group::read(section)),
         false => (service::read(section), None),
     });

@@ -129,8 +129,17 @@ pub(super) fn choice<T: Copy>(
     choices: &'static [(&'static str, T)],
     later: &'static [&'static str],
 ) -> impl Fn(&DeValue<'_>) -> Result<T, Complaint> {
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    choice_of(choices, names, later)
+}
+
+/// The same, where hints have these names: another reader takes some values before this one does.
+pub(super) fn choice_of<T: Copy>(
+    choices: &'static [(&'static str, T)],
+    names: Vec<&'static str>,
+    later: &'static [&'static str],
+) -> impl Fn(&DeValue<'_>) -> Result<T, Complaint> {
     move |value| {
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
         let word = match value {
             DeValue::String(word) => word.as_ref(),
             other => return Complaint::wrong_type(other, "a string", &format!("write {}", quoted(&names))),

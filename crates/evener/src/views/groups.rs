@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
+use evener_core::farm::REDIRECT;
 use evener_core::farm::group::{GroupPolicy, MemberState, State, Wanted};
 use evener_core::net::http::{Reading, read};
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,7 @@ pub(super) fn service(shown: &ShownGroup) -> Service {
         name: group.name.clone(),
         addresses: group.addresses.iter().map(ToString::to_string).collect(),
         protocol: "tcp".to_owned(),
-        method: "redirect".to_owned(),
+        method: REDIRECT.to_owned(),
         placement: "director".to_owned(),
         policy: group.policy.to_string(),
         servers: members.len() as u64,
@@ -97,7 +98,7 @@ fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
         interface: None,
         source: if member.is_listed { "listed" } else { "joined" }.to_owned(),
         local: false,
-        way: "redirect".to_owned(),
+        way: REDIRECT.to_owned(),
         probe_seconds: member.latency_us.map(|us| us as f64 / 1e6),
         probe_error: failure,
         probe_failures: 0,

@@ -4,12 +4,15 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use evener::config::{self, Config, EngineKind, Problems, XdpMode};
+use evener::config::{self, AgentListen, Config, EngineKind, Problems, XdpMode};
 use evener_core::farm::group::{GroupPolicy, LoadReading};
-use evener_core::farm::{Discover, HealthKind, Method};
+use evener_core::farm::{Discover, HealthKind, METHOD_NAMES, Method};
 use evener_core::net::Encapsulation;
 use evener_core::net::http::Status;
 use evener_core::path::tables::Later;
+
+/// A good file that an `[agent]` can follow.
+const AGENT_FILE: &str = "[[service]]\naddress = '192.0.2.100:80'\ndiscover = 'arp'\n";
 
 #[test]
 fn says_what_is_wrong_and_what_to_write_instead() {
@@ -128,6 +131,37 @@ fn the_kind_of_probe_follows_the_protocol() {
     let text = "[[service]]\naddress = '192.0.2.100:53'\nprotocol = 'udp'\ndiscover = 'arp'";
     let config = config::parse(text, "udp.toml").unwrap();
     assert_eq!(config.services[0].health.kind, HealthKind::Arp);
+}
+
+#[test]
+fn an_agent_listens_at_one_address_or_at_all() {
+    let read = |keys: &str| {
+        config::parse(&format!("{AGENT_FILE}[agent]\n{keys}"), "file").map(|config| config.agent)
+    };
+    let everywhere = AgentListen::Everywhere { port: 9183 };
+    let agent = read("listen = ':9183'\nallow = ['192.0.2.0/24']").unwrap();
+    assert_eq!((agent.listen, agent.allow.len()), (Some(everywhere), 1));
+    let default = read("").unwrap();
+    let listen = default.listen.unwrap();
+    assert_eq!(listen, AgentListen::At(([127, 0, 0, 1], 9183).into()));
+    assert!(!default.is_restricted(listen) && agent.is_restricted(listen));
+    assert!(read("listen = ':9183'").unwrap().is_restricted(everywhere));
+    for wrong in ["':0'", "':'", "':x'", "'192.0.2.1'"] {
+        let problems = read(&format!("listen = {wrong}")).unwrap_err().to_string();
+        assert!(problems.contains("\":9183\" for every address"), "{problems}");
+    }
+}
+
+#[test]
+fn hints_name_every_method() {
+    let said = |method: &str| {
+        let file =
+            format!("[[service]]\naddress = '192.0.2.100:80'\ndiscover = 'arp'\nmethod = '{method}'\n");
+        config::parse(&file, "file").unwrap_err().to_string()
+    };
+    assert!(said("redirectt").contains("did you mean `redirect`?"), "{}", said("redirectt"));
+    let all = format!("possible here: {}", METHOD_NAMES.join(", "));
+    assert!(said("teleport").contains(&all), "{}", said("teleport"));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use evener::config;
+use evener_core::farm::METHOD_NAMES;
 
 /// What makes a whole file of a few keys.
 const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
@@ -43,4 +44,39 @@ fn every_quick_start_is_a_good_file() {
         }
     }
     assert!(count >= 8, "README and docs had {count} quick starts: have they another mark?");
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)).unwrap()
+}
+
+#[test]
+fn readme_lists_the_methods_that_there_are_and_names() {
+    let text = page("README.md");
+    let table = text.lines().skip_while(|line| !line.starts_with("| method |")).skip(2);
+    let rows = table.take_while(|line| line.starts_with('|'));
+    let first = rows.map(|row| row.split('|').nth(1).unwrap_or_default().trim().trim_matches('`').to_owned());
+    let methods = METHOD_NAMES.into_iter().chain(["names, by DNS"]);
+    assert!(first.eq(methods), "README's table of methods has other rows, or an empty line within");
+}
+
+#[test]
+fn members_join_at_the_port_of_the_group() {
+    let text = page("docs/server-groups.md");
+    let file = config::parse(&blocks(&text).remove(0).1, "docs/server-groups.md").unwrap();
+    let port = file.groups[0].group.addresses[0].port();
+    let joins: Vec<&str> = text.lines().filter(|line| line.starts_with("$ curl -X ")).collect();
+    assert!(joins.len() >= 3, "{joins:?}");
+    for line in joins {
+        assert!(line.ends_with(&format!(":{port}/")), "{line}: the group is at port {port}");
+    }
+}
+
+#[test]
+fn every_licence_that_readme_names_is_there() {
+    let text = page("README.md");
+    let (_, section) = text.split_once("## Licence").unwrap();
+    for name in ["LICENSE-MIT", "LICENSE-APACHE", "LICENSE-GPL"] {
+        assert!(section.contains(name) && page(name).len() > 1_000, "{name}");
+    }
 }

@@ -62,3 +62,25 @@ fn silent_connections_of_one_address_keep_nobody_out() -> Result<()> {
         silent.join().expect("no panic").and(answered)
     })
 }
+
+#[test]
+fn an_agent_at_every_address_answers_only_who_may_ask() -> Result<()> {
+    let farm = Farm::builder().servers(3).build()?;
+    let (host, allowed, stranger) = (farm.server(0), farm.server(1), farm.server(2));
+    let config = format!(
+        "[farm]\ndirectors = [\"{}\"]\n[agent]\nlisten = \":9183\"\nallow = [\"{}\"]\n{}",
+        farm.director().address(),
+        allowed.address(),
+        service("web", &vips(&farm, 80), "", &host.address().to_string())
+    );
+    let _agent = Agent::start(host, &config, &[])?;
+    let ask = |asker: &Host, at: &str| {
+        let url = format!("http://{at}:9183/v1/load");
+        asker.run(&["curl", "--silent", "--max-time", "3", &url]).is_ok_and(|load| load.contains("\"cpu\""))
+    };
+    let own = host.address().to_string();
+    wait::until("the agent listens", || Ok(ask(farm.director(), &own)))?;
+    assert!(ask(allowed, &own) && ask(host, "127.0.0.1") && ask(host, "[::1]"));
+    assert!(!ask(stranger, &own), "neither a director nor allowed");
+    Ok(())
+}

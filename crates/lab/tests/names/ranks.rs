@@ -59,6 +59,29 @@ fn the_papers_agent_gives_whoever_ranks_best() -> Result<()> {
 }
 
 #[test]
+fn an_idle_server_on_an_unknown_path_is_given() -> Result<()> {
+    let unknown = json("{\"delay_seconds\":0,\"bottleneck_bps\":null,\"available_bps\":null}");
+    let stage = Stage::start(2, &format!("{ASKED}rank = \"paper\"\n"))?;
+    let tellers = tellers(&stage, [load(0.2, 100e6, 60e6), unknown.clone()])?;
+    let [busy, idle] = [stage.address(0), stage.address(1)];
+    let given =
+        |address: &String| Ok(shown(&stage, 0)?["rank"].is_u64() && stage.given(4)?.keys().eq([address]));
+    let is_unknown =
+        || Ok(shown(&stage, 1)?["cause"].as_str().is_some_and(|why| why.contains("path unknown")));
+    wait::until("its path is unknown", is_unknown)?;
+    wait::until("the idle one is given", || given(&idle))?;
+    assert!(shown(&stage, 1)?["available_bps"].is_null(), "unknown, and not 0");
+    tellers[0].now_says(&load(0.0, 100e6, 60e6))?;
+    wait::until("the other is idle, too", || Ok(shown(&stage, 0)?["delay_seconds"] == 0.0))?;
+    wait::until("of two alike the unknown one is given", || given(&idle))?;
+    tellers[1].now_says(&load(0.0, 4e6, 4e6))?;
+    wait::until("its path is known to be slow", || given(&busy))?;
+    stage.evener.reload(&file(&stage.farm, ASKED))?;
+    tellers[1].now_says(&unknown)?;
+    wait::until("with the corrected rank both have half", || Ok(shares(&stage)? == [50, 50]))
+}
+
+#[test]
 fn a_slow_path_counts_as_what_a_reply_takes_on_it() -> Result<()> {
     let stage = Stage::start(2, ASKED)?;
     // 19,773 bytes take as long on the second's path as it takes to send what waits.

@@ -107,6 +107,17 @@ pub enum LoadReading {
     Paper,
 }
 
+impl LoadReading {
+    /// How far apart two reports are at least that take away what dispatches have added, in milliseconds; 0: each report does. Who reports
+    /// nothing all the time would else be given everything; the paper believes that, too.
+    pub const fn clears_ms(self, report_ms: u64) -> u64 {
+        match self {
+            LoadReading::Aged { .. } => report_ms / 2,
+            LoadReading::Paper => 0,
+        }
+    }
+}
+
 /// How members join by themselves, and what is expected of them then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {

@@ -13,7 +13,7 @@ const FLOOR: u64 = 10_000;
 pub(super) static EXPECTED_DELAY: Two = Two {
     name: "expected-delay",
     about: "of two servers that the flow's hash names, the one that reports less time to send what it has to, for its sessions; for large replies",
-    weighing: Some(Weighing { needs: &[Signal::Load], load, said }),
+    weighing: Some(Weighing { needs: &[Signal::Load], load, said, complete: None }),
 };
 
 fn load(signals: &Signals) -> Option<u64> {

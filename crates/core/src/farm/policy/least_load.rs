@@ -13,7 +13,7 @@ const FLOOR: u64 = 10_000;
 pub(super) static LEAST_LOAD: Two = Two {
     name: "least-load",
     about: "of two servers that the flow's hash names, the one with less reported load, requests in a second and run queue, for its sessions",
-    weighing: Some(Weighing { needs: &[Signal::Load], load, said }),
+    weighing: Some(Weighing { needs: &[Signal::Load], load, said, complete: None }),
 };
 
 fn load(signals: &Signals) -> Option<u64> {

@@ -13,7 +13,7 @@ const FLOOR: u64 = 1_000;
 pub(super) static PEAK_EWMA: Two = Two {
     name: "peak-ewma",
     about: "of two servers that the flow's hash names, the one with less latency (of its probes) for its sessions; for servers that slow down",
-    weighing: Some(Weighing { needs: &[Signal::Latency], load, said }),
+    weighing: Some(Weighing { needs: &[Signal::Latency], load, said, complete: None }),
 };
 
 fn load(signals: &Signals) -> Option<u64> {

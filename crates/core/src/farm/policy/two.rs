@@ -24,6 +24,8 @@ pub struct Weighing {
     pub load: fn(&Signals) -> Option<u64>,
     /// The same in words.
     pub said: fn(&Signals) -> Option<String>,
+    /// What takes the place of signals that some servers of a name haven't told, by what the others have; `None` where each is weighed alone.
+    pub complete: Option<fn(&mut [Signals])>,
 }
 
 impl Policy for Two {

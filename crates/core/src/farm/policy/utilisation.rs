@@ -13,7 +13,7 @@ const FLOOR: u64 = 100;
 pub(super) static UTILISATION: Two = Two {
     name: "utilisation",
     about: "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too",
-    weighing: Some(Weighing { needs: &[Signal::Load], load, said }),
+    weighing: Some(Weighing { needs: &[Signal::Load], load, said, complete: None }),
 };
 
 fn load(signals: &Signals) -> Option<u64> {

@@ -3,18 +3,21 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evener_core::net::http::{Frame, Reading, Refusal, read_within, refuse};
+use evener_core::net::prefix::Prefix;
+use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use super::AGAIN;
 use super::measure::Load;
+use crate::config::AgentListen;
 use crate::runtime::accept::accept;
 use crate::runtime::seats::{Seat, Seats};
 
@@ -24,30 +27,81 @@ const AT_ONCE: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// What is read of a question, in bytes.
 const QUESTION_MAX: usize = 8 * 1024;
+/// Connections that wait to be taken.
+const BACKLOG: u32 = 1_024;
 
-/// Listens, and answers whoever comes, for as long as it lives. What can't be listened on is tried again. The directors have places that
-/// nobody else takes.
-pub(super) async fn serve<F>(
-    address: SocketAddr,
-    directors: Arc<BTreeSet<IpAddr>>,
-    load: watch::Receiver<Load>,
-    answer: fn(TcpStream, Load) -> F,
-) where
+/// Where it is answered, and whom.
+pub(super) struct Door {
+    pub(super) listen: AgentListen,
+    /// They have places that nobody else takes.
+    pub(super) directors: Arc<BTreeSet<IpAddr>>,
+    /// Who may ask; `None`: whoever reaches it.
+    pub(super) permitted: Option<Permitted>,
+}
+
+/// Who may ask, beside this host itself.
+pub(super) struct Permitted {
+    pub(super) directors: BTreeSet<IpAddr>,
+    pub(super) networks: Vec<Prefix>,
+}
+
+impl Permitted {
+    /// Whether a client may: by loopback, as a director, or from a network that the file allows.
+    fn has(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        client.is_loopback()
+            || self.directors.contains(&client)
+            || self.networks.iter().any(|network| network.contains(client))
+    }
+}
+
+impl Door {
+    async fn bind(&self) -> io::Result<TcpListener> {
+        match self.listen {
+            AgentListen::At(address) => TcpListener::bind(address).await,
+            // A socket of IPv6 takes both, whatever the host's default; where there is no IPv6, IPv4 is all.
+            AgentListen::Everywhere { port } => match everywhere(port) {
+                Err(error) if error.raw_os_error() == Some(nix::libc::EAFNOSUPPORT) => {
+                    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
+                }
+                opened => opened,
+            },
+        }
+    }
+}
+
+fn everywhere(port: u16) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v6()?;
+    socket.set_reuseaddr(true)?;
+    setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+    socket.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
+    socket.listen(BACKLOG)
+}
+
+/// Listens, and answers who may ask, for as long as it lives. What can't be listened on is tried again. Who may not has its connection
+/// closed at once, and takes no place of others.
+pub(super) async fn serve<F>(door: Door, load: watch::Receiver<Load>, answer: fn(TcpStream, Load) -> F)
+where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
     let listener = loop {
-        match TcpListener::bind(address).await {
+        match door.bind().await {
             Ok(listener) => break listener,
             Err(error) => {
-                tracing::warn!(%address, %error, "nobody can ask for this server's load here; it is tried again");
+                tracing::warn!(address = %door.listen, %error, "nobody can ask for this server's load here; it is tried again");
                 tokio::time::sleep(AGAIN).await;
             }
         }
     };
     let (of_directors, of_others) = (Seats::new(AT_ONCE), Seats::new(AT_ONCE));
     let next = || async {
-        let (stream, client) = listener.accept().await?;
-        let is_director = directors.contains(&client.ip().to_canonical());
+        let (stream, client) = loop {
+            let (stream, client) = listener.accept().await?;
+            if door.permitted.as_ref().is_none_or(|permitted| permitted.has(client.ip())) {
+                break (stream, client);
+            }
+        };
+        let is_director = door.directors.contains(&client.ip().to_canonical());
         let seats = if is_director { &of_directors } else { &of_others };
         Ok((stream, seats.take(client.ip()).await))
     };
@@ -178,9 +232,7 @@ fn metrics(load: &Load) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::net::Ipv4Addr;
-
-    use tokio::net::TcpSocket;
+    use std::net::SocketAddr;
 
     use super::*;
     use crate::request_heads::{Expected, vectors};
@@ -233,7 +285,11 @@ mod tests {
         let (told, load) = watch::channel(Load::default());
         let director = [127, 0, 0, 9];
         let directors = Arc::new(BTreeSet::from([IpAddr::from(Ipv4Addr::from(director))]));
-        let server = tokio::spawn(serve(free, directors, load, http));
+        let server = tokio::spawn(serve(
+            Door { listen: AgentListen::At(free), directors, permitted: None },
+            load,
+            http,
+        ));
         // An attempt fails where the machine is so busy that a connection's time is over.
         let mut is_done = false;
         for _ in 0..50 {
@@ -242,6 +298,21 @@ mod tests {
         assert!(is_done);
         server.abort();
         drop(told);
+    }
+
+    #[test]
+    fn a_restricted_door_has_this_host_directors_and_networks() {
+        let permitted = Permitted {
+            directors: BTreeSet::from([IpAddr::from([192, 0, 2, 2])]),
+            networks: vec!["198.51.100.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
+        };
+        let has = |client: &str| permitted.has(client.parse().unwrap());
+        for client in ["127.0.0.1", "::1", "192.0.2.2", "::ffff:192.0.2.2", "198.51.100.7", "2001:db8::1"] {
+            assert!(has(client), "{client}");
+        }
+        for client in ["192.0.2.3", "::ffff:192.0.2.3", "198.51.101.7", "2001:db9::1"] {
+            assert!(!has(client), "{client}");
+        }
     }
 
     fn load() -> Load {

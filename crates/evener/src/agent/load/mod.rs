@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::config::{AgentConfig, Config};
+use answers::{Door, Permitted};
 use measure::{Load, Meter};
 
 /// A listener that can't be had is tried again after this time.
@@ -34,6 +35,8 @@ struct Settings {
     ports: BTreeSet<u16>,
     /// Those that the file names.
     directors: Arc<BTreeSet<IpAddr>>,
+    /// Those that may ask where not everybody may: `[farm] directors`, which are named for such questions.
+    askers: BTreeSet<IpAddr>,
 }
 
 impl Settings {
@@ -46,6 +49,7 @@ impl Settings {
             config: config.agent.clone(),
             ports: ports.collect(),
             directors: Arc::new(config.director_addresses()),
+            askers: config.farm.directors.iter().copied().collect(),
         }
     }
 }
@@ -67,16 +71,23 @@ impl Telling {
     fn by(settings: Settings) -> Telling {
         let (told, load) = watch::channel(Load::default());
         let mut tasks = JoinSet::new();
-        let AgentConfig { listen, check_listen, .. } = settings.config;
-        let directors = || Arc::clone(&settings.directors);
+        let (listen, check_listen) = (settings.config.listen, settings.config.check_listen);
+        let door = |listen| Door {
+            listen,
+            directors: Arc::clone(&settings.directors),
+            permitted: settings.config.is_restricted(listen).then(|| Permitted {
+                directors: settings.askers.clone(),
+                networks: settings.config.allow.clone(),
+            }),
+        };
         if listen.is_some() || check_listen.is_some() {
             tasks.spawn(measure(settings.clone(), told));
         }
-        if let Some(address) = listen {
-            tasks.spawn(answers::serve(address, directors(), load.clone(), answers::http));
+        if let Some(listen) = listen {
+            tasks.spawn(answers::serve(door(listen), load.clone(), answers::http));
         }
-        if let Some(address) = check_listen {
-            tasks.spawn(answers::serve(address, directors(), load, answers::agent_check));
+        if let Some(listen) = check_listen {
+            tasks.spawn(answers::serve(door(listen), load, answers::agent_check));
         }
         Telling { settings, _tasks: tasks }
     }

@@ -69,7 +69,11 @@ impl Ranking {
         };
         let mut all: Vec<_> = candidates.into_iter().map(next).collect();
         if config.settings.draw == Draw::First && weighing.is_some() {
-            all.sort_by_key(|(_, ranked)| ranked.as_ref().map_or(u64::MAX, |one| one.load.unwrap_or(0)));
+            // Of those that rank alike first whose path is unknown: only clients make it known.
+            all.sort_by_key(|(candidate, ranked)| {
+                let load = ranked.as_ref().map_or(u64::MAX, |one| one.load.unwrap_or(0));
+                (load, candidate.known.signals.report.available_bps.is_some())
+            });
         }
         self.last = Some(last);
         all

@@ -32,12 +32,11 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Takes a report. It stands for what was given until now, but for that it counts once in half an interval only: who reports
-    /// nothing all the time would else be given everything.
-    pub(super) fn report(&mut self, now: Moment, load: u64, stamp_ms: Option<u64>, report_ms: u64) {
+    /// Takes a report. It stands for what was given until now, but for that it counts once in `clears_ms` only, and always where that is 0.
+    pub(super) fn report(&mut self, now: Moment, load: u64, stamp_ms: Option<u64>, clears_ms: u64) {
         self.report = Some(Report { load, at_ms: now.now_ms });
         self.stamp_ms = stamp_ms.or(self.stamp_ms);
-        let due = self.cleared_ms.is_none_or(|at_ms| now.now_ms.saturating_sub(at_ms) >= report_ms / 2);
+        let due = self.cleared_ms.is_none_or(|at_ms| now.now_ms.saturating_sub(at_ms) >= clears_ms);
         if due {
             (self.added, self.cleared_ms) = (0, Some(now.now_ms));
         }
@@ -133,13 +132,25 @@ mod tests {
     }
 
     #[test]
-    fn who_reports_nothing_all_the_time_is_not_given_everything() {
+    fn reports_clear_dispatches_once_in_an_interval() {
         let mut load = Load::default();
         for now_ms in 0..500 {
-            load.report(at(now_ms), 0, None, 1_000);
+            load.report(at(now_ms), 0, None, 500);
             load.given(at(now_ms), 1);
         }
-        assert_eq!(load.as_in_the_paper(at(500), 60_000, 0), 500 * PER_DISPATCH);
+        assert_eq!(load.added(), 500 * PER_DISPATCH);
+        load.report(at(500), 0, None, 500);
+        assert_eq!(load.added(), 0);
+    }
+
+    #[test]
+    fn every_report_clears_dispatches_without_an_interval() {
+        let mut load = Load::default();
+        for _ in 0..3 {
+            load.given(at(7), 2);
+            load.report(at(7), 5_000, None, 0);
+            assert_eq!(load.as_in_the_paper(at(7), 60_000, 0), 5_000);
+        }
     }
 
     #[test]

@@ -273,7 +273,12 @@ impl Members {
             }
         }
         let was_silent = member.is_silent(now, self.group.joining.query_after_ms);
-        member.load.report(now, load, report.stamp_ms, self.group.joining.report_ms);
+        member.load.report(
+            now,
+            load,
+            report.stamp_ms,
+            self.group.load.clears_ms(self.group.joining.report_ms),
+        );
         member.heard(now);
         self.is_to_save |= was_silent;
         self.publish_at_ms = self.publish_at_ms.min(now.now_ms.saturating_add(GATHER_MS));
