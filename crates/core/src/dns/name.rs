@@ -66,6 +66,11 @@ impl Name {
         &self.0
     }
 
+    /// Its wire form and that of each name above it, up to the root.
+    pub fn and_above(&self) -> impl Iterator<Item = &[u8]> {
+        parents(&self.0)
+    }
+
     /// Whether it is this name or one below it.
     pub fn is_in(&self, apex: &Name) -> bool {
         parents(&self.0).any(|parent| parent == apex.as_wire())

@@ -562,7 +562,7 @@ fn turns_go_on_when_servers_change() {
         let names = names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, turn));
         let (_, _, _, all) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
         *given.entry(all).or_insert(0) += 1;
-        turn = names.balanced()[0].turns();
+        turn = names.balanced().get(0).unwrap().turns();
     }
     assert_eq!(given.into_values().collect::<Vec<_>>(), [5, 5]);
 }

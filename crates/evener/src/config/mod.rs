@@ -24,6 +24,7 @@ mod syntax;
 mod values;
 mod zone;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
@@ -32,7 +33,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub use evener_core::farm::Peers;
-use evener_core::farm::group::GroupMember;
 use evener_core::farm::{self, Service};
 use evener_core::net::Protocol;
 use toml::Spanned;
@@ -104,9 +104,17 @@ impl Config {
     }
 
     /// Servers that clients are told of: listed members of groups, and servers of names alone.
-    pub fn members(&self) -> impl Iterator<Item = &GroupMember> {
-        let of_groups = self.groups.iter().flat_map(|service| &service.group.members);
-        of_groups.chain(self.dns.own_servers())
+    pub fn members(&self) -> impl Iterator<Item = ListedMember<'_>> {
+        let of_groups = self.groups.iter().flat_map(|service| &service.group.members).map(|member| {
+            let (address, port) = (member.url.address(), member.url.port());
+            ListedMember { name: Cow::Borrowed(&member.name), address, port }
+        });
+        let of_names = self.dns.own_servers().map(|server| ListedMember {
+            name: server.name(),
+            address: Some(server.address.ip()),
+            port: server.address.port(),
+        });
+        of_groups.chain(of_names)
     }
 
     /// From whom servers accept tunnels: directors, and every host that is one.
@@ -124,6 +132,17 @@ impl Config {
             .chain(answering.filter(|address| !address.is_unspecified()))
             .collect()
     }
+}
+
+/// A server that clients are told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedMember<'a> {
+    /// What it is called.
+    pub name: Cow<'a, str>,
+    /// Where it is; `None` where its clients resolve a name for that.
+    pub address: Option<IpAddr>,
+    /// The port that it serves at.
+    pub port: u16,
 }
 
 /// What moves the packets.
@@ -329,15 +348,15 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
     placement::check(root, &farm, &placed);
     farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
     route::check_room(root, &placed);
-    let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
-    let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
-    let of_packets = services.iter().map(Followed::service);
-    let followed: Vec<_> =
-        of_packets.chain(groups.iter().map(|group| Followed::group(&group.group))).collect();
+    let of_packets = placed.iter().map(|placed| Followed::service(&placed.service, placed.name.clone()));
+    let of_groups = groups.iter().map(|placed| Followed::group(&placed.service.group, placed.name.clone()));
+    let followed: Vec<_> = of_packets.chain(of_groups).collect();
     let dns = root.section("dns", |section| {
         refers.dns = section.span();
         dns::read(section, &followed)
     });
+    let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
+    let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
     (Config { engine, admin, log, agent, farm, services, groups, dns }, refers)
 }
 

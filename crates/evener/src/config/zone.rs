@@ -71,7 +71,8 @@ pub(crate) fn zones(dns: &DnsConfig, serial: u32) -> Result<Vec<Zone>, ZoneError
     let read = dns.zones.iter().map(|zone| read(&zone.name, zone.file.as_deref(), &dns.listen, serial));
     let mut zones: Vec<Zone> = read.collect::<Result<_, _>>()?;
     let mut errors = Vec::new();
-    for (number, NameConfig { settings, alpn, .. }) in dns.names.iter().enumerate() {
+    for (number, name) in dns.names.iter().enumerate() {
+        let NameConfig { settings, alpn, .. } = &**name;
         let holding = zones.iter_mut().filter(|zone| settings.name.is_in(zone.apex()));
         // The longest of them is the nearest.
         let Some(nearest) = holding.max_by_key(|zone| zone.apex().as_wire().len()) else { continue };

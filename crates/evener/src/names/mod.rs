@@ -8,4 +8,4 @@ mod stream;
 
 pub(crate) use counts::Counts;
 pub(crate) use server::{Answering, NamesError, Opened, Servers};
-pub(crate) use shown::{Shown, ShownAddress, ShownName, ShownNames};
+pub(crate) use shown::{More, Shown, ShownAddress, ShownName};
