@@ -238,7 +238,7 @@ impl Daemon {
             return;
         }
         self.ready = true;
-        self.names.begin();
+        self.names.begin(self.executor.director.snapshot(), &self.groups.shown().latest());
         self.executor.bus.tell(Event::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {

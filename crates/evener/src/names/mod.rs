@@ -8,4 +8,4 @@ mod stream;
 
 pub(crate) use counts::Counts;
 pub(crate) use server::{Answering, NamesError, Opened, Servers};
-pub(crate) use shown::{More, Shown, ShownAddress, ShownName};
+pub(crate) use shown::{Load, Shown, ShownAddress, ShownName};

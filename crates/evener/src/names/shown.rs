@@ -31,20 +31,20 @@ pub(crate) struct ShownAddress {
     pub(crate) permille: Option<u32>,
     /// How often it was given first.
     pub(crate) given: Arc<AtomicU64>,
-    /// What few have more than that.
-    pub(crate) more: Option<Box<More>>,
+    /// Why it isn't up.
+    pub(crate) reason: Option<Box<str>>,
+    /// What is known of its load.
+    pub(crate) load: Option<Box<Load>>,
 }
 
-/// What is known besides.
+/// What is known of the load of a server that tells it, or that is given by it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct More {
+pub(crate) struct Load {
     /// What it says of its load, and how old that is, in milliseconds when this was shown.
     pub(crate) report: Report,
     pub(crate) age_ms: Option<u64>,
     /// What of its load its share was made of, where policies go by load.
     pub(crate) weighed: Signals,
-    /// Why it isn't up.
-    pub(crate) reason: Option<String>,
 }
 
 /// A balanced name at one moment.
@@ -71,12 +71,12 @@ impl ShownAddress {
 
     /// What the server says of its load.
     pub(crate) fn report(&self) -> Report {
-        self.more.as_ref().map(|more| more.report).unwrap_or_default()
+        self.load.as_ref().map(|load| load.report).unwrap_or_default()
     }
 
     /// How old that is, in milliseconds when this was shown.
     pub(crate) fn age_ms(&self) -> Option<u64> {
-        self.more.as_ref()?.age_ms
+        self.load.as_ref()?.age_ms
     }
     /// Whether answers have it while others live.
     pub(crate) fn is_given(&self) -> bool {
@@ -105,13 +105,12 @@ impl ShownName {
     /// Why an address has its share, in words.
     pub(crate) fn cause(&self, shown: &ShownAddress) -> String {
         let Some(permille) = shown.permille else {
-            let reason = shown.more.as_ref().and_then(|more| more.reason.clone());
-            return reason.unwrap_or_else(|| shown.state.to_owned());
+            return shown.reason.as_deref().unwrap_or(shown.state).to_owned();
         };
         let starts = (shown.tenths < 10).then(|| format!("slow start {} %", shown.tenths * 10));
         let load = match self.weighing {
             Some(weighing) => {
-                let said = shown.more.as_ref().and_then(|more| (weighing.said)(&more.weighed));
+                let said = shown.load.as_ref().and_then(|load| (weighing.said)(&load.weighed));
                 said.unwrap_or_else(|| "no report: median".to_owned())
             }
             None => format!("weight {}", shown.weight),

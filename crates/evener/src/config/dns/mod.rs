@@ -132,12 +132,15 @@ pub(super) fn read(section: &mut Section<'_>, services: &[Followed<'_>]) -> DnsC
         let help = "add listen = [\"192.0.2.53:53\"], an address of this host";
         section.missing("listen", "nobody can ask: there is no address", help);
     }
+    // A list made out of that of what was read would go on to take all of its room.
+    let mut configs = Vec::with_capacity(names.len());
+    configs.extend(names.into_iter().map(|placed| Arc::new(placed.config)));
     DnsConfig {
         listen: listen.into_iter().map(Spanned::into_inner).collect(),
         limit,
         nsid: nsid.map(Spanned::into_inner).unwrap_or_default(),
         zones: zones.into_iter().map(|(zone, _)| zone).collect(),
-        names: names.into_iter().map(|placed| Arc::new(placed.config)).collect(),
+        names: configs,
     }
 }
 

@@ -10,6 +10,7 @@ use evener_core::farm::group::{MemberChange, State};
 use evener_core::farm::plan::identity;
 use evener_core::farm::signals::Signals;
 use evener_core::path::sessions::Seed;
+use evener_dataplane::heap;
 use tokio::sync::mpsc;
 
 mod candidates;
@@ -67,6 +68,7 @@ pub(super) struct Names {
     /// Those that are to be looked at anew, or all.
     dirty: Vec<usize>,
     is_new: bool,
+    is_begun: bool,
     /// Of how many servers it isn't known yet whether they work.
     unknown: usize,
     drained: Drained,
@@ -98,6 +100,7 @@ impl Names {
             due: BTreeSet::new(),
             dirty: Vec::new(),
             is_new: false,
+            is_begun: false,
             unknown: 0,
             drained: Drained::read(directory),
             questions: Questions::new(results),
@@ -132,6 +135,7 @@ impl Names {
         let mut before: BTreeMap<dns::Name, Running> =
             before.map(|running| (running.config.settings.name.clone(), running)).collect();
         self.followed = Vec::new();
+        self.running = Vec::with_capacity(dns.names.len());
         let mut places = BTreeMap::new();
         for (number, name) in dns.names.iter().enumerate() {
             let known = before.remove(&name.settings.name);
@@ -218,7 +222,9 @@ impl Names {
     }
 
     /// It is known how servers are, or it was waited for long enough: queries are answered from now on.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, snapshot: &Arc<Snapshot>, groups: &Arc<Vec<ShownGroup>>) {
+        self.is_begun = true;
+        self.refresh(snapshot, groups);
         if let Err(error) = self.servers.begin() {
             tracing::error!("{error}");
         }
@@ -368,6 +374,10 @@ impl Names {
 
     /// Answers by what is known now, if that is something else than before.
     pub(super) fn refresh(&mut self, snapshot: &Arc<Snapshot>, groups: &Arc<Vec<ShownGroup>>) {
+        // Until then each answer of a server would be the reason to make a name anew that nobody is answered by.
+        if !self.is_begun {
+            return;
+        }
         self.look_at_services(snapshot, groups);
         if !self.is_new && self.dirty.is_empty() {
             return;
@@ -381,6 +391,7 @@ impl Names {
             let zones = self.zones.iter().cloned();
             self.answering.names.store(Arc::new(dns::Names::new(zones, balanced, self.key, &self.nsid)));
             self.shown.publish(shown.into_iter().collect());
+            heap::give_back();
             return;
         }
         let (mut balanced, mut shown) = (Vec::new(), Vec::new());

@@ -18,7 +18,7 @@ use crate::io::probe::probe;
 use crate::io::report;
 
 /// Servers that are asked at a time; others wait for their turn. Each takes a descriptor and some memory, and the first round asks all.
-const QUESTIONS_MAX: usize = 2_048;
+const QUESTIONS_MAX: usize = 1_024;
 
 /// What came of a question to one server.
 pub(in crate::control) struct Told {

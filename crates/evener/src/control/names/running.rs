@@ -12,7 +12,7 @@ use super::candidates::{Candidate, Followed, of_own};
 use super::own::list_of;
 use super::ranking::{Ranked, Ranking};
 use crate::config::NameConfig;
-use crate::names::{More, ShownAddress, ShownName};
+use crate::names::{Load, ShownAddress, ShownName};
 
 /// A balanced name. There may be hundreds of thousands: what is the same for many is shared, and what is only shown isn't kept.
 pub(super) struct Running {
@@ -80,13 +80,11 @@ impl Running {
         let Candidate { server, address, state, known, reason, .. } = candidate;
         let weighs = self.config.policy.weighing.is_some();
         let weighed = ranked.map(|ranked| ranked.known).filter(|_| weighs);
-        let more = More {
-            report: known.signals.report,
-            age_ms: known.signals.age_ms,
-            weighed: weighed.map_or(Signals::default(), |known| known.signals),
-            reason: reason.filter(|_| ranked.is_none()),
-        };
-        let has_more = weighed.is_some() || more.age_ms.is_some() || more.reason.is_some();
+        let Signals { report, age_ms, .. } = known.signals;
+        let load = (weighed.is_some() || age_ms.is_some()).then(|| {
+            let weighed = weighed.map_or(Signals::default(), |known| known.signals);
+            Box::new(Load { report, age_ms, weighed })
+        });
         let known = ranked.map_or(known, |ranked| ranked.known);
         ShownAddress {
             address,
@@ -98,7 +96,8 @@ impl Running {
             tenths: known.tenths,
             permille: ranked.map(|ranked| ranked.permille),
             given,
-            more: has_more.then(|| Box::new(more)),
+            reason: reason.filter(|_| ranked.is_none()).map(Into::into),
+            load,
         }
     }
 
