@@ -39,8 +39,8 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 pub use agent::AgentConfig;
-use dns::Followed;
 pub use dns::{DnsConfig, From, NameConfig, NamePolicy, ZoneConfig};
+use dns::{Followed, NamesFile};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
 use once::Once;
@@ -251,7 +251,8 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    parse(&read_text(path)?, &path.display().to_string())
+    let (text, name) = (read_text(path)?, path.display().to_string());
+    read(Origin { name: &name, text: &text, folder: path.parent() }, |_, _, _| {})
 }
 
 /// The same, and looks whether what the file names is there on this host: keys, tokens, interfaces, folders.
@@ -260,9 +261,8 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
 /// Everything that is wrong with it, at once.
 pub fn check(path: &Path) -> Result<Config, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    let (config, references, sink) = read(&text, &name)?;
-    references.check(&config, &sink);
-    sink.finish(config, &name, &text)
+    let origin = Origin { name: &name, text: &text, folder: path.parent() };
+    read(origin, |config, references, sink| references.check(config, sink))
 }
 
 fn read_text(path: &Path) -> Result<String, Problems> {
@@ -297,25 +297,42 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Validates `text`; problems name `origin` as its file.
+/// Where a text is from.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    /// The file, as it was named.
+    name: &'a str,
+    text: &'a str,
+    /// Where files are that it has names from; `None`: they aren't read.
+    folder: Option<&'a Path>,
+}
+
+/// Validates `text`; problems name `origin` as its file. Files that it has names from aren't read.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
-    let (config, _, sink) = read(text, origin)?;
-    sink.finish(config, origin, text)
+    read(Origin { name: origin, text, folder: None }, |_, _, _| {})
 }
 
-/// What `text` says, and in the sink what is wrong with it; or the one problem that it is no TOML at all.
-fn read(text: &str, origin: &str) -> Result<(Config, References, Sink), Problems> {
+/// What a text and its files say, if nothing is wrong with them and `check` finds nothing either.
+fn read(origin: Origin<'_>, check: impl FnOnce(&Config, &References, &Sink)) -> Result<Config, Problems> {
+    let Origin { name, text, .. } = origin;
     let sink = Sink::default();
     let (document, errors) = DeTable::parse_recoverable(text);
-    syntax::note(text, &errors, &sink).map_err(|problem| Problems::new(origin, text, vec![problem]))?;
-    let (config, references) = Section::root(document.get_ref(), &sink, config);
-    Ok((config, references, sink))
+    syntax::note(text, &errors, &sink).map_err(|problem| Problems::new(name, text, vec![problem]))?;
+    let (config, references, files) = Section::root(document.get_ref(), &sink, |root| config(root, origin));
+    check(&config, &references, &sink);
+    drop(document);
+    let mut found = vec![(name, text, sink.take())];
+    found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.take())));
+    match found.iter().all(|(_, _, problems)| problems.is_empty()) {
+        true => Ok(config),
+        false => Err(Problems::of(name, found)),
+    }
 }
 
-fn config(root: &mut Section<'_>) -> (Config, References) {
+fn config(root: &mut Section<'_>, origin: Origin<'_>) -> (Config, References, Vec<NamesFile>) {
     let mut refers = References::default();
     let engine = root.section("engine", |section| engine(section, &mut refers));
     let (mut farm, dispatcher) =
@@ -351,13 +368,13 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
     let of_packets = placed.iter().map(|placed| Followed::service(&placed.service, placed.name.clone()));
     let of_groups = groups.iter().map(|placed| Followed::group(&placed.service.group, placed.name.clone()));
     let followed: Vec<_> = of_packets.chain(of_groups).collect();
-    let dns = root.section("dns", |section| {
+    let (dns, files) = root.section("dns", |section| {
         refers.dns = section.span();
-        dns::read(section, &followed)
+        dns::read(section, &followed, origin)
     });
     let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
     let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
-    (Config { engine, admin, log, agent, farm, services, groups, dns }, refers)
+    (Config { engine, admin, log, agent, farm, services, groups, dns }, refers, files)
 }
 
 /// The value, whose place is kept for who looks whether what it names is there.

@@ -1,8 +1,9 @@
 //! `[dns]`: zones that are answered for, and names whose addresses depend on how servers are.
 
+mod checks;
+mod files;
 mod name;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,14 +16,16 @@ use evener_core::farm::{ReportKind, Reporting, Service};
 use toml::Spanned;
 use toml::de::DeValue;
 
+use checks::Files;
+pub(super) use files::NamesFile;
 pub use name::{From, NameConfig, NamePolicy};
 use name::{Placed, Shared};
 
+use super::Origin;
 use super::once::Once;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section};
 use super::{addresses, defaults, values};
-use crate::runtime::spelling::meant;
 
 /// What is answered by DNS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,8 +102,12 @@ fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
 /// The text of a name server's identifier is short.
 const NSID_MAX: usize = 64;
 
-/// Reads the section. `services` are those of the file.
-pub(super) fn read(section: &mut Section<'_>, services: &[Followed<'_>]) -> DnsConfig {
+/// Reads the section, and the files that it has names from. `services` are those of the file.
+pub(super) fn read(
+    section: &mut Section<'_>,
+    services: &[Followed<'_>],
+    origin: Origin<'_>,
+) -> (DnsConfig, Vec<NamesFile>) {
     let listen = section.one_or_list("listen", listen);
     let mut once = Once::new();
     for address in &listen {
@@ -125,9 +132,11 @@ pub(super) fn read(section: &mut Section<'_>, services: &[Followed<'_>]) -> DnsC
         zones.push((zone, span));
     }
     let mut all = Shared::default();
-    let read = |section: &mut Section<'_>| name::read(section, &mut all);
-    let names: Vec<Placed> = section.sections("name", read).into_iter().flatten().collect();
-    check(section, &zones, &names, services);
+    let read = |section: &mut Section<'_>| name::read(section, None, &mut all);
+    let mut names: Vec<Placed> = section.sections("name", read).into_iter().flatten().collect();
+    let (others, more) = files::read(section, origin.folder, &mut all);
+    names.extend(more);
+    checks::check(&Files { section, origin, others: &others }, &zones, &names, services);
     if !zones.is_empty() && !section.has("listen") {
         let help = "add listen = [\"192.0.2.53:53\"], an address of this host";
         section.missing("listen", "nobody can ask: there is no address", help);
@@ -135,74 +144,14 @@ pub(super) fn read(section: &mut Section<'_>, services: &[Followed<'_>]) -> DnsC
     // A list made out of that of what was read would go on to take all of its room.
     let mut configs = Vec::with_capacity(names.len());
     configs.extend(names.into_iter().map(|placed| Arc::new(placed.config)));
-    DnsConfig {
+    let config = DnsConfig {
         listen: listen.into_iter().map(Spanned::into_inner).collect(),
         limit,
         nsid: nsid.map(Spanned::into_inner).unwrap_or_default(),
         zones: zones.into_iter().map(|(zone, _)| zone).collect(),
         names: configs,
-    }
-}
-
-/// Each name is in a zone, once, is no service's, and has services that there are.
-fn check(section: &Section<'_>, zones: &[(ZoneConfig, Span)], names: &[Placed], services: &[Followed<'_>]) {
-    let zones: BTreeSet<&[u8]> = zones.iter().map(|(zone, _)| zone.name.as_wire()).collect();
-    let by_name: BTreeMap<&str, &Followed<'_>> =
-        services.iter().map(|followed| (followed.name, followed)).collect();
-    // Names are read without regard to case, and a service's name needn't be one.
-    let like_names =
-        services.iter().filter_map(|followed| Some((Name::parse(followed.name).ok()?, followed)));
-    let like_names: BTreeMap<Name, &Followed<'_>> = like_names.collect();
-    let (mut once, mut files) = (Once::new(), Once::new());
-    for placed in names {
-        for file in &placed.files {
-            let message = format!("{} is written twice", file.get_ref().display());
-            let help = "give each file a name of its own";
-            files.first(section, file.get_ref().clone(), file.span(), message, help);
-        }
-        let (name, span) = (&placed.config.settings.name, &placed.name);
-        let message = format!("{name} is balanced twice");
-        once.first(section, name, span.clone(), message, "name all its services in one [[dns.name]]");
-        if !name.and_above().any(|above| zones.contains(above)) {
-            let parent = name.to_string();
-            let parent = parent.split_once('.').map_or(parent.as_str(), |(_, parent)| parent);
-            let help = format!("add [[dns.zone]] with name = \"{parent}\"");
-            section.problem(Problem::new(span.clone(), format!("no zone has {name}"), help));
-        }
-        if let Some(service) = like_names.get(name) {
-            let message =
-                format!("{name} is a service's name too, and `evener drain` couldn't tell them apart");
-            let help = "give the service another name";
-            section
-                .problem(Problem::new(span.clone(), message, help).also(service.span.clone(), "the service"));
-        }
-        for service in &placed.services {
-            if let Some(followed) = by_name.get(service.get_ref().as_str()) {
-                let who = format!("nobody asks those of service {:?}", followed.name);
-                can_weigh(section, placed, &followed.signals, &who, "[service.report] to it");
-                continue;
-            }
-            let message = format!("there is no service {:?}", service.get_ref());
-            let help = meant(service.get_ref(), services.iter().map(|followed| followed.name));
-            section.problem(Problem::new(service.span(), message, help));
-        }
-        if let From::Servers(list) = &placed.config.from {
-            let known = signals(true, list.report.as_deref());
-            can_weigh(section, placed, &known, "nobody asks these", "[dns.name.report]");
-        }
-    }
-}
-
-/// Complains of a policy that goes by what nobody will know.
-fn can_weigh(section: &Section<'_>, placed: &Placed, known: &Signals, who: &str, add: &str) {
-    let policy = placed.config.policy;
-    let Some(weighing) = policy.weighing else { return };
-    if let (None, Some(span)) = ((weighing.load)(known), placed.policy.clone()) {
-        let message =
-            format!("policy \"{}\" goes by what servers tell of their load, and {who}", policy.name);
-        let help = format!("add {add}, or write policy = \"random\"");
-        section.problem(Problem::new(span, message, help));
-    }
+    };
+    (config, others)
 }
 
 /// Answers go out from the address that was asked, so it has to be known.

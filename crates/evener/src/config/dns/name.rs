@@ -83,6 +83,8 @@ impl std::fmt::Debug for NamePolicy {
 /// A name, and where in the file it, its policy and the services that it names stand.
 pub(super) struct Placed {
     pub(super) config: NameConfig,
+    /// The number of its file among those of `names_from`.
+    pub(super) file: Option<usize>,
     pub(super) name: Span,
     pub(super) policy: Option<Span>,
     pub(super) services: Vec<Spanned<String>>,
@@ -134,8 +136,8 @@ fn written(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
     Complaint::new(format!("is no file's whole path: {:?}", path.display().to_string()), help)
 }
 
-/// Reads a name.
-pub(super) fn read(section: &mut Section<'_>, all: &mut Shared) -> Option<Placed> {
+/// Reads a name of the file of this number.
+pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Shared) -> Option<Placed> {
     let name = section.get("name", domain);
     let services = section.one_or_list("services", values::name);
     let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
@@ -181,6 +183,7 @@ pub(super) fn read(section: &mut Section<'_>, all: &mut Shared) -> Option<Placed
         }),
     };
     Some(Placed {
+        file,
         files: rank_file.iter().chain(&gdnsd_file).cloned().collect(),
         config: NameConfig {
             settings: Arc::new(settings),
