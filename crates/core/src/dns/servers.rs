@@ -193,6 +193,7 @@ impl ServerStates {
         }
         if self.renew_at_ms <= now_ms {
             self.renew_at_ms = self.renewed_at(list, now_ms);
+            // It is nobody's in particular: shares of all of them are others.
             effects.push((0, Effect { is_news: true, ..Effect::default() }));
         }
         (orders, effects)

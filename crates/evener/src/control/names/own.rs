@@ -1,14 +1,17 @@
 //! Servers of a name alone: they are probed, and asked for their load, from here.
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evener_core::director::{LoadQuery, ProbePath, Target};
+use evener_core::director::{self, LoadQuery, ProbePath, Target};
 use evener_core::dns::{Effect, Fact, Order, OwnServer, ServerList};
 use evener_core::farm::group::MemberEvent;
+use evener_core::farm::health::Failure;
 use evener_core::farm::plan::ServerName;
+use evener_core::farm::report::BadReport;
 use evener_core::farm::{Health, HealthKind};
 use tokio::sync::mpsc;
 
@@ -16,9 +19,7 @@ use crate::config::{From, NameConfig};
 use crate::events::{Bus, Event};
 use crate::io::probe::probe;
 use crate::io::report;
-
-/// Servers that are asked at a time; others wait for their turn. Each takes a descriptor and some memory, and the first round asks all.
-const QUESTIONS_MAX: usize = 1_024;
+use crate::runtime::descriptors::Room;
 
 /// What came of a question to one server.
 pub(in crate::control) struct Told {
@@ -37,8 +38,11 @@ pub(super) fn list_of(config: &NameConfig) -> Option<&ServerList> {
     }
 }
 
-/// Questions to servers: those that are under way, and those that wait.
+/// Questions to servers: those that are under way, and those that wait. Each takes a descriptor and some memory, and the first round asks
+/// all servers.
 pub(super) struct Questions {
+    /// So many are under way at a time; unknown while nobody was asked.
+    room: OnceCell<usize>,
     under_way: usize,
     waiting: VecDeque<(Arc<NameConfig>, Order)>,
     results: mpsc::Sender<Told>,
@@ -46,7 +50,7 @@ pub(super) struct Questions {
 
 impl Questions {
     pub(super) fn new(results: mpsc::Sender<Told>) -> Questions {
-        Questions { under_way: 0, waiting: VecDeque::new(), results }
+        Questions { room: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), results }
     }
 
     /// Asks a server as soon as there is room.
@@ -62,10 +66,11 @@ impl Questions {
     }
 
     fn ask_waiting(&mut self) {
-        while self.under_way < QUESTIONS_MAX {
+        let room = *self.room.get_or_init(|| Room::make().asked);
+        while self.under_way < room {
             let Some((name, order)) = self.waiting.pop_front() else {
                 // The first round may have been long.
-                self.waiting.shrink_to(QUESTIONS_MAX);
+                self.waiting.shrink_to(room);
                 return;
             };
             self.under_way += 1;
@@ -81,8 +86,6 @@ impl Questions {
 }
 
 async fn answer(name: &NameConfig, order: Order) -> Fact {
-    use evener_core::farm::health::Failure;
-    use evener_core::farm::report::BadReport;
     let list = list_of(name);
     let server = |place: usize| list.and_then(|list| Some((list, list.servers.get(place)?)));
     match order {
@@ -105,10 +108,7 @@ async fn answer(name: &NameConfig, order: Order) -> Fact {
 }
 
 /// Probes a server once, by this host's own stack, as clients come.
-async fn probe_server(
-    server: &OwnServer,
-    health: &Health,
-) -> Result<u64, evener_core::farm::health::Failure> {
+async fn probe_server(server: &OwnServer, health: &Health) -> Result<u64, Failure> {
     let to = SocketAddr::new(server.address.ip(), health.port.unwrap_or(server.address.port()));
     let kind = match &health.kind {
         // Clients call it by its own port, whichever is probed.
@@ -139,7 +139,6 @@ fn server_name(name: &NameConfig, server: &OwnServer) -> ServerName {
 
 /// Tells what happened to a server.
 pub(super) fn tell(bus: &Bus, name: &NameConfig, place: usize, effect: Effect) {
-    use evener_core::director::Event as Told;
     let Some(server) = list_of(name).and_then(|list| list.servers.get(place)) else { return };
     let Effect { member, refuses, reports, is_news: _ } = effect;
     if let Some(what) = member {
@@ -147,9 +146,9 @@ pub(super) fn tell(bus: &Bus, name: &NameConfig, place: usize, effect: Effect) {
         bus.tell(Event::Member { service: name.settings.name.to_string(), event });
     }
     if let Some(refuses) = refuses {
-        bus.tell(Event::Farm(Told::Wished { server: server_name(name, server), refuses }));
+        bus.tell(Event::Farm(director::Event::Wished { server: server_name(name, server), refuses }));
     }
     if let Some(error) = reports {
-        bus.tell(Event::Farm(Told::Reports { server: server_name(name, server), error }));
+        bus.tell(Event::Farm(director::Event::Reports { server: server_name(name, server), error }));
     }
 }
