@@ -6,6 +6,7 @@
 
 pub mod claim;
 pub mod events;
+pub mod heap;
 pub mod idle;
 pub mod installed;
 pub mod link;

@@ -39,7 +39,7 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
 ];
 
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
     (CONFIG_FILE, "The configuration, evener.toml(5)."),
     ("/etc/evener/farm.key", "Usual for the farm's secret, which `evener keygen` writes."),
     ("/etc/evener/admin.token", "Usual for the tokens of the admin address."),
@@ -48,6 +48,7 @@ const FILES: [(&str, &str); 9] = [
         "The socket that commands talk to; N is the number of the network namespace (ls -i /proc/self/ns/net).",
     ),
     ("/run/evener/net-N/drained", "What the operator drained, for the next daemon."),
+    ("/run/evener/net-N/names.drained", "The same of servers of names."),
     ("/run/evener/net-N/settings", "Settings of the kernel as they were found, to be put back."),
     ("/run/evener/net-N/sessions", "Sessions of the packet engine."),
     (

@@ -12,6 +12,7 @@ use super::balanced::{Balanced, Client, TOP_MAX};
 use super::limit::{Allowance, Exceeded};
 use super::name::{Lowered, Name, parents};
 use super::query::{self, Edns, Query, Signature, Subnet, Unread};
+use super::table::Table;
 use super::wire::{AA, CLASS_ANY, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC, Writer, option, rtype};
 use super::zone::{Found, Lookup, RrSet, Zone};
 use super::{cookie, svcb};
@@ -43,8 +44,8 @@ const SLIP: u64 = 2;
 /// All that is answered by.
 #[derive(Debug)]
 pub struct Names {
-    zones: BTreeMap<Name, Arc<Zone>>,
-    balanced: Vec<Arc<Balanced>>,
+    zones: Arc<BTreeMap<Name, Arc<Zone>>>,
+    balanced: Table<Balanced>,
     key: Seed,
     cookies: cookie::Secrets,
     /// What this server is called by who asks for it (RFC 5001).
@@ -111,12 +112,13 @@ impl Names {
     /// Of these zones, whose balanced names have numbers in this list.
     pub fn new(
         zones: impl IntoIterator<Item = Arc<Zone>>,
-        balanced: Vec<Arc<Balanced>>,
+        balanced: impl IntoIterator<Item = Arc<Balanced>>,
         key: Seed,
         nsid: &str,
     ) -> Names {
         let zones = zones.into_iter().map(|zone| (zone.apex().clone(), zone)).collect();
         let nsid = nsid.as_bytes().iter().copied().take(64).collect();
+        let (zones, balanced) = (Arc::new(zones), balanced.into_iter().collect());
         Names { zones, balanced, key, cookies: cookie::Secrets::own(key), nsid }
     }
 
@@ -128,8 +130,15 @@ impl Names {
         self
     }
 
+    /// The same, where balanced names of these numbers are otherwise. It costs what changes, however many others there are.
+    #[must_use]
+    pub fn with(&self, changed: impl IntoIterator<Item = (usize, Arc<Balanced>)>) -> Names {
+        let (zones, balanced) = (Arc::clone(&self.zones), self.balanced.with(changed));
+        Names { zones, balanced, key: self.key, cookies: self.cookies.clone(), nsid: self.nsid.clone() }
+    }
+
     /// The balanced names, by their numbers.
-    pub fn balanced(&self) -> &[Arc<Balanced>] {
+    pub fn balanced(&self) -> &Table<Balanced> {
         &self.balanced
     }
 

@@ -1,5 +1,6 @@
 //! A name whose addresses depend on how servers are, and who of them is given.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hash::Hasher;
@@ -9,12 +10,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use siphasher::sip::SipHasher13;
 
 use super::name::Name;
-use crate::farm::policy::{Policy, RoundRobin, Weighted, maglev};
+use crate::farm::policy::{Policy, RoundRobin, Weighted};
 
 /// The most addresses in an answer.
 pub(super) const TOP_MAX: usize = 16;
-/// Slots of the table by which clients keep to servers, a prime.
-const HASH_SLOTS: usize = 2_053;
 
 /// Who is given first. Those behind are those whose turn would be next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +70,9 @@ pub struct Address {
 /// Those of one IP version.
 #[derive(Debug)]
 struct Set {
-    addresses: Vec<Address>,
-    /// Places among them.
-    order: Vec<u16>,
-    /// How many of them are in it.
-    count: usize,
+    addresses: Box<[Address]>,
+    /// With [`Draw::Turn`]: a round of turns, as places among them.
+    round: Box<[u16]>,
     /// Whose turn it is. Of each version its own: who asks for both would meet every other one.
     turn: AtomicU64,
 }
@@ -83,7 +80,7 @@ struct Set {
 /// Such a name as its servers are now.
 #[derive(Debug)]
 pub struct Balanced {
-    pub(super) settings: Settings,
+    pub(super) settings: Arc<Settings>,
     four: Set,
     six: Set,
     /// No server lives.
@@ -100,7 +97,8 @@ pub(super) struct Client {
 
 impl Balanced {
     /// With these addresses. Turns go on at `turns`, of IPv4 and of IPv6.
-    pub fn new(settings: Settings, addresses: &[Address], turns: [u64; 2]) -> Balanced {
+    pub fn new(settings: impl Into<Arc<Settings>>, addresses: &[Address], turns: [u64; 2]) -> Balanced {
+        let settings = settings.into();
         let takes = |address: &&Address| address.lives && address.share > 0;
         let mut given: Vec<Address> = addresses.iter().filter(takes).cloned().collect();
         let is_dead = given.is_empty();
@@ -168,51 +166,97 @@ impl Balanced {
         if is_ipv4 { &self.four } else { &self.six }
     }
 
-    fn look(&self, set: &Set, client: Client, turn: u64, mut each: impl FnMut(&Address)) {
-        let Some(steps) = (set.order.len() as u64).checked_sub(1) else { return };
-        let first = match self.settings.draw {
-            Draw::Turn => turn,
-            Draw::Random => client.draw,
-            Draw::Client => hash_of(client.network),
-            Draw::First => 0,
+    fn look(&self, set: &Set, client: Client, turn: u64, each: impl FnMut(&Address)) {
+        let mut places = [0; TOP_MAX];
+        let wanted = self.settings.top.min(set.addresses.len()).min(TOP_MAX);
+        let places = &mut places[..wanted];
+        let count = match self.settings.draw {
+            Draw::Turn => set.next_in_turn(turn, places),
+            Draw::Random => set.at_random(client.draw, places),
+            Draw::Client => set.nearest(client.network, places),
+            Draw::First => {
+                places.iter_mut().zip(0..).for_each(|(place, at)| *place = at);
+                places.len()
+            }
         };
-        let wanted = self.settings.top.min(set.count).min(TOP_MAX);
-        let mut drawn = [0; TOP_MAX];
-        let mut count = 0;
-        for step in 0..=steps {
-            if count == wanted {
-                break;
-            }
-            let at = (first % (steps + 1) + step) % (steps + 1);
-            let Some(place) = set.order.get(at as usize) else { break };
-            if drawn[..count].contains(place) {
-                continue;
-            }
-            drawn[count] = *place;
-            count += 1;
-            if let Some(address) = set.addresses.get(usize::from(*place)) {
-                each(address);
-            }
-        }
+        places.iter().take(count).filter_map(|place| set.addresses.get(usize::from(*place))).for_each(each);
     }
 }
 
+/// Each fills in places of different addresses, the first one first, and says how many it found.
 impl Set {
     fn new(addresses: Vec<Address>, draw: Draw, turn: u64) -> Set {
-        let weighted: Vec<Weighted> = (0u16..)
-            .zip(&addresses)
-            .map(|(slot, one)| Weighted { slot, weight: one.share, seed: hash_of(one.address) })
-            .collect();
-        let order = match draw {
-            Draw::Turn | Draw::Random => RoundRobin.order(&weighted),
-            Draw::Client => maglev(&weighted, HASH_SLOTS),
-            Draw::First => weighted.iter().map(|one| one.slot).collect(),
+        let weighted = || -> Vec<Weighted> {
+            let slots = (0u16..).zip(&addresses);
+            slots.map(|(slot, one)| Weighted { slot, weight: one.share, seed: 0 }).collect()
         };
-        Set { count: addresses.len(), addresses, order, turn: AtomicU64::new(turn) }
+        let round = if draw == Draw::Turn { RoundRobin.order(&weighted()).into() } else { Box::default() };
+        Set { addresses: addresses.into(), round, turn: AtomicU64::new(turn) }
+    }
+
+    fn next_in_turn(&self, turn: u64, places: &mut [u16]) -> usize {
+        let len = self.round.len();
+        let Some(begin) = turn.checked_rem(len as u64) else { return 0 };
+        let (behind, ahead) = self.round.split_at(begin as usize);
+        let mut count = 0;
+        for place in ahead.iter().chain(behind) {
+            if count == places.len() {
+                break;
+            }
+            if !places[..count].contains(place) {
+                places[count] = *place;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// One after the other by their shares, each out of those that are left.
+    fn at_random(&self, mut draw: u64, places: &mut [u16]) -> usize {
+        let mut left: u64 = self.addresses.iter().map(|one| u64::from(one.share)).sum();
+        for count in 0..places.len() {
+            let Some(mut at) = draw.checked_rem(left) else { return count };
+            for (place, share) in (0..).zip(self.addresses.iter().map(|one| u64::from(one.share))) {
+                if places[..count].contains(&place) {
+                    continue;
+                }
+                if at < share {
+                    places[count] = place;
+                    left -= share;
+                    break;
+                }
+                at -= share;
+            }
+            draw = mix(draw);
+        }
+        places.len()
+    }
+
+    /// Those with the least `-ln(u) / share`, where `u` is a number of client and address between 0 and 1: weighted rendezvous
+    /// hashing (Thaler and Ravishankar, *A Name-Based Mapping Scheme for Rendezvous*; Schindelhauer and Schomaker, *Weighted Distributed
+    /// Hash Tables*). It takes no table, is the same on every host, and a server that comes or goes moves its own clients alone.
+    fn nearest(&self, network: IpAddr, places: &mut [u16]) -> usize {
+        let client = hash_of(network);
+        let mut costs = [f64::INFINITY; TOP_MAX];
+        let mut count = 0;
+        for (place, one) in (0..).zip(&*self.addresses) {
+            let number = mix(client ^ mixed(one.address));
+            // The upper 53 bits, all of which a double holds, and never 0.
+            let between = ((number >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+            let cost = -libm::log(between) / f64::from(one.share);
+            let at = costs[..count].partition_point(|other| *other <= cost);
+            if at < places.len() {
+                count = (count + 1).min(places.len());
+                places[at..count].rotate_right(1);
+                costs[at..count].rotate_right(1);
+                (places[at], costs[at]) = (place, cost);
+            }
+        }
+        count
     }
 }
 
-/// The same on every host.
+/// The same on every host, and nothing that a client foresees much by.
 fn hash_of(address: IpAddr) -> u64 {
     let mut hasher = SipHasher13::new();
     match address.to_canonical() {
@@ -220,4 +264,85 @@ fn hash_of(address: IpAddr) -> u64 {
         IpAddr::V6(address) => hasher.write(&address.octets()),
     }
     hasher.finish()
+}
+
+/// An address as a number of which each bit depends on all of its own.
+fn mixed(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => mix(u64::from(address.to_bits())),
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            mix(mix((bits >> 64) as u64) ^ bits as u64)
+        }
+    }
+}
+
+/// The output function of SplitMix64 (Steele, Lea and Flood 2014).
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use core::net::Ipv4Addr;
+
+    fn address(last: u8, share: u16) -> Address {
+        Address { address: Ipv4Addr::new(192, 0, 2, last).into(), share, lives: true, given: Arc::default() }
+    }
+
+    fn nearest(addresses: &[Address], client: u32) -> IpAddr {
+        let set = Set::new(addresses.to_vec(), Draw::Client, 0);
+        let mut places = [0; 1];
+        assert_eq!(set.nearest(Ipv4Addr::from_bits(client << 8).into(), &mut places), 1);
+        set.addresses[usize::from(places[0])].address
+    }
+
+    #[test]
+    fn clients_keep_to_their_servers_when_others_come_and_go() {
+        let all: Vec<Address> = (1..=8).map(|last| address(last, 1)).collect();
+        for client in 0..2_000 {
+            let before = nearest(&all, client);
+            let mut reversed: Vec<Address> = all.iter().rev().cloned().collect();
+            assert_eq!(nearest(&reversed, client), before, "the order of the file doesn't matter");
+            reversed.retain(|one| one.address != all[0].address);
+            let after = nearest(&reversed, client);
+            assert!(before == after || before == all[0].address, "only clients of the one that went move");
+        }
+    }
+
+    #[test]
+    fn clients_are_spread_by_share() {
+        let all = [address(1, 3), address(2, 1)];
+        let first = (0..4_000).filter(|client| nearest(&all, *client) == all[0].address).count();
+        assert!((2_850..3_150).contains(&first), "{first}");
+    }
+
+    #[test]
+    fn a_larger_share_takes_clients_from_others_and_gives_none_away() {
+        let (before, after) = ([address(1, 1), address(2, 1)], [address(1, 2), address(2, 1)]);
+        for client in 0..2_000 {
+            if nearest(&before, client) == before[0].address {
+                assert_eq!(nearest(&after, client), before[0].address);
+            }
+        }
+    }
+
+    #[test]
+    fn those_behind_the_first_are_others() {
+        let set = Set::new((1..=20).map(|last| address(last, 1)).collect(), Draw::Client, 0);
+        for number in 0..200 {
+            let (mut near, mut random) = ([0; TOP_MAX], [0; TOP_MAX]);
+            let client = Ipv4Addr::from_bits(number << 8).into();
+            assert_eq!(set.nearest(client, &mut near), TOP_MAX);
+            assert_eq!(set.at_random(mix(number.into()), &mut random), TOP_MAX);
+            for places in [near, random] {
+                assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), TOP_MAX, "{places:?}");
+            }
+        }
+    }
 }

@@ -16,7 +16,7 @@ const OLDEST_S: u32 = 3_600;
 const NEWEST_S: u32 = 300;
 
 /// By what cookies are made, and by what those are believed that others made or that were made before.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Secrets(Vec<Seed>);
 
 impl Secrets {
@@ -79,43 +79,51 @@ fn hash(key: Seed, client: IpAddr, of_client: &[u8], head: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// RFC 9018, appendix A.
+    /// RFC 9018, appendix A: the secret, the client, its own cookie, the time, and the server's.
+    const VECTORS: [(u128, &str, u64, u32, u128); 3] = [
+        (
+            0xe5e9_73e5_a6b2_a43f_48e7_dc84_9e37_bfcf,
+            "198.51.100.100",
+            0x2464_c4ab_cf10_c957,
+            1_559_731_985,
+            0x0100_0000_5cf7_9f11_1f81_30c3_eee2_9480,
+        ),
+        (
+            0xdd3b_df93_44b6_78b1_85a6_f5cb_60fc_a715,
+            "2001:db8:220:1:59de:d0f4:8769:82b8",
+            0x2268_1ab9_7d52_c298,
+            1_559_741_817,
+            0x0100_0000_5cf7_c579_2655_6bd0_934c_72f8,
+        ),
+        (
+            0x4455_36bc_d251_3298_075a_5d37_9663_c962,
+            "2001:db8:220:1:59de:d0f4:8769:82b8",
+            0x2268_1ab9_7d52_c298,
+            1_559_741_961,
+            0x0100_0000_5cf7_c609_a6bb_79d1_6625_507a,
+        ),
+    ];
+
     #[test]
-    fn cookies_are_those_of_other_servers() {
-        let secret = 0xe5e9_73e5_a6b2_a43f_48e7_dc84_9e37_bfcf_u128.to_be_bytes();
-        let old = 0x445536bc_d2513298_075a5d37_9663c962_u128.to_be_bytes();
-        let cases = [
-            (
-                "198.51.100.100",
-                0x2464_c4ab_cf10_c957_u64,
-                1_559_731_985,
-                0x0100_0000_5cf7_9f11_1f81_30c3_eee2_9480_u128,
-            ),
-            (
-                "203.0.113.203",
-                0xfc93_fc62_807d_db86,
-                1_559_734_385,
-                0x0100_0000_5cf7_a871_d4a5_64a1_442a_ca77,
-            ),
-        ];
-        let secrets = Secrets::shared(&[secret]).unwrap();
-        let both = Secrets::shared(&[old, secret]).unwrap();
-        for (client, of_client, now_s, cookie) in cases {
-            let (client, of_client) = (client.parse().unwrap(), of_client.to_be_bytes());
-            let made = secrets.make(client, &of_client, now_s);
-            assert_eq!(made, cookie.to_be_bytes());
-            assert!(secrets.hold(client, &of_client, &made, now_s));
-            assert!(
-                both.hold(client, &of_client, &made, now_s) && both.make(client, &of_client, now_s) != made
+    fn shared_secrets_make_the_cookies_of_the_standard() {
+        for (secret, client, own, now_s, cookie) in VECTORS {
+            let secrets = Secrets::shared(&[secret.to_be_bytes()]).unwrap();
+            assert_eq!(
+                secrets.make(client.parse().unwrap(), &own.to_be_bytes(), now_s),
+                cookie.to_be_bytes()
             );
         }
-        let client = "2001:db8:220:1:59de:d0f4:8769:82b8".parse().unwrap();
-        let new = Secrets::shared(&[old]).unwrap().make(
-            client,
-            &0x22681ab97d52c298_u64.to_be_bytes(),
-            1_559_741_961,
-        );
-        assert_eq!(new, 0x0100_0000_5cf7_c609_a6bb_79d1_6625_507a_u128.to_be_bytes());
         assert!(Secrets::shared(&[]).is_none());
+    }
+
+    #[test]
+    fn an_old_secret_is_believed_behind_a_new_one() {
+        let [_, (old, client, own, _, cookie), (new, .., now_s, renewed)] = VECTORS;
+        let (client, own) = (client.parse().unwrap(), own.to_be_bytes());
+        let both = Secrets::shared(&[new, old].map(u128::to_be_bytes)).unwrap();
+        assert!(both.hold(client, &own, &cookie.to_be_bytes(), now_s));
+        assert_eq!(both.make(client, &own, now_s), renewed.to_be_bytes());
+        let new = Secrets::shared(&[new.to_be_bytes()]).unwrap();
+        assert!(!new.hold(client, &own, &cookie.to_be_bytes(), now_s));
     }
 }

@@ -68,8 +68,8 @@ impl Name {
         &self.0
     }
 
-    /// It and the names above it, up to the root.
-    pub fn parents(&self) -> impl Iterator<Item = &[u8]> + Clone {
+    /// Its wire form and that of each name above it, up to the root.
+    pub fn and_above(&self) -> impl Iterator<Item = &[u8]> {
         parents(&self.0)
     }
 

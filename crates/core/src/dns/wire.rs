@@ -376,7 +376,9 @@ impl WrittenNames {
 fn is_at(message: &[u8], mut at: usize, name: &[u8]) -> bool {
     for rest in parents(name) {
         let Some(label) = rest.first().and_then(|len| rest.get(..=usize::from(*len))) else { return false };
-        while let Some(&[high @ 0xc0.., low]) = message.get(at..).and_then(|rest| rest.first_chunk::<2>()) {
+        while let Some(&[high, low]) = message.get(at..).and_then(|rest| rest.first_chunk::<2>())
+            && high >= 0xc0
+        {
             at = usize::from(u16::from_be_bytes([high & 0x3f, low]));
         }
         if message.get(at..at + label.len()) != Some(label) {

@@ -3,6 +3,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
@@ -36,6 +37,16 @@ pub struct Status {
 impl Status {
     /// Of a server that nothing is known of.
     pub const UNKNOWN: Status = Status { state: State::Unknown, since_ms: 0, was_up: false };
+
+    /// What part of its weight a server has that takes `slow_start_ms` to the whole of it, in percent: a tenth when it comes up, and
+    /// all of it where it began so.
+    pub fn slow_start_percent(&self, now_ms: u64, slow_start_ms: u64) -> u64 {
+        let up_ms = now_ms.saturating_sub(self.since_ms);
+        if slow_start_ms == 0 || self.since_ms == 0 || up_ms >= slow_start_ms {
+            return 100;
+        }
+        (up_ms.saturating_mul(100) / slow_start_ms).max(10)
+    }
 }
 
 /// A change of state.
@@ -96,7 +107,8 @@ pub enum Failure {
 /// The health of one server.
 #[derive(Clone, Debug)]
 pub struct Health {
-    settings: farm::Health,
+    /// Mostly the same for many servers.
+    settings: Arc<farm::Health>,
     status: Status,
     /// Answers in a row that speak against `state`.
     against: u32,
@@ -113,10 +125,15 @@ pub struct Health {
 impl Health {
     /// A server not probed yet; its first probe is due at once. `seed` spreads the jitter of servers.
     pub fn new(settings: &farm::Health, seed: u64) -> Health {
+        Health::sharing(&Arc::new(settings.clone()), seed)
+    }
+
+    /// The same, of one of many servers with these settings.
+    pub fn sharing(settings: &Arc<farm::Health>, seed: u64) -> Health {
         let up = settings.kind == HealthKind::None;
         let state = if up { State::Up } else { State::Unknown };
         Health {
-            settings: settings.clone(),
+            settings: Arc::clone(settings),
             status: Status { state, since_ms: 0, was_up: up },
             against: 0,
             seed,
@@ -139,10 +156,18 @@ impl Health {
 
     /// Goes on with other settings after a reload; what is known stays known.
     pub fn reconfigure(&mut self, now_ms: u64, settings: &farm::Health) -> Option<Transition> {
-        if self.settings == *settings {
+        if *self.settings == *settings {
             return None;
         }
-        self.settings = settings.clone();
+        self.reconfigure_sharing(now_ms, &Arc::new(settings.clone()))
+    }
+
+    /// The same, of one of many servers with these settings.
+    pub fn reconfigure_sharing(&mut self, now_ms: u64, settings: &Arc<farm::Health>) -> Option<Transition> {
+        let before = core::mem::replace(&mut self.settings, Arc::clone(settings));
+        if before == *settings {
+            return None;
+        }
         self.against = 0;
         self.next_ms = now_ms;
         let unasked = settings.kind == HealthKind::None && self.status.state != State::Up;

@@ -298,7 +298,7 @@ pub struct Server {
 }
 
 /// How servers are probed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Health {
     /// What a probe does.
     pub kind: HealthKind,
@@ -317,7 +317,7 @@ pub struct Health {
 }
 
 /// What a probe does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HealthKind {
     /// A TCP connection opens.
     Tcp,
@@ -339,7 +339,7 @@ pub enum HealthKind {
 }
 
 /// How servers are asked for their load, each at its own address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reporting {
     /// How they say it.
     pub kind: ReportKind,
@@ -352,7 +352,7 @@ pub struct Reporting {
 }
 
 /// How servers say their load.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ReportKind {
     /// A line as HAProxy's agent-check has it; see [`super::report::agent_check`].
     AgentCheck,

@@ -156,7 +156,7 @@ pub(super) fn roles<'a>(
 fn is_asked(config: &Config, identity: &Identity, network: &Network) -> bool {
     config.members().any(|member| match &identity.host {
         Some(host) => member.name == *host,
-        None => member.url.address().is_some_and(|address| network.is_local(address)),
+        None => member.address.is_some_and(|address| network.is_local(address)),
     })
 }
 

@@ -298,7 +298,7 @@ impl From<Protocol> for evener_core::net::Protocol {
 /// `evener drain` and `evener undrain`
 #[derive(Debug, Args)]
 pub struct Drain {
-    /// The server
+    /// The server: of a service, or of a name that is answered for
     #[arg(value_name = "SERVICE/SERVER")]
     pub server: ServerName,
     /// How to show it.
@@ -324,7 +324,7 @@ pub struct Man {
     pub dir: Option<PathBuf>,
 }
 
-/// A server as it is written on the command line: `SERVICE/SERVER`.
+/// A server as it is written on the command line: `SERVICE/SERVER`, where the service may be a name that is answered for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerName {
     /// Name of the service.
@@ -337,11 +337,15 @@ impl FromStr for ServerName {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('/') {
+        // What has no name of its own is called by its URL, which has slashes; nothing else has.
+        let url = text.split_once('/').filter(|(_, rest)| rest.contains("://"));
+        match url.or_else(|| text.rsplit_once('/')) {
             Some((service, server)) if !service.is_empty() && !server.is_empty() => {
                 Ok(ServerName { service: service.to_owned(), server: server.to_owned() })
             }
-            _ => Err("write SERVICE/SERVER, as in web/web1; `evener servers` lists them"),
+            _ => Err(
+                "write SERVICE/SERVER, as in web/web1, or NAME/SERVER; `evener servers` and `evener names` list them",
+            ),
         }
     }
 }

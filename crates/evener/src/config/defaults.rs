@@ -92,8 +92,8 @@ pub(super) const COOKIE_EPOCH: RangeInclusive<u64> = 1_000..=3_600_000;
 pub(super) const IDLE_MS: RangeInclusive<u64> = 100..=86_400_000;
 /// Longest name of a service or server, in characters.
 pub(super) const NAME_CHARS: usize = 64;
-/// Largest file that is read, in bytes: all routes that there is room for, with long names.
-pub(super) const FILE_BYTES: usize = 4 << 20;
+/// Largest file that is read, in bytes: some hundreds of thousands of names.
+pub(super) const FILE_BYTES: usize = 64 << 20;
 /// Problems that are shown; a file with more is most likely not a configuration at all.
 pub(super) const PROBLEMS: usize = 100;
 

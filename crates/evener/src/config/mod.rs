@@ -25,6 +25,7 @@ mod values;
 mod zone;
 mod zone_text;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
@@ -33,15 +34,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub use evener_core::farm::Peers;
-use evener_core::farm::group::GroupMember;
 use evener_core::farm::{self, REDIRECT, Service};
 use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeTable;
 
 pub use agent::{AgentConfig, AgentListen};
-use dns::Followed;
 pub use dns::{DnsConfig, From, NameConfig, NamePolicy, ZoneConfig};
+use dns::{Followed, NamesFile};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
 use once::Once;
@@ -105,9 +105,17 @@ impl Config {
     }
 
     /// Servers that clients are told of: listed members of groups, and servers of names alone.
-    pub fn members(&self) -> impl Iterator<Item = &GroupMember> {
-        let of_groups = self.groups.iter().flat_map(|service| &service.group.members);
-        of_groups.chain(self.dns.own_servers())
+    pub fn members(&self) -> impl Iterator<Item = ListedMember<'_>> {
+        let of_groups = self.groups.iter().flat_map(|service| &service.group.members).map(|member| {
+            let (address, port) = (member.url.address(), member.url.port());
+            ListedMember { name: Cow::Borrowed(&member.name), address, port }
+        });
+        let of_names = self.dns.own_servers().map(|server| ListedMember {
+            name: server.name(),
+            address: Some(server.address.ip()),
+            port: server.address.port(),
+        });
+        of_groups.chain(of_names)
     }
 
     /// From whom servers accept tunnels: directors, and every host that is one.
@@ -125,6 +133,17 @@ impl Config {
             .chain(answering.filter(|address| !address.is_unspecified()))
             .collect()
     }
+}
+
+/// A server that clients are told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedMember<'a> {
+    /// What it is called.
+    pub name: Cow<'a, str>,
+    /// Where it is; `None` where its clients resolve a name for that.
+    pub address: Option<IpAddr>,
+    /// The port that it serves at.
+    pub port: u16,
 }
 
 /// What moves the packets.
@@ -233,7 +252,8 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    parse(&read_text(path)?, &path.display().to_string())
+    let (text, name) = (read_text(path)?, path.display().to_string());
+    read(Origin { name: &name, text: &text, folder: path.parent() }, |_, _, _| {})
 }
 
 /// The same, and looks whether what the file names is there on this host: keys, tokens, interfaces, folders.
@@ -242,9 +262,8 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
 /// Everything that is wrong with it, at once.
 pub fn check(path: &Path) -> Result<Config, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    let (config, references, sink) = read(&text, &name)?;
-    references.check(&config, &sink);
-    sink.finish(config, &name, &text)
+    let origin = Origin { name: &name, text: &text, folder: path.parent() };
+    read(origin, |config, references, sink| references.check(config, sink))
 }
 
 fn read_text(path: &Path) -> Result<String, Problems> {
@@ -279,25 +298,42 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Validates `text`; problems name `origin` as its file.
+/// Where a text is from.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    /// The file, as it was named.
+    name: &'a str,
+    text: &'a str,
+    /// Where files are that it has names from; `None`: they aren't read.
+    folder: Option<&'a Path>,
+}
+
+/// Validates `text`; problems name `origin` as its file. Files that it has names from aren't read.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
-    let (config, _, sink) = read(text, origin)?;
-    sink.finish(config, origin, text)
+    read(Origin { name: origin, text, folder: None }, |_, _, _| {})
 }
 
-/// What `text` says, and in the sink what is wrong with it; or the one problem that it is no TOML at all.
-fn read(text: &str, origin: &str) -> Result<(Config, References, Sink), Problems> {
+/// What a text and its files say, if nothing is wrong with them and `check` finds nothing either.
+fn read(origin: Origin<'_>, check: impl FnOnce(&Config, &References, &Sink)) -> Result<Config, Problems> {
+    let Origin { name, text, .. } = origin;
     let sink = Sink::default();
     let (document, errors) = DeTable::parse_recoverable(text);
-    syntax::note(text, &errors, &sink).map_err(|problem| Problems::new(origin, text, vec![problem]))?;
-    let (config, references) = Section::root(document.get_ref(), &sink, config);
-    Ok((config, references, sink))
+    syntax::note(text, &errors, &sink).map_err(|problem| Problems::new(name, text, vec![problem]))?;
+    let (config, references, files) = Section::root(document.get_ref(), &sink, |root| config(root, origin));
+    check(&config, &references, &sink);
+    drop(document);
+    let mut found = vec![(name, text, sink.take())];
+    found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.take())));
+    match found.iter().all(|(_, _, problems)| problems.is_empty()) {
+        true => Ok(config),
+        false => Err(Problems::of(name, found)),
+    }
 }
 
-fn config(root: &mut Section<'_>) -> (Config, References) {
+fn config(root: &mut Section<'_>, origin: Origin<'_>) -> (Config, References, Vec<NamesFile>) {
     let mut refers = References::default();
     let engine = root.section("engine", |section| engine(section, &mut refers));
     let (mut farm, dispatcher) =
@@ -330,16 +366,17 @@ fn config(root: &mut Section<'_>) -> (Config, References) {
     placement::check(root, &farm, &placed);
     farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
     route::check_room(root, &placed);
+    let of_packets = placed.iter().map(|placed| Followed::service(&placed.service, placed.name.clone()));
+    let of_groups = groups.iter().map(|placed| Followed::group(&placed.service.group, placed.name.clone()));
+    let followed: Vec<_> = of_packets.chain(of_groups).collect();
+    let (dns, files) = root.section("dns", |section| {
+        refers.dns = section.span();
+        refers.cookie_secret_file = section.key_span("cookie_secret_file");
+        dns::read(section, &followed, origin)
+    });
     let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
     let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
-    let of_packets = services.iter().map(Followed::service);
-    let followed: Vec<_> =
-        of_packets.chain(groups.iter().map(|group| Followed::group(&group.group))).collect();
-    let dns = root.section("dns", |section| {
-        refers.dns = section.span();
-        dns::read(section, &followed, &mut refers.cookie_secret_file)
-    });
-    (Config { engine, admin, log, agent, farm, services, groups, dns }, refers)
+    (Config { engine, admin, log, agent, farm, services, groups, dns }, refers, files)
 }
 
 /// The value, whose place is kept for who looks whether what it names is there.

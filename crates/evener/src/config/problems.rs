@@ -60,20 +60,27 @@ impl Sink {
         self.0.borrow_mut().push(problem);
     }
 
-    /// `value` if nothing was wrong.
-    pub(super) fn finish<T>(self, value: T, file: &str, text: &str) -> Result<T, Problems> {
-        let found = self.0.into_inner();
-        if found.is_empty() { Ok(value) } else { Err(Problems::new(file, text, found)) }
+    /// All that were noted since the last time.
+    pub(super) fn take(&self) -> Vec<Problem> {
+        self.0.take()
     }
 }
 
-/// Everything that is wrong with a configuration file, in the order of the file.
+/// Everything that is wrong with a configuration file and those that it has names from, in the order of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
+    /// The file that names the others.
+    file: String,
+    parts: Vec<Part>,
+    omitted: usize,
+}
+
+/// What is wrong with one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
     file: String,
     text: String,
     list: Vec<Problem>,
-    omitted: usize,
 }
 
 /// One problem as a program wants it: `evener check --json` prints a list of these.
@@ -92,35 +99,53 @@ pub struct Report<'p> {
 }
 
 impl Problems {
-    pub(super) fn new(file: &str, text: &str, mut list: Vec<Problem>) -> Self {
-        drop_echoes(text, &mut list);
-        list.sort_by_key(|problem| problem.span.as_ref().map(|span| span.start));
-        let omitted = list.len().saturating_sub(defaults::PROBLEMS);
-        list.truncate(defaults::PROBLEMS);
-        for problem in &mut list {
-            problem.span = problem.span.take().map(|span| within(text, span));
-            problem.also = problem.also.take().map(|(span, label)| (within(text, span), label));
+    pub(super) fn new(file: &str, text: &str, list: Vec<Problem>) -> Self {
+        Problems::of(file, [(file, text, list)])
+    }
+
+    /// Of several files, each with its text; `file` names the others.
+    pub(super) fn of<'f>(
+        file: &str,
+        files: impl IntoIterator<Item = (&'f str, &'f str, Vec<Problem>)>,
+    ) -> Self {
+        let mut problems = Problems { file: file.to_owned(), parts: Vec::new(), omitted: 0 };
+        let mut room = defaults::PROBLEMS;
+        for (file, text, mut list) in files {
+            drop_echoes(text, &mut list);
+            list.sort_by_key(|problem| problem.span.as_ref().map(|span| span.start));
+            problems.omitted += list.len().saturating_sub(room);
+            list.truncate(room);
+            room -= list.len();
+            for problem in &mut list {
+                problem.span = problem.span.take().map(|span| within(text, span));
+                problem.also = problem.also.take().map(|(span, label)| (within(text, span), label));
+            }
+            if !list.is_empty() {
+                problems.parts.push(Part { file: file.to_owned(), text: text.to_owned(), list });
+            }
         }
-        Problems { file: file.to_owned(), text: text.to_owned(), list, omitted }
+        problems
     }
 
     /// The file could not be read, so there is nothing to point at.
     pub(super) fn unreadable(file: &str, message: String, help: &str) -> Self {
         let problem = Problem { span: None, also: None, message, help: help.to_owned(), cause: Cause::Value };
-        Problems { file: file.to_owned(), text: String::new(), list: vec![problem], omitted: 0 }
+        Problems::new(file, "", vec![problem])
     }
 
     /// The problems, as a program wants them.
     pub fn reports(&self) -> impl Iterator<Item = Report<'_>> {
-        self.list.iter().map(|problem| {
-            let place = problem.span.as_ref().map(|span| line_and_column(&self.text, span.start));
-            Report {
-                file: &self.file,
-                line: place.map(|(line, _)| line),
-                column: place.map(|(_, column)| column),
-                message: &problem.message,
-                help: &problem.help,
-            }
+        self.parts.iter().flat_map(|Part { file, text, list }| {
+            list.iter().map(move |problem| {
+                let place = problem.span.as_ref().map(|span| line_and_column(text, span.start));
+                Report {
+                    file,
+                    line: place.map(|(line, _)| line),
+                    column: place.map(|(_, column)| column),
+                    message: &problem.message,
+                    help: &problem.help,
+                }
+            })
         })
     }
 
@@ -128,19 +153,24 @@ impl Problems {
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let mut out = String::new();
-        for problem in &self.list {
-            out.push_str(&self.render_one(&renderer, problem));
-            out.push_str("\n\n");
+        for part in &self.parts {
+            for problem in &part.list {
+                out.push_str(&part.render_one(&renderer, problem));
+                out.push_str("\n\n");
+            }
         }
-        let count = self.list.len() + self.omitted;
+        let shown: usize = self.parts.iter().map(|part| part.list.len()).sum();
+        let count = shown + self.omitted;
         let errors = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
         out.push_str(&format!("{}: {errors}", self.file));
         if self.omitted > 0 {
-            out.push_str(&format!(", the first {} are shown", self.list.len()));
+            out.push_str(&format!(", the first {shown} are shown"));
         }
         out
     }
+}
 
+impl Part {
     fn render_one(&self, renderer: &Renderer, problem: &Problem) -> String {
         let title = Level::ERROR.primary_title(problem.message.as_str());
         let help = Level::HELP.message(problem.help.as_str());
@@ -209,7 +239,8 @@ fn floor(text: &str, at: usize) -> usize {
     (0..=at).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0)
 }
 
-fn line_and_column(text: &str, at: usize) -> (usize, usize) {
+/// Both from 1, the column in characters.
+pub(super) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or_default();
     let column = before.get(line_start(text, at)..).unwrap_or_default().chars().count();
     (before.matches('\n').count() + 1, column + 1)

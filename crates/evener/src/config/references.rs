@@ -21,7 +21,7 @@ const INTERFACES: &str = "/proc/thread-self/net/dev";
 #[derive(Debug, Default)]
 pub(super) struct References {
     pub(super) secret_file: Option<Spanned<PathBuf>>,
-    pub(super) cookie_secret_file: Option<Spanned<PathBuf>>,
+    pub(super) cookie_secret_file: Option<Span>,
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) access_log: Option<Spanned<LogTarget>>,
     pub(super) interfaces: Vec<Spanned<String>>,
@@ -74,11 +74,11 @@ impl References {
             let help = "run `evener keygen FILE` once for the farm and copy FILE here";
             problem(file.span(), error.to_string(), help);
         }
-        if let Some(file) = &self.cookie_secret_file
-            && let Err(error) = cookie_secret::read(file.get_ref())
+        if let (Some(span), Some(file)) = (&self.cookie_secret_file, &config.dns.cookie_secret_file)
+            && let Err(error) = cookie_secret::read(file)
         {
             let help = "make it with `(umask 077; openssl rand -hex 16 > FILE)`, and copy it to the servers that share it";
-            problem(file.span(), error.to_string(), help);
+            problem(span.clone(), error.to_string(), help);
         }
         if let Some(file) = &self.token_file
             && let Err(error) = token::check(file.get_ref())

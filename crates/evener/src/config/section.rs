@@ -61,19 +61,26 @@ pub(super) struct Section<'d> {
     span: Span,
     known: Vec<&'static str>,
     later: Vec<&'static str>,
+    /// What to do about other keys, where nobody may have meant one that is known.
+    others: Option<&'static str>,
     sink: &'d Sink,
 }
 
 impl<'d> Section<'d> {
     /// Reads the whole file with `read`, then complains of the keys it did not ask for.
     pub(super) fn root<T>(table: &'d DeTable<'d>, sink: &'d Sink, read: impl FnOnce(&mut Self) -> T) -> T {
-        Section { title: String::new(), table, span: 0..0, known: Vec::new(), later: Vec::new(), sink }
-            .read(read)
+        let (known, later, others) = (Vec::new(), Vec::new(), None);
+        Section { title: String::new(), table, span: 0..0, known, later, others, sink }.read(read)
     }
 
     /// Where the table begins: its header.
     pub(super) fn span(&self) -> Span {
         self.span.clone()
+    }
+
+    /// Says what to do about keys that don't belong here.
+    pub(super) fn say_of_others(&mut self, help: &'static str) {
+        self.others = Some(help);
     }
 
     /// Notes a problem that no single value shows.
@@ -249,7 +256,7 @@ impl<'d> Section<'d> {
     }
 
     fn child(&self, title: String, table: &'d DeTable<'d>, span: Span) -> Section<'d> {
-        Section { title, table, span, known: Vec::new(), later: Vec::new(), sink: self.sink }
+        Section { title, table, span, known: Vec::new(), later: Vec::new(), others: None, sink: self.sink }
     }
 
     fn read<T>(mut self, read: impl FnOnce(&mut Self) -> T) -> T {
@@ -271,6 +278,7 @@ impl<'d> Section<'d> {
             let message = format!("unknown key {key:?} {place}");
             let home = HOMES.iter().find(|(_, keys)| self.title.is_empty() && keys.contains(&key));
             let help = match home {
+                _ if self.others.is_some() => self.others.unwrap_or_default().to_owned(),
                 Some((home, _)) if home.starts_with("[[service.") || home.starts_with("[service.") => {
                     format!("write {home}, behind the [[service]] that it belongs to")
                 }

@@ -132,8 +132,9 @@ pub(crate) fn zones(dns: &DnsConfig, serial: u32) -> Result<Vec<Zone>, ZoneError
     let by_apex: BTreeMap<Name, usize> =
         (0..).zip(&zones).map(|(at, (zone, _))| (zone.apex().clone(), at)).collect();
     let mut faults = Vec::new();
-    for (number, NameConfig { settings, alpn, .. }) in dns.names.iter().enumerate() {
-        let nearest = settings.name.parents().find_map(|parent| by_apex.get(parent));
+    for (number, name) in dns.names.iter().enumerate() {
+        let NameConfig { settings, alpn, .. } = &**name;
+        let nearest = settings.name.and_above().find_map(|name| by_apex.get(name));
         let Some((zone, source)) = nearest.and_then(|at| zones.get_mut(*at)) else { continue };
         match zone.balance(&settings.name, number) {
             Ok(()) if alpn.is_empty() => {}

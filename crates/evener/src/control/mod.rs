@@ -238,7 +238,7 @@ impl Daemon {
             return;
         }
         self.ready = true;
-        self.names.begin();
+        self.names.begin(self.executor.director.snapshot(), &self.groups.shown().latest());
         self.executor.bus.tell(Event::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
@@ -308,6 +308,12 @@ impl Daemon {
         if self.groups.has(&name.service) {
             return self.groups.drain(&name.service, &name.server, drain);
         }
+        if self.names.has(&name.service) {
+            let done = self.names.drain(&name.service, &name.server, drain);
+            // Whoever waits for the answer may ask for the name next.
+            self.names.refresh(self.executor.director.snapshot(), &self.groups.shown().latest());
+            return done;
+        }
         has_service(self.executor.director.farm(), &name.service)?;
         let director = &self.executor.director;
         let members = director.membership().members(&name.service);
@@ -348,6 +354,7 @@ impl Daemon {
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             let _ = std::fs::remove_file(start::drained_path(&self.directory));
+            self.names.forget_drained();
             let _ = std::fs::remove_file(totals::path(&self.directory));
         }
         drop(self.groups);

@@ -212,7 +212,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let settings = Settings::new(&directory);
     let tools = Tools { engine, neighbours, settings, hosts, facts: results, bus };
     let mut groups = groups(&config, &directory, &tools.bus, &recorder)?;
-    let mut names = Names::new(seed()?, tools.bus.clone());
+    let mut names = Names::new(&directory, seed()?, tools.bus.clone());
     let opened_names = names.open(&config, read_dns_files(&config).map_err(OpenError::from)?)?;
     let mut executor = Executor::new(director, config, about, tools);
     executor.show_groups(groups.0.shown(), names.shown());

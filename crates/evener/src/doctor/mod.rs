@@ -9,6 +9,7 @@ mod farm;
 mod host;
 mod hosts;
 mod links;
+mod names;
 mod owners;
 mod ways;
 
@@ -85,6 +86,7 @@ async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     if config.as_ref().is_some_and(|config| !config.takes_packets()) {
         host::without_engine(&mut findings);
     }
+    findings.extend(config.as_ref().and_then(|config| names::look(&config.dns)));
     let serves = config.as_ref().map(|config| agent::doctor::findings(config, &network)).unwrap_or_default();
     match config {
         Some(config) if directs || serves.is_empty() => {

@@ -17,7 +17,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::AbortHandle;
 
 use super::datagrams::Datagrams;
-use super::{Counts, stream};
+use super::{Counts, buffer, stream};
 use crate::runtime::descriptors::Room;
 use crate::runtime::seats::Seats;
 
@@ -238,6 +238,7 @@ fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_port(true)?;
+    buffer::widen(&socket)?;
     socket.bind(&address.into())?;
     let socket: UdpSocket = socket.into();
     socket.set_read_timeout(Some(LOOK))?;

@@ -11,6 +11,8 @@ const CARRIED_MAX: u64 = 2_048;
 /// Those that are told where to go, and those that ask for names by TCP.
 const REDIRECTED_MAX: u64 = 16_384;
 const NAMES_MAX: u64 = 4_096;
+/// Servers of names that are asked at a time: of the quarter that is for everything else.
+const ASKED_MAX: u64 = 2_048;
 
 /// Room for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub(crate) struct Room {
     pub(crate) redirected: usize,
     /// Those that ask for names by TCP.
     pub(crate) names: usize,
+    /// Servers of names, which are probed and asked for their load.
+    pub(crate) asked: usize,
 }
 
 impl Room {
@@ -53,6 +57,7 @@ impl Room {
             carried: bounded(clients / 2 / 2, CARRIED_MAX),
             redirected: bounded(limit / 16 * 3, REDIRECTED_MAX),
             names: bounded(limit / 16, NAMES_MAX),
+            asked: bounded(limit / 8, ASKED_MAX),
         }
     }
 }
@@ -73,14 +78,17 @@ mod tests {
 
     #[test]
     fn a_quarter_is_for_everything_else() {
-        assert_eq!(Room::within(1_024), Room { read: 256, carried: 128, redirected: 192, names: 64 });
+        assert_eq!(
+            Room::within(1_024),
+            Room { read: 256, carried: 128, redirected: 192, names: 64, asked: 128 }
+        );
         assert_eq!(
             Room::within(WANTED),
-            Room { read: 4_096, carried: 2_048, redirected: 3_072, names: 1_024 }
+            Room { read: 4_096, carried: 2_048, redirected: 3_072, names: 1_024, asked: 2_048 }
         );
-        let most = Room { read: 4_096, carried: 2_048, redirected: 16_384, names: 4_096 };
+        let most = Room { read: 4_096, carried: 2_048, redirected: 16_384, names: 4_096, asked: 2_048 };
         assert_eq!(Room::within(u64::MAX), most);
-        assert_eq!(Room::within(0), Room { read: 1, carried: 1, redirected: 1, names: 1 });
+        assert_eq!(Room::within(0), Room { read: 1, carried: 1, redirected: 1, names: 1, asked: 1 });
         for limit in [1_024, 4_096, WANTED, 100_000] {
             let room = Room::within(limit);
             assert!((room.read + 2 * room.carried + room.redirected + room.names) as u64 <= limit / 4 * 3);

@@ -43,41 +43,33 @@ pub struct Name {
 /// All of them, by name in the order of the file.
 pub(crate) fn names(shown: &Shown, now_ms: u64) -> Vec<Name> {
     let latest = shown.latest();
-    let since_ms = now_ms.saturating_sub(latest.at_ms);
-    latest
-        .names
-        .iter()
-        .flat_map(|name| name.addresses.iter().map(move |one| name_of(name, one, since_ms)))
-        .collect()
+    latest.iter().flat_map(|name| name.addresses.iter().map(|one| name_of(name, one, now_ms))).collect()
 }
 
 /// What became of queries, if there are any to answer.
 pub(crate) fn counts(shown: &Shown) -> BTreeMap<String, u64> {
     let all: BTreeMap<String, u64> =
         shown.counts.all().map(|(name, count)| (name.to_owned(), count)).collect();
-    if all.values().all(|count| *count == 0) && shown.latest().names.is_empty() {
-        BTreeMap::new()
-    } else {
-        all
-    }
+    if all.values().all(|count| *count == 0) && shown.latest().is_empty() { BTreeMap::new() } else { all }
 }
 
-fn name_of(name: &ShownName, shown: &ShownAddress, since_ms: u64) -> Name {
+fn name_of(name: &ShownName, shown: &ShownAddress, now_ms: u64) -> Name {
     let bps = |number: Option<u64>| number.map(|number| number as f64);
+    let (report, since_ms) = (shown.report(), now_ms.saturating_sub(name.at_ms));
     Name {
-        name: name.name.clone(),
+        name: name.settings.name.to_string(),
         address: shown.address.to_string(),
-        server: shown.server.clone(),
+        server: shown.server().into_owned(),
         state: shown.state.to_owned(),
         rank: name.rank(shown),
         share: name.part(shown),
         answers: shown.given.load(Relaxed),
         policy: name.policy.to_owned(),
-        ttl_seconds: name.ttl_s,
-        bottleneck_bps: bps(shown.report.bottleneck_bps),
-        available_bps: bps(shown.report.available_bps),
-        delay_seconds: shown.report.delay_us.map(|us| us as f64 / 1e6),
-        age_seconds: shown.age_ms.map(|ms| (ms + since_ms) as f64 / 1e3),
-        cause: shown.cause.clone(),
+        ttl_seconds: name.settings.ttl_s,
+        bottleneck_bps: bps(report.bottleneck_bps),
+        available_bps: bps(report.available_bps),
+        delay_seconds: report.delay_us.map(|us| us as f64 / 1e6),
+        age_seconds: shown.age_ms().map(|ms| (ms + since_ms) as f64 / 1e3),
+        cause: name.cause(shown),
     }
 }

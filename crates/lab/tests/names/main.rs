@@ -6,5 +6,6 @@ mod answers;
 mod changes;
 mod hostile;
 mod loads;
+mod many;
 mod ranks;
 mod stage;

@@ -17,6 +17,7 @@ pub(super) struct Two {
 }
 
 /// What a server's sessions are weighed with: its load.
+#[derive(Debug)]
 pub struct Weighing {
     /// What it is made of.
     pub needs: &'static [Signal],

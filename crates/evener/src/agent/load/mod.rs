@@ -44,7 +44,7 @@ impl Settings {
         let services = config.services.iter();
         let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);
         let ports = services.flat_map(|service| &service.addresses).map(SocketAddr::port).chain(of_servers);
-        let ports = ports.chain(config.members().map(|member| member.url.port()));
+        let ports = ports.chain(config.members().map(|member| member.port));
         Settings {
             config: config.agent.clone(),
             ports: ports.collect(),

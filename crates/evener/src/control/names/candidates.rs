@@ -1,9 +1,11 @@
 //! Whose addresses a name may be answered with, as they are now: of services' servers, of groups' members, and of services as sites.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use evener_core::director::{ServerState, Snapshot};
-use evener_core::dns::Known;
+use evener_core::dns::{Known, ServerList, ServerStates};
 use evener_core::farm::Service;
 use evener_core::farm::group::{MemberState, State};
 use evener_core::farm::report::Report;
@@ -12,52 +14,96 @@ use evener_core::farm::signals::Signals;
 use crate::redirect::ShownGroup;
 
 /// A server that may be given, as it is now.
+#[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    pub(super) server: String,
+    /// Its name; `None`: its address is its name.
+    pub(super) server: Option<Arc<str>>,
     pub(super) address: IpAddr,
     pub(super) state: &'static str,
     pub(super) lives: bool,
     pub(super) known: Known,
     /// Why it isn't up.
     pub(super) reason: Option<String>,
+    /// How often its address was given first, where it is a name's own; a service's server has a count for each name.
+    pub(super) given: Option<Arc<AtomicU64>>,
 }
 
-/// Those of a service of the file.
-pub(super) fn of_service(
-    name: &str,
-    own: bool,
-    snapshot: &Snapshot,
-    groups: &[ShownGroup],
-) -> Vec<Candidate> {
+impl Candidate {
+    /// Whether it is as it was, if this is told at `now_ms` and that was at `then_ms`: a report that has only grown older is the same.
+    fn is_as(&self, now_ms: u64, before: &Candidate, then_ms: u64) -> bool {
+        let reported = |one: &Candidate, at_ms: u64| Some(at_ms.saturating_sub(one.known.signals.age_ms?));
+        let ageless = |one: &Candidate| Signals { age_ms: None, ..one.known.signals };
+        let rest = |one: &Candidate| (one.address, one.state, one.lives, one.known.weight, one.known.tenths);
+        rest(self) == rest(before)
+            && (&self.server, &self.reason) == (&before.server, &before.reason)
+            && ageless(self) == ageless(before)
+            && reported(self, now_ms) == reported(before, then_ms)
+    }
+}
+
+/// A service of the file that names follow.
+#[derive(Debug)]
+pub(super) struct Followed {
+    pub(super) service: String,
+    /// Its own addresses are given, in place of its servers'.
+    pub(super) own: bool,
+    /// Names that follow it go by load.
+    pub(super) by_load: bool,
+    /// These names, by number.
+    pub(super) names: Vec<usize>,
+    pub(super) candidates: Vec<Candidate>,
+    /// When they were so, in milliseconds.
+    at_ms: u64,
+}
+
+impl Followed {
+    pub(super) fn new(service: String, own: bool, by_load: bool) -> Followed {
+        Followed { service, own, by_load, names: Vec::new(), candidates: Vec::new(), at_ms: 0 }
+    }
+
+    /// Takes in how it is now. True if that is something else than before for the names that follow it.
+    pub(super) fn look(&mut self, snapshot: &Snapshot, groups: &[ShownGroup]) -> bool {
+        let (mut candidates, at_ms) = of_service(&self.service, self.own, snapshot, groups);
+        if !self.by_load {
+            for Candidate { known, .. } in &mut candidates {
+                let Signals { report, age_ms, .. } = known.signals;
+                known.signals = Signals { report, age_ms, ..Signals::default() };
+            }
+        }
+        let same = candidates.len() == self.candidates.len()
+            && candidates.iter().zip(&self.candidates).all(|(new, old)| new.is_as(at_ms, old, self.at_ms));
+        (self.candidates, self.at_ms) = (candidates, at_ms);
+        !same
+    }
+}
+
+/// Those of a service of the file, and when they were so.
+fn of_service(name: &str, own: bool, snapshot: &Snapshot, groups: &[ShownGroup]) -> (Vec<Candidate>, u64) {
     if let Some(shown) = groups.iter().find(|shown| shown.group.name == name) {
         let members: Vec<Candidate> = shown.members.iter().filter_map(of_member).collect();
-        return if own {
-            site(name, shown.group.addresses.iter().map(|at| at.ip()), &members)
-        } else {
-            members
-        };
+        let addresses = shown.group.addresses.iter().map(|at| at.ip());
+        return (if own { site(name, addresses, &members) } else { members }, shown.at_ms);
     }
-    let Some(service) = snapshot.farm.service(name) else { return Vec::new() };
-    let Some(seen) = snapshot.services.iter().find(|seen| seen.name == name) else { return Vec::new() };
-    let servers: Vec<Candidate> = seen
-        .servers
-        .iter()
-        .flat_map(|server| {
-            let known =
-                Known { weight: server.member.weight, tenths: server.tenths, signals: server.signals };
-            published(service, &server.name.server, server.address).into_iter().map(move |address| {
-                Candidate {
-                    server: server.name.server.clone(),
-                    address,
-                    state: server.state.name(),
-                    lives: server.state == ServerState::Up,
-                    known,
-                    reason: server.reason.clone(),
-                }
-            })
+    let seen = snapshot.services.iter().find(|seen| seen.name == name);
+    let Some((service, seen)) = snapshot.farm.service(name).zip(seen) else {
+        return (Vec::new(), snapshot.at_ms);
+    };
+    let servers = seen.servers.iter().flat_map(|server| {
+        let known = Known { weight: server.member.weight, tenths: server.tenths, signals: server.signals };
+        let addresses = published(service, &server.name.server, server.address);
+        addresses.into_iter().map(move |address| Candidate {
+            server: Some(server.name.server.as_str().into()),
+            address,
+            state: server.state.name(),
+            lives: server.state == ServerState::Up,
+            known,
+            reason: server.reason.clone(),
+            given: None,
         })
-        .collect();
-    if own { site(name, service.addresses.iter().map(|at| at.ip()), &servers) } else { servers }
+    });
+    let servers: Vec<Candidate> = servers.collect();
+    let addresses = service.addresses.iter().map(|at| at.ip());
+    (if own { site(name, addresses, &servers) } else { servers }, snapshot.at_ms)
 }
 
 /// By which addresses clients come to a server: its own, or where every host decides those that it answers for.
@@ -77,7 +123,7 @@ fn site(name: &str, addresses: impl Iterator<Item = IpAddr>, servers: &[Candidat
     let mut addresses: Vec<IpAddr> = addresses.collect();
     addresses.dedup();
     let candidate = |address| Candidate {
-        server: name.to_owned(),
+        server: Some(name.into()),
         address,
         state: if lives { ServerState::Up.name() } else { ServerState::Down.name() },
         lives,
@@ -87,6 +133,7 @@ fn site(name: &str, addresses: impl Iterator<Item = IpAddr>, servers: &[Candidat
             signals: mean(&alive().map(|server| server.known.signals).collect::<Vec<_>>()),
         },
         reason: (!lives).then(|| "none of its servers lives".to_owned()),
+        given: None,
     };
     addresses.into_iter().map(candidate).collect()
 }
@@ -114,7 +161,7 @@ fn mean(servers: &[Signals]) -> Signals {
 }
 
 /// A member that has an address: a name in its URL is resolved by its clients.
-pub(super) fn of_member(member: &MemberState) -> Option<Candidate> {
+fn of_member(member: &MemberState) -> Option<Candidate> {
     let address = member.joiner.url.address()?;
     let signals = Signals {
         latency_us: member.latency_us,
@@ -124,7 +171,7 @@ pub(super) fn of_member(member: &MemberState) -> Option<Candidate> {
     };
     let failed = member.last_failure.as_ref().filter(|_| member.state == State::Down);
     Some(Candidate {
-        server: member.name.clone(),
+        server: Some(member.name.as_str().into()),
         address,
         state: member.state.name(),
         lives: member.state == State::Up && member.joiner.weight > 0,
@@ -134,5 +181,23 @@ pub(super) fn of_member(member: &MemberState) -> Option<Candidate> {
             signals,
         },
         reason: failed.map(|(_, failure)| failure.to_string()),
+        given: None,
     })
+}
+
+/// Servers of a name alone.
+pub(super) fn of_own(list: &ServerList, states: &ServerStates, now_ms: u64) -> Vec<Candidate> {
+    let views = states.views(list, now_ms).map(|(server, view)| Candidate {
+        server: server.name.clone(),
+        address: server.address.ip(),
+        state: view.state.name(),
+        lives: view.state == State::Up,
+        known: view.known,
+        reason: match view.failure {
+            _ if view.refuses => Some("drained by its own report".to_owned()),
+            failure => failure.map(ToString::to_string),
+        },
+        given: Some(Arc::clone(view.given)),
+    });
+    views.collect()
 }

@@ -1,30 +1,38 @@
 //! The loop's part in names: their own servers are probed, and whoever answers goes by what is known of all of them.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
-use evener_core::director::{ServerState, Snapshot};
-use evener_core::dns::{self, Address, Balanced};
+use evener_core::director::Snapshot;
+use evener_core::dns::{self, Balanced, Fact, ServerStates};
+use evener_core::farm::group::{MemberChange, State};
+use evener_core::farm::plan::identity;
+use evener_core::farm::signals::Signals;
 use evener_core::path::sessions::Seed;
+use evener_dataplane::heap;
 use tokio::sync::mpsc;
 
 mod candidates;
+mod drained;
 mod own;
 mod ranking;
+mod running;
 
-use candidates::{Candidate, of_service};
-use own::OwnServers;
+use candidates::Followed;
+use drained::Drained;
 pub(super) use own::Told;
+use own::{Questions, list_of};
 use ranking::{RankFiles, Ranking};
+use running::{Running, Source};
 
-use super::groups::moment;
+use super::now_ms;
 use super::reading::{DnsFileError, DnsFiles};
-use crate::config::{Config, DnsConfig, From, NameConfig};
+use crate::config::{Config, From, NameConfig};
 use crate::events::Bus;
-use crate::names::{Answering, NamesError, Opened, Servers, Shown, ShownAddress, ShownName, ShownNames};
+use crate::names::{Answering, NamesError, Opened, Servers, Shown, ShownName};
 use crate::redirect::ShownGroup;
+use crate::runtime::spelling::meant;
 
 /// Results of probes that wait for the loop.
 const RESULTS: usize = 256;
@@ -46,27 +54,30 @@ pub(super) struct OpenedNames {
     files: DnsFiles,
 }
 
-/// A balanced name.
-struct Running {
-    config: NameConfig,
-    /// Its own servers, if it has some.
-    own: Option<OwnServers>,
-    /// How often addresses were given, by server.
-    given: BTreeMap<(String, IpAddr), Arc<AtomicU64>>,
-    ranking: Ranking,
-}
-
-/// All that names are answered by.
+/// All that names are answered by. There may be hundreds of thousands of them: what happens to one costs nothing for the others.
 pub(super) struct Names {
-    dns: DnsConfig,
+    nsid: String,
     read: DnsFiles,
-    /// In the order of the file.
+    /// In the order of the file, by which they have their numbers.
     running: Vec<Running>,
+    /// Their numbers in the order of their names.
+    by_name: Vec<usize>,
+    /// Services that some of them follow.
+    followed: Vec<Followed>,
+    /// When each has something to do next, in milliseconds of the monotonic clock.
+    due: BTreeSet<(u64, usize)>,
+    /// Those that are to be looked at anew, or all.
+    dirty: Vec<usize>,
+    is_new: bool,
+    is_begun: bool,
+    /// Of how many servers it isn't known yet whether they work.
+    unknown: usize,
+    drained: Drained,
+    questions: Questions,
     servers: Servers,
     answering: Arc<Answering>,
     key: Seed,
     bus: Bus,
-    results: mpsc::Sender<Told>,
     pub(super) told: mpsc::Receiver<Told>,
     shown: Arc<Shown>,
     files: RankFiles,
@@ -76,20 +87,28 @@ pub(super) struct Names {
 
 impl Names {
     /// None yet.
-    pub(super) fn new(key: Seed, bus: Bus) -> Names {
+    pub(super) fn new(directory: &Path, key: Seed, bus: Bus) -> Names {
         let (results, told) = mpsc::channel(RESULTS);
         let shown: Arc<Shown> = Arc::default();
-        let nobody = dns::Names::new([], Vec::new(), key, "");
+        let nobody = dns::Names::new([], [], key, "");
         let answering = Arc::new(Answering::new(nobody, key, Arc::clone(&shown.counts)));
         Names {
-            dns: DnsConfig::default(),
+            nsid: String::new(),
             read: DnsFiles::default(),
             running: Vec::new(),
+            by_name: Vec::new(),
+            followed: Vec::new(),
+            due: BTreeSet::new(),
+            dirty: Vec::new(),
+            is_new: false,
+            is_begun: false,
+            unknown: 0,
+            drained: Drained::read(directory),
+            questions: Questions::new(results),
             servers: Servers::new(Arc::clone(&answering)),
             answering,
             key,
             bus,
-            results,
             told,
             shown,
             files: RankFiles::default(),
@@ -112,170 +131,309 @@ impl Names {
 
     /// Goes on with the names of a file; what is known of servers that stay is kept.
     pub(super) fn follow(&mut self, config: &Config, opened: OpenedNames) {
-        let now = moment();
-        let mut before: BTreeMap<dns::Name, Running> = std::mem::take(&mut self.running)
-            .into_iter()
-            .map(|running| (running.config.settings.name.clone(), running))
-            .collect();
-        self.running = config
-            .dns
-            .names
-            .iter()
-            .map(|name| {
-                let known = before.remove(&name.settings.name);
-                let (own, given) = known.map_or((None, BTreeMap::new()), |known| (known.own, known.given));
-                let own = match (&name.from, own) {
-                    (From::Services { .. }, _) => None,
-                    (From::Servers { group, report }, None) => {
-                        Some(OwnServers::new(now, group, report.as_ref(), self.key))
-                    }
-                    (From::Servers { group, report }, Some(mut own)) => {
-                        own.reload(now, group, report.as_ref());
-                        Some(own)
-                    }
-                };
-                Running { config: name.clone(), own, given, ranking: Ranking::default() }
-            })
-            .collect();
-        self.dns = config.dns.clone();
+        let dns = &config.dns;
+        let before = std::mem::take(&mut self.running).into_iter();
+        let mut before: BTreeMap<dns::Name, Running> =
+            before.map(|running| (running.config.settings.name.clone(), running)).collect();
+        self.followed = Vec::new();
+        self.running = Vec::with_capacity(dns.names.len());
+        let mut places = BTreeMap::new();
+        for (number, name) in dns.names.iter().enumerate() {
+            let known = before.remove(&name.settings.name);
+            let servers = match &name.from {
+                From::Services { .. } => self.follow_services(number, name, &mut places),
+                From::Servers(_) => Box::default(),
+            };
+            let running = self.run(name, known, servers);
+            self.running.push(running);
+        }
+        self.by_name = (0..self.running.len()).collect();
+        let name = |number: &usize| self.running.get(*number).map(|running| &running.config.settings.name);
+        self.by_name.sort_by(|one, other| name(one).cmp(&name(other)));
+        self.unknown = self.running.iter().map(Running::unknown).sum();
+        self.nsid.clone_from(&dns.nsid);
         self.read = opened.files;
-        self.seen = None;
-        self.answering.limit.store(Arc::new(self.dns.limit));
-        if let Err(error) = self.servers.follow(opened.sockets, &self.dns.listen) {
+        (self.seen, self.is_new) = (None, true);
+        self.dirty.clear();
+        self.answering.limit.store(Arc::new(dns.limit));
+        if let Err(error) = self.servers.follow(opened.sockets, &dns.listen) {
             tracing::error!("{error}");
         }
-        self.settle();
+        self.due.clear();
+        let now_ms = now_ms();
+        for number in 0..self.running.len() {
+            self.settle(number, now_ms);
+        }
+    }
+
+    /// Has the services of a name be followed, and says at which places they are.
+    fn follow_services(
+        &mut self,
+        number: usize,
+        name: &NameConfig,
+        places: &mut BTreeMap<(String, bool, bool), usize>,
+    ) -> Box<[usize]> {
+        let From::Services { names, own } = &name.from else { return Box::default() };
+        let by_load = name.policy.weighing.is_some();
+        let place = |service: &String| {
+            let place = *places.entry((service.clone(), *own, by_load)).or_insert_with(|| {
+                self.followed.push(Followed::new(service.clone(), *own, by_load));
+                self.followed.len() - 1
+            });
+            if let Some(followed) = self.followed.get_mut(place) {
+                followed.names.push(number);
+            }
+            place
+        };
+        names.iter().map(place).collect()
+    }
+
+    /// Begins to answer for a name, or goes on.
+    fn run(&self, config: &Arc<NameConfig>, known: Option<Running>, followed: Box<[usize]>) -> Running {
+        let now_ms = now_ms();
+        let settings = &config.settings;
+        let (known, balanced) = match known {
+            Some(Running { config, servers, balanced, .. }) => (Some((config, servers)), balanced),
+            None => (None, Arc::new(Balanced::new(Arc::clone(settings), &[], [0, 0]))),
+        };
+        let servers = match (list_of(config), known) {
+            (Some(list), known) => {
+                let name = settings.name.to_string();
+                let seed = identity(&name, "") ^ self.key.0;
+                let mut states = match known {
+                    Some((before, Source::Own(mut states))) => {
+                        states.follow(list_of(&before).unwrap_or(list), list, seed, now_ms);
+                        states
+                    }
+                    _ => ServerStates::new(list, seed, now_ms),
+                };
+                if !self.drained.is_empty() {
+                    for (place, server) in list.servers.iter().enumerate() {
+                        states.drain(place, self.drained.contains(&name, &server.name()));
+                    }
+                }
+                Source::Own(states)
+            }
+            (None, Some((_, Source::Services { given, .. }))) => Source::Services { followed, given },
+            (None, _) => Source::Services { followed, given: Vec::new() },
+        };
+        let config = Arc::clone(config);
+        let ranking = Ranking::default();
+        Running { config, servers, ranking, balanced, due_ms: u64::MAX, is_dirty: false }
     }
 
     /// It is known how servers are, or it was waited for long enough: queries are answered from now on.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, snapshot: &Arc<Snapshot>, groups: &Arc<Vec<ShownGroup>>) {
+        self.is_begun = true;
+        self.refresh(snapshot, groups);
         if let Err(error) = self.servers.begin() {
             tracing::error!("{error}");
         }
     }
 
+    /// The number of a name.
+    fn number(&self, name: &dns::Name) -> Option<usize> {
+        let of = |number: &usize| self.running.get(*number).map(|running| &running.config.settings.name);
+        let at = self.by_name.binary_search_by(|number| of(number).cmp(&Some(name))).ok()?;
+        self.by_name.get(at).copied()
+    }
+
     /// A server of a name alone has answered, or hasn't.
-    pub(super) fn told(&mut self, told: Told) {
-        let running =
-            self.running.iter_mut().find(|running| running.config.settings.name.to_string() == told.name);
-        if let Some(own) = running.and_then(|running| running.own.as_mut())
-            && own.take(moment(), told, &self.bus)
-        {
-            self.seen = None;
+    pub(super) fn told(&mut self, Told { name, server, fact }: Told) {
+        self.questions.ended();
+        // After a reload the name may have other servers, or be gone.
+        let asked = list_of(&name).and_then(|list| list.servers.get(server));
+        let Some((asked, number)) = asked.zip(self.number(&name.settings.name)) else { return };
+        let Some(running) = self.running.get_mut(number) else { return };
+        let config = Arc::clone(&running.config);
+        let (Some(list), Source::Own(states)) = (list_of(&config), &mut running.servers) else { return };
+        let Some(place) = list.place_of(server, asked.address) else { return };
+        let counts = matches!(fact, Fact::Probed(Ok(_))) && goes_by_latency(&config);
+        let before = states.unknown();
+        let effect = states.take(list, place, fact, now_ms());
+        self.unknown = (self.unknown + states.unknown()).saturating_sub(before);
+        if effect.is_news || counts {
+            self.mark(number);
         }
-        self.settle();
+        own::tell(&self.bus, &config, place, effect);
+        self.schedule(number);
     }
 
     /// Time has passed.
     pub(super) fn time(&mut self) {
-        let now_ms = moment().now_ms;
-        if self.next_at() <= now_ms {
-            self.settle();
-        }
-        if self.ranks_due_ms() <= now_ms {
-            self.seen = None;
+        let now_ms = now_ms();
+        while let Some((_, number)) = self.due.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms) {
+            self.settle(number, now_ms);
         }
     }
 
     /// When there is something to do next, in milliseconds of the monotonic clock.
     pub(super) fn next_at(&self) -> u64 {
-        self.own().map(OwnServers::next_at).min().unwrap_or(u64::MAX).min(self.ranks_due_ms())
-    }
-
-    fn ranks_due_ms(&self) -> u64 {
-        self.running.iter().map(|running| running.ranking.due_ms(&running.config)).min().unwrap_or(u64::MAX)
-    }
-
-    fn own(&self) -> impl Iterator<Item = &OwnServers> {
-        self.running.iter().filter_map(|running| running.own.as_ref())
+        self.due.first().map_or(u64::MAX, |(at_ms, _)| *at_ms)
     }
 
     /// Whether it is known of every server whether it lives.
     pub(super) fn are_settled(&self) -> bool {
-        self.own().all(|own| own.are_known(moment()))
+        self.unknown == 0
     }
 
-    /// Carries out what is ordered for names' own servers.
-    fn settle(&mut self) {
-        for own in self.running.iter_mut().filter_map(|running| running.own.as_mut()) {
-            if own.settle(moment(), &self.bus, &self.results) {
-                self.seen = None;
+    /// Does what is due for a name.
+    fn settle(&mut self, number: usize, now_ms: u64) {
+        let Some(running) = self.running.get_mut(number) else { return };
+        let config = Arc::clone(&running.config);
+        let mut is_news = running.ranking.due_ms(&config) <= now_ms;
+        if let (Some(list), Source::Own(states)) = (list_of(&config), &mut running.servers) {
+            let (orders, effects) = states.poll(list, now_ms);
+            for order in orders {
+                self.questions.ask(&config, order);
+            }
+            for (place, effect) in effects {
+                is_news |= effect.is_news;
+                own::tell(&self.bus, &config, place, effect);
             }
         }
+        if is_news {
+            self.mark(number);
+        }
+        self.schedule(number);
+    }
+
+    /// Has a name looked at anew before the next answer.
+    fn mark(&mut self, number: usize) {
+        if let Some(running) = self.running.get_mut(number).filter(|running| !running.is_dirty) {
+            running.is_dirty = true;
+            self.dirty.push(number);
+        }
+    }
+
+    /// Puts a name where it belongs among those that have something to do.
+    fn schedule(&mut self, number: usize) {
+        let Some(running) = self.running.get_mut(number) else { return };
+        let due_ms = running.next_at();
+        let before = std::mem::replace(&mut running.due_ms, due_ms);
+        if before != due_ms {
+            self.due.remove(&(before, number));
+        }
+        if due_ms != u64::MAX {
+            self.due.insert((due_ms, number));
+        }
+    }
+
+    /// Whether a name of the file is this one.
+    pub(super) fn has(&self, name: &str) -> bool {
+        dns::Name::parse(name).is_ok_and(|name| self.number(&name).is_some())
+    }
+
+    /// Drains a server of a name, or ends that.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(super) fn drain(&mut self, name: &str, server: &str, drain: bool) -> Result<String, String> {
+        let found = dns::Name::parse(name).ok().and_then(|name| self.number(&name));
+        let running = found.and_then(|number| self.running.get_mut(number));
+        let (Some(number), Some(running)) = (found, running) else {
+            return Err(format!("there is no name {name}"));
+        };
+        let config = Arc::clone(&running.config);
+        let name = config.settings.name.to_string();
+        let (Some(list), Source::Own(states)) = (list_of(&config), &mut running.servers) else {
+            return Err(format!(
+                "{name} has no servers of its own: drain those of its services, as SERVICE/SERVER"
+            ));
+        };
+        let names: Vec<_> = list.servers.iter().map(dns::OwnServer::name).collect();
+        let Some(place) = names.iter().position(|known| known == server) else {
+            let meant = meant(server, names.iter().map(AsRef::as_ref));
+            return Err(format!("name {name} has no server {server}; {meant}"));
+        };
+        let changed = states.drain(place, drain);
+        let others_live = states.views(list, now_ms()).any(|(_, view)| view.state == State::Up);
+        if changed {
+            let member = Some(if drain { MemberChange::Drained } else { MemberChange::Undrained });
+            own::tell(&self.bus, &config, place, dns::Effect { member, ..dns::Effect::default() });
+            self.mark(number);
+        }
+        let full = format!("{name}/{server}");
+        self.drained
+            .set(&name, server, drain)
+            .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
+        Ok(match (drain, changed) {
+            (true, true) if others_live => format!("{full} drains: its address is no longer given"),
+            (true, true) => {
+                format!("{full} drains; no other server of {name} lives: `none_alive` says what is answered")
+            }
+            (true, false) => format!("{full} was draining already"),
+            (false, true) => format!("{full} is given again"),
+            (false, false) => format!("{full} was not drained"),
+        })
+    }
+
+    /// Has the next daemon know nothing of who is drained.
+    pub(super) fn forget_drained(&self) {
+        self.drained.forget();
     }
 
     /// Answers by what is known now, if that is something else than before.
     pub(super) fn refresh(&mut self, snapshot: &Arc<Snapshot>, groups: &Arc<Vec<ShownGroup>>) {
+        // Until then each answer of a server would be the reason to make a name anew that nobody is answered by.
+        if !self.is_begun {
+            return;
+        }
+        self.look_at_services(snapshot, groups);
+        if !self.is_new && self.dirty.is_empty() {
+            return;
+        }
+        let now_ms = now_ms();
+        if std::mem::take(&mut self.is_new) {
+            self.dirty.clear();
+            let all = 0..self.running.len();
+            let looks = all.filter_map(|number| self.look(number, now_ms));
+            let (balanced, shown): (Vec<_>, Vec<_>) = looks.unzip();
+            let zones = self.read.zones.iter().cloned();
+            let names = dns::Names::new(zones, balanced, self.key, &self.nsid);
+            self.answering.names.store(Arc::new(names.with_cookie_secrets(&self.read.cookie_secrets)));
+            self.shown.publish(shown.into_iter().collect());
+            heap::give_back();
+            return;
+        }
+        let (mut balanced, mut shown) = (Vec::new(), Vec::new());
+        for number in std::mem::take(&mut self.dirty) {
+            if let Some((answers, looks)) = self.look(number, now_ms) {
+                balanced.push((number, answers));
+                shown.push((number, looks));
+            }
+        }
+        self.answering.names.store(Arc::new(self.answering.names.load().with(balanced)));
+        self.shown.publish(self.shown.latest().with(shown));
+    }
+
+    fn look(&mut self, number: usize, now_ms: u64) -> Option<(Arc<Balanced>, Arc<ShownName>)> {
+        let running = self.running.get_mut(number)?;
+        running.is_dirty = false;
+        let looks = running.look(&self.followed, now_ms);
+        self.files.write(&running.config, &looks.1);
+        self.schedule(number);
+        Some(looks)
+    }
+
+    /// Marks names whose services are otherwise than they were.
+    fn look_at_services(&mut self, snapshot: &Arc<Snapshot>, groups: &Arc<Vec<ShownGroup>>) {
         let is_seen = |(seen, shown): &(Arc<Snapshot>, Arc<Vec<ShownGroup>>)| {
             Arc::ptr_eq(seen, snapshot) && Arc::ptr_eq(shown, groups)
         };
-        if self.dns.zones.is_empty() && self.read.zones.is_empty() || self.seen.as_ref().is_some_and(is_seen)
-        {
+        if self.followed.is_empty() || self.seen.as_ref().is_some_and(is_seen) {
             return;
         }
-        let before = self.answering.names.load_full();
-        let (mut balanced, mut names) = (Vec::new(), Vec::new());
-        for (number, running) in self.running.iter_mut().enumerate() {
-            let turns = before.balanced().get(number).map_or([0, 0], |balanced| balanced.turns());
-            let shown = running.look(snapshot, groups);
-            let addresses: Vec<Address> = shown.addresses.iter().map(address).collect();
-            self.files.write(&running.config, &shown);
-            balanced.push(Arc::new(Balanced::new(running.config.settings.clone(), &addresses, turns)));
-            names.push(shown);
-        }
-        let zones = self.read.zones.iter().cloned();
-        let names = dns::Names::new(zones, balanced, self.key, &self.dns.nsid);
-        self.answering.names.store(Arc::new(names.with_cookie_secrets(&self.read.cookie_secrets)));
-        self.shown.publish(ShownNames { names, at_ms: moment().now_ms });
+        let followed = self.followed.iter_mut();
+        let changed = followed.filter_map(|one| one.look(snapshot, groups).then(|| one.names.clone()));
+        let changed: Vec<usize> = changed.flatten().collect();
+        changed.into_iter().for_each(|number| self.mark(number));
         self.seen = Some((Arc::clone(snapshot), Arc::clone(groups)));
     }
 }
 
-fn address(shown: &ShownAddress) -> Address {
-    Address {
-        address: shown.address,
-        share: shown.share,
-        lives: shown.state == ServerState::Up.name(),
-        given: Arc::clone(&shown.given),
-    }
-}
-
-impl Running {
-    fn look(&mut self, snapshot: &Snapshot, groups: &[ShownGroup]) -> ShownName {
-        let candidates: Vec<Candidate> = match (&self.config.from, &self.own) {
-            (From::Services { names, own }, _) => {
-                names.iter().flat_map(|name| of_service(name, *own, snapshot, groups)).collect()
-            }
-            (From::Servers { .. }, own) => own.iter().flat_map(|own| own.candidates(moment())).collect(),
-        };
-        let ranked = self.ranking.rank(&self.config, candidates, moment().now_ms);
-        let addresses = ranked.into_iter().map(|(candidate, ranked)| {
-            let Candidate { server, address, state, known, reason, .. } = candidate;
-            let given = self.given.entry((server.clone(), address)).or_default();
-            let (share, cause) = match ranked {
-                Some(ranked) => (ranked.share, ranked.cause),
-                // What lives no more keeps its weight, for when nobody does.
-                None => (known.weight, reason.unwrap_or_else(|| state.to_owned())),
-            };
-            ShownAddress {
-                address,
-                state,
-                share,
-                given: Arc::clone(given),
-                report: known.signals.report,
-                age_ms: known.signals.age_ms,
-                cause,
-                server,
-            }
-        });
-        let addresses = addresses.collect();
-        let settings = &self.config.settings;
-        ShownName {
-            name: settings.name.to_string(),
-            policy: self.config.policy.name,
-            ttl_s: settings.ttl_s,
-            draw: settings.draw,
-            addresses,
-        }
-    }
+/// Whether what a probe took changes shares.
+fn goes_by_latency(config: &NameConfig) -> bool {
+    let signals = Signals { latency_us: Some(1), ..Signals::default() };
+    config.policy.weighing.is_some_and(|weighing| (weighing.load)(&signals).is_some())
 }

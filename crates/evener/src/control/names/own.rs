@@ -1,191 +1,154 @@
 //! Servers of a name alone: they are probed, and asked for their load, from here.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use evener_core::director::{LoadQuery, ServerState};
-use evener_core::farm::Reporting;
-use evener_core::farm::group::{Group, MemberState, Members, Moment, Order};
+use evener_core::director::{self, LoadQuery, ProbePath, Target};
+use evener_core::dns::{Effect, Fact, Order, OwnServer, ServerList};
+use evener_core::farm::group::MemberEvent;
 use evener_core::farm::health::Failure;
-use evener_core::farm::heard::{Change, Heard};
-use evener_core::farm::plan::{ServerName, identity};
-use evener_core::farm::report::{BadReport, Report};
-use evener_core::net::http::Url;
-use evener_core::path::sessions::Seed;
+use evener_core::farm::plan::ServerName;
+use evener_core::farm::report::BadReport;
+use evener_core::farm::{Health, HealthKind};
 use tokio::sync::mpsc;
 
-use super::candidates::{Candidate, of_member};
-use crate::control::groups::is_known;
+use crate::config::{From, NameConfig};
 use crate::events::{Bus, Event};
+use crate::io::probe::probe;
 use crate::io::report;
-use crate::redirect::probe_member;
+use crate::runtime::descriptors::Room;
 
 /// What came of a question to one server.
 pub(in crate::control) struct Told {
-    pub(super) name: String,
-    server: usize,
-    what: What,
+    /// The name, as it was when it was asked.
+    pub(super) name: Arc<NameConfig>,
+    /// The server's place in its list.
+    pub(super) server: usize,
+    pub(super) fact: Fact,
 }
 
-enum What {
-    Probed(Result<u64, Failure>),
-    Reported(Result<Report, BadReport>),
+/// The servers that a name has of its own.
+pub(super) fn list_of(config: &NameConfig) -> Option<&ServerList> {
+    match &config.from {
+        From::Servers(list) => Some(list),
+        From::Services { .. } => None,
+    }
 }
 
-/// The servers of one name.
-pub(super) struct OwnServers {
-    group: Group,
-    report: Option<Reporting>,
-    members: Members,
-    /// What they said of their load, by their numbers.
-    heard: BTreeMap<usize, Heard>,
+/// Questions to servers: those that are under way, and those that wait. Each takes a descriptor and some memory, and the first round asks
+/// all servers.
+pub(super) struct Questions {
+    /// So many are under way at a time; unknown while nobody was asked.
+    room: OnceCell<usize>,
+    under_way: usize,
+    waiting: VecDeque<(Arc<NameConfig>, Order)>,
+    results: mpsc::Sender<Told>,
 }
 
-impl OwnServers {
-    pub(super) fn new(now: Moment, group: &Group, report: Option<&Reporting>, key: Seed) -> OwnServers {
-        let members = Members::new(now, group, key, None);
-        let mut own =
-            OwnServers { group: group.clone(), report: report.cloned(), members, heard: BTreeMap::new() };
-        own.match_heard(now);
-        own
+impl Questions {
+    pub(super) fn new(results: mpsc::Sender<Told>) -> Questions {
+        Questions { room: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), results }
     }
 
-    /// Goes on with another file's; what is known of servers that stay is kept.
-    pub(super) fn reload(&mut self, now: Moment, group: &Group, report: Option<&Reporting>) {
-        self.members.reload(now, group);
-        self.group = group.clone();
-        if self.report.as_ref() != report {
-            self.heard.clear();
-            self.report = report.cloned();
-        }
-        self.match_heard(now);
+    /// Asks a server as soon as there is room.
+    pub(super) fn ask(&mut self, name: &Arc<NameConfig>, order: Order) {
+        self.waiting.push_back((Arc::clone(name), order));
+        self.ask_waiting();
     }
 
-    fn match_heard(&mut self, now: Moment) {
-        let Some(settings) = &self.report else { return };
-        let mut before = std::mem::take(&mut self.heard);
-        for member in self.members.snapshot(now) {
-            let spread = identity(&self.group.name, &member.name);
-            let heard = before.remove(&member.id);
-            let heard = heard.unwrap_or_else(|| Heard::new(settings, spread, now.now_ms));
-            self.heard.insert(member.id, heard);
-        }
+    /// A question is through.
+    pub(super) fn ended(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.ask_waiting();
     }
 
-    /// When there is something to do next, in milliseconds of the monotonic clock.
-    pub(super) fn next_at(&self) -> u64 {
-        let asking = self.heard.values().map(Heard::ask_at_ms).min();
-        asking.unwrap_or(u64::MAX).min(self.members.poll_timeout())
-    }
-
-    /// Whether it is known of every server whether it lives.
-    pub(super) fn are_known(&self, now: Moment) -> bool {
-        self.members.snapshot(now).iter().all(is_known)
-    }
-
-    /// Takes in an answer, or that there was none. True if that is news.
-    pub(super) fn take(&mut self, now: Moment, told: Told, bus: &Bus) -> bool {
-        match told.what {
-            What::Probed(result) => {
-                self.members.probed(now, told.server, result);
-                false
-            }
-            What::Reported(result) => {
-                let change = self.heard.get_mut(&told.server).map(|heard| heard.take(result, now.now_ms));
-                self.tell(now, told.server, change.unwrap_or_default(), bus)
-            }
+    fn ask_waiting(&mut self) {
+        let room = *self.room.get_or_init(|| Room::make().asked);
+        while self.under_way < room {
+            let Some((name, order)) = self.waiting.pop_front() else {
+                // The first round may have been long.
+                self.waiting.shrink_to(room);
+                return;
+            };
+            self.under_way += 1;
+            let results = self.results.clone();
+            tokio::spawn(async move {
+                let (Order::Probe(server) | Order::Ask(server)) = order;
+                let fact = answer(&name, order).await;
+                // The loop ends first only when the daemon does.
+                let _ = results.send(Told { name, server, fact }).await;
+            });
         }
     }
+}
 
-    fn tell(&self, now: Moment, server: usize, change: Change, bus: &Bus) -> bool {
-        let member = self.members.snapshot(now).into_iter().find(|member| member.id == server);
-        if let Some(member) = member {
-            let server = ServerName { service: self.group.name.clone(), server: member.name };
-            if let Some(refuses) = change.refuses {
-                let event = evener_core::director::Event::Wished { server: server.clone(), refuses };
-                bus.tell(Event::Farm(event));
-            }
-            if let Some(error) = change.turned {
-                bus.tell(Event::Farm(evener_core::director::Event::Reports { server, error }));
-            }
-        }
-        change.is_news
-    }
-
-    /// Asks whoever is due. True if something is known that was not.
-    pub(super) fn settle(&mut self, now: Moment, bus: &Bus, results: &mpsc::Sender<Told>) -> bool {
-        let mut is_news = false;
-        for order in self.members.poll(now) {
-            match order {
-                Order::Probe { member, url, .. } => self.probe(member, url, results),
-                Order::Tell(event) => {
-                    bus.tell(Event::Member { service: self.group.name.clone(), event: Box::new(event) });
+async fn answer(name: &NameConfig, order: Order) -> Fact {
+    let list = list_of(name);
+    let server = |place: usize| list.and_then(|list| Some((list, list.servers.get(place)?)));
+    match order {
+        Order::Probe(place) => Fact::Probed(match server(place) {
+            Some((list, server)) => probe_server(server, &list.health).await,
+            None => Err(Failure::NotProbed("it is no server any more".to_owned())),
+        }),
+        Order::Ask(place) => Fact::Reported(match server(place) {
+            Some((list, server)) => match list.report.as_deref() {
+                Some(settings) => {
+                    let to = SocketAddr::new(server.address.ip(), settings.port);
+                    let named = server_name(name, server);
+                    report::ask(&LoadQuery { server: named, to, settings: settings.clone() }).await
                 }
-                Order::Publish => is_news = true,
-                // Nobody joins, and nobody is asked by the group's messages.
-                Order::Save | Order::Query { .. } => {}
-            }
-        }
-        let Some(settings) = self.report.clone() else { return is_news };
-        let due = |(server, heard): (&usize, &Heard)| (heard.ask_at_ms() <= now.now_ms).then_some(*server);
-        let due: Vec<usize> = self.heard.iter().filter_map(due).collect();
-        for server in due {
-            let change = self.heard.get_mut(&server).map(|heard| heard.asked(&settings, now.now_ms));
-            is_news |= self.tell(now, server, change.unwrap_or_default(), bus);
-            self.ask(now, server, settings.clone(), results);
-        }
-        is_news
+                None => Err(BadReport::Silent),
+            },
+            None => Err(BadReport::Silent),
+        }),
     }
+}
 
-    fn probe(&self, server: usize, url: Url, results: &mpsc::Sender<Told>) {
-        let (results, group) = (results.clone(), self.group.clone());
-        tokio::spawn(async move {
-            let what = What::Probed(probe_member(&url, None, &group.health, &[]).await);
-            // The loop ends first only when the daemon does.
-            let _ = results.send(Told { name: group.name, server, what }).await;
-        });
+/// Probes a server once, by this host's own stack, as clients come.
+async fn probe_server(server: &OwnServer, health: &Health) -> Result<u64, Failure> {
+    let to = SocketAddr::new(server.address.ip(), health.port.unwrap_or(server.address.port()));
+    let kind = match &health.kind {
+        // Clients call it by its own port, whichever is probed.
+        HealthKind::Http { path, host: None, status, body } => HealthKind::Http {
+            path: path.clone(),
+            host: Some(authority(server.address)),
+            status: status.clone(),
+            body: body.clone(),
+        },
+        kind => kind.clone(),
+    };
+    let target = Target { destination: to, way: ProbePath::Direct { to } };
+    probe(&target, None, &kind, Duration::from_millis(health.timeout_ms)).await
+}
+
+/// As a Host line has it: without the port that http has anyway.
+fn authority(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V4(address) if address.port() == 80 => address.ip().to_string(),
+        SocketAddr::V6(address) if address.port() == 80 => format!("[{}]", address.ip()),
+        _ => address.to_string(),
     }
+}
 
-    fn ask(&self, now: Moment, server: usize, settings: Reporting, results: &mpsc::Sender<Told>) {
-        let members = self.members.snapshot(now);
-        let member = members.iter().find(|member| member.id == server);
-        let Some((member, address)) = member.and_then(|member| Some((member, member.joiner.url.address()?)))
-        else {
-            return;
-        };
-        let name = ServerName { service: self.group.name.clone(), server: member.name.clone() };
-        let query = LoadQuery { server: name, to: SocketAddr::new(address, settings.port), settings };
-        let results = results.clone();
-        tokio::spawn(async move {
-            let what = What::Reported(report::ask(&query).await);
-            let _ = results.send(Told { name: query.server.service, server, what }).await;
-        });
+fn server_name(name: &NameConfig, server: &OwnServer) -> ServerName {
+    ServerName { service: name.settings.name.to_string(), server: server.name().into_owned() }
+}
+
+/// Tells what happened to a server.
+pub(super) fn tell(bus: &Bus, name: &NameConfig, place: usize, effect: Effect) {
+    let Some(server) = list_of(name).and_then(|list| list.servers.get(place)) else { return };
+    let Effect { member, refuses, reports, is_news: _ } = effect;
+    if let Some(what) = member {
+        let event = Box::new(MemberEvent { member: server.name().into_owned(), what });
+        bus.tell(Event::Member { service: name.settings.name.to_string(), event });
     }
-
-    /// Who may be given.
-    pub(super) fn candidates(&self, now: Moment) -> Vec<Candidate> {
-        let members = self.members.snapshot(now);
-        let all = |may_refuse| -> Vec<Candidate> {
-            members.iter().filter_map(|member| self.candidate(member, may_refuse, now)).collect()
-        };
-        let willing = all(true);
-        // Reports alone leave no name without servers.
-        if willing.iter().any(|candidate| candidate.lives) { willing } else { all(false) }
+    if let Some(refuses) = refuses {
+        bus.tell(Event::Farm(director::Event::Wished { server: server_name(name, server), refuses }));
     }
-
-    fn candidate(&self, member: &MemberState, may_refuse: bool, now: Moment) -> Option<Candidate> {
-        let mut candidate = of_member(member)?;
-        let Some(heard) = self.heard.get(&member.id) else { return Some(candidate) };
-        if let Some((report, age_ms)) = heard.latest(now.now_ms) {
-            candidate.known.signals.report = report;
-            candidate.known.signals.age_ms = Some(age_ms);
-        }
-        candidate.known.tenths = candidate.known.tenths.min(heard.tenths());
-        if candidate.lives && may_refuse && heard.refuses() {
-            candidate.lives = false;
-            candidate.state = ServerState::Draining.name();
-            candidate.reason = Some("drained by its own report".to_owned());
-        }
-        Some(candidate)
+    if let Some(error) = reports {
+        bus.tell(Event::Farm(director::Event::Reports { server: server_name(name, server), error }));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use evener_core::dns::{Draw, Known, shares};
 use evener_core::farm::policy::Weighing;
@@ -13,35 +14,37 @@ use crate::control::groups::replace;
 use crate::names::ShownName;
 
 /// What became of a candidate that lives.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Ranked {
     pub(super) share: u16,
-    /// Why that is so.
-    pub(super) cause: String,
+    /// What of its weight that is, in thousandths.
+    pub(super) permille: u32,
+    /// What was known of it then.
+    pub(super) known: Known,
     load: Option<u64>,
 }
 
-/// Who lived, whether its load was known, and what became of it.
+/// Who lived, and whether its load was known.
+type Alive = (Option<Arc<str>>, IpAddr, bool);
+
+/// Who lived, and what became of it.
 #[derive(Debug)]
 struct Made {
     at_ms: u64,
-    of: Vec<(String, IpAddr, bool)>,
+    of: Vec<Alive>,
     ranked: Vec<Ranked>,
 }
 
-/// The ranks of one name.
+/// The ranks of one name, where they are made once in a period.
 #[derive(Debug, Default)]
 pub(super) struct Ranking {
-    last: Option<Made>,
+    last: Option<Box<Made>>,
 }
 
 impl Ranking {
     /// When they are made anew whatever happens, in milliseconds of the monotonic clock.
     pub(super) fn due_ms(&self, config: &NameConfig) -> u64 {
-        match &self.last {
-            Some(last) if config.period_ms > 0 => last.at_ms.saturating_add(config.period_ms),
-            _ => u64::MAX,
-        }
+        self.last.as_ref().map_or(u64::MAX, |last| last.at_ms.saturating_add(config.period_ms))
     }
 
     /// The same candidates with what becomes of those that live, in the order in which answers have them. Who comes or goes, or is heard for the first time, counts
@@ -52,17 +55,22 @@ impl Ranking {
         candidates: Vec<Candidate>,
         now_ms: u64,
     ) -> Vec<(Candidate, Option<Ranked>)> {
-        let alive = || candidates.iter().filter(|candidate| candidate.lives);
         let weighing = config.policy.weighing;
-        let is_known = |one: &Candidate| weighing.is_some_and(|by| (by.load)(&one.known.signals).is_some());
-        let of = alive().map(|one| (one.server.clone(), one.address, is_known(one)));
-        let of: Vec<(String, IpAddr, bool)> = of.collect();
-        let lasts = |last: &Made| last.of == of && now_ms.saturating_sub(last.at_ms) < config.period_ms;
-        let last = match self.last.take().filter(lasts) {
-            Some(last) => last,
-            None => Made { at_ms: now_ms, of, ranked: rank(weighing, config.report_gain_percent, alive()) },
+        let make = || {
+            let alive = candidates.iter().filter(|candidate| candidate.lives);
+            rank(weighing, config.report_gain_percent, alive)
         };
-        let mut ranked = last.ranked.iter().cloned();
+        let ranked = if config.period_ms == 0 {
+            self.last = None;
+            make()
+        } else {
+            let of = alive(weighing, &candidates);
+            let lasts = |last: &Made| last.of == of && now_ms.saturating_sub(last.at_ms) < config.period_ms;
+            let last = self.last.take().filter(|last| lasts(last));
+            let last = last.unwrap_or_else(|| Box::new(Made { at_ms: now_ms, of, ranked: make() }));
+            self.last.insert(last).ranked.clone()
+        };
+        let mut ranked = ranked.into_iter();
         let next = |candidate: Candidate| {
             let ranked = if candidate.lives { ranked.next() } else { None };
             (candidate, ranked)
@@ -75,9 +83,14 @@ impl Ranking {
                 (load, candidate.known.signals.report.available_bps.is_some())
             });
         }
-        self.last = Some(last);
         all
     }
+}
+
+fn alive(weighing: Option<&Weighing>, candidates: &[Candidate]) -> Vec<Alive> {
+    let is_known = |one: &Candidate| weighing.is_some_and(|by| (by.load)(&one.known.signals).is_some());
+    let alive = candidates.iter().filter(|candidate| candidate.lives);
+    alive.map(|one| (one.server.clone(), one.address, is_known(one))).collect()
 }
 
 fn rank<'a>(
@@ -87,26 +100,13 @@ fn rank<'a>(
 ) -> Vec<Ranked> {
     let known: Vec<Known> = alive.map(|one| one.known).collect();
     let shared = shares(weighing, gain_percent, &known);
-    let ranked = known.iter().zip(shared).map(|(known, share)| Ranked {
+    let ranked = known.into_iter().zip(shared).map(|(known, share)| Ranked {
         share: share.share,
-        cause: cause(known, weighing, share.permille),
+        permille: u32::try_from(share.permille).unwrap_or(u32::MAX),
+        known,
         load: share.load,
     });
     ranked.collect()
-}
-
-/// Why an address has its share, in words.
-fn cause(known: &Known, weighing: Option<&Weighing>, permille: u64) -> String {
-    let starts = (known.tenths < 10).then(|| format!("slow start {} %", known.tenths * 10));
-    let said = match weighing {
-        Some(weighing) => (weighing.said)(&known.signals).unwrap_or_else(|| "no report: median".to_owned()),
-        None => format!("weight {}", known.weight),
-    };
-    let said: Vec<String> = starts.into_iter().chain([said]).collect();
-    match weighing {
-        Some(_) => format!("{}: {} % of its weight", said.join(", "), permille / 10),
-        None => said.join(", "),
-    }
 }
 
 /// The files that others read ranks from, as they were written last.
@@ -153,7 +153,7 @@ fn lines(shown: &ShownName) -> String {
     let ranked = shown.addresses.iter().filter_map(|one| Some((shown.rank(one)?, one.address)));
     let mut ranked: Vec<(u64, IpAddr)> = ranked.collect();
     ranked.sort_by_key(|(rank, _)| *rank);
-    ranked.iter().map(|(rank, address)| format!("{} {address} {rank}\n", shown.name)).collect()
+    ranked.iter().map(|(rank, address)| format!("{} {address} {rank}\n", shown.settings.name)).collect()
 }
 
 /// gdnsd-plugin-extfile(8): the state of each address, and for how long an answer with it may be kept.
@@ -163,5 +163,8 @@ fn extfile(shown: &ShownName) -> String {
         *states.entry(one.address).or_default() |= shown.rank(one).is_some();
     }
     let state = |up: bool| if up { "UP" } else { "DOWN" };
-    states.iter().map(|(address, up)| format!("{address} => {}/{}\n", state(*up), shown.ttl_s)).collect()
+    states
+        .iter()
+        .map(|(address, up)| format!("{address} => {}/{}\n", state(*up), shown.settings.ttl_s))
+        .collect()
 }

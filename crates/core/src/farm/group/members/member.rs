@@ -214,13 +214,7 @@ impl Member {
     /// The share of its weight that is in force, in percent: from a tenth to the whole while it starts slowly, counted from when it
     /// began to work.
     pub(super) fn weight_percent(&self, now: Moment, slow_start_ms: u64) -> u64 {
-        let status = self.health.status();
-        let up_ms = now.now_ms.saturating_sub(status.since_ms);
-        // Who was up when the daemon began has been so for longer.
-        if slow_start_ms == 0 || status.since_ms == 0 || up_ms >= slow_start_ms {
-            return 100;
-        }
-        (up_ms.saturating_mul(100) / slow_start_ms).max(10)
+        self.health.status().slow_start_percent(now.now_ms, slow_start_ms)
     }
 
     pub(super) fn view(&self, now: Moment, group: &Group, load: u64) -> MemberState {

@@ -16,7 +16,11 @@ use crate::farm::report::Report;
 use crate::farm::signals::Signals;
 use crate::path::sessions::Seed;
 
+mod standards;
+
 const KEY: Seed = Seed(1, 2);
+const UPPER: &[u8] = b"\x03WWW\x07Example\x03COM\x00";
+const LOUD: &[u8] = b"\x02NS\x04Loud\x07Example\x03COM\x00";
 
 fn name(text: &str) -> Name {
     Name::parse(text).unwrap()
@@ -53,8 +57,15 @@ fn zone() -> Zone {
         ("ns.sub.example.com", rtype::A, "192.0.2.54"),
         ("many.example.com", rtype::A, "192.0.2.2"),
         ("many.example.com", rtype::A, "192.0.2.3"),
+        ("ns.loud.example.com", rtype::A, "192.0.2.55"),
     ];
-    let mut zone = Zone::new(name("example.com"), records(&more)).unwrap();
+    // As a file may have them: data keeps its letters.
+    let loud = [
+        (name("upper.example.com"), rtype::CNAME, 300, UPPER.to_vec()),
+        (name("loud.example.com"), rtype::NS, 300, LOUD.to_vec()),
+    ];
+    let all = records(&more).into_iter().chain(loud);
+    let mut zone = Zone::new(name("example.com"), all).unwrap();
     zone.balance(&name("www.example.com"), 0).unwrap();
     zone
 }
@@ -130,6 +141,9 @@ fn questions_have_the_answers_that_the_standards_want() {
         ("h.sub.example.com", rtype::A, 0, false, [0, 1, 1], a("192.0.2.54")),
         ("sub.example.com", rtype::DS, 0, true, [0, 1, 0], vec![]),
         ("example.com", rtype::ANY, 0, true, [1, 0, 0], vec![]),
+        ("alias.example.com", rtype::ANY, 0, true, [1, 0, 0], vec![]),
+        ("UPPER.Example.Com", rtype::A, 0, true, [2, 0, 0], a("192.0.2.11")),
+        ("h.loud.example.com", rtype::A, 0, false, [0, 1, 1], a("192.0.2.55")),
         ("example.com", rtype::AXFR, 5, false, [0, 0, 0], vec![]),
         ("example.org", rtype::A, 5, false, [0, 0, 0], vec![]),
         ("com", rtype::A, 5, false, [0, 0, 0], vec![]),
@@ -179,6 +193,7 @@ fn what_clients_say_of_themselves_is_read_with_care() {
     let subnet = |bytes: &[u8]| [&[0, 8, 0, bytes.len() as u8], bytes].concat();
     assert_eq!(code(&subnet(&[0, 1, 24, 0, 203, 0, 113])), 0);
     assert_eq!(code(&subnet(&[0, 1, 0, 0])), 0);
+    assert_eq!(code(&subnet(&[0, 0, 0, 0])), 0);
     assert_eq!(code(&subnet(&[0, 2, 56, 0, 0x20, 1, 0xd, 0xb8, 0, 0, 0])), 0);
     for wrong in [
         &[0, 1, 24, 0, 203, 0, 113, 7][..],
@@ -187,6 +202,7 @@ fn what_clients_say_of_themselves_is_read_with_care() {
         &[0, 1, 33, 0, 203, 0, 113, 7, 1],
         &[0, 1, 24, 24, 203, 0, 113],
         &[0, 3, 8, 0, 1],
+        &[0, 0, 8, 0, 1],
         &[1, 1, 8, 0, 1],
         &[0, 1],
     ] {
@@ -349,12 +365,15 @@ fn zones_that_do_not_hold_together_are_refused_with_all_that_is_wrong() {
         ("x.example.com", rtype::CNAME, "y.example.com"),
         ("x.example.com", rtype::A, "192.0.2.1"),
         ("d.example.com", rtype::DNAME, "example.org"),
+        ("s.example.com", rtype::RRSIG, "192.0.2.1"),
+        ("t.example.com", rtype::DNSKEY, "192.0.2.1"),
     ]));
     assert_eq!(
         errors,
         [
             "example.org is not in zone example.com",
             "d.example.com has a DNAME record, which this version of Evener does not answer by",
+            "s.example.com has records of DNSSEC, which this version of Evener does not answer by: take the zone as it is before it is signed",
             "x.example.com has a CNAME record and others beside it",
         ]
     );
@@ -574,7 +593,7 @@ fn turns_go_on_when_servers_change() {
         let names = names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, turn));
         let (_, _, _, all) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
         *given.entry(all).or_insert(0) += 1;
-        turn = names.balanced()[0].turns();
+        turn = names.balanced().get(0).unwrap().turns();
     }
     assert_eq!(given.into_values().collect::<Vec<_>>(), [5, 5]);
 }

@@ -1,0 +1,125 @@
+//! What names may not be beside each other, beside zones and beside services, wherever they stand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use evener_core::dns::Name;
+use evener_core::farm::signals::Signals;
+
+use super::files::NamesFile;
+use super::name::{From, Placed};
+use super::{Followed, ZoneConfig, signals};
+use crate::config::Origin;
+use crate::config::problems::{Problem, Span, line_and_column};
+use crate::config::section::Section;
+use crate::runtime::spelling::meant;
+
+/// The files of names: the one of the section, and others by number.
+pub(super) struct Files<'a, 'd> {
+    pub(super) section: &'a Section<'d>,
+    pub(super) origin: Origin<'a>,
+    pub(super) others: &'a [NamesFile],
+}
+
+impl Files<'_, '_> {
+    fn problem(&self, placed: &Placed, problem: Problem) {
+        match placed.file.and_then(|number| self.others.get(number)) {
+            Some(file) => file.sink.push(problem),
+            None => self.section.problem(problem),
+        }
+    }
+
+    /// Notes a problem of `placed` that another place explains.
+    fn problem_beside(&self, placed: &Placed, problem: Problem, other: (Option<usize>, &Span, &'static str)) {
+        let (file, span, label) = other;
+        if file == placed.file {
+            return self.problem(placed, problem.also(span.clone(), label));
+        }
+        let (name, text) = match file.and_then(|number| self.others.get(number)) {
+            Some(file) => (file.name.as_str(), file.text.as_str()),
+            None => (self.origin.name, self.origin.text),
+        };
+        let line = line_and_column(text, span.start).0;
+        let message = format!("{} ({label}: {name}:{line})", problem.message);
+        self.problem(placed, Problem { message, ..problem });
+    }
+}
+
+/// Each name is in a zone, once, is no service's, and has services that there are.
+pub(super) fn check(
+    files: &Files<'_, '_>,
+    zones: &[(ZoneConfig, Span)],
+    names: &[Placed],
+    services: &[Followed<'_>],
+) {
+    let zones: BTreeSet<&[u8]> = zones.iter().map(|(zone, _)| zone.name.as_wire()).collect();
+    let by_name: BTreeMap<&str, &Followed<'_>> =
+        services.iter().map(|followed| (followed.name, followed)).collect();
+    // Names are read without regard to case, and a service's name needn't be one.
+    let like_names =
+        services.iter().filter_map(|followed| Some((Name::parse(followed.name).ok()?, followed)));
+    let like_names: BTreeMap<Name, &Followed<'_>> = like_names.collect();
+    let mut seen: BTreeMap<&Name, &Placed> = BTreeMap::new();
+    let mut written: BTreeMap<&PathBuf, (&Placed, Span)> = BTreeMap::new();
+    for placed in names {
+        for file in &placed.files {
+            if let Some((first, span)) = written.get(file.get_ref()) {
+                let message = format!("{} is written twice", file.get_ref().display());
+                let problem = Problem::new(file.span(), message, "give each file a name of its own");
+                files.problem_beside(placed, problem, (first.file, span, "first here"));
+            } else {
+                written.insert(file.get_ref(), (placed, file.span()));
+            }
+        }
+        let (name, span) = (&placed.config.settings.name, &placed.name);
+        if let Some(first) = seen.get(name) {
+            let help = "name all its services in one [[dns.name]]";
+            let problem = Problem::new(span.clone(), format!("{name} is balanced twice"), help);
+            files.problem_beside(placed, problem, (first.file, &first.name, "first here"));
+        } else {
+            seen.insert(name, placed);
+        }
+        if !name.and_above().any(|above| zones.contains(above)) {
+            let parent = name.to_string();
+            let parent = parent.split_once('.').map_or(parent.as_str(), |(_, parent)| parent);
+            let help = format!("add [[dns.zone]] with name = \"{parent}\"");
+            files.problem(placed, Problem::new(span.clone(), format!("no zone has {name}"), help));
+        }
+        if let Some(service) = like_names.get(name) {
+            let message =
+                format!("{name} is the name of a service too, and `evener drain` couldn't tell them apart");
+            let problem = Problem::new(span.clone(), message, "give the service another name");
+            files.problem_beside(placed, problem, (None, &service.span, "the service"));
+        }
+        check_services(files, placed, &by_name);
+    }
+}
+
+fn check_services(files: &Files<'_, '_>, placed: &Placed, services: &BTreeMap<&str, &Followed<'_>>) {
+    for service in &placed.services {
+        if let Some(followed) = services.get(service.get_ref().as_str()) {
+            let who = format!("nobody asks those of service {:?}", followed.name);
+            can_weigh(files, placed, &followed.signals, &who, "[service.report] to it");
+            continue;
+        }
+        let message = format!("there is no service {:?}", service.get_ref());
+        let help = meant(service.get_ref(), services.keys().copied());
+        files.problem(placed, Problem::new(service.span(), message, help));
+    }
+    if let From::Servers(list) = &placed.config.from {
+        let known = signals(true, list.report.as_deref());
+        can_weigh(files, placed, &known, "nobody asks these", "[dns.name.report]");
+    }
+}
+
+/// Complains of a policy that goes by what nobody will know.
+fn can_weigh(files: &Files<'_, '_>, placed: &Placed, known: &Signals, who: &str, add: &str) {
+    let policy = placed.config.policy;
+    let Some(weighing) = policy.weighing else { return };
+    if let (None, Some(span)) = ((weighing.load)(known), placed.policy.clone()) {
+        let message =
+            format!("policy \"{}\" goes by what servers tell of their load, and {who}", policy.name);
+        let help = format!("add {add}, or write policy = \"random\"");
+        files.problem(placed, Problem::new(span, message, help));
+    }
+}

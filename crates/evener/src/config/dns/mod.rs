@@ -1,0 +1,186 @@
+//! `[dns]`: zones that are answered for, and names whose addresses depend on how servers are.
+
+mod checks;
+mod files;
+mod name;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use evener_core::dns::{Limit, Name, OwnServer};
+use evener_core::farm::group::Group;
+use evener_core::farm::report::Report;
+use evener_core::farm::signals::{Signal, Signals};
+use evener_core::farm::{ReportKind, Reporting, Service};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use checks::Files;
+pub(super) use files::NamesFile;
+pub use name::{From, NameConfig, NamePolicy};
+use name::{Placed, Shared};
+
+use super::Origin;
+use super::once::Once;
+use super::problems::{Problem, Span};
+use super::section::{Complaint, Section};
+use super::{addresses, defaults, values};
+
+/// What is answered by DNS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DnsConfig {
+    /// Where, by UDP and TCP.
+    pub listen: Vec<SocketAddr>,
+    /// For how many queries of a network that hasn't shown where it is.
+    pub limit: Limit,
+    /// What this server is called by who asks for it.
+    pub nsid: String,
+    /// A file with the secrets of cookies, where others share them or they are to outlive a start.
+    pub cookie_secret_file: Option<PathBuf>,
+    /// For which zones.
+    pub zones: Vec<ZoneConfig>,
+    /// The names in them that are balanced.
+    pub names: Vec<Arc<NameConfig>>,
+}
+
+impl DnsConfig {
+    /// How many servers are listed for names alone.
+    pub fn servers(&self) -> usize {
+        self.own_servers().count()
+    }
+
+    /// Them.
+    pub fn own_servers(&self) -> impl Iterator<Item = &OwnServer> {
+        self.names.iter().flat_map(|name| match &name.from {
+            From::Services { .. } => &[],
+            From::Servers(list) => &list.servers[..],
+        })
+    }
+}
+
+/// A zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZoneConfig {
+    /// Its name.
+    pub name: Name,
+    /// What is in it besides balanced names; `None`: what every zone has.
+    pub file: Option<PathBuf>,
+}
+
+/// A service that names may be for.
+pub(super) struct Followed<'a> {
+    name: &'a str,
+    /// Where it stands.
+    span: Span,
+    /// All that may be known of its servers' load.
+    signals: Signals,
+}
+
+impl<'a> Followed<'a> {
+    pub(super) fn service(service: &'a Service, span: Span) -> Followed<'a> {
+        let latency = service.method.tells(service.placement, Signal::Latency);
+        Followed { name: &service.name, span, signals: signals(latency, service.report.as_ref()) }
+    }
+
+    /// Members tell their load in one number.
+    pub(super) fn group(group: &'a Group, span: Span) -> Followed<'a> {
+        let report = Report { load_milli: Some(1), ..Report::default() };
+        Followed { name: &group.name, span, signals: Signals { report, ..signals(true, None) } }
+    }
+}
+
+/// What may be known of servers that are probed, and asked like this for their load.
+fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
+    let tells = report.is_some_and(|report| matches!(report.kind, ReportKind::Http(_)));
+    let some = tells.then_some(1);
+    Signals {
+        latency_us: latency.then_some(1),
+        report: Report { utilisation_permille: some, load_milli: some, delay_us: some, ..Report::default() },
+        ..Signals::default()
+    }
+}
+
+/// The text of a name server's identifier is short.
+const NSID_MAX: usize = 64;
+
+/// Reads the section, and the files that it has names from. `services` are those of the file.
+pub(super) fn read(
+    section: &mut Section<'_>,
+    services: &[Followed<'_>],
+    origin: Origin<'_>,
+) -> (DnsConfig, Vec<NamesFile>) {
+    let listen = section.one_or_list("listen", listen);
+    let mut once = Once::new();
+    for address in &listen {
+        let message = format!("{} is listed twice", address.get_ref());
+        once.first(section, *address.get_ref(), address.span(), message, "list it once");
+    }
+    let limit = Limit {
+        per_second: section.or("rate", values::count(0..=1_000_000), defaults::DNS_RATE),
+        burst: section.or("burst", values::count(1..=1_000_000), defaults::DNS_BURST),
+        total_per_second: section.or("total_rate", values::count(0..=1_000_000), defaults::DNS_TOTAL_RATE),
+    };
+    let nsid = section.get("nsid", values::word);
+    if let Some(nsid) = nsid.as_ref().filter(|nsid| nsid.get_ref().len() > NSID_MAX) {
+        let help = format!("use at most {NSID_MAX} characters");
+        section.problem(Problem::new(nsid.span(), "`nsid` is too long", help));
+    }
+    let mut zones: Vec<(ZoneConfig, Span)> = Vec::new();
+    let mut once = Once::new();
+    for (zone, span) in section.sections("zone", zone).into_iter().flatten() {
+        let message = format!("two zones are called {}", zone.name);
+        once.first(section, zone.name.clone(), span.clone(), message, "give each a name of its own");
+        zones.push((zone, span));
+    }
+    let mut all = Shared::default();
+    let read = |section: &mut Section<'_>| name::read(section, None, &mut all);
+    let mut names: Vec<Placed> = section.sections("name", read).into_iter().flatten().collect();
+    let (others, more) = files::read(section, origin.folder, &mut all);
+    names.extend(more);
+    checks::check(&Files { section, origin, others: &others }, &zones, &names, services);
+    if !zones.is_empty() && !section.has("listen") {
+        let help = "add listen = [\"192.0.2.53:53\"], an address of this host";
+        section.missing("listen", "nobody can ask: there is no address", help);
+    }
+    // A list made out of that of what was read would go on to take all of its room.
+    let mut configs = Vec::with_capacity(names.len());
+    configs.extend(names.into_iter().map(|placed| Arc::new(placed.config)));
+    let config = DnsConfig {
+        listen: listen.into_iter().map(Spanned::into_inner).collect(),
+        limit,
+        nsid: nsid.map(Spanned::into_inner).unwrap_or_default(),
+        cookie_secret_file: section.get("cookie_secret_file", values::path).map(Spanned::into_inner),
+        zones: zones.into_iter().map(|(zone, _)| zone).collect(),
+        names: configs,
+    };
+    (config, others)
+}
+
+/// Answers go out from the address that was asked, so it has to be known.
+fn listen(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
+    match addresses::listening(value)? {
+        any if any.ip().is_unspecified() => Complaint::new(
+            format!("is {}, and an answer must come from the very address that was asked", any.ip()),
+            "list this host's addresses, each with its port",
+        ),
+        address => Ok(address),
+    }
+}
+
+fn domain(value: &DeValue<'_>) -> Result<Name, Complaint> {
+    let text = values::text(value)?;
+    Name::parse(&text).or_else(|error| {
+        Complaint::new(format!("{error}: {text:?}"), "write for example \"www.example.com\"")
+    })
+}
+
+fn zone(section: &mut Section<'_>) -> Option<(ZoneConfig, Span)> {
+    let name = section.get("name", domain);
+    let file = section.get("file", values::path).map(Spanned::into_inner);
+    if section.key_span("name").is_none() {
+        section.missing("name", "this zone has no name", "add name = \"example.com\"");
+    }
+    let name = name?;
+    Some((ZoneConfig { name: name.get_ref().clone(), file }, name.span()))
+}

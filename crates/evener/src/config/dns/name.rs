@@ -1,0 +1,308 @@
+//! `[[dns.name]]`: a name whose addresses depend on how servers are.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use evener_core::dns::{Draw, NoneAlive, OwnServer, ServerList, Settings, rank};
+use evener_core::farm::policy::score::GAIN_PERCENT;
+use evener_core::farm::policy::{self, Weighing};
+use evener_core::farm::{Health, Placement, Reporting};
+use evener_core::net::Protocol;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::domain;
+use crate::config::once::Once;
+use crate::config::problems::{Problem, Span};
+use crate::config::section::{Complaint, Section};
+use crate::config::{addresses, defaults, health, report, values};
+
+/// A balanced name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameConfig {
+    /// How it is answered.
+    pub settings: Arc<Settings>,
+    /// By which protocols browsers are told to come, by an HTTPS record; none: there is no record but the zone file's.
+    pub alpn: Vec<String>,
+    /// Who is given, by name.
+    pub policy: NamePolicy,
+    /// How long loads count as they were, in milliseconds; 0: until they change.
+    pub period_ms: u64,
+    /// The most that a server gains by its report, in percent of its fair share.
+    pub report_gain_percent: u64,
+    /// Where ranks are written, as lines.
+    pub rank_file: Option<PathBuf>,
+    /// Where states are written as gdnsd reads them.
+    pub gdnsd_file: Option<PathBuf>,
+    /// Whose addresses.
+    pub from: From,
+}
+
+/// Whose addresses a name has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum From {
+    /// Of services of this file: those of their servers, or their own.
+    Services {
+        /// The services' names.
+        names: Vec<String>,
+        /// Their own addresses are given, as long as one of their servers lives.
+        own: bool,
+    },
+    /// Of servers that are listed for the name alone.
+    Servers(ServerList),
+}
+
+/// How it is chosen whose address is given.
+#[derive(Clone, Copy)]
+pub struct NamePolicy {
+    /// Its name.
+    pub name: &'static str,
+    /// Who is given first.
+    pub draw: Draw,
+    /// How load is weighed, by which shares are made or servers ranked, if they are.
+    pub weighing: Option<&'static Weighing>,
+}
+
+impl PartialEq for NamePolicy {
+    fn eq(&self, other: &Self) -> bool {
+        (self.name, self.draw) == (other.name, other.draw)
+    }
+}
+
+impl Eq for NamePolicy {}
+
+impl std::fmt::Debug for NamePolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A name, and where in the file it, its policy and the services that it names stand.
+pub(super) struct Placed {
+    pub(super) config: NameConfig,
+    /// The number of its file among those of `names_from`.
+    pub(super) file: Option<usize>,
+    pub(super) name: Span,
+    pub(super) policy: Option<Span>,
+    pub(super) services: Vec<Spanned<String>>,
+    /// Files that are written for it.
+    pub(super) files: Vec<Spanned<PathBuf>>,
+}
+
+/// Settings of servers, each once: most of many names have the same.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    healths: HashSet<Arc<Health>>,
+    reports: HashSet<Arc<Reporting>>,
+}
+
+/// The one of these that is equal, which it becomes where there is none.
+fn shared<T: Eq + Hash>(all: &mut HashSet<Arc<T>>, one: T) -> Arc<T> {
+    if let Some(known) = all.get(&one) {
+        return Arc::clone(known);
+    }
+    let new = Arc::new(one);
+    all.insert(Arc::clone(&new));
+    new
+}
+
+/// Policies of names that go by no load.
+const PLAIN: [(&str, Draw); 4] = [
+    ("random", Draw::Random),
+    ("round-robin", Draw::Turn),
+    ("hash", Draw::Client),
+    ("failover", Draw::First),
+];
+
+/// What TLS calls a protocol (RFC 7301). Of their length one octet tells, and few are longer than three letters.
+fn protocol(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let text = values::text(value)?;
+    if (1..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',') {
+        return Ok(text);
+    }
+    Complaint::new(format!("is no protocol's name: {text:?}"), "write for example [\"h2\", \"h3\"]")
+}
+
+/// A file that the daemon writes, wherever it was started.
+fn written(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
+    let path = values::path(value)?;
+    if path.is_absolute() && path.file_name().is_some() {
+        return Ok(path);
+    }
+    let help = "write the whole path of a file, such as \"/run/evener/www.ranks\"";
+    Complaint::new(format!("is no file's whole path: {:?}", path.display().to_string()), help)
+}
+
+/// Reads a name of the file of this number.
+pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Shared) -> Option<Placed> {
+    let name = section.get("name", domain);
+    let services = section.one_or_list("services", values::name);
+    let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
+    let policy_span = section.key_span("policy");
+    let policy = section.or("policy", policy_of, PLAIN_DEFAULT);
+    let (policy, period_ms, report_gain_percent) = ranking(section, policy);
+    let rank_file = section.get("rank_file", written);
+    let gdnsd_file = section.get("gdnsd_file", written);
+    let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
+    let top = section.or("top", values::count(1..=16), 1);
+    let none_alive = section.or("none_alive", none_alive, NoneAlive::All);
+    let alpn = section.one_or_list("alpn", protocol);
+    let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
+    let servers = servers(section);
+    let health =
+        section.section("health", |section| health::read(section, Protocol::Tcp, Some("a balanced name")));
+    let report = report::read(section, Placement::Director);
+    if section.key_span("name").is_none() {
+        section.missing("name", "this has no name", "add name = \"www.example.com\"");
+    }
+    let name = name?;
+    match (services.first(), servers.is_empty()) {
+        (None, true) if !section.has("services") && !section.has("servers") && !section.has("server") => {
+            let help = "add services = [\"NAME\"] of this file, or servers = [\"192.0.2.11\"]";
+            section.problem(Problem::new(name.span(), "this name has no servers", help));
+        }
+        (Some(service), false) => {
+            let message = "this name has servers of its own, and services as well";
+            section.problem(Problem::new(service.span(), message, "remove one of them"));
+        }
+        _ => {}
+    }
+    let settings = Settings { name: name.get_ref().clone(), ttl_s, top, draw: policy.draw, none_alive };
+    let from = match services.is_empty() {
+        false => {
+            From::Services { names: services.iter().map(|name| name.get_ref().clone()).collect(), own: by }
+        }
+        true => From::Servers(ServerList {
+            servers: servers.into(),
+            health: shared(&mut all.healths, health),
+            report: report.map(|report| shared(&mut all.reports, report)),
+            slow_start_ms,
+        }),
+    };
+    Some(Placed {
+        file,
+        files: rank_file.iter().chain(&gdnsd_file).cloned().collect(),
+        config: NameConfig {
+            settings: Arc::new(settings),
+            alpn: alpn.into_iter().map(Spanned::into_inner).collect(),
+            policy,
+            period_ms,
+            report_gain_percent,
+            rank_file: rank_file.map(Spanned::into_inner),
+            gdnsd_file: gdnsd_file.map(Spanned::into_inner),
+            from,
+        },
+        name: name.span(),
+        policy: policy_span,
+        services,
+    })
+}
+
+/// How often loads count anew, how much a server gains by them, and of [`rank::POLICY`], by which formula: the paper's gives the
+/// best one alone, and believes what it is reported.
+fn ranking(section: &mut Section<'_>, policy: NamePolicy) -> (NamePolicy, u64, u64) {
+    let is_paper = section.or("rank", values::choice(&[("corrected", false), ("paper", true)], &[]), false);
+    let period_ms = section.or("period", values::duration_ms(defaults::PERIOD_MS), 0);
+    let gain = section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
+    for (key, has_use, goes) in [
+        ("rank", policy.name == rank::POLICY, rank::POLICY),
+        ("period", policy.weighing.is_some(), "expected-delay, or another that goes by load"),
+        ("report_gain", policy.weighing.is_some(), "expected-delay, or another that goes by load"),
+    ] {
+        if let Some(span) = section.key_span(key).filter(|_| !has_use) {
+            let message = format!("policy \"{}\" has no use for `{key}`", policy.name);
+            section.problem(Problem::new(span, message, format!("remove it, or use policy {goes}")));
+        }
+    }
+    let paper = NamePolicy { draw: Draw::First, weighing: Some(&rank::PAPER), ..policy };
+    if is_paper { (paper, period_ms, u64::MAX) } else { (policy, period_ms, gain) }
+}
+
+/// Every answer another draw: clients share resolvers, whose turns would not be theirs.
+const PLAIN_DEFAULT: NamePolicy = NamePolicy { name: PLAIN[0].0, draw: PLAIN[0].1, weighing: None };
+
+/// All policies of names: those, and all by which load is weighed.
+static POLICIES: LazyLock<Vec<(&str, NamePolicy)>> = LazyLock::new(|| {
+    let loaded = policy::POLICIES.iter().filter_map(|policy| {
+        let weighing = policy.weighing()?;
+        // Names lead over paths that services know nothing of.
+        let weighing = if policy.name() == rank::POLICY { &rank::CORRECTED } else { weighing };
+        Some(NamePolicy { name: policy.name(), draw: Draw::Random, weighing: Some(weighing) })
+    });
+    let plain = PLAIN.iter().map(|(name, draw)| NamePolicy { name, draw: *draw, weighing: None });
+    plain.chain(loaded).map(|policy| (policy.name, policy)).collect()
+});
+
+fn policy_of(value: &DeValue<'_>) -> Result<NamePolicy, Complaint> {
+    values::choice(&POLICIES, &[])(value)
+}
+
+fn none_alive(value: &DeValue<'_>) -> Result<NoneAlive, Complaint> {
+    let help = "write \"all\", \"refuse\", or an address such as \"192.0.2.99\"";
+    let fixed = |text: &str| text.parse::<IpAddr>().ok();
+    match value {
+        DeValue::String(word) if word == "all" => Ok(NoneAlive::All),
+        DeValue::String(word) if word == "refuse" => Ok(NoneAlive::Refuse),
+        DeValue::String(text) => match fixed(text) {
+            Some(address) => Ok(NoneAlive::Fixed(vec![address])),
+            None => Complaint::new(format!("is neither a word nor an address: {text:?}"), help),
+        },
+        DeValue::Array(entries) => {
+            let found: Option<Vec<IpAddr>> = entries
+                .iter()
+                .map(|entry| match entry.get_ref() {
+                    DeValue::String(text) => fixed(text),
+                    _ => None,
+                })
+                .collect();
+            found.filter(|all| !all.is_empty()).map_or_else(
+                || Complaint::new("has something else than addresses", help),
+                |all| Ok(NoneAlive::Fixed(all)),
+            )
+        }
+        other => Complaint::wrong_type(other, "text", help),
+    }
+}
+
+/// Servers by their addresses alone, and those with more to say of them.
+fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
+    let mut names = Once::new();
+    let mut servers = Vec::new();
+    for address in section.one_or_list("servers", addresses::server_address) {
+        servers.extend(server(section, &mut names, None, &address, defaults::WEIGHT));
+    }
+    let more = section.sections("server", |section| {
+        let name = section.get("name", values::name);
+        let address = section.get("address", addresses::server_address);
+        let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
+        if section.key_span("address").is_none() {
+            section.missing("address", "this server has no address", "add address = \"192.0.2.11\"");
+        }
+        Some((name, address?, weight))
+    });
+    for (name, address, weight) in more.into_iter().flatten() {
+        servers.extend(server(section, &mut names, name, &address, weight));
+    }
+    servers
+}
+
+fn server(
+    section: &Section<'_>,
+    names: &mut Once<String>,
+    name: Option<Spanned<String>>,
+    address: &Spanned<(IpAddr, Option<u16>)>,
+    weight: u16,
+) -> Option<OwnServer> {
+    let (ip, port) = *address.get_ref();
+    let (called, span) = match &name {
+        Some(name) => (name.get_ref().clone(), name.span()),
+        None => (ip.to_string(), address.span()),
+    };
+    let message = format!("two servers of this name are called {called:?}");
+    names.first(section, called, span, message, "give each a name of its own").then_some(())?;
+    let name = name.map(|name| Arc::from(name.into_inner()));
+    Some(OwnServer { name, address: SocketAddr::new(ip, port.unwrap_or(defaults::DNS_PROBED_PORT)), weight })
+}

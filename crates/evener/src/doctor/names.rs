@@ -1,0 +1,46 @@
+//! Whether queries have room to wait in.
+
+use crate::config::DnsConfig;
+use crate::names::{WANTED, room};
+use crate::views::Finding;
+
+/// Looks at the room that sockets of a process like this one get, if the file has names.
+pub(super) fn look(dns: &DnsConfig) -> Option<Finding> {
+    let room = room().ok().filter(|_| !dns.listen.is_empty())?;
+    Some(finding(room))
+}
+
+fn finding(room: usize) -> Finding {
+    const CHECK: &str = "queries";
+    match room {
+        WANTED.. => {
+            Finding::ok(CHECK, format!("Sockets of names have {} KiB for queries that wait.", room >> 10))
+        }
+        _ => Finding::warn(
+            CHECK,
+            format!(
+                "Sockets of names have {} KiB for queries that wait, so many at once are lost: \
+                 `sysctl -w net.core.rmem_max={WANTED}`, or grant CAP_NET_ADMIN.",
+                room >> 10
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::State;
+
+    #[test]
+    fn little_room_is_warned_of_with_what_to_do() {
+        assert_eq!(finding(WANTED).state, State::Ok);
+        let little = finding(212_992);
+        assert_eq!(little.state, State::Warn);
+        assert!(
+            little.message.contains("208 KiB") && little.message.contains("rmem_max=2097152"),
+            "{}",
+            little.message
+        );
+    }
+}
