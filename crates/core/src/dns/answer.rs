@@ -9,12 +9,13 @@ use core::net::IpAddr;
 use siphasher::sip::SipHasher13;
 
 use super::balanced::{Balanced, Client, TOP_MAX};
+use super::edns::{OPTIONS_MAX, Options, bare_edns};
 use super::limit::{Allowance, Exceeded};
 use super::name::{Lowered, Name, parents};
 use super::query::{self, Edns, Query, Signature, Subnet, Unread};
 use super::table::Table;
 use super::wire::{AA, CLASS_ANY, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC, Writer, option, rtype};
-use super::zone::{Found, Lookup, RrSet, Zone};
+use super::zone::{Found, Lookup, Node, RrSet, Zone};
 use super::{cookie, svcb};
 use crate::net::prefix::client_prefix;
 use crate::path::sessions::Seed;
@@ -29,8 +30,6 @@ const CNAMES_MAX: usize = 64;
 /// What is said to who asks for everything, and for how long (RFC 8482).
 const HINFO: &[u8] = b"\x07RFC8482\x00";
 const HINFO_TTL_S: u32 = 3_600;
-/// What the options of an answer take at most, the identifier and its length aside.
-const OPTIONS_MAX: usize = 128;
 /// Reasons (RFC 8914).
 const OTHER: u16 = 0;
 const PROHIBITED: u16 = 18;
@@ -293,37 +292,50 @@ impl Names {
                         }
                         continue;
                     }
-                    let balanced = node.balanced.and_then(|number| self.balanced.get(number));
-                    let set = node.set(query.rtype);
-                    let is_drawn = match query.rtype {
-                        rtype::A | rtype::AAAA => true,
-                        rtype::HTTPS | rtype::SVCB => set.is_some(),
-                        _ => false,
-                    };
-                    if let Some(balanced) = balanced.filter(|_| is_drawn) {
-                        let client = self.client(balanced, query, asked, said);
-                        let Some(client) = client else { return Ok(Rcode::Refused) };
-                        match set {
-                            Some(set) => bind(writer, room, name, set, balanced, client)?,
-                            None => give(writer, room, (zone, name), balanced, query.rtype, client)?,
-                        }
-                        return Ok(Rcode::NoError);
-                    }
-                    match set {
-                        Some(set) => write_set(writer, room, Place::Answer, name, set, asked.turn)?,
-                        None if query.rtype == rtype::ANY && !node.is_empty() => {
-                            let kind = (rtype::HINFO, CLASS_IN);
-                            writer.record(room, Place::Answer, name, kind, HINFO_TTL_S, &[HINFO])?;
-                        }
-                        None => deny(writer, room, zone)?,
-                    }
-                    return Ok(Rcode::NoError);
+                    return self.found(writer, room, (zone, node, name), query, asked, said);
                 }
             }
         }
         writer.clear();
         *said = Said { error: Some((OTHER, "its CNAME records lead in a circle")), ..Said::default() };
         Ok(Rcode::ServFail)
+    }
+
+    /// Writes what there is of a type at a name.
+    fn found(
+        &self,
+        writer: &mut Writer<'_>,
+        room: Room,
+        (zone, node, name): (&Zone, &Node, &[u8]),
+        query: &Query<'_>,
+        asked: &Asked<'_>,
+        said: &mut Said,
+    ) -> Result<Rcode, Full> {
+        let balanced = node.balanced.and_then(|number| self.balanced.get(number));
+        let set = node.set(query.rtype);
+        let is_drawn = match query.rtype {
+            rtype::A | rtype::AAAA => true,
+            rtype::HTTPS | rtype::SVCB => set.is_some(),
+            _ => false,
+        };
+        if let Some(balanced) = balanced.filter(|_| is_drawn) {
+            let client = self.client(balanced, query, asked, said);
+            let Some(client) = client else { return Ok(Rcode::Refused) };
+            match set {
+                Some(set) => bind(writer, room, name, set, balanced, client)?,
+                None => give(writer, room, (zone, name), balanced, query.rtype, client)?,
+            }
+            return Ok(Rcode::NoError);
+        }
+        match set {
+            Some(set) => write_set(writer, room, Place::Answer, name, set, asked.turn)?,
+            None if query.rtype == rtype::ANY && !node.is_empty() => {
+                let kind = (rtype::HINFO, CLASS_IN);
+                writer.record(room, Place::Answer, name, kind, HINFO_TTL_S, &[HINFO])?;
+            }
+            None => deny(writer, room, zone)?,
+        }
+        Ok(Rcode::NoError)
     }
 
     /// The zone that a name belongs to. A zone's key stands in the zone above it.
@@ -379,21 +391,7 @@ impl Names {
             options.put(option::NSID, &[&self.nsid]);
         }
         if let Some(subnet) = edns.subnet {
-            let len = usize::from(subnet.prefix_len).div_ceil(8);
-            let mut octets = [0; 16];
-            let family = match subnet.address {
-                None => 0,
-                Some(IpAddr::V4(address)) => {
-                    octets[..4].copy_from_slice(&address.octets());
-                    1
-                }
-                Some(IpAddr::V6(address)) => {
-                    octets = address.octets();
-                    2
-                }
-            };
-            let cut = octets.get(..len).unwrap_or_default();
-            options.put(option::SUBNET, &[&[0, family, subnet.prefix_len, said.scope], cut]);
+            options.put_subnet(subnet, said.scope);
         }
         let unsupported = (rcode == Rcode::NotImp).then_some((NOT_SUPPORTED, ""));
         if let Some((code, text)) = said.error.or(unsupported) {
@@ -401,8 +399,7 @@ impl Names {
         }
         let dnssec_ok = if edns.dnssec_ok { 1 << 15 } else { 0 };
         let ttl = u32::from(rcode.code() >> 4) << 24 | dnssec_ok;
-        let data = options.bytes.get(..options.len).unwrap_or_default();
-        writer.record(room, Place::Additional, &[0], (rtype::OPT, UDP_MAX as u16), ttl, &[data])
+        writer.record(room, Place::Additional, &[0], (rtype::OPT, UDP_MAX as u16), ttl, &[options.bytes()])
     }
 }
 
@@ -414,12 +411,6 @@ fn complain(out: &mut [u8], unread: Unread, (id, kept): (u16, u16)) -> Option<us
         bare_edns(&mut writer, room, unread.rcode).ok()?;
     }
     Some(writer.finish(id, kept | unread.rcode.code()))
-}
-
-/// The record of EDNS without options.
-fn bare_edns(writer: &mut Writer<'_>, room: Room, rcode: Rcode) -> Result<(), Full> {
-    let (class, ttl) = (UDP_MAX as u16, u32::from(rcode.code() >> 4) << 24);
-    writer.record(room, Place::Additional, &[0], (rtype::OPT, class), ttl, &[])
 }
 
 /// Says that a query's key isn't known: a signature without one, since there is nothing to sign by (RFC 8945, section 5.3.2).
@@ -524,34 +515,6 @@ impl Hint {
     fn bytes(&self) -> &[u8] {
         let len = if self.len > 4 { self.len } else { 0 };
         self.bytes.get(..len).unwrap_or_default()
-    }
-}
-
-/// Options, as long as there is room for them.
-struct Options {
-    bytes: [u8; OPTIONS_MAX + 64],
-    len: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options { bytes: [0; OPTIONS_MAX + 64], len: 0 }
-    }
-}
-
-impl Options {
-    fn put(&mut self, code: u16, parts: &[&[u8]]) {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
-        let Ok(len_field) = u16::try_from(len) else { return };
-        let Some(mut place) = self.bytes.get_mut(self.len..self.len + 4 + len) else { return };
-        for part in
-            [&code.to_be_bytes()[..], &len_field.to_be_bytes()].into_iter().chain(parts.iter().copied())
-        {
-            let (now, rest) = place.split_at_mut(part.len());
-            now.copy_from_slice(part);
-            place = rest;
-        }
-        self.len += 4 + len;
     }
 }
 

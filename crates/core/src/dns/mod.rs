@@ -7,6 +7,7 @@
 mod answer;
 mod balanced;
 mod cookie;
+mod edns;
 mod limit;
 mod name;
 mod query;

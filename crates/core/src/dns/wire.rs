@@ -205,16 +205,10 @@ impl<'a> Writer<'a> {
         data: &[u8],
     ) -> Result<(), Full> {
         self.write(room, place, owner, (rtype, CLASS_IN), ttl, |writer| {
-            let (before, names) = names_in(rtype);
-            let (before, mut rest) = data.split_at_checked(before).unwrap_or((data, &[]));
-            writer.put(room, before)?;
-            for _ in 0..names {
-                let len = parents(rest).last().map_or(rest.len(), |root| rest.len() - root.len() + 1);
-                let (name, behind) = rest.split_at_checked(len).unwrap_or((rest, &[]));
-                writer.put_name(room, name)?;
-                rest = behind;
-            }
-            writer.put(room, rest)
+            parts(rtype, data).try_for_each(|part| match part {
+                Part::Name(name) if is_compressed(rtype) => writer.put_name(room, name),
+                Part::Name(part) | Part::Octets(part) => writer.put(room, part),
+            })
         })
     }
 
@@ -314,17 +308,48 @@ fn pointer(at: usize) -> [u8; 2] {
     (0xc000 | at as u16).to_be_bytes()
 }
 
-/// What stands before the names in the data of a type, in octets, and how many names there are that may be compressed: those of RFC 1035
-/// alone, since whoever doesn't know a type can't read names in it (RFC 3597, section 4).
+/// A part of a record's data.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part<'d> {
+    /// A name, whose letters are the same in either case (RFC 4343).
+    Name(&'d [u8]),
+    /// Anything else.
+    Octets(&'d [u8]),
+}
+
+/// The parts of well-formed data of a type, in their order: what stands before the names, those, and the rest.
+pub(super) fn parts(rtype: u16, data: &[u8]) -> impl Iterator<Item = Part<'_>> {
+    let (before, names) = names_in(rtype);
+    let (before, mut rest) = data.split_at_checked(before).unwrap_or((data, &[]));
+    let names: [Option<&[u8]>; 2] = core::array::from_fn(|at| {
+        let root = parents(rest).last().filter(|_| at < names)?;
+        let (name, behind) = rest.split_at_checked(rest.len() - root.len() + 1)?;
+        rest = behind;
+        Some(name)
+    });
+    let names = names.into_iter().flatten().map(Part::Name);
+    core::iter::once(Part::Octets(before)).chain(names).chain([Part::Octets(rest)])
+}
+
+/// What stands before the names in the data of a type, in octets, and how many names there are.
 fn names_in(rtype: u16) -> (usize, usize) {
     match rtype {
-        // NS, MD, MF, CNAME, MB, MG, MR, PTR
-        rtype::NS | 3 | 4 | rtype::CNAME | 7 | 8 | 9 | 12 => (0, 1),
-        // MINFO
-        rtype::SOA | 14 => (0, 2),
-        rtype::MX => (2, 1),
+        // NS, MD, MF, CNAME, MB, MG, MR, PTR, DNAME
+        rtype::NS | 3 | 4 | rtype::CNAME | 7 | 8 | 9 | 12 | rtype::DNAME => (0, 1),
+        // SOA, MINFO, RP
+        rtype::SOA | 14 | 17 => (0, 2),
+        // MX, AFSDB, RT, KX
+        rtype::MX | 18 | 21 | 36 => (2, 1),
+        // SRV
+        33 => (6, 1),
         _ => (0, 0),
     }
+}
+
+/// Whether names in the data of a type may be compressed: in those of RFC 1035 alone, since whoever doesn't know a type can't read names in
+/// it (RFC 3597, section 4).
+fn is_compressed(rtype: u16) -> bool {
+    matches!(rtype, rtype::NS..=9 | 12 | 14 | rtype::MX)
 }
 
 /// How many names are found again. Beyond that they are written out.

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::name::{NAME_MAX, Name, parents};
-use super::wire::rtype;
+use super::wire::{self, Part, rtype};
 
 /// The most labels of a name, the root aside.
 const LABELS_MAX: usize = 127;
@@ -104,7 +104,7 @@ impl Node {
             // Said twice is said once; all of a set have one TTL, the least (RFC 2181, sections 5 and 5.2).
             Some(set) => {
                 set.ttl_s = set.ttl_s.min(ttl_s);
-                if !set.data.contains(&data) {
+                if !set.data.iter().any(|known| is_same(rtype, known, &data)) {
                     set.data.push(data);
                 }
             }
@@ -222,9 +222,17 @@ impl Zone {
         self.negative_ttl_s
     }
 
-    /// What a name in the zone, in lower letters, has by itself, even where other servers know better: their addresses.
+    /// Where the addresses of a server stand, whose name is in lower letters: at its name, even where other servers know better, or at a
+    /// wildcard.
     pub(super) fn glue(&self, name: &[u8]) -> Option<&Node> {
-        self.nodes.get(name)
+        let of_wildcard = || {
+            let closest = parents(name).find(|parent| self.nodes.contains_key(*parent))?;
+            match self.wildcard(closest) {
+                Lookup::Found(Found(node)) => Some(node),
+                _ => None,
+            }
+        };
+        self.nodes.get(name).or_else(of_wildcard)
     }
 
     /// What there is for a question about a name in the zone (RFC 1034, section 4.3.2), whose letters are lower ones.
@@ -266,6 +274,16 @@ impl Zone {
             None => Lookup::Absent,
         }
     }
+}
+
+/// Whether data of a type says the same: names do in whatever letters (RFC 4343, section 3).
+fn is_same(rtype: u16, one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len()
+        && wire::parts(rtype, one).zip(wire::parts(rtype, other)).all(|parts| match parts {
+            (Part::Name(one), Part::Name(other)) => one.eq_ignore_ascii_case(other),
+            (Part::Octets(one), Part::Octets(other)) => one == other,
+            _ => false,
+        })
 }
 
 /// Whether records of a type are there only where a zone is signed.

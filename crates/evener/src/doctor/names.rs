@@ -1,7 +1,7 @@
 //! Whether queries have room to wait in.
 
 use crate::config::DnsConfig;
-use crate::names::{WANTED, room};
+use crate::runtime::receive_buffer::{WANTED, room};
 use crate::views::Finding;
 
 /// Looks at the room that sockets of a process like this one get, if the file has names.

@@ -1,13 +1,11 @@
 //! Names: sockets by which queries come, and what is counted and shown. What is answered is [`evener_core::dns`]'s.
 
-mod buffer;
 mod counts;
 mod datagrams;
 mod server;
 mod shown;
 mod stream;
 
-pub(crate) use buffer::{WANTED, room};
 pub(crate) use counts::Counts;
 pub(crate) use server::{Answering, NamesError, Opened, Servers};
 pub(crate) use shown::{Load, Shown, ShownAddress, ShownName};

@@ -17,8 +17,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::AbortHandle;
 
 use super::datagrams::Datagrams;
-use super::{Counts, buffer, stream};
+use super::{Counts, stream};
 use crate::runtime::descriptors::Room;
+use crate::runtime::receive_buffer;
 use crate::runtime::seats::Seats;
 
 /// How often a thread without queries looks whether it is over.
@@ -238,7 +239,7 @@ fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_port(true)?;
-    buffer::widen(&socket)?;
+    receive_buffer::widen(&socket)?;
     socket.bind(&address.into())?;
     let socket: UdpSocket = socket.into();
     socket.set_read_timeout(Some(LOOK))?;

@@ -9,6 +9,7 @@ pub mod lock;
 pub mod log;
 pub mod paths;
 pub(crate) mod reader;
+pub(crate) mod receive_buffer;
 pub(crate) mod seats;
 pub mod secret;
 pub(crate) mod shares;

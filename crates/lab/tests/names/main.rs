@@ -4,8 +4,10 @@
 
 mod answers;
 mod changes;
+mod dice;
 mod hostile;
 mod loads;
 mod many;
+mod others;
 mod ranks;
 mod stage;

@@ -166,3 +166,28 @@ fn a_whole_network_has_the_same_server_and_is_told_so() {
     assert_eq!(told(0, &[]), (ask("198.51.100.1", &[]).0, Some(0)));
     assert_eq!(ask("198.51.100.7", &[0, 8, 0, 4, 0, 0, 0, 0]), (ask("198.51.100.1", &[]).0, Some(0)));
 }
+
+#[test]
+fn a_server_s_address_may_stand_at_a_wildcard() {
+    let more = [
+        ("sub.example.com", rtype::NS, "ns.hosts.example.com"),
+        ("*.hosts.example.com", rtype::A, "192.0.2.66"),
+        ("far.example.com", rtype::NS, "ns.example.org"),
+    ];
+    let zone = Zone::new(name("example.com"), records(&more)).unwrap();
+    let names = Names::new([Arc::new(zone)], vec![], KEY, "");
+    let referral = |text: &str| read(&answer(&names, &query(text, rtype::A, None)));
+    assert_eq!(referral("www.sub.example.com"), (0, false, [0, 1, 1], vec!["192.0.2.66".into()]));
+    assert_eq!(referral("www.far.example.com"), (0, false, [0, 1, 0], vec![]));
+}
+
+#[test]
+fn a_record_in_other_letters_is_the_same_record() {
+    let mail = |text: &[u8]| (name("m.example.com"), rtype::MX, 300, [&[0, 10], text].concat());
+    let more = [mail(UPPER), mail(name("www.example.com").as_wire()), mail(LOUD)];
+    let zone = Zone::new(name("example.com"), records(&[]).into_iter().chain(more)).unwrap();
+    let names = Names::new([Arc::new(zone)], vec![], KEY, "");
+    let mx = answer(&names, &query("m.example.com", rtype::MX, None));
+    assert_eq!(read(&mx).2, [2, 0, 0]);
+    assert!(mx.windows(4).any(|part| part == b"\x03WWW"), "the first is kept");
+}

@@ -14,7 +14,7 @@ pub(crate) const WANTED: usize = 2 << 20;
 ///
 /// # Errors
 /// When the system refuses both.
-pub(super) fn widen(socket: &Socket) -> io::Result<()> {
+pub(crate) fn widen(socket: &Socket) -> io::Result<()> {
     match setsockopt(&socket.as_fd(), sockopt::RcvBufForce, &WANTED) {
         Ok(()) => Ok(()),
         Err(_) => socket.set_recv_buffer_size(WANTED),

@@ -1,0 +1,67 @@
+//! What an answer says about the message itself, by EDNS (RFC 6891).
+
+use core::net::IpAddr;
+
+use super::answer::UDP_MAX;
+use super::query::Subnet;
+use super::wire::{Full, Place, Rcode, Room, Writer, option, rtype};
+
+/// What the options of an answer take at most, the identifier and its length aside.
+pub(super) const OPTIONS_MAX: usize = 128;
+
+/// The record of EDNS without options.
+pub(super) fn bare_edns(writer: &mut Writer<'_>, room: Room, rcode: Rcode) -> Result<(), Full> {
+    let (class, ttl) = (UDP_MAX as u16, u32::from(rcode.code() >> 4) << 24);
+    writer.record(room, Place::Additional, &[0], (rtype::OPT, class), ttl, &[])
+}
+
+/// Options, as long as there is room for them.
+pub(super) struct Options {
+    bytes: [u8; OPTIONS_MAX + 64],
+    len: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { bytes: [0; OPTIONS_MAX + 64], len: 0 }
+    }
+}
+
+impl Options {
+    pub(super) fn put(&mut self, code: u16, parts: &[&[u8]]) {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let Ok(len_field) = u16::try_from(len) else { return };
+        let Some(mut place) = self.bytes.get_mut(self.len..self.len + 4 + len) else { return };
+        for part in
+            [&code.to_be_bytes()[..], &len_field.to_be_bytes()].into_iter().chain(parts.iter().copied())
+        {
+            let (now, rest) = place.split_at_mut(part.len());
+            now.copy_from_slice(part);
+            place = rest;
+        }
+        self.len += 4 + len;
+    }
+
+    /// The subnet that was asked for, and for how many of its bits the answer holds (RFC 7871, section 7.2.1).
+    pub(super) fn put_subnet(&mut self, subnet: Subnet, scope: u8) {
+        let mut octets = [0; 16];
+        let family = match subnet.address {
+            None => 0,
+            Some(IpAddr::V4(address)) => {
+                octets[..4].copy_from_slice(&address.octets());
+                1
+            }
+            Some(IpAddr::V6(address)) => {
+                octets = address.octets();
+                2
+            }
+        };
+        let cut = octets.get(..usize::from(subnet.prefix_len).div_ceil(8)).unwrap_or_default();
+        self.put(option::SUBNET, &[&[0, family, subnet.prefix_len, scope], cut]);
+    }
+
+    /// Them, each behind its code and length.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
