@@ -11,7 +11,7 @@ use siphasher::sip::SipHasher13;
 use super::balanced::{Balanced, Client, TOP_MAX};
 use super::edns::{OPTIONS_MAX, Options, bare_edns};
 use super::limit::{Allowance, Exceeded};
-use super::name::{Lowered, Name, parents};
+use super::name::{Lowered, NAME_MAX, Name, parents};
 use super::query::{self, Edns, Query, Signature, Subnet, Unread};
 use super::table::Table;
 use super::wire::{AA, CLASS_ANY, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC, Writer, option, rtype};
@@ -250,18 +250,19 @@ impl Names {
             return Ok(Rcode::Refused);
         }
         // By which zones are searched, and as it is written: by the client, or in the file.
-        let mut wanted = query.name;
-        let mut name: &[u8] = query.question.get(..wanted.as_wire().len()).unwrap_or_default();
+        let mut lowered;
+        let mut wanted = query.name.as_wire();
+        let mut name: &[u8] = query.question.get(..wanted.len()).unwrap_or_default();
         // A name that was met before, another one ever more rarely: whoever goes in a circle meets it again (Brent).
         let mut landmark = name;
         for hop in 0..=CNAMES_MAX {
-            let Some(zone) = self.zone(wanted.as_wire(), query.rtype) else {
+            let Some(zone) = self.zone(wanted, query.rtype) else {
                 // Behind a CNAME it is the client's to go on.
                 let rcode = if hop > 0 { Rcode::NoError } else { Rcode::Refused };
                 said.error = (hop == 0).then_some((NOT_AUTHORITATIVE, "")).or(said.error);
                 return Ok(rcode);
             };
-            match zone.find(wanted.as_wire(), query.rtype) {
+            match zone.find(wanted, query.rtype) {
                 Lookup::Referral { cut, servers } => {
                     refer(writer, room, zone, cut, servers)?;
                     return Ok(Rcode::NoError);
@@ -283,10 +284,11 @@ impl Names {
                         if target.eq_ignore_ascii_case(landmark) {
                             break;
                         }
-                        let Some(lowered) = Lowered::read(target).filter(|_| hop < CNAMES_MAX) else {
+                        let Some(read) = Lowered::read(target).filter(|_| hop < CNAMES_MAX) else {
                             return Ok(Rcode::NoError);
                         };
-                        (wanted, name) = (lowered, target);
+                        lowered = read;
+                        (wanted, name) = (lowered.as_wire(), target);
                         if (hop + 1).is_power_of_two() {
                             landmark = target;
                         }
@@ -425,8 +427,9 @@ fn refuse_key(writer: &mut Writer<'_>, room: Room, signature: &Signature<'_>) ->
         &BADKEY.to_be_bytes(),
         &nothing_else,
     ];
-    let kind = (rtype::TSIG, CLASS_ANY);
-    writer.record(room, Place::Additional, signature.key(), kind, 0, &data)
+    let mut key = [0; NAME_MAX];
+    let key = signature.key(&mut key).and_then(|len| key.get(..len)).unwrap_or(&[0]);
+    writer.record(room, Place::Additional, key, (rtype::TSIG, CLASS_ANY), 0, &data)
 }
 
 /// The addresses of a balanced name.

@@ -31,9 +31,9 @@ pub(super) struct Unread {
 /// The record that signs a query (RFC 8945, section 4.2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Signature<'a> {
-    /// The key's name, without compression.
-    key: [u8; NAME_MAX],
-    key_len: usize,
+    message: &'a [u8],
+    /// Where the key's name stands, which may be compressed.
+    key_at: usize,
     /// The algorithm's.
     pub(super) algorithm: &'a [u8],
     /// When it was signed, and how far clocks may differ.
@@ -43,8 +43,9 @@ pub(super) struct Signature<'a> {
 }
 
 impl Signature<'_> {
-    pub(super) fn key(&self) -> &[u8] {
-        self.key.get(..self.key_len).unwrap_or_default()
+    /// Writes out the key's name; how long it is.
+    pub(super) fn key(&self, out: &mut [u8; NAME_MAX]) -> Option<usize> {
+        expand(self.message, self.key_at, out)
     }
 }
 
@@ -173,19 +174,18 @@ fn record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
 }
 
 /// A signature, whose record begins at `at`: class ANY, and kept for no time (RFC 8945, section 4.2).
-fn signature<'a>(message: &[u8], at: usize, record: &Record<'a>) -> Option<Signature<'a>> {
+fn signature<'a>(message: &'a [u8], key_at: usize, record: &Record<'a>) -> Option<Signature<'a>> {
     if record.fixed[..6] != [0, CLASS_ANY as u8, 0, 0, 0, 0] {
         return None;
     }
-    let mut key = [0; NAME_MAX];
-    let key_len = expand(message, at, &mut key)?;
+    expand(message, key_at, &mut [0; NAME_MAX])?;
     let (_, behind) = skip_name(record.data).filter(|_| Lowered::read(record.data).is_some())?;
     let algorithm = record.data.get(..record.data.len() - behind.len())?;
     let (time_fudge, behind) = behind.split_first_chunk::<8>()?;
     let mac = usize::from(word(behind, 0)?);
     let id = *behind.get(2 + mac..)?.first_chunk::<2>()?;
     let others = usize::from(word(behind, 2 + mac + 4)?);
-    (behind.len() == 2 + mac + 6 + others).then_some(Signature { key, key_len, algorithm, time_fudge, id })
+    (behind.len() == 2 + mac + 6 + others).then_some(Signature { message, key_at, algorithm, time_fudge, id })
 }
 
 /// Writes out a name that may be compressed, whose pointers lead back only; how long it is.

@@ -159,8 +159,7 @@ impl<'a> Writer<'a> {
     pub(super) fn begin(out: &'a mut [u8], question: &[u8], name_len: usize) -> Result<Writer<'a>, Full> {
         let records = HEADER_LEN + question.len();
         out.get_mut(HEADER_LEN..records).ok_or(Full)?.copy_from_slice(question);
-        let mut written = WrittenNames::default();
-        written.add(question.get(..name_len).unwrap_or_default(), HEADER_LEN, name_len);
+        let written = WrittenNames::default();
         Ok(Writer { out, len: records, records, question_name: name_len, counts: [0; 3], written })
     }
 
@@ -269,6 +268,11 @@ impl<'a> Writer<'a> {
     /// Writes a name as it is, its end by a pointer where the same letters stand already (RFC 1035, section 4.1.4).
     fn put_name(&mut self, room: Room, name: &[u8]) -> Result<(), Full> {
         let begin = self.len;
+        if self.written.count == 0 {
+            // Most answers have no name but that one.
+            let asked = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name).ok_or(Full)?;
+            self.written.add(asked, HEADER_LEN, asked.len());
+        }
         for rest in parents(name).filter(|rest| rest.len() > 1) {
             if let Some(at) = self.written.find(self.out, rest) {
                 let new = name.len() - rest.len();
@@ -353,7 +357,7 @@ fn is_compressed(rtype: u16) -> bool {
 }
 
 /// How many names are found again. Beyond that they are written out.
-const WRITTEN_MAX: usize = 96;
+const WRITTEN_MAX: usize = 64;
 /// Where pointers lead at most.
 const POINTER_MAX: usize = 0x3fff;
 
