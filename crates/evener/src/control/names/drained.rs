@@ -18,8 +18,8 @@ impl Drained {
     pub(super) fn read(directory: &Path) -> Drained {
         let path = directory.join("names.drained");
         let text = fs::read_to_string(&path).unwrap_or_default();
-        // Names have no slash, and servers' names may.
-        let servers = text.lines().filter_map(|line| line.split_once('/'));
+        // Servers' names have no slash, and names may (RFC 2317).
+        let servers = text.lines().filter_map(|line| line.rsplit_once('/'));
         let servers = servers.map(|(name, server)| (name.to_owned(), server.to_owned())).collect();
         Drained { path, servers }
     }
