@@ -64,8 +64,17 @@ fn disagree(team: &Team) -> Result<()> {
 fn hosts_that_disagree_pass_nothing_round(engine: &str) -> Result<()> {
     for keys in [IN_TURN, STATELESS, HASH] {
         let team = crate::team(engine, keys, 3)?;
-        let load = Load { pause: Duration::from_millis(50), ..audience(&team) }.start_on(team.farm.client(0));
-        disagree(&team)?;
+        let begin =
+            || Load { pause: Duration::from_millis(50), ..audience(&team) }.start_on(team.farm.client(0));
+        // Where nothing is noted, a connection that is open just then may be with the third host, which neither of the two names any more.
+        let load = if keys == STATELESS {
+            disagree(&team)?;
+            begin()
+        } else {
+            let load = begin();
+            disagree(&team)?;
+            load
+        };
         wait::until("the other serves what comes by the first", || {
             let found = opened(&team, 4)?;
             ensure!(found.iter().all(|(copies, _)| *copies <= 2), "{keys}: {found:?}");
