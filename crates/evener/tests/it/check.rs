@@ -96,6 +96,7 @@ fn the_example_shows_the_defaults() {
         [dns]
         listen = "192.0.2.53:53"
         nsid = "lb1"
+        cookie_secret_file = "/etc/evener/cookie.secrets"
         zone = [{ name = "example.com", file = "/etc/evener/example.com.zone" }]
         [[dns.name]]
         name = "www.example.com"
