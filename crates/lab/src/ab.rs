@@ -12,6 +12,8 @@ use crate::host::Host;
 
 /// What a farm may break more than a server alone does, of as many requests.
 const MORE: u64 = 2;
+/// Requests of one run of ab: more than there are ports, so that it uses them again.
+const RUN: u64 = 30_000;
 /// Requests at a time.
 const CONCURRENCY: &str = "42";
 
@@ -63,8 +65,13 @@ pub fn run(requests: u64) -> Result<Broken> {
     Ok(Broken { requests, alone, director, every_host })
 }
 
-/// Requests that were not answered in full.
+/// Requests that were not answered in full, of as many as a run takes in the time that a host's command has, run after run.
 fn broken(client: &Host, service: SocketAddr, requests: u64) -> Result<u64> {
+    let runs = (0..requests).step_by(RUN as usize);
+    runs.map(|done| broken_of_run(client, service, RUN.min(requests - done))).sum()
+}
+
+fn broken_of_run(client: &Host, service: SocketAddr, requests: u64) -> Result<u64> {
     let url = format!("http://{service}/108k");
     let printed = client.run(&["ab", "-q", "-r", "-c", CONCURRENCY, "-n", &requests.to_string(), &url])?;
     let number = |name: &str| {
