@@ -378,6 +378,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_text_that_ends_anywhere_is_read_or_told() {
+        for last in ["x TXT \"a\"", "x A 192.0.2.2", "x A 192.0.2.2 ", "x TXT \"a\" ; c", "x TXT a\r"] {
+            assert_eq!(parse(&example(), format!("{TEXT}{last}").into()).unwrap().len(), 9, "{last}");
+        }
+        for (open, line) in
+            [("x TXT ( abc\n", 12), ("\nx TXT ( \"v\"\n \"b\"\ny A 192.0.2.2\n", 13), ("x TXT \"a\n", 12)]
+        {
+            assert_eq!(lines(&format!("{TEXT}{open}")), [line], "{open}");
+        }
+    }
+
     proptest! {
         #[test]
         fn whatever_a_file_says_nothing_breaks(at in 0usize..300, len in 0usize..12, bytes in prop::collection::vec(any::<u8>(), 0..12)) {

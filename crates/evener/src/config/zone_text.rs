@@ -20,11 +20,12 @@ const SOA_TIMES: Range<usize> = 3..7;
 /// Makes a text one with times in seconds. No line becomes another one.
 ///
 /// # Errors
-/// `$GENERATE`, which nobody carries out.
+/// `$GENERATE`, which nobody carries out, and what is open where the text ends.
 pub(super) fn plain(text: &[u8]) -> Result<Plain, Fault> {
     let mut plain = Plain { text: Vec::with_capacity(text.len()), lines: Vec::new() };
     let mut copied = 0;
-    for entry in (Entries { text, at: 0, line: 1 }) {
+    let mut entries = Entries { text, at: 0, line: 1, unclosed: None };
+    for entry in entries.by_ref() {
         let words: Vec<&[u8]> = entry.words.iter().filter_map(|word| text.get(word.clone())).collect();
         let directive = words.first().filter(|word| entry.has_owner && word.starts_with(b"$"));
         let times = match directive {
@@ -53,7 +54,14 @@ pub(super) fn plain(text: &[u8]) -> Result<Plain, Fault> {
             }
         }
     }
+    // The library reads on behind the end of a text that ends within an entry.
+    if let Some((line, what)) = entries.unclosed {
+        return Err((line, format!("{what} is not closed")));
+    }
     plain.text.extend_from_slice(text.get(copied..).unwrap_or_default());
+    if !plain.text.ends_with(b"\n") {
+        plain.text.push(b'\n');
+    }
     Ok(plain)
 }
 
@@ -111,6 +119,8 @@ struct Entries<'t> {
     text: &'t [u8],
     at: usize,
     line: usize,
+    /// At which line something begins that doesn't end, and what that is.
+    unclosed: Option<(usize, &'static str)>,
 }
 
 impl Entries<'_> {
@@ -120,14 +130,14 @@ impl Entries<'_> {
 
     /// Goes by a word, or what stands between quotes.
     fn word(&mut self) -> Range<usize> {
-        let begin = self.at;
+        let (begin, line) = (self.at, self.line);
         let is_quoted = self.peek() == Some(b'"');
         self.at += usize::from(is_quoted);
         while let Some(byte) = self.peek() {
             match byte {
                 b'"' if is_quoted => {
                     self.at += 1;
-                    break;
+                    return begin..self.at;
                 }
                 b'\n' | b' ' | b'\t' | b'\r' | b'(' | b')' | b';' | b'"' if !is_quoted => break,
                 b'\n' => self.line += 1,
@@ -136,7 +146,10 @@ impl Entries<'_> {
             }
             self.at += 1;
         }
-        begin..self.at
+        if is_quoted {
+            self.unclosed = Some((line, "a quote"));
+        }
+        begin..self.at.min(self.text.len())
     }
 
     fn skip_comment(&mut self) {
@@ -151,7 +164,7 @@ impl Iterator for Entries<'_> {
 
     fn next(&mut self) -> Option<EntryText> {
         let mut entry = EntryText { line: self.line, has_owner: false, words: Vec::new() };
-        let (mut depth, mut begin) = (0_usize, self.at);
+        let (mut depth, mut begin, mut open) = (0_usize, self.at, self.line);
         while let Some(byte) = self.peek() {
             match byte {
                 b'\n' => {
@@ -167,6 +180,7 @@ impl Iterator for Entries<'_> {
                 b';' => self.skip_comment(),
                 b'(' | b')' => {
                     depth = if byte == b'(' { depth + 1 } else { depth.saturating_sub(1) };
+                    open = if depth == 1 && byte == b'(' { self.line } else { open };
                     self.at += 1;
                 }
                 b' ' | b'\t' | b'\r' => self.at += 1,
@@ -176,6 +190,9 @@ impl Iterator for Entries<'_> {
                     entry.words.push(word);
                 }
             }
+        }
+        if depth > 0 {
+            self.unclosed = Some((open, "a parenthesis"));
         }
         (!entry.words.is_empty()).then_some(entry)
     }
@@ -199,7 +216,7 @@ mod tests {
                 "@ 60 SOA a b ( 1d ; serial\n 1h 15m\n 1w 60 )\n",
                 "@ 60 SOA a b ( 1d ; serial\n 3600 900\n 604800 60 )\n",
             ),
-            ("a 99999w A 192.0.2.1\n", "a 99999w A 192.0.2.1\n"),
+            ("a 99999w A 192.0.2.1", "a 99999w A 192.0.2.1\n"),
         ] {
             assert_eq!(String::from_utf8(plain(written.as_bytes()).unwrap().text).unwrap(), read);
         }

@@ -1,7 +1,7 @@
 //! The secrets of DNS cookies that several servers share, or that outlive a start (RFC 9018, section 5): a file, a secret a line, as BIND, Knot
 //! and NSD have them.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,10 @@ pub(crate) enum CookieSecretError {
 /// When there is no secret, or others than its owner could have read or written it.
 pub(crate) fn read(path: &Path) -> Result<Vec<CookieSecret>, CookieSecretError> {
     let failed = |source| CookieSecretError::Io { path: path.to_owned(), source };
+    // A pipe to which nobody writes would be waited for.
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
+    }
     let file = File::open(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
     if mode & FORBIDDEN != 0 {
@@ -80,8 +84,6 @@ fn secret(line: &str) -> Option<CookieSecret> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
