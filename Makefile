@@ -22,7 +22,7 @@ build: setup ## Build the release programs
 test: setup ## Check formatting and lints, and run every test; farm tests need root
 	@scripts/test
 
-proof: setup ## What takes longer, in an hour: busy passes of the suite, more simulated farms, fuzzing
+proof: setup ## What takes longer, in an hour and a quarter: busy passes of the suite, more simulated farms, fuzzing
 	@scripts/proof $(ARGS)
 
 # it shows and doesn't measure: the programs are those of the tests, which take half as long to build

@@ -89,7 +89,7 @@ pub(super) fn read<'a>(bytes: &'a [u8], header: Header) -> Result<Query<'a>, Unr
     if header.flags >> 11 & 0xf != 0 {
         return Err(Unread { rcode: Rcode::NotImp, has_edns: has_edns(bytes) });
     }
-    // What can't be read has no place where EDNS would certainly be: it is looked for only then.
+    // Only a message that can't be read is gone through a second time.
     try_read(bytes).ok_or_else(|| Unread { rcode: Rcode::FormErr, has_edns: has_edns(bytes) })
 }
 

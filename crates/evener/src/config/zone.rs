@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +16,7 @@ use evener_core::dns::{Name, RecordError, Zone, is_of_signing, rtype};
 
 use super::zone_text::{self, Fault, Plain};
 use super::{DnsConfig, NameConfig};
+use crate::runtime::files;
 
 /// Of a zone without a file: times of its SOA record, in seconds, and of all its records.
 const REFRESH_S: u32 = 3_600;
@@ -183,7 +183,7 @@ fn read(
 /// Reads a zone's file, or tells what is wrong with each line that isn't understood.
 fn records(zone: &Name, path: &Path) -> Result<Vec<(usize, Record)>, ZoneError> {
     let unreadable = |source| ZoneError::Unreadable { zone: zone.clone(), path: path.to_owned(), source };
-    let text = text(path).map_err(unreadable)?;
+    let text = files::bounded(path, FILE_BYTES).map_err(unreadable)?;
     parse(zone, text).map_err(|faults| {
         let at = |(line, what): &Fault| format!("{}:{line}: {what}", path.display());
         ZoneError::Malformed { zone: zone.clone(), faults: faults.iter().map(at).collect() }
@@ -206,20 +206,6 @@ fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, Record)>, Vec<Fau
             }
         }
     }
-}
-
-/// A file that ends: neither a pipe that nobody writes to, nor more than a zone can need.
-fn text(path: &Path) -> io::Result<Vec<u8>> {
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-    }
-    let mut text = Vec::new();
-    File::open(path)?.take(FILE_BYTES + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > FILE_BYTES {
-        let what = format!("it is larger than {} MiB", FILE_BYTES >> 20);
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
-    }
-    Ok(text)
 }
 
 /// Reads it up to the first fault.
@@ -309,6 +295,8 @@ fn least(zone: &Name, listen: &[SocketAddr], serial: u32) -> Vec<Record> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
+    use std::fs;
+
     use proptest::prelude::*;
 
     use super::*;

@@ -1,20 +1,16 @@
 //! The secrets of DNS cookies that several servers share, or that outlive a start (RFC 9018, section 5): a file, a secret a line, as BIND, Knot
 //! and NSD have them.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use super::files::{self, Unsafe};
 
 /// A secret, in octets.
 pub(crate) type CookieSecret = [u8; 16];
 
-/// A file with more is none of secrets.
-const FILE_BYTES: u64 = 64 * 1024;
 /// Old ones that are believed beside the first, at most: each costs a hash for each query with a cookie.
 const SECRETS_MAX: usize = 4;
-/// What others than the owner and the group's readers may do with the file: nothing.
-const FORBIDDEN: u32 = 0o027;
 
 /// Why there is no secret.
 #[derive(Debug, thiserror::Error)]
@@ -54,24 +50,17 @@ pub(crate) enum CookieSecretError {
 /// # Errors
 /// When there is no secret, or others than its owner could have read or written it.
 pub(crate) fn read(path: &Path) -> Result<Vec<CookieSecret>, CookieSecretError> {
-    let failed = |source| CookieSecretError::Io { path: path.to_owned(), source };
-    // A pipe to which nobody writes would be waited for.
-    if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
-    }
-    let file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-    if mode & FORBIDDEN != 0 {
-        return Err(CookieSecretError::Open { path: path.to_owned(), mode });
-    }
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
-    parse(&String::from_utf8_lossy(&bytes)).ok_or(CookieSecretError::Text { path: path.to_owned() })
+    let refused = |why| match why {
+        Unsafe::Io(source) => CookieSecretError::Io { path: path.to_owned(), source },
+        Unsafe::Open(mode) => CookieSecretError::Open { path: path.to_owned(), mode },
+    };
+    files::ends(path).map_err(|error| refused(error.into()))?;
+    let text = files::secret(path).map_err(refused)?;
+    parse(&text).ok_or(CookieSecretError::Text { path: path.to_owned() })
 }
 
 fn parse(text: &str) -> Option<Vec<CookieSecret>> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let secrets: Vec<CookieSecret> = lines.map(secret).collect::<Option<_>>()?;
+    let secrets: Vec<CookieSecret> = files::lines(text).map(secret).collect::<Option<_>>()?;
     (1..=SECRETS_MAX).contains(&secrets.len()).then_some(secrets)
 }
 
@@ -84,6 +73,9 @@ fn secret(line: &str) -> Option<CookieSecret> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

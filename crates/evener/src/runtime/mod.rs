@@ -4,6 +4,7 @@ pub(crate) mod accept;
 pub(crate) mod cookie_secret;
 pub mod descriptors;
 mod exit;
+pub(crate) mod files;
 pub(crate) mod group_tokens;
 pub mod lock;
 pub mod log;

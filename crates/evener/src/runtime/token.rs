@@ -1,18 +1,14 @@
 //! The tokens that let others than this host's own users look at the farm: a file, a token a line.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use subtle::ConstantTimeEq;
 
-/// A file with more is none of tokens.
-const FILE_BYTES: u64 = 64 * 1024;
+use super::files::{self, Unsafe};
+
 /// Shorter ones can be guessed, in characters.
 const LEAST: usize = 16;
-/// What others than the owner and the group's readers may do with the file: nothing.
-const FORBIDDEN: u32 = 0o027;
 
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
@@ -57,20 +53,15 @@ impl Tokens {
     /// # Errors
     /// When there is no token, or others than its owner could have read or written it.
     pub(crate) fn read(path: &Path) -> Result<Tokens, TokenError> {
-        let failed = |source| TokenError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(failed)?;
-        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-        if mode & FORBIDDEN != 0 {
-            return Err(TokenError::Open { path: path.to_owned(), mode });
-        }
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
-        Tokens::parse(&String::from_utf8_lossy(&bytes)).ok_or(TokenError::Text { path: path.to_owned() })
+        let text = files::secret(path).map_err(|why| match why {
+            Unsafe::Io(source) => TokenError::Io { path: path.to_owned(), source },
+            Unsafe::Open(mode) => TokenError::Open { path: path.to_owned(), mode },
+        })?;
+        Tokens::parse(&text).ok_or(TokenError::Text { path: path.to_owned() })
     }
 
     fn parse(text: &str) -> Option<Tokens> {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let tokens: Vec<String> = lines.map(str::to_owned).collect();
+        let tokens: Vec<String> = files::lines(text).map(str::to_owned).collect();
         let good = !tokens.is_empty() && tokens.iter().all(|token| is_token(token));
         good.then_some(Tokens(tokens))
     }
@@ -100,6 +91,7 @@ pub fn check(path: &Path) -> Result<(), TokenError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 

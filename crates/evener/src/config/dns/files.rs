@@ -1,8 +1,6 @@
 //! `names_from`: files that hold names alone, so that programs can write them and there may be many.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
@@ -13,6 +11,7 @@ use super::name::{self, Placed, Shared};
 use crate::config::problems::{Problem, Sink, Span};
 use crate::config::section::{Complaint, Section};
 use crate::config::{defaults, syntax, values};
+use crate::runtime::files;
 
 /// What to do about anything else in such a file.
 const OTHERS: &str = "a file of `names_from` holds [[dns.name]] alone: move this into the file that names it";
@@ -105,18 +104,9 @@ fn unreadable(section: &Section<'_>, span: Span, why: &str) {
     section.problem(Problem::new(span, message, "make the folder readable for the daemon, or name another"));
 }
 
-/// A file that ends, and has no more than it can need: neither a pipe that nobody writes to, nor a device.
+/// The text of a file.
 fn text(path: &Path) -> Result<String, String> {
-    let words = |error: io::Error| error.to_string();
-    if !path.metadata().map_err(words)?.is_file() {
-        return Err("it is no regular file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(words)?;
-    file.take(defaults::FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(words)?;
-    if bytes.len() > defaults::FILE_BYTES {
-        return Err(format!("it is larger than {} MiB", defaults::FILE_BYTES >> 20));
-    }
+    let bytes = files::bounded(path, defaults::FILE_BYTES as u64).map_err(|error| error.to_string())?;
     String::from_utf8(bytes)
         .map_err(|error| format!("byte {} is no UTF-8 text", error.utf8_error().valid_up_to()))
 }
