@@ -13,7 +13,6 @@ mod name;
 mod query;
 pub mod rank;
 mod servers;
-mod shares;
 mod svcb;
 mod table;
 #[cfg(test)]
@@ -26,7 +25,6 @@ pub use balanced::{Address, Balanced, Draw, NoneAlive, Settings};
 pub use limit::{Allowance, Exceeded, Limit, Total};
 pub use name::{Name, NameError};
 pub use servers::{Effect, Fact, Order, OwnServer, ServerList, ServerStates, ServerView};
-pub use shares::{Known, LEAST_PERMILLE, Share, shares};
 pub use table::Table;
 pub use wire::{Rcode, rtype};
 pub use zone::{Lookup, RecordError, RrSet, Zone, is_of_signing};

@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::AtomicU64;
 
-use super::shares::Known;
 use crate::farm::group::{MemberChange, State};
 use crate::farm::health::{self, Failure, Health};
 use crate::farm::heard::{Change, Heard};
 use crate::farm::report::{BadReport, Report};
+use crate::farm::shares::Known;
 use crate::farm::signals::Signals;
 use crate::farm::{self, Reporting};
 

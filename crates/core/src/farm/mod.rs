@@ -15,6 +15,7 @@ pub mod network;
 pub mod plan;
 pub mod policy;
 pub mod report;
+pub mod shares;
 pub mod signals;
 
 mod method;

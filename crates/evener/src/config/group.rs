@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use evener_core::farm::Placement;
 use evener_core::farm::group::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
 use evener_core::farm::policy::score::GAIN_PERCENT;
+use evener_core::farm::signals::Signal;
 use evener_core::net::Protocol;
 use evener_core::net::http::{Status, Url};
 use toml::Spanned;
@@ -16,7 +18,7 @@ use super::references::GroupFiles;
 use super::route::Names;
 use super::section::{Complaint, Section};
 use super::service::service_addresses;
-use super::{addresses, defaults, health, route, values};
+use super::{addresses, defaults, health, report, route, values};
 
 const POLICIES: [(&str, GroupPolicy); GroupPolicy::ALL.len()] = {
     let mut named = [("", GroupPolicy::LeastLoad); GroupPolicy::ALL.len()];
@@ -27,8 +29,7 @@ const POLICIES: [(&str, GroupPolicy); GroupPolicy::ALL.len()] = {
     }
     named
 };
-const LOADS: [(&str, LoadReading); 2] =
-    [("aged", LoadReading::Aged { gain_percent: GAIN_PERCENT }), ("paper", LoadReading::Paper)];
+const LOADS: [(&str, LoadReading); 2] = [("aged", LoadReading::Aged), ("paper", LoadReading::Paper)];
 
 /// Keys of services whose packets are sent on. Here the clients come to a socket.
 const PACKET_KEYS: [&str; 18] = [
@@ -117,16 +118,10 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let status = section.or("status", status, Status::Found);
     let policy = section.or("policy", policy, defaults::GROUP_POLICY);
     let load = section.or("load", values::choice(&LOADS, &[]), LOADS[0].1);
-    let gain_percent = section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
-    let load = match load {
-        LoadReading::Aged { .. } => LoadReading::Aged { gain_percent },
-        LoadReading::Paper => LoadReading::Paper,
-    };
-    for (key, span) in ["load", "report_gain"].map(|key| (key, section.key_span(key))) {
-        let Some(span) = span.filter(|_| policy != GroupPolicy::LeastLoad) else { continue };
-        let message = format!("`{key}` is only for policy \"least-load\"; this service has \"{policy}\"");
-        section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
-    }
+    let report_gain_percent =
+        section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
+    let report = report::read(section, Placement::Director);
+    check_policy(section, policy, report.is_some());
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let (joining, allow, token_file, client_ca, joins) = section.section("group", |section| {
         let allow = section.list("allow", addresses::prefix);
@@ -159,6 +154,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
                 status,
                 policy,
                 load,
+                report_gain_percent,
+                report,
                 slow_start_ms,
                 joining,
                 allow: allow.into_iter().map(Spanned::into_inner).collect(),
@@ -185,15 +182,33 @@ fn status(value: &DeValue<'_>) -> Result<Status, Complaint> {
     found.map_or_else(|| Complaint::new(format!("sends no client on: {code}"), help), Ok)
 }
 
+/// Complains of keys that the policy doesn't go by, and of what it goes by and isn't there.
+fn check_policy(section: &mut Section<'_>, policy: GroupPolicy, is_asked: bool) {
+    let asks = policy.weighing().is_some_and(|weighing| weighing.needs.contains(&Signal::Load));
+    for (key, goes) in [
+        ("load", policy == GroupPolicy::LeastLoad),
+        ("report_gain", policy == GroupPolicy::LeastLoad || asks),
+    ] {
+        let Some(span) = section.key_span(key).filter(|_| !goes) else { continue };
+        let message = format!("`{key}` is only for policy \"least-load\"; this service has \"{policy}\"");
+        section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
+    }
+    if let Some(span) = section.key_span("policy").filter(|_| asks && !is_asked) {
+        let message = format!("\"{policy}\" goes by what members answer, and nobody asks them");
+        let help = "add report = {}, by which each member's agent is asked; or write \"least-load\", which goes by what they report by themselves";
+        section.problem(Problem::new(span, message, help));
+    }
+}
+
 /// The name of a policy. Some that others have need what nobody knows here: who is sent on is seen no more.
 fn policy(value: &DeValue<'_>) -> Result<GroupPolicy, Complaint> {
-    const UNSEEN: [&str; 5] = ["least-connections", "peak-ewma", "expected-delay", "prequal", "utilisation"];
+    const UNSEEN: [&str; 2] = ["least-connections", "overflow"];
     match value {
         DeValue::String(word) if UNSEEN.contains(&word.as_ref()) => Complaint::new(
             format!(
                 "is {word:?}, which needs to see connections or answers, and those of method \"redirect\" pass by"
             ),
-            "write \"least-load\", which goes by what members report",
+            "write \"least-load\", which goes by what members report, or \"peak-ewma\", by how soon they answer probes",
         ),
         value => values::choice(&POLICIES, &[])(value),
     }

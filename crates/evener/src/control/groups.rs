@@ -10,11 +10,17 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evener_core::farm::group::{Group, MemberState, Members, Moment, Order, Reach, State, TokenThrottle};
+use evener_core::director;
+use evener_core::farm::group::{
+    Group, MemberState, Members, Moment, Order, Queried, Reach, State, TokenThrottle,
+};
 use evener_core::farm::health::Failure;
+use evener_core::farm::plan::ServerName;
+use evener_core::farm::report::{BadReport, Report};
 use evener_core::net::http::Url;
 use evener_core::node::group::Message;
 use evener_core::path::sessions::Seed;
+use rustls::ClientConfig;
 use tokio::sync::mpsc;
 
 use super::now_ms;
@@ -23,21 +29,29 @@ use crate::config::{Config, GroupService, Tls};
 use crate::events::{Bus, Event};
 use crate::record::Recorder;
 use crate::redirect::{
-    Ask, Asker, Attendant, Desk, Front, ListenError, Opened, Reply, Responders, Rules, Shown, ShownGroup,
-    Telling, ask_for_load, probe_member, read_tls,
+    Ask, Asker, Attendant, Desk, Front, ListenError, Opened, Question, Reply, Responders, Rules, Shown,
+    ShownGroup, Telling, ask_for_load, ask_for_report, probe_member, read_tls,
 };
 use crate::runtime::descriptors::Room;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::spelling::meant;
+use crate::runtime::tls;
 
 /// Results of probes that wait for the loop.
 const RESULTS: usize = 256;
 
-/// What came of a member's probe.
-pub(super) struct MemberProbed {
+/// What was found out of a member.
+pub(super) struct Found {
     group: String,
     member: usize,
-    result: Result<u64, Failure>,
+    fact: Fact,
+}
+
+/// What came of a question to a member.
+enum Fact {
+    Probed(Result<u64, Failure>),
+    Queried(Queried),
+    Answered(Result<Report, BadReport>),
 }
 
 /// All groups.
@@ -55,8 +69,8 @@ pub(super) struct Groups {
     directory: PathBuf,
     seed: Seed,
     bus: Bus,
-    results: mpsc::Sender<MemberProbed>,
-    pub(super) probed: mpsc::Receiver<MemberProbed>,
+    results: mpsc::Sender<Found>,
+    pub(super) found: mpsc::Receiver<Found>,
     /// What members say.
     pub(super) asked: mpsc::Receiver<Ask>,
     shown: Arc<Shown>,
@@ -71,6 +85,8 @@ struct Running {
     front: Arc<Front>,
     /// Whether members may show certificates.
     certifies: bool,
+    /// By which they are asked for their load over TLS.
+    members_tls: Option<Arc<ClientConfig>>,
 }
 
 impl Running {
@@ -89,7 +105,7 @@ impl Running {
 impl Groups {
     /// None yet.
     pub(super) fn new(directory: &Path, seed: Seed, bus: Bus, recorder: &Arc<Recorder>) -> Groups {
-        let (results, probed) = mpsc::channel(RESULTS);
+        let (results, found) = mpsc::channel(RESULTS);
         let telling = Telling::new(Arc::clone(recorder));
         let (asks, asked) = mpsc::channel(RESULTS);
         Groups {
@@ -105,7 +121,7 @@ impl Groups {
             seed,
             bus,
             results,
-            probed,
+            found,
             shown: Arc::default(),
             own: Arc::new([]),
         }
@@ -170,6 +186,10 @@ impl Groups {
             let tls = opened.as_ref().and_then(|opened| opened.tls.get(&group.name));
             if let Some(running) = self.running.get_mut(&group.name) {
                 running.certifies = client_ca.is_some();
+                let made = tls::client(client_ca.as_deref(), None);
+                let made =
+                    made.inspect_err(|error| tracing::warn!(%error, "members can't be asked over TLS"));
+                running.members_tls = made.ok();
                 running.front.secure(tls.cloned());
             }
         }
@@ -190,6 +210,7 @@ impl Groups {
         let mut running = Running {
             group: Arc::new(group.clone()),
             certifies: false,
+            members_tls: None,
             front: Arc::new(Front::new(&group.name, Rules::none(group.status))),
             members,
         };
@@ -198,10 +219,14 @@ impl Groups {
         running
     }
 
-    /// A probe has come back.
-    pub(super) fn probed(&mut self, MemberProbed { group, member, result }: MemberProbed) {
-        if let Some(running) = self.running.get_mut(&group) {
-            running.members.probed(moment(), member, result);
+    /// A question has come back.
+    pub(super) fn take(&mut self, Found { group, member, fact }: Found) {
+        if let Some(Running { members, .. }) = self.running.get_mut(&group) {
+            match fact {
+                Fact::Probed(result) => members.probed(moment(), member, result),
+                Fact::Queried(queried) => members.queried(moment(), member, queried),
+                Fact::Answered(answer) => members.answered(moment(), member, answer),
+            }
         }
         self.settle();
     }
@@ -349,23 +374,55 @@ impl Groups {
     fn execute(&mut self, now: Moment, name: &str, order: Order) {
         match order {
             Order::Probe { member, url, reach } => self.probe(name, member, url, reach),
-            Order::Query { url, reach } => ask_for_load(url, reach, Arc::clone(&self.own)),
+            Order::Query { member, url, is_named, reach } => self.query(name, member, url, is_named, reach),
+            Order::Ask { member, url, reach } => self.ask(name, member, url, reach),
             Order::Save => self.save(name),
             Order::Publish => self.publish(now, name),
             Order::Tell(event) => {
                 self.bus.tell(Event::Member { service: name.to_owned(), event: Box::new(event) });
+            }
+            Order::TellAnswers { member, refuses, error } => {
+                let server = || ServerName { service: name.to_owned(), server: member.clone() };
+                if let Some(refuses) = refuses {
+                    self.bus.tell(Event::Farm(director::Event::Wished { server: server(), refuses }));
+                }
+                if let Some(error) = error {
+                    self.bus.tell(Event::Farm(director::Event::Reports { server: server(), error }));
+                }
             }
         }
     }
 
     fn probe(&self, name: &str, member: usize, url: Url, reach: Option<Reach>) {
         let Some(running) = self.running.get(name) else { return };
-        let (group, results, name) = (Arc::clone(&running.group), self.results.clone(), name.to_owned());
-        let own = Arc::clone(&self.own);
+        let (group, own) = (Arc::clone(&running.group), Arc::clone(&self.own));
+        self.find_out(name, member, async move {
+            Fact::Probed(probe_member(&url, reach.as_ref(), &group.health, &own).await)
+        });
+    }
+
+    fn query(&self, name: &str, member: usize, url: Url, is_named: bool, reach: Option<Reach>) {
+        let Some(running) = self.running.get(name) else { return };
+        let from = running.group.addresses.iter().map(SocketAddr::ip).collect();
+        let (own, tls) = (Arc::clone(&self.own), running.members_tls.clone());
+        let question = Question { url, is_named, reach, own, from, tls };
+        self.find_out(name, member, async move { Fact::Queried(ask_for_load(question).await) });
+    }
+
+    fn ask(&self, name: &str, member: usize, url: Url, reach: Option<Reach>) {
+        let settings = self.running.get(name).and_then(|running| running.group.report.clone());
+        let (Some(settings), own) = (settings, Arc::clone(&self.own)) else { return };
+        self.find_out(name, member, async move {
+            Fact::Answered(ask_for_report(url, reach, own, settings).await)
+        });
+    }
+
+    fn find_out(&self, group: &str, member: usize, fact: impl Future<Output = Fact> + Send + 'static) {
+        let (group, results) = (group.to_owned(), self.results.clone());
         tokio::spawn(async move {
-            let result = probe_member(&url, reach.as_ref(), &group.health, &own).await;
+            let fact = fact.await;
             // The loop ends first only when the daemon does.
-            let _ = results.send(MemberProbed { group: name, member, result }).await;
+            let _ = results.send(Found { group, member, fact }).await;
         });
     }
 

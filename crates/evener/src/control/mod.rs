@@ -180,7 +180,7 @@ impl Daemon {
                     self.executor.tell(Input::Datagram { from, bytes });
                 }
                 Some(fact) = self.facts.recv() => self.executor.tell(fact),
-                Some(probed) = self.groups.probed.recv() => self.groups.probed(probed),
+                Some(found) = self.groups.found.recv() => self.groups.take(found),
                 Some(told) = self.names.told.recv() => self.names.told(told),
                 Some(ask) = self.groups.asked.recv() => self.groups.answer(ask),
                 Some(read) = self.reading.done.recv() => self.reload(read).await,

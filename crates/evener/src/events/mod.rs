@@ -113,7 +113,7 @@ impl Event {
                 MemberChange::Joined => "member_joined",
                 MemberChange::Left => "member_left",
                 MemberChange::Silent => "member_silent",
-                MemberChange::Removed => "member_removed",
+                MemberChange::Removed | MemberChange::Refused => "member_removed",
                 MemberChange::Up => "member_up",
                 MemberChange::Down(_) => "member_down",
                 MemberChange::Drained => "member_drained",
@@ -127,7 +127,10 @@ impl Event {
         match self {
             Event::Farm(event) => event.level(),
             Event::Member { event, .. } => match event.what {
-                MemberChange::Silent | MemberChange::Removed | MemberChange::Down(_) => Level::Warning,
+                MemberChange::Silent
+                | MemberChange::Removed
+                | MemberChange::Refused
+                | MemberChange::Down(_) => Level::Warning,
                 MemberChange::Joined
                 | MemberChange::Left
                 | MemberChange::Up

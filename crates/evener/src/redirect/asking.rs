@@ -1,17 +1,24 @@
-//! LOAD-QUERY: a member is asked for its load, and answers by a message of its own. Nobody waits for what comes back here, which from
-//! a server that knows nothing of groups is an error.
+//! What a member is asked: for its load by LOAD-QUERY, which it answers by a message of its own, and by the group's `report` for what it
+//! knows of it.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use evener_core::farm::group::Reach;
+use evener_core::director::LoadQuery;
+use evener_core::farm::Reporting;
+use evener_core::farm::group::{Queried, Reach};
+use evener_core::farm::plan::ServerName;
+use evener_core::farm::report::{BadReport, Report};
 use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
+use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 
-use super::locating::locate;
-use crate::io::message::{exchange, target};
+use super::locating::locate_port;
+use crate::io::message::{exchange_with, status, target};
+use crate::io::report;
 
 /// How long all of it may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -20,30 +27,52 @@ const AT_ONCE: usize = 128;
 /// What is read of an answer, in bytes, so that the connection ends well.
 const READ: u64 = 4 * 1024;
 
-static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(AT_ONCE)));
+static PLACES: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
 
-/// Asks a member for its load, where it may be.
-pub(crate) fn ask_for_load(url: Url, reach: Option<Reach>, own: Arc<[SocketAddr]>) {
-    if url.is_secure() {
-        tracing::debug!(%url, "not asked for its load: over TLS members are not asked, give one an http control URL");
-        return;
-    }
-    let Ok(place) = Arc::clone(&PLACES).try_acquire_owned() else {
+/// A member that is asked for its load.
+pub(crate) struct Question {
+    pub(crate) url: Url,
+    /// Whether the member named this URL for it.
+    pub(crate) is_named: bool,
+    /// Where it may be.
+    pub(crate) reach: Option<Reach>,
+    /// Where this daemon listens.
+    pub(crate) own: Arc<[SocketAddr]>,
+    /// The group's own addresses: members know the director by them.
+    pub(crate) from: Vec<IpAddr>,
+    /// By which members are spoken to by TLS.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+}
+
+/// Asks a member for its load. Nobody waits for the load here.
+pub(crate) async fn ask_for_load(question: Question) -> Queried {
+    let Question { url, is_named, reach, own, from, tls } = question;
+    let Ok(_place) = PLACES.try_acquire() else {
         tracing::debug!(%url, "not asked for its load: too many members are asked at this time");
-        return;
+        return Queried::Unanswered;
     };
-    tokio::spawn(async move {
-        let question = async {
-            let at = locate(&url, reach.as_ref(), &own).await.map_err(|error| error.to_string())?;
-            exchange(at, &message(&url), READ).await.map_err(|error| error.to_string())
-        };
-        match tokio::time::timeout(TIMEOUT, question).await {
-            Ok(Ok(answer)) => tracing::debug!(%url, answer = answer.lines().next(), "asked for its load"),
-            Ok(Err(error)) => tracing::debug!(%url, %error, "it can't be asked for its load"),
-            Err(_) => tracing::debug!(%url, "asked for its load, without an answer in time"),
+    let asked = async {
+        let at = locate_port(&url, url.port(), reach.as_ref(), &own).await.map_err(io::Error::other)?;
+        let from = from.into_iter().find(|from| !from.is_unspecified() && from.is_ipv4() == at.is_ipv4());
+        exchange_with(&url, at, from, tls.as_ref(), &message(&url), READ).await
+    };
+    match tokio::time::timeout(TIMEOUT, asked).await {
+        Ok(Ok(answer)) => {
+            tracing::debug!(%url, answer = answer.lines().next(), "asked for its load");
+            status(&answer).map_or(Queried::Unanswered, |status| Queried::of_status(status, is_named))
         }
-        drop(place);
-    });
+        Ok(Err(error)) => {
+            tracing::debug!(%url, %error, "it can't be asked for its load");
+            match error.kind() {
+                io::ErrorKind::ConnectionRefused => Queried::Refused,
+                _ => Queried::Unanswered,
+            }
+        }
+        Err(_) => {
+            tracing::debug!(%url, "asked for its load, without an answer in time");
+            Queried::Unanswered
+        }
+    }
 }
 
 /// The bytes of the message.
@@ -56,9 +85,29 @@ fn message(url: &Url) -> String {
     )
 }
 
+/// Asks a member for what it knows of its load, on its host.
+///
+/// # Errors
+/// Why what came isn't believed.
+pub(crate) async fn ask_for_report(
+    url: Url,
+    reach: Option<Reach>,
+    own: Arc<[SocketAddr]>,
+    settings: Reporting,
+) -> Result<Report, BadReport> {
+    let located = locate_port(&url, settings.port, reach.as_ref(), &own);
+    let located = tokio::time::timeout(Duration::from_millis(settings.timeout_ms), located).await;
+    let to = located.map_err(|_| BadReport::Silent)?.map_err(|_| BadReport::Silent)?;
+    let server = ServerName { service: String::new(), server: url.to_string() };
+    report::ask(&LoadQuery { server, to, settings }).await
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -70,5 +119,36 @@ mod tests {
         assert!(
             message(&Url::parse("http://m1").unwrap()).starts_with("LOAD-QUERY / HTTP/1.1\r\nHost: m1\r\n")
         );
+    }
+
+    async fn queried(answer: Option<&'static [u8]>, is_named: bool) -> Queried {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = Url::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let server = answer.map(|answer| {
+            tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.write_all(answer).await.unwrap();
+                stream.shutdown().await.unwrap();
+                std::future::pending::<()>().await;
+            })
+        });
+        let own = Arc::new([]);
+        let question = Question { url, is_named, reach: None, own, from: Vec::new(), tls: None };
+        let queried = ask_for_load(question).await;
+        server.into_iter().for_each(|server| server.abort());
+        queried
+    }
+
+    #[tokio::test]
+    async fn who_is_not_there_or_knows_no_question_where_it_said_so_has_refused() {
+        assert_eq!(queried(None, false).await, Queried::Refused);
+        let unknown = Some(&b"HTTP/1.1 404 Not Found\r\n\r\n"[..]);
+        assert_eq!(queried(unknown, true).await, Queried::Refused);
+        assert_eq!(queried(unknown, false).await, Queried::Unanswered);
+        for other in
+            [&b"HTTP/1.1 405 No\r\n\r\n"[..], b"HTTP/1.1 501 No\r\n\r\n", b"HTTP/1.1 204 Yes\r\n\r\n", b""]
+        {
+            assert_eq!(queried(Some(other), false).await, Queried::Unanswered);
+        }
     }
 }

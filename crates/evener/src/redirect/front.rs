@@ -48,13 +48,8 @@ pub(crate) struct Rules {
 impl Rules {
     /// Those of a group without members.
     pub(crate) fn none(status: Status) -> Rules {
-        let dispatch = Dispatch::new(
-            GroupPolicy::Random,
-            LoadReading::Aged { gain_percent: GAIN_PERCENT },
-            Vec::new(),
-            &[],
-            Seed(0, 0),
-        );
+        let dispatch =
+            Dispatch::new(GroupPolicy::Random, LoadReading::Aged, GAIN_PERCENT, Vec::new(), &[], Seed(0, 0));
         Rules {
             status,
             dispatch: Arc::new(dispatch),

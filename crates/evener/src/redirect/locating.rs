@@ -45,9 +45,22 @@ pub(crate) async fn locate(
     reach: Option<&Reach>,
     own: &[SocketAddr],
 ) -> Result<SocketAddr, Unreachable> {
+    locate_port(url, url.port(), reach, own).await
+}
+
+/// The same for another port of its host.
+///
+/// # Errors
+/// Why no connection may be opened, or to where isn't known.
+pub(crate) async fn locate_port(
+    url: &Url,
+    port: u16,
+    reach: Option<&Reach>,
+    own: &[SocketAddr],
+) -> Result<SocketAddr, Unreachable> {
     let found: Vec<SocketAddr> = match url.address() {
-        Some(address) => vec![SocketAddr::new(address, url.port())],
-        None => match lookup_host((url.host(), url.port())).await {
+        Some(address) => vec![SocketAddr::new(address, port)],
+        None => match lookup_host((url.host(), port)).await {
             Ok(found) => found.collect(),
             Err(error) => return Err(Unreachable::Unresolved(url.host().to_owned(), error)),
         },

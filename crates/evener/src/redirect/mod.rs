@@ -35,7 +35,7 @@ use socket2::{Domain, Socket, Type};
 use crate::runtime::group_tokens::GroupTokenError;
 use crate::runtime::tls::{self, TlsError};
 
-pub(crate) use asking::ask_for_load;
+pub(crate) use asking::{Question, ask_for_load, ask_for_report};
 pub(crate) use attendant::{Ask, Attendant, Reply};
 pub(crate) use front::{Front, Rules};
 pub(crate) use probing::probe_member;

@@ -23,14 +23,15 @@ pub(super) fn rules(members: &[&str]) -> Rules {
         reach: None,
         weight: 1,
         load: 0,
-        added: 0,
+        permille: 1_000,
         dispatched: Arc::default(),
     });
     Rules {
         status: Status::Found,
         dispatch: Arc::new(Dispatch::new(
             GroupPolicy::RoundRobin,
-            LoadReading::Aged { gain_percent: GAIN_PERCENT },
+            LoadReading::Aged,
+            GAIN_PERCENT,
             candidates.collect(),
             &[],
             Seed(1, 2),

@@ -9,7 +9,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// What is spoken by it: no other version of HTTP is read here.
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -71,9 +71,7 @@ pub(crate) fn server(
     key: &Path,
     client_ca: Option<&Path>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let unread = |path: &Path, what, source| TlsError::File { path: path.to_owned(), what, source };
-    let chain = certificates(certificate)?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unread(key, "private key", error))?;
+    let (chain, private) = (certificates(certificate)?, private_key(key)?);
     let provider = Arc::new(ring::default_provider());
     let clients = match client_ca {
         Some(path) => authority(path, &provider)?,
@@ -89,6 +87,47 @@ pub(crate) fn server(
     })?;
     config.alpn_protocols = vec![HTTP_1_1.to_vec()];
     Ok(Arc::new(config))
+}
+
+/// A client's part of TLS. Servers show certificates that an authority of the file `ca` has signed; without it, one that this system trusts. The client may
+/// show a certificate of its own, with its key, from two files.
+///
+/// # Errors
+/// When they can't be had, or don't go together.
+pub(crate) fn client(ca: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Arc<ClientConfig>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            let failed = |source| TlsError::Authority { path: path.to_owned(), source };
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| failed(error.into()))?;
+            }
+        }
+        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+    }
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let none = || PathBuf::new();
+    let (certificate, key) = own.map_or((none(), none()), |(one, other)| (one.to_owned(), other.to_owned()));
+    let pair = |source| TlsError::Pair { certificate, key, source };
+    let builder = match builder {
+        Ok(builder) => builder.with_root_certificates(roots),
+        Err(error) => return Err(pair(error)),
+    };
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let (chain, private) = (certificates(certificate)?, private_key(key)?);
+            builder.with_client_auth_cert(chain, private).map_err(pair)?
+        }
+    };
+    config.alpn_protocols = vec![HTTP_1_1.to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let unread = |source| TlsError::File { path: path.to_owned(), what: "private key", source };
+    PrivateKeyDer::from_pem_file(path).map_err(unread)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

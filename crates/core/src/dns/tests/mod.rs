@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::farm::policy;
 use crate::farm::report::Report;
+use crate::farm::shares::{Known, Share, shares};
 use crate::farm::signals::Signals;
 use crate::path::sessions::Seed;
 

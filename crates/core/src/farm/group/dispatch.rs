@@ -14,17 +14,12 @@ use siphasher::sip::SipHasher13;
 use super::members::PER_DISPATCH;
 use super::model::{GroupPolicy, LoadReading};
 use super::reach::Reach;
-use crate::farm::policy::score::gains;
 use crate::farm::policy::{Policy, RoundRobin, Weighted, maglev};
+use crate::farm::shares::{WHOLE, most_permille};
 use crate::net::http::{Url, host_of, normal_path};
 use crate::path::content::{Asked, Class, HashKey, Route, Routes};
-use crate::path::select::GAIN_UNIT;
 use crate::path::sessions::Seed;
 
-/// So many of a hundred choices by aged reports don't look at them: whatever somebody reports, nobody is forgotten.
-const BLIND_PERCENT: u64 = 3;
-/// Draws of one choice, at most.
-const DRAWS: u64 = 4;
 /// How many turns are looked at for another member than the first.
 const OTHERS: u64 = 16;
 /// Slots of the hash table, a prime.
@@ -43,10 +38,10 @@ pub struct Candidate {
     pub reach: Option<Arc<Reach>>,
     /// Its share relative to the others; 0 is never chosen.
     pub weight: u16,
+    /// What part of that it has by its load, in thousandths.
+    pub permille: u64,
     /// Its load as it is thought to be now, in thousandths of the paper's unit.
     pub load: u64,
-    /// What of that is for what it was given here, and not by its report.
-    pub added: u64,
     /// How often it was chosen, ever.
     pub dispatched: Arc<AtomicU64>,
 }
@@ -82,29 +77,53 @@ pub struct Dispatch {
     /// All of them; behind that those of routes.
     sets: Vec<Set>,
     routes: Option<Routes>,
-    policy: GroupPolicy,
-    load: LoadReading,
+    pick: Pick,
     seed: Seed,
-    turn: AtomicU64,
+    draws: AtomicU64,
+}
+
+/// How one of a set is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pick {
+    /// In turn, as often as their shares say.
+    Turn,
+    /// The head of the paper's queue.
+    Head,
+    /// Of two the one that was given less.
+    Two,
+    Hash,
+    Random,
+}
+
+impl Pick {
+    fn of(policy: GroupPolicy, load: LoadReading) -> Pick {
+        match (policy, load) {
+            (GroupPolicy::LeastLoad, LoadReading::Paper) => Pick::Head,
+            (GroupPolicy::PowerOfTwo, _) => Pick::Two,
+            (GroupPolicy::Hash, _) => Pick::Hash,
+            (GroupPolicy::Random, _) => Pick::Random,
+            _ => Pick::Turn,
+        }
+    }
 }
 
 /// Candidates that a request may go to.
 #[derive(Debug)]
 struct Set {
-    /// Each as often as its weight says.
+    /// Each as often as its share says.
     order: Vec<u16>,
     /// Those with a weight.
     members: Vec<usize>,
-    /// How far the reports of these may draw requests to them, as [`gains`] has it.
-    gains: Vec<u8>,
     cursor: AtomicU64,
 }
 
 impl Dispatch {
-    /// By a policy, among candidates, of whom routes may name some.
+    /// By a policy, among candidates, of whom routes may name some. Of those that a request may go to, none gains more by its load than so
+    /// many percent of its fair share.
     pub fn new(
         policy: GroupPolicy,
         load: LoadReading,
+        gain_percent: u64,
         candidates: Vec<Candidate>,
         routes: &[RouteTo],
         seed: Seed,
@@ -119,25 +138,25 @@ impl Dispatch {
                 ring,
             })
             .collect();
+        let pick = Pick::of(policy, load);
         let members = core::iter::once(&everyone).chain(routes.iter().map(|route| &route.members));
         Dispatch {
             given: candidates.iter().map(|_| AtomicU64::new(0)).collect(),
-            sets: members.map(|members| Set::new(policy, load, &candidates, members)).collect(),
+            sets: members.map(|members| Set::new(pick, gain_percent, &candidates, members)).collect(),
             routes: (!numbered.is_empty()).then(|| Routes::compile(&numbered, 0, HashKey::new(seed))),
             candidates,
-            policy,
-            load,
+            pick,
             seed,
-            turn: AtomicU64::new(0),
+            draws: AtomicU64::new(0),
         }
     }
 
-    /// Goes on with turns and draws where another one stopped.
+    /// Goes on with turns and draws where another one stopped: where most members and shares are as before, turns stay as evenly spread.
     #[must_use]
-    pub fn starting_at(mut self, turn: u64) -> Dispatch {
-        self.turn = AtomicU64::new(turn.wrapping_mul(DRAWS));
-        for set in &mut self.sets {
-            set.cursor = AtomicU64::new(turn);
+    pub fn continuing(mut self, before: &Dispatch) -> Dispatch {
+        self.draws = AtomicU64::new(before.draws.load(Relaxed));
+        for (set, before) in self.sets.iter_mut().zip(&before.sets) {
+            set.cursor = AtomicU64::new(before.place_in(set.order.len()));
         }
         self
     }
@@ -182,42 +201,29 @@ impl Dispatch {
     }
 
     fn pick(&self, set: &Set, client: IpAddr) -> Option<usize> {
-        match (self.policy, self.load) {
-            (GroupPolicy::RoundRobin, _) => set.at(set.cursor.fetch_add(1, Relaxed)),
-            (GroupPolicy::Hash, _) => set.at(self.hash_of(client)),
-            (GroupPolicy::Random, _) => set.at(self.random()),
-            (GroupPolicy::LeastLoad, LoadReading::Paper) => set
-                .members
-                .iter()
-                .copied()
-                .min_by(|one, other| self.compare(*one, *other, |candidate| candidate.load)),
-            (GroupPolicy::PowerOfTwo, _) => self.lesser_of_two(set),
-            (GroupPolicy::LeastLoad, LoadReading::Aged { .. }) if self.random() % 100 < BLIND_PERCENT => {
-                set.at(self.random())
-            }
-            (GroupPolicy::LeastLoad, LoadReading::Aged { .. }) => self.lesser_of_two(set),
+        match self.pick {
+            Pick::Turn => set.at(set.cursor.fetch_add(1, Relaxed)),
+            Pick::Hash => set.at(self.hash_of(client)),
+            Pick::Random => set.at(self.random()),
+            Pick::Head => set.members.iter().copied().min_by(|one, other| self.compare(*one, *other)),
+            Pick::Two => self.lesser_of_two(set),
         }
     }
 
-    /// Of two different members, drawn by their weights, the less loaded. Where what they were given says otherwise, the second one's
-    /// report has its way with a part of the requests only.
+    /// Of two different members, drawn by their weights, the one that was given less.
     fn lesser_of_two(&self, set: &Set) -> Option<usize> {
         let (one, second) = (set.at(self.random())?, self.random());
         // Who has the other turns is spread evenly, so that another one is soon found.
         let others = (0..OTHERS).filter_map(|step| set.at(second.wrapping_add(step)));
         let other = others.into_iter().find(|other| *other != one).unwrap_or(one);
-        let by_load = self.compare(other, one, |candidate| candidate.load).is_lt();
-        let is_drawn = by_load
-            && (self.compare(other, one, |candidate| candidate.added).is_lt()
-                || self.random() % GAIN_UNIT <= set.gain(other));
-        Some(if is_drawn { other } else { one })
+        Some(if self.compare(other, one).is_lt() { other } else { one })
     }
 
-    /// Which of two is less loaded for its weight, by this load and what they were given since.
-    fn compare(&self, one: usize, other: usize, load: fn(&Candidate) -> u64) -> core::cmp::Ordering {
+    /// Which of two is less loaded for its weight, by its load and what they were given since.
+    fn compare(&self, one: usize, other: usize) -> core::cmp::Ordering {
         let load = |at: usize| {
             let (candidate, given) = (self.candidates.get(at)?, self.given.get(at)?.load(Relaxed));
-            let load = load(candidate).saturating_add(given.saturating_mul(PER_DISPATCH));
+            let load = candidate.load.saturating_add(given.saturating_mul(PER_DISPATCH));
             Some((u128::from(load) + 1, u128::from(candidate.weight)))
         };
         match (load(one), load(other)) {
@@ -230,7 +236,7 @@ impl Dispatch {
 
     /// A number that nobody can foresee who doesn't know the seed.
     fn random(&self) -> u64 {
-        let turn = self.turn.fetch_add(1, Relaxed);
+        let turn = self.draws.fetch_add(1, Relaxed);
         let mut hasher = SipHasher13::new_with_keys(self.seed.0, self.seed.1);
         hasher.write_u64(turn);
         hasher.finish()
@@ -248,36 +254,30 @@ impl Dispatch {
 }
 
 impl Set {
-    fn new(policy: GroupPolicy, load: LoadReading, candidates: &[Candidate], members: &[usize]) -> Set {
-        let found = members.iter().filter_map(|at| Some((*at, candidates.get(*at)?)));
-        let weighted: Vec<Weighted> = found
-            .filter_map(|(at, candidate)| {
+    fn new(pick: Pick, gain_percent: u64, candidates: &[Candidate], members: &[usize]) -> Set {
+        let found = || members.iter().filter_map(|at| Some((*at, candidates.get(*at)?)));
+        let shares = shares(gain_percent, found().map(|(_, candidate)| candidate));
+        let weighted: Vec<Weighted> = found()
+            .zip(shares)
+            .filter_map(|((at, candidate), weight)| {
                 let seed = seed_of(&candidate.url);
-                Some(Weighted { slot: u16::try_from(at).ok()?, weight: candidate.weight, seed })
+                Some(Weighted { slot: u16::try_from(at).ok()?, weight, seed })
             })
             .collect();
-        let order = match policy {
-            GroupPolicy::Hash => maglev(&weighted, HASH_SLOTS),
+        let order = match pick {
+            Pick::Hash => maglev(&weighted, HASH_SLOTS),
             _ => RoundRobin.order(&weighted),
         };
         let members = weighted.iter().filter(|member| member.weight > 0);
         let members: Vec<usize> = members.map(|member| usize::from(member.slot)).collect();
-        let reported =
-            |candidate: &Candidate| (candidate.weight, candidate.load.saturating_sub(candidate.added));
-        let gains = match load {
-            LoadReading::Aged { gain_percent } => {
-                let reported = members.iter().filter_map(|at| candidates.get(*at)).map(reported);
-                gains(&reported.collect::<Vec<_>>(), gain_percent)
-            }
-            LoadReading::Paper => Vec::new(),
-        };
-        Set { order, members, gains, cursor: AtomicU64::new(0) }
+        Set { order, members, cursor: AtomicU64::new(0) }
     }
 
-    /// How far a member's report may draw requests to it.
-    fn gain(&self, member: usize) -> u64 {
-        let place = self.members.iter().position(|one| *one == member);
-        place.and_then(|place| self.gains.get(place)).map_or(u64::from(u8::MAX), |gain| u64::from(*gain))
+    /// Where its turns are, in an order of another length.
+    fn place_in(&self, len: usize) -> u64 {
+        let (len, own) = (len as u64, self.order.len() as u64);
+        let place = self.cursor.load(Relaxed).checked_rem(own).unwrap_or_default();
+        place.saturating_mul(len).div_ceil(own.max(1))
     }
 
     fn at(&self, number: u64) -> Option<usize> {
@@ -285,6 +285,22 @@ impl Set {
         let at = usize::try_from(number.checked_rem(len)?).ok()?;
         self.order.get(at).map(|slot| usize::from(*slot))
     }
+}
+
+/// The shares of candidates: their weights, or what their loads leave of them, in a finer measure of which the heaviest has a thousand at most.
+fn shares<'c>(gain_percent: u64, candidates: impl Iterator<Item = &'c Candidate> + Clone) -> Vec<u16> {
+    if candidates.clone().all(|candidate| candidate.permille >= WHOLE) {
+        return candidates.map(|candidate| candidate.weight).collect();
+    }
+    let parts: Vec<(u16, u64)> =
+        candidates.map(|candidate| (candidate.weight, candidate.permille.min(WHOLE))).collect();
+    let most = most_permille(&parts, gain_percent);
+    let heaviest = parts.iter().map(|(weight, _)| u64::from(*weight)).max().unwrap_or(1).max(1);
+    let share = |(weight, permille): (u16, u64)| {
+        let share = u64::from(weight) * permille.min(most) / heaviest;
+        u16::try_from(share.max(u64::from(weight > 0))).unwrap_or(u16::MAX)
+    };
+    parts.into_iter().map(share).collect()
 }
 
 /// A member's place in hash tables comes from its URL alone.
@@ -312,17 +328,17 @@ mod tests {
             anonymous: false,
             reach: None,
             weight: *weight,
+            permille: WHOLE,
             load: *load,
-            added: 0,
             dispatched: Arc::default(),
         });
         made.collect()
     }
 
-    const AGED: LoadReading = LoadReading::Aged { gain_percent: 150 };
+    const AGED: LoadReading = LoadReading::Aged;
 
     fn dispatch(policy: GroupPolicy, load: LoadReading, described: &[(u16, u64)]) -> Dispatch {
-        Dispatch::new(policy, load, candidates(described), &[], Seed(7, 9))
+        Dispatch::new(policy, load, 150, candidates(described), &[], Seed(7, 9))
     }
 
     fn wanted(client: u32) -> Wanted<'static> {
@@ -357,25 +373,43 @@ mod tests {
     }
 
     #[test]
-    fn two_choices_even_out_and_spare_the_loaded() {
-        let equal = dispatch(GroupPolicy::LeastLoad, AGED, &[(1, 50_000), (1, 50_000), (1, 50_000)]);
+    fn two_choices_even_out_what_members_were_given() {
+        let equal = dispatch(GroupPolicy::PowerOfTwo, AGED, &[(1, 0), (1, 0), (1, 0)]);
         let shares_of_equals = shares(&equal, 3_000);
         assert!(shares_of_equals.iter().all(|share| (950..1_050).contains(share)), "{shares_of_equals:?}");
-        let loaded = dispatch(GroupPolicy::LeastLoad, AGED, &[(1, 0), (1, 100_000_000), (1, 0)]);
-        let shares_of_loaded = shares(&loaded, 900);
-        // Only where nobody looks: a third of three in a hundred.
-        assert!((3..20).contains(&shares_of_loaded[1]), "{shares_of_loaded:?}");
+        let loaded = dispatch(GroupPolicy::PowerOfTwo, AGED, &[(1, 0), (1, 100_000_000), (1, 0)]);
+        assert_eq!(shares(&loaded, 900)[1], 0);
     }
 
-    /// It is believed, but for half again of a fair share at the most; the paper's reading believes all of it.
     #[test]
-    fn a_report_that_nothing_bears_out_gains_little() {
-        let loads = [(1, 0), (1, 500_000_000), (1, 500_000_000), (1, 500_000_000)];
-        let share = |load| shares(&dispatch(GroupPolicy::LeastLoad, load, &loads), 4_000)[0];
-        let aged = share(AGED);
-        assert!((1_200..=1_620).contains(&aged), "{aged} of 4000");
-        assert!(share(LoadReading::Aged { gain_percent: 3_200 }) > 1_700);
-        assert_eq!(share(LoadReading::Paper), 4_000);
+    fn turns_are_as_many_as_loads_leave_of_weights_and_within_what_they_may_gain() {
+        let of = |gain_percent, parts: &[(u16, u64)]| {
+            let weights: Vec<(u16, u64)> = parts.iter().map(|(weight, _)| (*weight, 0)).collect();
+            let mut candidates = candidates(&weights);
+            for (candidate, (_, permille)) in candidates.iter_mut().zip(parts) {
+                candidate.permille = *permille;
+            }
+            let policy = GroupPolicy::LeastLoad;
+            shares(&Dispatch::new(policy, AGED, gain_percent, candidates, &[], Seed(7, 9)), 4_000)
+        };
+        assert_eq!(of(150, &[(1, 1_000), (1, 1_000), (2, 1_000)]), [1_000, 1_000, 2_000]);
+        assert_eq!(of(u64::MAX, &[(1, 1_000), (1, 500), (1, 500)]), [2_000, 1_000, 1_000]);
+        let liar = of(150, &[(1, 1_000), (1, 30), (1, 30), (1, 30)])[0];
+        assert!((1_460..=1_500).contains(&liar), "{liar} of 4000");
+    }
+
+    #[test]
+    fn turns_go_on_where_the_choice_before_stopped() {
+        let of = |weights: &[(u16, u64)]| dispatch(GroupPolicy::RoundRobin, AGED, weights);
+        let mut before = of(&[(1, 0), (1, 0), (1, 0)]);
+        let mut ids = Vec::new();
+        for client in 0..9 {
+            ids.push(before.choose(&wanted(client)).unwrap().id);
+            before = of(&[(1, 0), (1, 0), (1, 0)]).continuing(&before);
+        }
+        assert_eq!(ids, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+        let more = of(&[(20, 0), (19, 0), (21, 0)]).continuing(&before);
+        assert_eq!(more.sets[0].cursor.load(Relaxed), 0);
     }
 
     #[test]
@@ -402,7 +436,7 @@ mod tests {
         };
         let routes = [route("/img/*", &[1]), route("/none/*", &[])];
         let candidates = candidates(&[(1, 0), (1, 0)]);
-        let dispatch = Dispatch::new(GroupPolicy::RoundRobin, AGED, candidates, &routes, Seed(1, 2));
+        let dispatch = Dispatch::new(GroupPolicy::RoundRobin, AGED, 150, candidates, &routes, Seed(1, 2));
         let to = |target| dispatch.choose(&Wanted { target, ..wanted(1) }).map(|candidate| candidate.id);
         assert!((0..4).all(|_| to("/img/a?b") == Some(1) && to("/x/../%69mg/a") == Some(1)));
         assert_eq!(to("/none/x"), None);
@@ -423,7 +457,7 @@ mod tests {
     proptest! {
         #[test]
         fn whoever_is_chosen_has_a_weight_and_is_counted_once(
-            described in proptest::collection::vec((0u16..4, any::<u64>()), 1..20), policy in 0usize..5, client: u32
+            described in proptest::collection::vec((0u16..4, any::<u64>()), 1..20), policy in 0usize..8, client: u32
         ) {
             let policy = GroupPolicy::ALL[policy];
             for load in [AGED, LoadReading::Paper] {

@@ -3,6 +3,8 @@
 //! ([`Dispatch`]).
 
 mod dispatch;
+#[cfg(test)]
+pub(crate) mod example;
 mod joiner;
 mod members;
 mod model;
@@ -13,7 +15,7 @@ pub use dispatch::{Candidate, Dispatch, RouteTo, Wanted};
 pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_url};
 pub use members::{
     Joined, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent, MemberState, Members, Moment,
-    Order, PER_DISPATCH, ROUTES_MAX, Refused, State, thousandths,
+    Order, PER_DISPATCH, Queried, ROUTES_MAX, Refused, State, thousandths,
 };
 pub use model::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
 pub use reach::{Origin, Outside, Reach};

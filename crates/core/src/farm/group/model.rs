@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::SocketAddr;
 
-use crate::farm::{Health, RouteList};
+use crate::farm::policy::{self, Weighing};
+use crate::farm::{Health, Reporting, RouteList};
 use crate::net::http::{Status, Url};
 use crate::net::prefix::Prefix;
 
@@ -22,6 +23,10 @@ pub struct Group {
     pub policy: GroupPolicy,
     /// With [`GroupPolicy::LeastLoad`]: how reports of load are read.
     pub load: LoadReading,
+    /// The most that a member gains by what it reports, in percent of its fair share. The paper's reading doesn't know it.
+    pub report_gain_percent: u64,
+    /// How members are asked for what they know of their load, if they are.
+    pub report: Option<Reporting>,
     /// How long a member takes to its whole share once it works, in milliseconds; 0 for at once.
     pub slow_start_ms: u64,
     /// How members join, and what is expected of them.
@@ -54,7 +59,7 @@ pub struct GroupMember {
 /// Who is chosen for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupPolicy {
-    /// The least loaded, by what members report and what they were given since (section 3.4 of the paper).
+    /// Members in turn, of whom the loaded have fewer turns, by what they report (section 3.4 of the paper).
     LeastLoad,
     /// Of two random members the one that was given less.
     PowerOfTwo,
@@ -64,16 +69,25 @@ pub enum GroupPolicy {
     Hash,
     /// Anyone, as often as their weight says.
     Random,
+    /// Members in turn; who answers probes late has fewer turns.
+    PeakEwma,
+    /// Members in turn; who reports more to do for its processors has fewer.
+    Utilisation,
+    /// Members in turn; who reports more time to send what it has to has fewer.
+    ExpectedDelay,
 }
 
 impl GroupPolicy {
     /// All of them, the default first.
-    pub const ALL: [GroupPolicy; 5] = [
+    pub const ALL: [GroupPolicy; 8] = [
         GroupPolicy::LeastLoad,
         GroupPolicy::PowerOfTwo,
         GroupPolicy::RoundRobin,
         GroupPolicy::Hash,
         GroupPolicy::Random,
+        GroupPolicy::PeakEwma,
+        GroupPolicy::Utilisation,
+        GroupPolicy::ExpectedDelay,
     ];
 
     /// Its name in configuration, views and metrics.
@@ -84,6 +98,20 @@ impl GroupPolicy {
             GroupPolicy::RoundRobin => "round-robin",
             GroupPolicy::Hash => "hash",
             GroupPolicy::Random => "random",
+            GroupPolicy::PeakEwma => "peak-ewma",
+            GroupPolicy::Utilisation => "utilisation",
+            GroupPolicy::ExpectedDelay => "expected-delay",
+        }
+    }
+
+    /// How it weighs what is known of members, as the policy of the same name does for packets; `None` where it goes by nothing, or by
+    /// what members report by themselves.
+    pub fn weighing(self) -> Option<&'static Weighing> {
+        match self {
+            GroupPolicy::PeakEwma | GroupPolicy::Utilisation | GroupPolicy::ExpectedDelay => {
+                policy::by_name(self.name())?.weighing()
+            }
+            _ => None,
         }
     }
 }
@@ -97,25 +125,11 @@ impl fmt::Display for GroupPolicy {
 /// How reports of load are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadReading {
-    /// A report counts less the older it is, and the lesser of two random members is chosen: who always chooses the least loaded by
-    /// an old report sends everybody there (Mitzenmacher, *How useful is old information?*).
-    Aged {
-        /// The most that a member gains by what it reports, in percent of its fair share.
-        gain_percent: u64,
-    },
+    /// Little by little they change how many turns a member has: who always chooses the least loaded by an old report sends everybody
+    /// there (Mitzenmacher, *How useful is old information?*).
+    Aged,
     /// As the paper has it: the last report, and the head of the queue.
     Paper,
-}
-
-impl LoadReading {
-    /// How far apart two reports are at least that take away what dispatches have added, in milliseconds; 0: each report does. Who reports
-    /// nothing all the time would else be given everything; the paper believes that, too.
-    pub const fn clears_ms(self, report_ms: u64) -> u64 {
-        match self {
-            LoadReading::Aged { .. } => report_ms / 2,
-            LoadReading::Paper => 0,
-        }
-    }
 }
 
 /// How members join by themselves, and what is expected of them then.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use evener_core::director::{ServerState, Snapshot};
-use evener_core::dns::{Known, ServerList, ServerStates};
+use evener_core::dns::{ServerList, ServerStates};
 use evener_core::farm::Service;
 use evener_core::farm::group::{MemberState, State};
 use evener_core::farm::report::Report;
+use evener_core::farm::shares::Known;
 use evener_core::farm::signals::Signals;
 
 use crate::redirect::ShownGroup;

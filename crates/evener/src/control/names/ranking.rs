@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use evener_core::dns::{Draw, Known, shares};
+use evener_core::dns::Draw;
 use evener_core::farm::policy::Weighing;
+use evener_core::farm::shares::{Known, shares};
 
 use super::candidates::Candidate;
 use crate::config::NameConfig;

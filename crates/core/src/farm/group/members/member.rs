@@ -1,5 +1,6 @@
 //! What is known of one member.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -10,6 +11,9 @@ use super::{Joiner, Moment};
 use crate::farm::group::model::{Group, GroupMember};
 use crate::farm::group::reach::{Origin, Reach};
 use crate::farm::health::{self, Failure, Health};
+use crate::farm::heard::{Heard, ReportsSnapshot};
+use crate::farm::shares::{Share, WHOLE};
+use crate::farm::signals::Signals;
 use crate::farm::{self, HealthKind};
 use crate::net::http::Url;
 
@@ -51,7 +55,7 @@ pub struct MemberState {
     pub is_listed: bool,
     /// How it is.
     pub state: State,
-    /// Its weight in force, in percent of its own: less while it starts slowly.
+    /// Its weight in force, in percent of its own: less while it starts slowly, or has more load than others.
     pub weight_percent: u64,
     /// What it last reported, in thousandths of the paper's unit.
     pub reported: Option<u64>,
@@ -67,6 +71,10 @@ pub struct MemberState {
     pub latency_us: Option<u64>,
     /// When its last bad probe ended, in milliseconds, and what it met.
     pub last_failure: Option<(u64, Failure)>,
+    /// Whether its own answers drain it.
+    pub refuses: bool,
+    /// What became of its answers, if it is asked for its load.
+    pub answers: Option<ReportsSnapshot>,
 }
 
 /// What is known of one member.
@@ -85,6 +93,8 @@ pub(super) struct Member {
     pub(super) left: bool,
     pub(super) health: Health,
     pub(super) load: Load,
+    /// What it answers when it is asked for its load, if the file says that it is.
+    pub(super) heard: Option<Box<Heard>>,
     /// When something was last heard of it.
     pub(super) heard_ms: u64,
     /// When it was last asked for its load, since it fell silent.
@@ -114,6 +124,7 @@ impl Member {
             left: false,
             health: Health::new(&settings_of(group, joined), seed),
             load: Load::default(),
+            heard: group.report.as_ref().map(|settings| Box::new(Heard::new(settings, seed, now.now_ms))),
             heard_ms: now.now_ms,
             asked_ms: None,
             dispatched: Arc::default(),
@@ -181,6 +192,10 @@ impl Member {
     /// Goes on by other settings.
     pub(super) fn reconfigure(&mut self, now: Moment, group: &Group) {
         self.health.reconfigure(now.now_ms, &settings_of(group, self.listed.is_none()));
+        let id = self.id as u64;
+        let heard = |settings| Box::new(Heard::new(settings, id.wrapping_mul(0x9e37_79b9), now.now_ms));
+        self.heard =
+            group.report.as_ref().map(|settings| self.heard.take().unwrap_or_else(|| heard(settings)));
     }
 
     /// Whether it takes new requests, if it works.
@@ -199,7 +214,7 @@ impl Member {
 
     pub(super) fn state(&self, now: Moment, query_after_ms: u64) -> State {
         match self.health.status().state {
-            _ if !self.is_wanted() => State::Draining,
+            _ if !self.is_wanted() || self.refuses() => State::Draining,
             health::State::Down | health::State::Unknown => State::Down,
             health::State::Up if self.is_silent(now, query_after_ms) => State::Silent,
             health::State::Up => State::Up,
@@ -217,19 +232,39 @@ impl Member {
         self.health.status().slow_start_percent(now.now_ms, slow_start_ms)
     }
 
-    pub(super) fn view(&self, now: Moment, group: &Group, load: u64) -> MemberState {
-        let weight_percent = self.weight_percent(now, group.slow_start_ms);
+    /// Of its weight, how many tenths it wants by its own answers.
+    pub(super) fn tenths(&self) -> u16 {
+        self.heard.as_ref().map_or(10, |heard| heard.tenths())
+    }
+
+    /// Whether it wants no clients by its own answers.
+    pub(super) fn refuses(&self) -> bool {
+        self.heard.as_ref().is_some_and(|heard| heard.refuses())
+    }
+
+    /// What is known of its load beside its own reports.
+    pub(super) fn signals(&self, now: Moment) -> Signals {
+        let latest = self.heard.as_ref().and_then(|heard| heard.latest(now.now_ms));
+        Signals {
+            latency_us: self.health.latency_us(),
+            report: latest.map(|(report, _)| report).unwrap_or_default(),
+            age_ms: latest.map(|(_, age_ms)| age_ms),
+            ..Signals::default()
+        }
+    }
+
+    /// For views, with the load that it is thought to have, and the part of its weight that it has by that.
+    pub(super) fn view(&self, now: Moment, group: &Group, load: u64, part: Option<&Share>) -> MemberState {
+        let starts_percent = self.weight_percent(now, group.slow_start_ms);
+        let permille = part.map_or(WHOLE, |part| part.permille);
         let report = self.load.report;
         let age_ms = report.map(|report| now.now_ms.saturating_sub(report.at_ms));
-        let mut cause = match (report, age_ms) {
-            (Some(report), Some(age_ms)) => {
-                let old = if age_ms >= group.joining.remove_after_ms { ", too old: median" } else { "" };
-                format!("reported {} {} s ago{old}", thousandths(report.load), age_ms / 1_000)
-            }
-            _ => "no report: median".to_string(),
-        };
-        if weight_percent < 100 {
-            cause.push_str(&format!(", slow start {weight_percent} %"));
+        let mut cause = self.cause(now, group);
+        if permille < WHOLE {
+            cause.push_str(&format!(", {} % of its weight", permille / 10));
+        }
+        if starts_percent < 100 {
+            cause.push_str(&format!(", slow start {starts_percent} %"));
         }
         MemberState {
             id: self.id,
@@ -237,7 +272,7 @@ impl Member {
             joiner: self.joiner.clone(),
             is_listed: self.listed.is_some(),
             state: self.state(now, group.joining.query_after_ms),
-            weight_percent,
+            weight_percent: starts_percent * permille / WHOLE,
             reported: report.map(|report| report.load),
             age_ms,
             load,
@@ -245,6 +280,31 @@ impl Member {
             dispatched: self.dispatched.load(Relaxed),
             latency_us: self.health.latency_us(),
             last_failure: self.health.last_failure().cloned(),
+            refuses: self.refuses(),
+            answers: self.heard.as_ref().map(|heard| heard.seen()),
+        }
+    }
+
+    /// By what it is judged, in words.
+    fn cause(&self, now: Moment, group: &Group) -> String {
+        if self.refuses() {
+            return "drained by its own report".to_string();
+        }
+        if let Some(weighing) = group.policy.weighing() {
+            let signals = self.signals(now);
+            let said = (weighing.said)(&signals);
+            return match (said, signals.age_ms) {
+                (Some(said), Some(age_ms)) => format!("{said} {} s ago", age_ms / 1_000),
+                (Some(said), None) => said,
+                (None, _) => "nothing is known: median".to_string(),
+            };
+        }
+        match self.load.report.map(|report| (report, now.now_ms.saturating_sub(report.at_ms))) {
+            Some((report, age_ms)) => {
+                let old = if age_ms >= group.joining.remove_after_ms { ", too old: median" } else { "" };
+                format!("reported {} {} s ago{old}", thousandths(report.load), age_ms / 1_000)
+            }
+            None => "no report: median".to_string(),
         }
     }
 }

@@ -3,7 +3,12 @@
 //! Facts come in with the time: messages of members, answers to probes, the operator's wishes, a reload. Orders come out by
 //! [`Members::poll`], and the choice in force by [`Members::dispatch`].
 
+mod asking;
+mod choosing;
+#[cfg(test)]
+mod following;
 mod joining;
+mod learned;
 mod load;
 mod member;
 mod record;
@@ -12,6 +17,7 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
+pub use asking::Queried;
 pub use load::PER_DISPATCH;
 pub use member::{MemberState, State, thousandths};
 pub use refused::Refused;
@@ -23,11 +29,12 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
 
-use super::dispatch::{Candidate, Dispatch};
+use super::dispatch::Dispatch;
 use super::joiner::Joiner;
-use super::model::{Group, GroupPolicy, LoadReading};
+use super::model::Group;
 use super::reach::Reach;
 use crate::farm::health::{self, Failure, Health};
+use crate::farm::report::BadReport;
 use crate::net::http::Url;
 use crate::path::sessions::Seed;
 use member::{Member, settings_of};
@@ -86,9 +93,22 @@ pub enum Order {
         /// What addresses it may have; none for any.
         reach: Option<Reach>,
     },
-    /// Ask a member for its load; it answers by a message of its own.
+    /// Ask a member for its load: it answers by a message of its own. What came of the question itself is for [`Members::queried`].
     Query {
+        /// [`MemberState::id`].
+        member: usize,
         /// Where.
+        url: Url,
+        /// Whether the member named that place for such questions: it has to know them there.
+        is_named: bool,
+        /// What addresses that may have; none for any.
+        reach: Option<Reach>,
+    },
+    /// Ask a member for what it knows of its load, by the group's `report`, and give the answer to [`Members::answered`].
+    Ask {
+        /// [`MemberState::id`].
+        member: usize,
+        /// On the host of this URL.
         url: Url,
         /// What addresses that may have; none for any.
         reach: Option<Reach>,
@@ -99,6 +119,15 @@ pub enum Order {
     Publish,
     /// Tell what happened.
     Tell(MemberEvent),
+    /// Tell what became of a member's answers.
+    TellAnswers {
+        /// The member's name.
+        member: String,
+        /// It wants no clients, or wants them again.
+        refuses: Option<bool>,
+        /// Its answers are believed again (`None` within), or no more, and why.
+        error: Option<Option<BadReport>>,
+    },
 }
 
 /// Something that happened to a member.
@@ -125,6 +154,9 @@ pub enum MemberChange {
     /// It has not answered either.
     #[error("removed: it was silent for too long, and may join again")]
     Removed,
+    /// It refused the question.
+    #[error("removed: it was silent, and refused to be asked for its load; it may join again")]
+    Refused,
     /// Its probes succeed.
     #[error("up")]
     Up,
@@ -155,8 +187,9 @@ pub struct Members {
     next_id: usize,
     /// The choice in force, and what of its counts is known to members' loads.
     in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
-    turns: u64,
     events: Vec<MemberEvent>,
+    /// What became of answers, to be told.
+    answers: Vec<Order>,
     is_to_save: bool,
     publish_at_ms: u64,
 }
@@ -171,8 +204,8 @@ impl Members {
             by_url: BTreeMap::new(),
             next_id: 0,
             in_force: None,
-            turns: 0,
             events: Vec::new(),
+            answers: Vec::new(),
             is_to_save: false,
             publish_at_ms: 0,
         };
@@ -273,15 +306,13 @@ impl Members {
             }
         }
         let was_silent = member.is_silent(now, self.group.joining.query_after_ms);
-        member.load.report(
-            now,
-            load,
-            report.stamp_ms,
-            self.group.load.clears_ms(self.group.joining.report_ms),
-        );
+        member.load.report(now, load, report.stamp_ms);
         member.heard(now);
         self.is_to_save |= was_silent;
-        self.publish_at_ms = self.publish_at_ms.min(now.now_ms.saturating_add(GATHER_MS));
+        self.learn(now, id, load);
+        // A choice among many takes a while to be made.
+        let gather_ms = GATHER_MS.saturating_add(self.members.len() as u64);
+        self.publish_at_ms = self.publish_at_ms.min(now.now_ms.saturating_add(gather_ms));
         Ok(())
     }
 
@@ -367,6 +398,8 @@ impl Members {
                 orders.push(Order::Probe { member: member.id, url, reach });
             }
         }
+        self.ask_for_loads(now, &mut orders);
+        orders.append(&mut self.answers);
         orders.extend(core::mem::take(&mut self.events).into_iter().map(Order::Tell));
         if core::mem::take(&mut self.is_to_save) {
             orders.push(Order::Save);
@@ -407,7 +440,8 @@ impl Members {
             if member.asked_ms.is_none_or(|at_ms| now.now_ms.saturating_sub(at_ms) >= joining.report_ms) {
                 member.asked_ms = Some(now.now_ms);
                 let (url, reach) = (member.control().clone(), member.control_reach(&self.group));
-                orders.push(Order::Query { url, reach });
+                let is_named = member.joiner.control.is_some();
+                orders.push(Order::Query { member: member.id, url, is_named, reach });
             }
         }
         told.into_iter().for_each(|name| self.tell(name, MemberChange::Silent));
@@ -415,7 +449,7 @@ impl Members {
 
     /// When [`Members::poll`] has something to do, in milliseconds.
     pub fn poll_timeout(&self) -> u64 {
-        if self.is_to_save || !self.events.is_empty() {
+        if self.is_to_save || !self.events.is_empty() || !self.answers.is_empty() {
             return 0;
         }
         let joining = self.group.joining;
@@ -431,110 +465,10 @@ impl Members {
                 Some(asked_ms) => asked_ms.saturating_add(joining.report_ms),
             };
             let probe = if member.left { u64::MAX } else { member.health.next_probe_at() };
-            removal.min(question).min(probe)
+            let asking = if member.left { u64::MAX } else { member.ask_at_ms() };
+            removal.min(question).min(probe).min(asking)
         };
         self.members.values().map(of).min().unwrap_or(u64::MAX).min(self.publish_at_ms)
-    }
-
-    /// The choice that is to be in force from now on. What the one before gave is taken into account.
-    pub fn dispatch(&mut self, now: Moment) -> Arc<Dispatch> {
-        self.absorb(now);
-        let median = self.median(now);
-        let chosen = self.chosen();
-        let starts_slowly =
-            chosen.iter().any(|member| member.weight_percent(now, self.group.slow_start_ms) < 100);
-        let candidates = chosen.iter().map(|member| Candidate {
-            id: member.id,
-            url: Arc::new(member.joiner.url.clone()),
-            anonymous: member.joiner.anonymous,
-            // Made for each member each time, so only where something is fetched.
-            reach: member.reach(&self.group).filter(|_| member.joiner.anonymous).map(Arc::new),
-            weight: match starts_slowly {
-                true => self.slow_weight(now, member),
-                false => member.joiner.weight,
-            },
-            load: self.load_of(now, member, median),
-            added: member.load.added(),
-            dispatched: Arc::clone(&member.dispatched),
-        });
-        let candidates: Vec<Candidate> = candidates.collect();
-        let places: BTreeMap<usize, usize> =
-            candidates.iter().enumerate().map(|(at, candidate)| (candidate.id, at)).collect();
-        let all: Vec<&Member> = self.members.values().collect();
-        let routes = routes::all(&self.group, &all, |member| places.get(&member.id).copied());
-        let dispatch = Dispatch::new(self.group.policy, self.group.load, candidates, &routes, self.seed);
-        let dispatch = Arc::new(dispatch.starting_at(self.turns));
-        self.in_force = Some((Arc::clone(&dispatch), BTreeMap::new()));
-        dispatch
-    }
-
-    /// Those that work and are wanted; while there is none, those of which nobody knows yet whether they work.
-    fn chosen(&self) -> Vec<&Member> {
-        let of = |state: health::State| {
-            let fits = move |member: &&Member| member.is_wanted() && member.health.status().state == state;
-            self.members.values().filter(fits).collect::<Vec<_>>()
-        };
-        let up = of(health::State::Up);
-        if up.is_empty() {
-            of(health::State::Unknown).into_iter().filter(|member| member.may_be_tried()).collect()
-        } else {
-            up
-        }
-    }
-
-    /// Weights in force are finer than those that are written, while somebody starts slowly.
-    fn slow_weight(&self, now: Moment, member: &Member) -> u16 {
-        let percent = member.weight_percent(now, self.group.slow_start_ms);
-        let largest = self.members.values().map(|member| u64::from(member.joiner.weight)).max().unwrap_or(1);
-        let fine = (u64::from(u16::MAX) / largest.max(1)).clamp(1, 20);
-        let weight = u64::from(member.joiner.weight) * fine * percent / 100;
-        u16::try_from(weight.max(1)).unwrap_or(u16::MAX)
-    }
-
-    fn load_of(&self, now: Moment, member: &Member, median: u64) -> u64 {
-        let joining = self.group.joining;
-        match (self.group.policy, self.group.load) {
-            (GroupPolicy::LeastLoad, LoadReading::Paper) => {
-                member.load.as_in_the_paper(now, joining.remove_after_ms, median)
-            }
-            (GroupPolicy::LeastLoad, LoadReading::Aged { .. }) => {
-                member.load.aged(now, joining.remove_after_ms, joining.report_ms, median)
-            }
-            _ => member.load.added(),
-        }
-    }
-
-    fn median(&self, now: Moment) -> u64 {
-        let for_ms = self.group.joining.remove_after_ms;
-        load::median(self.members.values().filter_map(|member| member.load.fresh(now, for_ms)).collect())
-    }
-
-    /// Takes what was given since the last time into members' loads.
-    fn absorb(&mut self, now: Moment) {
-        let joining = self.group.joining;
-        let is_paper = (self.group.policy, self.group.load) == (GroupPolicy::LeastLoad, LoadReading::Paper);
-        for member in self.members.values_mut() {
-            // As in the paper, what was given counts until the next report; who never reports would soon get nothing.
-            if !is_paper || member.load.fresh(now, joining.remove_after_ms).is_none() {
-                member.load.fade(now, joining.report_ms);
-            }
-        }
-        let Some((dispatch, known)) = &mut self.in_force else { return };
-        for (id, given) in dispatch.given() {
-            let before = known.insert(id, given).unwrap_or_default();
-            let more = given.saturating_sub(before);
-            self.turns = self.turns.wrapping_add(more);
-            if let Some(member) = self.members.get_mut(&id) {
-                member.load.given(now, more);
-            }
-        }
-    }
-
-    /// Whether time alone changes what is in force.
-    fn is_renewed(&self, now: Moment) -> bool {
-        let by_load = matches!(self.group.policy, GroupPolicy::LeastLoad | GroupPolicy::PowerOfTwo);
-        let slow = |member: &Member| member.weight_percent(now, self.group.slow_start_ms) < 100;
-        !self.members.is_empty() && (by_load || self.members.values().any(slow))
     }
 
     fn changed(&mut self, now: Moment) {
@@ -549,7 +483,10 @@ impl Members {
     /// Each member, in the order in which they came.
     pub fn snapshot(&self, now: Moment) -> Vec<MemberState> {
         let median = self.median(now);
-        let view = |member: &Member| member.view(now, &self.group, self.load_of(now, member, median));
+        let parts = self.parts(now);
+        let view = |member: &Member| {
+            member.view(now, &self.group, self.load_of(now, member, median), parts.get(&member.id))
+        };
         self.members.values().map(view).collect()
     }
 

@@ -4,9 +4,8 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::farm::group::{GroupMember, Joining, Origin, Wanted};
-use crate::farm::{HealthKind, RouteList};
-use crate::net::http::Status;
+use crate::farm::HealthKind;
+use crate::farm::group::{GroupMember, GroupPolicy, Origin, Wanted, example};
 
 const SECOND: u64 = 1_000;
 
@@ -26,32 +25,9 @@ fn group(policy: GroupPolicy, listed: &[&str], kind: HealthKind) -> Group {
         anonymous: false,
         control: None,
     };
-    Group {
-        name: "shop".into(),
-        addresses: vec!["192.0.2.120:80".parse().unwrap()],
-        status: Status::Found,
-        policy,
-        load: LoadReading::Paper,
-        slow_start_ms: 0,
-        joining: Joining {
-            insecure: true,
-            report_ms: 15_000,
-            query_after_ms: 45_000,
-            remove_after_ms: 60_000,
-        },
-        allow: vec![],
-        members: listed.iter().map(member).collect(),
-        routes: RouteList::default(),
-        health: crate::farm::Health {
-            kind,
-            interval_ms: 2_000,
-            timeout_ms: 1_000,
-            rise: 2,
-            fall: 3,
-            jitter_percent: 0,
-            port: None,
-        },
-    }
+    let mut group = Group { policy, members: listed.iter().map(member).collect(), ..example::group() };
+    group.health.kind = kind;
+    group
 }
 
 fn unprobed(listed: &[&str]) -> Members {

@@ -1,16 +1,17 @@
-//! What part of the clients of a name each server is given, by what is known of its load.
+//! What part of the clients of a name, or of a server group, each server is given, by what is known of its load.
 //!
 //! The paper (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*) answers with the one server that ranks best, and until
 //! the next report all clients go there. Here the part of a server falls as its load rises, so that none is flooded between two reports.
 
 use alloc::vec::Vec;
 
-use crate::farm::policy::Weighing;
-use crate::farm::signals::{Signal, Signals};
+use super::policy::Weighing;
+use super::signals::{Signal, Signals};
 
 /// The least part of its weight that a server has which lives, in thousandths: whatever it says, it isn't forgotten.
 pub const LEAST_PERMILLE: u64 = 30;
-const WHOLE: u64 = 1_000;
+/// All of its weight.
+pub(super) const WHOLE: u64 = 1_000;
 
 /// What is known of a server.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +76,7 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known])
 
 /// What of its weight a server has at the most, in thousandths, lest it gains more than so many percent of its fair share. Those that are
 /// cut make the whole less, so it is found step by step.
-fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
+pub(super) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     let weight: u128 = servers.iter().map(|(weight, _)| u128::from(*weight)).sum();
     let mut most = WHOLE;
     loop {

@@ -1,0 +1,40 @@
+//! A group as plain as can be, for tests: each says what it is about, and takes the rest from here.
+
+use alloc::vec;
+
+use super::model::{Group, GroupPolicy, Joining, LoadReading};
+use crate::farm::policy::score::GAIN_PERCENT;
+use crate::farm::{Health, HealthKind, RouteList};
+use crate::net::http::Status;
+
+/// A group that anybody may join, without members, which reads reports as the paper does and probes nobody.
+pub(crate) fn group() -> Group {
+    Group {
+        name: "shop".into(),
+        addresses: vec!["192.0.2.120:80".parse().unwrap()],
+        status: Status::Found,
+        policy: GroupPolicy::LeastLoad,
+        load: LoadReading::Paper,
+        report_gain_percent: GAIN_PERCENT,
+        report: None,
+        slow_start_ms: 0,
+        joining: Joining {
+            insecure: true,
+            report_ms: 15_000,
+            query_after_ms: 45_000,
+            remove_after_ms: 60_000,
+        },
+        allow: vec![],
+        members: vec![],
+        routes: RouteList::default(),
+        health: Health {
+            kind: HealthKind::None,
+            interval_ms: 2_000,
+            timeout_ms: 1_000,
+            rise: 2,
+            fall: 3,
+            jitter_percent: 0,
+            port: None,
+        },
+    }
+}

@@ -1,0 +1,202 @@
+//! What members answer when they are asked: for what they know of their load, and whether they know of questions for it at all.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use super::member::Member;
+use super::{MemberChange, Members, Moment, Order};
+use crate::farm::heard::Change;
+use crate::farm::report::{BadReport, Report};
+
+/// What came of a LOAD-QUERY itself. The load comes in a message of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queried {
+    /// Nobody is there, or nobody who knows the question where the member has said that it is answered.
+    Refused,
+    /// It was heard, or it isn't known whether it was.
+    Unanswered,
+}
+
+impl Queried {
+    /// By the status of an answer, if there was one. A server that knows nothing of groups says 405 or 501 at its own URL, and 404 is no less
+    /// likely there: that is no word on the member.
+    pub fn of_status(status: u16, is_named: bool) -> Queried {
+        if is_named && (400..500).contains(&status) { Queried::Refused } else { Queried::Unanswered }
+    }
+}
+
+impl Member {
+    /// When it is asked next, in milliseconds.
+    pub(super) fn ask_at_ms(&self) -> u64 {
+        self.heard.as_ref().map_or(u64::MAX, |heard| heard.ask_at_ms())
+    }
+}
+
+impl Members {
+    /// A question for its load went to a member that was silent. As in the paper, one that refuses it is none any more; it may join again.
+    /// Members that the file lists are never removed.
+    pub fn queried(&mut self, now: Moment, member: usize, queried: Queried) {
+        let joining = self.group.joining;
+        let is_gone = self.members.get(&member).is_some_and(|member| {
+            // Who has reported meanwhile is there.
+            member.joined && member.listed.is_none() && member.is_silent(now, joining.query_after_ms)
+        });
+        if is_gone && queried == Queried::Refused {
+            self.let_go(member, MemberChange::Refused);
+            self.changed(now);
+        }
+    }
+
+    /// A member has answered a question for what it knows of its load, or hasn't.
+    pub fn answered(&mut self, now: Moment, member: usize, answer: Result<Report, BadReport>) {
+        let Some(one) = self.members.get_mut(&member) else { return };
+        // It came late: the file says no more that it is to be asked.
+        let Some(heard) = &mut one.heard else { return };
+        let change = heard.take(answer, now.now_ms);
+        self.take_in(now, member, change);
+    }
+
+    /// Those that are due are asked.
+    pub(super) fn ask_for_loads(&mut self, now: Moment, orders: &mut Vec<Order>) {
+        let Some(settings) = self.group.report.clone() else { return };
+        let due = |member: &&Member| !member.left && member.ask_at_ms() <= now.now_ms;
+        let due: Vec<usize> = self.members.values().filter(due).map(|member| member.id).collect();
+        for id in due {
+            let Some(member) = self.members.get_mut(&id) else { continue };
+            let change = member.heard.as_mut().map(|heard| heard.asked(&settings, now.now_ms));
+            let (url, reach) = (member.joiner.url.clone(), member.reach(&self.group));
+            orders.push(Order::Ask { member: id, url, reach });
+            self.take_in(now, id, change.unwrap_or_default());
+        }
+    }
+
+    fn take_in(&mut self, now: Moment, member: usize, change: Change) {
+        let Some(name) = self.members.get(&member).map(|member| member.name().to_string()) else { return };
+        if change.refuses.is_some() || change.turned.is_some() {
+            let (refuses, error) = (change.refuses, change.turned);
+            self.answers.push(Order::TellAnswers { member: name, refuses, error });
+        }
+        if change.refuses.is_some() || change.wishes {
+            self.publish_at_ms = self.publish_at_ms.min(now.now_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use core::net::IpAddr;
+
+    use super::*;
+    use crate::farm::group::{Group, GroupMember, GroupPolicy, Joiner, Origin, State, Wanted, example};
+    use crate::farm::{ReportKind, Reporting};
+    use crate::net::http::Url;
+    use crate::path::sessions::Seed;
+
+    fn at(now_ms: u64) -> Moment {
+        Moment { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
+    }
+
+    fn listed(name: &str) -> GroupMember {
+        let url = Url::parse(&alloc::format!("http://{name}")).unwrap();
+        GroupMember { name: name.into(), url, weight: 1, anonymous: false, control: None }
+    }
+
+    fn silent(listed_too: bool) -> (Members, usize) {
+        let members = if listed_too { vec![listed("192.0.2.31")] } else { vec![] };
+        let group = Group { members, ..example::group() };
+        let mut members = Members::new(at(0), &group, Seed(1, 2), None);
+        let origin = Origin { from: Some(IpAddr::from([192, 0, 2, 31])), hosts: vec![] };
+        members.join(at(0), &origin, &[Joiner::parse("http://192.0.2.31").unwrap()]).unwrap();
+        let orders = members.poll(at(50_000));
+        assert!(
+            orders.iter().any(|order| matches!(order, Order::Query { is_named: false, .. })),
+            "{orders:?}"
+        );
+        (members, 0)
+    }
+
+    #[test]
+    fn who_refuses_to_be_asked_is_removed_at_once_unless_it_is_listed_or_reports() {
+        let (mut members, id) = silent(false);
+        members.queried(at(50_001), id, Queried::Unanswered);
+        assert_eq!(members.snapshot(at(50_001)).len(), 1);
+        members.queried(at(50_001), id, Queried::Refused);
+        assert!(members.snapshot(at(50_001)).is_empty());
+        members.queried(at(50_001), id, Queried::Refused);
+
+        let (mut members, id) = silent(true);
+        members.queried(at(50_001), id, Queried::Refused);
+        assert_eq!(members.snapshot(at(50_001)).len(), 1);
+
+        let (mut members, id) = silent(false);
+        let url = Some(Url::parse("http://192.0.2.31").unwrap());
+        let report = super::super::LoadInform { load: 1.0, stamp_ms: None, url };
+        members.inform(at(50_001), None, &report).unwrap();
+        members.queried(at(50_002), id, Queried::Refused);
+        assert_eq!(members.snapshot(at(50_002)).len(), 1, "its report came first");
+    }
+
+    #[test]
+    fn statuses_refuse_where_the_member_named_the_place() {
+        assert_eq!(Queried::of_status(404, true), Queried::Refused);
+        for (status, is_named) in [(204, true), (501, true), (503, true), (404, false), (405, false)] {
+            assert_eq!(Queried::of_status(status, is_named), Queried::Unanswered, "{status}");
+        }
+    }
+
+    fn asking(policy: GroupPolicy) -> Members {
+        let report = Reporting { kind: ReportKind::AgentCheck, port: 9, interval_ms: 1_000, timeout_ms: 100 };
+        let members = vec![listed("192.0.2.31"), listed("192.0.2.32")];
+        let group = Group { policy, members, report: Some(report), ..example::group() };
+        Members::new(at(0), &group, Seed(1, 2), None)
+    }
+
+    fn shares(members: &mut Members, now_ms: u64) -> [usize; 2] {
+        let dispatch = members.dispatch(at(now_ms));
+        let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
+        let first = (0..300).filter(|_| dispatch.choose(&wanted).unwrap().id == 0).count();
+        [first, 300 - first]
+    }
+
+    #[test]
+    fn members_are_asked_when_it_is_due_and_have_turns_by_their_answers() {
+        let mut members = asking(GroupPolicy::Utilisation);
+        assert_eq!(shares(&mut members, 0), [150, 150]);
+        let asked =
+            |orders: Vec<Order>| orders.iter().filter(|order| matches!(order, Order::Ask { .. })).count();
+        assert_eq!(asked(members.poll(at(1_000))), 2);
+        assert_eq!(asked(members.poll(at(1_001))), 0);
+        assert!(members.poll_timeout() <= 2_000);
+        let utilised = |permille| Report { utilisation_permille: Some(permille), ..Report::default() };
+        members.answered(at(1_100), 0, Ok(utilised(200)));
+        members.answered(at(1_100), 1, Ok(utilised(400)));
+        let [first, second] = shares(&mut members, 1_100);
+        assert!(first.abs_diff(200) <= 2 && second.abs_diff(100) <= 2, "{first} {second}");
+        assert!(
+            members.snapshot(at(1_200))[1].cause.starts_with("reported 0.40 0 s ago, 50 % of its weight")
+        );
+        assert_eq!(asked(members.poll(at(20_000))), 2);
+        assert_eq!(shares(&mut members, 20_000), [150, 150], "they said nothing for too long");
+    }
+
+    #[test]
+    fn answers_drain_a_member_as_long_as_another_takes_clients() {
+        let mut members = asking(GroupPolicy::RoundRobin);
+        let refusal = || Ok(Report { percent: Some(0), ..Report::default() });
+        members.answered(at(1), 0, refusal());
+        assert_eq!(shares(&mut members, 1), [0, 300]);
+        assert_eq!(members.snapshot(at(1))[0].state, State::Draining);
+        let told = members.poll(at(1));
+        assert!(
+            told.iter().any(|order| matches!(order, Order::TellAnswers { refuses: Some(true), .. })),
+            "{told:?}"
+        );
+        members.answered(at(2), 1, refusal());
+        assert_eq!(shares(&mut members, 2), [150, 150]);
+        members.answered(at(3), 0, Ok(Report { percent: Some(50), ..Report::default() }));
+        members.answered(at(3), 1, Ok(Report { percent: Some(100), ..Report::default() }));
+        let [first, second] = shares(&mut members, 3);
+        assert!(first.abs_diff(100) <= 2, "{first} {second}");
+    }
+}

@@ -1,0 +1,189 @@
+//! The choice in force: among whom, and with what part of its weight each.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::learned::{Reporter, learn};
+use super::load;
+use super::member::Member;
+use super::{Members, Moment, routes};
+use crate::farm::group::dispatch::{Candidate, Dispatch};
+use crate::farm::group::model::{GroupPolicy, LoadReading};
+use crate::farm::health;
+use crate::farm::shares::{Known, Share, WHOLE, shares};
+
+impl Members {
+    /// The choice that is to be in force from now on. What the one before gave is taken into account.
+    pub fn dispatch(&mut self, now: Moment) -> Arc<Dispatch> {
+        self.absorb(now);
+        let median = self.median(now);
+        let chosen = self.chosen();
+        let starts_slowly =
+            chosen.iter().any(|member| member.weight_percent(now, self.group.slow_start_ms) < 100);
+        let parts = self.parts(now);
+        let candidates = chosen.iter().map(|member| Candidate {
+            id: member.id,
+            url: Arc::new(member.joiner.url.clone()),
+            anonymous: member.joiner.anonymous,
+            // Made for each member each time, so only where something is fetched.
+            reach: member.reach(&self.group).filter(|_| member.joiner.anonymous).map(Arc::new),
+            weight: match starts_slowly {
+                true => self.slow_weight(now, member),
+                false => member.joiner.weight,
+            },
+            permille: parts.get(&member.id).map_or(WHOLE, |share| share.permille),
+            load: self.load_of(now, member, median),
+            dispatched: Arc::clone(&member.dispatched),
+        });
+        let candidates: Vec<Candidate> = candidates.collect();
+        let places: BTreeMap<usize, usize> =
+            candidates.iter().enumerate().map(|(at, candidate)| (candidate.id, at)).collect();
+        let all: Vec<&Member> = self.members.values().collect();
+        let routes = routes::all(&self.group, &all, |member| places.get(&member.id).copied());
+        let (policy, load, gain_percent) = (self.group.policy, self.group.load, self.gain_percent());
+        let mut dispatch = Dispatch::new(policy, load, gain_percent, candidates, &routes, self.seed);
+        if let Some((before, _)) = &self.in_force {
+            dispatch = dispatch.continuing(before);
+        }
+        let dispatch = Arc::new(dispatch);
+        self.in_force = Some((Arc::clone(&dispatch), BTreeMap::new()));
+        dispatch
+    }
+
+    /// Those that work and are wanted; while there is none, those of which nobody knows yet whether they work.
+    fn chosen(&self) -> Vec<&Member> {
+        let of = |state: health::State| {
+            let fits = move |member: &&Member| member.is_wanted() && member.health.status().state == state;
+            self.members.values().filter(fits).collect::<Vec<_>>()
+        };
+        let up = of(health::State::Up);
+        if up.is_empty() {
+            return of(health::State::Unknown).into_iter().filter(|member| member.may_be_tried()).collect();
+        }
+        // Reports alone leave no group without members.
+        match up.iter().any(|member| !member.refuses()) {
+            true => up.into_iter().filter(|member| !member.refuses()).collect(),
+            false => up,
+        }
+    }
+
+    /// Weights in force are finer than those that are written, while somebody starts slowly.
+    fn slow_weight(&self, now: Moment, member: &Member) -> u16 {
+        let percent = member.weight_percent(now, self.group.slow_start_ms);
+        let largest = self.members.values().map(|member| u64::from(member.joiner.weight)).max().unwrap_or(1);
+        let fine = (u64::from(u16::MAX) / largest.max(1)).clamp(1, 20);
+        let weight = u64::from(member.joiner.weight) * fine * percent / 100;
+        u16::try_from(weight.max(1)).unwrap_or(u16::MAX)
+    }
+
+    /// What part of its weight each member has, by number, where the policy goes by more than weights.
+    pub(super) fn parts(&self, now: Moment) -> BTreeMap<usize, Share> {
+        if self.learns() {
+            return self.learned_parts(now);
+        }
+        let weighing = self.group.policy.weighing();
+        let members = || self.members.values().filter(|member| member.is_wanted());
+        let asked = members().any(|member| member.tenths() < 10);
+        if weighing.is_none() && !asked {
+            return BTreeMap::new();
+        }
+        let known = |member: &Member| Known {
+            weight: member.joiner.weight,
+            tenths: member.tenths(),
+            signals: member.signals(now),
+        };
+        let known: Vec<Known> = members().map(known).collect();
+        let parts = shares(weighing, self.group.report_gain_percent, &known);
+        members().map(|member| member.id).zip(parts).collect()
+    }
+
+    /// The same by what members' own reports teach. Who is silent has what most have.
+    fn learned_parts(&self, now: Moment) -> BTreeMap<usize, Share> {
+        let for_ms = self.group.joining.remove_after_ms;
+        let part = |member: &Member| {
+            member.load.fresh(now, for_ms).map(|load| (load, member.load.learned.permille()))
+        };
+        let median = load::median(self.members.values().filter_map(part).map(|(_, part)| part).collect());
+        let nobody = self.members.values().all(|member| part(member).is_none());
+        let share = |member: &Member| {
+            let found = part(member);
+            let of_most = if nobody { WHOLE } else { median };
+            let permille = found.map_or(of_most, |(_, part)| part) * u64::from(member.tenths()) / 10;
+            Share { share: 0, permille, is_known: found.is_some(), load: found.map(|(load, _)| load) }
+        };
+        self.members.values().map(|member| (member.id, share(member))).collect()
+    }
+
+    /// Whether parts are learned.
+    fn learns(&self) -> bool {
+        (self.group.policy, self.group.load) == (GroupPolicy::LeastLoad, LoadReading::Aged)
+    }
+
+    /// By how much reports may change shares; by what is measured here they may as they like.
+    fn gain_percent(&self) -> u64 {
+        match self.group.policy {
+            GroupPolicy::PeakEwma => u64::MAX,
+            _ => self.group.report_gain_percent,
+        }
+    }
+
+    /// Learns from the report that a member just made.
+    pub(super) fn learn(&mut self, now: Moment, id: usize, load: u64) {
+        if !self.learns() {
+            return;
+        }
+        let (for_ms, report_ms) = (self.group.joining.remove_after_ms, self.group.joining.report_ms);
+        let counts = |member: &&mut Member| member.is_wanted() && member.load.fresh(now, for_ms).is_some();
+        let reporters = self.members.values_mut().filter(counts).map(|member| Reporter {
+            weight: member.joiner.weight,
+            is_new: member.id == id,
+            learned: &mut member.load.learned,
+        });
+        let mut reporters: Vec<Reporter<'_>> = reporters.collect();
+        learn(&mut reporters, now.now_ms, load, report_ms, self.group.report_gain_percent);
+    }
+
+    /// What a member's load is thought to be now, in thousandths of the paper's unit.
+    pub(super) fn load_of(&self, now: Moment, member: &Member, median: u64) -> u64 {
+        let for_ms = self.group.joining.remove_after_ms;
+        match (self.group.policy, self.group.load) {
+            (GroupPolicy::LeastLoad, LoadReading::Paper) => member.load.as_in_the_paper(now, for_ms, median),
+            (GroupPolicy::LeastLoad, LoadReading::Aged) => member.load.fresh(now, for_ms).unwrap_or(median),
+            _ => member.load.added(),
+        }
+    }
+
+    /// The load in the middle of those that are known.
+    pub(super) fn median(&self, now: Moment) -> u64 {
+        let for_ms = self.group.joining.remove_after_ms;
+        load::median(self.members.values().filter_map(|member| member.load.fresh(now, for_ms)).collect())
+    }
+
+    /// Takes what was given since the last time into members' loads.
+    pub(super) fn absorb(&mut self, now: Moment) {
+        let joining = self.group.joining;
+        let is_paper = (self.group.policy, self.group.load) == (GroupPolicy::LeastLoad, LoadReading::Paper);
+        for member in self.members.values_mut() {
+            // As in the paper, what was given counts until the next report; who never reports would soon get nothing.
+            if !is_paper || member.load.fresh(now, joining.remove_after_ms).is_none() {
+                member.load.fade(now, joining.report_ms);
+            }
+        }
+        let Some((dispatch, known)) = &mut self.in_force else { return };
+        for (id, given) in dispatch.given() {
+            let before = known.insert(id, given).unwrap_or_default();
+            if let Some(member) = self.members.get_mut(&id) {
+                member.load.given(now, given.saturating_sub(before));
+            }
+        }
+    }
+
+    /// Whether time alone changes what is in force.
+    pub(super) fn is_renewed(&self, now: Moment) -> bool {
+        let by_load =
+            !matches!(self.group.policy, GroupPolicy::RoundRobin | GroupPolicy::Hash | GroupPolicy::Random);
+        let slow = |member: &Member| member.weight_percent(now, self.group.slow_start_ms) < 100;
+        !self.members.is_empty() && (by_load || self.members.values().any(slow))
+    }
+}

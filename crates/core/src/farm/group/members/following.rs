@@ -1,0 +1,236 @@
+//! How choices follow load: groups of made-up members that take requests one after the other, and report what they really do.
+
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+use crate::farm::group::{Candidate, GroupPolicy, LoadReading, Origin, Wanted, example};
+
+/// Numbers that are the same in each run (SplitMix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn exponential(&mut self, rate: f64) -> f64 {
+        -(1.0 - self.uniform()).ln() / rate
+    }
+}
+
+/// A member that answers so many requests in a second, one after the other.
+struct Server {
+    rate: f64,
+    /// When the requests that it has will have been answered, in seconds.
+    ends: VecDeque<f64>,
+    answered: u64,
+    answered_then: u64,
+    /// What was in it whenever it was looked at since the last report, and how often that was.
+    seen: (u64, u64),
+}
+
+impl Server {
+    fn at(&mut self, now: f64) -> u64 {
+        while self.ends.front().is_some_and(|end| *end <= now) {
+            self.ends.pop_front();
+            self.answered += 1;
+        }
+        self.ends.len() as u64
+    }
+}
+
+/// What is played.
+struct Play {
+    rates: Vec<f64>,
+    requests_per_second: f64,
+    report_s: f64,
+    /// For each request that is sent here, how many a client makes of the member.
+    each: f64,
+    /// Members that report 0 whatever they do.
+    liars: usize,
+    /// Whether the first one answers only a fifth from the middle on.
+    slows_down: bool,
+}
+
+/// What came of it: members' shares of the requests, in percent, and how long the slowest of a hundred took, in seconds.
+struct Outcome {
+    shares: Vec<f64>,
+    p99_s: f64,
+}
+
+const SECONDS: f64 = 300.0;
+const WARM_UP: f64 = 30.0;
+const MIDDLE: f64 = 150.0;
+
+impl Play {
+    fn new(rates: &[f64], requests_per_second: f64, report_s: f64) -> Play {
+        Play { rates: rates.to_vec(), requests_per_second, report_s, each: 1.0, liars: 0, slows_down: false }
+    }
+
+    /// Sends each request where `choose` says, which knows how many requests are in each member.
+    fn run(
+        &self,
+        seed: u64,
+        mut choose: impl FnMut(f64, &[u64]) -> usize,
+        mut report: impl FnMut(f64, usize, f64),
+    ) -> Outcome {
+        let mut numbers = Numbers(seed);
+        let server = |rate: &f64| Server {
+            rate: *rate,
+            ends: VecDeque::new(),
+            answered: 0,
+            answered_then: 0,
+            seen: (0, 0),
+        };
+        let mut servers: Vec<Server> = self.rates.iter().map(server).collect();
+        let mut looks: Vec<(f64, u64)> =
+            servers.iter().map(|_| (numbers.uniform() * self.report_s / 10.0, 0)).collect();
+        let (mut now, mut took, mut counts) = (0.0, Vec::new(), vec![0u64; servers.len()]);
+        while now < SECONDS {
+            now += numbers.exponential(self.requests_per_second);
+            for (place, (server, (due, count))) in servers.iter_mut().zip(&mut looks).enumerate() {
+                // Ten looks for each report.
+                while *due <= now {
+                    server.seen = (server.seen.0 + server.at(*due), server.seen.1 + 1);
+                    *count += 1;
+                    if *count % 10 == 0 {
+                        let per_second = (server.answered - server.answered_then) as f64 / self.report_s;
+                        let waiting = server.seen.0 as f64 / server.seen.1 as f64;
+                        let load = 10.0 * (self.each * per_second + waiting);
+                        report(*due, place, if place < self.liars { 0.0 } else { load });
+                        (server.answered_then, server.seen) = (server.answered, (0, 0));
+                    }
+                    *due += self.report_s / 10.0;
+                }
+            }
+            let inside: Vec<u64> = servers.iter_mut().map(|server| server.at(now)).collect();
+            let place = choose(now, &inside);
+            let server = &mut servers[place];
+            let begins = server.ends.back().copied().unwrap_or(now).max(now);
+            let is_slow = self.slows_down && place == 0 && now > MIDDLE;
+            let ends = begins + numbers.exponential(if is_slow { server.rate / 5.0 } else { server.rate });
+            server.ends.push_back(ends);
+            if now > if self.slows_down { MIDDLE } else { WARM_UP } {
+                took.push(ends - now);
+                counts[place] += 1;
+            }
+        }
+        took.sort_by(f64::total_cmp);
+        let all: u64 = counts.iter().sum();
+        Outcome {
+            shares: counts.iter().map(|count| *count as f64 * 100.0 / all as f64).collect(),
+            p99_s: took[took.len() * 99 / 100],
+        }
+    }
+
+    /// By a group that knows nothing but what members report.
+    fn by_group(&self, seed: u64, load: LoadReading) -> Outcome {
+        let report_ms = (self.report_s * 1_000.0) as u64;
+        let mut group = Group { policy: GroupPolicy::LeastLoad, load, ..example::group() };
+        group.joining.report_ms = report_ms;
+        (group.joining.query_after_ms, group.joining.remove_after_ms) = (report_ms * 3, report_ms * 4);
+        let members = core::cell::RefCell::new(Members::new(at(0.0), &group, Seed(seed, 2), None));
+        let origin = Origin { from: Some([192, 0, 2, 31].into()), hosts: vec![] };
+        for place in 0..self.rates.len() {
+            let joiner = Joiner::parse(&format!("http://192.0.2.31:{}", 8_000 + place)).unwrap();
+            members.borrow_mut().join(at(0.0), &origin, &[joiner]).unwrap();
+            members.borrow_mut().probed(at(0.0), place, Ok(1));
+        }
+        let mut dispatch = members.borrow_mut().dispatch(at(0.0));
+        let choose = |now: f64, _: &[u64]| {
+            let now = at(now);
+            if members.borrow().poll_timeout() <= now.now_ms {
+                let orders = members.borrow_mut().poll(now);
+                if orders.iter().any(|order| matches!(order, Order::Publish)) {
+                    dispatch = members.borrow_mut().dispatch(now);
+                }
+            }
+            let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
+            dispatch.choose(&wanted).map(|Candidate { id, .. }| *id).unwrap()
+        };
+        let report = |now: f64, place: usize, load: f64| {
+            let url = Url::parse(&format!("http://192.0.2.31:{}", 8_000 + place)).unwrap();
+            let report = LoadInform { load, stamp_ms: None, url: Some(url) };
+            members.borrow_mut().inform(at(now), None, &report).unwrap();
+        };
+        self.run(seed, choose, report)
+    }
+
+    /// By one who sees each request begin and end, and chooses whoever has the fewest.
+    fn by_fewest(&self, seed: u64) -> Outcome {
+        let fewest = |_: f64, inside: &[u64]| {
+            let places = 0..inside.len();
+            places.min_by_key(|place| inside[*place]).unwrap()
+        };
+        self.run(seed, fewest, |_, _, _| ())
+    }
+}
+
+fn at(seconds: f64) -> Moment {
+    let now_ms = (seconds * 1_000.0) as u64;
+    Moment { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
+}
+
+#[test]
+fn a_slow_member_gets_its_share_and_clients_wait_little_longer_than_by_the_fewest_requests() {
+    // In a quarter of a second there is much chance, and a queue grows in much less than a quarter of a minute.
+    for (report_s, times) in [(0.25, 2.5), (1.0, 2.0), (15.0, 3.0)] {
+        for seed in 1..=3 {
+            let play = Play::new(&[50.0, 50.0, 20.0], 80.0, report_s);
+            let (group, fewest) = (play.by_group(seed, LoadReading::Aged), play.by_fewest(seed));
+            let (slow, p99_s, least_s) = (group.shares[2], group.p99_s, fewest.p99_s);
+            assert!((3.0..=20.0).contains(&slow), "each {report_s} s, seed {seed}: {slow:.1} %");
+            assert!(
+                p99_s <= times * least_s,
+                "each {report_s} s, seed {seed}: {p99_s:.2} s in place of {least_s:.2}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_papers_queue_leaves_a_slow_member_overloaded() {
+    let group = Play::new(&[50.0, 50.0, 20.0], 80.0, 1.0).by_group(1, LoadReading::Paper);
+    assert!(group.p99_s > 1.0, "{:.2} s", group.p99_s);
+}
+
+#[test]
+fn equal_members_have_equal_shares() {
+    let group = Play::new(&[40.0, 40.0, 40.0], 80.0, 1.0).by_group(1, LoadReading::Aged);
+    assert!(group.shares.iter().all(|share| (31.0..=36.0).contains(share)), "{:?}", group.shares);
+}
+
+#[test]
+fn whatever_clients_ask_by_themselves_is_taken_out_as_well() {
+    let play = Play { each: 3.0, ..Play::new(&[50.0, 50.0, 20.0], 80.0, 1.0) };
+    let group = play.by_group(1, LoadReading::Aged);
+    assert!((5.0..=20.0).contains(&group.shares[2]) && group.p99_s < 1.0, "{:?}", group.shares);
+}
+
+#[test]
+fn a_member_at_a_tenth_is_spared() {
+    let play = Play::new(&[60.0, 60.0, 6.0], 80.0, 1.0);
+    let (group, fewest) = (play.by_group(1, LoadReading::Aged), play.by_fewest(1));
+    assert!(group.shares[2] < 7.5 && group.p99_s < 2.0 * fewest.p99_s, "{:?}", group.shares);
+}
+
+#[test]
+fn a_member_that_reports_nothing_to_do_gains_half_of_a_share_at_the_most() {
+    let play = Play { liars: 1, ..Play::new(&[30.0, 30.0, 30.0, 30.0], 60.0, 1.0) };
+    let liar = play.by_group(1, LoadReading::Aged).shares[0];
+    assert!((25.0..=38.5).contains(&liar), "{liar:.1} %");
+}
+
+#[test]
+fn a_member_that_becomes_slow_is_spared_within_seconds() {
+    let play = Play { slows_down: true, ..Play::new(&[50.0, 50.0, 50.0], 80.0, 1.0) };
+    let group = play.by_group(1, LoadReading::Aged);
+    assert!(group.shares[0] < 12.5 && group.p99_s < 2.0, "{:?}, {:.2} s", group.shares, group.p99_s);
+}
