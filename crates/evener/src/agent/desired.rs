@@ -154,10 +154,11 @@ pub(super) fn roles<'a>(
 /// Whether clients come to this host without anything that an agent would have to do for it, by a name or a redirect: then
 /// it tells its load.
 fn is_asked(config: &Config, identity: &Identity, network: &Network) -> bool {
-    config.members().any(|member| match &identity.host {
-        Some(host) => member.name == *host,
-        None => member.address.is_some_and(|address| network.is_local(address)),
-    })
+    config.agent.member.group.is_some()
+        || config.members().any(|member| match &identity.host {
+            Some(host) => member.name == *host,
+            None => member.address.is_some_and(|address| network.is_local(address)),
+        })
 }
 
 /// The services that this host serves and decides, and those that it hands over, by where connections are read for

@@ -7,6 +7,7 @@ mod desired;
 pub mod doctor;
 mod load;
 pub(crate) mod local_server;
+mod member;
 mod place;
 mod prerequisites;
 mod show;
@@ -38,6 +39,7 @@ use crate::runtime::secret;
 use crate::runtime::signals::{Signals, Wish};
 use desired::{DesiredState, Identity};
 use load::Telling;
+use member::Memberships;
 use place::{HostState, PlaceError};
 use state::State;
 
@@ -147,6 +149,8 @@ struct Agent {
     counted: BTreeMap<Reason, u64>,
     /// By whom this server's load is told.
     telling: Telling,
+    /// Groups that it joins.
+    memberships: Memberships,
     /// By whom directors are spoken with, where connections are handed over.
     speaker: Option<Speaker>,
     /// How many of their messages were refused, by reason.
@@ -184,7 +188,10 @@ impl Agent {
         }
         let counted = counters(&host_state);
         let config_path = config_path.to_owned();
-        let telling = Telling::start(&config);
+        let wanted = member::wanted(&config, &identity, &network);
+        let telling = Telling::start(&config, &wanted);
+        let mut memberships = Memberships::new(&directory);
+        memberships.follow(wanted, &telling, config.agent.listen);
         let mut agent = Agent {
             config_path,
             config,
@@ -195,6 +202,7 @@ impl Agent {
             trouble: Trouble::default(),
             counted,
             telling,
+            memberships,
             speaker: None,
             unheard: BTreeMap::new(),
             _lock: lock,
@@ -272,7 +280,9 @@ impl Agent {
         self.host_state.secret =
             secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
-        self.telling.follow(&config);
+        let wanted = member::wanted(&config, &self.identity, &network);
+        self.telling.follow(&config, &wanted);
+        self.memberships.follow(wanted, &self.telling, config.agent.listen);
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;
         self.speak(&network);
@@ -317,6 +327,8 @@ impl Agent {
     /// Leaves the host as it was found.
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
         tell(sd_notify::NotifyState::Stopping);
+        // First: clients are sent elsewhere before anything changes here.
+        self.memberships.end(keep).await;
         let network = network::read().await?;
         Ok(self.host_state.leave(keep, &network).await?)
     }

@@ -7,6 +7,7 @@ use evener_dataplane::server;
 use nix::net::if_::if_indextoname;
 use serde::Serialize;
 
+use super::member::{self, ShownMembership};
 use super::place::dotted;
 use super::state::{self, Done};
 use crate::runtime::Exit;
@@ -24,6 +25,8 @@ struct View {
     settings: BTreeMap<String, u32>,
     /// Where tunnels are opened (`native`, `tc`, `generic`) and segment sizes lowered (`egress`), by interface.
     programs: Vec<Program>,
+    /// Server groups that it joins.
+    groups: Vec<ShownMembership>,
     /// Packets by reason.
     packets: BTreeMap<&'static str, u64>,
 }
@@ -71,6 +74,7 @@ fn view() -> io::Result<View> {
             .collect(),
         settings: settings.iter().map(|(path, changed)| (dotted(path), changed.was)).collect(),
         programs,
+        groups: member::read_shown(&directory),
         packets: counted.into_iter().map(|(reason, count)| (reason.name(), count)).collect(),
     })
 }
@@ -81,6 +85,8 @@ fn render(view: &View) -> String {
     lines.extend(view.settings.iter().map(|(name, was)| format!("setting    {name}, which was {was}")));
     let programs = view.programs.iter();
     lines.extend(programs.map(|program| format!("program    {} on {}", program.hook, program.interface)));
+    let groups = view.groups.iter();
+    lines.extend(groups.map(|one| format!("group      {}: {}", one.group, one.state)));
     let counted = view.packets.iter().filter(|(_, count)| **count > 0);
     lines.extend(counted.map(|(reason, count)| format!("packets    {count} {reason}")));
     lines.join("\n")

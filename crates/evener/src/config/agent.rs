@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::{Component, Path, PathBuf};
 
 use evener_core::net::http::Url;
 use evener_core::net::prefix::Prefix;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::references::MemberFiles;
 use super::section::{Complaint, Section};
-use super::{addresses, defaults, values};
+use super::{MemberConfig, addresses, defaults, member, values};
 
 /// How a server tells its load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,10 @@ pub struct AgentConfig {
     pub allow: Vec<Prefix>,
     /// The page on which the server program counts its requests.
     pub status_url: Option<Url>,
+    /// The control group whose processes are the server's, below the file system of control groups; `None`: all of the machine's, or of the container's.
+    pub cgroup: Option<PathBuf>,
+    /// How it is a member of server groups.
+    pub member: MemberConfig,
 }
 
 /// Where an agent answers.
@@ -55,13 +61,15 @@ impl AgentConfig {
     }
 }
 
-pub(super) fn read(section: &mut Section<'_>) -> AgentConfig {
+pub(super) fn read(section: &mut Section<'_>, files: &mut MemberFiles) -> AgentConfig {
     AgentConfig {
         report_ms: section.or("report", values::duration_ms(defaults::REPORT_MS), defaults::MEASURE_MS),
         listen: section.or("listen", listen, Some(AgentListen::At(defaults::LOAD_LISTEN))),
         check_listen: section.or("check_listen", listen, None),
         allow: section.list("allow", addresses::prefix).into_iter().map(Spanned::into_inner).collect(),
         status_url: section.get("status_url", status_url).map(Spanned::into_inner),
+        cgroup: section.get("cgroup", cgroup).map(Spanned::into_inner),
+        member: section.section("member", |section| member::read(section, files)),
     }
 }
 
@@ -80,6 +88,21 @@ fn listen(value: &DeValue<'_>) -> Result<Option<AgentListen>, Complaint> {
             "write for example \"127.0.0.1:9183\", \":9183\" for every address of the host, or \"none\"",
         ),
     }
+}
+
+/// A control group by its path, with or without the place where its file system is.
+fn cgroup(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
+    let path = values::path(value)?;
+    let below = path.strip_prefix("/sys/fs/cgroup").unwrap_or(&path);
+    let below = below.strip_prefix("/").unwrap_or(below);
+    let is_plain = |path: &Path| path.components().all(|one| matches!(one, Component::Normal(_)));
+    if !below.as_os_str().is_empty() && is_plain(below) {
+        return Ok(below.to_owned());
+    }
+    Complaint::new(
+        format!("is no control group: {:?}", path.display().to_string()),
+        "write for example \"system.slice/nginx.service\", as `systemctl show -p ControlGroup nginx` has it",
+    )
 }
 
 fn status_url(value: &DeValue<'_>) -> Result<Url, Complaint> {

@@ -49,7 +49,7 @@ pub(super) const LOAD_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4
 pub(super) const GAIN_PERCENT: RangeInclusive<u64> = 100..=3_200;
 pub(super) const REPORT_PATH: &str = "/v1/load";
 /// Where agents answer.
-pub(super) const LOAD_PORT: u16 = 9183;
+pub(crate) const LOAD_PORT: u16 = 9183;
 
 /// A second, or half the interval where that is shorter, so that naming a short interval is enough.
 pub(super) fn health_timeout_ms(interval_ms: u64) -> u64 {

@@ -244,7 +244,7 @@ fn joining(section: &mut Section<'_>) -> Joining {
 }
 
 /// Both files, or none.
-fn tls(section: &mut Section<'_>) -> Option<Spanned<Tls>> {
+pub(super) fn tls(section: &mut Section<'_>) -> Option<Spanned<Tls>> {
     let certificate = section.get("certificate", values::path);
     let key = section.get("key", values::path);
     let there = |name: &str| section.key_span(name).is_some();

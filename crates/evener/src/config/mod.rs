@@ -10,6 +10,7 @@ mod dispatcher;
 mod dns;
 mod group;
 mod health;
+mod member;
 mod method;
 mod once;
 mod placement;
@@ -40,10 +41,12 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 pub use agent::{AgentConfig, AgentListen};
+pub(crate) use defaults::LOAD_PORT;
 pub use dns::{DnsConfig, From, NameConfig, NamePolicy, ZoneConfig};
 use dns::{Followed, NamesFile};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
+pub use member::MemberConfig;
 use once::Once;
 use problems::{Problem, Sink, Span};
 pub use problems::{Problems, Report};
@@ -346,12 +349,12 @@ fn config(root: &mut Section<'_>, origin: Origin<'_>) -> (Config, References, Ve
     let log = root.section("log", |section| Log {
         access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });
-    let agent = root.section("agent", agent::read);
+    let agent = root.section("agent", |section| agent::read(section, &mut refers.member));
     let read = root.sections("service", |section| match section.says("method", REDIRECT) {
         true => (None, group::read(section)),
         false => (service::read(section), None),
     });
-    if !root.has("service") && !root.has("dns") {
+    if !root.has("service") && !root.has("dns") && agent.member.group.is_none() {
         root.missing("service",
             "there is no service",
             "add [[service]] with address = \"192.0.2.100:80\" and discover = \"arp\" or some [[service.server]]",

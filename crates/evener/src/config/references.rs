@@ -9,6 +9,7 @@ use super::problems::{Problem, Sink, Span};
 use super::{Config, LogTarget, Tls, zone};
 use crate::runtime::cookie_secret;
 use crate::runtime::group_tokens::GroupTokens;
+use crate::runtime::member_token;
 use crate::runtime::secret;
 use crate::runtime::spelling::meant;
 use crate::runtime::tls::{self, TlsError};
@@ -27,6 +28,8 @@ pub(super) struct References {
     pub(super) interfaces: Vec<Spanned<String>>,
     /// What server groups name.
     pub(super) groups: Vec<GroupFiles>,
+    /// What the host's part in groups names.
+    pub(super) member: MemberFiles,
     /// Where `[dns]` begins.
     pub(super) dns: Span,
 }
@@ -37,6 +40,37 @@ pub(super) struct GroupFiles {
     pub(super) tls: Option<Spanned<Tls>>,
     pub(super) client_ca: Option<Spanned<PathBuf>>,
     pub(super) token_file: Option<Spanned<PathBuf>>,
+}
+
+/// Files of a host that joins groups, with their places.
+#[derive(Debug, Default)]
+pub(super) struct MemberFiles {
+    pub(super) token_file: Option<Spanned<PathBuf>>,
+    pub(super) ca: Option<Spanned<PathBuf>>,
+    pub(super) tls: Option<Spanned<Tls>>,
+}
+
+impl MemberFiles {
+    fn check(&self, sink: &Sink) {
+        let problem = |span: Span, message: String, help: &str| sink.push(Problem::new(span, message, help));
+        if let Some(file) = &self.token_file
+            && let Err(error) = member_token::read(file.get_ref())
+        {
+            let help = "write the token into it, as the group's token_file has it, and chmod 600 it";
+            problem(file.span(), error.to_string(), help);
+        }
+        let own = self.tls.as_ref().map(|tls| tls.get_ref());
+        let own = own.map(|tls| (tls.certificate.as_path(), tls.key.as_path()));
+        let ca = self.ca.as_ref().map(|file| file.get_ref().as_path());
+        if let Err(error) = tls::client(ca, own) {
+            let span = match (&error, &self.ca, &self.tls) {
+                (TlsError::Authority { .. }, Some(file), _) | (_, Some(file), None) => file.span(),
+                (_, _, Some(tls)) => tls.span(),
+                (_, None, None) => return,
+            };
+            problem(span, error.to_string(), error.help());
+        }
+    }
 }
 
 impl GroupFiles {
@@ -95,6 +129,7 @@ impl References {
             problem(log.span(), message, "make it, writable for the daemon, or name another file");
         }
         self.groups.iter().for_each(|group| group.check(sink));
+        self.member.check(sink);
         let there = interfaces(&fs::read_to_string(INTERFACES).unwrap_or_default());
         for interface in self.interfaces.iter().filter(|name| !there.contains(name.get_ref())) {
             let message = format!("this host has no interface {:?}", interface.get_ref());

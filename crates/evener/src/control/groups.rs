@@ -27,10 +27,11 @@ use super::now_ms;
 use crate::board::request::{GroupAnswer, GroupAsker};
 use crate::config::{Config, GroupService, Tls};
 use crate::events::{Bus, Event};
+use crate::io::member_probe::probe_member;
 use crate::record::Recorder;
 use crate::redirect::{
     Ask, Asker, Attendant, Desk, Front, ListenError, Opened, Question, Reply, Responders, Rules, Shown,
-    ShownGroup, Telling, ask_for_load, ask_for_report, probe_member, read_tls,
+    ShownGroup, Telling, ask_for_load, ask_for_report, read_tls,
 };
 use crate::runtime::descriptors::Room;
 use crate::runtime::group_tokens::GroupTokens;

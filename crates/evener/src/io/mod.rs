@@ -2,6 +2,8 @@
 //! connections, settings.
 
 pub(crate) mod diag;
+pub(crate) mod locating;
+pub(crate) mod member_probe;
 pub(crate) mod message;
 pub(crate) mod neighbours;
 pub mod network;

@@ -16,7 +16,7 @@ use evener_core::node::group::Verb;
 use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 
-use super::locating::locate_port;
+use crate::io::locating::locate_port;
 use crate::io::message::{exchange_with, status, target};
 use crate::io::report;
 

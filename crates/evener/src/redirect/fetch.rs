@@ -22,7 +22,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::attendant::Body;
-use super::locating::locate;
+use crate::io::locating::locate;
 
 /// How long a member may take to open a connection, and to begin its answer.
 const CONNECT: Duration = Duration::from_secs(5);

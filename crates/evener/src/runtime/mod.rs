@@ -8,6 +8,7 @@ pub(crate) mod files;
 pub(crate) mod group_tokens;
 pub mod lock;
 pub mod log;
+pub(crate) mod member_token;
 pub mod paths;
 pub(crate) mod reader;
 pub(crate) mod receive_buffer;

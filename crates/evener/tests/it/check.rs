@@ -39,6 +39,15 @@ fn the_example_shows_the_defaults() {
         log.access = "/var/log/evener/access.log"
         farm.secret_file = "/etc/evener/farm.key"
         agent.status_url = "http://127.0.0.1/nginx_status"
+        agent.cgroup = "/sys/fs/cgroup/system.slice/nginx.service"
+        agent.member.group = "http://192.0.2.120:8080"
+        agent.member.url = "http://192.0.2.31:8080"
+        agent.member.path = "/img/*"
+        agent.member.host = "img.example.com"
+        agent.member.control = "http://192.0.2.31:9183/"
+        agent.member.token_file = "/etc/evener/member.token"
+        agent.member.ca = "/etc/evener/ca.pem"
+        agent.member.tls = { certificate = "/etc/evener/member.pem", key = "/etc/evener/member.key" }
         farm.directors = ["192.0.2.2", "2001:db8::2"]
         farm.dispatcher = "192.0.2.3"
         [[service]]

@@ -7,6 +7,7 @@ mod dispatch;
 pub(crate) mod example;
 mod joiner;
 mod members;
+mod membership;
 mod model;
 mod reach;
 mod token_throttle;
@@ -17,6 +18,7 @@ pub use members::{
     Joined, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent, MemberState, Members, Moment,
     Order, PER_DISPATCH, Queried, ROUTES_MAX, Refused, State, thousandths,
 };
+pub use membership::{DirectorAnswer, Membership, MembershipOrder, MembershipTrouble};
 pub use model::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
 pub use reach::{Origin, Outside, Reach};
 pub use token_throttle::{RETRY_AFTER_S, TokenThrottle};

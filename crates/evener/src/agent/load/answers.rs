@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use super::AGAIN;
 use super::measure::Load;
+use super::queries::Queries;
 use crate::config::AgentListen;
 use crate::runtime::accept::accept;
 use crate::runtime::seats::{Seat, Seats};
@@ -26,7 +27,7 @@ const AT_ONCE: usize = 64;
 /// How long one may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// What is read of a question, in bytes.
-const QUESTION_MAX: usize = 8 * 1024;
+pub(super) const QUESTION_MAX: usize = 8 * 1024;
 /// Connections that wait to be taken.
 const BACKLOG: u32 = 1_024;
 
@@ -37,6 +38,8 @@ pub(super) struct Door {
     pub(super) directors: Arc<BTreeSet<IpAddr>>,
     /// Who may ask; `None`: whoever reaches it.
     pub(super) permitted: Option<Permitted>,
+    /// Directors of groups may ask as well, for one thing alone.
+    pub(super) queries: Arc<Queries>,
 }
 
 /// Who may ask, beside this host itself.
@@ -55,7 +58,19 @@ impl Permitted {
     }
 }
 
+/// Who asks.
+pub(super) struct Asker {
+    client: IpAddr,
+    /// Whether it may ask for anything; if not, it is a director that may say that it wants a report.
+    is_permitted: bool,
+    queries: Arc<Queries>,
+}
+
 impl Door {
+    fn permits(&self, client: IpAddr) -> bool {
+        self.permitted.as_ref().is_none_or(|permitted| permitted.has(client))
+    }
+
     async fn bind(&self) -> io::Result<TcpListener> {
         match self.listen {
             AgentListen::At(address) => TcpListener::bind(address).await,
@@ -80,7 +95,7 @@ fn everywhere(port: u16) -> io::Result<TcpListener> {
 
 /// Listens, and answers who may ask, for as long as it lives. What can't be listened on is tried again. Who may not has its connection
 /// closed at once, and takes no place of others.
-pub(super) async fn serve<F>(door: Door, load: watch::Receiver<Load>, answer: fn(TcpStream, Load) -> F)
+pub(super) async fn serve<F>(door: Door, load: watch::Receiver<Load>, answer: fn(TcpStream, Load, Asker) -> F)
 where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
@@ -97,16 +112,18 @@ where
     let next = || async {
         let (stream, client) = loop {
             let (stream, client) = listener.accept().await?;
-            if door.permitted.as_ref().is_none_or(|permitted| permitted.has(client.ip())) {
+            if door.permits(client.ip()) || door.queries.may_ask(client.ip()) {
                 break (stream, client);
             }
         };
         let is_director = door.directors.contains(&client.ip().to_canonical());
         let seats = if is_director { &of_directors } else { &of_others };
-        Ok((stream, seats.take(client.ip()).await))
+        let queries = Arc::clone(&door.queries);
+        let asker = Asker { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
+        Ok((stream, asker, seats.take(client.ip()).await))
     };
-    let serve = |(stream, mut seat): (TcpStream, Seat)| {
-        let answering = tokio::time::timeout(TIMEOUT, answer(stream, load.borrow().clone()));
+    let serve = |(stream, asker, mut seat): (TcpStream, Asker, Seat)| {
+        let answering = tokio::time::timeout(TIMEOUT, answer(stream, load.borrow().clone(), asker));
         // Whoever asks badly or slowly has no answer.
         async move { drop(seat.unless_needed(answering).await) }
     };
@@ -114,20 +131,23 @@ where
 }
 
 /// HAProxy asks by connecting.
-pub(super) async fn agent_check(mut stream: TcpStream, load: Load) -> io::Result<()> {
+pub(super) async fn agent_check(mut stream: TcpStream, load: Load, asker: Asker) -> io::Result<()> {
+    if !asker.is_permitted {
+        return Ok(());
+    }
     let line = load.percent().map_or_else(|| "up\n".to_owned(), |percent| format!("up {percent}%\n"));
     stream.write_all(line.as_bytes()).await?;
     stream.shutdown().await
 }
 
 /// Others ask by HTTP.
-pub(super) async fn http(mut stream: TcpStream, load: Load) -> io::Result<()> {
+pub(super) async fn http(mut stream: TcpStream, load: Load, asker: Asker) -> io::Result<()> {
     let mut question = Vec::new();
     let mut buffer = [0; 2048];
     let answer = loop {
         let len = stream.read(&mut buffer).await?;
         question.extend_from_slice(buffer.get(..len).unwrap_or_default());
-        if let Some(answer) = answer(&question, &load) {
+        if let Some(answer) = answer(&question, &load, &asker) {
             break answer;
         }
         if len == 0 {
@@ -139,15 +159,21 @@ pub(super) async fn http(mut stream: TcpStream, load: Load) -> io::Result<()> {
 }
 
 /// The answer to a question; nothing until it has come whole.
-fn answer(question: &[u8], load: &Load) -> Option<String> {
+fn answer(question: &[u8], load: &Load, asker: &Asker) -> Option<String> {
     match read_within(question, QUESTION_MAX) {
-        Reading::Request(request) => Some(response(request.method, request.target, load)),
+        Reading::Request(request) => {
+            let other = || match asker.is_permitted {
+                true => response(request.method, request.target, load),
+                false => head("403 Forbidden", "text/plain", "", 0),
+            };
+            Some(asker.queries.answer(request.method, asker.client).unwrap_or_else(other))
+        }
         Reading::Refused(why) => Some(refusal(why)),
         Reading::Incomplete => None,
     }
 }
 
-fn refusal(why: Refusal) -> String {
+pub(super) fn refusal(why: Refusal) -> String {
     let mut out = Vec::new();
     let date = httpdate::fmt_http_date(SystemTime::now());
     refuse(&mut out, &Frame { date: &date, is_head: false, closes: true, says_kept: false }, why);
@@ -175,7 +201,7 @@ fn response(method: &str, target: &str, load: &Load) -> String {
     }
 }
 
-fn head(status: &str, kind: &str, more: &str, length: usize) -> String {
+pub(super) fn head(status: &str, kind: &str, more: &str, length: usize) -> String {
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nCache-Control: no-store\r\n{more}Connection: close\r\n\r\n"
     )
@@ -240,7 +266,12 @@ mod tests {
     #[test]
     fn questions_are_judged_as_at_every_door() {
         for vector in vectors() {
-            let answer = answer(&vector.bytes, &load()).unwrap();
+            let asker = Asker {
+                client: [127, 0, 0, 1].into(),
+                is_permitted: true,
+                queries: Arc::new(Queries::new()),
+            };
+            let answer = answer(&vector.bytes, &load(), &asker).unwrap();
             let status: u16 = answer[9..12].parse().unwrap();
             match vector.expected {
                 Expected::Accepted { .. } => {
@@ -286,7 +317,12 @@ mod tests {
         let director = [127, 0, 0, 9];
         let directors = Arc::new(BTreeSet::from([IpAddr::from(Ipv4Addr::from(director))]));
         let server = tokio::spawn(serve(
-            Door { listen: AgentListen::At(free), directors, permitted: None },
+            Door {
+                listen: AgentListen::At(free),
+                directors,
+                permitted: None,
+                queries: Arc::new(Queries::new()),
+            },
             load,
             http,
         ));

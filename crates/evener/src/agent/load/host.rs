@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use evener_core::net::http::Url;
@@ -9,6 +10,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::bandwidth::{Bandwidth, Paths};
 use super::measure::Reading;
+use super::running::Processes;
 use crate::io::diag;
 use crate::io::message::{exchange, target};
 
@@ -21,8 +23,19 @@ const STATUS_MAX: u64 = 64 * 1024;
 const SHARE_OF_TIME: u32 = 400;
 const RAREST: Duration = Duration::from_secs(10);
 
-/// What sockets have to send, looked at as often as that takes little time.
+/// Requests that this program has made of the server: its page counts them as well.
+static OWN_REQUESTS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a request that this program makes of the server.
+pub(in crate::agent) fn count_own_request() {
+    OWN_REQUESTS.fetch_add(1, Relaxed);
+}
+
+/// What sockets have to send, looked at as often as that takes little time, and whose processes count.
 pub(super) struct Sockets {
+    processes: Processes,
+    /// Whether it was told that they can't be read.
+    is_told: bool,
     ports: BTreeSet<u16>,
     last: Option<(u64, u64)>,
     bandwidth: Bandwidth,
@@ -31,9 +44,27 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    pub(super) fn new(ports: BTreeSet<u16>) -> Sockets {
+    pub(super) fn new(ports: BTreeSet<u16>, processes: Processes) -> Sockets {
         let now = Instant::now();
-        Sockets { ports, last: None, bandwidth: Bandwidth::default(), began: now, due: now }
+        Sockets {
+            processes,
+            is_told: false,
+            ports,
+            last: None,
+            bandwidth: Bandwidth::default(),
+            began: now,
+            due: now,
+        }
+    }
+
+    /// Processes that run or wait to. Where a control group can't be read, the machine's are better than none.
+    fn running(&mut self, of_machine: Option<u64>) -> Option<u64> {
+        let found = self.processes.running(of_machine);
+        if found.is_none() && !self.is_told {
+            tracing::warn!("{} can't be read: the load has all processes of the machine", self.processes);
+            self.is_told = true;
+        }
+        found.or(of_machine)
     }
 
     /// Open connections, the bytes that wait in them, and what their paths carry.
@@ -66,15 +97,17 @@ fn processor_time() -> Duration {
 pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> Reading {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let stat = text("/proc/stat");
+    let running = sockets.running(running(&stat));
     let (sockets, paths) = sockets.read();
     Reading {
-        running: running(&stat),
+        running,
         busy: busy(&stat),
         memory: memory(&text("/proc/meminfo")),
         sockets,
         paths,
         sent: sent(&text("/proc/net/netstat"), &text("/proc/net/snmp6")),
         requests,
+        own_requests: OWN_REQUESTS.load(Relaxed),
     }
 }
 
@@ -116,6 +149,7 @@ fn sent(netstat: &str, snmp6: &str) -> Option<u64> {
 
 /// Requests that the server program has answered, by its own page.
 pub(super) async fn requests(url: &Url) -> Option<u64> {
+    count_own_request();
     // Of version 1.0, so that the page doesn't come in chunks.
     let message = format!(
         "GET {} HTTP/1.0\r\nHost: {}\r\nUser-Agent: evener\r\nConnection: close\r\n\r\n",
@@ -164,7 +198,7 @@ mod tests {
 
     #[test]
     fn this_host_can_be_read() {
-        let mut sockets = Sockets::new(BTreeSet::from([1]));
+        let mut sockets = Sockets::new(BTreeSet::from([1]), Processes::Machine);
         let reading = read(&mut sockets, None);
         assert!(reading.busy.unwrap().1 > 0 && reading.memory.unwrap().1 > 0);
         assert_eq!(reading.sockets, Some((0, 0)));

@@ -8,6 +8,8 @@ use super::bandwidth::Paths;
 
 /// Chance ups and downs of this many seconds are smoothed away.
 const SMOOTHS_SECONDS: f64 = 5.0;
+/// More requests in a second are answered by no server.
+const REQUESTS_MAX: f64 = 1e8;
 
 /// What a host has counted, as it is at one moment. What can't be read isn't there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -26,31 +28,33 @@ pub(super) struct Reading {
     pub(super) sent: Option<u64>,
     /// Requests that its server program has answered.
     pub(super) requests: Option<u64>,
+    /// What of that are this program's own.
+    pub(super) own_requests: u64,
 }
 
 /// What is told. What isn't known is null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Load {
+pub(in crate::agent) struct Load {
     /// Processes that run or wait to.
-    pub(super) run_queue: Option<f64>,
+    pub(in crate::agent) run_queue: Option<f64>,
     /// Of all processors' time, what is spent.
-    pub(super) cpu: Option<f64>,
+    pub(in crate::agent) cpu: Option<f64>,
     /// Of all memory, what is used.
-    pub(super) memory: Option<f64>,
+    pub(in crate::agent) memory: Option<f64>,
     /// Open connections of services.
-    pub(super) connections: Option<u64>,
-    pub(super) requests_per_second: Option<f64>,
+    pub(in crate::agent) connections: Option<u64>,
+    pub(in crate::agent) requests_per_second: Option<f64>,
     /// The server groups' load, 10 (r + m).
-    pub(super) load: Option<f64>,
+    pub(in crate::agent) load: Option<f64>,
     /// What is in the kernel of replies that clients haven't acknowledged.
-    pub(super) bytes_to_send: Option<u64>,
+    pub(in crate::agent) bytes_to_send: Option<u64>,
     /// `lower_bound`: what the server program has yet to write isn't in the kernel.
-    pub(super) bytes_source: Option<&'static str>,
+    pub(in crate::agent) bytes_source: Option<&'static str>,
     /// How long those bytes will take at the speed of now.
-    pub(super) delay_seconds: Option<f64>,
+    pub(in crate::agent) delay_seconds: Option<f64>,
     /// What one of the clients is sent at a time, in bits a second, and what the fastest is: by replies of the last minute.
-    pub(super) available_bps: Option<u64>,
-    pub(super) bottleneck_bps: Option<u64>,
+    pub(in crate::agent) available_bps: Option<u64>,
+    pub(in crate::agent) bottleneck_bps: Option<u64>,
 }
 
 /// Makes loads of readings.
@@ -61,6 +65,8 @@ pub(super) struct Meter {
     cpu: Option<f64>,
     requests: Option<f64>,
     speed: Option<f64>,
+    /// What the director asks in a second, and no client.
+    probes_per_second: f64,
 }
 
 impl Meter {
@@ -79,7 +85,9 @@ impl Meter {
         });
         smooth(&mut self.run_queue, now.running.map(|running| running as f64), seconds);
         smooth(&mut self.cpu, busy, seconds);
-        smooth(&mut self.requests, rate(now.requests, last.requests), seconds);
+        let requests = self.request_rate(&now, &last, seconds);
+        smooth(&mut self.requests, requests, seconds);
+        let requests = requests.and(self.requests);
         smooth(&mut self.speed, rate(now.sent, last.sent), seconds);
         let bytes = now.sockets.map(|(_, bytes)| bytes);
         Load {
@@ -90,16 +98,29 @@ impl Meter {
                 .filter(|(_, all)| *all > 0)
                 .map(|(free, all)| 1.0 - free.min(all) as f64 / all as f64),
             connections: now.sockets.map(|(connections, _)| connections),
-            requests_per_second: now.requests.and(self.requests),
-            load: self
-                .run_queue
-                .map(|run_queue| 10.0 * (now.requests.and(self.requests).unwrap_or_default() + run_queue)),
+            requests_per_second: requests,
+            load: self.run_queue.map(|run_queue| 10.0 * (requests.unwrap_or_default() + run_queue)),
             bytes_to_send: bytes,
             bytes_source: bytes.map(|_| "lower_bound"),
             delay_seconds: bytes.and_then(|bytes| delay(bytes, self.speed?)),
             available_bps: now.paths.map(|paths| paths.available),
             bottleneck_bps: now.paths.map(|paths| paths.bottleneck),
         }
+    }
+}
+
+impl Meter {
+    /// Of the same, without the director's probes, of which there are so many in a second.
+    pub(super) fn without_probes(probes_per_second: f64) -> Meter {
+        Meter { probes_per_second, ..Meter::default() }
+    }
+
+    /// Requests of clients in a second. A page whose count falls, or rises by what no server answers, says nothing this time.
+    fn request_rate(&self, now: &Reading, last: &Reading, seconds: f64) -> Option<f64> {
+        let grown = now.requests?.checked_sub(last.requests?)?;
+        let own = now.own_requests.saturating_sub(last.own_requests);
+        let rate = grown.saturating_sub(own) as f64 / seconds - self.probes_per_second;
+        (seconds > 0.0 && rate < REQUESTS_MAX).then(|| rate.max(0.0))
     }
 }
 
@@ -139,6 +160,7 @@ mod tests {
             paths: Some(Paths { available: 4_000_000, bottleneck: 9_000_000 }),
             sent: Some(at * 2_000),
             requests: Some(at * 5),
+            own_requests: 0,
         }
     }
 
@@ -169,6 +191,26 @@ mod tests {
         assert!((after(1) - 1.81).abs() < 0.01);
         assert!((after(6) - 6.99).abs() < 0.01, "two thirds of the way five seconds later");
         assert!(after(60) > 9.9);
+    }
+
+    #[test]
+    fn questions_of_agents_and_directors_are_no_clients_requests() {
+        let mut meter = Meter::without_probes(0.5);
+        let of = |requests, own_requests| Reading {
+            running: Some(0),
+            requests: Some(requests),
+            own_requests,
+            ..Reading::default()
+        };
+        meter.measure(of(0, 0), Duration::ZERO);
+        let mut rate = |requests, own_requests, seconds| {
+            meter.measure(of(requests, own_requests), Duration::from_secs(seconds)).requests_per_second
+        };
+        assert_eq!(rate(200, 5, 10), Some(19.0));
+        assert!(rate(200, 9, 20).unwrap() < 19.0, "fewer than the own are none");
+        assert_eq!(rate(u64::MAX, 9, 21), None, "no server answers so many");
+        assert_eq!(rate(3, 9, 22), None, "it was begun anew");
+        assert!(rate(23, 9, 23).is_some());
     }
 
     #[test]

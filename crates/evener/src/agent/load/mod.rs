@@ -2,8 +2,10 @@
 
 mod answers;
 mod bandwidth;
-mod host;
+pub(super) mod host;
 mod measure;
+pub(super) mod queries;
+mod running;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,9 +16,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::member::Wanted;
 use crate::config::{AgentConfig, Config};
 use answers::{Door, Permitted};
-use measure::{Load, Meter};
+pub(super) use measure::Load;
+use measure::Meter;
+use queries::Queries;
+use running::Processes;
 
 /// A listener that can't be had is tried again after this time.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -24,6 +30,10 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Measures and answers for as long as it lives.
 pub(super) struct Telling {
     settings: Settings,
+    /// What was measured last.
+    load: Arc<watch::Sender<Load>>,
+    /// Directors that ask for reports.
+    queries: Arc<Queries>,
     _tasks: JoinSet<()>,
 }
 
@@ -37,10 +47,14 @@ struct Settings {
     directors: Arc<BTreeSet<IpAddr>>,
     /// Those that may ask where not everybody may: `[farm] directors`, which are named for such questions.
     askers: BTreeSet<IpAddr>,
+    /// Whether this host reports to groups.
+    is_member: bool,
+    /// How often directors probe it by HTTP, in thousandths in a second.
+    probes_milli: u64,
 }
 
 impl Settings {
-    fn of(config: &Config) -> Settings {
+    fn of(config: &Config, memberships: &[Wanted]) -> Settings {
         let services = config.services.iter();
         let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);
         let ports = services.flat_map(|service| &service.addresses).map(SocketAddr::port).chain(of_servers);
@@ -50,38 +64,52 @@ impl Settings {
             ports: ports.collect(),
             directors: Arc::new(config.director_addresses()),
             askers: config.farm.directors.iter().copied().collect(),
+            is_member: !memberships.is_empty(),
+            probes_milli: memberships.iter().map(Wanted::probes_milli).sum(),
         }
     }
 }
 
 impl Telling {
     /// Begins, by this file.
-    pub(super) fn start(config: &Config) -> Telling {
-        Self::by(Settings::of(config))
+    pub(super) fn start(config: &Config, memberships: &[Wanted]) -> Telling {
+        let load = Arc::new(watch::channel(Load::default()).0);
+        Self::by(Settings::of(config, memberships), load, Arc::new(Queries::new()))
     }
 
     /// Goes on by another file; begins anew if it says anything else.
-    pub(super) fn follow(&mut self, config: &Config) {
-        let settings = Settings::of(config);
+    pub(super) fn follow(&mut self, config: &Config, memberships: &[Wanted]) {
+        let settings = Settings::of(config, memberships);
         if settings != self.settings {
-            *self = Self::by(settings);
+            *self = Self::by(settings, Arc::clone(&self.load), Arc::clone(&self.queries));
         }
     }
 
-    fn by(settings: Settings) -> Telling {
-        let (told, load) = watch::channel(Load::default());
+    /// What is measured.
+    pub(super) fn load(&self) -> watch::Receiver<Load> {
+        self.load.subscribe()
+    }
+
+    /// By whom reports are asked for.
+    pub(super) fn queries(&self) -> &Arc<Queries> {
+        &self.queries
+    }
+
+    fn by(settings: Settings, told: Arc<watch::Sender<Load>>, queries: Arc<Queries>) -> Telling {
+        let load = told.subscribe();
         let mut tasks = JoinSet::new();
         let (listen, check_listen) = (settings.config.listen, settings.config.check_listen);
         let door = |listen| Door {
             listen,
             directors: Arc::clone(&settings.directors),
+            queries: Arc::clone(&queries),
             permitted: settings.config.is_restricted(listen).then(|| Permitted {
                 directors: settings.askers.clone(),
                 networks: settings.config.allow.clone(),
             }),
         };
-        if listen.is_some() || check_listen.is_some() {
-            tasks.spawn(measure(settings.clone(), told));
+        if listen.is_some() || check_listen.is_some() || settings.is_member {
+            tasks.spawn(measure(settings.clone(), Arc::clone(&told)));
         }
         if let Some(listen) = listen {
             tasks.spawn(answers::serve(door(listen), load.clone(), answers::http));
@@ -89,13 +117,14 @@ impl Telling {
         if let Some(listen) = check_listen {
             tasks.spawn(answers::serve(door(listen), load, answers::agent_check));
         }
-        Telling { settings, _tasks: tasks }
+        Telling { settings, load: told, queries, _tasks: tasks }
     }
 }
 
-async fn measure(settings: Settings, told: watch::Sender<Load>) {
-    let mut meter = Meter::default();
-    let mut sockets = host::Sockets::new(settings.ports);
+async fn measure(settings: Settings, told: Arc<watch::Sender<Load>>) {
+    let mut meter = Meter::without_probes(settings.probes_milli as f64 / 1e3);
+    let processes = Processes::of(settings.config.cgroup.as_deref());
+    let mut sockets = host::Sockets::new(settings.ports, processes);
     let mut ticks = tokio::time::interval(Duration::from_millis(settings.config.report_ms));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let began = Instant::now();

@@ -1,0 +1,337 @@
+//! A member's side of a group (section 3.3 of the paper): it joins once its server answers, reports its load, and joins again when the director
+//! no longer knows it. Whoever carries this out says what came of each order before it asks for the next.
+
+use core::fmt;
+
+/// A server that doesn't answer is asked again after this time at most, in milliseconds: nobody else is troubled by that.
+const PROBE_MS: u64 = 1_000;
+/// Between two reports that were asked for there is this time at least, in milliseconds.
+const QUERIED_MS: u64 = 1_000;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MembershipOrder {
+    /// Ask the own server whether it answers at its URL, for [`Membership::probed`].
+    Probe,
+    /// Send GROUP-ADD, and what is answered to [`Membership::answered`].
+    Join,
+    /// Send LOAD-INFORM likewise.
+    Report {
+        /// With the time: the director hasn't refused this host's clock.
+        is_stamped: bool,
+    },
+}
+
+/// What the director answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectorAnswer {
+    /// A status of HTTP.
+    Status(u16),
+    /// None: it can't be reached, or takes too long.
+    Nobody,
+}
+
+/// Why this host isn't a member, or may soon be none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MembershipTrouble {
+    /// The server doesn't answer: as long as it doesn't, nothing is said for it.
+    Server,
+    /// The director refuses it by this status, or can't be reached.
+    Director(DirectorAnswer),
+}
+
+impl fmt::Display for MembershipTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MembershipTrouble::Server => {
+                f.write_str("the server doesn't answer at its URL, so no report goes out")
+            }
+            MembershipTrouble::Director(DirectorAnswer::Nobody) => {
+                f.write_str("the director can't be reached")
+            }
+            MembershipTrouble::Director(DirectorAnswer::Status(status)) => {
+                write!(f, "the director refuses it ({status})")
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Idle,
+    Probing,
+    Joining,
+    Reporting,
+}
+
+/// A member, or one that wants to be.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    report_ms: u64,
+    step: Step,
+    due_ms: u64,
+    is_member: bool,
+    /// Whether the director may know it: a message may have come there whose answer didn't come back.
+    may_be_known: bool,
+    is_stamped: bool,
+    joined_ms: Option<u64>,
+    reported_ms: Option<u64>,
+    trouble: Option<MembershipTrouble>,
+    /// What was last told of that.
+    told: Option<MembershipTrouble>,
+}
+
+impl Membership {
+    /// One that joins as soon as its server answers, and reports so often, in milliseconds.
+    pub fn new(now_ms: u64, report_ms: u64) -> Membership {
+        Membership {
+            report_ms,
+            step: Step::Idle,
+            due_ms: now_ms,
+            is_member: false,
+            may_be_known: false,
+            is_stamped: true,
+            joined_ms: None,
+            reported_ms: None,
+            trouble: None,
+            told: None,
+        }
+    }
+
+    /// What is to be done now, if anything is.
+    pub fn poll(&mut self, now_ms: u64) -> Option<MembershipOrder> {
+        if self.step != Step::Idle || now_ms < self.due_ms {
+            return None;
+        }
+        self.step = Step::Probing;
+        Some(MembershipOrder::Probe)
+    }
+
+    /// When [`Membership::poll`] has something to do, in milliseconds.
+    pub fn poll_timeout(&self) -> u64 {
+        if self.step == Step::Idle { self.due_ms } else { u64::MAX }
+    }
+
+    /// Its server has answered, or hasn't; and what is to be done then.
+    pub fn probed(&mut self, now_ms: u64, works: bool) -> Option<MembershipOrder> {
+        if self.step != Step::Probing {
+            return None;
+        }
+        if works {
+            return Some(self.speak());
+        }
+        self.trouble = Some(MembershipTrouble::Server);
+        self.rest(now_ms, self.report_ms.min(PROBE_MS));
+        None
+    }
+
+    fn speak(&mut self) -> MembershipOrder {
+        self.may_be_known = true;
+        if self.is_member {
+            self.step = Step::Reporting;
+            MembershipOrder::Report { is_stamped: self.is_stamped }
+        } else {
+            self.step = Step::Joining;
+            MembershipOrder::Join
+        }
+    }
+
+    fn rest(&mut self, now_ms: u64, for_ms: u64) {
+        (self.step, self.due_ms) = (Step::Idle, now_ms.saturating_add(for_ms));
+    }
+
+    /// The director has answered the last message, or hasn't; and what is to be done then. `draw` is any number: it spreads the messages of
+    /// members that began at the same time.
+    pub fn answered(&mut self, now_ms: u64, answer: DirectorAnswer, draw: u64) -> Option<MembershipOrder> {
+        let was = core::mem::replace(&mut self.step, Step::Idle);
+        let is_good = matches!(answer, DirectorAnswer::Status(200..=299));
+        self.trouble = (!is_good).then_some(MembershipTrouble::Director(answer));
+        let order = match (was, answer) {
+            (Step::Joining, _) if is_good => {
+                (self.is_member, self.is_stamped, self.joined_ms) = (true, true, Some(now_ms));
+                // A new member is chosen like others; with a report it is by what it can take.
+                Some(self.speak())
+            }
+            // A director that has forgotten it: it isn't refused, so it joins at once, but for one who forgets always.
+            (Step::Reporting, DirectorAnswer::Status(409)) => {
+                self.is_member = false;
+                let joined_ms = self.joined_ms.unwrap_or_default();
+                let again = now_ms.saturating_sub(joined_ms) >= self.report_ms;
+                again.then(|| self.speak())
+            }
+            // Most likely a clock that was set: of a report without a time nobody can tell that.
+            (Step::Reporting, DirectorAnswer::Status(422)) => {
+                self.is_stamped = false;
+                None
+            }
+            _ => None,
+        };
+        if was == Step::Reporting && is_good {
+            self.reported_ms = Some(now_ms);
+        }
+        if order.is_none() {
+            let tenth = self.report_ms / 10;
+            self.rest(now_ms, self.report_ms - tenth + draw % (2 * tenth + 1));
+        }
+        order
+    }
+
+    /// The director asks for its load.
+    pub fn queried(&mut self, now_ms: u64) {
+        let least_ms = self.reported_ms.map_or(now_ms, |at_ms| at_ms.saturating_add(QUERIED_MS));
+        self.due_ms = self.due_ms.min(least_ms.max(now_ms));
+    }
+
+    /// Whether the director is to be told when it leaves.
+    pub fn is_to_leave(&self) -> bool {
+        self.may_be_known
+    }
+
+    /// Whether the director has taken it in, as far as it is known here.
+    pub fn is_member(&self) -> bool {
+        self.is_member
+    }
+
+    /// Why it isn't a member, or may soon be none.
+    pub fn trouble(&self) -> Option<MembershipTrouble> {
+        self.trouble
+    }
+
+    /// What has changed of its trouble since this was last asked; nothing of what stays as it is.
+    pub fn news(&mut self) -> Option<Option<MembershipTrouble>> {
+        let is_news = self.told != self.trouble;
+        self.told = self.trouble;
+        is_news.then_some(self.trouble)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::DirectorAnswer::{Nobody, Status};
+    use super::MembershipOrder::{Join, Probe, Report};
+    use super::*;
+
+    const REPORT: MembershipOrder = Report { is_stamped: true };
+
+    /// One that has joined at 0 and reported.
+    fn member() -> Membership {
+        let mut member = Membership::new(0, 15_000);
+        assert_eq!(member.poll(0), Some(Probe));
+        assert_eq!(member.probed(0, true), Some(Join));
+        assert_eq!(member.answered(0, Status(201), 0), Some(REPORT));
+        assert_eq!(member.answered(0, Status(204), 1_500), None);
+        member
+    }
+
+    #[test]
+    fn a_member_joins_when_its_server_answers_and_reports_at_once_and_then_in_intervals() {
+        let mut member = Membership::new(0, 15_000);
+        assert_eq!((member.poll(0), member.poll(0)), (Some(Probe), None));
+        assert_eq!((member.probed(5, false), member.poll_timeout()), (None, 1_005));
+        assert_eq!(member.news(), Some(Some(MembershipTrouble::Server)));
+        assert!(!member.is_to_leave(), "nobody was told of it");
+        assert_eq!((member.poll(1_005), member.probed(1_006, true)), (Some(Probe), Some(Join)));
+        assert!(member.is_to_leave());
+        assert_eq!(member.answered(1_010, Status(201), 0), Some(REPORT));
+        assert_eq!((member.answered(1_020, Status(204), 0), member.poll_timeout()), (None, 1_020 + 13_500));
+        assert_eq!((member.news(), member.news()), (Some(None), None));
+        assert_eq!(member.poll(14_519), None);
+        assert_eq!((member.poll(14_520), member.probed(14_530, true)), (Some(Probe), Some(REPORT)));
+        assert_eq!(
+            (member.answered(14_530, Status(204), 3_000), member.poll_timeout()),
+            (None, 14_530 + 16_500)
+        );
+    }
+
+    #[test]
+    fn a_dead_server_is_not_reported_for() {
+        let mut member = member();
+        assert_eq!(member.poll(20_000), Some(Probe));
+        assert_eq!(member.probed(20_000, false), None);
+        assert_eq!((member.poll(21_000), member.probed(21_000, true)), (Some(Probe), Some(REPORT)));
+    }
+
+    #[test]
+    fn a_director_that_forgot_it_has_it_join_at_once_and_one_that_always_forgets_later() {
+        let mut member = member();
+        assert_eq!((member.poll(20_000), member.probed(20_000, true)), (Some(Probe), Some(REPORT)));
+        assert_eq!(member.answered(20_001, Status(409), 0), Some(Join));
+        assert_eq!(member.answered(20_002, Status(200), 0), Some(REPORT));
+        assert_eq!(member.answered(20_003, Status(409), 0), None);
+        assert_eq!(member.poll_timeout(), 20_003 + 13_500);
+        assert!(!member.is_member());
+    }
+
+    #[test]
+    fn refusals_are_told_once_and_tried_again_after_an_interval() {
+        let mut member = Membership::new(0, 15_000);
+        for (times, status) in [401, 401, 403, 413, 429, 503].into_iter().enumerate() {
+            let now_ms = times as u64 * 20_000;
+            assert_eq!((member.poll(now_ms), member.probed(now_ms, true)), (Some(Probe), Some(Join)));
+            assert_eq!(member.answered(now_ms, Status(status), 1_500), None);
+            assert_eq!(member.poll_timeout(), now_ms + 15_000);
+            let told = Some(Some(MembershipTrouble::Director(Status(status))));
+            assert_eq!(member.news(), if times == 1 { None } else { told }, "{status}");
+        }
+        assert_eq!((member.poll(200_000), member.probed(200_000, true)), (Some(Probe), Some(Join)));
+        assert_eq!(member.answered(200_000, Nobody, 0), None);
+        assert!(member.is_to_leave(), "the message may have come there");
+    }
+
+    #[test]
+    fn a_refused_clock_is_left_out_of_reports_until_it_joins_again() {
+        let mut member = member();
+        assert_eq!((member.poll(20_000), member.probed(20_000, true)), (Some(Probe), Some(REPORT)));
+        assert_eq!((member.answered(20_000, Status(422), 0), member.poll_timeout()), (None, 33_500));
+        let unstamped = Some(Report { is_stamped: false });
+        assert_eq!((member.poll(40_000), member.probed(40_000, true)), (Some(Probe), unstamped));
+        assert_eq!(member.answered(40_000, Status(409), 0), Some(Join));
+        assert_eq!(member.answered(40_000, Status(201), 0), Some(REPORT));
+    }
+
+    #[test]
+    fn a_query_is_answered_by_a_report_and_many_by_one_in_a_second() {
+        let mut member = member();
+        member.queried(100);
+        assert_eq!((member.poll(999), member.poll(1_000)), (None, Some(Probe)));
+        member.queried(1_001);
+        assert_eq!(member.poll(1_002), None, "one is under way");
+        assert_eq!(member.probed(1_003, true), Some(REPORT));
+        assert_eq!(member.answered(1_003, Status(204), 0), None);
+        (0..100).for_each(|_| member.queried(1_004));
+        assert_eq!((member.poll(2_002), member.poll(2_003)), (None, Some(Probe)));
+    }
+
+    proptest! {
+        #[test]
+        fn messages_go_out_no_faster_than_in_intervals_and_never_end(
+            answers in proptest::collection::vec((prop_oneof![Just(None), (200u16..600).prop_map(Some)], any::<bool>(), any::<u64>()), 1..60),
+            report_ms in 100u64..60_000,
+        ) {
+            let mut member = Membership::new(0, report_ms);
+            let mut sent = Vec::new();
+            let mut now_ms = 0;
+            for (answer, works, draw) in answers {
+                now_ms = now_ms.max(member.poll_timeout());
+                prop_assert!(now_ms != u64::MAX);
+                prop_assert_eq!(member.poll(now_ms), Some(Probe));
+                let mut order = member.probed(now_ms, works);
+                let mut burst = 0;
+                while order.is_some() {
+                    burst += 1;
+                    sent.push(now_ms);
+                    order = member.answered(now_ms, answer.map_or(Nobody, Status), draw);
+                }
+                prop_assert!(burst <= 3, "a report, a join and a report");
+                prop_assert!(member.poll_timeout() > now_ms);
+            }
+            let all = sent.len() as u64;
+            let intervals = now_ms / (report_ms - report_ms / 10) + 1;
+            prop_assert!(all <= 3 * intervals);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! LOAD-QUERY: a group's director asks a member for its load, which answers by a message of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use evener_core::net::http::{Reading, Refusal, read_within};
+use evener_core::node::group::Verb;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use super::AGAIN;
+use super::answers::{QUESTION_MAX, head, refusal};
+use crate::runtime::accept::accept;
+use crate::runtime::seats::Seats;
+
+/// Connections at a time; whoever comes when all are taken gets that of the source that holds most.
+const AT_ONCE: usize = 16;
+/// How long one may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Who may ask, and that somebody has.
+#[derive(Debug)]
+pub(in crate::agent) struct Queries {
+    /// Of each group, by its number, its directors' addresses.
+    directors: Mutex<BTreeMap<usize, BTreeSet<IpAddr>>>,
+    asked: watch::Sender<()>,
+}
+
+impl Queries {
+    pub(in crate::agent) fn new() -> Queries {
+        Queries { directors: Mutex::default(), asked: watch::channel(()).0 }
+    }
+
+    /// These may ask for a group from now on, and no others.
+    pub(in crate::agent) fn permit(&self, group: usize, directors: BTreeSet<IpAddr>) {
+        let mut all = self.directors.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(group, directors);
+    }
+
+    /// Nobody may ask for a group any more.
+    pub(in crate::agent) fn forget(&self, group: usize) {
+        self.directors.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+    }
+
+    /// Whether somebody may ask.
+    pub(super) fn may_ask(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        let all = self.directors.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().any(|directors| directors.contains(&client))
+    }
+
+    /// Changes when somebody asks.
+    pub(in crate::agent) fn watch(&self) -> watch::Receiver<()> {
+        self.asked.subscribe()
+    }
+
+    /// The answer to a question of this method, if it is one of these.
+    pub(super) fn answer(&self, method: &str, client: IpAddr) -> Option<String> {
+        if Verb::of(method) != Some(Verb::LoadQuery) {
+            return None;
+        }
+        if !self.may_ask(client) {
+            return Some(head("403 Forbidden", "text/plain", "", 0));
+        }
+        self.asked.send_replace(());
+        Some("HTTP/1.1 204 No Content\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n".to_owned())
+    }
+}
+
+/// Answers those alone who may ask, and this question alone, at an address, for as long as it lives.
+pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<Queries>, tls: Option<TlsAcceptor>) {
+    let listener = loop {
+        match TcpListener::bind(at).await {
+            Ok(listener) => break listener,
+            Err(error) => {
+                tracing::warn!(address = %at, %error, "the group's director can't ask for this server's load here; it is tried again");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    };
+    let seats = Seats::new(AT_ONCE);
+    let next = || async {
+        let (stream, client) = loop {
+            let (stream, client) = listener.accept().await?;
+            if queries.may_ask(client.ip()) {
+                break (stream, client.ip());
+            }
+        };
+        Ok((stream, client, seats.take(client).await))
+    };
+    accept(next, |(stream, client, mut seat)| {
+        let (queries, tls) = (Arc::clone(&queries), tls.clone());
+        let answering = tokio::time::timeout(TIMEOUT, async move {
+            match tls {
+                Some(tls) => talk(tls.accept(stream).await?, client, &queries).await,
+                None => talk(stream, client, &queries).await,
+            }
+        });
+        // Whoever asks badly or slowly has no answer.
+        async move { drop(seat.unless_needed(answering).await) }
+    })
+    .await;
+}
+
+async fn talk(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    client: IpAddr,
+    queries: &Queries,
+) -> io::Result<()> {
+    let mut question = Vec::new();
+    let mut buffer = [0; 2048];
+    let answer = loop {
+        let len = stream.read(&mut buffer).await?;
+        question.extend_from_slice(buffer.get(..len).unwrap_or_default());
+        match read_within(&question, QUESTION_MAX) {
+            Reading::Request(request) => {
+                let other = || head("405 Method Not Allowed", "text/plain", "Allow: LOAD-QUERY\r\n", 0);
+                break queries.answer(request.method, client).unwrap_or_else(other);
+            }
+            Reading::Refused(why) => break refusal(why),
+            Reading::Incomplete if len == 0 => break refusal(Refusal::Malformed),
+            Reading::Incomplete => {}
+        }
+    };
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+    use crate::request_heads::{Expected, vectors};
+
+    const DIRECTOR: [u8; 4] = [192, 0, 2, 2];
+
+    fn queries() -> Queries {
+        let queries = Queries::new();
+        queries.permit(0, BTreeSet::from([DIRECTOR.into()]));
+        queries
+    }
+
+    async fn asked(queries: &Queries, from: [u8; 4], question: &[u8]) -> u16 {
+        let (mut client, server) = duplex(64 * 1024);
+        client.write_all(question).await.unwrap();
+        client.shutdown().await.unwrap();
+        talk(server, from.into(), queries).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        answer[9..12].parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_director_asks_and_nobody_else() {
+        let queries = queries();
+        let watch = queries.watch();
+        let question = b"LOAD-QUERY / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(asked(&queries, [192, 0, 2, 3], question).await, 403);
+        assert_eq!(asked(&queries, DIRECTOR, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await, 405);
+        assert_eq!(asked(&queries, DIRECTOR, b"load-query / HTTP/1.1\r\nHost: a\r\n\r\n").await, 405);
+        assert!(!watch.has_changed().unwrap());
+        assert_eq!(asked(&queries, DIRECTOR, question).await, 204);
+        assert!(watch.has_changed().unwrap());
+        queries.forget(0);
+        assert!(!queries.may_ask(DIRECTOR.into()));
+    }
+
+    #[tokio::test]
+    async fn questions_are_judged_as_at_every_door() {
+        for vector in vectors() {
+            let status = asked(&queries(), DIRECTOR, &vector.bytes).await;
+            match vector.expected {
+                Expected::Accepted { .. } => assert_eq!(status, 405, "{}", vector.text),
+                Expected::Refused { status: expected, .. } => assert_eq!(status, expected, "{}", vector.text),
+            }
+        }
+    }
+}

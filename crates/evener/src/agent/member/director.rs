@@ -1,0 +1,122 @@
+//! A group's director, as its members speak to it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evener_core::farm::group::DirectorAnswer;
+use evener_core::net::http::Url;
+use evener_core::node::group::Verb;
+use rustls::ClientConfig;
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+use crate::io::message::{exchange_with, status, target};
+
+/// How long a message and its answer may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// What is read of an answer, in bytes.
+const READ: u64 = 16 * 1024;
+/// What is passed on of its sentence, in characters.
+const SENTENCE_MAX: usize = 200;
+
+/// Where a director is, and by which of its addresses this host reaches it.
+pub(super) struct Located {
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) own: IpAddr,
+}
+
+/// The director.
+pub(super) struct Director {
+    group: Url,
+    tls: Option<Arc<ClientConfig>>,
+}
+
+impl Director {
+    pub(super) fn new(group: Url, tls: Option<Arc<ClientConfig>>) -> Director {
+        Director { group, tls }
+    }
+
+    /// Looks where it is: names lead elsewhere whenever their owners like.
+    ///
+    /// # Errors
+    /// In a sentence.
+    pub(super) async fn locate(&self) -> Result<Located, String> {
+        let (host, port) = (self.group.host(), self.group.port());
+        let addresses: Vec<SocketAddr> = match self.group.address() {
+            Some(address) => vec![SocketAddr::new(address, port)],
+            None => match timeout(TIMEOUT, lookup_host((host, port))).await {
+                Ok(Ok(found)) => found.collect(),
+                Ok(Err(error)) => return Err(format!("{host} can't be resolved: {error}")),
+                Err(_) => return Err(format!("{host} was not resolved in time")),
+            },
+        };
+        let own = addresses.iter().find_map(|to| own_address(*to).ok());
+        let own = own.ok_or_else(|| format!("there is no way to {host}"))?;
+        Ok(Located { addresses, own })
+    }
+
+    /// Sends a message. What comes back is a status, and the first line of what the director says to it.
+    pub(super) async fn send(&self, verb: Verb, token: Option<&str>, body: &str) -> (DirectorAnswer, String) {
+        match timeout(TIMEOUT, self.try_send(verb, token, body)).await {
+            Ok(Ok(answer)) => match status(&answer) {
+                Some(status) => (DirectorAnswer::Status(status), sentence(&answer)),
+                None => (DirectorAnswer::Nobody, "what answers there speaks no HTTP".to_owned()),
+            },
+            Ok(Err(error)) => (DirectorAnswer::Nobody, error.to_string()),
+            Err(_) => (DirectorAnswer::Nobody, "it doesn't answer in time".to_owned()),
+        }
+    }
+
+    async fn try_send(&self, verb: Verb, token: Option<&str>, body: &str) -> io::Result<String> {
+        let located = self.locate().await.map_err(io::Error::other)?;
+        let authorization =
+            token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let message = format!(
+            "{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: evener\r\n{authorization}Content-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            verb.name(),
+            target(&self.group),
+            self.group.authority(),
+            body.len()
+        );
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for to in located.addresses {
+            match exchange_with(&self.group, to, None, self.tls.as_ref(), &message, READ).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// The first line of an answer's body, for people: nothing that moves their cursor.
+fn sentence(answer: &str) -> String {
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let line = body.lines().next().unwrap_or_default();
+    line.chars().filter(|char| !char.is_control()).take(SENTENCE_MAX).collect()
+}
+
+/// The address by which this host reaches another. Nothing is sent for that.
+fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(to)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sentence;
+
+    #[test]
+    fn a_sentence_is_the_first_line_of_the_body_without_controls() {
+        assert_eq!(
+            sentence("HTTP/1.1 401 Unauthorized\r\nA: b\r\n\r\nshow \u{1b}[2Ja token\nmore"),
+            "show [2Ja token"
+        );
+        assert_eq!(sentence("HTTP/1.1 204 No Content\r\n\r\n"), "");
+        assert_eq!(sentence("nonsense"), "");
+    }
+}

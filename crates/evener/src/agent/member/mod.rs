@@ -1,0 +1,347 @@
+//! The host's part in server groups: core's [`Membership`] says what is due, and it is carried out here.
+
+mod control;
+mod director;
+mod shown;
+mod wanted;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use evener_core::farm::group::{
+    DirectorAnswer, Joiner, LoadInform, Membership, MembershipOrder, MembershipTrouble,
+};
+use evener_core::net::http::Url;
+use evener_core::node::group::{Verb, write_inform, write_joiners};
+use rustls::ClientConfig;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::load::host::count_own_request;
+use super::load::queries::Queries;
+use super::load::{Load, Telling};
+use crate::config::AgentListen;
+use crate::io::member_probe::probe_member;
+use crate::runtime::member_token::{self, MemberTokens};
+use crate::runtime::secret::random;
+use crate::runtime::tls;
+use control::Control;
+use director::Director;
+use shown::Shown;
+pub(super) use shown::{ShownMembership, read as read_shown};
+pub(super) use wanted::{Wanted, wanted};
+
+/// Leaving takes no longer than this, also where the director doesn't answer.
+const LEAVING: Duration = Duration::from_secs(4);
+/// A load that isn't measured yet is waited for.
+const MEASURING: Duration = Duration::from_secs(3);
+
+/// All groups that this host is a member of, or wants to be.
+pub(super) struct Memberships {
+    running: Vec<Running>,
+    shown: Arc<Shown>,
+    next_number: usize,
+}
+
+struct Running {
+    wanted: Wanted,
+    /// Ends it: whether the group is told.
+    end: oneshot::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Memberships {
+    /// None yet. What becomes of them is written down in a folder.
+    pub(super) fn new(directory: &Path) -> Memberships {
+        Memberships { running: Vec::new(), shown: Arc::new(Shown::new(directory)), next_number: 0 }
+    }
+
+    /// Joins these from now on, and leaves all others. Those that are the same go on.
+    pub(super) fn follow(&mut self, wanted: Vec<Wanted>, telling: &Telling, listen: Option<AgentListen>) {
+        let mut before = std::mem::take(&mut self.running);
+        for one in wanted {
+            if let Some(at) = before.iter().position(|known| known.wanted == one && !known.task.is_finished())
+            {
+                self.running.push(before.swap_remove(at));
+                continue;
+            }
+            match Member::new(&one, self.next_number, telling, listen, &self.shown) {
+                Ok(member) => {
+                    let (end, ended) = oneshot::channel();
+                    let task = tokio::spawn(member.run(ended));
+                    self.running.push(Running { wanted: one, end, task });
+                }
+                Err(error) => tracing::error!("{}: {error}; it isn't joined", one.name()),
+            }
+            self.next_number += 1;
+        }
+        // They end by themselves, as soon as their groups know.
+        for gone in before {
+            let _ = gone.end.send(true);
+        }
+    }
+
+    /// Ends all of them. Their groups are told unless the host keeps what it is.
+    pub(super) async fn end(self, keep: bool) {
+        let ending = self.running.into_iter().map(|Running { end, task, .. }| {
+            let _ = end.send(!keep);
+            task
+        });
+        for task in ending.collect::<Vec<_>>() {
+            let _ = timeout(LEAVING + Duration::from_secs(1), task).await;
+        }
+        self.shown.clear();
+    }
+}
+
+/// One of them.
+struct Member {
+    wanted: Wanted,
+    number: usize,
+    membership: Membership,
+    tokens: Option<MemberTokens>,
+    director: Director,
+    control: Control,
+    load: watch::Receiver<Load>,
+    queries: Arc<Queries>,
+    shown: Arc<Shown>,
+    began: Instant,
+    /// The URL that it joined by.
+    url: Option<Url>,
+    /// When the last report was made, in milliseconds since 1970: no later one says less.
+    stamp_ms: u64,
+    is_rate_told: bool,
+    /// What the director said to the last message.
+    sentence: String,
+}
+
+impl Member {
+    fn new(
+        wanted: &Wanted,
+        number: usize,
+        telling: &Telling,
+        listen: Option<AgentListen>,
+        shown: &Arc<Shown>,
+    ) -> Result<Member, String> {
+        let tokens = wanted.token_file.as_deref().map(member_token::read).transpose();
+        let own = wanted.settings.tls.as_ref().map(|tls| (tls.certificate.as_path(), tls.key.as_path()));
+        let made = |error: tls::TlsError| error.to_string();
+        let by_tls: Option<Arc<ClientConfig>> = match wanted.group.is_secure() {
+            true => Some(tls::client(wanted.settings.ca.as_deref(), own).map_err(made)?),
+            false => None,
+        };
+        Ok(Member {
+            wanted: wanted.clone(),
+            number,
+            membership: Membership::new(0, wanted.settings.report_ms),
+            tokens: tokens.map_err(|error| error.to_string())?,
+            director: Director::new(wanted.group.clone(), by_tls),
+            control: Control::new(wanted, Arc::clone(telling.queries()), listen).map_err(made)?,
+            load: telling.load(),
+            queries: Arc::clone(telling.queries()),
+            shown: Arc::clone(shown),
+            began: Instant::now(),
+            url: wanted.url.clone(),
+            stamp_ms: 0,
+            is_rate_told: false,
+            sentence: String::new(),
+        })
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Goes on until it is to end.
+    async fn run(mut self, mut ended: oneshot::Receiver<bool>) {
+        let mut asked = self.queries.watch();
+        self.show();
+        let leaves = loop {
+            let due = self.began + Duration::from_millis(self.membership.poll_timeout().min(86_400_000));
+            tokio::select! {
+                // Whoever started it is gone: nobody is there to be told.
+                leaves = &mut ended => break leaves.unwrap_or(false),
+                Ok(()) = asked.changed() => {
+                    let now_ms = self.now_ms();
+                    self.membership.queried(now_ms);
+                }
+                () = sleep_until(due) => tokio::select! {
+                    leaves = &mut ended => break leaves.unwrap_or(false),
+                    () = self.step() => {}
+                },
+            }
+        };
+        if leaves && self.membership.is_to_leave() {
+            let leaving = timeout(LEAVING, self.leave()).await;
+            if leaving.is_err() {
+                tracing::warn!("{}: its director was not told in time that it leaves", self.wanted.name());
+            }
+        }
+        self.queries.forget(self.number);
+        self.shown.forget(self.number);
+    }
+
+    /// Does what is due, one after the other.
+    async fn step(&mut self) {
+        let now_ms = self.now_ms();
+        if self.membership.poll(now_ms).is_none() {
+            return;
+        }
+        let works = self.works().await;
+        let mut order = self.membership.probed(self.now_ms(), works);
+        while let Some(one) = order {
+            let was_member = self.membership.is_member();
+            let (answer, said) = match one {
+                MembershipOrder::Probe => break,
+                MembershipOrder::Join => self.join().await,
+                MembershipOrder::Report { is_stamped } => self.report(is_stamped).await,
+            };
+            let mut draw = [0; 8];
+            // Without random numbers members report at the same time; no more than that.
+            let _ = random(&mut draw);
+            order = self.membership.answered(self.now_ms(), answer, u64::from_le_bytes(draw));
+            if !was_member && self.membership.is_member() {
+                tracing::info!("{}: joined", self.wanted.name());
+            }
+            self.sentence = said;
+        }
+        let news = self.membership.news();
+        self.tell(news);
+        self.show();
+    }
+
+    /// Says what has changed, once.
+    fn tell(&self, news: Option<Option<MembershipTrouble>>) {
+        match news {
+            None => {}
+            Some(None) => tracing::info!("{}: it is a member, and reports", self.wanted.name()),
+            Some(Some(_)) => tracing::warn!("{}: {}; it is tried again", self.wanted.name(), self.state()),
+        }
+    }
+
+    /// How it is, in words.
+    fn state(&self) -> String {
+        match (self.membership.trouble(), self.membership.is_member()) {
+            (Some(trouble @ MembershipTrouble::Director(_)), _) if !self.sentence.is_empty() => {
+                format!("{trouble}: {}", self.sentence)
+            }
+            (Some(trouble), _) => trouble.to_string(),
+            (None, true) => "a member".to_owned(),
+            (None, false) => "not yet a member".to_owned(),
+        }
+    }
+
+    fn show(&self) {
+        let (url, is_member) = (self.url.as_ref(), self.membership.is_member());
+        self.shown.set(self.number, &self.wanted.group, url, is_member, self.state());
+    }
+
+    /// Whether its server answers at its URL.
+    async fn works(&mut self) -> bool {
+        let url = match &self.url {
+            Some(url) => url.clone(),
+            // It is where the group sees it, and that isn't known before the group is.
+            None => match self.director.locate().await {
+                Ok(located) => match default_url("http", located.own, 80) {
+                    Some(url) => url,
+                    None => return false,
+                },
+                Err(_) => return true,
+            },
+        };
+        count_own_request();
+        let probed = probe_member(&url, None, &self.wanted.health, &[]).await;
+        if let Err(failure) = &probed {
+            tracing::debug!(%url, %failure, "the server doesn't answer");
+        }
+        self.url.get_or_insert(url);
+        probed.is_ok()
+    }
+
+    async fn join(&mut self) -> (DirectorAnswer, String) {
+        let located = match self.director.locate().await {
+            Ok(located) => located,
+            Err(error) => return (DirectorAnswer::Nobody, error),
+        };
+        let directors =
+            located.addresses.iter().map(SocketAddr::ip).chain(self.wanted.directors.iter().copied());
+        let directors: BTreeSet<IpAddr> = directors.map(|address| address.to_canonical()).collect();
+        self.queries.permit(self.number, directors);
+        if self.wanted.url.is_none() {
+            // Its address may be another one by now.
+            self.url = default_url("http", located.own, 80);
+        }
+        let Some(url) = self.url.clone() else {
+            return (
+                DirectorAnswer::Nobody,
+                "this host has no address by which it reaches the group".to_owned(),
+            );
+        };
+        let settings = &self.wanted.settings;
+        let joiner = Joiner {
+            url,
+            weight: settings.weight,
+            anonymous: settings.anonymous,
+            control: self.control.at(located.own),
+            paths: settings.paths.clone(),
+            hosts: settings.hosts.clone(),
+        };
+        self.send(Verb::Add, &write_joiners(&[joiner])).await
+    }
+
+    async fn report(&mut self, is_stamped: bool) -> (DirectorAnswer, String) {
+        let measured = self.load.wait_for(|load| load.load.is_some());
+        let load = match timeout(MEASURING, measured).await {
+            Ok(Ok(load)) => load.clone(),
+            _ => return (DirectorAnswer::Nobody, "this host's load can't be measured".to_owned()),
+        };
+        if load.requests_per_second.is_none() && !std::mem::replace(&mut self.is_rate_told, true) {
+            tracing::info!(
+                "{}: no page tells how many requests its server answers ([agent] status_url), so its load is 10 m alone, processes that run",
+                self.wanted.name()
+            );
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or_default();
+        // A clock that was set back: reports go on where the last one was.
+        self.stamp_ms = now_ms.max(self.stamp_ms.saturating_add(1));
+        let rounded = (load.load.unwrap_or_default() * 10.0).round() / 10.0;
+        let report = LoadInform {
+            load: rounded,
+            stamp_ms: is_stamped.then_some(self.stamp_ms),
+            url: self.url.clone(),
+        };
+        self.send(Verb::Inform, &write_inform(&report)).await
+    }
+
+    async fn leave(&mut self) {
+        let Some(url) = self.url.clone() else { return };
+        let (answer, said) = self.send(Verb::Exit, &format!("{url}\n")).await;
+        match answer {
+            DirectorAnswer::Status(200) => tracing::info!("{}: left", self.wanted.name()),
+            // It never knew it, or no more.
+            DirectorAnswer::Status(404) => {}
+            _ => tracing::warn!("{}: its director was not told that it leaves: {said}", self.wanted.name()),
+        }
+    }
+
+    async fn send(&mut self, verb: Verb, body: &str) -> (DirectorAnswer, String) {
+        let token = match (&self.tokens, &self.url) {
+            (Some(tokens), Some(url)) => match tokens.speaking_for(url) {
+                Ok(token) => Some(token),
+                Err(error) => return (DirectorAnswer::Nobody, error.to_string()),
+            },
+            _ => None,
+        };
+        self.director.send(verb, token, body).await
+    }
+}
+
+/// Where something of this host is, by an address.
+fn default_url(scheme: &str, address: IpAddr, port: u16) -> Option<Url> {
+    Url::parse(&format!("{scheme}://{}", SocketAddr::new(address, port))).ok()
+}

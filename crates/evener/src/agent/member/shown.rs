@@ -1,0 +1,74 @@
+//! What there is to see of memberships, for `evener agent --status`: a file beside the agent's lock, as long as the agent runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use evener_core::net::http::Url;
+use serde::{Deserialize, Serialize};
+
+/// One group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::agent) struct ShownMembership {
+    /// Where its director is.
+    pub(in crate::agent) group: String,
+    /// The member, as far as it is known yet.
+    pub(in crate::agent) url: Option<String>,
+    /// Whether the director has taken it in.
+    pub(in crate::agent) member: bool,
+    /// That in words, or why not.
+    pub(in crate::agent) state: String,
+}
+
+/// All of them, by number.
+pub(in crate::agent) struct Shown {
+    path: PathBuf,
+    all: Mutex<BTreeMap<usize, ShownMembership>>,
+}
+
+impl Shown {
+    pub(super) fn new(directory: &Path) -> Shown {
+        Shown { path: path(directory), all: Mutex::default() }
+    }
+
+    pub(super) fn set(&self, number: usize, group: &Url, url: Option<&Url>, member: bool, state: String) {
+        let (group, url) = (group.to_string(), url.map(Url::to_string));
+        let shown = ShownMembership { group, url, member, state };
+        self.change(|all| all.insert(number, shown.clone()) != Some(shown));
+    }
+
+    pub(super) fn forget(&self, number: usize) {
+        self.change(|all| all.remove(&number).is_some());
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, ShownMembership>) -> bool) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if !change(&mut all) {
+            return;
+        }
+        let new = self.path.with_extension("members.new");
+        let list: Vec<&ShownMembership> = all.values().collect();
+        let written = serde_json::to_vec(&list).map_err(std::io::Error::other);
+        let written =
+            written.and_then(|bytes| fs::write(&new, bytes)).and_then(|()| fs::rename(&new, &self.path));
+        if let Err(error) = written {
+            tracing::debug!(%error, "memberships can't be shown");
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        // Where there is none, none is shown.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn path(directory: &Path) -> PathBuf {
+    directory.join("agent.members")
+}
+
+/// Those of the agent that runs.
+pub(in crate::agent) fn read(directory: &Path) -> Vec<ShownMembership> {
+    let bytes = fs::read(path(directory)).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}

@@ -1,0 +1,132 @@
+//! Which groups this host is to be a member of, by the file.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use evener_core::farm::group::{Group, GroupMember};
+use evener_core::farm::{Health, HealthKind};
+use evener_core::net::http::Url;
+
+use crate::agent::desired::Identity;
+use crate::config::{Config, GroupService, MemberConfig};
+use crate::io::network::Network;
+
+/// How a server is probed of which the file says no more: whoever answers works, but for errors of its own.
+const STATUS: (u16, u16) = (100, 499);
+const TIMEOUT_MS: u64 = 2_000;
+
+/// A group that this host is to be a member of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::agent) struct Wanted {
+    /// Where the director is.
+    pub(super) group: Url,
+    /// Where clients find the server; `None`: at the address by which the group is reached.
+    pub(super) url: Option<Url>,
+    /// A service of the file lists it: its directors' file has tokens, which may be here as well.
+    pub(super) token_file: Option<PathBuf>,
+    /// Whether the group wants a token.
+    pub(super) is_open: bool,
+    /// How the server is probed before anything is said for it, and by the director if the file says how.
+    pub(super) health: Health,
+    pub(super) is_probed: bool,
+    pub(super) settings: MemberConfig,
+    /// `[farm] directors`: they may ask as well.
+    pub(super) directors: Vec<IpAddr>,
+}
+
+impl Wanted {
+    /// How often a director asks the server by HTTP, in thousandths in a second.
+    pub(in crate::agent) fn probes_milli(&self) -> u64 {
+        let is_request = self.is_probed && matches!(self.health.kind, HealthKind::Http { .. });
+        if is_request { 1_000_000 / self.health.interval_ms.max(1) } else { 0 }
+    }
+
+    /// What it is called in logs and views.
+    pub(super) fn name(&self) -> String {
+        match &self.url {
+            Some(url) => format!("{url} in {}", self.group),
+            None => format!("this host in {}", self.group),
+        }
+    }
+}
+
+/// All of them: the group that `[agent.member]` names, and those services of the file that list this host, and may be joined.
+pub(in crate::agent) fn wanted(config: &Config, identity: &Identity, network: &Network) -> Vec<Wanted> {
+    let settings = &config.agent.member;
+    let directors = config.farm.directors.clone();
+    let named = settings.group.as_ref().map(|group| Wanted {
+        group: group.clone(),
+        url: settings.url.clone(),
+        token_file: settings.token_file.clone(),
+        is_open: settings.token_file.is_none(),
+        health: health(),
+        is_probed: false,
+        settings: settings.clone(),
+        directors: directors.clone(),
+    });
+    let is_this = |member: &&GroupMember| match &identity.host {
+        Some(host) => member.name == *host,
+        None => member.url.address().is_some_and(|address| network.is_local(address)),
+    };
+    let listed = config.groups.iter().flat_map(|service| {
+        let here = service.group.members.iter().filter(is_this).map(move |member| (service, member));
+        here.filter(|(service, _)| may_be_joined(service))
+    });
+    let listed = listed.filter_map(|(service, member)| {
+        let group = group_url(service, &directors)?;
+        let GroupService { group: Group { health, .. }, token_file, .. } = service;
+        let own = settings.token_file.clone().or_else(|| token_file.clone());
+        Some(Wanted {
+            group,
+            url: Some(member.url.clone()),
+            is_open: own.is_none(),
+            token_file: own,
+            health: if health.kind == HealthKind::None { self::health() } else { health.clone() },
+            is_probed: health.kind != HealthKind::None,
+            settings: MemberConfig {
+                weight: member.weight,
+                anonymous: member.anonymous,
+                control: member.control.clone().or_else(|| settings.control.clone()),
+                paths: Vec::new(),
+                hosts: Vec::new(),
+                ..settings.clone()
+            },
+            directors: directors.clone(),
+        })
+    });
+    let mut all: Vec<Wanted> = named.into_iter().collect();
+    for one in listed {
+        // The same group twice: the file's own section says more.
+        if !all.iter().any(|known| (&known.group, &known.url) == (&one.group, &one.url)) {
+            all.push(one);
+        }
+    }
+    all
+}
+
+fn may_be_joined(service: &GroupService) -> bool {
+    service.group.joining.insecure || service.token_file.is_some() || service.client_ca.is_some()
+}
+
+/// Where a service of the file answers: at its first address, or at a director's where that is any.
+fn group_url(service: &GroupService, directors: &[IpAddr]) -> Option<Url> {
+    let address = service.group.addresses.first()?;
+    let ip = match address.ip().is_unspecified() {
+        true => directors.iter().find(|director| director.is_ipv4() == address.is_ipv4()).copied()?,
+        false => address.ip(),
+    };
+    let scheme = if service.tls.is_some() { "https" } else { "http" };
+    Url::parse(&format!("{scheme}://{}", SocketAddr::new(ip, address.port()))).ok()
+}
+
+fn health() -> Health {
+    Health {
+        kind: HealthKind::Http { path: "/".to_owned(), host: None, status: vec![STATUS], body: None },
+        interval_ms: TIMEOUT_MS,
+        timeout_ms: TIMEOUT_MS,
+        rise: 1,
+        fall: 1,
+        jitter_percent: 0,
+        port: None,
+    }
+}

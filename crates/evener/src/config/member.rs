@@ -1,0 +1,126 @@
+//! `[agent.member]`: the server group that this host joins by itself, and what it says of itself there.
+
+use std::path::PathBuf;
+
+use evener_core::farm::group::{Joiner, JoinerError, WEIGHT_MAX};
+use evener_core::net::http::Url;
+use evener_core::path::content::{HostPattern, PathPattern};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::problems::Problem;
+use super::references::MemberFiles;
+use super::section::{Complaint, Section};
+use super::{Tls, defaults, values};
+
+/// How a host is a member of groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberConfig {
+    /// The group that it joins; `None`: those services of the file that list it.
+    pub group: Option<Url>,
+    /// Where clients find its server; `None`: at the address by which it reaches the group, port 80.
+    pub url: Option<Url>,
+    /// Its share relative to the others.
+    pub weight: u16,
+    /// Whether clients never learn of it.
+    pub anonymous: bool,
+    /// What it has alone.
+    pub paths: Vec<PathPattern>,
+    /// Hosts likewise.
+    pub hosts: Vec<HostPattern>,
+    /// Where it is asked for its load; `None`: at the address by which it reaches the group, and the usual port.
+    pub control: Option<Url>,
+    /// A file with its token.
+    pub token_file: Option<PathBuf>,
+    /// How often it reports, in milliseconds.
+    pub report_ms: u64,
+    /// Authorities that have signed the group's certificate; `None`: those that this system trusts.
+    pub ca: Option<PathBuf>,
+    /// The certificate that it shows.
+    pub tls: Option<Tls>,
+}
+
+impl Default for MemberConfig {
+    fn default() -> Self {
+        MemberConfig {
+            group: None,
+            url: None,
+            weight: defaults::WEIGHT,
+            anonymous: false,
+            paths: Vec::new(),
+            hosts: Vec::new(),
+            control: None,
+            token_file: None,
+            report_ms: defaults::GROUP_REPORT_MS,
+            ca: None,
+            tls: None,
+        }
+    }
+}
+
+/// Reads what the host is in groups, and whether the file says so at all.
+pub(super) fn read(section: &mut Section<'_>, files: &mut MemberFiles) -> MemberConfig {
+    let group = section.get("group", url);
+    let own_url = section.get("url", url);
+    for key in ["weight", "anonymous", "path", "host", "url"] {
+        if let Some(span) = section.key_span(key).filter(|_| section.key_span("group").is_none()) {
+            let message = format!("`{key}` is of the group that this host joins, and no `group` is named");
+            let help = "add group = \"http://...\", the group's URL; services of this file that list this host say it there";
+            section.problem(Problem::new(span, message, help));
+        }
+    }
+    let weight = section.or("weight", values::count(0..=u64::from(WEIGHT_MAX)), defaults::WEIGHT);
+    let anonymous = section.or("anonymous", values::flag, false);
+    if let Some(url) = own_url.as_ref().filter(|url| anonymous && url.get_ref().is_secure()) {
+        let message =
+            "what clients want of an anonymous member is fetched without TLS, and this URL is https";
+        section.problem(Problem::new(url.span(), message, "write an http URL, or remove `anonymous`"));
+    }
+    let paths = section.one_or_list("path", |value| own(value, "\"/img/*\"", Joiner::add_path));
+    let hosts = section.one_or_list("host", |value| own(value, "\"img.example.com\"", Joiner::add_host));
+    let control = section.get("control", url).map(Spanned::into_inner);
+    files.token_file = section.get("token_file", values::path);
+    let report_ms = section.or("report", values::duration_ms(defaults::GROUP_MS), defaults::GROUP_REPORT_MS);
+    files.ca = section.get("ca", values::path);
+    files.tls = section.section("tls", super::group::tls);
+    MemberConfig {
+        group: group.map(Spanned::into_inner),
+        url: own_url.map(Spanned::into_inner),
+        weight,
+        anonymous,
+        paths: paths.into_iter().flat_map(|own| own.into_inner().paths).collect(),
+        hosts: hosts.into_iter().flat_map(|own| own.into_inner().hosts).collect(),
+        control,
+        token_file: files.token_file.as_ref().map(|file| file.get_ref().clone()),
+        report_ms,
+        ca: files.ca.as_ref().map(|file| file.get_ref().clone()),
+        tls: files.tls.as_ref().map(|tls| tls.get_ref().clone()),
+    }
+}
+
+fn url(value: &DeValue<'_>) -> Result<Url, Complaint> {
+    let text = values::text(value)?;
+    Url::parse(&text).or_else(|error| {
+        Complaint::new(
+            format!("is no URL: {text:?}"),
+            format!("{error}; write for example \"http://192.0.2.120:8080\""),
+        )
+    })
+}
+
+/// A path or host that only this member has, as the group will read it.
+fn own(
+    value: &DeValue<'_>,
+    example: &str,
+    add: fn(&mut Joiner, &str) -> Result<(), JoinerError>,
+) -> Result<Joiner, Complaint> {
+    let text = values::text(value)?;
+    // It has no other meaning here than to be added to.
+    let nowhere = Url::parse("http://member")
+        .map_err(|error| Complaint { problem: error.to_string(), help: String::new() })?;
+    let mut joiner = Joiner::new(nowhere);
+    match add(&mut joiner, &text) {
+        Ok(()) => Ok(joiner),
+        Err(error) => Complaint::new(format!("can't be: {error}"), format!("write for example {example}")),
+    }
+}

@@ -1,0 +1,114 @@
+//! The token by which a host joins a group: in a file that nobody else reads, alone in a line, or with the URLs behind it that it is for, as in the
+//! group's own file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use evener_core::net::http::Url;
+
+use super::files::{Unsafe, lines, secret};
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MemberTokenError {
+    /// The file can't be read.
+    #[error("the token can't be read from {path}: {source}", path = .path.display())]
+    Io {
+        /// As the file names it.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Others may read it.
+    #[error("{path} has mode {mode:03o}, so others can read the token or change it: chmod 600 it", path = .path.display())]
+    Open {
+        /// As the file names it.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// There is none in it.
+    #[error("{path} has no token", path = .path.display())]
+    Empty {
+        /// As the file names it.
+        path: PathBuf,
+    },
+    /// Not for this member.
+    #[error("{path} has no token for {url}", path = .path.display())]
+    NotFor {
+        /// As the file names it.
+        path: PathBuf,
+        /// The member's URL.
+        url: Url,
+    },
+}
+
+/// The tokens of a file, with what stands behind each.
+#[derive(Clone)]
+pub(crate) struct MemberTokens {
+    path: PathBuf,
+    text: String,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// When it can't be read, has no token, or others than its owner could have read or written it.
+pub(crate) fn read(path: &Path) -> Result<MemberTokens, MemberTokenError> {
+    let path = path.to_owned();
+    let text = match secret(&path) {
+        Ok(text) => text,
+        Err(Unsafe::Io(source)) => return Err(MemberTokenError::Io { path, source }),
+        Err(Unsafe::Open(mode)) => return Err(MemberTokenError::Open { path, mode }),
+    };
+    if lines(&text).next().is_none() {
+        return Err(MemberTokenError::Empty { path });
+    }
+    Ok(MemberTokens { path, text })
+}
+
+impl MemberTokens {
+    /// The first that speaks for the member at a URL.
+    ///
+    /// # Errors
+    /// When none does.
+    pub(crate) fn speaking_for(&self, url: &Url) -> Result<&str, MemberTokenError> {
+        let is_for = |word: &str| word == "*" || Url::parse(word).is_ok_and(|prefix| url.is_below(&prefix));
+        let token = |line: &'_ str| {
+            let (token, urls) = line.split_once(char::is_whitespace).unwrap_or((line, "*"));
+            let is_sendable = token.bytes().all(|byte| byte.is_ascii_graphic());
+            (is_sendable && urls.split_whitespace().any(is_for)).then_some(token.len())
+        };
+        let mut found = lines(&self.text).filter_map(|line| line.get(..token(line)?));
+        found.next().ok_or_else(|| MemberTokenError::NotFor { path: self.path.clone(), url: url.clone() })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_where_others_cannot_and_speaks_for_its_member() {
+        let path = std::env::temp_dir().join(format!("evener-member-token-{}", std::process::id()));
+        fs::write(&path, "# tokens\n\nfirst http://192.0.2.32 http://192.0.2.33/a\nsecond\nthird *\n")
+            .unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert!(read(&path).err().unwrap().to_string().contains("644"));
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let tokens = read(&path).unwrap();
+        let of = |url: &str| tokens.speaking_for(&Url::parse(url).unwrap()).unwrap().to_owned();
+        assert_eq!((of("http://192.0.2.33/a/b"), of("http://192.0.2.33")), ("first".into(), "second".into()));
+        fs::write(&path, "first http://192.0.2.32\n").unwrap();
+        let tokens = read(&path).unwrap();
+        assert!(tokens.speaking_for(&Url::parse("http://192.0.2.31").unwrap()).is_err());
+        fs::write(&path, "#\n").unwrap();
+        assert!(matches!(read(&path), Err(MemberTokenError::Empty { .. })));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(read(&path), Err(MemberTokenError::Io { .. })));
+    }
+}

@@ -1,0 +1,199 @@
+//! Members whose agents join for them: real web servers, and `evener agent` beside each.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use evener_lab::evener::Agent;
+use evener_lab::farm::Farm;
+use evener_lab::wait;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::membership::tokens;
+use crate::stage::{PORT, Stage, file, member};
+
+const TOKEN: &str = "0123456789abcdef-farm";
+
+/// A group for those who have the token, with what else its [service.group] says.
+fn group(name: &str, times: &str) -> Result<(Stage, std::path::PathBuf)> {
+    let path = tokens(name, &format!("{TOKEN} *\n"))?;
+    let farm = Farm::builder().bare().servers(2).clients(2).build()?;
+    let stage = Stage::start_with(farm, &[], "", &in_group(&path, times))?;
+    Ok((stage, path))
+}
+
+fn in_group(path: &Path, times: &str) -> String {
+    format!("[service.group]\ntoken_file = \"{}\"\nallow = [\"192.0.2.0/24\"]\n{times}", path.display())
+}
+
+/// All that a host's file says.
+fn host_file(stage: &Stage, path: &Path, more: &str) -> String {
+    format!("[agent.member]\ngroup = \"{}\"\ntoken_file = \"{}\"\n{more}\n", stage.url(""), path.display())
+}
+
+impl Stage {
+    fn agent_members(&self) -> Result<Vec<Value>> {
+        let (status, text) = self.tell(0, "GROUP-QUERY", TOKEN, "")?;
+        anyhow::ensure!(status == 200, "{status} {text}");
+        let listing: Value = serde_json::from_str(&text)?;
+        Ok(listing["members"].as_array().context("no members")?.clone())
+    }
+
+    /// Whether so many members are up and have reported.
+    fn have_reported(&self, members: usize) -> Result<bool> {
+        let all = self.agent_members()?;
+        let good = |member: &&Value| member["state"] == "up" && member["load"].is_f64();
+        Ok(all.len() == members && all.iter().filter(good).count() == members)
+    }
+}
+
+#[test]
+fn hosts_join_with_four_lines_serve_their_share_and_leave() -> Result<()> {
+    let (mut stage, path) = group("agents", "")?;
+    let config = host_file(&stage, &path, "");
+    let mut agents =
+        [Agent::start(stage.farm.server(0), &config)?, Agent::start(stage.farm.server(1), &config)?];
+    wait::until("both are members and have reported", || stage.have_reported(2))?;
+    let member = &stage.agent_members()?[0];
+    let own = stage.farm.server(0).address();
+    let control = member["control"].as_str().unwrap_or_default().to_owned();
+    assert!(member["url"] == format!("http://{own}") || control.contains(":9183"), "{member}");
+    let mut seen = [0, 0];
+    for _ in 0..20 {
+        match stage.follow("/who")?.as_str() {
+            "web1" => seen[0] += 1,
+            _ => seen[1] += 1,
+        }
+    }
+    assert!(seen.iter().all(|times| *times >= 5), "{seen:?}");
+    assert!(agents[0].process().log().contains("10 m alone"), "no page tells requests");
+
+    // An agent that lives beside a dead server says nothing for it, and goes on when it is back.
+    stage.farm.stop_web(0)?;
+    agents[0].process().wait_for("the server doesn't answer at its URL", wait::LONG)?;
+    wait::until("it is down", || Ok(stage.agent_members()?.iter().any(|one| one["state"] == "down")))?;
+    stage.farm.start_web(0)?;
+    agents[0].process().wait_for("it is a member, and reports", wait::LONG)?;
+
+    assert_eq!(agents[1].stop()?, 0);
+    wait::until("it has left", || Ok(stage.agent_members()?.len() == 1))?;
+    fs::remove_file(path)?;
+    Ok(())
+}
+
+#[test]
+fn a_restart_of_an_agent_that_keeps_loses_nothing_and_quit_leaves() -> Result<()> {
+    let (stage, path) = group("keep", "")?;
+    let host = stage.farm.server(0);
+    let mut agent = Agent::start_by(host, &host_file(&stage, &path, ""), &["--keep"])?;
+    wait::until("it is a member", || stage.have_reported(1))?;
+    assert_eq!(agent.stop()?, 0);
+    assert_eq!(stage.agent_members()?.len(), 1);
+    agent.start_again()?;
+    agent.process().wait_for("joined", wait::LONG)?;
+    agent.process().kill9()?;
+    assert_eq!(stage.agent_members()?.len(), 1);
+    agent.start_again()?;
+    agent.process().wait_for("joined", wait::LONG)?;
+    agent.process().signal(Signal::SIGQUIT)?;
+    wait::until("it has left", || Ok(stage.agent_members()?.is_empty()))?;
+    fs::remove_file(path)?;
+    Ok(())
+}
+
+#[test]
+fn a_director_that_forgot_its_members_has_them_again_and_asks_the_silent() -> Result<()> {
+    let times = "report = \"300ms\"\nquery_after = \"1s\"\nremove_after = \"30s\"\n";
+    let (mut stage, path) = group("forgets", times)?;
+    // It reports once a day, but for who asks.
+    let config = host_file(&stage, &path, "report = \"1d\"");
+    let host = stage.farm.server(0).clone();
+    let mut agent = Agent::start(&host, &config)?;
+    wait::until("it is a member", || stage.have_reported(1))?;
+    let age =
+        |stage: &Stage| anyhow::Ok(stage.agent_members()?[0]["age_seconds"].as_f64().unwrap_or(f64::MAX));
+    let mut oldest: f64 = 0.0;
+    wait::until("it is silent, and reports when it is asked", || {
+        let now = age(&stage)?;
+        let is_younger = now < oldest;
+        oldest = oldest.max(now);
+        Ok(is_younger && oldest >= 0.9)
+    })?;
+
+    // It knows nobody any more: the first report is refused, and it joins again.
+    stage.evener.daemon().signal(Signal::SIGQUIT)?;
+    stage.evener.daemon().wait(wait::LONG)?;
+    agent.process().signal(Signal::SIGTERM)?;
+    agent.process().wait(wait::LONG)?;
+    let mut agent = Agent::start(&host, &host_file(&stage, &path, "report = \"300ms\""))?;
+    agent.process().wait_for("the director can't be reached", wait::LONG)?;
+    stage.evener.start_again()?;
+    wait::until("it is a member again", || stage.have_reported(1))?;
+    let (status, _) = stage.tell(0, "GROUP-EXIT", TOKEN, &format!("http://{}", host.address()))?;
+    assert_eq!(status, 200);
+    wait::until("it has joined again by itself", || stage.have_reported(1))?;
+    fs::remove_file(path)?;
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_was_killed_is_removed_at_once_when_it_is_asked() -> Result<()> {
+    let times = "report = \"300ms\"\nquery_after = \"1s\"\nremove_after = \"1h\"\n";
+    let (stage, path) = group("killed", times)?;
+    let mut agent = Agent::start(stage.farm.server(0), &host_file(&stage, &path, "report = \"300ms\""))?;
+    wait::until("it is a member", || stage.have_reported(1))?;
+    agent.process().kill9()?;
+    wait::until("it is removed", || Ok(stage.agent_members()?.is_empty()))?;
+    fs::remove_file(path)?;
+    Ok(())
+}
+
+#[test]
+fn listed_members_join_by_the_farms_file_and_are_never_removed() -> Result<()> {
+    let path = tokens("listed", &format!("{TOKEN} *\n"))?;
+    let farm = Farm::builder().bare().servers(2).clients(2).build()?;
+    let members: String = (0..2).map(|number| member(&farm, number, "")).collect();
+    let times = "report = \"300ms\"\nquery_after = \"1s\"\nremove_after = \"2s\"\n";
+    let keys = in_group(&path, times);
+    let config =
+        format!("[agent.member]\nreport = \"300ms\"\n{}", file(&farm, "", &format!("{keys}{members}")));
+    let stage = Stage::start_with(farm, &[], "", &format!("{keys}{members}"))?;
+    let mut agents = Agent::start_all(stage.farm.servers(), &config)?;
+    wait::until("both report", || stage.have_reported(2))?;
+    agents[0].process().kill9()?;
+    let state = |stage: &Stage| {
+        anyhow::Ok(stage.agent_members()?[0]["state"].as_str().unwrap_or_default().to_owned())
+    };
+    wait::until("it is silent", || Ok(state(&stage)? == "silent"))?;
+    wait::until("nothing is expected of it any more", || Ok(state(&stage)? == "up"))?;
+    fs::remove_file(path)?;
+    Ok(())
+}
+
+#[test]
+fn what_the_director_refuses_is_told_once() -> Result<()> {
+    let (stage, path) = group("refused", "")?;
+    let other = tokens("refused-other", "another-token-than-theirs\n")?;
+    let mut agent = Agent::start(stage.farm.server(0), &host_file(&stage, &other, "report = \"200ms\""))?;
+    agent
+        .process()
+        .wait_for("the director refuses it (401): this token is none of the group's", wait::LONG)?;
+    wait::until("it was tried again", || Ok(stage.counted("message_401")? >= 4))?;
+    assert_eq!(agent.process().log().matches("401").count(), 1);
+    let shown = stage.farm.server(0).run(&[
+        evener_lab::evener::program()?.to_string_lossy().as_ref(),
+        "agent",
+        "--status",
+    ])?;
+    assert!(
+        shown.contains(&format!(
+            "group      http://{}:{PORT}: the director refuses it (401)",
+            stage.farm.director().address()
+        )),
+        "{shown}"
+    );
+    fs::remove_file(path)?;
+    fs::remove_file(other)?;
+    Ok(())
+}
