@@ -45,3 +45,4 @@ pub mod unit;
 pub mod visit;
 pub mod wait;
 pub mod web;
+pub mod web_others;

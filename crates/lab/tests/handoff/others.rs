@@ -4,50 +4,46 @@ use anyhow::{Context, Result};
 use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::host::Host;
 use evener_lab::load::Load;
-use evener_lab::proc::Proc;
-use evener_lab::skip;
+use evener_lab::web_others;
 
 use crate::talk::{Talk, get};
 use crate::{tls, unbroken};
 
 on_both_engines! { apache_serves, caddy_serves, caddy_serves_encrypted }
 
-const MODULES: &str = "/usr/lib/apache2/modules";
-
 /// With one socket for both families, as it has by default.
 fn apache_serves(engine: &str) -> Result<()> {
-    if !std::path::Path::new(MODULES).is_dir() {
-        skip::skipped("apache2 is not installed");
+    if !web_others::apache_is_there() {
         return Ok(());
     }
     let mut farm = Farm::builder().bare().servers(2).build()?;
     farm.stop_web(1)?;
-    let _apache = serve(farm.server(1), &farm)?;
+    let _apache = web_others::apache(farm.server(1), &farm)?;
     files_come_whole(engine, farm)
 }
 
 /// What Go's TCP and HTTP make of it: one socket for both families.
 fn caddy_serves(engine: &str) -> Result<()> {
-    if !caddy_is_there() {
+    if !web_others::caddy_is_there() {
         return Ok(());
     }
     let mut farm = Farm::builder().bare().servers(2).build()?;
     farm.stop_web(1)?;
-    let _caddy = caddy(farm.server(1), WEB_PORT, &site(&farm, ""))?;
+    let _caddy = web_others::caddy(farm.server(1), WEB_PORT, &web_others::site(&farm, ""))?;
     files_come_whole(engine, farm)
 }
 
 /// HTTP/1 and HTTP/2 in TLS, by the name in the hello.
 fn caddy_serves_encrypted(engine: &str) -> Result<()> {
-    if !caddy_is_there() {
+    if !web_others::caddy_is_there() {
         return Ok(());
     }
     let farm = Farm::builder().bare().servers(1).build()?;
     let host = farm.server(0);
     let [key, certificate] = tls::certificate(host)?;
-    let _caddy = caddy(host, tls::PORT, &site(&farm, &format!("tls {certificate} {key}\n")))?;
+    let _caddy =
+        web_others::caddy(host, tls::PORT, &web_others::site(&farm, &format!("tls {certificate} {key}\n")))?;
     let routes = [route("host = \"www.example.com\"", &["web1"])];
     let offer = Offer { health: HEALTH.to_owned(), port: tls::PORT, ..Offer::new(engine, 1, &routes) };
     let handoff = Handoff::start(farm, offer)?;
@@ -94,46 +90,3 @@ fn files_come_whole(engine: &str, farm: Farm) -> Result<()> {
 }
 
 const HEALTH: &str = "[service.health]\nkind = \"tcp\"\ninterval = \"500ms\"\n";
-
-fn serve(host: &Host, farm: &Farm) -> Result<Proc> {
-    let modules = ["mpm_event", "authz_core", "headers"]
-        .map(|name| format!("LoadModule {name}_module {MODULES}/mod_{name}.so\n"));
-    let config = format!(
-        "ServerName {name}\nListen {WEB_PORT}\nUser nobody\nGroup nogroup\nKeepAlive On\nMaxKeepAliveRequests 0\n\
-         PidFile {pid}\nErrorLog /dev/stderr\nDocumentRoot {pages}\n<Directory />\nRequire all granted\n</Directory>\n\
-         Header always set X-Server {name}\n",
-        name = host.name(),
-        pid = host.file("apache.pid").display(),
-        pages = farm.page("").display(),
-    );
-    let config = host.write("apache.conf", &(modules.concat() + &config))?;
-    let mut apache = host.spawn("apache", &["apache2", "-X", "-f", &config.to_string_lossy()])?;
-    apache.wait_until_listening(host, (host.address(), WEB_PORT).into())?;
-    Ok(apache)
-}
-
-fn caddy_is_there() -> bool {
-    let found = std::process::Command::new("caddy").arg("version").output().is_ok();
-    if !found {
-        skip::skipped("caddy is not installed");
-    }
-    found
-}
-
-/// A site of all pages of the farm.
-fn site(farm: &Farm, more: &str) -> String {
-    format!("root * {}\nfile_server\n{more}", farm.page("").display())
-}
-
-/// With a socket for both families, as Go makes it. `site` is what its file says of its one site.
-fn caddy(host: &Host, port: u16, site: &str) -> Result<Proc> {
-    let file =
-        format!("{{\nadmin off\nauto_https off\n}}\n:{port} {{\nheader X-Server {}\n{site}}}\n", host.name());
-    let file = host.write("Caddyfile", &file)?.display().to_string();
-    let [data, config] =
-        ["DATA", "CONFIG"].map(|name| format!("XDG_{name}_HOME={}", host.file("caddy").display()));
-    let words = ["env", &data, &config, "caddy", "run", "--adapter", "caddyfile", "--config", &file];
-    let mut caddy = host.spawn("caddy", &words)?;
-    caddy.wait_until_listening(host, (host.address(), port).into())?;
-    Ok(caddy)
-}

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use evener_lab::evener::Agent;
-use evener_lab::farm::Farm;
-use evener_lab::wait;
+use evener_lab::farm::{Farm, WEB_PORT};
+use evener_lab::{wait, web_others};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::credentials::{at, authority, signed};
 use crate::membership::tokens;
 use crate::stage::{PORT, Stage, file, member};
 
@@ -196,4 +197,74 @@ fn what_the_director_refuses_is_told_once() -> Result<()> {
     fs::remove_file(path)?;
     fs::remove_file(other)?;
     Ok(())
+}
+
+#[test]
+fn apache_and_caddy_are_members_like_others() -> Result<()> {
+    if !web_others::apache_is_there() || !web_others::caddy_is_there() {
+        return Ok(());
+    }
+    let (mut stage, path) = group("others", "")?;
+    (0..2).try_for_each(|number| stage.farm.stop_web(number))?;
+    // By which the director probes them.
+    fs::write(stage.farm.page("healthz"), "ok\n")?;
+    let (apache, caddy) = (stage.farm.server(0), stage.farm.server(1));
+    let _apache = web_others::apache(apache, &stage.farm)?;
+    let _caddy = web_others::caddy(caddy, WEB_PORT, &web_others::site(&stage.farm, ""))?;
+    let config = host_file(&stage, &path, "");
+    let _agents = [Agent::start(apache, &config)?, Agent::start(caddy, &config)?];
+    wait::until("both are members and have reported", || stage.have_reported(2))?;
+    let mut lengths = Vec::new();
+    for _ in 0..6 {
+        lengths.push(stage.follow("/2k")?.len());
+    }
+    assert!(lengths.iter().all(|length| (1_990..=2_000).contains(length)), "{lengths:?}");
+    fs::remove_file(path)?;
+    Ok(())
+}
+
+#[test]
+fn members_and_directors_speak_by_tls_both_ways() -> Result<()> {
+    let farm = Farm::builder().bare().servers(1).clients(2).build()?;
+    let (director, host) = (farm.director(), farm.server(0));
+    authority(director, "fronts")?;
+    authority(director, "members")?;
+    signed(director, "fronts", "front", &format!("IP:{}", director.address()))?;
+    signed(director, "members", "one", &format!("IP:{}", host.address()))?;
+    let file = |name: &str| at(director, name);
+    let keys =
+        format!("tls = {{ certificate = \"{}\", key = \"{}\" }}", file("front.pem"), file("front.key"));
+    let times = "report = \"300ms\"\nquery_after = \"1s\"\nremove_after = \"1h\"\n";
+    let group = format!("[service.group]\nclient_ca = \"{}\"\n{times}", file("members.pem"));
+    let stage = Stage::start_with(farm, &[], &keys, &group)?;
+    let (director, host) = (stage.farm.director(), stage.farm.server(0));
+    let config = |ca: &str| {
+        let own = format!(
+            "{{ certificate = \"{}\", key = \"{}\" }}",
+            at(director, "one.pem"),
+            at(director, "one.key")
+        );
+        let url = stage.url("").replace("http:", "https:");
+        format!(
+            "[agent.member]\ngroup = \"{url}\"\nreport = \"1h\"\nca = \"{}\"\ntls = {own}\n",
+            at(director, ca)
+        )
+    };
+    let mut stranger = Agent::start(host, &config("members.pem"))?;
+    stranger.process().wait_for("the director can't be reached: invalid peer certificate", wait::LONG)?;
+    drop(stranger);
+    let mut agent = Agent::start(host, &config("fronts.pem"))?;
+    agent.process().wait_for("joined", wait::LONG)?;
+    let age = || {
+        let servers: Value = stage.evener.json(&["servers"])?;
+        anyhow::Ok(servers[0]["member"]["age_seconds"].as_f64())
+    };
+    let mut oldest: f64 = 0.0;
+    // Reports come by themselves once an hour: it is asked over TLS.
+    wait::until("it is silent, and reports when it is asked", || {
+        let now = age()?.unwrap_or(f64::MAX);
+        let is_younger = now < oldest;
+        oldest = oldest.max(if now == f64::MAX { 0.0 } else { now });
+        Ok(is_younger && oldest >= 0.9)
+    })
 }

@@ -14,7 +14,7 @@ use crate::membership::tokens;
 use crate::stage::{Stage, statuses};
 
 /// An authority's certificate and key, as files of a host.
-fn authority(host: &Host, name: &str) -> Result<()> {
+pub(crate) fn authority(host: &Host, name: &str) -> Result<()> {
     openssl(
         host,
         &format!(
@@ -24,7 +24,7 @@ fn authority(host: &Host, name: &str) -> Result<()> {
 }
 
 /// A certificate that it has signed, for these names.
-fn signed(host: &Host, by: &str, name: &str, subjects: &str) -> Result<()> {
+pub(crate) fn signed(host: &Host, by: &str, name: &str, subjects: &str) -> Result<()> {
     fs::write(host.file(&format!("{name}.ext")), format!("subjectAltName={subjects}\n"))?;
     openssl(
         host,
@@ -40,7 +40,7 @@ fn signed(host: &Host, by: &str, name: &str, subjects: &str) -> Result<()> {
     )
 }
 
-fn at(host: &Host, name: &str) -> String {
+pub(crate) fn at(host: &Host, name: &str) -> String {
     host.file(name).to_string_lossy().into_owned()
 }
 

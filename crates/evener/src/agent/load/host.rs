@@ -217,5 +217,10 @@ mod tests {
         );
         assert_eq!(counted("HTTP/1.1 404 Not Found\r\n\r\n<html>"), None);
         assert_eq!(counted("server accepts handled requests\n 1 2\n"), None);
+        for lie in ["-5", "1e9", "1000000000000000000000000000000", "", "<b>7</b>"] {
+            let page = format!("server accepts handled requests\n 1 1 {lie} \nReading: 0\n");
+            assert_eq!(counted(&page), None, "{lie}");
+            assert_eq!(counted(&format!("Total Accesses: {lie}\n")), None, "{lie}");
+        }
     }
 }

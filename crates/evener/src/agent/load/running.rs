@@ -5,8 +5,9 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where control groups are (version 2).
-const CGROUPS: &str = "/sys/fs/cgroup";
+/// Where control groups are: of version 2, and beside those of version 1, which list their processes as well.
+const CGROUPS: [&str; 4] =
+    ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/cpu"];
 /// Processes that are looked at, at the most: of more than these it isn't said.
 const PROCESSES_MAX: usize = 16_384;
 /// How deep control groups are nested that are looked into.
@@ -25,9 +26,13 @@ impl Processes {
     /// Those of the group that the operator names. Without a name the machine's, unless this is a container, whose root is a control group
     /// like others: `/proc/stat` says nothing of it alone.
     pub(super) fn of(cgroup: Option<&Path>) -> Processes {
-        let root = Path::new(CGROUPS);
+        let [root, ..] = CGROUPS.map(Path::new);
         match cgroup {
-            Some(path) => Processes::Group(root.join(path)),
+            Some(path) => {
+                let places = CGROUPS.iter().map(|root| Path::new(root).join(path));
+                let found = places.into_iter().find(|group| group.join("cgroup.procs").exists());
+                Processes::Group(found.unwrap_or_else(|| root.join(path)))
+            }
             // Only the machine's own root has no type (cgroups(7)).
             None if root.join("cgroup.type").exists() => Processes::Group(root.to_owned()),
             None => Processes::Machine,
