@@ -187,7 +187,7 @@ fn status(value: &DeValue<'_>) -> Result<Status, Complaint> {
 
 /// The name of a policy. Some that others have need what nobody knows here: who is sent on is seen no more.
 fn policy(value: &DeValue<'_>) -> Result<GroupPolicy, Complaint> {
-    const UNSEEN: [&str; 5] = ["least-connections", "peak-ewma", "expected-delay", "prequal", "utilisation"];
+    const UNSEEN: [&str; 4] = ["least-connections", "peak-ewma", "expected-delay", "utilisation"];
     match value {
         DeValue::String(word) if UNSEEN.contains(&word.as_ref()) => Complaint::new(
             format!(
