@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::{CommandFactory, Parser};
 use evener::cli::{Check, Cli, Command, Keygen, Man};
-use evener::config::{self, Config, Problems};
+use evener::config::{self, Config, Report};
 use evener::runtime::Exit;
 use evener::runtime::secret;
 use evener::{admin, agent, control, doctor, manual};
@@ -26,19 +26,23 @@ fn main() -> Exit {
     }
 }
 
-/// Shows everything that is wrong with a file.
+/// Shows everything that is wrong with a file, or what a good one leaves to Evener.
 fn check(args: &Check) -> Exit {
-    let checked = if args.file_only { config::load(&args.file) } else { config::check(&args.file) };
+    let checked = config::check(&args.file, args.file_only);
     let written = match &checked {
-        result if args.json => write_json(result.as_ref().err()),
-        Ok(config) => writeln!(io::stdout(), "{}", summary(&args.file, config)),
+        Ok(checked) if args.json => write_json(checked.reports()),
+        Err(problems) if args.json => write_json(problems.reports()),
+        Ok(checked) => {
+            let lines = [&[summary(&args.file, &checked.config)][..], &checked.notes].concat();
+            writeln!(io::stdout(), "{}", lines.join("\n"))
+        }
         Err(problems) => writeln!(io::stderr(), "{}", problems.render(colour())),
     };
     if checked.is_err() { Exit::Failed } else { done("the result could not be written", written) }
 }
 
-fn write_json(problems: Option<&Problems>) -> io::Result<()> {
-    let reports: Vec<_> = problems.into_iter().flat_map(Problems::reports).collect();
+fn write_json<'a>(reports: impl Iterator<Item = Report<'a>>) -> io::Result<()> {
+    let reports: Vec<_> = reports.collect();
     writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&reports)?)
 }
 

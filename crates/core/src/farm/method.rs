@@ -2,9 +2,6 @@
 
 use core::fmt;
 
-use super::model::Placement;
-use super::signals::Signal;
-
 /// How a connection reaches its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Method {
@@ -36,8 +33,6 @@ pub struct Properties {
     pub agent: Agent,
     /// Whether each host may decide.
     pub every_host: bool,
-    /// What is known of its servers' load on the host that decides; others may report more ([`Method::tells`]).
-    pub signals: &'static [Signal],
 }
 
 /// What becomes of a packet on its way to a server.
@@ -100,7 +95,6 @@ impl Method {
 
     /// Its row of the table.
     pub const fn properties(self) -> &'static Properties {
-        const SEEN_FROM_OUTSIDE: &[Signal] = &[Signal::Active, Signal::Latency];
         match self {
             Method::L2 => &Properties {
                 name: "l2",
@@ -110,7 +104,6 @@ impl Method {
                 found: Found::OnLink,
                 agent: Agent::Optional,
                 every_host: true,
-                signals: SEEN_FROM_OUTSIDE,
             },
             Method::Nat => &Properties {
                 name: "nat",
@@ -120,7 +113,6 @@ impl Method {
                 found: Found::ByRoute,
                 agent: Agent::Optional,
                 every_host: false,
-                signals: SEEN_FROM_OUTSIDE,
             },
             Method::Tunnel => &Properties {
                 name: "tunnel",
@@ -130,7 +122,6 @@ impl Method {
                 found: Found::ByRoute,
                 agent: Agent::Decapsulates,
                 every_host: true,
-                signals: SEEN_FROM_OUTSIDE,
             },
             Method::Handoff => &Properties {
                 name: "handoff",
@@ -140,7 +131,6 @@ impl Method {
                 found: Found::ByRoute,
                 agent: Agent::Accepts,
                 every_host: true,
-                signals: SEEN_FROM_OUTSIDE,
             },
         }
     }
@@ -160,19 +150,6 @@ impl Method {
         self.properties().agent == Agent::Accepts
     }
 
-    /// Whether a signal of its servers can be known where this is decided. Hosts that all decide tell each other their sessions, and
-    /// ask nobody; a director asks.
-    pub fn tells(self, placement: Placement, signal: Signal) -> bool {
-        match signal {
-            Signal::Reported => placement == Placement::EveryHost,
-            Signal::Load => placement == Placement::Director,
-            Signal::Latency if placement == Placement::EveryHost => false,
-            Signal::Active | Signal::InFlight | Signal::Latency => {
-                self.properties().signals.contains(&signal)
-            }
-        }
-    }
-
     /// Whether servers are asked for on the link.
     pub fn asks_on_link(self) -> bool {
         self.properties().found == Found::OnLink
@@ -187,24 +164,5 @@ impl Method {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.properties().name)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::farm::policy::POLICIES;
-
-    #[test]
-    fn what_a_policy_needs_is_known_somewhere() {
-        let somewhere = |signal| {
-            let placements = [Placement::Director, Placement::EveryHost];
-            Method::ALL
-                .iter()
-                .any(|method| placements.iter().any(|placement| method.tells(*placement, signal)))
-        };
-        assert!(POLICIES.iter().flat_map(|policy| policy.needs()).all(|signal| somewhere(*signal)));
-        assert!(Method::L2.tells(Placement::EveryHost, Signal::Reported));
-        assert!(!Method::L2.tells(Placement::Director, Signal::Reported));
     }
 }

@@ -1,5 +1,7 @@
 //! What is known of a server's load: the same for every placement, and whoever has measured it.
 
+use core::fmt;
+
 use super::report::Report;
 
 /// What is known of one server at a moment. What nobody measures, or nobody has told, is unknown.
@@ -19,7 +21,7 @@ pub struct Signals {
     pub age_ms: Option<u64>,
 }
 
-/// One of them, of which a method, or a placement, says whether it can be known.
+/// One of them. [`Consumer`](super::policy::Consumer) says who can know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// [`Signals::active`].
@@ -32,6 +34,18 @@ pub enum Signal {
     Latency,
     /// [`Signals::report`].
     Load,
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Signal::Active => "how many sessions a server has",
+            Signal::InFlight => "how many requests a server hasn't answered",
+            Signal::Reported => "how many sessions hosts say that they serve",
+            Signal::Latency => "how long probes take",
+            Signal::Load => "what servers say of their load",
+        })
+    }
 }
 
 /// A server among those that new sessions are shared out to.

@@ -52,6 +52,11 @@ fn member(number: usize, weight: u16, works: bool) -> MemberState {
     }
 }
 
+/// The number of a policy.
+fn number(name: &str) -> usize {
+    POLICIES.iter().position(|policy| policy.name() == name).unwrap()
+}
+
 fn service(method: Method, policy: usize) -> Service {
     let to = |path: &str, servers: &[&str]| Route {
         host: None,
@@ -238,7 +243,7 @@ proptest! {
 
 #[test]
 fn who_was_named_is_taken_if_it_may_have_the_connection() {
-    let service = service(Method::Handoff, 0);
+    let service = service(Method::Handoff, number("round-robin"));
     let plan = planned(&service, members(&[(1, true), (1, true), (1, true), (0, true), (1, false)]));
     let known = Known::new(&plan);
     let memory = known.memory(&known.cursors);
@@ -266,14 +271,20 @@ fn who_was_named_is_taken_if_it_may_have_the_connection() {
 
 #[test]
 fn a_choice_waits_for_what_it_depends_on() {
-    let hash = POLICIES.iter().position(|policy| policy.name() == "hash").unwrap();
+    let (turn, hash) = (number("round-robin"), number("hash"));
     for (method, policy, client, content, expected) in [
         (Method::L2, hash, None, Content::Unread, Some(Nobody::Unnamed)),
-        (Method::L2, 0, None, Content::Unread, None),
+        (Method::L2, turn, None, Content::Unread, None),
         (Method::L2, hash, Some(client(1)), Content::Unread, None),
-        (Method::Handoff, 0, Some(client(1)), Content::Unread, Some(Nobody::Unread)),
-        (Method::Handoff, 0, None, Content::Routed { route: None, ring: 0 }, None),
-        (Method::Handoff, 0, None, Content::Routed { route: Some(0), ring: 60_000 }, Some(Nobody::NoServer)),
+        (Method::Handoff, turn, Some(client(1)), Content::Unread, Some(Nobody::Unread)),
+        (Method::Handoff, turn, None, Content::Routed { route: None, ring: 0 }, None),
+        (
+            Method::Handoff,
+            turn,
+            None,
+            Content::Routed { route: Some(0), ring: 60_000 },
+            Some(Nobody::NoServer),
+        ),
     ] {
         let service = service(method, policy);
         let plan = planned(&service, members(&[(1, true), (2, true)]));

@@ -131,7 +131,7 @@ pub struct Check {
     /// Look at the file only, not whether the keys and interfaces that it names are on this host
     #[arg(long)]
     pub file_only: bool,
-    /// Print a list of {file, line, column, message, help} instead
+    /// Print a list of {file, line, column, level, message, help} instead; level is error or note
     #[arg(long)]
     pub json: bool,
 }

@@ -5,7 +5,6 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::RangeInclusive;
 
-use evener_core::farm::group::GroupPolicy;
 use evener_core::path::tables::SERVICE_SERVERS_MAX;
 
 use super::EngineKind;
@@ -21,8 +20,6 @@ pub(super) fn sessions6_max(sessions_max: usize) -> usize {
 /// Loopback: whoever reaches the admin address sees the farm.
 pub(super) const ADMIN_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9180));
 
-pub(super) const POLICY: &str = "round-robin";
-pub(super) const GROUP_POLICY: GroupPolicy = GroupPolicy::LeastLoad;
 /// As the paper has it; a member is asked when it missed two more reports.
 pub(super) const GROUP_REPORT_MS: u64 = 15_000;
 pub(super) const GROUP_QUERY: u64 = 3;

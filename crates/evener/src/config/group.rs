@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use evener_core::farm::Placement;
 use evener_core::farm::group::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
+use evener_core::farm::policy::Consumer;
 use evener_core::farm::policy::score::GAIN_PERCENT;
 use evener_core::farm::signals::Signal;
 use evener_core::net::Protocol;
@@ -20,15 +21,6 @@ use super::section::{Complaint, Section};
 use super::service::service_addresses;
 use super::{addresses, defaults, health, report, route, values};
 
-const POLICIES: [(&str, GroupPolicy); GroupPolicy::ALL.len()] = {
-    let mut named = [("", GroupPolicy::LeastLoad); GroupPolicy::ALL.len()];
-    let mut at = 0;
-    while at < named.len() {
-        named[at] = (GroupPolicy::ALL[at].name(), GroupPolicy::ALL[at]);
-        at += 1;
-    }
-    named
-};
 const LOADS: [(&str, LoadReading); 2] = [("aged", LoadReading::Aged), ("paper", LoadReading::Paper)];
 
 /// Keys of services whose packets are sent on. Here the clients come to a socket.
@@ -116,7 +108,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
         section.foreign(key, why, "remove it");
     }
     let status = section.or("status", status, Status::Found);
-    let policy = section.or("policy", policy, defaults::GROUP_POLICY);
+    let policy = section.or("policy", policy, GroupPolicy::ALL[0]);
     let load = section.or("load", values::choice(&LOADS, &[]), LOADS[0].1);
     let report_gain_percent =
         section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
@@ -195,23 +187,24 @@ fn check_policy(section: &mut Section<'_>, policy: GroupPolicy, is_asked: bool) 
     }
     if let Some(span) = section.key_span("policy").filter(|_| asks && !is_asked) {
         let message = format!("\"{policy}\" goes by what members answer, and nobody asks them");
-        let help = "add report = {}, by which each member's agent is asked; or write \"least-load\", which goes by what they report by themselves";
+        let by_answers = |policy: &GroupPolicy| {
+            policy.weighing().is_some_and(|weighing| weighing.needs.contains(&Signal::Load))
+        };
+        let without = GroupPolicy::ALL.into_iter().filter(|policy| !by_answers(policy));
+        let without: Vec<&str> = without.map(GroupPolicy::name).collect();
+        let help = format!(
+            "add report = {{}}, by which members' agents are asked; possible without it: {}",
+            without.join(", ")
+        );
         section.problem(Problem::new(span, message, help));
     }
 }
 
-/// The name of a policy. Some that others have need what nobody knows here: who is sent on is seen no more.
+/// The name of a policy.
 fn policy(value: &DeValue<'_>) -> Result<GroupPolicy, Complaint> {
-    const UNSEEN: [&str; 2] = ["least-connections", "overflow"];
-    match value {
-        DeValue::String(word) if UNSEEN.contains(&word.as_ref()) => Complaint::new(
-            format!(
-                "is {word:?}, which needs to see connections or answers, and those of method \"redirect\" pass by"
-            ),
-            "write \"least-load\", which goes by what members report, or \"peak-ewma\", by how soon they answer probes",
-        ),
-        value => values::choice(&POLICIES, &[])(value),
-    }
+    let name = values::policy_name(Consumer::Redirect)(value)?;
+    let found = GroupPolicy::ALL.into_iter().find(|policy| policy.name() == name);
+    found.map_or_else(|| Complaint::new(format!("is unknown: {name:?}"), "write \"least-load\""), Ok)
 }
 
 fn joining(section: &mut Section<'_>) -> Joining {

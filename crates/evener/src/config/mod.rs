@@ -22,6 +22,7 @@ mod section;
 mod server;
 mod service;
 mod syntax;
+mod unwritten;
 mod values;
 mod zone;
 mod zone_text;
@@ -53,6 +54,7 @@ pub use problems::{Problems, Report};
 use references::References;
 use section::Section;
 use service::Placed;
+use unwritten::Unwritten;
 pub(crate) use zone::{ZoneError, zones};
 
 /// A configuration that holds together.
@@ -256,17 +258,41 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    read(Origin { name: &name, text: &text, folder: path.parent() }, |_, _, _| {})
+    let origin = Origin { name: &name, text: &text, folder: path.parent() };
+    read(origin, |_, _, _| {}).map(|checked| checked.config)
 }
 
-/// The same, and looks whether what the file names is there on this host: keys, tokens, interfaces, folders.
+/// A good file: what it means, and what it leaves to Evener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// What it means.
+    pub config: Config,
+    /// Sentences on what isn't written in it.
+    pub notes: Vec<String>,
+    /// The file, as it was named.
+    file: String,
+}
+
+impl Checked {
+    /// The notes, as a program wants them.
+    pub fn reports(&self) -> impl Iterator<Item = Report<'_>> {
+        unwritten::reports(&self.file, &self.notes)
+    }
+}
+
+/// Reads and validates the file at `path`. Unless it is about the `file_only`, looks whether what the file names is there on this host,
+/// too: keys, tokens, interfaces, folders.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
-pub fn check(path: &Path) -> Result<Config, Problems> {
+pub fn check(path: &Path, file_only: bool) -> Result<Checked, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
     let origin = Origin { name: &name, text: &text, folder: path.parent() };
-    read(origin, |config, references, sink| references.check(config, sink))
+    read(origin, |config, references, sink| {
+        if !file_only {
+            references.check(config, sink);
+        }
+    })
 }
 
 fn read_text(path: &Path) -> Result<String, Problems> {
@@ -316,27 +342,33 @@ struct Origin<'a> {
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
-    read(Origin { name: origin, text, folder: None }, |_, _, _| {})
+    read(Origin { name: origin, text, folder: None }, |_, _, _| {}).map(|checked| checked.config)
 }
 
 /// What a text and its files say, if nothing is wrong with them and `check` finds nothing either.
-fn read(origin: Origin<'_>, check: impl FnOnce(&Config, &References, &Sink)) -> Result<Config, Problems> {
+fn read(origin: Origin<'_>, check: impl FnOnce(&Config, &References, &Sink)) -> Result<Checked, Problems> {
     let Origin { name, text, .. } = origin;
     let sink = Sink::default();
     let (document, errors) = DeTable::parse_recoverable(text);
     syntax::note(text, &errors, &sink).map_err(|problem| Problems::new(name, text, vec![problem]))?;
-    let (config, references, files) = Section::root(document.get_ref(), &sink, |root| config(root, origin));
+    let mut unwritten = Unwritten::default();
+    let (config, references, files) =
+        Section::root(document.get_ref(), &sink, |root| config(root, origin, &mut unwritten));
     check(&config, &references, &sink);
     drop(document);
     let mut found = vec![(name, text, sink.take())];
     found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.take())));
     match found.iter().all(|(_, _, problems)| problems.is_empty()) {
-        true => Ok(config),
+        true => Ok(Checked { config, notes: unwritten.notes(), file: name.to_owned() }),
         false => Err(Problems::of(name, found)),
     }
 }
 
-fn config(root: &mut Section<'_>, origin: Origin<'_>) -> (Config, References, Vec<NamesFile>) {
+fn config(
+    root: &mut Section<'_>,
+    origin: Origin<'_>,
+    unwritten: &mut Unwritten,
+) -> (Config, References, Vec<NamesFile>) {
     let mut refers = References::default();
     let engine = root.section("engine", |section| engine(section, &mut refers));
     let (mut farm, dispatcher) =
@@ -350,10 +382,7 @@ fn config(root: &mut Section<'_>, origin: Origin<'_>) -> (Config, References, Ve
         access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });
     let agent = root.section("agent", |section| agent::read(section, &mut refers.member));
-    let read = root.sections("service", |section| match section.says("method", REDIRECT) {
-        true => (None, group::read(section)),
-        false => (service::read(section), None),
-    });
+    let read = root.sections("service", |section| service_or_group(section, unwritten));
     if !root.has("service") && !root.has("dns") && agent.member.group.is_none() {
         root.missing("service",
             "there is no service",
@@ -375,11 +404,30 @@ fn config(root: &mut Section<'_>, origin: Origin<'_>) -> (Config, References, Ve
     let (dns, files) = root.section("dns", |section| {
         refers.dns = section.span();
         refers.cookie_secret_file = section.key_span("cookie_secret_file");
-        dns::read(section, &followed, origin)
+        dns::read(section, &followed, origin, unwritten)
     });
     let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
     let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
     (Config { engine, admin, log, agent, farm, services, groups, dns }, refers, files)
+}
+
+/// Reads a service, as the one or the other; notes whether its policy isn't written.
+fn service_or_group(
+    section: &mut Section<'_>,
+    unwritten: &mut Unwritten,
+) -> (Option<Placed>, Option<PlacedGroup>) {
+    let is_written = section.key_span("policy").is_some();
+    let read = match section.says("method", REDIRECT) {
+        true => (None, group::read(section)),
+        false => (service::read(section), None),
+    };
+    let service = read.0.as_ref().map(|placed| (&placed.service.name, placed.service.policy));
+    let group = read.1.as_ref().map(|placed| &placed.service.group);
+    let group = group.map(|group| (&group.name, group.policy.name()));
+    if let Some((name, policy)) = service.or(group).filter(|_| !is_written) {
+        unwritten.service(name, policy);
+    }
+    read
 }
 
 /// The value, whose place is kept for who looks whether what it names is there.

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::signals::Signal;
-use evener_core::farm::{Method, Placement, ReportKind, Reporting, Server, policy};
+use evener_core::farm::{Method, Placement, Server};
 use toml::Spanned;
 
 use super::once::Once;
@@ -50,49 +49,6 @@ pub(super) fn slow_start_ms(section: &mut Section<'_>, placement: Placement) -> 
         section.problem(Problem::new(span, message, "remove it"));
     }
     slow_start_ms
-}
-
-/// Complains of a policy that goes by what isn't known of servers here.
-pub(super) fn can_know(
-    section: &Section<'_>,
-    method: Method,
-    placement: Placement,
-    policy: &str,
-    report: Option<&Reporting>,
-) {
-    let needed = policy::by_name(policy).map_or(&[][..], |policy| policy.needs());
-    let lacking = needed.iter().find(|signal| !method.tells(placement, **signal));
-    let Some(span) = section.key_span("policy") else { return };
-    let problem = match (lacking, placement) {
-        (Some(_), Placement::Director) => Problem::new(
-            span,
-            format!(
-                "policy \"{policy}\" is for hosts that serve what they get, and a director serves nothing"
-            ),
-            "write policy = \"least-connections\", or placement = \"every-host\"",
-        ),
-        (Some(_), Placement::EveryHost) => Problem::new(
-            span,
-            format!(
-                "policy \"{policy}\" goes by what a director asks of servers, and with placement = \"every-host\" nobody asks"
-            ),
-            "write policy = \"power-of-two\" or \"overflow\"",
-        ),
-        (None, _) if needed.contains(&Signal::Load) && !tells_load(report) => Problem::new(
-            span,
-            format!(
-                "policy \"{policy}\" goes by the load that servers tell by HTTP, and this service doesn't ask for it"
-            ),
-            "add [service.report] with kind = \"http\", or write policy = \"power-of-two\"",
-        ),
-        (None, _) => return,
-    };
-    section.problem(problem);
-}
-
-/// Whether servers are asked for more than how much of their weight they want.
-fn tells_load(report: Option<&Reporting>) -> bool {
-    report.is_some_and(|report| matches!(report.kind, ReportKind::Http(_)))
 }
 
 /// Reads `publish` of a server: one address or several.

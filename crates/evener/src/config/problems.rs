@@ -83,16 +83,18 @@ struct Part {
     list: Vec<Problem>,
 }
 
-/// One problem as a program wants it: `evener check --json` prints a list of these.
+/// One problem, or something to know of a good file, as a program wants it: `evener check --json` prints a list of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report<'p> {
     /// The file as it was named.
     pub file: &'p str,
-    /// Line, from 1; `None` where the file could not be read at all.
+    /// Line, from 1; `None` where the file could not be read at all, and for notes.
     pub line: Option<usize>,
     /// Column in characters, from 1.
     pub column: Option<usize>,
-    /// What is wrong.
+    /// `error`; `note` where nothing is wrong.
+    pub level: &'static str,
+    /// What is wrong, or to know.
     pub message: &'p str,
     /// What to write or do instead.
     pub help: &'p str,
@@ -142,6 +144,7 @@ impl Problems {
                     file,
                     line: place.map(|(line, _)| line),
                     column: place.map(|(_, column)| column),
+                    level: "error",
                     message: &problem.message,
                     help: &problem.help,
                 }

@@ -1,5 +1,7 @@
 //! `[service.report]`: how servers are asked for their load.
 
+use evener_core::farm::policy::{self, Consumer};
+use evener_core::farm::signals::Signal;
 use evener_core::farm::{Placement, ReportKind, Reporting};
 use toml::Spanned;
 
@@ -23,6 +25,20 @@ pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Re
         service.problem(Problem::new(span, message, "remove it"));
     }
     Some(service.section("report", reporting))
+}
+
+/// Complains of a policy that goes by what servers say where they aren't asked, or for how much of their weight they want alone.
+pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &str, report: Option<&Reporting>) {
+    let goes_by_load = policy::by_name(policy).is_some_and(|policy| policy.needs().contains(&Signal::Load));
+    let is_told = report.is_some_and(|report| matches!(report.kind, ReportKind::Http(_)));
+    let Some(span) = service.key_span("policy").filter(|_| goes_by_load && !is_told) else { return };
+    let message = format!(
+        "policy \"{policy}\" goes by the load that servers tell by HTTP, and this service doesn't ask for it"
+    );
+    let without: Vec<&str> = by.policies_without(Signal::Load).collect();
+    let help =
+        format!("add [service.report] with kind = \"http\"; possible without it: {}", without.join(", "));
+    service.problem(Problem::new(span, message, help));
 }
 
 fn reporting(section: &mut Section<'_>) -> Reporting {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::policy::score::GAIN_PERCENT;
+use evener_core::farm::policy::{Consumer, score::GAIN_PERCENT};
 use evener_core::farm::{Discover, Service, Timeouts};
 use evener_core::net::Protocol;
 use toml::Spanned;
@@ -37,7 +37,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let protocol = section.or("protocol", values::choice(&PROTOCOLS, &[]), Protocol::Tcp);
     let placement = placement::read(section);
     let reach = Reach::read(section, &addresses, protocol, placement);
-    let policy = section.or("policy", values::policy_name, defaults::POLICY);
+    let by = Consumer::of(placement);
+    let policy = section.or("policy", values::policy_name(by), by.default_policy());
     let stateless = placement::stateless(section, placement, policy);
     let slow_start_ms = placement::slow_start_ms(section, placement);
     let discovery = Discovery::read(section, &reach);
@@ -53,7 +54,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let report = report::read(section, placement);
     let gain = values::percent(defaults::GAIN_PERCENT);
     let report_gain_percent = section.or("report_gain", gain, GAIN_PERCENT);
-    placement::can_know(section, reach.method(), placement, policy, report.as_ref());
+    report::wanted(section, by, policy, report.as_ref());
     let timeouts = section.section("timeouts", timeouts);
 
     let first = addresses.first()?;

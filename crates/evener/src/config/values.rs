@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evener_core::farm::policy;
+use evener_core::farm::policy::{self, Consumer};
 use toml::de::DeValue;
 
 use super::LogTarget;
@@ -152,18 +152,24 @@ pub(super) fn choice_of<T: Copy>(
     }
 }
 
-/// The name of a policy.
-pub(super) fn policy_name(value: &DeValue<'_>) -> Result<&'static str, Complaint> {
-    const LATER: [&str; 1] = ["prequal"];
-    let names: Vec<&'static str> = policy::names().collect();
-    let word = match value {
-        DeValue::String(word) => word.as_ref(),
-        other => return Complaint::wrong_type(other, "a string", &format!("write {}", quoted(&names))),
-    };
-    match policy::by_name(word) {
-        Some(policy) => Ok(policy.name()),
-        None if LATER.contains(&word) => not_in_this_version(word, &names),
-        None => Complaint::new(format!("is unknown: {word:?}"), nearest_or_all(word, &names)),
+/// The name of a policy that this one takes.
+pub(super) fn policy_name(by: Consumer) -> impl Fn(&DeValue<'_>) -> Result<&'static str, Complaint> {
+    let names: Vec<&'static str> = by.policies().collect();
+    move |value| {
+        let word = match value {
+            DeValue::String(word) => word.as_ref(),
+            other => return Complaint::wrong_type(other, "a string", &format!("write {}", quoted(&names))),
+        };
+        if let Some(name) = names.iter().find(|name| **name == word) {
+            return Ok(name);
+        }
+        match policy::by_name(word).and_then(|policy| by.lacks(policy)) {
+            Some(signal) => Complaint::new(
+                format!("is {word:?}, which goes by {signal}, and {by} doesn't know that"),
+                format!("possible here: {}", names.join(", ")),
+            ),
+            None => Complaint::new(format!("is unknown: {word:?}"), nearest_or_all(word, &names)),
+        }
     }
 }
 

@@ -133,7 +133,7 @@ fn three_lines_make_a_farm() {
     let [service] = config.services.try_into().unwrap();
     assert_eq!(service.name, "192.0.2.100:80");
     assert_eq!((service.discover, service.announce), (Some(Discover::Arp), false));
-    assert_eq!((service.policy, service.health.kind), ("round-robin", HealthKind::Tcp));
+    assert_eq!((service.policy, service.health.kind), ("power-of-two", HealthKind::Tcp));
 }
 
 #[test]

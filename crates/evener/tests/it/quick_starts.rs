@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use evener::config;
 use evener_core::farm::METHOD_NAMES;
+use evener_core::farm::policy::Consumer;
 
 /// What makes a whole file of a few keys.
 const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
@@ -58,6 +59,22 @@ fn readme_lists_the_methods_that_there_are_and_names() {
     let first = rows.map(|row| row.split('|').nth(1).unwrap_or_default().trim().trim_matches('`').to_owned());
     let methods = METHOD_NAMES.into_iter().chain(["names, by DNS"]);
     assert!(first.eq(methods), "README's table of methods has other rows, or an empty line within");
+}
+
+/// Groups have fewer than what they know would allow.
+#[test]
+fn the_table_of_policies_says_who_takes_which() {
+    let text = page("docs/policies.md");
+    let table = text.lines().skip_while(|line| !line.starts_with("| who chooses |")).skip(2);
+    let rows: Vec<&str> = table.take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(rows.len(), Consumer::ALL.len());
+    for (row, consumer) in rows.into_iter().zip(Consumer::ALL) {
+        let words = |column| row.split('|').nth(column).unwrap_or_default().split(['`', ',', ' ']);
+        let written: Vec<&str> = words(3).filter(|word| !word.is_empty()).collect();
+        let taken: Vec<&str> = consumer.policies().collect();
+        assert_eq!(written, taken, "{row}");
+        assert!(words(4).any(|word| word == consumer.default_policy()), "{row}");
+    }
 }
 
 #[test]

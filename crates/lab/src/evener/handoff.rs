@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Agent, Evener, program};
+use super::{Agent, Evener, in_turn, program};
 use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
 use crate::host::Host;
@@ -19,7 +19,7 @@ pub struct Offer {
     pub engine: String,
     /// More lines of `[farm]`.
     pub farm: String,
-    /// Lines of the service, such as its policy.
+    /// Lines of the service, such as its policy; [in turn](in_turn) without one.
     pub keys: String,
     /// How servers are probed.
     pub health: String,
@@ -65,7 +65,7 @@ impl Offer {
             self.sessions_max,
             secret.display(),
             self.farm,
-            self.keys,
+            in_turn(&self.keys),
             self.health
         );
         let servers = self.weights.iter().zip(farm.servers()).map(|(weight, host)| {

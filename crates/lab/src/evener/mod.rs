@@ -52,13 +52,20 @@ pub fn web_service(farm: &Farm, vip: u8, engine: &str) -> String {
     web_service_by(farm, vip, engine, "")
 }
 
-/// The same with more keys of the service.
+/// Keys of a service, whose servers take turns unless these say otherwise: who counts what each got knows what to expect.
+pub fn in_turn(keys: &str) -> String {
+    let is_told = keys.lines().any(|line| line.starts_with("policy = "));
+    format!("{}{keys}", if is_told { "" } else { "policy = \"round-robin\"\n" })
+}
+
+/// The same with more keys of the service, [in turn](in_turn).
 pub fn web_service_by(farm: &Farm, vip: u8, engine: &str, keys: &str) -> String {
     let mut text = format!("[engine]\nkind = \"{engine}\"\n\n");
     if keys.contains("tunnel") {
         let directors: Vec<String> = farm.directors().iter().map(|host| host.address().to_string()).collect();
         text += &format!("[farm]\ndirectors = {directors:?}\n\n");
     }
+    let keys = in_turn(keys);
     text += &format!("[[service]]\nname = \"web\"\naddress = \"{}:{WEB_PORT}\"\n{keys}", farm.vip(vip));
     if farm.arp() == Arp::Answering {
         text += "discover = \"arp\"\ndiscover_interval = \"500ms\"\n";

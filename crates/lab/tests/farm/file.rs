@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use evener_lab::evener::in_turn;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 
@@ -13,8 +14,9 @@ pub(crate) fn engine(kind: &str) -> String {
     format!("[engine]\nkind = \"{kind}\"\nsessions_max = 65536\n")
 }
 
-/// A service. `keys` are lines of its own; those of its tables come behind it.
+/// A service. `keys` are lines of its own, [in turn](in_turn) without a policy; those of its tables come behind it.
 pub(crate) fn service(name: &str, address: impl Into<SocketAddr>, keys: &str) -> String {
+    let keys = in_turn(keys);
     format!("[[service]]\nname = \"{name}\"\naddress = \"{}\"\n{keys}\n", address.into())
 }
 

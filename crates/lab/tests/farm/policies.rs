@@ -15,6 +15,7 @@ on_both_engines! {
     the_hash_has_one_server_for_an_endpoint,
     least_connections_spares_who_has_many,
     power_of_two_spares_who_has_many,
+    a_service_without_policy_spares_who_has_many,
     a_drained_server_keeps_what_it_has,
 }
 
@@ -94,21 +95,38 @@ fn least_connections_spares_who_has_many(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Of two servers each is a candidate of every connection.
+const POWER_OF_TWO: &str = "policy = \"power-of-two\"\n";
+
+fn of_two(engine: &str, farm: &Farm) -> String {
+    file::listed(engine, farm, &format!("{POWER_OF_TWO}timeouts = {{ closing = \"100ms\" }}\n"))
+}
+
 fn power_of_two_spares_who_has_many(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    let keys = "policy = \"power-of-two\"\ntimeouts = { closing = \"100ms\" }\n";
-    let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
+    let file = of_two(engine, &farm);
+    spares_who_has_many(&farm, &file)
+}
+
+fn a_service_without_policy_spares_who_has_many(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let file = of_two(engine, &farm).replace(POWER_OF_TWO, "");
+    ensure!(!file.contains("policy"), "{file}");
+    spares_who_has_many(&farm, &file)
+}
+
+/// Of two servers each is a candidate of every connection.
+fn spares_who_has_many(farm: &Farm, file: &str) -> Result<()> {
+    let evener = Evener::start(farm.director(), file)?;
     evener.wait_for_servers(2, LONG)?;
     let (stay, leave): (Vec<_>, Vec<_>) =
-        kept(&farm, 6)?.into_iter().partition(|(server, _)| server == "web1");
+        kept(farm, 6)?.into_iter().partition(|(server, _)| server == "web1");
     ensure!((stay.len(), leave.len()) == (3, 3), "{} and {}", stay.len(), leave.len());
     leave.into_iter().try_for_each(|(_, visit)| visit.reset())?;
     wait::until("those who left are forgotten", || {
         let active: Vec<_> = evener.servers()?.iter().map(|server| server.sessions).collect();
         Ok(active == [3, 0])
     })?;
-    ensure!(kept(&farm, 3)?.iter().all(|(server, _)| server == "web2"));
+    ensure!(kept(farm, 3)?.iter().all(|(server, _)| server == "web2"));
     Ok(())
 }
 

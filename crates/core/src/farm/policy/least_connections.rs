@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{Policy, Weighted};
+use crate::farm::signals::Signal;
 use crate::path::tables::{ORDER_MAX, Pick};
 
 /// The server with the fewest active sessions for its weight.
@@ -24,5 +25,9 @@ impl Policy for LeastConnections {
     /// Each server once: the data plane compares them all.
     fn order(&self, members: &[Weighted]) -> Vec<u16> {
         members.iter().filter(|m| m.weight > 0).map(|m| m.slot).take(ORDER_MAX).collect()
+    }
+
+    fn needs(&self) -> &'static [Signal] {
+        &[Signal::Active]
     }
 }

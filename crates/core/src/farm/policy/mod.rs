@@ -1,9 +1,11 @@
 //! Who is chosen for a new session: one file per policy, and one line in [`POLICIES`].
 //!
 //! A policy runs when the farm changes, not when a packet comes: it lays the usable servers out in a
-//! table, and says by which of the few ways of [`Pick`] the data plane draws from it. One that goes by load says which
-//! [`Signal`]s it needs, and makes shares of what is known of servers ([`Sharing`]).
+//! table, and says by which of the few ways of [`Pick`] the data plane draws from it. One that goes by what servers have to do says which
+//! [`Signal`]s it needs, and one by load makes shares of what is known of servers ([`Sharing`]). Who knows which is a table of its own
+//! ([`Consumer`]).
 
+mod consumers;
 mod expected_delay;
 mod fills;
 mod hash;
@@ -17,6 +19,7 @@ pub mod score;
 mod two;
 mod utilisation;
 
+pub use consumers::Consumer;
 pub use fills::Fills;
 pub use hash::{Hash, maglev, second_candidates};
 pub use least_connections::LeastConnections;
@@ -34,13 +37,13 @@ use crate::path::tables::Pick;
 /// The largest share.
 pub const SHARE_MAX: u16 = 1_000;
 
-/// Every policy there is, the default first.
+/// Every policy of those who send packets on, in the order in which people are told of them. [`Consumer`] says who takes which.
 pub static POLICIES: &[&dyn Policy] = &[
+    &power_of_two::POWER_OF_TWO,
     &RoundRobin,
     &Hash,
     &LeastConnections,
     &Overflow,
-    &power_of_two::POWER_OF_TWO,
     &peak_ewma::PEAK_EWMA,
     &utilisation::UTILISATION,
     &expected_delay::EXPECTED_DELAY,
@@ -103,7 +106,7 @@ pub fn by_name(name: &str) -> Option<&'static dyn Policy> {
     POLICIES.iter().copied().find(|policy| policy.name() == name)
 }
 
-/// The names of all policies, the default first.
+/// The names of all policies.
 pub fn names() -> impl Iterator<Item = &'static str> {
     POLICIES.iter().map(|policy| policy.name())
 }

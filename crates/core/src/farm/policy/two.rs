@@ -47,8 +47,9 @@ impl Policy for Two {
         Vec::new()
     }
 
+    /// Sessions where nothing else counts. Who sees none of them may still go by a load.
     fn needs(&self) -> &'static [Signal] {
-        self.weighing.as_ref().map_or(&[], |weighing| weighing.needs)
+        self.weighing.as_ref().map_or(&[Signal::Active], |weighing| weighing.needs)
     }
 
     fn weighing(&self) -> Option<&Weighing> {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use evener_core::dns::{Limit, Name, OwnServer};
 use evener_core::farm::group::Group;
+use evener_core::farm::policy::Consumer;
 use evener_core::farm::report::Report;
 use evener_core::farm::signals::{Signal, Signals};
 use evener_core::farm::{ReportKind, Reporting, Service};
@@ -25,6 +26,7 @@ use super::Origin;
 use super::once::Once;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section};
+use super::unwritten::Unwritten;
 use super::{addresses, defaults, values};
 
 /// What is answered by DNS.
@@ -79,7 +81,7 @@ pub(super) struct Followed<'a> {
 
 impl<'a> Followed<'a> {
     pub(super) fn service(service: &'a Service, span: Span) -> Followed<'a> {
-        let latency = service.method.tells(service.placement, Signal::Latency);
+        let latency = Consumer::of(service.placement).knows(Signal::Latency);
         Followed { name: &service.name, span, signals: signals(latency, service.report.as_ref()) }
     }
 
@@ -104,11 +106,12 @@ fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
 /// The text of a name server's identifier is short.
 const NSID_MAX: usize = 64;
 
-/// Reads the section, and the files that it has names from. `services` are those of the file.
+/// Reads the section, and the files that it has names from. `services` are those of the file; names without a policy are noted as such.
 pub(super) fn read(
     section: &mut Section<'_>,
     services: &[Followed<'_>],
     origin: Origin<'_>,
+    unwritten: &mut Unwritten,
 ) -> (DnsConfig, Vec<NamesFile>) {
     let listen = section.one_or_list("listen", listen);
     let mut once = Once::new();
@@ -142,6 +145,9 @@ pub(super) fn read(
     if !zones.is_empty() && !section.has("listen") {
         let help = "add listen = [\"192.0.2.53:53\"], an address of this host";
         section.missing("listen", "nobody can ask: there is no address", help);
+    }
+    for placed in names.iter().filter(|placed| placed.policy.is_none()) {
+        unwritten.name(&placed.config.settings.name, placed.config.policy.name);
     }
     // A list made out of that of what was read would go on to take all of its room.
     let mut configs = Vec::with_capacity(names.len());

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use evener_core::dns::{Draw, NoneAlive, OwnServer, ServerList, Settings, rank};
 use evener_core::farm::policy::score::GAIN_PERCENT;
-use evener_core::farm::policy::{self, Weighing};
+use evener_core::farm::policy::{self, Consumer, Weighing};
 use evener_core::farm::{Health, Placement, Reporting};
 use evener_core::net::Protocol;
 use toml::Spanned;
@@ -142,7 +142,8 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
     let services = section.one_or_list("services", values::name);
     let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
     let policy_span = section.key_span("policy");
-    let policy = section.or("policy", policy_of, PLAIN_DEFAULT);
+    let named = values::policy_name(Consumer::Names);
+    let policy = policy_of(section.or("policy", named, Consumer::Names.default_policy()));
     let (policy, period_ms, report_gain_percent) = ranking(section, policy);
     let rank_file = section.get("rank_file", written);
     let gdnsd_file = section.get("gdnsd_file", written);
@@ -221,23 +222,17 @@ fn ranking(section: &mut Section<'_>, policy: NamePolicy) -> (NamePolicy, u64, u
     if is_paper { (paper, period_ms, u64::MAX) } else { (policy, period_ms, gain) }
 }
 
-/// Every answer another draw: clients share resolvers, whose turns would not be theirs.
-const PLAIN_DEFAULT: NamePolicy = NamePolicy { name: PLAIN[0].0, draw: PLAIN[0].1, weighing: None };
-
-/// All policies of names: those, and all by which load is weighed.
-static POLICIES: LazyLock<Vec<(&str, NamePolicy)>> = LazyLock::new(|| {
-    let loaded = policy::POLICIES.iter().filter_map(|policy| {
-        let weighing = policy.weighing()?;
-        // Names lead over paths that services know nothing of.
-        let weighing = if policy.name() == rank::POLICY { &rank::CORRECTED } else { weighing };
-        Some(NamePolicy { name: policy.name(), draw: Draw::Random, weighing: Some(weighing) })
-    });
-    let plain = PLAIN.iter().map(|(name, draw)| NamePolicy { name, draw: *draw, weighing: None });
-    plain.chain(loaded).map(|policy| (policy.name, policy)).collect()
-});
-
-fn policy_of(value: &DeValue<'_>) -> Result<NamePolicy, Complaint> {
-    values::choice(&POLICIES, &[])(value)
+/// What names do by a policy that they take: one of those, or one by which load is weighed.
+fn policy_of(name: &'static str) -> NamePolicy {
+    if let Some((name, draw)) = PLAIN.iter().find(|(plain, _)| *plain == name) {
+        return NamePolicy { name, draw: *draw, weighing: None };
+    }
+    // Names lead over paths that services know nothing of.
+    let weighing = match name == rank::POLICY {
+        true => Some(&rank::CORRECTED),
+        false => policy::by_name(name).and_then(|policy| policy.weighing()),
+    };
+    NamePolicy { name, draw: Draw::Random, weighing }
 }
 
 fn none_alive(value: &DeValue<'_>) -> Result<NoneAlive, Complaint> {

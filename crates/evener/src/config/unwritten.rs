@@ -1,0 +1,76 @@
+//! What a good file leaves to Evener, and its reader will want to know: the policies of those for which it has none.
+
+use std::collections::BTreeMap;
+
+use super::problems::Report;
+
+/// There may be hundreds of thousands of names: of one policy so many are told.
+const NAMES_TOLD: usize = 8;
+
+/// Those without `policy`, by what they get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unwritten {
+    services: BTreeMap<&'static str, Vec<String>>,
+    /// The first, and how many there are.
+    names: BTreeMap<&'static str, (Vec<String>, usize)>,
+}
+
+impl Unwritten {
+    pub(super) fn service(&mut self, name: &str, policy: &'static str) {
+        self.services.entry(policy).or_default().push(name.to_owned());
+    }
+
+    pub(super) fn name(&mut self, name: &dyn std::fmt::Display, policy: &'static str) {
+        let (first, count) = self.names.entry(policy).or_default();
+        *count += 1;
+        if first.len() < NAMES_TOLD {
+            first.push(name.to_string());
+        }
+    }
+
+    /// A sentence for each policy.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let services = self.services.iter().map(|(policy, names)| {
+            let of = if names.len() == 1 { "service" } else { "services" };
+            format!("policy {policy} (default) of {of} {}", names.join(", "))
+        });
+        let names = self.names.iter().map(|(policy, (first, count))| {
+            let of = if *count == 1 { "name" } else { "names" };
+            let more = match count - first.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("policy {policy} (default) of {of} {}{more}", first.join(", "))
+        });
+        services.chain(names).collect()
+    }
+}
+
+/// What there is to know of a good file, as a program wants it.
+pub(super) fn reports<'a>(file: &'a str, notes: &'a [String]) -> impl Iterator<Item = Report<'a>> {
+    notes.iter().map(move |message| Report {
+        file,
+        line: None,
+        column: None,
+        level: "note",
+        message,
+        help: "write `policy` to choose another",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_names_are_told_by_the_first_of_them() {
+        let mut unwritten = Unwritten::default();
+        unwritten.service("web", "power-of-two");
+        (0..10).for_each(|number| unwritten.name(&format!("n{number}"), "random"));
+        let expected = [
+            "policy power-of-two (default) of service web",
+            "policy random (default) of names n0, n1, n2, n3, n4, n5, n6, n7 and 2 more",
+        ];
+        assert_eq!(unwritten.notes(), expected);
+    }
+}
