@@ -20,12 +20,12 @@ pub fn apache_is_there() -> bool {
 
 /// Apache on a host, with one socket for both families, as it has by default. It serves all pages of the farm, and names itself in `X-Server`.
 pub fn apache(host: &Host, farm: &Farm) -> Result<Proc> {
-    let modules = ["mpm_event", "authz_core", "headers"]
+    let modules = ["mpm_event", "authz_core", "headers", "status"]
         .map(|name| format!("LoadModule {name}_module {MODULES}/mod_{name}.so\n"));
     let config = format!(
         "ServerName {name}\nListen {WEB_PORT}\nUser nobody\nGroup nogroup\nKeepAlive On\nMaxKeepAliveRequests 0\n\
          PidFile {pid}\nErrorLog /dev/stderr\nDocumentRoot {pages}\n<Directory />\nRequire all granted\n</Directory>\n\
-         Header always set X-Server {name}\n",
+         Header always set X-Server {name}\n<Location /server-status>\nSetHandler server-status\n</Location>\n",
         name = host.name(),
         pid = host.file("apache.pid").display(),
         pages = farm.page("").display(),

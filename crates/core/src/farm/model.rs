@@ -358,6 +358,15 @@ pub enum ReportKind {
     AgentCheck,
     /// JSON, for this request target.
     Http(String),
+    /// Apache's own page with `?auto`, for this request target; see [`super::report::mod_status`].
+    ModStatus(String),
+}
+
+impl ReportKind {
+    /// Whether it tells how loaded a server is, and not only how much of its weight it wants.
+    pub fn tells_load(&self) -> bool {
+        matches!(self, ReportKind::Http(_) | ReportKind::ModStatus(_))
+    }
 }
 
 /// How long sessions live without a packet, in milliseconds.

@@ -46,6 +46,8 @@ pub enum BadReport {
     NotANumber,
     /// A number is larger than any server's.
     Absurd,
+    /// It says less than its host's kernel has counted.
+    Odd,
 }
 
 impl BadReport {
@@ -56,6 +58,7 @@ impl BadReport {
             BadReport::Unreadable => "unreadable",
             BadReport::NotANumber => "not_a_number",
             BadReport::Absurd => "absurd",
+            BadReport::Odd => "odd",
         }
     }
 
@@ -66,6 +69,7 @@ impl BadReport {
             BadReport::Unreadable => "its report can't be read",
             BadReport::NotANumber => "its report has something else where a number belongs",
             BadReport::Absurd => "its report has a number that no server comes to",
+            BadReport::Odd => "its report has fewer bytes to send than the kernel holds of them",
         }
     }
 }
@@ -78,6 +82,8 @@ pub const LOAD_MAX: u64 = 100_000_000_000;
 pub const DELAY_MAX: u64 = 86_400_000_000;
 /// Ten terabits a second.
 pub const BANDWIDTH_MAX: u64 = 10_000_000_000_000;
+/// More workers than any Apache has.
+const WORKERS_MAX: u64 = 10_000_000;
 /// A pebibyte.
 pub const BYTES_MAX: u64 = 1 << 50;
 
@@ -119,6 +125,28 @@ pub fn agent_check(line: &[u8]) -> Result<Report, BadReport> {
         }
     }
     if is_empty { Err(BadReport::Unreadable) } else { Ok(report) }
+}
+
+/// Reads the page that Apache's mod_status has for programs (`?auto`): workers that are busy are processes that run for requests, and what they are of all
+/// is how much of what it can do it does. How many requests there were in a second it doesn't say: its `ReqPerSec` is since the start.
+///
+/// # Errors
+/// It is another page, or its numbers are none.
+pub fn mod_status(page: &[u8]) -> Result<Report, BadReport> {
+    let page = core::str::from_utf8(page).map_err(|_| BadReport::Unreadable)?;
+    let workers = |name: &str| -> Result<u64, BadReport> {
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let number = line.ok_or(BadReport::Unreadable)?.trim().parse().map_err(|_| BadReport::NotANumber)?;
+        if number > WORKERS_MAX { Err(BadReport::Absurd) } else { Ok(number) }
+    };
+    let (busy, idle) = (workers("BusyWorkers")?, workers("IdleWorkers")?);
+    Ok(Report {
+        // Whoever has no worker at all answers nobody, and didn't answer this either.
+        utilisation_permille: (busy * 1_000).checked_div(busy + idle),
+        // The one that answers the question is none of the clients'.
+        load_milli: Some(busy.saturating_sub(1) * 10_000),
+        ..Report::default()
+    })
 }
 
 fn percents(digits: &str) -> Result<u16, BadReport> {
@@ -198,5 +226,23 @@ mod tests {
                 prop_assert!(number <= max);
             }
         }
+    }
+
+    #[test]
+    fn workers_of_apache_are_its_load() {
+        let page = b"localhost\nServerMPM: event\nTotal Accesses: 7\nReqPerSec: .05\nBusyWorkers: 3\nIdleWorkers: 9\nScoreboard: __W\n";
+        let report = mod_status(page).unwrap();
+        assert_eq!((report.utilisation_permille, report.load_milli), (Some(250), Some(20_000)));
+        for (page, why) in [
+            (&b"<html>"[..], BadReport::Unreadable),
+            (b"BusyWorkers: 3\n", BadReport::Unreadable),
+            (b"BusyWorkers: -3\nIdleWorkers: 1\n", BadReport::NotANumber),
+            (b"BusyWorkers: 1000000000000000000000000000000\nIdleWorkers: 1\n", BadReport::NotANumber),
+            (b"BusyWorkers: 99999999\nIdleWorkers: 1\n", BadReport::Absurd),
+            (b"\xff", BadReport::Unreadable),
+        ] {
+            assert_eq!(mod_status(page), Err(why));
+        }
+        assert_eq!(mod_status(b"BusyWorkers: 0\nIdleWorkers: 0").unwrap().utilisation_permille, None);
     }
 }

@@ -45,6 +45,9 @@ pub(super) const LOAD_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4
 /// What a server may gain by its report, in percent of its share: up to twice what two candidates can give it at all.
 pub(super) const GAIN_PERCENT: RangeInclusive<u64> = 100..=3_200;
 pub(super) const REPORT_PATH: &str = "/v1/load";
+/// As Apache's manual has it.
+pub(super) const MOD_STATUS_PATH: &str = "/server-status?auto";
+pub(super) const MOD_STATUS_PORT: u16 = 80;
 /// Where agents answer.
 pub(crate) const LOAD_PORT: u16 = 9183;
 

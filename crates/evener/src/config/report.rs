@@ -13,9 +13,11 @@ use super::{defaults, values};
 enum Kind {
     Http,
     AgentCheck,
+    ModStatus,
 }
 
-const KINDS: [(&str, Kind); 2] = [("http", Kind::Http), ("agent-check", Kind::AgentCheck)];
+const KINDS: [(&str, Kind); 3] =
+    [("http", Kind::Http), ("agent-check", Kind::AgentCheck), ("mod_status", Kind::ModStatus)];
 
 /// Reads how the servers of a service are asked, if they are.
 pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Reporting> {
@@ -30,7 +32,7 @@ pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Re
 /// Complains of a policy that goes by what servers say where they aren't asked, or for how much of their weight they want alone.
 pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &str, report: Option<&Reporting>) {
     let goes_by_load = policy::by_name(policy).is_some_and(|policy| policy.needs().contains(&Signal::Load));
-    let is_told = report.is_some_and(|report| matches!(report.kind, ReportKind::Http(_)));
+    let is_told = report.is_some_and(|report| report.kind.tells_load());
     let Some(span) = service.key_span("policy").filter(|_| goes_by_load && !is_told) else { return };
     let message = format!(
         "policy \"{policy}\" goes by the load that servers tell by HTTP, and this service doesn't ask for it"
@@ -63,8 +65,14 @@ fn reporting(section: &mut Section<'_>) -> Reporting {
                 ReportKind::Http(path.map_or_else(|| defaults::REPORT_PATH.to_owned(), Spanned::into_inner))
             }
             Kind::AgentCheck => ReportKind::AgentCheck,
+            Kind::ModStatus => ReportKind::ModStatus(
+                path.map_or_else(|| defaults::MOD_STATUS_PATH.to_owned(), Spanned::into_inner),
+            ),
         },
-        port: port.unwrap_or(defaults::LOAD_PORT),
+        port: port.unwrap_or(match kind {
+            Kind::ModStatus => defaults::MOD_STATUS_PORT,
+            Kind::Http | Kind::AgentCheck => defaults::LOAD_PORT,
+        }),
         interval_ms,
         timeout_ms: defaults::health_timeout_ms(interval_ms),
     }

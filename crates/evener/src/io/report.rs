@@ -5,7 +5,8 @@ use std::time::Duration;
 use evener_core::director::LoadQuery;
 use evener_core::farm::ReportKind;
 use evener_core::farm::report::{
-    BANDWIDTH_MAX, BYTES_MAX, BadReport, DELAY_MAX, LOAD_MAX, Report, UTILISATION_MAX, agent_check, number,
+    BANDWIDTH_MAX, BYTES_MAX, BadReport, DELAY_MAX, LOAD_MAX, Report, UTILISATION_MAX, agent_check,
+    mod_status, number,
 };
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,6 +29,7 @@ pub async fn ask(question: &LoadQuery) -> Result<Report, BadReport> {
         _ if answer.len() > ANSWER_MAX => Err(BadReport::Unreadable),
         ReportKind::AgentCheck => agent_check(&answer),
         ReportKind::Http(_) => load(body(&answer)?),
+        ReportKind::ModStatus(_) => mod_status(body(&answer)?),
     }
 }
 
@@ -35,9 +37,10 @@ pub async fn ask(question: &LoadQuery) -> Result<Report, BadReport> {
 async fn answer(question: &LoadQuery) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(question.to).await?;
     let is_line = matches!(question.settings.kind, ReportKind::AgentCheck);
-    if let ReportKind::Http(target) = &question.settings.kind {
+    if let ReportKind::Http(target) | ReportKind::ModStatus(target) = &question.settings.kind {
+        // Of version 1.0, so that a page doesn't come in chunks.
         let request = format!(
-            "GET {target} HTTP/1.1\r\nHost: {}\r\nUser-Agent: evener\r\nAccept: application/json\r\nConnection: close\r\n\r\n",
+            "GET {target} HTTP/1.0\r\nHost: {}\r\nUser-Agent: evener\r\nAccept: application/json, text/plain\r\nConnection: close\r\n\r\n",
             question.to
         );
         stream.write_all(request.as_bytes()).await?;
@@ -106,13 +109,17 @@ pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
     };
     let of_application = read(&["application", "application_utilization"], 1_000, UTILISATION_MAX)?;
     let of_processors = read(&["cpu", "cpu_utilization"], 1_000, UTILISATION_MAX)?;
+    let (bytes, least) = (read(&["bytes_to_send"], 1, BYTES_MAX)?, read(&["lower_bound"], 1, BYTES_MAX)?);
+    if least > bytes.or(least) {
+        return Err(BadReport::Odd);
+    }
     let report = Report {
         // 0 is what ORCA writes for an application that doesn't know.
         utilisation_permille: of_application.filter(|permille| *permille > 0).or(of_processors),
         load_milli: read(&["load"], 1_000, LOAD_MAX)?,
         requests_milli: read(&["requests_per_second", "rps_fractional"], 1_000, LOAD_MAX)?,
         errors_milli: read(&["errors_per_second", "eps"], 1_000, LOAD_MAX)?,
-        bytes_to_send: read(&["bytes_to_send"], 1, BYTES_MAX)?,
+        bytes_to_send: bytes.or(least),
         delay_us: read(&["delay_seconds"], 1_000_000, DELAY_MAX)?,
         available_bps: read(&["available_bps"], 1, BANDWIDTH_MAX)?,
         bottleneck_bps: read(&["bottleneck_bps"], 1, BANDWIDTH_MAX)?,
@@ -194,6 +201,7 @@ mod tests {
             (br#"{"cpu":1e9}"#, BadReport::Absurd),
             (br#"{"bottleneck_bps":1e14}"#, BadReport::Absurd),
             (br#"{"cpu":NaN}"#, BadReport::Unreadable),
+            (br#"{"bytes_to_send":9,"lower_bound":10}"#, BadReport::Odd),
             (br#"{"weather":1}"#, BadReport::Unreadable),
             (b"[]", BadReport::Unreadable),
             (b"", BadReport::Unreadable),

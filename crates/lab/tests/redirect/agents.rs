@@ -1,6 +1,8 @@
 //! Members whose agents join for them: real web servers, and `evener agent` beside each.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -219,6 +221,17 @@ fn apache_and_caddy_are_members_like_others() -> Result<()> {
         lengths.push(stage.follow("/2k")?.len());
     }
     assert!(lengths.iter().all(|length| (1_990..=2_000).contains(length)), "{lengths:?}");
+
+    // Apache's own page is a report, and a server without one goes on as one of middling load.
+    let keys = "policy = \"utilisation\"\nreport = { kind = \"mod_status\", interval = \"200ms\" }\n";
+    let members: String = (0..2).map(|number| member(&stage.farm, number, "")).collect();
+    stage.evener.reload(&file(&stage.farm, keys, &(in_group(&path, "") + &members)))?;
+    let cause = |server: usize| {
+        let servers: Value = stage.evener.json(&["servers"])?;
+        anyhow::Ok(servers[server]["cause"].as_str().unwrap_or_default().to_owned())
+    };
+    wait::until("Apache's page is read", || Ok(cause(0)?.starts_with("reported 0.")))?;
+    assert_eq!(cause(1)?, "nothing is known: median");
     fs::remove_file(path)?;
     Ok(())
 }
@@ -267,4 +280,58 @@ fn members_and_directors_speak_by_tls_both_ways() -> Result<()> {
         oldest = oldest.max(if now == f64::MAX { 0.0 } else { now });
         Ok(is_younger && oldest >= 0.9)
     })
+}
+
+/// A server as HAProxy shows it: the weight in force, and what became of its agent.
+fn in_haproxy(socket: &Path, server: &str) -> Result<(u64, String)> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.write_all(b"show stat\n")?;
+    let mut table = String::new();
+    stream.read_to_string(&mut table)?;
+    let mut lines = table.lines();
+    let names: Vec<&str> = lines.next().unwrap_or_default().trim_start_matches("# ").split(',').collect();
+    let row: Vec<&str> = lines
+        .map(|line| line.split(',').collect())
+        .find(|row: &Vec<&str>| row.get(1) == Some(&server))
+        .context("no such server")?;
+    let of = |name: &str| {
+        names.iter().position(|one| *one == name).and_then(|at| row.get(at)).copied().unwrap_or_default()
+    };
+    Ok((of("weight").parse()?, of("agent_status").to_owned()))
+}
+
+#[test]
+fn haproxy_and_a_group_go_by_the_same_agent() -> Result<()> {
+    let path = tokens("haproxy", &format!("{TOKEN} *\n"))?;
+    let farm = Farm::builder().bare().servers(1).clients(2).build()?;
+    let (director, host) = (farm.director().clone(), farm.server(0).clone());
+    let socket = director.file("haproxy.sock");
+    let config = format!(
+        "global\n stats socket {} mode 600\ndefaults\n mode http\n timeout connect 5s\n timeout client 5s\n timeout server 5s\n\
+         listen web\n bind {}:8081\n server web1 {}:{WEB_PORT} weight 200 agent-check agent-port 9184 agent-inter 200ms\n",
+        socket.display(),
+        director.address(),
+        host.address()
+    );
+    let config = director.write("haproxy.cfg", &config)?;
+    let _haproxy = director.spawn("haproxy", &["haproxy", "-db", "-f", &config.to_string_lossy()])?;
+    let keys = "report = { kind = \"agent-check\", port = 9184, interval = \"200ms\" }\n";
+    let stage = Stage::start_with(farm, &[], keys, &(in_group(&path, "")))?;
+    wait::until("HAProxy asks", || Ok(socket.exists() && in_haproxy(&socket, "web1")?.1 == "L4CON"))?;
+    let own = host_file(&stage, &path, "");
+    let config =
+        format!("[farm]\ndirectors = [\"{}\"]\n[agent]\ncheck_listen = \":9184\"\n{own}", director.address());
+    let _agent = Agent::start(&host, &config)?;
+    // Something runs on every machine: less than all of the weight is left.
+    wait::until("HAProxy hears it", || {
+        let (weight, agent) = in_haproxy(&socket, "web1")?;
+        Ok(agent == "L7OK" && (2..=200).contains(&weight))
+    })?;
+    wait::until("the group hears it", || {
+        let all: Value = stage.evener.json(&["servers"])?;
+        let percent = all[0]["member"]["weight_percent"].as_u64().unwrap_or_default();
+        Ok(all[0]["state"] == "up" && (10..=100).contains(&percent))
+    })?;
+    fs::remove_file(path)?;
+    Ok(())
 }

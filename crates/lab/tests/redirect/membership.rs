@@ -106,8 +106,7 @@ fn the_silent_are_asked_then_removed_and_come_back() -> Result<()> {
         "LOAD-QUERY /load HTTP/1.1\r\nHost: {host}\r\nUser-Agent: evener\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     );
     assert_eq!(said, wanted);
-    // A stock server's answer is no report.
-    asked.write_all(b"HTTP/1.1 405 Not Allowed\r\nContent-Length: 0\r\n\r\n")?;
+    asked.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")?;
     drop(asked);
     assert_eq!(stage.states()?, ["silent"]);
     assert_eq!(stage.tell(0, "LOAD-INFORM", "", "10")?.0, 204);

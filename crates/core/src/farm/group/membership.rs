@@ -145,7 +145,15 @@ impl Membership {
     pub fn answered(&mut self, now_ms: u64, answer: DirectorAnswer, draw: u64) -> Option<MembershipOrder> {
         let was = core::mem::replace(&mut self.step, Step::Idle);
         let is_good = matches!(answer, DirectorAnswer::Status(200..=299));
-        self.trouble = (!is_good).then_some(MembershipTrouble::Director(answer));
+        self.trouble = match self.trouble {
+            // The same trouble once more, by a director that is tired of it.
+            Some(MembershipTrouble::Director(DirectorAnswer::Status(_)))
+                if answer == DirectorAnswer::Status(429) =>
+            {
+                self.trouble
+            }
+            _ => (!is_good).then_some(MembershipTrouble::Director(answer)),
+        };
         let order = match (was, answer) {
             (Step::Joining, _) if is_good => {
                 (self.is_member, self.is_stamped, self.joined_ms) = (true, true, Some(now_ms));
@@ -269,13 +277,13 @@ mod tests {
     #[test]
     fn refusals_are_told_once_and_tried_again_after_an_interval() {
         let mut member = Membership::new(0, 15_000);
-        for (times, status) in [401, 401, 403, 413, 429, 503].into_iter().enumerate() {
+        for (times, status) in [401, 401, 429, 403, 413, 503].into_iter().enumerate() {
             let now_ms = times as u64 * 20_000;
             assert_eq!((member.poll(now_ms), member.probed(now_ms, true)), (Some(Probe), Some(Join)));
             assert_eq!(member.answered(now_ms, Status(status), 1_500), None);
             assert_eq!(member.poll_timeout(), now_ms + 15_000);
             let told = Some(Some(MembershipTrouble::Director(Status(status))));
-            assert_eq!(member.news(), if times == 1 { None } else { told }, "{status}");
+            assert_eq!(member.news(), if [1, 2].contains(&times) { None } else { told }, "{status}");
         }
         assert_eq!((member.poll(200_000), member.probed(200_000, true)), (Some(Probe), Some(Join)));
         assert_eq!(member.answered(200_000, Nobody, 0), None);

@@ -48,6 +48,8 @@ pub(in crate::agent) struct Load {
     pub(in crate::agent) load: Option<f64>,
     /// What is in the kernel of replies that clients haven't acknowledged.
     pub(in crate::agent) bytes_to_send: Option<u64>,
+    /// What the kernel has counted of them: whoever says less is wrong.
+    pub(in crate::agent) lower_bound: Option<u64>,
     /// `lower_bound`: what the server program has yet to write isn't in the kernel.
     pub(in crate::agent) bytes_source: Option<&'static str>,
     /// How long those bytes will take at the speed of now.
@@ -101,6 +103,7 @@ impl Meter {
             requests_per_second: requests,
             load: self.run_queue.map(|run_queue| 10.0 * (requests.unwrap_or_default() + run_queue)),
             bytes_to_send: bytes,
+            lower_bound: bytes,
             bytes_source: bytes.map(|_| "lower_bound"),
             delay_seconds: bytes.and_then(|bytes| delay(bytes, self.speed?)),
             available_bps: now.paths.map(|paths| paths.available),

@@ -13,7 +13,7 @@ use evener_core::farm::group::Group;
 use evener_core::farm::policy::Consumer;
 use evener_core::farm::report::Report;
 use evener_core::farm::signals::{Signal, Signals};
-use evener_core::farm::{ReportKind, Reporting, Service};
+use evener_core::farm::{Reporting, Service};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -94,7 +94,7 @@ impl<'a> Followed<'a> {
 
 /// What may be known of servers that are probed, and asked like this for their load.
 fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
-    let tells = report.is_some_and(|report| matches!(report.kind, ReportKind::Http(_)));
+    let tells = report.is_some_and(|report| report.kind.tells_load());
     let some = tells.then_some(1);
     Signals {
         latency_us: latency.then_some(1),

@@ -18,6 +18,8 @@ const RATE_MIN: u64 = 500;
 /// A report moves the part by so much of how its queue differs from others', in thousandths for each second since the one before it, of which one
 /// counts.
 const STEP_PERMILLE: i64 = 50;
+/// A report stands for so much time at the most, in milliseconds: what was before is long gone.
+const SECOND_MS: u64 = 1_000;
 /// One request that waits more or less is no difference, in thousandths.
 const ONE: u64 = 1_000;
 /// What log2 of the least part is, in thousandths.
@@ -35,10 +37,12 @@ pub(super) struct Learned {
     unrated: u64,
     /// What a request adds to r + m, in thousandths.
     cost: Option<u64>,
-    /// Of the last report, in thousandths: r + m, and what of that waits or is answered now.
+    /// Of the last report, in thousandths: r + m, and what it was given in a second then.
     work: u64,
-    queue: u64,
+    reported_rate: u64,
     reported_ms: Option<u64>,
+    /// How much of the time before that isn't made a move of yet, in milliseconds: a first report has nobody to be compared with.
+    unmoved_ms: u64,
     /// log2 of its part, in thousandths; 0 is the largest.
     exponent: i64,
 }
@@ -67,11 +71,11 @@ impl Learned {
         self.rate.saturating_mul(WHOLE) / self.rate_known.max(1)
     }
 
-    /// Takes what it reports, in thousandths of the paper's unit, and says how long ago it last did, in milliseconds.
-    fn report(&mut self, now_ms: u64, load: u64, report_ms: u64) -> u64 {
+    /// Takes what it reports, in thousandths of the paper's unit.
+    fn report(&mut self, now_ms: u64, load: u64, report_ms: u64) {
         let passed_ms = self.reported_ms.map_or(report_ms, |at_ms| now_ms.saturating_sub(at_ms));
-        (self.reported_ms, self.work) = (Some(now_ms), load / 10);
         let rate = self.rate();
+        (self.reported_ms, self.work, self.reported_rate) = (Some(now_ms), load / 10, rate);
         if rate >= RATE_MIN {
             let cost = self.work.saturating_mul(ONE) / rate;
             let whole = COST_MS.saturating_add(passed_ms);
@@ -80,12 +84,13 @@ impl Learned {
             };
             self.cost = Some(self.cost.map_or(cost, mean));
         }
-        passed_ms
+        self.unmoved_ms = passed_ms.min(SECOND_MS);
     }
 
-    /// log2 of what waits in it, in thousandths.
-    fn waiting(&self) -> i64 {
-        logarithm(self.queue.saturating_add(ONE))
+    /// log2 of what waits in it or is answered now, in thousandths, where a request that doesn't wait adds so much to r + m.
+    fn waiting(&self, cost: u64) -> i64 {
+        let requests = cost.saturating_mul(self.reported_rate) / ONE;
+        logarithm(self.work.saturating_sub(requests).saturating_add(ONE))
     }
 
     /// Its part of its weight, in thousandths.
@@ -111,25 +116,30 @@ pub(super) fn learn(
     gain_percent: u64,
 ) {
     let Some(one) = reporters.iter_mut().find(|one| one.is_new) else { return };
-    let passed_ms = one.learned.report(now_ms, load, report_ms);
-    // A request costs the least where none waits. Whatever else clients ask of members by themselves is in there as well.
-    let least = reporters.iter().filter_map(|one| one.learned.cost).min().unwrap_or(ONE);
-    let Some(one) = reporters.iter_mut().find(|one| one.is_new) else { return };
-    let requests = least.saturating_mul(one.learned.rate()) / ONE;
-    one.learned.queue = one.learned.work.saturating_sub(requests);
-    let own = one.learned.waiting();
-    let sum: i64 = reporters.iter().map(|one| one.learned.waiting()).sum();
-    let difference = sum / i64::try_from(reporters.len()).unwrap_or(i64::MAX).max(1) - own;
-    if let Some(one) = reporters.iter_mut().find(|one| one.is_new) {
-        one.learned.exponent += moved(difference, passed_ms);
+    one.learned.report(now_ms, load, report_ms);
+    let least = least_cost(reporters);
+    let others = i64::try_from(reporters.len()).unwrap_or(i64::MAX);
+    if others > 1 {
+        let mean = reporters.iter().map(|one| one.learned.waiting(least)).sum::<i64>() / others;
+        for one in reporters.iter_mut() {
+            let passed_ms = core::mem::take(&mut one.learned.unmoved_ms);
+            one.learned.exponent += moved(mean - one.learned.waiting(least), passed_ms);
+        }
     }
     bound(reporters, gain_percent);
+}
+
+/// What a request adds to r + m where none waits: where it adds the least. Whatever else clients ask of members by themselves is in there as well.
+/// Where that isn't known of most members, the one that it is known of may be the loaded one: a request is a request then.
+fn least_cost(reporters: &[Reporter<'_>]) -> u64 {
+    let known = || reporters.iter().filter_map(|one| one.learned.cost);
+    known().min().filter(|_| 2 * known().count() > reporters.len()).unwrap_or(ONE)
 }
 
 /// By how much log2 of a part moves, where others' queues are so many times as long as its own (log2), in thousandths. A queue that is far longer than
 /// others' is getting longer, and waits for no second report; one that is short can wait.
 fn moved(difference: i64, passed_ms: u64) -> i64 {
-    let passed_ms = i64::try_from(passed_ms).unwrap_or(i64::MAX).min(1_000);
+    let passed_ms = i64::try_from(passed_ms).unwrap_or_default();
     let faster = if difference < 0 { 1_000 + difference * difference / 2_000 } else { 1_000 };
     difference * faster / 1_000 * STEP_PERMILLE * passed_ms / 1_000_000
 }
