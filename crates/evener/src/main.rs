@@ -71,7 +71,9 @@ fn summary(file: &Path, config: &Config) -> String {
         0 => String::new(),
         names => format!(", {}", counted(names, "name")),
     };
-    format!("{}: ok, {services}, {} listed{names}", file.display(), counted(servers, "server"))
+    let joins = config.agent.member.group.as_ref();
+    let joins = joins.map(|group| format!(", agents join {group}")).unwrap_or_default();
+    format!("{}: ok, {services}, {} listed{names}{joins}", file.display(), counted(servers, "server"))
 }
 
 /// Whether messages are read by someone who sees colours (no-color.org).

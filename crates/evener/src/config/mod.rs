@@ -94,6 +94,11 @@ impl Config {
         }
     }
 
+    /// Whether there is anything to be served: the file of a host that is only a member of a group elsewhere has nothing.
+    pub fn has_services(&self) -> bool {
+        !(self.services.is_empty() && self.groups.is_empty() && self.dns.listen.is_empty())
+    }
+
     /// Whether it takes an engine, and so privileges.
     pub fn takes_packets(&self) -> bool {
         !self.services.is_empty()

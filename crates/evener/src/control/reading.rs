@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use evener_core::dns::Zone;
 use tokio::sync::{mpsc, oneshot};
 
+use super::start::StartError;
 use crate::config::{self, Config, ZoneError, zones};
 use crate::runtime::cookie_secret::{self, CookieSecret, CookieSecretError};
 use crate::runtime::reader;
@@ -112,6 +113,9 @@ fn read(path: &Path) -> Result<Files, String> {
         let colour = std::io::stderr().is_terminal();
         format!("the file has errors\n{}", problems.render(colour))
     })?;
+    if !config.has_services() {
+        return Err(StartError::NoService(path.to_owned()).to_string());
+    }
     let dns = read_dns_files(&config).map_err(|error| error.to_string())?;
     Ok(Files { config, dns })
 }

@@ -60,6 +60,9 @@ pub(super) enum StartError {
     /// The file is wrong.
     #[error("{}", .0.render(io::stderr().is_terminal()))]
     Config(Problems),
+    /// The file is of a host that is only a member of a group.
+    #[error("{path} has neither a service nor names: `evener agent` has this host join the group that it names", path = .0.display())]
+    NoService(PathBuf),
     /// Another daemon runs.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -107,7 +110,9 @@ impl StartError {
     /// The exit status that `evener --help` documents.
     pub(super) fn exit(&self) -> Exit {
         match self {
-            StartError::Config(_) | StartError::Secret(_) | StartError::Log(_) => Exit::Failed,
+            StartError::Config(_) | StartError::NoService(_) | StartError::Secret(_) | StartError::Log(_) => {
+                Exit::Failed
+            }
             StartError::Server(error) => error.exit(),
             StartError::Lock(LockError::Held { .. } | LockError::Claimed { .. }) => Exit::Running,
             StartError::Engine(EngineError::Privilege { .. })
@@ -133,6 +138,9 @@ impl StartError {
 /// Starts everything. What was attached until an error is detached with it.
 pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartError> {
     let config = config::load(config_path).map_err(StartError::Config)?;
+    if !config.has_services() {
+        return Err(StartError::NoService(config_path.to_owned()));
+    }
     let directory = paths::directory().map_err(StartError::io("the network namespace can't be told"))?;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(StartError::io(format!(
