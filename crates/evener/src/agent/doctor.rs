@@ -9,6 +9,7 @@ use evener_core::net::Protocol;
 use evener_dataplane::server::{self, Hook, Reason};
 
 use super::desired::{self, ArpMode, DesiredState, Host, Identity, Role};
+use super::member;
 use super::place::{dotted, read_setting};
 use super::prerequisites;
 use super::state::{self, Done};
@@ -42,6 +43,7 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
         findings.extend(ports(role, &listening));
         findings.extend(way_back(role, config, network));
     }
+    findings.extend(memberships(config, &identity, network));
     findings.extend(tunnels(&roles, config, network, &identity, &host));
     findings.extend(prerequisites::findings(&roles, config));
     findings
@@ -57,6 +59,28 @@ fn left_behind() -> Option<Finding> {
                 .to_owned();
         finding("agent", State::Warn, message)
     })
+}
+
+/// Whether it is a member of the groups that it is to join.
+fn memberships(config: &Config, identity: &Identity, network: &Network) -> Vec<Finding> {
+    let (true, Ok(directory)) = (!member::wanted(config, identity, network).is_empty(), paths::directory())
+    else {
+        return Vec::new();
+    };
+    if !Lock::is_held(&state::lock_path(&directory)) {
+        let message = "This host joins no server group while no agent runs: start `evener agent`.".to_owned();
+        return vec![finding("agent", State::Warn, message)];
+    }
+    let shown = member::read_shown(&directory).into_iter();
+    shown
+        .map(|one| match one.is_well {
+            true => finding("agent", State::Ok, format!("This host is a member of {}.", one.group)),
+            false => {
+                let message = format!("This host as a member of {}: {}.", one.group, one.state);
+                finding("agent", State::Fail, message)
+            }
+        })
+        .collect()
 }
 
 pub(super) fn finding(check: &str, state: State, message: String) -> Finding {

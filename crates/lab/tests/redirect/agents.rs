@@ -184,18 +184,13 @@ fn what_the_director_refuses_is_told_once() -> Result<()> {
         .wait_for("the director refuses it (401): this token is none of the group's", wait::LONG)?;
     wait::until("it was tried again", || Ok(stage.counted("message_401")? >= 4))?;
     assert_eq!(agent.process().log().matches("401").count(), 1);
-    let shown = stage.farm.server(0).run(&[
-        evener_lab::evener::program()?.to_string_lossy().as_ref(),
-        "agent",
-        "--status",
-    ])?;
-    assert!(
-        shown.contains(&format!(
-            "group      http://{}:{PORT}: the director refuses it (401)",
-            stage.farm.director().address()
-        )),
-        "{shown}"
-    );
+    let program = evener_lab::evener::program()?.to_string_lossy().into_owned();
+    let refused = format!("http://{}:{PORT}: the director refuses it (401)", stage.farm.director().address());
+    let shown = stage.farm.server(0).run(&[program.as_str(), "agent", "--status"])?;
+    assert!(shown.contains(&format!("group      {refused}")), "{shown}");
+    let found = stage.farm.server(0).output(&[program.as_str(), "doctor", "--json"])?;
+    let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    assert!(found.contains(&format!("This host as a member of {refused}")), "{found}");
     fs::remove_file(path)?;
     fs::remove_file(other)?;
     Ok(())

@@ -236,8 +236,15 @@ impl Member {
     }
 
     fn show(&self) {
-        let (url, is_member) = (self.url.as_ref(), self.membership.is_member());
-        self.shown.set(self.number, &self.wanted.group, url, is_member, self.state());
+        let member = self.membership.is_member();
+        let shown = ShownMembership {
+            group: self.wanted.group.to_string(),
+            url: self.url.as_ref().map(Url::to_string),
+            member,
+            is_well: member && self.membership.trouble().is_none(),
+            state: self.state(),
+        };
+        self.shown.set(self.number, shown);
     }
 
     /// Whether its server answers at its URL.

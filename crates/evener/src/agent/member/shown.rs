@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use evener_core::net::http::Url;
 use serde::{Deserialize, Serialize};
 
 /// One group.
@@ -17,6 +16,8 @@ pub(in crate::agent) struct ShownMembership {
     pub(in crate::agent) url: Option<String>,
     /// Whether the director has taken it in.
     pub(in crate::agent) member: bool,
+    /// Whether it is one without trouble.
+    pub(in crate::agent) is_well: bool,
     /// That in words, or why not.
     pub(in crate::agent) state: String,
 }
@@ -32,9 +33,7 @@ impl Shown {
         Shown { path: path(directory), all: Mutex::default() }
     }
 
-    pub(super) fn set(&self, number: usize, group: &Url, url: Option<&Url>, member: bool, state: String) {
-        let (group, url) = (group.to_string(), url.map(Url::to_string));
-        let shown = ShownMembership { group, url, member, state };
+    pub(super) fn set(&self, number: usize, shown: ShownMembership) {
         self.change(|all| all.insert(number, shown.clone()) != Some(shown));
     }
 
