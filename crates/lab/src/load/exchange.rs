@@ -41,6 +41,8 @@ pub(super) struct Reply {
     pub(super) bytes: u64,
     /// Whether a new connection was opened for it.
     pub(super) fresh: bool,
+    /// Header `Location`; empty if there was none.
+    pub(super) location: String,
 }
 
 /// What the body must be.
@@ -91,6 +93,7 @@ struct Head {
     len: usize,
     body_len: usize,
     server: String,
+    location: String,
 }
 
 /// One of the connections of a load, or one after another.
@@ -152,7 +155,7 @@ impl<'a> Client<'a> {
         }
         // else the server has closed first, and keeps the waiting time (RFC 9293, section 3.6) that would
         // use up our ports
-        Ok(Some(Reply { server: head.server, bytes: head.body_len as u64, fresh }))
+        Ok(Some(Reply { server: head.server, bytes: head.body_len as u64, fresh, location: head.location }))
     }
 
     /// Connects to the target whose turn it is.
@@ -191,7 +194,7 @@ impl<'a> Client<'a> {
 
     /// Reads the body, of which some may be in the buffer already; false if it was stopped.
     fn read_body(&mut self, stream: &mut TcpStream, head: &Head, mut filled: usize) -> Result<bool, Failure> {
-        let (Head { len, body_len, server }, mut at) = (head, 0);
+        let (Head { len, body_len, server, .. }, mut at) = (head, 0);
         let mut from = *len;
         loop {
             let bytes = self.buffer.get(from..filled).unwrap_or_default();
@@ -251,7 +254,8 @@ fn parse_head(bytes: &[u8], good: u16) -> Result<Option<Head>, Failure> {
     };
     let body_len = header("Content-Length").and_then(|value| value.parse().ok());
     let body_len = body_len.ok_or_else(|| Failure::Wrong("the reply has no Content-Length".to_owned()))?;
-    Ok(Some(Head { len, body_len, server: header("X-Server").unwrap_or_default().to_owned() }))
+    let [server, location] = ["X-Server", "Location"].map(|name| header(name).unwrap_or_default().to_owned());
+    Ok(Some(Head { len, body_len, server, location }))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Blocking threads, because they cost the fewest system calls for each request; the load must not be
 //! what a benchmark measures. Every byte of every reply is checked.
 
+mod arrivals;
 mod exchange;
 mod mix;
 mod report;
@@ -20,6 +21,7 @@ use anyhow::{Result, anyhow};
 use evener_sim::Random;
 
 use crate::host::Host;
+pub use arrivals::Arrivals;
 use exchange::Client;
 pub use mix::Mix;
 use report::Tally;

@@ -103,6 +103,11 @@ impl Tally {
         };
         share.requests += 1;
         share.connections += u64::from(reply.fresh);
+        self.waited(took);
+    }
+
+    /// Counts how long a request took, whatever became of it.
+    pub(super) fn waited(&mut self, took: Duration) {
         self.latencies.saturating_record(u64::try_from(took.as_micros()).unwrap_or(LONGEST_US).max(1));
     }
 
@@ -171,7 +176,8 @@ mod tests {
         let mut total = Tally::default();
         for server in ["web1", "web2", "web1"] {
             let mut tally = Tally::default();
-            let reply = |fresh| Reply { server: server.to_owned(), bytes: 10, fresh };
+            let reply =
+                |fresh| Reply { server: server.to_owned(), bytes: 10, fresh, location: String::new() };
             tally.answered(&reply(true), Duration::from_micros(100));
             tally.answered(&reply(false), Duration::from_micros(300));
             tally.failed(&Failure::Short("half".to_owned()), Duration::from_millis(1500));

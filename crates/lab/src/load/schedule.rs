@@ -37,7 +37,7 @@ impl Schedule {
 
     fn run(&self) -> Report {
         let end = self.warmup + self.duration;
-        let (times, mix) = (self.times(end), Mix::new(1));
+        let (times, mix) = (times(self.rate, end), Mix::new(1));
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let Some(first) = self.targets.first() else { return Report::default() };
         let load = Load { targets: self.targets.clone(), ..Load::to(*first) };
@@ -75,17 +75,17 @@ impl Schedule {
         });
         total.report(self.duration)
     }
+}
 
-    /// When requests are due, from the beginning on.
-    fn times(&self, end: Duration) -> Vec<Duration> {
-        let mut random = Random::new(2);
-        let mut at = Duration::ZERO;
-        let next = || {
-            at += Duration::from_secs_f64(-random.unit().ln() / self.rate.max(f64::MIN_POSITIVE));
-            (at < end).then_some(at)
-        };
-        std::iter::from_fn(next).collect()
-    }
+/// When requests are due at a rate, from the beginning on.
+pub(super) fn times(rate: f64, end: Duration) -> Vec<Duration> {
+    let mut random = Random::new(2);
+    let mut at = Duration::ZERO;
+    let next = || {
+        at += Duration::from_secs_f64(-random.unit().ln() / rate.max(f64::MIN_POSITIVE));
+        (at < end).then_some(at)
+    };
+    std::iter::from_fn(next).collect()
 }
 
 #[cfg(test)]
@@ -95,8 +95,7 @@ mod tests {
     #[test]
     fn as_many_are_due_as_asked() {
         let second = Duration::from_secs(1);
-        let schedule = Schedule { targets: Vec::new(), rate: 200.0, duration: second, warmup: second };
-        let times = schedule.times(50 * second);
+        let times = times(200.0, 50 * second);
         assert!((9_700..10_300).contains(&times.len()), "{}", times.len());
         assert!(times.is_sorted() && times.last().is_some_and(|last| *last < 50 * second));
     }

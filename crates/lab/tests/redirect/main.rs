@@ -6,6 +6,7 @@ mod agents;
 mod anonymous;
 mod changes;
 mod credentials;
+mod following;
 mod hostile;
 mod membership;
 mod reach;
