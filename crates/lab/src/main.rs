@@ -44,6 +44,9 @@ enum Command {
         /// Only answers that send clients on
         #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director"])]
         redirect: bool,
+        /// Only how long clients wait: for answers that send them on, and for servers, by the policy
+        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director", "redirect"])]
+        load: bool,
         /// Write plots of the papers' figures for these farms to this folder, as SVG
         #[arg(long, value_name = "DIR")]
         plots: Option<PathBuf>,
@@ -112,10 +115,11 @@ struct LoadOptions {
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Demo { json } => show(json),
-        Command::Bench { quick, packets, every_host, handoff, director, redirect, plots, json } => {
+        Command::Bench { quick, packets, every_host, handoff, director, redirect, load, plots, json } => {
             let what = match (packets, every_host, handoff) {
                 _ if director => What::Director,
                 _ if redirect => What::Redirect,
+                _ if load => What::Load,
                 (true, ..) => What::Packets,
                 (_, true, _) => What::EveryHost,
                 (_, _, true) => What::Handoff,

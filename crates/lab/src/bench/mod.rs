@@ -5,6 +5,7 @@ mod director;
 mod end_to_end;
 mod every_host;
 mod handoff;
+mod load;
 mod packet_cost;
 mod plot;
 mod redirect;
@@ -51,6 +52,8 @@ pub enum What {
     Director,
     /// Only answers that send clients on.
     Redirect,
+    /// Only how long clients wait, by the policy.
+    Load,
 }
 
 impl Effort {
@@ -85,6 +88,7 @@ pub struct Report {
     every_host: Option<every_host::Outcome>,
     handoff_scaling: Option<handoff::Scaling>,
     redirect: Option<redirect::Outcome>,
+    load: Option<load::Outcome>,
 }
 
 /// The machine, the programs and the day.
@@ -117,19 +121,20 @@ pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
                 handoff::run(effort)?,
             ],
             What::Handoff => vec![handoff::run(effort)?],
-            What::Packets | What::EveryHost | What::Director | What::Redirect => Vec::new(),
+            What::Packets | What::EveryHost | What::Director | What::Redirect | What::Load => Vec::new(),
         },
         every_host: match effort.what {
-            What::Packets | What::Handoff | What::Director | What::Redirect => None,
+            What::Packets | What::Handoff | What::Director | What::Redirect | What::Load => None,
             What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
         },
         handoff_scaling: match effort.what {
-            What::Packets | What::EveryHost | What::Director | What::Redirect => None,
+            What::Packets | What::EveryHost | What::Director | What::Redirect | What::Load => None,
             What::All | What::Handoff => Some(handoff::scaling(effort, plots)?),
         },
         redirect: matches!(effort.what, What::All | What::Redirect)
             .then(|| redirect::run(effort))
             .transpose()?,
+        load: matches!(effort.what, What::All | What::Load).then(|| load::run(effort, plots)).transpose()?,
     })
 }
 
@@ -140,6 +145,7 @@ impl Report {
             && self.every_host.as_ref().is_none_or(every_host::Outcome::is_whole)
             && self.handoff_scaling.as_ref().is_none_or(handoff::Scaling::is_whole)
             && self.redirect.as_ref().is_none_or(redirect::Outcome::is_whole)
+            && self.load.as_ref().is_none_or(load::Outcome::is_whole)
     }
 
     /// The tables.
@@ -164,6 +170,9 @@ impl Report {
             outcome.print();
         }
         if let Some(outcome) = &self.redirect {
+            outcome.print();
+        }
+        if let Some(outcome) = &self.load {
             outcome.print();
         }
     }

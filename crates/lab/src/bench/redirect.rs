@@ -51,10 +51,10 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
     // Each has a host of its own, so that its processor time is its own.
     let farm = Farm::builder().bare().servers(1).directors(2).build()?;
     let [ours, theirs] = [0, 1].map(|number| &farm.directors()[number]);
-    let evener = Evener::start(ours, &file(&farm, ours))?;
+    let evener = Evener::start(ours, &file(&farm, ours, "round-robin"))?;
     evener.wait_for_servers(1, Duration::from_secs(20))?;
     let _nginx = nginx(&farm, theirs)?;
-    let sides = [(ours, at(ours, PORT)), (theirs, at(theirs, NGINX_PORT))];
+    let sides = [(ours, address(ours)), (theirs, at(theirs, NGINX_PORT))];
     let mut rows = Vec::new();
     for kept in [true, false] {
         for connections in CONNECTIONS {
@@ -69,11 +69,17 @@ fn at(host: &Host, port: u16) -> SocketAddr {
     (host.address(), port).into()
 }
 
-fn file(farm: &Farm, host: &Host) -> String {
+/// Where the group is that [`file`] has on a host.
+pub(super) fn address(host: &Host) -> SocketAddr {
+    at(host, PORT)
+}
+
+/// A group of one server.
+pub(super) fn file(farm: &Farm, host: &Host, policy: &str) -> String {
     format!(
-        "[[service]]\nname = \"shop\"\naddress = \"{}\"\nmethod = \"redirect\"\n\
+        "[[service]]\nname = \"shop\"\naddress = \"{}\"\nmethod = \"redirect\"\npolicy = \"{policy}\"\n\
          [[service.server]]\nurl = \"http://{}\"\n",
-        at(host, PORT),
+        address(host),
         farm.server(0).address()
     )
 }
