@@ -14,6 +14,7 @@ use evener_lab::host::Host;
 use evener_lab::skip;
 use evener_lab::unit;
 use evener_lab::wait::{self, LONG};
+use nix::sys::signal::Signal;
 
 on_both_engines! {
     servers_are_found_and_served_by_link,
@@ -66,8 +67,15 @@ fn tunnels_are_opened(engine: &str) -> Result<()> {
     evener.wait_for_servers(2, LONG)?;
     both(&farm)?;
     for (agent, host) in agents.iter_mut().zip(farm.servers()) {
+        let has_address =
+            || anyhow::Ok(host.run(&["ip", "-oneline", "address"])?.contains(&farm.vip(0).to_string()));
+        // A stop, and so a restart, leaves the host a server.
         assert_eq!(agent.stop()?, 0);
-        ensure!(!host.run(&["ip", "-oneline", "address"])?.contains(&farm.vip(0).to_string()));
+        ensure!(has_address()?);
+        agent.start_again()?;
+        agent.process().signal(Signal::SIGQUIT)?;
+        agent.process().wait(LONG)?;
+        ensure!(!has_address()?);
     }
     Ok(())
 }
