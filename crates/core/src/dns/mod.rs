@@ -8,6 +8,7 @@ mod answer;
 mod balanced;
 mod cookie;
 mod edns;
+mod file_ranks;
 mod limit;
 mod name;
 mod query;
@@ -22,6 +23,7 @@ mod zone;
 
 pub use answer::{Answered, Asked, Names, Outcome, Transport, UDP_MAX};
 pub use balanced::{Address, Balanced, Draw, NoneAlive, Settings};
+pub use file_ranks::{BadRanks, FileRanks, RanksChange, read_ranks};
 pub use limit::{Allowance, Exceeded, Limit, Total};
 pub use name::{Name, NameError};
 pub use servers::{Effect, Fact, Order, OwnServer, ServerList, ServerStates, ServerView};

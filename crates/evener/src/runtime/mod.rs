@@ -2,6 +2,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod cookie_secret;
+pub(crate) mod day;
 pub mod descriptors;
 mod exit;
 pub(crate) mod files;

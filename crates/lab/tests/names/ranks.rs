@@ -136,3 +136,38 @@ fn agents_tell_what_paths_to_clients_carry() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn ranks_of_another_host_decide_until_they_are_too_old() -> Result<()> {
+    let stage = Stage::start(2, "")?;
+    let host = stage.farm.director();
+    let [one, other] = [stage.address(0), stage.address(1)];
+    let write = |text: &str| -> Result<()> {
+        let new = host.write("ranks.new", text)?;
+        Ok(fs::rename(new, host.file("ranks"))?)
+    };
+    write(&format!("{NAME} {other} 1\n{NAME} {one} 2\n"))?;
+    let keys = format!(
+        "rank_from = \"{}\"\nperiod = [[\"00:00\", \"300ms\"], [\"12:00\", \"299ms\"]]\n",
+        host.file("ranks").display()
+    );
+    stage.evener.reload(&file(&stage.farm, &keys))?;
+    let all = |address: &str| Ok(stage.given(12)?.keys().eq([address]));
+    wait::until("the best is given", || all(&other))?;
+    write(&format!("{NAME} {one} 1\n{NAME} {other} 2\n"))?;
+    wait::until("the new best is given", || all(&one))?;
+    stage.farm.set_healthy(0, false)?;
+    wait::until("one that doesn't live isn't", || all(&other))?;
+    stage.farm.set_healthy(0, true)?;
+    wait::until("one that lives again is", || all(&one))?;
+    // It is the best of strangers, and of half a file.
+    for bad in [format!("{NAME} {other} 1\n{NAME} 10.9.9.9 2\n"), format!("{NAME} {other} 1\n{NAME} {one} 2")]
+    {
+        write(&bad)?;
+        wait::until("weights count once the ranks before are too old", || Ok(stage.given(40)?.len() == 2))?;
+        write(&format!("{NAME} {one} 1\n"))?;
+        wait::until("ranks are believed again", || all(&one))?;
+    }
+    fs::remove_file(host.file("ranks"))?;
+    wait::until("weights count without a file", || Ok(stage.given(40)?.len() == 2))
+}

@@ -3,6 +3,7 @@
 mod checks;
 mod files;
 mod name;
+mod period;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -15,6 +15,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::domain;
+use super::period::{Period, period};
 use crate::config::once::Once;
 use crate::config::problems::{Problem, Span};
 use crate::config::section::{Complaint, Section};
@@ -29,10 +30,12 @@ pub struct NameConfig {
     pub alpn: Vec<String>,
     /// Who is given, by name.
     pub policy: NamePolicy,
-    /// How long loads count as they were, in milliseconds; 0: until they change.
-    pub period_ms: u64,
+    /// How long loads count as they were.
+    pub period: Period,
     /// The most that a server gains by its report, in percent of its fair share.
     pub report_gain_percent: u64,
+    /// Where ranks are read that somebody else made.
+    pub rank_from: Option<PathBuf>,
     /// Where ranks are written, as lines.
     pub rank_file: Option<PathBuf>,
     /// Where states are written as gdnsd reads them.
@@ -109,13 +112,11 @@ fn shared<T: Eq + Hash>(all: &mut HashSet<Arc<T>>, one: T) -> Arc<T> {
     new
 }
 
+/// The first that lives: in the order of the file, or of ranks that are read.
+const FAILOVER: &str = "failover";
 /// Policies of names that go by no load.
-const PLAIN: [(&str, Draw); 4] = [
-    ("random", Draw::Random),
-    ("round-robin", Draw::Turn),
-    ("hash", Draw::Client),
-    ("failover", Draw::First),
-];
+const PLAIN: [(&str, Draw); 4] =
+    [("random", Draw::Random), ("round-robin", Draw::Turn), ("hash", Draw::Client), (FAILOVER, Draw::First)];
 
 /// What TLS calls a protocol (RFC 7301). Of their length one octet tells, and few are longer than three letters.
 fn protocol(value: &DeValue<'_>) -> Result<String, Complaint> {
@@ -143,8 +144,13 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
     let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
     let policy_span = section.key_span("policy");
     let named = values::policy_name(Consumer::Names);
-    let policy = policy_of(section.or("policy", named, Consumer::Names.default_policy()));
-    let (policy, period_ms, report_gain_percent) = ranking(section, policy);
+    let by_default = match section.key_span("rank_from") {
+        Some(_) => FAILOVER,
+        None => Consumer::Names.default_policy(),
+    };
+    let policy = policy_of(section.or("policy", named, by_default));
+    let rank_from = section.get("rank_from", written);
+    let (policy, period, report_gain_percent) = ranking(section, policy, rank_from.is_some());
     let rank_file = section.get("rank_file", written);
     let gdnsd_file = section.get("gdnsd_file", written);
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
@@ -190,8 +196,9 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
             settings: Arc::new(settings),
             alpn: alpn.into_iter().map(Spanned::into_inner).collect(),
             policy,
-            period_ms,
+            period,
             report_gain_percent,
+            rank_from: rank_from.map(Spanned::into_inner),
             rank_file: rank_file.map(Spanned::into_inner),
             gdnsd_file: gdnsd_file.map(Spanned::into_inner),
             from,
@@ -204,13 +211,17 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
 
 /// How often loads count anew, how much a server gains by them, and of [`rank::POLICY`], by which formula: the paper's gives the
 /// best one alone, and believes what it is reported.
-fn ranking(section: &mut Section<'_>, policy: NamePolicy) -> (NamePolicy, u64, u64) {
+fn ranking(section: &mut Section<'_>, policy: NamePolicy, is_read: bool) -> (NamePolicy, Period, u64) {
     let is_paper = section.or("rank", values::choice(&[("corrected", false), ("paper", true)], &[]), false);
-    let period_ms = section.or("period", values::duration_ms(defaults::PERIOD_MS), 0);
+    let period = section.or("period", period, Period::always(0));
+    if let Some(span) = section.key_span("rank_from").filter(|_| policy.draw != Draw::First) {
+        let message = format!("`rank_from` says who is given first, and so does policy \"{}\"", policy.name);
+        section.problem(Problem::new(span, message, "remove one of the two, or write policy = \"failover\""));
+    }
     let gain = section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
     for (key, has_use, goes) in [
         ("rank", policy.name == rank::POLICY, rank::POLICY),
-        ("period", policy.weighing.is_some(), "expected-delay, or another that goes by load"),
+        ("period", policy.weighing.is_some() || is_read, "expected-delay, or another that goes by load"),
         ("report_gain", policy.weighing.is_some(), "expected-delay, or another that goes by load"),
     ] {
         if let Some(span) = section.key_span(key).filter(|_| !has_use) {
@@ -219,7 +230,7 @@ fn ranking(section: &mut Section<'_>, policy: NamePolicy) -> (NamePolicy, u64, u
         }
     }
     let paper = NamePolicy { draw: Draw::First, weighing: Some(&rank::PAPER), ..policy };
-    if is_paper { (paper, period_ms, u64::MAX) } else { (policy, period_ms, gain) }
+    if is_paper { (paper, period, u64::MAX) } else { (policy, period, gain) }
 }
 
 /// What names do by a policy that they take: one of those, or one by which load is weighed.

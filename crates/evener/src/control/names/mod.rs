@@ -17,13 +17,15 @@ mod candidates;
 mod drained;
 mod own;
 mod ranking;
+mod ranks_from;
 mod running;
 
 use candidates::Followed;
 use drained::Drained;
 pub(super) use own::Told;
-use own::{Questions, list_of};
+use own::{Answer, Questions, list_of};
 use ranking::{RankFiles, Ranking};
+use ranks_from::RanksFrom;
 use running::{Running, Source};
 
 use super::now_ms;
@@ -192,10 +194,16 @@ impl Names {
     fn run(&self, config: &Arc<NameConfig>, known: Option<Running>, followed: Box<[usize]>) -> Running {
         let now_ms = now_ms();
         let settings = &config.settings;
-        let (known, balanced) = match known {
-            Some(Running { config, servers, balanced, .. }) => (Some((config, servers)), balanced),
-            None => (None, Arc::new(Balanced::new(Arc::clone(settings), &[], [0, 0]))),
+        let (known, balanced, ranks_from) = match known {
+            Some(Running { config, servers, balanced, ranks_from, .. }) => {
+                (Some((config, servers)), balanced, ranks_from)
+            }
+            None => (None, Arc::new(Balanced::new(Arc::clone(settings), &[], [0, 0])), None),
         };
+        let is_same = known.as_ref().is_some_and(|(before, _)| before.rank_from == config.rank_from);
+        let ranks_from = ranks_from.filter(|_| is_same);
+        let ranks_from =
+            config.rank_from.as_ref().map(|_| ranks_from.unwrap_or_else(|| Box::new(RanksFrom::new(now_ms))));
         let servers = match (list_of(config), known) {
             (Some(list), known) => {
                 let name = settings.name.to_string();
@@ -219,7 +227,7 @@ impl Names {
         };
         let config = Arc::clone(config);
         let ranking = Ranking::default();
-        Running { config, servers, ranking, balanced, due_ms: u64::MAX, is_dirty: false }
+        Running { config, servers, ranking, ranks_from, balanced, due_ms: u64::MAX, is_dirty: false }
     }
 
     /// It is known how servers are, or it was waited for long enough: queries are answered from now on.
@@ -238,11 +246,41 @@ impl Names {
         self.by_name.get(at).copied()
     }
 
+    /// A question has come back.
+    pub(super) fn told(&mut self, Told { name, answer }: Told) {
+        match answer {
+            Answer::Server(server, fact) => self.answered(&name, server, fact),
+            Answer::Ranks(read) => self.ranks_read(&name, read),
+        }
+    }
+
+    /// Ranks that somebody else made were read, or can't be.
+    fn ranks_read(&mut self, name: &Arc<NameConfig>, read: Result<String, String>) {
+        let Some(number) = self.number(&name.settings.name) else { return };
+        let Some(running) = self.running.get_mut(number).filter(|one| one.config.rank_from == name.rank_from)
+        else {
+            return;
+        };
+        let change = running.take_ranks(&self.followed, now_ms(), read);
+        match change.turned {
+            Some(Some(bad)) => {
+                let path = name.rank_from.as_deref().unwrap_or(Path::new("")).display();
+                tracing::warn!(name = %name.settings.name, %path, "ranks aren't believed: {bad}; those before count for three periods, then weights");
+            }
+            Some(None) => tracing::info!(name = %name.settings.name, "ranks are believed"),
+            None => {}
+        }
+        if change.is_news {
+            self.mark(number);
+        }
+        self.schedule(number);
+    }
+
     /// A server of a name alone has answered, or hasn't.
-    pub(super) fn told(&mut self, Told { name, server, fact }: Told) {
+    fn answered(&mut self, name: &Arc<NameConfig>, server: usize, fact: Fact) {
         self.questions.ended();
         // After a reload the name may have other servers, or be gone.
-        let asked = list_of(&name).and_then(|list| list.servers.get(server));
+        let asked = list_of(name).and_then(|list| list.servers.get(server));
         let Some((asked, number)) = asked.zip(self.number(&name.settings.name)) else { return };
         let Some(running) = self.running.get_mut(number) else { return };
         let config = Arc::clone(&running.config);
@@ -281,7 +319,10 @@ impl Names {
     fn settle(&mut self, number: usize, now_ms: u64) {
         let Some(running) = self.running.get_mut(number) else { return };
         let config = Arc::clone(&running.config);
-        let mut is_news = running.ranking.due_ms(&config) <= now_ms;
+        let mut is_news = running.ranking.due_ms() <= now_ms;
+        if let Some(ranks) = &mut running.ranks_from {
+            ranks.poll(&config, now_ms, self.questions.results());
+        }
         if let (Some(list), Source::Own(states)) = (list_of(&config), &mut running.servers) {
             let (orders, effects) = states.poll(list, now_ms);
             for order in orders {

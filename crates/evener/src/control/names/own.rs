@@ -25,9 +25,15 @@ use crate::runtime::descriptors::Room;
 pub(in crate::control) struct Told {
     /// The name, as it was when it was asked.
     pub(super) name: Arc<NameConfig>,
-    /// The server's place in its list.
-    pub(super) server: usize,
-    pub(super) fact: Fact,
+    pub(super) answer: Answer,
+}
+
+/// Such an answer.
+pub(super) enum Answer {
+    /// Of a server, by its place in its list.
+    Server(usize, Fact),
+    /// Ranks that somebody else made, as text.
+    Ranks(Result<String, String>),
 }
 
 /// The servers that a name has of its own.
@@ -51,6 +57,11 @@ pub(super) struct Questions {
 impl Questions {
     pub(super) fn new(results: mpsc::Sender<Told>) -> Questions {
         Questions { room: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), results }
+    }
+
+    /// Where answers go.
+    pub(super) fn results(&self) -> &mpsc::Sender<Told> {
+        &self.results
     }
 
     /// Asks a server as soon as there is room.
@@ -79,7 +90,7 @@ impl Questions {
                 let (Order::Probe(server) | Order::Ask(server)) = order;
                 let fact = answer(&name, order).await;
                 // The loop ends first only when the daemon does.
-                let _ = results.send(Told { name, server, fact }).await;
+                let _ = results.send(Told { name, answer: Answer::Server(server, fact) }).await;
             });
         }
     }

@@ -13,6 +13,7 @@ use super::candidates::Candidate;
 use crate::config::NameConfig;
 use crate::control::groups::replace;
 use crate::names::ShownName;
+use crate::runtime::day::second_of_day;
 
 /// What became of a candidate that lives.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,8 @@ type Alive = (Option<Arc<str>>, IpAddr, bool);
 #[derive(Debug)]
 struct Made {
     at_ms: u64,
+    /// How long they count, in milliseconds.
+    for_ms: u64,
     of: Vec<Alive>,
     ranked: Vec<Ranked>,
 }
@@ -44,8 +47,8 @@ pub(super) struct Ranking {
 
 impl Ranking {
     /// When they are made anew whatever happens, in milliseconds of the monotonic clock.
-    pub(super) fn due_ms(&self, config: &NameConfig) -> u64 {
-        self.last.as_ref().map_or(u64::MAX, |last| last.at_ms.saturating_add(config.period_ms))
+    pub(super) fn due_ms(&self) -> u64 {
+        self.last.as_ref().map_or(u64::MAX, |last| last.at_ms.saturating_add(last.for_ms))
     }
 
     /// The same candidates with what becomes of those that live, in the order in which answers have them. Who comes or goes, or is heard for the first time, counts
@@ -61,14 +64,15 @@ impl Ranking {
             let alive = candidates.iter().filter(|candidate| candidate.lives);
             rank(weighing, config.report_gain_percent, alive)
         };
-        let ranked = if config.period_ms == 0 {
+        let for_ms = period_ms(config);
+        let ranked = if for_ms == 0 {
             self.last = None;
             make()
         } else {
             let of = alive(weighing, &candidates);
-            let lasts = |last: &Made| last.of == of && now_ms.saturating_sub(last.at_ms) < config.period_ms;
+            let lasts = |last: &Made| last.of == of && now_ms.saturating_sub(last.at_ms) < last.for_ms;
             let last = self.last.take().filter(|last| lasts(last));
-            let last = last.unwrap_or_else(|| Box::new(Made { at_ms: now_ms, of, ranked: make() }));
+            let last = last.unwrap_or_else(|| Box::new(Made { at_ms: now_ms, for_ms, of, ranked: make() }));
             self.last.insert(last).ranked.clone()
         };
         let mut ranked = ranked.into_iter();
@@ -86,6 +90,13 @@ impl Ranking {
         }
         all
     }
+}
+
+/// How long ranks of a name count that are made now, in milliseconds; 0: until loads change.
+pub(super) fn period_ms(config: &NameConfig) -> u64 {
+    // Most names have none that depends on it, and there may be hundreds of thousands.
+    let second = if config.period.is_by_time_of_day() { second_of_day() } else { 0 };
+    config.period.ms_at(second)
 }
 
 fn alive(weighing: Option<&Weighing>, candidates: &[Candidate]) -> Vec<Alive> {

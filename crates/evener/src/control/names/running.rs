@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use evener_core::director::ServerState;
-use evener_core::dns::{Address, Balanced, ServerStates};
+use evener_core::dns::{Address, Balanced, Draw, RanksChange, ServerStates, Settings};
 use evener_core::farm::signals::Signals;
 
 use super::candidates::{Candidate, Followed, of_own};
 use super::own::list_of;
 use super::ranking::{Ranked, Ranking};
+use super::ranks_from::RanksFrom;
 use crate::config::NameConfig;
 use crate::names::{Load, ShownAddress, ShownName};
 
@@ -19,6 +20,8 @@ pub(super) struct Running {
     pub(super) config: Arc<NameConfig>,
     pub(super) servers: Source,
     pub(super) ranking: Ranking,
+    /// Ranks that somebody else makes.
+    pub(super) ranks_from: Option<Box<RanksFrom>>,
     /// What it is answered by.
     pub(super) balanced: Arc<Balanced>,
     /// When there is something to do next, in milliseconds of the monotonic clock.
@@ -49,20 +52,22 @@ pub(super) struct Given {
 impl Running {
     /// Takes in how its servers are now, and says how it is answered and shown from now on.
     pub(super) fn look(&mut self, followed: &[Followed], now_ms: u64) -> (Arc<Balanced>, Arc<ShownName>) {
-        let candidates: Vec<Candidate> = match &self.servers {
-            Source::Own(states) => {
-                list_of(&self.config).map_or_else(Vec::new, |list| of_own(list, states, now_ms))
+        let candidates = self.candidates(followed, now_ms);
+        let mut ranked = self.ranking.rank(&self.config, candidates, now_ms);
+        let mut settings = Arc::clone(&self.config.settings);
+        if let Some(ranks_from) = &self.ranks_from {
+            match ranks_from.order(now_ms) {
+                // Whoever isn't ranked comes last, in the order of the file.
+                Some(order) => ranked.sort_by_key(|(candidate, _)| {
+                    order.iter().position(|one| *one == candidate.address).unwrap_or(usize::MAX)
+                }),
+                None => settings = Arc::new(Settings { draw: Draw::Random, ..Settings::clone(&settings) }),
             }
-            Source::Services { followed: places, .. } => {
-                let followed = places.iter().filter_map(|place| followed.get(*place));
-                followed.flat_map(|followed| followed.candidates.iter().cloned()).collect()
-            }
-        };
-        let ranked = self.ranking.rank(&self.config, candidates, now_ms);
+        }
         let addresses: Box<[ShownAddress]> =
             ranked.into_iter().map(|(candidate, ranked)| self.shown(candidate, ranked)).collect();
         let given: Vec<Address> = addresses.iter().map(address).collect();
-        let balanced = Balanced::new(Arc::clone(&self.config.settings), &given, self.balanced.turns());
+        let balanced = Balanced::new(settings, &given, self.balanced.turns());
         self.balanced = Arc::new(balanced);
         let NameConfig { settings, policy, .. } = &*self.config;
         let shown = ShownName {
@@ -73,6 +78,32 @@ impl Running {
             at_ms: now_ms,
         };
         (Arc::clone(&self.balanced), Arc::new(shown))
+    }
+
+    /// All that may be given.
+    fn candidates(&self, followed: &[Followed], now_ms: u64) -> Vec<Candidate> {
+        match &self.servers {
+            Source::Own(states) => {
+                list_of(&self.config).map_or_else(Vec::new, |list| of_own(list, states, now_ms))
+            }
+            Source::Services { followed: places, .. } => {
+                let followed = places.iter().filter_map(|place| followed.get(*place));
+                followed.flat_map(|followed| followed.candidates.iter().cloned()).collect()
+            }
+        }
+    }
+
+    /// Takes ranks that were read.
+    pub(super) fn take_ranks(
+        &mut self,
+        followed: &[Followed],
+        now_ms: u64,
+        read: Result<String, String>,
+    ) -> RanksChange {
+        let servers: Vec<IpAddr> =
+            self.candidates(followed, now_ms).into_iter().map(|candidate| candidate.address).collect();
+        let Some(ranks) = &mut self.ranks_from else { return RanksChange::default() };
+        ranks.take(&self.config, now_ms, read, |address| servers.contains(&address))
     }
 
     fn shown(&mut self, candidate: Candidate, ranked: Option<Ranked>) -> ShownAddress {
@@ -123,7 +154,8 @@ impl Running {
             Source::Services { .. } => u64::MAX,
         };
         // A look makes ranks anew, and then they are due later.
-        if self.is_dirty { servers } else { servers.min(self.ranking.due_ms(&self.config)) }
+        let servers = servers.min(self.ranks_from.as_ref().map_or(u64::MAX, |ranks| ranks.due_ms()));
+        if self.is_dirty { servers } else { servers.min(self.ranking.due_ms()) }
     }
 
     /// Of how many servers of its own it isn't known yet whether they work.

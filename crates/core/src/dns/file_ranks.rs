@@ -1,0 +1,188 @@
+//! Ranks of a name that were made elsewhere: lines `NAME ADDRESS RANK`, the best first, as `rank_file` writes them. So the load-balancing agent and the
+//! DNS server of the paper may be two hosts, or one of them somebody else's.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::name::Name;
+
+/// Ranks that can't be had any more count for so many periods.
+const PERIODS: u64 = 3;
+
+/// Why ranks aren't believed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRanks {
+    /// The file can't be read.
+    #[error("it can't be read: {0}")]
+    Unread(String),
+    /// It ends within a line: whoever writes it isn't done, or died.
+    #[error("it ends within a line")]
+    Cut,
+    /// It has no line of this name.
+    #[error("it has no line of this name")]
+    Empty,
+    /// A line that is none.
+    #[error("line {0} is not NAME ADDRESS RANK")]
+    Line(usize),
+    /// It names somebody else's address.
+    #[error("{0} is no server of this name")]
+    Stranger(IpAddr),
+    /// It names an address twice.
+    #[error("{0} is in it twice")]
+    Twice(IpAddr),
+}
+
+/// The addresses of a name in a file's order of ranks. Lines of other names say nothing here.
+///
+/// # Errors
+/// What is wrong with it. A part of it isn't believed either.
+pub fn read_ranks(
+    text: &str,
+    name: &Name,
+    is_server: impl Fn(IpAddr) -> bool,
+) -> Result<Vec<IpAddr>, BadRanks> {
+    if !text.is_empty() && !text.ends_with('\n') {
+        return Err(BadRanks::Cut);
+    }
+    let mut ranked: Vec<(u64, IpAddr)> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [of, address, rank] = words[..] else { return Err(BadRanks::Line(number)) };
+        let (Ok(of), Ok(address), Ok(rank)) =
+            (Name::parse(of), address.parse::<IpAddr>(), rank.parse::<u64>())
+        else {
+            return Err(BadRanks::Line(number));
+        };
+        if of != *name {
+            continue;
+        }
+        if !is_server(address) {
+            return Err(BadRanks::Stranger(address));
+        }
+        if ranked.iter().any(|(_, known)| *known == address) {
+            return Err(BadRanks::Twice(address));
+        }
+        ranked.push((rank, address));
+    }
+    if ranked.is_empty() {
+        return Err(BadRanks::Empty);
+    }
+    // Of those that rank alike, as the file has them.
+    ranked.sort_by_key(|(rank, _)| *rank);
+    Ok(ranked.into_iter().map(|(_, address)| address).collect())
+}
+
+/// The ranks of one name, as far as they are believed.
+#[derive(Clone, Debug, Default)]
+pub struct FileRanks {
+    order: Vec<IpAddr>,
+    /// Until when they are, in milliseconds.
+    until_ms: Option<u64>,
+    bad: Option<BadRanks>,
+}
+
+/// What reading a file changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RanksChange {
+    /// Answers are others from now on.
+    pub is_news: bool,
+    /// It isn't believed, for another reason than before, or is believed again (`None` within).
+    pub turned: Option<Option<BadRanks>>,
+}
+
+impl FileRanks {
+    /// Takes what was read. What was believed before counts on for a while where this can't be.
+    pub fn take(&mut self, now_ms: u64, period_ms: u64, read: Result<Vec<IpAddr>, BadRanks>) -> RanksChange {
+        let was_in_force = self.order(now_ms).is_some();
+        let bad = read.as_ref().err().cloned();
+        let turned = (self.bad != bad).then(|| bad.clone());
+        self.bad = bad;
+        let Ok(order) = read else {
+            // It may have become too old with this.
+            let is_news = self.until_ms.is_some() && !was_in_force;
+            if is_news {
+                (self.order, self.until_ms) = (Vec::new(), None);
+            }
+            return RanksChange { is_news, turned };
+        };
+        let is_news = !was_in_force || self.order != order;
+        self.until_ms = Some(now_ms.saturating_add(period_ms.saturating_mul(PERIODS)));
+        self.order = order;
+        RanksChange { is_news, turned }
+    }
+
+    /// The addresses in the order of their ranks; `None` where no ranks are believed, so that weights count.
+    pub fn order(&self, now_ms: u64) -> Option<&[IpAddr]> {
+        self.until_ms.filter(|until_ms| now_ms <= *until_ms).map(|_| &self.order[..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+    use alloc::vec;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    fn read(text: &str) -> Result<Vec<IpAddr>, BadRanks> {
+        let name = Name::parse("www.example.com").unwrap();
+        read_ranks(text, &name, |one| (1..=3).any(|last| one == address(last)))
+    }
+
+    #[test]
+    fn ranks_are_read_as_they_are_written() {
+        let text =
+            "www.example.com. 192.0.2.2 1\nWWW.example.com 192.0.2.1 2\nother.example.com 10.0.0.1 1\n";
+        assert_eq!(read(text), Ok(vec![address(2), address(1)]));
+        assert_eq!(read("\nwww.example.com 192.0.2.3 7\n"), Ok(vec![address(3)]));
+    }
+
+    #[test]
+    fn what_is_cut_empty_or_strange_is_not_believed() {
+        let line = "www.example.com 192.0.2.1 1\n";
+        for (text, why) in [
+            ("", BadRanks::Empty),
+            ("\n", BadRanks::Empty),
+            ("other.example.com 10.0.0.1 1\n", BadRanks::Empty),
+            ("www.example.com 192.0.2.1 1", BadRanks::Cut),
+            ("www.example.com 192.0.2.1\n", BadRanks::Line(1)),
+            ("www.example.com 192.0.2.1 1 2\n", BadRanks::Line(1)),
+            ("www.example.com 192.0.2 1\n", BadRanks::Line(1)),
+            ("www.example.com 192.0.2.1 -1\n", BadRanks::Line(1)),
+            ("www..com 192.0.2.1 1\n", BadRanks::Line(1)),
+            ("www.example.com 192.0.2.9 1\n", BadRanks::Stranger(address(9))),
+        ] {
+            assert_eq!(read(text), Err(why), "{text:?}");
+        }
+        assert_eq!(read(&(line.to_string() + line)), Err(BadRanks::Twice(address(1))));
+    }
+
+    #[test]
+    fn ranks_count_for_three_periods_and_their_trouble_is_told_once() {
+        let mut ranks = FileRanks::default();
+        let none = RanksChange::default();
+        let unread = || Err(BadRanks::Unread("gone".into()));
+        assert_eq!(ranks.order(0), None);
+        assert!(ranks.take(0, 5_000, unread()).turned.is_some());
+        assert_eq!(ranks.take(1, 5_000, unread()), none);
+        let good = RanksChange { is_news: true, turned: Some(None) };
+        assert_eq!(ranks.take(2, 5_000, Ok(vec![address(1)])), good);
+        assert_eq!(ranks.take(5_002, 5_000, Ok(vec![address(1)])), none);
+        assert_eq!(ranks.order(5_002), Some(&[address(1)][..]));
+        let turned = Some(Some(BadRanks::Cut));
+        assert_eq!(ranks.take(10_002, 5_000, Err(BadRanks::Cut)), RanksChange { is_news: false, turned });
+        assert_eq!(ranks.take(15_002, 5_000, Err(BadRanks::Cut)), none);
+        assert!(ranks.order(20_002).is_some() && ranks.order(20_003).is_none());
+        assert_eq!(
+            ranks.take(20_003, 5_000, Err(BadRanks::Cut)),
+            RanksChange { is_news: true, turned: None }
+        );
+        assert_eq!(ranks.take(25_003, 5_000, Err(BadRanks::Cut)), none);
+        assert!(ranks.take(25_004, 5_000, Ok(vec![address(2)])).is_news);
+    }
+}
