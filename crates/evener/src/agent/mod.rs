@@ -191,7 +191,7 @@ impl Agent {
         let wanted = member::wanted(&config, &identity, &network);
         let telling = Telling::start(&config, &wanted);
         let mut memberships = Memberships::new(&directory);
-        memberships.follow(wanted, &telling, config.agent.listen);
+        memberships.follow(wanted, &telling);
         let mut agent = Agent {
             config_path,
             config,
@@ -282,7 +282,7 @@ impl Agent {
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         let wanted = member::wanted(&config, &self.identity, &network);
         self.telling.follow(&config, &wanted);
-        self.memberships.follow(wanted, &self.telling, config.agent.listen);
+        self.memberships.follow(wanted, &self.telling);
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;
         self.speak(&network);

@@ -65,16 +65,17 @@ fn view() -> io::Result<View> {
         })
         .collect();
     programs.sort();
+    let running = Lock::is_held(&state::lock_path(&directory));
     let counted = pins.as_ref().and_then(|pins| server::counters(pins)).unwrap_or_default();
     Ok(View {
-        running: Lock::is_held(&state::lock_path(&directory)),
+        running,
         addresses: addresses
             .iter()
             .map(|placed| format!("{} on {}", placed.address, placed.interface))
             .collect(),
         settings: settings.iter().map(|(path, changed)| (dotted(path), changed.was)).collect(),
         programs,
-        groups: member::read_shown(&directory),
+        groups: if running { member::read_shown(&directory) } else { Vec::new() },
         packets: counted.into_iter().map(|(reason, count)| (reason.name(), count)).collect(),
     })
 }

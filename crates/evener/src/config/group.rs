@@ -113,7 +113,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let report_gain_percent =
         section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
     let report = report::read(section, Placement::Director);
-    check_policy(section, policy, report.is_some());
+    check_policy(section, policy, report.as_ref().is_some_and(|report| report.kind.tells_load()));
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let (joining, allow, token_file, client_ca, joins) = section.section("group", |section| {
         let allow = section.list("allow", addresses::prefix);

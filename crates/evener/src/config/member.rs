@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evener_core::farm::group::{Joiner, JoinerError, WEIGHT_MAX};
+use evener_core::farm::group::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX};
 use evener_core::net::http::Url;
 use evener_core::path::content::{HostPattern, PathPattern};
 use toml::Spanned;
@@ -78,7 +78,24 @@ pub(super) fn read(section: &mut Section<'_>, files: &mut MemberFiles) -> Member
     }
     let paths = section.one_or_list("path", |value| own(value, "\"/img/*\"", Joiner::add_path));
     let hosts = section.one_or_list("host", |value| own(value, "\"img.example.com\"", Joiner::add_host));
-    let control = section.get("control", url).map(Spanned::into_inner);
+    for (key, found) in [("path", &paths), ("host", &hosts)] {
+        if let Some(one) = found.get(PATTERNS_MAX) {
+            let message = format!("this member has more than {PATTERNS_MAX} entries of `{key}`");
+            section.problem(Problem::new(one.span(), message, "name fewer, with stars"));
+        }
+    }
+    let control = section.get("control", url);
+    if let Some(span) =
+        control.as_ref().filter(|url| url.get_ref().is_secure() && section.key_span("tls").is_none())
+    {
+        let help = "add tls = { certificate = \"FILE\", key = \"FILE\" }, or write an http URL";
+        section.problem(Problem::new(
+            span.span(),
+            "questions come there by TLS, and there is no `tls`",
+            help,
+        ));
+    }
+    let control = control.map(Spanned::into_inner);
     files.token_file = section.get("token_file", values::path);
     let report_ms = section.or("report", values::duration_ms(defaults::GROUP_MS), defaults::GROUP_REPORT_MS);
     files.ca = section.get("ca", values::path);

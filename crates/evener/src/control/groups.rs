@@ -18,7 +18,7 @@ use evener_core::farm::health::Failure;
 use evener_core::farm::plan::ServerName;
 use evener_core::farm::report::{BadReport, Report};
 use evener_core::net::http::Url;
-use evener_core::node::group::Message;
+use evener_core::node::group::{Message, Verb};
 use evener_core::path::sessions::Seed;
 use rustls::ClientConfig;
 use tokio::sync::mpsc;
@@ -241,7 +241,13 @@ impl Groups {
             certificate: certificate.as_ref(),
         };
         let reply = match self.desk(&group) {
-            Some(mut desk) => desk.answer(moment(), asker, &verb, &body),
+            Some(mut desk) => {
+                let reply = desk.answer(moment(), asker, &verb, &body);
+                if Verb::of(&verb) == Some(Verb::Add) {
+                    self.drain_again(&group);
+                }
+                reply
+            }
             None => {
                 Reply { status: 503, kind: "text/plain", body: "this group is no longer served\n".to_owned() }
             }
@@ -273,8 +279,19 @@ impl Groups {
             };
         };
         let Reply { status, kind, body } = desk.answer_read(moment(), asker, message);
+        self.drain_again(group);
         self.settle();
         GroupAnswer { status, body, is_json: kind == "application/json" }
+    }
+
+    /// Whoever the operator has drained is so when it joins again.
+    fn drain_again(&mut self, group: &str) {
+        let drained = self.drained(group);
+        if let Some(running) = self.running.get_mut(group) {
+            for name in drained {
+                running.members.drain(moment(), &name, true);
+            }
+        }
     }
 
     /// Where a group's messages are answered.

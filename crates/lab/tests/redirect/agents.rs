@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -37,7 +38,7 @@ fn host_file(stage: &Stage, path: &Path, more: &str) -> String {
 
 impl Stage {
     fn agent_members(&self) -> Result<Vec<Value>> {
-        let (status, text) = self.tell(0, "GROUP-QUERY", TOKEN, "")?;
+        let (status, text) = self.tell(1, "GROUP-QUERY", TOKEN, "")?;
         anyhow::ensure!(status == 200, "{status} {text}");
         let listing: Value = serde_json::from_str(&text)?;
         Ok(listing["members"].as_array().context("no members")?.clone())
@@ -328,5 +329,69 @@ fn haproxy_and_a_group_go_by_the_same_agent() -> Result<()> {
         Ok(all[0]["state"] == "up" && (10..=100).contains(&percent))
     })?;
     fs::remove_file(path)?;
+    Ok(())
+}
+
+#[test]
+fn a_reload_changes_a_member_without_a_gap_and_reads_its_token_again() -> Result<()> {
+    let (mut stage, path) = group("reload", "")?;
+    let host = stage.farm.server(0).clone();
+    let mut agent = Agent::start(&host, &host_file(&stage, &path, ""))?;
+    wait::until("it is a member", || stage.have_reported(1))?;
+    for weight in [2, 3, 4] {
+        let more = format!("weight = {weight}");
+        host.write(
+            "agent.toml",
+            &format!("[agent]\nlisten = \":9183\"\n{}", host_file(&stage, &path, &more)),
+        )?;
+        agent.process().sighup()?;
+        wait::until("its weight is another", || {
+            Ok(stage.agent_members()?.first().is_some_and(|one| one["weight"] == weight))
+        })?;
+    }
+    assert!(!stage.evener.daemon().log().contains("left"), "{}", stage.evener.daemon().log());
+
+    // Others have the address by which it was known; the group sees it at another one.
+    let device = host.interfaces()[0].name.clone();
+    let (old, new) = (
+        format!("address del {}/24 dev {device}", host.address()),
+        format!("address add 192.0.2.99/24 dev {device}"),
+    );
+    host.ip(&[old, new])?;
+    wait::until("it has joined by its new address", || {
+        Ok(stage.agent_members()?.iter().any(|one| one["url"] == "http://192.0.2.99"))
+    })?;
+    fs::remove_file(path)?;
+    Ok(())
+}
+
+#[test]
+fn an_operators_drain_lasts_over_leaving_and_joining() -> Result<()> {
+    let (stage, path) = group("drain", "")?;
+    let host = stage.farm.server(0);
+    let mut agent = Agent::start(host, &host_file(&stage, &path, ""))?;
+    wait::until("it is a member", || stage.have_reported(1))?;
+    stage.evener.command(&["drain", &format!("shop/http://{}", host.address())])?;
+    assert_eq!(agent.stop()?, 0);
+    assert!(stage.agent_members()?.is_empty());
+    agent.start_again()?;
+    agent.process().wait_for("joined", wait::LONG)?;
+    assert_eq!(stage.agent_members()?[0]["state"], "draining");
+    fs::remove_file(path)?;
+    Ok(())
+}
+
+#[test]
+fn a_token_that_others_may_read_is_refused_until_they_may_not() -> Result<()> {
+    let (stage, path) = group("modes", "")?;
+    let own = tokens("modes-own", &format!("{TOKEN}\n"))?;
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o644))?;
+    let host = stage.farm.server(0);
+    let mut agent = Agent::start(host, &host_file(&stage, &own, "report = \"200ms\""))?;
+    agent.process().wait_for("nothing can be sent to the director: ", wait::LONG)?;
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o600))?;
+    wait::until("it is a member", || stage.have_reported(1))?;
+    fs::remove_file(path)?;
+    fs::remove_file(own)?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use core::fmt;
 
 /// A server that doesn't answer is asked again after this time at most, in milliseconds: nobody else is troubled by that.
 const PROBE_MS: u64 = 1_000;
-/// Between two reports that were asked for there is this time at least, in milliseconds.
+/// Between two that were asked for there is this time at least, whatever comes of them, in milliseconds.
 const QUERIED_MS: u64 = 1_000;
 
 /// What is to be done.
@@ -29,6 +29,8 @@ pub enum DirectorAnswer {
     Status(u16),
     /// None: it can't be reached, or takes too long.
     Nobody,
+    /// None, since nothing was sent: this host lacks something for it.
+    Unsent,
 }
 
 /// Why this host isn't a member, or may soon be none.
@@ -48,6 +50,9 @@ impl fmt::Display for MembershipTrouble {
             }
             MembershipTrouble::Director(DirectorAnswer::Nobody) => {
                 f.write_str("the director can't be reached")
+            }
+            MembershipTrouble::Director(DirectorAnswer::Unsent) => {
+                f.write_str("nothing can be sent to the director")
             }
             MembershipTrouble::Director(DirectorAnswer::Status(status)) => {
                 write!(f, "the director refuses it ({status})")
@@ -75,7 +80,8 @@ pub struct Membership {
     may_be_known: bool,
     is_stamped: bool,
     joined_ms: Option<u64>,
-    reported_ms: Option<u64>,
+    /// When it was last begun to say something.
+    polled_ms: Option<u64>,
     trouble: Option<MembershipTrouble>,
     /// What was last told of that.
     told: Option<MembershipTrouble>,
@@ -92,7 +98,7 @@ impl Membership {
             may_be_known: false,
             is_stamped: true,
             joined_ms: None,
-            reported_ms: None,
+            polled_ms: None,
             trouble: None,
             told: None,
         }
@@ -103,7 +109,7 @@ impl Membership {
         if self.step != Step::Idle || now_ms < self.due_ms {
             return None;
         }
-        self.step = Step::Probing;
+        (self.step, self.polled_ms) = (Step::Probing, Some(now_ms));
         Some(MembershipOrder::Probe)
     }
 
@@ -174,9 +180,6 @@ impl Membership {
             }
             _ => None,
         };
-        if was == Step::Reporting && is_good {
-            self.reported_ms = Some(now_ms);
-        }
         if order.is_none() {
             let tenth = self.report_ms / 10;
             self.rest(now_ms, self.report_ms - tenth + draw % (2 * tenth + 1));
@@ -186,8 +189,13 @@ impl Membership {
 
     /// The director asks for its load.
     pub fn queried(&mut self, now_ms: u64) {
-        let least_ms = self.reported_ms.map_or(now_ms, |at_ms| at_ms.saturating_add(QUERIED_MS));
+        let least_ms = self.polled_ms.map_or(now_ms, |at_ms| at_ms.saturating_add(QUERIED_MS));
         self.due_ms = self.due_ms.min(least_ms.max(now_ms));
+    }
+
+    /// It is somebody else from now on, by another URL: whatever the director knows is of the one before.
+    pub fn begin_anew(&mut self) {
+        self.is_member = false;
     }
 
     /// Whether the director is to be told when it leaves.
@@ -311,7 +319,14 @@ mod tests {
         assert_eq!(member.probed(1_003, true), Some(REPORT));
         assert_eq!(member.answered(1_003, Status(204), 0), None);
         (0..100).for_each(|_| member.queried(1_004));
-        assert_eq!((member.poll(2_002), member.poll(2_003)), (None, Some(Probe)));
+        assert_eq!((member.poll(1_999), member.poll(2_000)), (None, Some(Probe)));
+        assert_eq!(member.probed(2_001, false), None);
+        (0..100).for_each(|_| member.queried(2_002));
+        assert_eq!(
+            (member.poll(2_999), member.poll(3_000)),
+            (None, Some(Probe)),
+            "nor is a dead server asked more often"
+        );
     }
 
     proptest! {

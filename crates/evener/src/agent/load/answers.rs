@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-use super::AGAIN;
+use super::Again;
 use super::measure::Load;
 use super::queries::Queries;
 use crate::config::AgentListen;
@@ -99,12 +99,14 @@ pub(super) async fn serve<F>(door: Door, load: watch::Receiver<Load>, answer: fn
 where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
+    let mut again = Again::default();
     let listener = loop {
         match door.bind().await {
             Ok(listener) => break listener,
             Err(error) => {
-                tracing::warn!(address = %door.listen, %error, "nobody can ask for this server's load here; it is tried again");
-                tokio::time::sleep(AGAIN).await;
+                if again.wait().await {
+                    tracing::warn!(address = %door.listen, %error, "nobody can ask for this server's load here; it is tried again");
+                }
             }
         }
     };

@@ -24,8 +24,23 @@ use measure::Meter;
 use queries::Queries;
 use running::Processes;
 
-/// A listener that can't be had is tried again after this time.
+/// A listener that can't be had is tried again after this time at most.
 const AGAIN: Duration = Duration::from_secs(10);
+/// And soon at first: whoever listened there before a reload is about to end.
+const SOON: Duration = Duration::from_millis(20);
+
+/// The times between attempts to listen.
+#[derive(Default)]
+struct Again(Duration);
+
+impl Again {
+    /// Waits for the next attempt, twice as long each time; true where it takes so long that it is to be told.
+    async fn wait(&mut self) -> bool {
+        self.0 = (self.0 * 2).clamp(SOON, AGAIN);
+        tokio::time::sleep(self.0).await;
+        self.0 > Duration::from_secs(1)
+    }
+}
 
 /// Measures and answers for as long as it lives.
 pub(super) struct Telling {

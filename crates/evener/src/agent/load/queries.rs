@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use super::AGAIN;
+use super::Again;
 use super::answers::{QUESTION_MAX, head, refusal};
 use crate::runtime::accept::accept;
 use crate::runtime::seats::Seats;
@@ -30,11 +30,13 @@ pub(in crate::agent) struct Queries {
     /// Of each group, by its number, its directors' addresses.
     directors: Mutex<BTreeMap<usize, BTreeSet<IpAddr>>>,
     asked: watch::Sender<()>,
+    /// Sockets that are open for that alone.
+    open: Mutex<BTreeSet<SocketAddr>>,
 }
 
 impl Queries {
     pub(in crate::agent) fn new() -> Queries {
-        Queries { directors: Mutex::default(), asked: watch::channel(()).0 }
+        Queries { directors: Mutex::default(), asked: watch::channel(()).0, open: Mutex::default() }
     }
 
     /// These may ask for a group from now on, and no others.
@@ -46,6 +48,16 @@ impl Queries {
     /// Nobody may ask for a group any more.
     pub(in crate::agent) fn forget(&self, group: usize) {
         self.directors.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+    }
+
+    /// A socket is to be opened there; false where there is one already.
+    pub(in crate::agent) fn open(&self, at: SocketAddr) -> bool {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(at)
+    }
+
+    /// It is closed.
+    pub(in crate::agent) fn closed(&self, at: SocketAddr) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&at);
     }
 
     /// Whether somebody may ask.
@@ -75,12 +87,14 @@ impl Queries {
 
 /// Answers those alone who may ask, and this question alone, at an address, for as long as it lives.
 pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<Queries>, tls: Option<TlsAcceptor>) {
+    let mut again = Again::default();
     let listener = loop {
         match TcpListener::bind(at).await {
             Ok(listener) => break listener,
             Err(error) => {
-                tracing::warn!(address = %at, %error, "the group's director can't ask for this server's load here; it is tried again");
-                tokio::time::sleep(AGAIN).await;
+                if again.wait().await {
+                    tracing::warn!(address = %at, %error, "the group's director can't ask for this server's load here; it is tried again");
+                }
             }
         }
     };

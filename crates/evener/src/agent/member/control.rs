@@ -4,13 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use evener_core::net::http::Url;
-use rustls::ServerConfig;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use super::wanted::Wanted;
 use crate::agent::load::queries::{Queries, serve};
-use crate::config::{AgentListen, LOAD_PORT};
+use crate::config::{AgentListen, LOAD_PORT, Tls};
 use crate::runtime::tls::{self, TlsError};
 
 /// Such a place.
@@ -20,30 +19,26 @@ pub(super) struct Control {
     queries: Arc<Queries>,
     /// Where the agent answers anyway.
     listen: Option<AgentListen>,
-    tls: Option<Arc<ServerConfig>>,
+    /// The member's certificate, which it shows here.
+    tls: Option<Tls>,
     /// What is open now.
     open: Option<(SocketAddr, JoinHandle<()>)>,
 }
 
 impl Control {
     /// None is open yet.
-    ///
-    /// # Errors
-    /// When the member's certificate can't be had.
-    pub(super) fn new(
-        wanted: &Wanted,
-        queries: Arc<Queries>,
-        listen: Option<AgentListen>,
-    ) -> Result<Control, TlsError> {
+    pub(super) fn new(wanted: &Wanted, queries: Arc<Queries>) -> Control {
         let named = wanted.settings.control.clone();
         let is_plain = named.as_ref().is_some_and(|url| !url.is_secure());
-        let own = wanted.settings.tls.as_ref().filter(|_| !is_plain);
-        let tls = own.map(|own| tls::server(&own.certificate, &own.key, None)).transpose()?;
-        Ok(Control { named, queries, listen, tls, open: None })
+        let tls = wanted.settings.tls.clone().filter(|_| !is_plain);
+        Control { named, queries, listen: wanted.listen, tls, open: None }
     }
 
     /// Listens where it is asked by a director that reaches this host at an address, and says where that is.
-    pub(super) fn at(&mut self, own: IpAddr) -> Option<Url> {
+    ///
+    /// # Errors
+    /// When the member's certificate can't be had.
+    pub(super) fn at(&mut self, own: IpAddr) -> Result<Option<Url>, TlsError> {
         let address = self.named.as_ref().and_then(Url::address).unwrap_or(own);
         let at = SocketAddr::new(address, self.named.as_ref().map_or(LOAD_PORT, Url::port));
         let is_shared = match self.listen {
@@ -57,16 +52,22 @@ impl Control {
             self.close();
         } else if self.open.as_ref().is_none_or(|(open, _)| *open != at) {
             self.close();
-            let tls = self.tls.clone().map(TlsAcceptor::from);
-            self.open = Some((at, tokio::spawn(serve(at, Arc::clone(&self.queries), tls))));
+            let own = self.tls.as_ref();
+            let tls = own.map(|own| tls::server(&own.certificate, &own.key, None)).transpose()?;
+            // Another group's director may ask at the same place.
+            if self.queries.open(at) {
+                let serving = serve(at, Arc::clone(&self.queries), tls.map(TlsAcceptor::from));
+                self.open = Some((at, tokio::spawn(serving)));
+            }
         }
         let scheme = if self.tls.is_some() && !is_shared { "https" } else { "http" };
-        self.named.clone().or_else(|| Url::parse(&format!("{scheme}://{at}")).ok())
+        Ok(self.named.clone().or_else(|| Url::parse(&format!("{scheme}://{at}")).ok()))
     }
 
     fn close(&mut self) {
-        if let Some((_, task)) = self.open.take() {
+        if let Some((at, task)) = self.open.take() {
             task.abort();
+            self.queries.closed(at);
         }
     }
 }

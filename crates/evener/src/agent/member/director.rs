@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use rustls::ClientConfig;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
+use crate::config::Tls;
 use crate::io::message::{exchange_with, status, target};
+use crate::runtime::tls::{self, TlsError};
 
 /// How long a message and its answer may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,12 +33,23 @@ pub(super) struct Located {
 /// The director.
 pub(super) struct Director {
     group: Url,
-    tls: Option<Arc<ClientConfig>>,
+    /// Who has signed its certificate, and that which the member shows.
+    ca: Option<PathBuf>,
+    own: Option<Tls>,
 }
 
 impl Director {
-    pub(super) fn new(group: Url, tls: Option<Arc<ClientConfig>>) -> Director {
-        Director { group, tls }
+    pub(super) fn new(group: Url, ca: Option<PathBuf>, own: Option<Tls>) -> Director {
+        Director { group, ca, own }
+    }
+
+    /// The files as they are now: certificates are renewed.
+    fn tls(&self) -> Result<Option<Arc<ClientConfig>>, TlsError> {
+        if !self.group.is_secure() {
+            return Ok(None);
+        }
+        let own = self.own.as_ref().map(|own| (own.certificate.as_path(), own.key.as_path()));
+        tls::client(self.ca.as_deref(), own).map(Some)
     }
 
     /// Looks where it is: names lead elsewhere whenever their owners like.
@@ -59,7 +73,11 @@ impl Director {
 
     /// Sends a message. What comes back is a status, and the first line of what the director says to it.
     pub(super) async fn send(&self, verb: Verb, token: Option<&str>, body: &str) -> (DirectorAnswer, String) {
-        match timeout(TIMEOUT, self.try_send(verb, token, body)).await {
+        let tls = match self.tls() {
+            Ok(tls) => tls,
+            Err(error) => return (DirectorAnswer::Unsent, error.to_string()),
+        };
+        match timeout(TIMEOUT, self.try_send(tls.as_ref(), verb, token, body)).await {
             Ok(Ok(answer)) => match status(&answer) {
                 Some(status) => (DirectorAnswer::Status(status), sentence(&answer)),
                 None => (DirectorAnswer::Nobody, "what answers there speaks no HTTP".to_owned()),
@@ -69,7 +87,13 @@ impl Director {
         }
     }
 
-    async fn try_send(&self, verb: Verb, token: Option<&str>, body: &str) -> io::Result<String> {
+    async fn try_send(
+        &self,
+        tls: Option<&Arc<ClientConfig>>,
+        verb: Verb,
+        token: Option<&str>,
+        body: &str,
+    ) -> io::Result<String> {
         let located = self.locate().await.map_err(io::Error::other)?;
         let authorization =
             token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
@@ -82,7 +106,7 @@ impl Director {
         );
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for to in located.addresses {
-            match exchange_with(&self.group, to, None, self.tls.as_ref(), &message, READ).await {
+            match exchange_with(&self.group, to, None, tls, &message, READ).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => last = error,
             }

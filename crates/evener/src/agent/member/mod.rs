@@ -16,7 +16,6 @@ use evener_core::farm::group::{
 };
 use evener_core::net::http::Url;
 use evener_core::node::group::{Verb, write_inform, write_joiners};
-use rustls::ClientConfig;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -24,11 +23,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::load::host::count_own_request;
 use super::load::queries::Queries;
 use super::load::{Load, Telling};
-use crate::config::AgentListen;
 use crate::io::member_probe::probe_member;
-use crate::runtime::member_token::{self, MemberTokens};
+use crate::runtime::member_token;
 use crate::runtime::secret::random;
-use crate::runtime::tls;
 use control::Control;
 use director::Director;
 use shown::Shown;
@@ -61,7 +58,7 @@ impl Memberships {
     }
 
     /// Joins these from now on, and leaves all others. Those that are the same go on.
-    pub(super) fn follow(&mut self, wanted: Vec<Wanted>, telling: &Telling, listen: Option<AgentListen>) {
+    pub(super) fn follow(&mut self, wanted: Vec<Wanted>, telling: &Telling) {
         let mut before = std::mem::take(&mut self.running);
         for one in wanted {
             if let Some(at) = before.iter().position(|known| known.wanted == one && !known.task.is_finished())
@@ -69,14 +66,14 @@ impl Memberships {
                 self.running.push(before.swap_remove(at));
                 continue;
             }
-            match Member::new(&one, self.next_number, telling, listen, &self.shown) {
-                Ok(member) => {
-                    let (end, ended) = oneshot::channel();
-                    let task = tokio::spawn(member.run(ended));
-                    self.running.push(Running { wanted: one, end, task });
-                }
-                Err(error) => tracing::error!("{}: {error}; it isn't joined", one.name()),
+            // The same member by other settings says so by joining once more, and never leaves.
+            if let Some(at) = before.iter().position(|known| known.wanted.is_same_member(&one)) {
+                let _ = before.swap_remove(at).end.send(false);
             }
+            let (end, ended) = oneshot::channel();
+            let member = Member::new(&one, self.next_number, telling, &self.shown);
+            let task = tokio::spawn(member.run(ended));
+            self.running.push(Running { wanted: one, end, task });
             self.next_number += 1;
         }
         // They end by themselves, as soon as their groups know.
@@ -103,7 +100,6 @@ struct Member {
     wanted: Wanted,
     number: usize,
     membership: Membership,
-    tokens: Option<MemberTokens>,
     director: Director,
     control: Control,
     load: watch::Receiver<Load>,
@@ -115,32 +111,21 @@ struct Member {
     /// When the last report was made, in milliseconds since 1970: no later one says less.
     stamp_ms: u64,
     is_rate_told: bool,
+    /// Reports without a rate, though a page is to tell it.
+    without_rate: u32,
     /// What the director said to the last message.
     sentence: String,
 }
 
 impl Member {
-    fn new(
-        wanted: &Wanted,
-        number: usize,
-        telling: &Telling,
-        listen: Option<AgentListen>,
-        shown: &Arc<Shown>,
-    ) -> Result<Member, String> {
-        let tokens = wanted.token_file.as_deref().map(member_token::read).transpose();
-        let own = wanted.settings.tls.as_ref().map(|tls| (tls.certificate.as_path(), tls.key.as_path()));
-        let made = |error: tls::TlsError| error.to_string();
-        let by_tls: Option<Arc<ClientConfig>> = match wanted.group.is_secure() {
-            true => Some(tls::client(wanted.settings.ca.as_deref(), own).map_err(made)?),
-            false => None,
-        };
-        Ok(Member {
+    fn new(wanted: &Wanted, number: usize, telling: &Telling, shown: &Arc<Shown>) -> Member {
+        let (ca, own) = (wanted.settings.ca.clone(), wanted.settings.tls.clone());
+        Member {
             wanted: wanted.clone(),
             number,
             membership: Membership::new(0, wanted.settings.report_ms),
-            tokens: tokens.map_err(|error| error.to_string())?,
-            director: Director::new(wanted.group.clone(), by_tls),
-            control: Control::new(wanted, Arc::clone(telling.queries()), listen).map_err(made)?,
+            director: Director::new(wanted.group.clone(), ca, own),
+            control: Control::new(wanted, Arc::clone(telling.queries())),
             load: telling.load(),
             queries: Arc::clone(telling.queries()),
             shown: Arc::clone(shown),
@@ -148,8 +133,9 @@ impl Member {
             url: wanted.url.clone(),
             stamp_ms: 0,
             is_rate_told: false,
+            without_rate: 0,
             sentence: String::new(),
-        })
+        }
     }
 
     fn now_ms(&self) -> u64 {
@@ -249,23 +235,22 @@ impl Member {
 
     /// Whether its server answers at its URL.
     async fn works(&mut self) -> bool {
-        let url = match &self.url {
-            Some(url) => url.clone(),
-            // It is where the group sees it, and that isn't known before the group is.
-            None => match self.director.locate().await {
-                Ok(located) => match default_url("http", located.own, 80) {
-                    Some(url) => url,
-                    None => return false,
-                },
-                Err(_) => return true,
-            },
-        };
+        if self.wanted.url.is_none() {
+            // It is where the group sees it, and that may be elsewhere than before.
+            let located = self.director.locate().await;
+            let found = located.ok().and_then(|located| default_url("http", located.own, 80));
+            if found.is_some() && self.url.is_some() && self.url != found {
+                self.membership.begin_anew();
+            }
+            self.url = found.or(self.url.take());
+        }
+        // Where the group can't be seen, joining says so.
+        let Some(url) = self.url.clone() else { return true };
         count_own_request();
         let probed = probe_member(&url, None, &self.wanted.health, &[]).await;
         if let Err(failure) = &probed {
             tracing::debug!(%url, %failure, "the server doesn't answer");
         }
-        self.url.get_or_insert(url);
         probed.is_ok()
     }
 
@@ -278,13 +263,13 @@ impl Member {
             located.addresses.iter().map(SocketAddr::ip).chain(self.wanted.directors.iter().copied());
         let directors: BTreeSet<IpAddr> = directors.map(|address| address.to_canonical()).collect();
         self.queries.permit(self.number, directors);
-        if self.wanted.url.is_none() {
-            // Its address may be another one by now.
-            self.url = default_url("http", located.own, 80);
-        }
+        let control = match self.control.at(located.own) {
+            Ok(control) => control,
+            Err(error) => return (DirectorAnswer::Unsent, error.to_string()),
+        };
         let Some(url) = self.url.clone() else {
             return (
-                DirectorAnswer::Nobody,
+                DirectorAnswer::Unsent,
                 "this host has no address by which it reaches the group".to_owned(),
             );
         };
@@ -293,7 +278,7 @@ impl Member {
             url,
             weight: settings.weight,
             anonymous: settings.anonymous,
-            control: self.control.at(located.own),
+            control,
             paths: settings.paths.clone(),
             hosts: settings.hosts.clone(),
         };
@@ -304,14 +289,9 @@ impl Member {
         let measured = self.load.wait_for(|load| load.load.is_some());
         let load = match timeout(MEASURING, measured).await {
             Ok(Ok(load)) => load.clone(),
-            _ => return (DirectorAnswer::Nobody, "this host's load can't be measured".to_owned()),
+            _ => return (DirectorAnswer::Unsent, "this host's load can't be measured".to_owned()),
         };
-        if load.requests_per_second.is_none() && !std::mem::replace(&mut self.is_rate_told, true) {
-            tracing::info!(
-                "{}: no page tells how many requests its server answers ([agent] status_url), so its load is 10 m alone, processes that run",
-                self.wanted.name()
-            );
-        }
+        self.tell_rate(load.requests_per_second.is_some());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(now.as_millis()).unwrap_or_default();
         // A clock that was set back: reports go on where the last one was.
@@ -325,11 +305,24 @@ impl Member {
         self.send(Verb::Inform, &write_inform(&report)).await
     }
 
+    /// Says once where r is left out of loads.
+    fn tell_rate(&mut self, is_known: bool) {
+        self.without_rate = if is_known { 0 } else { self.without_rate.saturating_add(1) };
+        // Of the first report there is nothing to compare with.
+        let is_unknown = self.without_rate > if self.wanted.has_status_url { 2 } else { 0 };
+        if is_unknown && !std::mem::replace(&mut self.is_rate_told, true) {
+            tracing::info!(
+                "{}: no page tells how many requests its server answers ([agent] status_url), so its load is 10 m alone, processes that run",
+                self.wanted.name()
+            );
+        }
+    }
+
     async fn leave(&mut self) {
         let Some(url) = self.url.clone() else { return };
         let (answer, said) = self.send(Verb::Exit, &format!("{url}\n")).await;
         match answer {
-            DirectorAnswer::Status(200) => tracing::info!("{}: left", self.wanted.name()),
+            DirectorAnswer::Status(200..=299) => tracing::info!("{}: left", self.wanted.name()),
             // It never knew it, or no more.
             DirectorAnswer::Status(404) => {}
             _ => tracing::warn!("{}: its director was not told that it leaves: {said}", self.wanted.name()),
@@ -337,14 +330,19 @@ impl Member {
     }
 
     async fn send(&mut self, verb: Verb, body: &str) -> (DirectorAnswer, String) {
-        let token = match (&self.tokens, &self.url) {
-            (Some(tokens), Some(url)) => match tokens.speaking_for(url) {
-                Ok(token) => Some(token),
-                Err(error) => return (DirectorAnswer::Nobody, error.to_string()),
-            },
+        // As the file is now: tokens are renewed.
+        let token = match (&self.wanted.token_file, &self.url) {
+            (Some(path), Some(url)) => {
+                let token =
+                    member_token::read(path).and_then(|tokens| tokens.speaking_for(url).map(str::to_owned));
+                match token {
+                    Ok(token) => Some(token),
+                    Err(error) => return (DirectorAnswer::Unsent, error.to_string()),
+                }
+            }
             _ => None,
         };
-        self.director.send(verb, token, body).await
+        self.director.send(verb, token.as_deref(), body).await
     }
 }
 

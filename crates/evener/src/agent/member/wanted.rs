@@ -8,7 +8,7 @@ use evener_core::farm::{Health, HealthKind};
 use evener_core::net::http::Url;
 
 use crate::agent::desired::Identity;
-use crate::config::{Config, GroupService, MemberConfig};
+use crate::config::{AgentListen, Config, GroupService, MemberConfig};
 use crate::io::network::Network;
 
 /// How a server is probed of which the file says no more: whoever answers works, but for errors of its own.
@@ -24,17 +24,24 @@ pub(in crate::agent) struct Wanted {
     pub(super) url: Option<Url>,
     /// A service of the file lists it: its directors' file has tokens, which may be here as well.
     pub(super) token_file: Option<PathBuf>,
-    /// Whether the group wants a token.
-    pub(super) is_open: bool,
     /// How the server is probed before anything is said for it, and by the director if the file says how.
     pub(super) health: Health,
     pub(super) is_probed: bool,
     pub(super) settings: MemberConfig,
+    /// Where the agent answers others.
+    pub(super) listen: Option<AgentListen>,
+    /// Whether a page tells its requests.
+    pub(super) has_status_url: bool,
     /// `[farm] directors`: they may ask as well.
     pub(super) directors: Vec<IpAddr>,
 }
 
 impl Wanted {
+    /// Whether it is the same member of the same group, however it is that.
+    pub(super) fn is_same_member(&self, other: &Wanted) -> bool {
+        (&self.group, &self.url) == (&other.group, &other.url)
+    }
+
     /// How often a director asks the server by HTTP, in thousandths in a second.
     pub(in crate::agent) fn probes_milli(&self) -> u64 {
         let is_request = self.is_probed && matches!(self.health.kind, HealthKind::Http { .. });
@@ -58,10 +65,11 @@ pub(in crate::agent) fn wanted(config: &Config, identity: &Identity, network: &N
         group: group.clone(),
         url: settings.url.clone(),
         token_file: settings.token_file.clone(),
-        is_open: settings.token_file.is_none(),
         health: health(),
         is_probed: false,
         settings: settings.clone(),
+        listen: config.agent.listen,
+        has_status_url: config.agent.status_url.is_some(),
         directors: directors.clone(),
     });
     let is_this = |member: &&GroupMember| match &identity.host {
@@ -79,7 +87,6 @@ pub(in crate::agent) fn wanted(config: &Config, identity: &Identity, network: &N
         Some(Wanted {
             group,
             url: Some(member.url.clone()),
-            is_open: own.is_none(),
             token_file: own,
             health: if health.kind == HealthKind::None { self::health() } else { health.clone() },
             is_probed: health.kind != HealthKind::None,
@@ -91,6 +98,8 @@ pub(in crate::agent) fn wanted(config: &Config, identity: &Identity, network: &N
                 hosts: Vec::new(),
                 ..settings.clone()
             },
+            listen: config.agent.listen,
+            has_status_url: config.agent.status_url.is_some(),
             directors: directors.clone(),
         })
     });
