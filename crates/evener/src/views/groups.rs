@@ -9,6 +9,7 @@ use evener_core::farm::group::{GroupPolicy, MemberState, State, Wanted};
 use evener_core::net::http::{Reading, read};
 use serde::{Deserialize, Serialize};
 
+use super::servers::Load;
 use super::{Dispatch, Explanation, Server, Service};
 use crate::board::request::Subject;
 use crate::cli::WebRequest;
@@ -89,7 +90,7 @@ fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
         effective_weight: effective_weight(member),
         cause: Some(member.cause.clone()),
         score: 0,
-        report: None,
+        report: member.answers.as_ref().and_then(|answers| Load::of(&member.signals, answers, since_ms)),
         sessions: 0,
         connections: dispatched,
         packets: 0,

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::director::ServerSnapshot;
+use evener_core::farm::heard::ReportsSnapshot;
 use evener_core::farm::membership::Source;
 use evener_core::farm::report::Report;
+use evener_core::farm::signals::Signals;
 use evener_core::farm::{self, Method, PacketForm};
 use evener_core::path::tables::{Forwarding, ServerEntry};
 use evener_dataplane::ServerCounters;
@@ -103,11 +105,12 @@ pub struct Load {
 }
 
 impl Load {
-    fn of(seen: &ServerSnapshot, since_ms: u64) -> Option<Load> {
-        let (report, reports) = (&seen.signals.report, &seen.reports);
+    /// Of what is known of a server, so many milliseconds ago, and of what became of its reports.
+    pub(super) fn of(signals: &Signals, reports: &ReportsSnapshot, since_ms: u64) -> Option<Load> {
+        let report = &signals.report;
         let parts = |number: Option<u64>, of: f64| number.map(|number| number as f64 / of);
         let load = Load {
-            age_seconds: parts(seen.signals.age_ms.map(|age_ms| age_ms + since_ms), 1e3),
+            age_seconds: parts(signals.age_ms.map(|age_ms| age_ms + since_ms), 1e3),
             utilisation: parts(report.utilisation_permille, 1e3),
             load: parts(report.load_milli, 1e3),
             requests_per_second: parts(report.requests_milli, 1e3),
@@ -157,7 +160,7 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
         effective_weight: if takes { f64::from(member.weight) * cause::share(seen) } else { 0.0 },
         cause: takes.then(|| cause::cause(service, seen, since_ms)).flatten(),
         score: seen.score,
-        report: Load::of(seen, since_ms),
+        report: Load::of(&seen.signals, &seen.reports, since_ms),
         sessions: active.map_or(0, |active| active.load(Relaxed)),
         connections,
         packets,

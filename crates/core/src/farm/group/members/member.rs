@@ -73,6 +73,8 @@ pub struct MemberState {
     pub last_failure: Option<(u64, Failure)>,
     /// Whether its own answers drain it.
     pub refuses: bool,
+    /// What is known of its load beside its own reports.
+    pub signals: Signals,
     /// What became of its answers, if it is asked for its load.
     pub answers: Option<ReportsSnapshot>,
 }
@@ -281,6 +283,7 @@ impl Member {
             latency_us: self.health.latency_us(),
             last_failure: self.health.last_failure().cloned(),
             refuses: self.refuses(),
+            signals: self.signals(now),
             answers: self.heard.as_ref().map(|heard| heard.seen()),
         }
     }
@@ -304,6 +307,7 @@ impl Member {
                 let old = if age_ms >= group.joining.remove_after_ms { ", too old: median" } else { "" };
                 format!("reported {} {} s ago{old}", thousandths(report.load), age_ms / 1_000)
             }
+            None if self.tenths() < 10 => "wants less by its own report".to_string(),
             None => "no report: median".to_string(),
         }
     }
