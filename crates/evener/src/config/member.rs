@@ -60,6 +60,7 @@ impl Default for MemberConfig {
 
 /// Reads what the host is in groups, and whether the file says so at all.
 pub(super) fn read(section: &mut Section<'_>, files: &mut MemberFiles) -> MemberConfig {
+    files.names_group = section.key_span("group").is_some();
     let group = section.get("group", url);
     let own_url = section.get("url", url);
     for key in ["weight", "anonymous", "path", "host", "url"] {

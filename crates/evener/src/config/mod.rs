@@ -388,7 +388,7 @@ fn config(
     });
     let agent = root.section("agent", |section| agent::read(section, &mut refers.member));
     let read = root.sections("service", |section| service_or_group(section, unwritten));
-    if !root.has("service") && !root.has("dns") && agent.member.group.is_none() {
+    if !root.has("service") && !root.has("dns") && !refers.member.names_group {
         root.missing("service",
             "there is no service",
             "add [[service]] with address = \"192.0.2.100:80\" and discover = \"arp\" or some [[service.server]]",

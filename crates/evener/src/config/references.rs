@@ -45,6 +45,8 @@ pub(super) struct GroupFiles {
 /// Files of a host that joins groups, with their places.
 #[derive(Debug, Default)]
 pub(super) struct MemberFiles {
+    /// Whether a group is named, well or not.
+    pub(super) names_group: bool,
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) ca: Option<Spanned<PathBuf>>,
     pub(super) tls: Option<Spanned<Tls>>,
