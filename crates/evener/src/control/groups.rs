@@ -18,9 +18,8 @@ use evener_core::farm::health::Failure;
 use evener_core::farm::plan::ServerName;
 use evener_core::farm::report::{BadReport, Report};
 use evener_core::net::http::Url;
-use evener_core::node::group::{Message, Verb};
+use evener_core::node::group::Message;
 use evener_core::path::sessions::Seed;
-use rustls::ClientConfig;
 use tokio::sync::mpsc;
 
 use super::now_ms;
@@ -36,7 +35,6 @@ use crate::redirect::{
 use crate::runtime::descriptors::Room;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::spelling::meant;
-use crate::runtime::tls;
 
 /// Results of probes that wait for the loop.
 const RESULTS: usize = 256;
@@ -84,10 +82,8 @@ struct Running {
     group: Arc<Group>,
     members: Members,
     front: Arc<Front>,
-    /// Whether members may show certificates.
-    certifies: bool,
-    /// By which they are asked for their load over TLS.
-    members_tls: Option<Arc<ClientConfig>>,
+    /// Authorities that have signed members' certificates, if they may show some.
+    client_ca: Option<PathBuf>,
 }
 
 impl Running {
@@ -186,11 +182,7 @@ impl Groups {
             self.publish(now, &group.name);
             let tls = opened.as_ref().and_then(|opened| opened.tls.get(&group.name));
             if let Some(running) = self.running.get_mut(&group.name) {
-                running.certifies = client_ca.is_some();
-                let made = tls::client(client_ca.as_deref(), None);
-                let made =
-                    made.inspect_err(|error| tracing::warn!(%error, "members can't be asked over TLS"));
-                running.members_tls = made.ok();
+                running.client_ca.clone_from(client_ca);
                 running.front.secure(tls.cloned());
             }
         }
@@ -205,13 +197,10 @@ impl Groups {
     fn begin(&self, now: Moment, group: &Group) -> Running {
         let record = fs::read_to_string(record_path(&self.directory, &group.name)).ok();
         let mut members = Members::new(now, group, self.seed, record.as_deref());
-        for name in self.drained(&group.name) {
-            members.drain(now, &name, true);
-        }
+        members.keep_drained(now, self.drained(&group.name));
         let mut running = Running {
             group: Arc::new(group.clone()),
-            certifies: false,
-            members_tls: None,
+            client_ca: None,
             front: Arc::new(Front::new(&group.name, Rules::none(group.status))),
             members,
         };
@@ -241,13 +230,7 @@ impl Groups {
             certificate: certificate.as_ref(),
         };
         let reply = match self.desk(&group) {
-            Some(mut desk) => {
-                let reply = desk.answer(moment(), asker, &verb, &body);
-                if Verb::of(&verb) == Some(Verb::Add) {
-                    self.drain_again(&group);
-                }
-                reply
-            }
+            Some(mut desk) => desk.answer(moment(), asker, &verb, &body),
             None => {
                 Reply { status: 503, kind: "text/plain", body: "this group is no longer served\n".to_owned() }
             }
@@ -279,26 +262,15 @@ impl Groups {
             };
         };
         let Reply { status, kind, body } = desk.answer_read(moment(), asker, message);
-        self.drain_again(group);
         self.settle();
         GroupAnswer { status, body, is_json: kind == "application/json" }
     }
 
-    /// Whoever the operator has drained is so when it joins again.
-    fn drain_again(&mut self, group: &str) {
-        let drained = self.drained(group);
-        if let Some(running) = self.running.get_mut(group) {
-            for name in drained {
-                running.members.drain(moment(), &name, true);
-            }
-        }
-    }
-
     /// Where a group's messages are answered.
     fn desk(&mut self, name: &str) -> Option<Desk<'_>> {
-        let Running { group, members, certifies, .. } = self.running.get_mut(name)?;
+        let Running { group, members, client_ca, .. } = self.running.get_mut(name)?;
         let (tokens, throttle) = (self.tokens.get(name), &mut self.throttle);
-        Some(Desk { group, members, tokens, throttle, certifies: *certifies })
+        Some(Desk { group, members, tokens, throttle, certifies: client_ca.is_some() })
     }
 
     /// Time has passed.
@@ -422,8 +394,8 @@ impl Groups {
     fn query(&self, name: &str, member: usize, url: Url, is_named: bool, reach: Option<Reach>) {
         let Some(running) = self.running.get(name) else { return };
         let from = running.group.addresses.iter().map(SocketAddr::ip).collect();
-        let (own, tls) = (Arc::clone(&self.own), running.members_tls.clone());
-        let question = Question { url, is_named, reach, own, from, tls };
+        let (own, ca) = (Arc::clone(&self.own), running.client_ca.clone());
+        let question = Question { url, is_named, reach, own, from, ca };
         self.find_out(name, member, async move { Fact::Queried(ask_for_load(question).await) });
     }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use evener_core::farm::plan::ServerName;
 use evener_core::farm::report::{BadReport, Report};
 use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
-use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 
 use crate::io::locating::locate_port;
 use crate::io::message::{exchange_with, status, target};
 use crate::io::report;
+use crate::runtime::tls;
 
 /// How long all of it may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -40,13 +41,13 @@ pub(crate) struct Question {
     pub(crate) own: Arc<[SocketAddr]>,
     /// The group's own addresses: members know the director by them.
     pub(crate) from: Vec<IpAddr>,
-    /// By which members are spoken to by TLS.
-    pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// Authorities that have signed members' certificates; `None`: those that this system trusts.
+    pub(crate) ca: Option<PathBuf>,
 }
 
 /// Asks a member for its load. Nobody waits for the load here.
 pub(crate) async fn ask_for_load(question: Question) -> Queried {
-    let Question { url, is_named, reach, own, from, tls } = question;
+    let Question { url, is_named, reach, own, from, ca } = question;
     let Ok(_place) = PLACES.try_acquire() else {
         tracing::debug!(%url, "not asked for its load: too many members are asked at this time");
         return Queried::Unanswered;
@@ -54,6 +55,8 @@ pub(crate) async fn ask_for_load(question: Question) -> Queried {
     let asked = async {
         let at = locate_port(&url, url.port(), reach.as_ref(), &own).await.map_err(io::Error::other)?;
         let from = from.into_iter().find(|from| !from.is_unspecified() && from.is_ipv4() == at.is_ipv4());
+        let tls = url.is_secure().then(|| tls::client(ca.as_deref(), None));
+        let tls = tls.transpose().map_err(io::Error::other)?;
         exchange_with(&url, at, from, tls.as_ref(), &message(&url), READ).await
     };
     match tokio::time::timeout(TIMEOUT, asked).await {
@@ -133,7 +136,7 @@ mod tests {
             })
         });
         let own = Arc::new([]);
-        let question = Question { url, is_named, reach: None, own, from: Vec::new(), tls: None };
+        let question = Question { url, is_named, reach: None, own, from: Vec::new(), ca: None };
         let queried = ask_for_load(question).await;
         server.into_iter().for_each(|server| server.abort());
         queried

@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use evener_core::dns::{BadRanks, FileRanks, RanksChange, read_ranks};
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 
 use super::own::{Answer, Told};
 use super::ranking::period_ms;
 use crate::config::NameConfig;
-use crate::runtime::files;
+use crate::runtime::{files, reader};
 
 /// Without a `period` it is read so often, in milliseconds.
 const READ_MS: u64 = 5_000;
@@ -42,10 +41,10 @@ impl RanksFrom {
         self.due_ms = None;
         let (name, results) = (Arc::clone(name), results.clone());
         tokio::spawn(async move {
-            let read = spawn_blocking(move || text_of(&path)).await;
-            let read = read.unwrap_or_else(|error| Err(error.to_string()));
+            let what = path.display().to_string();
+            let read = reader::within(reader::TIMEOUT, &what, move || text_of(&path)).await;
             // The loop ends first only when the daemon does.
-            let _ = results.send(Told { name, answer: Answer::Ranks(read) }).await;
+            let _ = results.send(Told { name, answer: Answer::Ranks(read.and_then(|text| text)) }).await;
         });
     }
 

@@ -158,6 +158,11 @@ impl Member {
         self.listed.as_deref().unwrap_or(self.joiner.url.as_str())
     }
 
+    /// Whether the operator means it by a name, or by its URL.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        self.listed.as_deref() == Some(name) || Url::parse(name).ok().as_ref() == Some(&self.joiner.url)
+    }
+
     /// Where it is asked for its load.
     pub(super) fn control(&self) -> &Url {
         self.joiner.control.as_ref().unwrap_or(&self.joiner.url)

@@ -185,6 +185,8 @@ pub struct Members {
     members: BTreeMap<usize, Member>,
     by_url: BTreeMap<Url, usize>,
     next_id: usize,
+    /// Whom the operator has drained, by name or URL: so they are as well when they come again.
+    drained: BTreeSet<String>,
     /// The choice in force, and what of its counts is known to members' loads.
     in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
     events: Vec<MemberEvent>,
@@ -203,6 +205,7 @@ impl Members {
             members: BTreeMap::new(),
             by_url: BTreeMap::new(),
             next_id: 0,
+            drained: BTreeSet::new(),
             in_force: None,
             events: Vec::new(),
             answers: Vec::new(),
@@ -255,6 +258,9 @@ impl Members {
             }
             None => return,
         };
+        if one.drained {
+            self.drained.insert(one.joiner.url.to_string());
+        }
         let seed = self.seed_of(id);
         let Some(member) = self.members.get_mut(&id) else { return };
         if one.joined {
@@ -279,7 +285,8 @@ impl Members {
         self.seed.0 ^ (id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    fn add(&mut self, member: Member) {
+    fn add(&mut self, mut member: Member) {
+        member.drained |= self.drained.iter().any(|name| member.is_called(name));
         self.by_url.insert(member.joiner.url.clone(), member.id);
         self.members.insert(member.id, member);
     }
@@ -371,13 +378,23 @@ impl Members {
         self.changed(now);
     }
 
+    /// These were drained by the operator before: those that are here are so now, and others when they come.
+    pub fn keep_drained(&mut self, now: Moment, names: BTreeSet<String>) {
+        for name in &names {
+            self.drain(now, name, true);
+        }
+        self.drained.extend(names);
+    }
+
     /// The operator wants no more requests to go to a member, or wants it again. `false` where there is none of this name or URL.
     pub fn drain(&mut self, now: Moment, name: &str, is_drained: bool) -> bool {
-        let url = Url::parse(name).ok();
-        let is = |member: &&mut Member| {
-            member.listed.as_deref() == Some(name) || url.as_ref() == Some(&member.joiner.url)
+        let Some(member) = self.members.values_mut().find(|member| member.is_called(name)) else {
+            return false;
         };
-        let Some(member) = self.members.values_mut().find(is) else { return false };
+        match is_drained {
+            true => drop(self.drained.insert(name.to_string())),
+            false => self.drained.retain(|known| !member.is_called(known)),
+        }
         if member.drained != is_drained {
             member.drained = is_drained;
             let name = member.name().to_string();

@@ -377,3 +377,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_drained_member_is_drained_when_it_comes_again_until_its_operator_wants_it() {
+    let mut members = unprobed(&[]);
+    members.keep_drained(at(0), BTreeSet::from(["http://m2".into()]));
+    join(&mut members, 0, &["http://m1", "http://m2"]).unwrap();
+    let states =
+        |members: &Members| states(members, 1).into_iter().map(|(_, state)| state).collect::<Vec<_>>();
+    assert_eq!(states(&members), [State::Up, State::Draining]);
+    assert!(members.drain(at(1), "http://m1", true) && members.drain(at(1), "HTTP://m2/", false));
+    members.leave(at(1), &[url("http://m1"), url("http://m2")]).unwrap();
+    join(&mut members, 1, &["http://m1", "http://m2"]).unwrap();
+    assert_eq!(states(&members), [State::Draining, State::Up]);
+    let mut again = Members::new(
+        at(1),
+        &group(GroupPolicy::LeastLoad, &[], HealthKind::None),
+        Seed(1, 2),
+        Some(&members.record()),
+    );
+    again.leave(at(1), &[url("http://m1")]).unwrap();
+    join(&mut again, 1, &["http://m1"]).unwrap();
+    assert!(again.snapshot(at(1)).iter().any(|one| one.name == "http://m1" && one.state == State::Draining));
+}
