@@ -9,8 +9,8 @@
 #define EVENER_EXCHANGE_H
 
 #include "net/tcp.h"
-#include "server/message.h"
 #include "server/maps.h"
+#include "server/message.h"
 
 /* Of an answer's head: servers write it at once. */
 #define ANSWER_HEAD_MAX 2048

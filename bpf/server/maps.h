@@ -9,6 +9,7 @@
 #include "net/cursor.h"
 #include "net/mark.h"
 #include "net/tcp.h"
+#include "server/head.h"
 #include "server/server.h"
 
 /* Room in the maps; addresses come from configuration only. */
@@ -123,26 +124,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } server_reasons SEC(".maps");
-
-/* Bytes that are read at once. */
-#define MESSAGE_MAX 4096
-/* Longer than a field's name and what is compared of its value. */
-#define MESSAGE_PAD 40
-/* What is read of a segment's data: message.h. */
-struct message {
-	__u32 line; /* where the line begins */
-	__u32 field; /* the line's */
-	__u32 value; /* where that one's value begins */
-	__u32 head_len; /* 0: the head has no end here */
-	__u32 lengths; /* fields that say one */
-	__u32 codings; /* fields that say how the body is encoded, which is in chunks */
-	__u32 digits;
-	__u32 closes; /* whether no other message follows */
-	__u32 odd;
-	__u32 before; /* the byte before */
-	__u64 length;
-	__u8 byte[MESSAGE_MAX + MESSAGE_PAD];
-};
 
 /* What is too long for the stack. Programs are not interrupted by others on their CPU. */
 struct scratch {

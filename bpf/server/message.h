@@ -2,7 +2,7 @@
 /*
  * The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. What is unusual counts as odd, and
  * nobody goes by it. What is known so far stands in the message: the verifier can't tell its values apart, and walks
- * through a loop over bytes once and not once for each state.
+ * through a loop over bytes once and not once for each state. The maps that a program includes before have message_here().
  */
 #ifndef EVENER_MESSAGE_H
 #define EVENER_MESSAGE_H
@@ -10,10 +10,13 @@
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
 #include <stdbool.h>
-#include "server/maps.h"
+#include "net/cursor.h"
+#include "server/head.h"
 
-/* Of a body, in bytes: with its head less than half of all sequence numbers. */
+/* Of a body, in bytes: with its head less than half of all sequence numbers. Who counts otherwise says so before. */
+#ifndef LENGTH_MAX
 #define LENGTH_MAX 0x7fff0000
+#endif
 
 #define FIELD_OTHER 0
 #define FIELD_LENGTH 1

@@ -14,7 +14,7 @@ fn main() -> Outcome {
     let rooms = format!("-I{}", bpf.display());
     // <asm/types.h> is in a folder of the host's architecture, which clang's BPF target doesn't know.
     let include = format!("-I/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
-    for program in ["director/director", "director/director_tc", "server/server"] {
+    for program in ["director/director", "director/director_tc", "server/server", "server/pending"] {
         let name = program.rsplit_once('/').map_or(program, |(_, name)| name);
         SkeletonBuilder::new()
             .source(bpf.join(format!("{program}.bpf.c")))
@@ -24,6 +24,7 @@ fn main() -> Outcome {
             .map_err(|error| format!("{program}.bpf.c: {error:#}"))?;
     }
     write_numbers(&bpf.join("abi.h"), &out.join("abi.rs"))?;
+    write_numbers(&bpf.join("server/pending_abi.h"), &out.join("pending.rs"))?;
     write_numbers(&bpf.join("server/server.h"), &out.join("server.rs"))
 }
 
@@ -47,6 +48,8 @@ fn write_numbers(header: &Path, to: &Path) -> Outcome {
             }
         }
     }
-    let reasons = format!("pub(crate) const REASONS: &[(&str, usize)] = &[{reasons}];\n");
-    Ok(fs::write(to, numbers + &reasons)?)
+    if !reasons.is_empty() {
+        numbers += &format!("pub(crate) const REASONS: &[(&str, usize)] = &[{reasons}];\n");
+    }
+    Ok(fs::write(to, numbers)?)
 }

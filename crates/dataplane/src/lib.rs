@@ -14,6 +14,7 @@ mod load;
 mod moves;
 mod numbers;
 pub mod packet;
+pub mod pending;
 pub mod refusals;
 pub mod repair;
 mod routes;

@@ -14,6 +14,12 @@ pub(crate) mod server {
     include!(concat!(env!("OUT_DIR"), "/server.rs"));
 }
 
+/// Of `bpf/server/pending_abi.h`.
+#[deny(dead_code)]
+pub(crate) mod pending {
+    include!(concat!(env!("OUT_DIR"), "/pending.rs"));
+}
+
 /// Whether C has a reason of this name at this place; names differ in case alone.
 pub(crate) const fn is_reason(listed: &[(&str, usize)], number: usize, name: &str) -> bool {
     let (their_name, their_number) = listed[number];

@@ -21,6 +21,7 @@ fn main() -> Exit {
         Command::Keygen(args) => keygen(&args),
         Command::Run(args) => control::run(&args),
         Command::Agent(args) => agent::run(&args),
+        Command::Requests(args) => agent::requests::run(&args),
         Command::Doctor(view) => doctor::run(&view),
         asking => admin::command::run(&asking),
     }

@@ -21,6 +21,11 @@ pub struct Head {
 impl Head {
     /// Reads the head that `bytes` begin with; nothing if it has no end there, or anything in it is unusual.
     pub fn read(bytes: &[u8]) -> Option<Head> {
+        Head::read_up_to(bytes, LENGTH_MAX)
+    }
+
+    /// The same where the body may be as long as this, in bytes.
+    pub(super) fn read_up_to(bytes: &[u8], length_max: u64) -> Option<Head> {
         let (mut head, mut rest, mut is_first) = (Head::default(), bytes, true);
         loop {
             let end = rest.iter().position(|byte| *byte == b'\n')?;
@@ -37,13 +42,13 @@ impl Head {
                 return Some(head);
             }
             if !is_first {
-                head.add_field(line)?;
+                head.add_field(line, length_max)?;
             }
             is_first = false;
         }
     }
 
-    fn add_field(&mut self, line: &[u8]) -> Option<()> {
+    fn add_field(&mut self, line: &[u8], length_max: u64) -> Option<()> {
         // RFC 9112, section 5.2: the line before goes on.
         if line.starts_with(b" ") || line.starts_with(b"\t") {
             return None;
@@ -53,7 +58,7 @@ impl Head {
             start.eq_ignore_ascii_case(name).then_some(value)
         };
         if let Some(value) = named(b"content-length:") {
-            self.length = length(value)?;
+            self.length = length(value, length_max)?;
             self.lengths += 1;
         } else if let Some(value) = named(b"transfer-encoding:") {
             let value = value.strip_prefix(b" ").unwrap_or(value);
@@ -67,14 +72,14 @@ impl Head {
 }
 
 /// Digits, and only blanks before them.
-fn length(value: &[u8]) -> Option<u64> {
+fn length(value: &[u8], length_max: u64) -> Option<u64> {
     let digits = value.trim_ascii_start();
     if digits.is_empty() {
         return None;
     }
     digits.iter().try_fold(0u64, |length, byte| {
         let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        Some(length * 10 + digit).filter(|length| *length <= LENGTH_MAX)
+        Some(length * 10 + digit).filter(|length| *length <= length_max)
     })
 }
 

@@ -1,7 +1,8 @@
 //! What a server's programs decide: the specification of `bpf/server/server.bpf.c`.
 //!
 //! Packets come out of tunnels ([`open`]); segments that a director hands off become connections ([`Arrived`]), whose requests
-//! and answers are followed ([`Exchange`]); and what leaves is looked at ([`Leaving`]). `crates/dataplane/tests/differential` holds the C against it.
+//! and answers are followed ([`Exchange`]); what leaves is looked at ([`Leaving`]); and of any
+//! request it is known what is left to send ([`Pending`]). `crates/dataplane/tests/differential` holds the C against it.
 
 mod accept;
 mod clear;
@@ -9,6 +10,7 @@ mod exchange;
 mod leave;
 mod message;
 mod open;
+mod pending;
 mod reason;
 mod segment;
 
@@ -18,6 +20,7 @@ pub use exchange::{Exchange, Said, Turn};
 pub use leave::Leaving;
 pub use message::Head;
 pub use open::open;
+pub use pending::{Answer, Pending, Sent};
 pub use reason::Reason;
 
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -13,7 +13,7 @@ mod groups;
 pub mod metrics;
 pub mod process;
 pub mod server;
-mod table;
+pub(crate) mod table;
 mod trace;
 
 pub use api::{Done, Refusal};

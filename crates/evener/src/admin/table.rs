@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::runtime::terminal;
-use crate::views::{Dispatcher, Explanation, Host, Name, Server, Service, Session, Status};
+use crate::views::{Dispatcher, Explanation, Host, Name, Request, Server, Service, Session, Status};
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -174,6 +174,45 @@ pub(super) fn names(names: &[Name], width: usize) -> String {
         false => clean(&name.cause),
     };
     table(names, "No name is answered for: the file has no [[dns.name]].", columns, note, width)
+}
+
+/// Requests that a server has open, and their sums.
+pub(crate) fn requests(requests: &[Request], width: usize) -> String {
+    let unknown = || "-".to_owned();
+    let columns = vec![
+        words("CLIENT", |request: &Request| request.client.clone()),
+        spare(3, words("SERVICE", |request| request.service.clone().unwrap_or_else(|| "-".to_owned()))),
+        spare(4, words("METHOD", |request| clean(request.method.as_deref().unwrap_or("-")))),
+        words("URL", |request| clean(request.url.as_deref().unwrap_or("-"))),
+        spare(2, figures("SENT", |request| request.bytes_sent.map_or_else(|| "-".to_owned(), bytes))),
+        figures("LEFT", |request| match request.source.as_str() {
+            "exact" => bytes(request.bytes_left),
+            _ => format!("{}+", bytes(request.bytes_left)),
+        }),
+        spare(1, figures("RATE", |request| request.rate_bps.map_or_else(|| "-".to_owned(), rate))),
+        figures("TIME", |request| request.seconds_left.map_or_else(|| "-".to_owned(), seconds)),
+    ];
+    let shown = table(requests, "No request is open.", columns, |_| String::new(), width);
+    if requests.is_empty() {
+        return shown;
+    }
+    let sent: u64 = requests.iter().filter_map(|request| request.bytes_sent).sum();
+    let left: u64 = requests.iter().map(|request| request.bytes_left).sum();
+    let speed: f64 = requests.iter().filter_map(|request| request.rate_bps).sum();
+    let bound = if requests.iter().all(|request| request.source == "exact") { "" } else { " at least" };
+    let time = if speed > 0.0 { seconds(left as f64 * 8.0 / speed) } else { unknown() };
+    let number = requests.len();
+    format!(
+        "{shown}{number} open: {} sent, {}{bound} left, {}, {time}\n",
+        bytes(sent),
+        bytes(left),
+        rate(speed)
+    )
+}
+
+/// Bits in a second.
+fn rate(bps: f64) -> String {
+    scaled(bps as u64, 1_000.0, &[" bit/s", " kbit/s", " Mbit/s", " Gbit/s", " Tbit/s"])
 }
 
 /// Sessions, one line each.

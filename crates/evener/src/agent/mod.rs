@@ -10,6 +10,7 @@ pub(crate) mod local_server;
 mod member;
 mod place;
 mod prerequisites;
+pub mod requests;
 mod show;
 mod state;
 
@@ -189,7 +190,7 @@ impl Agent {
         let counted = counters(&host_state);
         let config_path = config_path.to_owned();
         let wanted = member::wanted(&config, &identity, &network);
-        let telling = Telling::start(&config, &wanted);
+        let telling = Telling::start(&config, &wanted, &directory);
         let mut memberships = Memberships::new(&directory);
         memberships.follow(wanted, &telling);
         let mut agent = Agent {

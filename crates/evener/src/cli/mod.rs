@@ -58,6 +58,8 @@ pub enum Command {
     Names(View),
     /// Show the sessions
     Sessions(Sessions),
+    /// On a server: show the requests that are open, and what there is to send of each
+    Requests(Requests),
     /// Say which server a flow or a request gets, and why
     Explain(Explain),
     /// Follow a client's packets and connections while they are served
@@ -120,6 +122,20 @@ pub struct Agent {
 fn hook(text: &str) -> Result<Hook, &'static str> {
     let hooks = [Hook::Native, Hook::Tc, Hook::Generic];
     hooks.into_iter().find(|hook| hook.name() == text).ok_or("write native, tc or generic")
+}
+
+/// `evener requests`
+#[derive(Debug, Args)]
+pub struct Requests {
+    /// The farm's configuration, unless an agent runs here with one already
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Show them again each second, until interrupted
+    #[arg(long)]
+    pub watch: bool,
+    /// Print JSON instead; with --watch a list a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `evener check`

@@ -28,9 +28,23 @@ pub struct AgentConfig {
     pub status_url: Option<Url>,
     /// The control group whose processes are the server's, below the file system of control groups; `None`: all of the machine's, or of the container's.
     pub cgroup: Option<PathBuf>,
+    /// How the delay is reckoned.
+    pub delay: DelayKind,
     /// How it is a member of server groups.
     pub member: MemberConfig,
 }
+
+/// How the time is reckoned that a server takes to send what it has to send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DelayKind {
+    /// What clients lack, by what the link and their paths carry.
+    #[default]
+    Corrected,
+    /// Equations 2.3 to 2.5 of the load-balancing agent's paper.
+    Paper,
+}
+
+const DELAYS: [(&str, DelayKind); 2] = [("corrected", DelayKind::Corrected), ("paper", DelayKind::Paper)];
 
 /// Where an agent answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +83,7 @@ pub(super) fn read(section: &mut Section<'_>, files: &mut MemberFiles) -> AgentC
         allow: section.list("allow", addresses::prefix).into_iter().map(Spanned::into_inner).collect(),
         status_url: section.get("status_url", status_url).map(Spanned::into_inner),
         cgroup: section.get("cgroup", cgroup).map(Spanned::into_inner),
+        delay: section.or("delay", values::choice(&DELAYS, &[]), DelayKind::default()),
         member: section.section("member", |section| member::read(section, files)),
     }
 }

@@ -41,7 +41,7 @@ use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeTable;
 
-pub use agent::{AgentConfig, AgentListen};
+pub use agent::{AgentConfig, AgentListen, DelayKind};
 pub(crate) use defaults::LOAD_PORT;
 pub use dns::{DnsConfig, From, NameConfig, NamePolicy, ZoneConfig};
 use dns::{Followed, NamesFile};

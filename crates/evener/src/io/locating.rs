@@ -87,7 +87,7 @@ fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
 }
 
 /// Whether an address is one of this host's: the kernel sends from it to itself. Nothing is sent here.
-fn is_local(ip: IpAddr) -> bool {
+pub(crate) fn is_local(ip: IpAddr) -> bool {
     let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect((ip, 9))?;

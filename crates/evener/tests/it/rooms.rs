@@ -29,7 +29,7 @@ const PRODUCT: [Room; 15] = [
     ("board", &["cli", "events", "record", "handoff", "redirect", "names"]),
     ("views", &["runtime", "cli", "events", "record", "handoff", "redirect", "names", "board"]),
     ("admin", &["runtime", "cli", "config", "events", "record", "board", "views"]),
-    ("agent", &["runtime", "cli", "config", "io", "handoff", "board", "views"]),
+    ("agent", &["runtime", "cli", "config", "io", "handoff", "board", "views", "admin"]),
     (
         "control",
         &[

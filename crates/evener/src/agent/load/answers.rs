@@ -13,7 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Again;
 use super::measure::Load;
@@ -26,6 +26,8 @@ use crate::runtime::seats::{Seat, Seats};
 const AT_ONCE: usize = 64;
 /// How long one may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an answer waits for what there is to send at this moment.
+const FRESH_TIMEOUT: Duration = Duration::from_millis(100);
 /// What is read of a question, in bytes.
 pub(super) const QUESTION_MAX: usize = 8 * 1024;
 /// Connections that wait to be taken.
@@ -40,7 +42,12 @@ pub(super) struct Door {
     pub(super) permitted: Option<Permitted>,
     /// Directors of groups may ask as well, for one thing alone.
     pub(super) queries: Arc<Queries>,
+    /// Has what there is to send looked at again.
+    pub(super) refresh: Refresh,
 }
+
+/// Has the load looked at again, and says when that is done.
+pub(super) type Refresh = mpsc::Sender<oneshot::Sender<()>>;
 
 /// Who may ask, beside this host itself.
 pub(super) struct Permitted {
@@ -85,6 +92,14 @@ impl Door {
     }
 }
 
+async fn renew(refresh: &Refresh) {
+    let (done, is_done) = oneshot::channel();
+    // Whoever measures has ended: a reload is under way.
+    if refresh.send(done).await.is_ok() {
+        let _ = is_done.await;
+    }
+}
+
 fn everywhere(port: u16) -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v6()?;
     socket.set_reuseaddr(true)?;
@@ -125,7 +140,13 @@ where
         Ok((stream, asker, seats.take(client.ip()).await))
     };
     let serve = |(stream, asker, mut seat): (TcpStream, Asker, Seat)| {
-        let answering = tokio::time::timeout(TIMEOUT, answer(stream, load.borrow().clone(), asker));
+        let (load, refresh) = (load.clone(), door.refresh.clone());
+        let answering = tokio::time::timeout(TIMEOUT, async move {
+            // Whoever measures may be waiting for a status page; then what was measured last will do.
+            let _ = tokio::time::timeout(FRESH_TIMEOUT, renew(&refresh)).await;
+            let now = load.borrow().clone();
+            answer(stream, now, asker).await
+        });
         // Whoever asks badly or slowly has no answer.
         async move { drop(seat.unless_needed(answering).await) }
     };
@@ -324,6 +345,7 @@ mod tests {
                 directors,
                 permitted: None,
                 queries: Arc::new(Queries::new()),
+                refresh: mpsc::channel(1).0,
             },
             load,
             http,

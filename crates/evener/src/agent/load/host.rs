@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use evener_core::net::http::Url;
+use evener_dataplane::pending::Following;
 use nix::time::{ClockId, clock_gettime};
 
 use super::bandwidth::{Bandwidth, Paths};
-use super::measure::Reading;
+use super::delay::Delay;
+use super::measure::{Reading, ToSend};
 use super::running::Processes;
-use crate::io::diag;
+use crate::io::diag::{self, Sending};
 use crate::io::message::{exchange, target};
 
 /// A status page that takes longer says nothing this time.
@@ -37,21 +40,31 @@ pub(super) struct Sockets {
     /// Whether it was told that they can't be read.
     is_told: bool,
     ports: BTreeSet<u16>,
-    last: Option<(u64, u64)>,
+    /// By whom requests to these ports are followed, where the kernel lets it.
+    following: Option<Arc<Following>>,
+    last: Option<ToSend>,
     bandwidth: Bandwidth,
+    pub(super) delay: Delay,
     began: Instant,
     due: Instant,
 }
 
 impl Sockets {
-    pub(super) fn new(ports: BTreeSet<u16>, processes: Processes) -> Sockets {
+    pub(super) fn new(
+        ports: BTreeSet<u16>,
+        following: Option<Arc<Following>>,
+        processes: Processes,
+        delay: Delay,
+    ) -> Sockets {
         let now = Instant::now();
         Sockets {
             processes,
             is_told: false,
             ports,
+            following,
             last: None,
             bandwidth: Bandwidth::default(),
+            delay,
             began: now,
             due: now,
         }
@@ -67,25 +80,68 @@ impl Sockets {
         found.or(of_machine)
     }
 
-    /// Open connections, the bytes that wait in them, and what their paths carry.
-    fn read(&mut self) -> (Option<(u64, u64)>, Option<Paths>) {
-        let began = Instant::now();
-        if began >= self.due {
-            let before = processor_time();
-            let sending = diag::sending(&self.ports);
-            if let Err(error) = &sending {
-                tracing::debug!(%error, "the kernel doesn't tell of sockets");
-            }
-            let sending = sending.ok();
-            self.last = sending.as_ref().map(|sending| (sending.connections, sending.bytes));
-            let rates = sending.map(|sending| sending.rates.into_values().collect()).unwrap_or_default();
-            self.bandwidth.look(rates, began.duration_since(self.began));
-            // Not what passed meanwhile: on a busy server that is mostly others' time.
-            let took = processor_time().saturating_sub(before);
-            self.due = began + (took * SHARE_OF_TIME).min(RAREST);
+    /// What connections have to send, and what their paths carry; `sent` counts the bytes that the host has sent.
+    fn read(&mut self, sent: Option<u64>) -> (Option<ToSend>, Option<Paths>) {
+        if let Some(sending) = self.look() {
+            let at = self.began.elapsed();
+            let sent = self.following.as_deref().map(Following::sent).or(sent);
+            self.delay.look(&sending, sent, at);
+            self.take(&sending);
+            self.bandwidth.look(sending.rates.into_values().collect(), at);
         }
         (self.last, self.bandwidth.paths())
     }
+
+    /// What connections have to send, as it is now.
+    pub(super) fn refresh(&mut self) -> Option<ToSend> {
+        if let Some(sending) = self.look() {
+            self.take(&sending);
+        }
+        self.last
+    }
+
+    fn take(&mut self, sending: &Sending) {
+        self.last = Some(to_send(sending, self.delay.seconds(sending, monotonic_ns())));
+    }
+
+    /// What the kernel says of sockets, unless that was asked a moment ago. Where it says nothing, nothing is known any more.
+    fn look(&mut self) -> Option<Sending> {
+        let began = Instant::now();
+        if began < self.due {
+            return None;
+        }
+        let before = processor_time();
+        let sending = diag::sending(&self.ports, self.following.as_deref().and_then(Following::requests));
+        // Not what passed meanwhile: on a busy server that is mostly others' time.
+        let took = processor_time().saturating_sub(before);
+        self.due = began + (took * SHARE_OF_TIME).min(RAREST);
+        if let Err(error) = &sending {
+            tracing::debug!(%error, "the kernel doesn't tell of sockets");
+            self.last = None;
+        }
+        sending.ok()
+    }
+}
+
+/// The sums of all connections.
+fn to_send(sending: &Sending, delay_seconds: Option<f64>) -> ToSend {
+    let left = sending.open.iter().map(|one| one.left());
+    let (bytes, is_exact) =
+        left.fold((0u64, true), |(sum, all), (left, exact)| (sum.saturating_add(left), all && exact));
+    ToSend {
+        connections: sending.connections,
+        // The kernel holds the end of a connection (FIN) as a byte, which is none of an answer.
+        bytes: bytes.max(sending.bytes),
+        lower_bound: sending.bytes,
+        is_exact,
+        delay_seconds,
+    }
+}
+
+/// The time by the clock that requests are followed by.
+pub(in crate::agent) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    now.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 /// What this thread has had of a processor. Nothing if the kernel doesn't say.
@@ -98,14 +154,13 @@ pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> Reading {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let stat = text("/proc/stat");
     let running = sockets.running(running(&stat));
-    let (sockets, paths) = sockets.read();
+    let (sockets, paths) = sockets.read(sent(&text("/proc/net/netstat"), &text("/proc/net/snmp6")));
     Reading {
         running,
         busy: busy(&stat),
         memory: memory(&text("/proc/meminfo")),
         sockets,
         paths,
-        sent: sent(&text("/proc/net/netstat"), &text("/proc/net/snmp6")),
         requests,
         own_requests: OWN_REQUESTS.load(Relaxed),
     }
@@ -177,6 +232,7 @@ fn counted(page: &str) -> Option<u64> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::config::DelayKind;
 
     #[test]
     fn files_of_proc_are_read() {
@@ -198,13 +254,16 @@ mod tests {
 
     #[test]
     fn this_host_can_be_read() {
-        let mut sockets = Sockets::new(BTreeSet::from([1]), Processes::Machine);
+        let delay = Delay::new(DelayKind::Corrected);
+        let mut sockets = Sockets::new(BTreeSet::from([1]), None, Processes::Machine, delay);
         let reading = read(&mut sockets, None);
         assert!(reading.busy.unwrap().1 > 0 && reading.memory.unwrap().1 > 0);
-        assert_eq!(reading.sockets, Some((0, 0)));
-        sockets.last = Some((7, 7));
+        let nothing = ToSend { is_exact: true, delay_seconds: Some(0.0), ..ToSend::default() };
+        assert_eq!(reading.sockets, Some(nothing));
+        let before = ToSend { connections: 7, ..nothing };
+        sockets.last = Some(before);
         sockets.due = Instant::now() + RAREST;
-        assert_eq!(read(&mut sockets, None).sockets, Some((7, 7)), "not yet again");
+        assert_eq!(read(&mut sockets, None).sockets, Some(before), "not yet again");
     }
 
     #[test]

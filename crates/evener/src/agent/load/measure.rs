@@ -20,16 +20,29 @@ pub(super) struct Reading {
     pub(super) busy: Option<(u64, u64)>,
     /// Memory that is free or can be made so, and all of it.
     pub(super) memory: Option<(u64, u64)>,
-    /// Open connections of services, and bytes that wait in them until clients have acknowledged them.
-    pub(super) sockets: Option<(u64, u64)>,
+    /// What connections of services have to send.
+    pub(super) sockets: Option<ToSend>,
     /// What paths to clients carry.
     pub(super) paths: Option<Paths>,
-    /// Bytes of IP packets that this host has sent.
-    pub(super) sent: Option<u64>,
     /// Requests that its server program has answered.
     pub(super) requests: Option<u64>,
     /// What of that are this program's own.
     pub(super) own_requests: u64,
+}
+
+/// What connections of services have to send.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct ToSend {
+    /// How many are open.
+    pub(super) connections: u64,
+    /// What clients lack of their answers, in bytes.
+    pub(super) bytes: u64,
+    /// What of that is in the kernel.
+    pub(super) lower_bound: u64,
+    /// Whether the end of each answer is known; else the kernel's part stands for those whose end isn't.
+    pub(super) is_exact: bool,
+    /// How long it takes.
+    pub(super) delay_seconds: Option<f64>,
 }
 
 /// What is told. What isn't known is null.
@@ -46,11 +59,11 @@ pub(in crate::agent) struct Load {
     pub(in crate::agent) requests_per_second: Option<f64>,
     /// The server groups' load, 10 (r + m).
     pub(in crate::agent) load: Option<f64>,
-    /// What is in the kernel of replies that clients haven't acknowledged.
+    /// What clients lack of the answers to their requests.
     pub(in crate::agent) bytes_to_send: Option<u64>,
     /// What the kernel has counted of them: whoever says less is wrong.
     pub(in crate::agent) lower_bound: Option<u64>,
-    /// `lower_bound`: what the server program has yet to write isn't in the kernel.
+    /// `exact`, or `lower_bound` where the end of some answer isn't known: what the server program has yet to write of it isn't in the kernel.
     pub(in crate::agent) bytes_source: Option<&'static str>,
     /// How long those bytes will take at the speed of now.
     pub(in crate::agent) delay_seconds: Option<f64>,
@@ -66,7 +79,6 @@ pub(super) struct Meter {
     run_queue: Option<f64>,
     cpu: Option<f64>,
     requests: Option<f64>,
-    speed: Option<f64>,
     /// What the director asks in a second, and no client.
     probes_per_second: f64,
 }
@@ -76,11 +88,6 @@ impl Meter {
     pub(super) fn measure(&mut self, now: Reading, at: Duration) -> Load {
         let (last, last_at) = self.last.replace((now, at)).unwrap_or((Reading::default(), at));
         let seconds = at.saturating_sub(last_at).as_secs_f64();
-        let rate = |now: Option<u64>, last: Option<u64>| {
-            // A counter that fell was begun anew.
-            let grown = now?.checked_sub(last?)?;
-            (seconds > 0.0).then(|| grown as f64 / seconds)
-        };
         let busy = now.busy.zip(last.busy).and_then(|((busy, all), (busy_before, all_before))| {
             let (busy, all) = (busy.checked_sub(busy_before)?, all.checked_sub(all_before)?);
             (all > 0).then(|| busy.min(all) as f64 / all as f64)
@@ -90,25 +97,21 @@ impl Meter {
         let requests = self.request_rate(&now, &last, seconds);
         smooth(&mut self.requests, requests, seconds);
         let requests = requests.and(self.requests);
-        smooth(&mut self.speed, rate(now.sent, last.sent), seconds);
-        let bytes = now.sockets.map(|(_, bytes)| bytes);
-        Load {
+        let mut load = Load {
             run_queue: self.run_queue,
             cpu: self.cpu,
             memory: now
                 .memory
                 .filter(|(_, all)| *all > 0)
                 .map(|(free, all)| 1.0 - free.min(all) as f64 / all as f64),
-            connections: now.sockets.map(|(connections, _)| connections),
             requests_per_second: requests,
             load: self.run_queue.map(|run_queue| 10.0 * (requests.unwrap_or_default() + run_queue)),
-            bytes_to_send: bytes,
-            lower_bound: bytes,
-            bytes_source: bytes.map(|_| "lower_bound"),
-            delay_seconds: bytes.and_then(|bytes| delay(bytes, self.speed?)),
             available_bps: now.paths.map(|paths| paths.available),
             bottleneck_bps: now.paths.map(|paths| paths.bottleneck),
-        }
+            ..Load::default()
+        };
+        load.set_to_send(now.sockets);
+        load
     }
 }
 
@@ -128,18 +131,24 @@ impl Meter {
 }
 
 impl Load {
+    /// What there is to send is that, now.
+    pub(super) fn set_to_send(&mut self, now: Option<ToSend>) {
+        self.connections = now.map(|sums| sums.connections);
+        self.bytes_to_send = now.map(|sums| sums.bytes);
+        self.lower_bound = now.map(|sums| sums.lower_bound);
+        self.bytes_source = now.map(|sums| source_of(sums.is_exact));
+        self.delay_seconds = now.and_then(|sums| sums.delay_seconds);
+    }
+
     /// How much of its weight the server wants, in percent: what it has left, and something in any case.
     pub(super) fn percent(&self) -> Option<u8> {
         self.cpu.map(|cpu| (100.0 * (1.0 - cpu)).round().clamp(1.0, 100.0) as u8)
     }
 }
 
-/// How long bytes take, in seconds (the load-balancing agent's delay = B / speed, with the whole host's speed).
-fn delay(bytes: u64, speed: f64) -> Option<f64> {
-    match bytes {
-        0 => Some(0.0),
-        _ => (speed >= 1.0).then(|| bytes as f64 / speed),
-    }
+/// How bytes to send are known, in words.
+pub(in crate::agent) fn source_of(is_exact: bool) -> &'static str {
+    if is_exact { "exact" } else { "lower_bound" }
 }
 
 /// Follows what is known now, by how long that was so; what isn't known any more stays as it was.
@@ -159,9 +168,14 @@ mod tests {
             running: Some(2),
             busy: Some((at * 30, at * 100)),
             memory: Some((250, 1_000)),
-            sockets: Some((7, 4_000)),
+            sockets: Some(ToSend {
+                connections: 7,
+                bytes: 4_000,
+                lower_bound: 3_000,
+                is_exact: true,
+                delay_seconds: Some(2.0),
+            }),
             paths: Some(Paths { available: 4_000_000, bottleneck: 9_000_000 }),
-            sent: Some(at * 2_000),
             requests: Some(at * 5),
             own_requests: 0,
         }
@@ -172,11 +186,12 @@ mod tests {
         let mut meter = Meter::default();
         let first = meter.measure(reading(0), Duration::ZERO);
         assert_eq!((first.run_queue, first.cpu, first.memory), (Some(2.0), None, Some(0.75)));
-        assert_eq!((first.requests_per_second, first.load, first.delay_seconds), (None, Some(20.0), None));
+        assert_eq!((first.requests_per_second, first.load), (None, Some(20.0)));
         let second = meter.measure(reading(1), Duration::from_secs(1));
         assert_eq!((second.cpu, second.requests_per_second), (Some(0.3), Some(5.0)));
         assert_eq!((second.load, second.delay_seconds), (Some(70.0), Some(2.0)));
         assert_eq!((second.available_bps, second.bottleneck_bps), (Some(4_000_000), Some(9_000_000)));
+        assert_eq!((second.lower_bound, second.bytes_source), (Some(3_000), Some("exact")));
         assert_eq!(
             (second.connections, second.bytes_to_send, second.percent()),
             (Some(7), Some(4_000), Some(70))
@@ -223,9 +238,12 @@ mod tests {
         meter.measure(reading(9), Duration::from_secs(1));
         let begun_anew = meter.measure(reading(1), Duration::from_secs(2));
         assert_eq!((begun_anew.requests_per_second, begun_anew.cpu), (None, None));
-        let idle = Reading { sockets: Some((0, 0)), sent: Some(0), ..Reading::default() };
-        meter.measure(idle, Duration::from_secs(3));
-        assert_eq!(meter.measure(idle, Duration::from_secs(4)).delay_seconds, Some(0.0));
+        let idle = ToSend { delay_seconds: Some(0.0), ..ToSend::default() };
+        let mut load =
+            meter.measure(Reading { sockets: Some(idle), ..Reading::default() }, Duration::from_secs(3));
+        assert_eq!((load.delay_seconds, load.bytes_source), (Some(0.0), Some("lower_bound")));
+        load.set_to_send(None);
+        assert_eq!((load.delay_seconds, load.bytes_to_send), (None, None));
         assert_eq!(
             Load { cpu: Some(1.0), ..Load::default() }.percent(),
             Some(1),

@@ -2,6 +2,9 @@
 
 mod answers;
 mod bandwidth;
+mod delay;
+mod first_speed;
+mod following;
 pub(super) mod host;
 mod measure;
 pub(super) mod queries;
@@ -9,18 +12,24 @@ mod running;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use evener_dataplane::pending::Following;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::member::Wanted;
 use crate::config::{AgentConfig, Config};
 use answers::{Door, Permitted};
-pub(super) use measure::Load;
+use delay::Delay;
+use first_speed::FirstRequest;
+use following::Followed;
+pub(super) use following::number_of;
 use measure::Meter;
+pub(super) use measure::{Load, source_of};
 use queries::Queries;
 use running::Processes;
 
@@ -49,14 +58,16 @@ pub(super) struct Telling {
     load: Arc<watch::Sender<Load>>,
     /// Directors that ask for reports.
     queries: Arc<Queries>,
-    _tasks: JoinSet<()>,
+    /// By whom requests are followed, over reloads too.
+    followed: Followed,
+    tasks: JoinSet<()>,
 }
 
 /// All that it goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Settings {
     config: AgentConfig,
-    /// Of the services in the file, of servers that have their own, and of those that clients are told.
+    /// Where clients' requests come.
     ports: BTreeSet<u16>,
     /// Those that the file names.
     directors: Arc<BTreeSet<IpAddr>>,
@@ -66,37 +77,59 @@ struct Settings {
     is_member: bool,
     /// How often directors probe it by HTTP, in thousandths in a second.
     probes_milli: u64,
+    /// Where its server program may listen.
+    first_requests: Vec<FirstRequest>,
+}
+
+/// Ports of the services in the file, of servers that have their own, and of those that clients are told.
+pub(super) fn ports(config: &Config) -> BTreeSet<u16> {
+    let services = config.services.iter();
+    let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);
+    let ports = services.flat_map(|service| &service.addresses).map(SocketAddr::port).chain(of_servers);
+    ports.chain(config.members().map(|member| member.port)).collect()
 }
 
 impl Settings {
     fn of(config: &Config, memberships: &[Wanted]) -> Settings {
-        let services = config.services.iter();
-        let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);
-        let ports = services.flat_map(|service| &service.addresses).map(SocketAddr::port).chain(of_servers);
-        let ports = ports.chain(config.members().map(|member| member.port));
         Settings {
             config: config.agent.clone(),
-            ports: ports.collect(),
+            ports: ports(config),
             directors: Arc::new(config.director_addresses()),
             askers: config.farm.directors.iter().copied().collect(),
             is_member: !memberships.is_empty(),
             probes_milli: memberships.iter().map(Wanted::probes_milli).sum(),
+            first_requests: first_speed::first_requests(config),
         }
     }
 }
 
+impl Settings {
+    /// Whether anybody is told.
+    fn measures(&self) -> bool {
+        self.config.listen.is_some() || self.config.check_listen.is_some() || self.is_member
+    }
+}
+
 impl Telling {
-    /// Begins, by this file.
-    pub(super) fn start(config: &Config, memberships: &[Wanted]) -> Telling {
-        let load = Arc::new(watch::channel(Load::default()).0);
-        Self::by(Settings::of(config, memberships), load, Arc::new(Queries::new()))
+    /// Begins, by this file. `directory` is where `evener requests` looks.
+    pub(super) fn start(config: &Config, memberships: &[Wanted], directory: &Path) -> Telling {
+        let settings = Settings::of(config, memberships);
+        let mut telling = Telling {
+            settings: settings.clone(),
+            load: Arc::new(watch::channel(Load::default()).0),
+            queries: Arc::new(Queries::new()),
+            followed: Followed::new(directory),
+            tasks: JoinSet::new(),
+        };
+        telling.begin(settings);
+        telling
     }
 
     /// Goes on by another file; begins anew if it says anything else.
     pub(super) fn follow(&mut self, config: &Config, memberships: &[Wanted]) {
         let settings = Settings::of(config, memberships);
         if settings != self.settings {
-            *self = Self::by(settings, Arc::clone(&self.load), Arc::clone(&self.queries));
+            self.begin(settings);
         }
     }
 
@@ -110,46 +143,64 @@ impl Telling {
         &self.queries
     }
 
-    fn by(settings: Settings, told: Arc<watch::Sender<Load>>, queries: Arc<Queries>) -> Telling {
-        let load = told.subscribe();
+    fn begin(&mut self, settings: Settings) {
         let mut tasks = JoinSet::new();
         let (listen, check_listen) = (settings.config.listen, settings.config.check_listen);
+        let (refresh, refreshes) = mpsc::channel(1);
         let door = |listen| Door {
             listen,
+            refresh: refresh.clone(),
             directors: Arc::clone(&settings.directors),
-            queries: Arc::clone(&queries),
+            queries: Arc::clone(&self.queries),
             permitted: settings.config.is_restricted(listen).then(|| Permitted {
                 directors: settings.askers.clone(),
                 networks: settings.config.allow.clone(),
             }),
         };
-        if listen.is_some() || check_listen.is_some() || settings.is_member {
-            tasks.spawn(measure(settings.clone(), Arc::clone(&told)));
+        if settings.measures() {
+            let following = self.followed.follow(&settings.ports);
+            tasks.spawn(measure(settings.clone(), Arc::clone(&self.load), following, refreshes));
         }
         if let Some(listen) = listen {
-            tasks.spawn(answers::serve(door(listen), load.clone(), answers::http));
+            tasks.spawn(answers::serve(door(listen), self.load(), answers::http));
         }
         if let Some(listen) = check_listen {
-            tasks.spawn(answers::serve(door(listen), load, answers::agent_check));
+            tasks.spawn(answers::serve(door(listen), self.load(), answers::agent_check));
         }
-        Telling { settings, load: told, queries, _tasks: tasks }
+        (self.settings, self.tasks) = (settings, tasks);
     }
 }
 
-async fn measure(settings: Settings, told: Arc<watch::Sender<Load>>) {
+async fn measure(
+    settings: Settings,
+    told: Arc<watch::Sender<Load>>,
+    following: Option<Arc<Following>>,
+    mut refreshes: mpsc::Receiver<oneshot::Sender<()>>,
+) {
     let mut meter = Meter::without_probes(settings.probes_milli as f64 / 1e3);
     let processes = Processes::of(settings.config.cgroup.as_deref());
-    let mut sockets = host::Sockets::new(settings.ports, processes);
+    let mut delay = Delay::new(settings.config.delay);
+    delay.first_speed = first_speed::measure(&settings.first_requests).await;
+    let mut sockets = host::Sockets::new(settings.ports, following, processes, delay);
     let mut ticks = tokio::time::interval(Duration::from_millis(settings.config.report_ms));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let began = Instant::now();
     loop {
-        ticks.tick().await;
-        let requests = match &settings.config.status_url {
-            Some(url) => host::requests(url).await,
-            None => None,
-        };
-        let reading = host::read(&mut sockets, requests);
-        told.send_replace(meter.measure(reading, began.elapsed()));
+        tokio::select! {
+            _ = ticks.tick() => {
+                let requests = match &settings.config.status_url {
+                    Some(url) => host::requests(url).await,
+                    None => None,
+                };
+                let reading = host::read(&mut sockets, requests);
+                told.send_replace(meter.measure(reading, began.elapsed()));
+            }
+            Some(done) = refreshes.recv() => {
+                let now = sockets.refresh();
+                told.send_modify(|load| load.set_to_send(now));
+                // Who has given up meanwhile needs no answer.
+                let _ = done.send(());
+            }
+        }
     }
 }

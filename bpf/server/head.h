@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Where a message's head is read: message.h. */
+#ifndef EVENER_SERVER_HEAD_H
+#define EVENER_SERVER_HEAD_H
+
+#include <linux/types.h>
+
+/* Bytes that are read at once. */
+#define MESSAGE_MAX 4096
+/* Longer than a field's name and what is compared of its value. */
+#define MESSAGE_PAD 40
+/* What is read of a segment's data: message.h. */
+struct message {
+	__u32 line; /* where the line begins */
+	__u32 field; /* the line's */
+	__u32 value; /* where that one's value begins */
+	__u32 head_len; /* 0: the head has no end here */
+	__u32 lengths; /* fields that say one */
+	__u32 codings; /* fields that say how the body is encoded, which is in chunks */
+	__u32 digits;
+	__u32 closes; /* whether no other message follows */
+	__u32 odd;
+	__u32 before; /* the byte before */
+	__u64 length;
+	__u8 byte[MESSAGE_MAX + MESSAGE_PAD];
+};
+
+#endif

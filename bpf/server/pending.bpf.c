@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/*
+ * Runs where the host's own sockets take and give packets, for whatever interface, tunnel or method they come by: requests that come in, and what
+ * leaves of their answers. What is known of a connection's last request stands with its socket, where sock_diag(7) tells of it beside
+ * what the client has acknowledged.
+ *
+ * Sockets are those of one network namespace and of the ports that the agent names. No packet is changed or held.
+ */
+#define EVENER_TC
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include "net/tcp.h"
+#include "server/pending.h"
+
+#define PASS 1
+#define LISTEN 10
+
+/* That of the namespace, by SO_NETNS_COOKIE; 0 where the kernel doesn't tell it here. */
+const volatile __u64 namespace_cookie = 0;
+
+static __always_inline bool is_ours(struct __sk_buff *skb)
+{
+	return !namespace_cookie || bpf_get_netns_cookie(skb) == namespace_cookie;
+}
+
+/* What stands in a packet behind its headers; false where that is nothing, and no end either. */
+static __always_inline bool read_data(struct __sk_buff *skb, struct data *data, struct early_key *ends)
+{
+	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	struct tcphdr *tcp;
+	__u32 len;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || *(__u8 *)ip != 0x45 || ip->protocol != IPPROTO_TCP)
+			return false;
+		ends->client = mapped(ip->saddr);
+		ends->server = mapped(ip->daddr);
+		data->from = sizeof(*ip);
+	} else {
+		struct ipv6hdr *ip = take(&cursor, sizeof(*ip));
+
+		if (!ip || ip->nexthdr != IPPROTO_TCP)
+			return false;
+		ends->client = *(struct ip *)&ip->saddr;
+		ends->server = *(struct ip *)&ip->daddr;
+		data->from = sizeof(*ip);
+	}
+	tcp = take(&cursor, sizeof(*tcp));
+	if (!tcp || tcp->doff < TCP_LEN / 4 || tcp->syn || tcp->rst)
+		return false;
+	ends->client_port = tcp->source;
+	ends->server_port = tcp->dest;
+	data->sequence = bpf_ntohl(tcp->seq);
+	data->acknowledgment = bpf_ntohl(tcp->ack_seq);
+	data->from += tcp->doff * 4;
+	data->is_last = tcp->fin;
+	len = skb->len;
+	data->len = len > data->from ? len - data->from : 0;
+	return data->len || data->is_last;
+}
+
+/* Who speaks is the client of what comes in, and the server of what leaves. */
+static __always_inline void turn_round(struct early_key *ends)
+{
+	struct ip client = ends->server;
+	__be16 port = ends->server_port;
+
+	ends->server = ends->client;
+	ends->server_port = ends->client_port;
+	ends->client = client;
+	ends->client_port = port;
+}
+
+SEC("cgroup_skb/ingress")
+int request_comes(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct early_key ends = {};
+	struct pending *known, found = {};
+	struct bpf_tcp_sock *tcp;
+	struct data data = {};
+
+	if (!sk || !(sk = bpf_sk_fullsock(sk)) || !is_followed(sk->src_port) || !is_ours(skb))
+		return PASS;
+	if (!read_data(skb, &data, &ends) || !data.len)
+		return PASS;
+	/* The connection is made of this segment, and has no socket yet. */
+	if (sk->state == LISTEN) {
+		if (read_request(skb, &data, &found))
+			bpf_map_update_elem(&early, &ends, &found, BPF_ANY);
+		return PASS;
+	}
+	tcp = bpf_tcp_sock(sk);
+	if (!tcp || tcp->rcv_nxt != data.sequence)
+		return PASS;
+	known = bpf_sk_storage_get(&pending, sk, 0, 0);
+	if (known) {
+		if (!is_open(known, &data))
+			read_request(skb, &data, known);
+	} else if (read_request(skb, &data, &found) &&
+		   !bpf_sk_storage_get(&pending, sk, &found, BPF_SK_STORAGE_GET_F_CREATE)) {
+		count(COUNT_UNFOLLOWED, 1);
+	}
+	return PASS;
+}
+
+SEC("cgroup_skb/egress")
+int answer_leaves(struct __sk_buff *skb)
+{
+	struct pending *known, *first, unknown = { .answer = PENDING_UNKNOWN };
+	struct bpf_sock *sk = skb->sk;
+	struct early_key ends = {};
+	struct bpf_tcp_sock *tcp;
+	struct data data = {};
+
+	if (!sk || !(sk = bpf_sk_fullsock(sk)) || !is_followed(sk->src_port) || !is_ours(skb))
+		return PASS;
+	if (!read_data(skb, &data, &ends))
+		return PASS;
+	tcp = bpf_tcp_sock(sk);
+	if (!tcp)
+		return PASS;
+	if (data.sequence == tcp->snd_nxt)
+		count(COUNT_SENT, data.len);
+	known = bpf_sk_storage_get(&pending, sk, 0, 0);
+	if (!known) {
+		turn_round(&ends);
+		first = bpf_map_lookup_elem(&early, &ends);
+		known = bpf_sk_storage_get(&pending, sk, first ?: &unknown, BPF_SK_STORAGE_GET_F_CREATE);
+		if (first)
+			bpf_map_delete_elem(&early, &ends);
+		if (!known) {
+			count(COUNT_UNFOLLOWED, 1);
+			return PASS;
+		}
+	}
+	follow(skb, known, &data, tcp->bytes_acked + (__u32)(data.sequence - tcp->snd_una));
+	return PASS;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* What a server still has to send of the answer to a connection's request: core/src/server/pending.rs, step by step. */
+#ifndef EVENER_PENDING_H
+#define EVENER_PENDING_H
+
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <stdbool.h>
+#include "server/pending_maps.h"
+/* The longest body that is believed: positions are added to it. */
+#define LENGTH_MAX (1ULL << 60)
+#include "server/message.h"
+
+#define REQUEST_MIN 16
+#define ANSWER_HEAD_MAX MESSAGE_MAX
+#define PROVISIONAL_MAX 2
+
+/* A segment's data. */
+struct data {
+	__u32 sequence;
+	__u32 acknowledgment;
+	__u32 from; /* from the beginning of the packet, in bytes */
+	__u32 len;
+	bool is_last; /* nothing comes behind it */
+};
+
+static __always_inline bool is_method(const __u8 *start)
+{
+	for (__u32 i = 0; i < REQUEST_MIN; i++) {
+		__u8 byte = start[i];
+
+		if (byte == ' ')
+			return i > 0;
+		if (byte != '-' && byte != '_' && (byte < 'A' || byte > 'Z'))
+			return false;
+	}
+	return false;
+}
+
+/* Whether a request begins there; `p` becomes that. */
+static __always_inline bool read_request(struct __sk_buff *skb, const struct data *data, struct pending *p)
+{
+	__u32 from = data->from, len = data->len;
+	__u8 start[REQUEST_MIN];
+	__u64 word;
+
+	if (len < REQUEST_MIN || bpf_skb_load_bytes(skb, from, start, sizeof(start)))
+		return false;
+	if (start[0] == '\r' && start[1] == '\n') {
+		from += 2;
+		len -= 2;
+		if (len < REQUEST_MIN || bpf_skb_load_bytes(skb, from, start, sizeof(start)))
+			return false;
+	}
+	if (!is_method(start))
+		return false;
+	__builtin_memcpy(&word, start, sizeof(word));
+	word = bpf_be64_to_cpu(word);
+	if (len > LINE_MAX)
+		len = LINE_MAX;
+	hide(len);
+	if (len < 1 || len > LINE_MAX || bpf_skb_load_bytes(skb, from, p->line, len))
+		return false;
+	p->line_len = len;
+	p->since_ns = bpf_ktime_get_ns();
+	p->is_head = word >> 24 == WORD(0, 0, 0, 'H', 'E', 'A', 'D', ' ');
+	p->begin_sequence = data->acknowledgment;
+	p->end_sequence = 0;
+	p->begin = 0;
+	p->end = 0;
+	/* Last, since what leaves may be looked at on another CPU. */
+	barrier();
+	p->answer = word >> 32 == WORD(0, 0, 0, 0, 'P', 'R', 'I', ' ') || word == WORD('C', 'O', 'N', 'N', 'E', 'C', 'T', ' ') ?
+			    PENDING_UNKNOWN :
+			    PENDING_WAITING;
+	return true;
+}
+
+/* Whether something before is still to be answered, or on its way. */
+static __always_inline bool is_open(const struct pending *p, const struct data *data)
+{
+	return p->answer == PENDING_WAITING || (p->answer == PENDING_KNOWN && p->end_sequence != data->acknowledgment);
+}
+
+/* How long the body is, or false where that can't be known. */
+static __always_inline bool body_of(const struct pending *p, const struct message *m, __u64 status, __u64 *length)
+{
+	*length = 0;
+	if (status == WORD(0, 0, 0, 0, ' ', '1', '0', '1'))
+		return false;
+	if (p->is_head || status == WORD(0, 0, 0, 0, ' ', '2', '0', '4') || status == WORD(0, 0, 0, 0, ' ', '3', '0', '4'))
+		return true;
+	*length = m->length;
+	return m->lengths == 1 && !m->codings;
+}
+
+static __always_inline bool is_status(__u64 status)
+{
+	__u8 first = status >> 16, second = status >> 8, third = status;
+
+	return status >> 24 == ' ' && first >= '1' && first <= '9' && second >= '0' && second <= '9' && third >= '0' &&
+	       third <= '9';
+}
+
+static __always_inline bool begin_answer(struct __sk_buff *skb, struct pending *p, const struct data *data, __u64 position)
+{
+	__u32 from = data->from, len = data->len, sequence = data->sequence;
+
+	/* Also of one whose end is unknown. */
+	p->begin = position;
+	for (__u32 i = 0; i <= PROVISIONAL_MAX; i++) {
+		struct message *m = message_here();
+		__u64 status, length, end;
+
+		if (!len) {
+			p->begin_sequence = sequence;
+			return true;
+		}
+		if (!m || !read_message(skb, from, len < ANSWER_HEAD_MAX ? len : ANSWER_HEAD_MAX) || m->odd || !m->head_len)
+			return false;
+		status = word_at(m, 8) >> 32;
+		if (word_at(m, 0) >> 8 != WORD(0, 'H', 'T', 'T', 'P', '/', '1', '.') || !is_status(status))
+			return false;
+		if (status >> 16 == (' ' << 8 | '1') && status != WORD(0, 0, 0, 0, ' ', '1', '0', '1')) {
+			from += m->head_len;
+			len -= m->head_len;
+			position += m->head_len;
+			sequence += m->head_len;
+			continue;
+		}
+		if (!body_of(p, m, status, &length))
+			return false;
+		end = position + m->head_len + length;
+		if (position + len > end)
+			return false;
+		p->begin_sequence = sequence;
+		p->end_sequence = sequence + (__u32)(end - position);
+		p->begin = position;
+		p->end = end;
+		barrier();
+		p->answer = PENDING_KNOWN;
+		return true;
+	}
+	return false;
+}
+
+/* Nothing comes behind: an answer that has promised more ends here. */
+static __always_inline void finish(struct pending *p, const struct data *data, __u64 end)
+{
+	if (p->answer == PENDING_WAITING) {
+		p->answer = PENDING_UNKNOWN;
+	} else if (p->answer == PENDING_KNOWN && end < p->end) {
+		p->end = end;
+		p->end_sequence = data->sequence + data->len;
+	}
+}
+
+/* What the server sends next; `position` is that of its first byte. */
+static __always_inline void follow(struct __sk_buff *skb, struct pending *p, const struct data *data, __u64 position)
+{
+	if (p->answer == PENDING_WAITING) {
+		__s32 ahead = data->sequence - p->begin_sequence;
+
+		if (ahead < 0)
+			return;
+		if (ahead || !begin_answer(skb, p, data, position))
+			p->answer = PENDING_UNKNOWN;
+	} else if (p->answer == PENDING_KNOWN && position + data->len > p->end) {
+		p->answer = PENDING_UNKNOWN;
+	}
+	if (data->is_last)
+		finish(p, data, position + data->len);
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* What the programs that follow requests share with who reads them: dataplane/src/pending.rs. */
+#ifndef EVENER_PENDING_ABI_H
+#define EVENER_PENDING_ABI_H
+
+#include <linux/types.h>
+
+/* Bytes of a request that are kept: its first line, as far as it goes. */
+#define LINE_MAX 160
+/* Of 64 ports each. */
+#define PORT_WORDS 1024
+
+/* core/src/server/pending.rs, Answer */
+enum pending_answer {
+	PENDING_WAITING = 0,
+	PENDING_KNOWN = 1,
+	PENDING_UNKNOWN = 2,
+};
+
+enum pending_count {
+	/* bytes that were sent for the first time */
+	COUNT_SENT = 0,
+	/* connections for which there was no memory: of these nothing is known */
+	COUNT_UNFOLLOWED = 1,
+	PENDING_COUNTS,
+};
+
+/* A connection's last request: core/src/server/pending.rs, Pending. dataplane/src/pending.rs reads it. */
+struct pending {
+	__u64 begin;
+	__u64 end;
+	__u64 since_ns; /* when the request came, by the monotonic clock */
+	/* `bytes_acked` of TCP is the position of this sequence number when the answer began */
+	__u32 begin_sequence;
+	__u32 end_sequence;
+	__u8 answer;
+	__u8 is_head;
+	__u8 line_len;
+	__u8 pad[5];
+	__u8 line[LINE_MAX];
+};
+
+#endif

@@ -1,0 +1,389 @@
+//! What a server still has to send of the answer to a connection's request. `bpf/server/pending.h` is its copy in C.
+//!
+//! The load-balancing agent of Chow and Semwal reports the bytes that remain of each pending request (equation 2.2), for which they changed
+//! Apache. Here it follows from what leaves: the answer's head says how long it is (RFC 9112, section 6.3), and TCP what the client has
+//! acknowledged. Any method counts, and any server program that speaks HTTP/1 in clear. Where the end of an answer isn't known, what the kernel holds
+//! of it is a lower bound.
+
+use super::message::Head;
+
+/// The least that is read of a request: method, target and version don't fit into fewer bytes (RFC 9112, section 3).
+const REQUEST_MIN: usize = 16;
+/// Bytes of a segment that are read as an answer's head: server programs write it at once.
+const ANSWER_HEAD_MAX: usize = 4_096;
+/// Provisional answers (RFC 9110, section 15.2) that one segment may have before the final one begins in it.
+const PROVISIONAL_MAX: usize = 2;
+/// The longest body that is believed, in bytes: positions are added to it.
+const LENGTH_MAX: u64 = 1 << 60;
+/// An empty line before a request, which servers pass over (RFC 9112, section 2.2).
+const EMPTY_LINE: &[u8] = b"\r\n";
+
+/// How far an answer is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It has not begun.
+    Waiting,
+    /// It has begun, and its end is known.
+    Known,
+    /// It has none that could be known: it says none, in a way that isn't followed, or not the truth.
+    Unknown,
+}
+
+/// The last request of a connection, and the answer to it. Positions count the bytes that the server sends on the connection, as `bytes_acked`
+/// of TCP counts those that the client has acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// What is known of the answer.
+    pub answer: Answer,
+    /// Whether it is one to HEAD, which has no body (RFC 9110, section 9.3.2).
+    pub is_head: bool,
+    /// Sequence number at which the answer begins.
+    pub begin_sequence: u32,
+    /// The same of its end, once that is known.
+    pub end_sequence: u32,
+    /// Position of the answer's first byte, once it has begun.
+    pub begin: u64,
+    /// Position behind its last, once that is known.
+    pub end: u64,
+}
+
+/// What the server sends: data, or the end of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent<'a> {
+    /// Sequence number of its first byte.
+    pub sequence: u32,
+    /// Position of its first byte.
+    pub position: u64,
+    /// The data.
+    pub data: &'a [u8],
+    /// Whether nothing comes behind it (FIN).
+    pub is_last: bool,
+}
+
+impl Pending {
+    /// One of which nothing is known.
+    pub fn unknown() -> Pending {
+        Pending {
+            answer: Answer::Unknown,
+            is_head: false,
+            begin_sequence: 0,
+            end_sequence: 0,
+            begin: 0,
+            end: 0,
+        }
+    }
+
+    /// What the client sends next, in order: a request that begins there if it looks like one, and if the answer before is over. `acknowledgment` is
+    /// the sequence number that the segment acknowledges: where the answer will begin, since clients that don't ask ahead have all of the answer before.
+    #[must_use]
+    pub fn request(before: Option<Pending>, acknowledgment: u32, data: &[u8]) -> Option<Pending> {
+        let is_open = before.is_some_and(|before| match before.answer {
+            Answer::Waiting => true, // more of that request
+            Answer::Known => before.end_sequence != acknowledgment,
+            Answer::Unknown => false,
+        });
+        let data = data.strip_prefix(EMPTY_LINE).unwrap_or(data);
+        if is_open || !is_request(data) {
+            return before;
+        }
+        // What follows these is no HTTP/1 (RFC 9113, section 3.4; RFC 9110, section 9.3.6).
+        let answer = match data.starts_with(b"PRI ") || data.starts_with(b"CONNECT ") {
+            true => Answer::Unknown,
+            false => Answer::Waiting,
+        };
+        Some(Pending {
+            answer,
+            is_head: data.starts_with(b"HEAD "),
+            begin_sequence: acknowledgment,
+            ..Pending::unknown()
+        })
+    }
+
+    /// What the server sends next.
+    pub fn send(&mut self, sent: &Sent<'_>) {
+        match self.answer {
+            Answer::Waiting => match sent.sequence.wrapping_sub(self.begin_sequence) as i32 {
+                0 => self.begin_answer(sent),
+                ahead if ahead > 0 => self.answer = Answer::Unknown, // its beginning went by unseen
+                _ => return,                                         // something from before comes again
+            },
+            Answer::Known if sent.position + sent.data.len() as u64 > self.end => {
+                self.answer = Answer::Unknown;
+            }
+            Answer::Known | Answer::Unknown => {}
+        }
+        if sent.is_last {
+            self.finish(
+                sent.position + sent.data.len() as u64,
+                sent.sequence.wrapping_add(sent.data.len() as u32),
+            );
+        }
+    }
+
+    /// Nothing comes behind this position: an answer that has promised more ends here.
+    fn finish(&mut self, position: u64, sequence: u32) {
+        match self.answer {
+            Answer::Known if position < self.end => (self.end, self.end_sequence) = (position, sequence),
+            Answer::Known | Answer::Unknown => {}
+            Answer::Waiting => self.answer = Answer::Unknown,
+        }
+    }
+
+    fn begin_answer(&mut self, sent: &Sent<'_>) {
+        let (mut rest, mut position, mut sequence) = (sent.data, sent.position, sent.sequence);
+        // Also of one whose end is unknown.
+        self.begin = position;
+        for _ in 0..=PROVISIONAL_MAX {
+            if rest.is_empty() {
+                self.begin_sequence = sequence;
+                return;
+            }
+            let start = rest.get(..ANSWER_HEAD_MAX).unwrap_or(rest);
+            let Some((head, status)) = head(start) else { break };
+            if (100..200).contains(&status) && status != 101 {
+                rest = &rest[head.len..];
+                position += head.len as u64;
+                sequence = sequence.wrapping_add(head.len as u32);
+                continue;
+            }
+            let Some(length) = self.body(&head, status) else { break };
+            let end = position + head.len as u64 + length;
+            if position + rest.len() as u64 > end {
+                break;
+            }
+            *self = Pending {
+                answer: Answer::Known,
+                begin_sequence: sequence,
+                end_sequence: sequence.wrapping_add((end - position) as u32),
+                begin: position,
+                end,
+                ..*self
+            };
+            return;
+        }
+        self.answer = Answer::Unknown;
+    }
+
+    /// How long the body is, where that can be known (RFC 9112, section 6.3).
+    fn body(&self, head: &Head, status: u16) -> Option<u64> {
+        if status == 101 {
+            return None;
+        }
+        if self.is_head || status == 204 || status == 304 {
+            return Some(0);
+        }
+        (head.lengths == 1 && head.codings == 0).then_some(head.length)
+    }
+
+    /// What the client lacks of the answer, in bytes, where that is known; so much of the connection it has acknowledged.
+    pub fn left(&self, acknowledged: u64) -> Option<u64> {
+        (self.answer == Answer::Known).then(|| self.end.saturating_sub(acknowledged.max(self.begin)))
+    }
+}
+
+/// Whether these bytes begin a request: a method (RFC 9110, section 9.1; those that exist are of these letters), and a blank.
+fn is_request(data: &[u8]) -> bool {
+    let Some(start) = data.get(..REQUEST_MIN) else { return false };
+    let method = start.iter().position(|byte| *byte == b' ').map(|len| &start[..len]);
+    method.is_some_and(|method| {
+        !method.is_empty() && method.iter().all(|byte| byte.is_ascii_uppercase() || b"-_".contains(byte))
+    })
+}
+
+/// The head that these bytes begin with, and its status.
+fn head(start: &[u8]) -> Option<(Head, u16)> {
+    let head = Head::read_up_to(start, LENGTH_MAX)?;
+    let status = start.strip_prefix(b"HTTP/1.")?.get(1..5)?;
+    let [b' ', digits @ ..] = status else { return None };
+    digits
+        .iter()
+        .try_fold(0u16, |status, digit| digit.is_ascii_digit().then(|| status * 10 + u16::from(digit - b'0')))
+        .filter(|status| *status >= 100)
+        .map(|status| (head, status))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use alloc::borrow::ToOwned;
+    use alloc::format;
+    use alloc::string::String;
+
+    use super::*;
+
+    /// Where the server's numbers begin, so that they wrap.
+    const FIRST: u32 = u32::MAX - 20;
+
+    /// A connection on which client and server have sent this in turn; of the server's, the position and the sequence number behind it.
+    struct Connection {
+        pending: Option<Pending>,
+        position: u64,
+    }
+
+    impl Connection {
+        fn new() -> Connection {
+            Connection { pending: None, position: 0 }
+        }
+
+        fn sequence(&self) -> u32 {
+            FIRST.wrapping_add(self.position as u32)
+        }
+
+        /// The client has all that was sent, and sends this.
+        fn request(&mut self, data: &str) -> &mut Connection {
+            self.pending = Pending::request(self.pending, self.sequence(), data.as_bytes());
+            self
+        }
+
+        fn send(&mut self, data: &str, is_last: bool) -> &mut Connection {
+            let (sequence, position) = (self.sequence(), self.position);
+            let pending = self.pending.get_or_insert_with(Pending::unknown);
+            pending.send(&Sent { sequence, position, data: data.as_bytes(), is_last });
+            self.position += data.len() as u64;
+            self
+        }
+
+        fn answer(&mut self, data: &str) -> &mut Connection {
+            self.send(data, false)
+        }
+
+        fn left(&self, acknowledged: u64) -> Option<u64> {
+            self.pending.unwrap().left(acknowledged)
+        }
+    }
+
+    const GET: &str = "GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
+    const HEAD: &str = "HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    fn answer(status: &str, fields: &str) -> String {
+        format!("HTTP/1.1 {status}\r\n{fields}\r\n")
+    }
+
+    #[test]
+    fn head_and_body_less_what_is_acknowledged_is_left() {
+        let head = answer("200 OK", "Content-Length: 1000\r\n");
+        let len = head.len() as u64;
+        let mut connection = Connection::new();
+        connection.request(GET);
+        assert_eq!(connection.left(0), None, "it waits");
+        connection.answer(&head);
+        assert_eq!(connection.left(0), Some(len + 1_000));
+        assert_eq!(connection.left(len + 400), Some(600));
+        connection.answer(&"x".repeat(1_000));
+        assert_eq!(connection.left(len + 1_000), Some(0));
+        // The next one on the same connection.
+        let second = answer("206 Partial Content", "Content-Range: bytes 0-9/1000\r\nContent-Length: 10\r\n");
+        connection.request(GET).answer(&second);
+        assert_eq!(connection.left(len + 1_000), Some(second.len() as u64 + 10));
+    }
+
+    #[test]
+    fn answers_without_a_body_end_with_their_head() {
+        for (request, head) in [
+            (HEAD, answer("200 OK", "Content-Length: 5000000\r\n")),
+            (GET, answer("304 Not Modified", "Content-Length: 5000000\r\n")),
+            (GET, answer("204 No Content", "")),
+            (HEAD, answer("200 OK", "Transfer-Encoding: chunked\r\n")),
+        ] {
+            let mut connection = Connection::new();
+            connection.request(request).answer(&head);
+            assert_eq!(connection.left(0), Some(head.len() as u64), "{head}");
+        }
+    }
+
+    #[test]
+    fn provisional_answers_come_before_the_final_one() {
+        let (proceed, ok) = (answer("100 Continue", ""), answer("200 OK", "Content-Length: 7\r\n"));
+        let hints = answer("103 Early Hints", "Link: </a>\r\n");
+        let post = "POST /a HTTP/1.1\r\nExpect: 100-continue\r\n\r\n";
+        let mut apart = Connection::new();
+        apart.request(post).answer(&proceed).request("the body, whatever it is").answer(&ok);
+        assert_eq!(apart.left(proceed.len() as u64), Some(ok.len() as u64 + 7));
+        let mut at_once = Connection::new();
+        at_once.request(post).answer(&[&*proceed, &hints, &ok].concat());
+        assert_eq!(at_once.left(0), Some(ok.len() as u64 + 7));
+        let mut many = Connection::new();
+        many.request(post).answer(&[&*hints, &hints, &hints, &ok].concat());
+        assert_eq!(many.left(0), None);
+    }
+
+    #[test]
+    fn answers_whose_end_nobody_can_know_are_unknown() {
+        for head in [
+            answer("200 OK", ""),
+            answer("200 OK", "Content-Length: 5\r\nContent-Length: 5\r\n"),
+            answer("200 OK", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
+            answer("200 OK", "Transfer-Encoding: chunked\r\n"),
+            answer("200 OK", "Content-Length: 99999999999999999999\r\n"),
+            answer("200 OK", "Content-Length: -1\r\n"),
+            answer("101 Switching Protocols", "Upgrade: websocket\r\n"),
+            answer("099 None", "Content-Length: 5\r\n"),
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n".to_owned(),
+            "HTTP/2 200 OK\r\nContent-Length: 5\r\n\r\n".to_owned(),
+            "ICY 200 OK\r\nContent-Length: 5\r\n\r\n".to_owned(),
+            answer("200 OK", "Content-Length: 5\r\n") + "123456",
+        ] {
+            let mut connection = Connection::new();
+            connection.request(GET).answer(&head);
+            assert_eq!(connection.pending.unwrap().answer, Answer::Unknown, "{head}");
+        }
+        for request in ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "CONNECT a:1 HTTP/1.1\r\n\r\n"] {
+            let mut connection = Connection::new();
+            assert_eq!(connection.request(request).pending.unwrap().answer, Answer::Unknown);
+        }
+    }
+
+    #[test]
+    fn a_false_length_is_noticed_once_the_server_sends_more_or_ends() {
+        let head = answer("200 OK", "Content-Length: 10\r\n");
+        let mut more = Connection::new();
+        more.request(GET).answer(&head).answer("1234567890");
+        assert_eq!(more.left(0), Some(head.len() as u64 + 10));
+        more.answer("x");
+        assert_eq!(more.left(0), None);
+        let mut less = Connection::new();
+        less.request(GET).answer(&head).send("123", true);
+        assert_eq!(less.left(0), Some(head.len() as u64 + 3));
+        let mut none = Connection::new();
+        none.request(GET).send("", true);
+        assert_eq!(none.left(0), None);
+    }
+
+    #[test]
+    fn requests_begin_where_the_answer_before_is_over() {
+        let head = answer("200 OK", "Content-Length: 10\r\n");
+        let mut connection = Connection::new();
+        // Asked ahead: of the second answer nothing is known, of the third all.
+        connection.request(GET).request(GET).answer(&head);
+        connection.request(GET);
+        assert_eq!(connection.left(0), Some(head.len() as u64 + 10));
+        connection.answer("1234567890").answer(&head).answer("1234567890");
+        assert_eq!(connection.left(0), None);
+        let before = connection.position;
+        connection.request(GET).answer(&head);
+        assert_eq!(connection.left(before), Some(head.len() as u64 + 10));
+        // What is no request changes nothing.
+        let known = connection.pending;
+        for data in
+            ["", "GET / HTTP/1.1", "get /aaaaaaaa HTTP/1.1", " GET /aaaaaa HTTP/1.1", "ABCDEFGHIJKLMNOPQ / H"]
+        {
+            assert_eq!(Pending::request(known, connection.sequence(), data.as_bytes()), known, "{data}");
+            assert_eq!(Pending::request(None, 0, data.as_bytes()), None, "{data}");
+        }
+        assert!(Pending::request(None, 0, ["\r\n", GET].concat().as_bytes()).is_some());
+    }
+
+    #[test]
+    fn what_comes_again_from_before_is_passed_over() {
+        let head = answer("200 OK", "Content-Length: 10\r\n");
+        let mut pending = Pending::request(None, FIRST, GET.as_bytes()).unwrap();
+        let sent = |sequence, data| Sent { sequence, position: 0, data, is_last: false };
+        pending.send(&sent(FIRST.wrapping_sub(5), b"12345"));
+        assert_eq!(pending.answer, Answer::Waiting);
+        pending.send(&sent(FIRST, head.as_bytes()));
+        assert_eq!(pending.answer, Answer::Known);
+        let mut late = Pending::request(None, FIRST, GET.as_bytes()).unwrap();
+        late.send(&sent(FIRST.wrapping_add(1), head.as_bytes()));
+        assert_eq!(late.answer, Answer::Unknown);
+    }
+}

@@ -1,0 +1,255 @@
+//! The kernel's side of what a server still has to send: `bpf/server/pending.bpf.c`, which follows requests where the host's own sockets
+//! take and give packets.
+//!
+//! Nothing is pinned: the programs end with who holds a [`Following`]. What they know of a connection stands with its socket, and is
+//! told by sock_diag(7) beside what TCP knows.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use evener_core::server::{Answer, Pending};
+use libbpf_rs::{Error, ErrorKind, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use crate::load::load;
+use crate::numbers::pending::{
+    COUNT_SENT, COUNT_UNFOLLOWED, LINE_MAX, PENDING_KNOWN, PENDING_UNKNOWN, PENDING_WAITING, PORT_WORDS,
+};
+use crate::server::namespace_cookie;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pending.bpf.o"));
+/// Where control groups of version 2 are mounted: alone, or beside those of version 1.
+const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+/// That of the requests, in the object.
+const PENDING: &str = "pending";
+
+/// Why requests can't be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// The programs are attached to a control group.
+    #[error("requests can't be followed: no control groups of version 2 at {}, and none can be mounted: {source}", CGROUPS.join(" or "))]
+    Cgroup {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel refuses.
+    #[error("requests can't be followed: {what}: {source}")]
+    Refused {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: Error,
+    },
+}
+
+impl FollowError {
+    fn refused(what: &'static str) -> impl Fn(Error) -> FollowError {
+        move |source| FollowError::Refused { what, source }
+    }
+}
+
+/// The programs at work, for this network namespace and all processes of this host or container.
+#[derive(Debug)]
+pub struct Following {
+    object: Object,
+    /// They end with these.
+    _links: Vec<Link>,
+}
+
+/// A connection's last request, as sock_diag(7) tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Followed {
+    /// The request, and what is known of the answer.
+    pub pending: Pending,
+    /// When it came, by the monotonic clock in nanoseconds.
+    pub since_ns: u64,
+    /// How it begins: its first line, as far as there was room.
+    pub line: Vec<u8>,
+}
+
+/// `struct pending` of `bpf/server/pending_abi.h`.
+#[derive(FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Value {
+    begin: u64,
+    end: u64,
+    since_ns: u64,
+    begin_sequence: u32,
+    end_sequence: u32,
+    answer: u8,
+    is_head: u8,
+    line_len: u8,
+    pad: [u8; 5],
+    line: [u8; LINE_MAX as usize],
+}
+
+impl Followed {
+    /// Reads what stands with a socket; nothing if that is of another kernel program.
+    pub fn read(bytes: &[u8]) -> Option<Followed> {
+        let (value, _) = Value::read_from_prefix(bytes).ok()?;
+        let answer = match u64::from(value.answer) {
+            PENDING_WAITING => Answer::Waiting,
+            PENDING_KNOWN => Answer::Known,
+            PENDING_UNKNOWN => Answer::Unknown,
+            _ => return None,
+        };
+        let pending = Pending {
+            answer,
+            is_head: value.is_head != 0,
+            begin_sequence: value.begin_sequence,
+            end_sequence: value.end_sequence,
+            begin: value.begin,
+            end: value.end,
+        };
+        let line = value.line.get(..usize::from(value.line_len))?.to_vec();
+        Some(Followed { pending, since_ns: value.since_ns, line })
+    }
+}
+
+impl Following {
+    /// Follows requests to these ports from now on.
+    ///
+    /// # Errors
+    /// Missing privileges (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON), no control groups, or a kernel that can't.
+    pub fn start(ports: &BTreeSet<u16>) -> Result<Following, FollowError> {
+        let group = cgroup().map_err(|source| FollowError::Cgroup { source })?;
+        let cookie = namespace_cookie().unwrap_or_default();
+        // Kernels before 6.11 don't say here whose namespace a packet is of; then sockets of others are followed as well, and never looked at.
+        let object = loaded(cookie).or_else(|_| loaded(0))?;
+        let attach = |program: libbpf_rs::ProgramMut<'_>| program.attach_cgroup(group.as_raw_fd());
+        let mut following = Following { object, _links: Vec::new() };
+        following.follow(ports)?;
+        let links: Result<Vec<Link>, Error> = following.object.progs_mut().map(attach).collect();
+        following._links =
+            links.map_err(FollowError::refused("attaching the programs to the control group"))?;
+        Ok(following)
+    }
+
+    /// Follows requests to these ports, and to no others.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn follow(&self, ports: &BTreeSet<u16>) -> Result<(), FollowError> {
+        let missing = || {
+            FollowError::refused("writing the ports")(Error::from(io::Error::from(io::ErrorKind::NotFound)))
+        };
+        let map = self.map("ports").ok_or_else(missing)?;
+        let mut words = vec![0u64; PORT_WORDS as usize];
+        for port in ports {
+            words[usize::from(*port) / 64] |= 1 << (port % 64);
+        }
+        (0u32..).zip(words).try_for_each(|(at, word)| {
+            map.update(&at.to_ne_bytes(), &word.to_ne_bytes(), MapFlags::ANY)
+                .map_err(FollowError::refused("writing the ports"))
+        })
+    }
+
+    /// The map of requests, for sock_diag(7).
+    pub fn requests(&self) -> Option<BorrowedFd<'_>> {
+        let map = self.object.maps().find(|map| map.name() == PENDING)?;
+        // SAFETY: the descriptor belongs to an object of `self`, which the borrow doesn't outlive.
+        Some(unsafe { BorrowedFd::borrow_raw(map.as_fd().as_raw_fd()) })
+    }
+
+    /// Bytes that these ports have sent since the start, each once.
+    pub fn sent(&self) -> u64 {
+        self.count(COUNT_SENT)
+    }
+
+    /// Connections that couldn't be followed since the start, for want of memory.
+    pub fn unfollowed(&self) -> u64 {
+        self.count(COUNT_UNFOLLOWED)
+    }
+
+    fn count(&self, number: u64) -> u64 {
+        let map = self.map("counts");
+        let values =
+            map.and_then(|map| map.lookup_percpu(&(number as u32).to_ne_bytes(), MapFlags::ANY).ok()?);
+        let words =
+            values.into_iter().flatten().filter_map(|value| value.try_into().ok().map(u64::from_ne_bytes));
+        words.sum()
+    }
+
+    fn map(&self, name: &str) -> Option<MapHandle> {
+        let map = self.object.maps().find(|map| map.name() == name)?;
+        MapHandle::try_from(&map).ok()
+    }
+}
+
+/// The map of requests of another process that follows some, by its number ([`Following::number`]).
+///
+/// # Errors
+/// Without CAP_SYS_ADMIN, or when there is none.
+pub fn requests_of(number: u32) -> io::Result<OwnedFd> {
+    let map = MapHandle::from_map_id(number).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => io::Error::from(io::ErrorKind::PermissionDenied),
+        _ => io::Error::other(format!("{error:#}")),
+    })?;
+    match map.name() == PENDING {
+        true => map.as_fd().try_clone_to_owned(),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+impl Following {
+    /// The number by which another process finds the map of requests.
+    pub fn number(&self) -> Option<u32> {
+        self.map(PENDING)?.info().ok().map(|info| info.info.id)
+    }
+}
+
+/// The root of the control groups that this process sees. Where no mount shows it, as under `ip netns exec`, one is made that nobody else sees.
+fn cgroup() -> io::Result<OwnedFd> {
+    let is_cgroup = |path: &&&str| {
+        statfs(Path::new(path)).is_ok_and(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC)
+    };
+    match CGROUPS.iter().find(is_cgroup) {
+        Some(path) => Ok(File::open(path)?.into()),
+        None => mount_detached(),
+    }
+}
+
+/// Mounts the control groups of version 2 nowhere (fsopen(2), fsconfig(2), fsmount(2)): the mount ends with the descriptor.
+fn mount_detached() -> io::Result<OwnedFd> {
+    /// linux/mount.h.
+    const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+    let owned = |fd: libc::c_long| -> io::Result<OwnedFd> {
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: the call has just given us this descriptor.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    // SAFETY: the name is a C string; no flags are asked for.
+    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), 0) })?;
+    let null = std::ptr::null::<libc::c_char>();
+    // SAFETY: an open descriptor of fsopen(2); this command takes neither key nor value.
+    let created =
+        unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), FSCONFIG_CMD_CREATE, null, null, 0) };
+    if created < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the same descriptor, by which the file system now is.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 0, 0) })
+}
+
+fn loaded(cookie: u64) -> Result<Object, FollowError> {
+    let open = || {
+        let mut open = ObjectBuilder::default()
+            .name("evener_pending")
+            .and_then(|builder| builder.open_memory(OBJECT))
+            .map_err(FollowError::refused("opening the BPF object"))?;
+        let mut constants = open.maps_mut().find(|map| map.name().to_string_lossy().ends_with(".rodata"));
+        let data = constants.as_mut().and_then(|map| map.initial_value_mut());
+        let word = data.and_then(|data| data.first_chunk_mut::<8>());
+        *word.ok_or_else(|| {
+            FollowError::refused("preparing the BPF object")(Error::from(io::Error::other(
+                "it has no constants",
+            )))
+        })? = cookie.to_ne_bytes();
+        Ok(open)
+    };
+    load(open, FollowError::refused("loading the BPF programs"))
+}

@@ -1,0 +1,249 @@
+//! How long it takes to send what a server has to send: the load-balancing agent's equations 2.2 to 2.5, as they stand and as they are meant.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::config::DelayKind;
+use crate::io::diag::{OpenConnection, Sending};
+use crate::runtime::shares::{Source, source};
+
+/// What was carried counts for so long: bursts and pauses of a second or two are no other speed.
+const SPEED_KEPT: Duration = Duration::from_secs(15);
+/// What one client lacks counts for as long as this, in times of the client in the middle: who reads slowly on purpose, on however many connections,
+/// makes no server look busy.
+const SLOWEST: f64 = 4.0;
+/// What a client takes for all it lacks who wasn't there at the last look, in seconds.
+const SOON: f64 = 1.0;
+
+/// Makes delays of looks at what is to be sent.
+#[derive(Debug)]
+pub(super) struct Delay {
+    kind: DelayKind,
+    /// Of one request that this program made, in bytes a second: what is gone by until clients have shown more.
+    pub(super) first_speed: Option<f64>,
+    last: Option<Look>,
+    /// What was carried in a second, lately.
+    speeds: VecDeque<(Duration, f64)>,
+    /// The same when something was carried last.
+    speed: Option<f64>,
+    /// What clients took in a second, between the last two looks.
+    rates: BTreeMap<Source, f64>,
+}
+
+/// One look.
+#[derive(Debug)]
+struct Look {
+    at: Duration,
+    sent: u64,
+    in_flight: u64,
+    acknowledged: HashMap<(SocketAddr, SocketAddr), u64>,
+}
+
+impl Delay {
+    pub(super) fn new(kind: DelayKind) -> Delay {
+        Delay {
+            kind,
+            first_speed: None,
+            last: None,
+            speeds: VecDeque::new(),
+            speed: None,
+            rates: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in one more look, some time after the one before. `sent` counts all bytes that were ever sent, `at` is the time since the first look.
+    pub(super) fn look(&mut self, sending: &Sending, sent: Option<u64>, at: Duration) {
+        let Some(sent) = sent else { return };
+        let acknowledged = sending.open.iter().map(|one| ((one.client, one.server), one.acknowledged));
+        let look = Look { at, sent, in_flight: sending.in_flight, acknowledged: acknowledged.collect() };
+        if let Some(last) = self.last.replace(look) {
+            self.carry(&last, sent, sending.in_flight, at);
+            self.rates = rates(&sending.open, &last, at.saturating_sub(last.at).as_secs_f64());
+        }
+    }
+
+    /// The delay in seconds, if that is what there is to send; `now_ns` is by the clock that requests began by.
+    pub(super) fn seconds(&self, sending: &Sending, now_ns: u64) -> Option<f64> {
+        match self.kind {
+            DelayKind::Paper => self.paper(&sending.open, now_ns),
+            DelayKind::Corrected => self.corrected(&sending.open),
+        }
+    }
+
+    /// Notes what clients have taken since the last look: what was sent, less what is on its way now and wasn't then.
+    fn carry(&mut self, last: &Look, sent: u64, in_flight: u64, at: Duration) {
+        let seconds = at.saturating_sub(last.at).as_secs_f64();
+        let carried = sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
+        if carried > 0 && seconds > 0.0 {
+            self.speeds.push_back((at, carried as f64 / seconds));
+        }
+        while self.speeds.front().is_some_and(|(then, _)| at.saturating_sub(*then) > SPEED_KEPT) {
+            self.speeds.pop_front();
+        }
+        let fastest = self.speeds.iter().map(|(_, speed)| *speed).fold(0.0, f64::max);
+        if fastest > 0.0 {
+            self.speed = Some(fastest);
+        }
+    }
+
+    /// What clients lack, by what the link and their paths have carried lately.
+    fn corrected(&self, open: &[OpenConnection]) -> Option<f64> {
+        let bytes = self.bounded(open);
+        if bytes < 1.0 {
+            return Some(0.0);
+        }
+        self.speed.or(self.first_speed).filter(|speed| *speed >= 1.0).map(|speed| bytes / speed)
+    }
+
+    /// The sum of what is left, in bytes; of a client no more than it takes in some times of the client in the middle. Who has come since the last look
+    /// is done soon, as far as anybody knows.
+    fn bounded(&self, open: &[OpenConnection]) -> f64 {
+        let mut left: BTreeMap<Source, f64> = BTreeMap::new();
+        for one in open {
+            *left.entry(source(one.client.ip())).or_default() += one.left().0 as f64;
+        }
+        let rate = |client: &Source| self.rates.get(client).copied();
+        let time = |(client, left): (&Source, &f64)| rate(client).map_or(SOON, |rate| left / rate.max(1.0));
+        let mut times: Vec<f64> = left.iter().map(time).collect();
+        times.sort_unstable_by(f64::total_cmp);
+        let most = SLOWEST * times.get(times.len() / 2).copied().unwrap_or_default();
+        let counts = |(client, left): (&Source, &f64)| match rate(client).filter(|_| times.len() > 1) {
+            Some(rate) => left.min(most * rate),
+            None => *left,
+        };
+        left.iter().map(counts).sum()
+    }
+
+    /// Equations 2.3 to 2.5, a request as a busy child process: B / (sum of speeds / their number), where a speed is what was sent of a request by the
+    /// time since it came. All of B by the mean of single speeds is the time that one process would take for the work of all.
+    fn paper(&self, open: &[OpenConnection], now_ns: u64) -> Option<f64> {
+        let bytes: u64 = open.iter().map(|one| one.left().0).sum();
+        if bytes == 0 {
+            return Some(0.0);
+        }
+        let speed =
+            |one: &OpenConnection| one.rate_since(now_ns).filter(|rate| *rate > 0.0).or(self.first_speed);
+        let speeds: Vec<f64> = open.iter().filter_map(speed).collect();
+        let mean = speeds.iter().sum::<f64>() / speeds.len().max(1) as f64;
+        (mean >= 1.0).then(|| bytes as f64 / mean)
+    }
+}
+
+/// How fast clients take what they are sent, in bytes a second, of those who were there at the last look.
+fn rates(open: &[OpenConnection], last: &Look, seconds: f64) -> BTreeMap<Source, f64> {
+    let mut rates = BTreeMap::new();
+    for one in open {
+        let before = last.acknowledged.get(&(one.client, one.server));
+        if let Some(before) = before.filter(|_| seconds > 0.0) {
+            let taken = one.acknowledged.saturating_sub(*before) as f64 / seconds;
+            *rates.entry(source(one.client.ip())).or_default() += taken;
+        }
+    }
+    rates
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use evener_core::server::{Answer, Pending};
+    use evener_dataplane::pending::Followed;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A download of this client that has taken so much of so much, since so many seconds.
+    fn download(client: u8, taken: u64, length: u64, since_seconds: u64) -> OpenConnection {
+        let pending = Pending { answer: Answer::Known, end: length, ..Pending::unknown() };
+        OpenConnection {
+            client: ([192, 0, 2, client], 1_000).into(),
+            server: ([192, 0, 2, 200], 80).into(),
+            queued: 0,
+            acknowledged: taken,
+            rate: None,
+            request: Some(Followed {
+                pending,
+                since_ns: 100_000_000_000 - since_seconds * 1_000_000_000,
+                line: Vec::new(),
+            }),
+        }
+    }
+
+    fn of(open: Vec<OpenConnection>) -> Sending {
+        Sending { open, ..Sending::default() }
+    }
+
+    const NOW_NS: u64 = 100_000_000_000;
+
+    /// The delay by one more look, so many seconds after the first.
+    fn look(delay: &mut Delay, sending: &Sending, sent: u64, at_seconds: u64) -> Option<f64> {
+        delay.look(sending, Some(sent), Duration::from_secs(at_seconds));
+        delay.seconds(sending, NOW_NS)
+    }
+
+    #[test]
+    fn corrected_is_what_is_left_by_what_was_carried() {
+        let mut delay = Delay::new(DelayKind::Corrected);
+        assert_eq!(look(&mut delay, &of(vec![]), 0, 0), Some(0.0));
+        let first = of(vec![download(1, 0, 10 * MIB, 0), download(2, 0, 10 * MIB, 0)]);
+        assert_eq!(look(&mut delay, &first, 0, 1), None, "nothing is known of any speed");
+        let second = of(vec![download(1, MIB, 10 * MIB, 1), download(2, MIB, 10 * MIB, 1)]);
+        assert_eq!(look(&mut delay, &second, 2 * MIB, 2), Some(9.0));
+        // Idle for a while: the link is as fast as it was.
+        assert_eq!(look(&mut delay, &of(vec![]), 20 * MIB, 11), Some(0.0));
+        let later = of(vec![download(3, 0, 4 * MIB, 0)]);
+        assert_eq!(look(&mut delay, &later, 20 * MIB, 100), Some(2.0));
+    }
+
+    #[test]
+    fn bytes_on_their_way_are_not_carried_yet() {
+        let mut delay = Delay::new(DelayKind::Corrected);
+        let sending = |taken, in_flight| Sending { in_flight, ..of(vec![download(1, taken, 11 * MIB, 1)]) };
+        look(&mut delay, &sending(0, 0), 0, 0);
+        assert_eq!(look(&mut delay, &sending(MIB, 2 * MIB), 3 * MIB, 1), Some(10.0));
+    }
+
+    #[test]
+    fn first_speed_counts_until_something_was_carried() {
+        let mut delay = Delay::new(DelayKind::Corrected);
+        delay.first_speed = Some(MIB as f64);
+        let first = of(vec![download(1, 0, 10 * MIB, 0)]);
+        assert_eq!(look(&mut delay, &first, 0, 0), Some(10.0));
+        assert_eq!(look(&mut delay, &of(vec![download(1, 2 * MIB, 10 * MIB, 1)]), 2 * MIB, 1), Some(4.0));
+    }
+
+    #[test]
+    fn a_client_that_reads_slowly_makes_no_server_look_busy() {
+        let with_slow = |delay: &mut Delay, at: u64, slow: u64| {
+            let fast = (1..=4).map(|client| download(client, at * MIB, 20 * MIB, at));
+            let slow = (0..slow).map(|port| {
+                let mut one = download(66, at * 1_000, 100 * MIB, at);
+                one.client.set_port(2_000 + port as u16);
+                one
+            });
+            look(delay, &of(fast.chain(slow).collect()), at * 4 * MIB, at)
+        };
+        let mut alone = Delay::new(DelayKind::Corrected);
+        with_slow(&mut alone, 0, 0);
+        let honest = with_slow(&mut alone, 1, 0).unwrap();
+        let mut beside = Delay::new(DelayKind::Corrected);
+        with_slow(&mut beside, 0, 500);
+        let attacked = with_slow(&mut beside, 1, 500).unwrap();
+        assert!(attacked < 1.6 * honest, "{attacked} and {honest}");
+    }
+
+    #[test]
+    fn paper_divides_by_the_mean_of_single_speeds() {
+        let mut delay = Delay::new(DelayKind::Paper);
+        let one = of(vec![download(1, MIB, 11 * MIB, 1)]);
+        assert_eq!(look(&mut delay, &one, 0, 0), Some(10.0));
+        let two = of(vec![download(1, MIB, 11 * MIB, 1), download(2, MIB, 11 * MIB, 1)]);
+        assert_eq!(look(&mut delay, &two, 0, 1), Some(20.0), "as if one did the work of both");
+        assert_eq!(look(&mut delay, &of(vec![]), 0, 2), Some(0.0));
+        let begun = of(vec![download(1, 0, 10 * MIB, 0)]);
+        assert_eq!(look(&mut delay, &begun, 0, 3), None);
+        delay.first_speed = Some(2.0 * MIB as f64);
+        assert_eq!(look(&mut delay, &begun, 0, 4), Some(5.0));
+    }
+}

@@ -1,0 +1,107 @@
+//! How fast the server program sends, before clients have shown it: the paper proposes one request at the start (its section 4).
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use evener_core::farm::{HealthKind, Service};
+use evener_core::net::Protocol;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::host::count_own_request;
+use crate::config::Config;
+use crate::io::locating::is_local;
+
+/// How long it may take, and how much of an answer is read, in bytes.
+const TIMEOUT: Duration = Duration::from_secs(2);
+const BYTES_MAX: usize = 1 << 20;
+
+/// A request that this host's server program may be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FirstRequest {
+    to: SocketAddr,
+    path: String,
+    host: String,
+}
+
+/// One for each place of the file where a server program of this host may listen.
+pub(super) fn first_requests(config: &Config) -> Vec<FirstRequest> {
+    let of_services =
+        config.services.iter().filter(|service| service.protocol == Protocol::Tcp).flat_map(requests_of);
+    let members = config.members().filter_map(|member| Some(SocketAddr::new(member.address?, member.port)));
+    let of_members = members.map(|to| FirstRequest { to, path: "/".to_owned(), host: to.to_string() });
+    of_services.chain(of_members).filter(|request| is_local(request.to.ip())).collect()
+}
+
+/// At its servers' own addresses, and at the service's, which a server may have.
+fn requests_of(service: &Service) -> Vec<FirstRequest> {
+    let port = service.addresses.first().map_or(80, SocketAddr::port);
+    let own =
+        service.servers.iter().map(|server| SocketAddr::new(server.address, server.port.unwrap_or(port)));
+    let (path, host) = match &service.health.kind {
+        HealthKind::Http { path, host, .. } => (path.clone(), host.clone()),
+        _ => ("/".to_owned(), None),
+    };
+    let request = |to: SocketAddr| FirstRequest {
+        to,
+        path: path.clone(),
+        host: host.clone().unwrap_or_else(|| to.to_string()),
+    };
+    own.chain(service.addresses.iter().copied()).map(request).collect()
+}
+
+/// The speed of the first that answers, in bytes a second: bytes of the answer by the time since the request. `None` where nobody answers.
+pub(super) async fn measure(requests: &[FirstRequest]) -> Option<f64> {
+    for request in requests {
+        match tokio::time::timeout(TIMEOUT, bytes_and_time(request)).await {
+            Ok(Ok((bytes, time))) if bytes > 0 => return Some(bytes as f64 / time.as_secs_f64().max(1e-6)),
+            outcome => tracing::debug!(to = %request.to, ?outcome, "no first speed from here"),
+        }
+    }
+    None
+}
+
+async fn bytes_and_time(request: &FirstRequest) -> std::io::Result<(usize, Duration)> {
+    let mut stream = TcpStream::connect(request.to).await?;
+    count_own_request();
+    let FirstRequest { path, host, .. } = request;
+    let message =
+        format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: evener\r\nConnection: close\r\n\r\n");
+    let began = Instant::now();
+    stream.write_all(message.as_bytes()).await?;
+    let (mut bytes, mut buffer) = (0, vec![0; 64 * 1024]);
+    while bytes < BYTES_MAX {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            len => bytes += len,
+        }
+    }
+    Ok((bytes, began.elapsed()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_that_answers_gives_the_speed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let request = |to| FirstRequest { to, path: "/page".to_owned(), host: "a".to_owned() };
+        let (free, there) = ("127.0.0.1:9".parse().unwrap(), listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = [0; 4096];
+            let len = stream.read(&mut head).unwrap();
+            stream.write_all(&[b'x'; 100_000]).unwrap();
+            String::from_utf8_lossy(&head[..len]).into_owned()
+        });
+        let speed = measure(&[request(free), request(there)]).await.unwrap();
+        assert!(speed > 100_000.0 / TIMEOUT.as_secs_f64(), "{speed}");
+        assert!(server.join().unwrap().starts_with("GET /page HTTP/1.0\r\nHost: a\r\n"));
+        assert_eq!(measure(&[request(free)]).await, None);
+    }
+}

@@ -1,0 +1,60 @@
+//! The programs that follow requests, as long as the agent measures; and where others find what they know.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use evener_dataplane::pending::Following;
+
+/// Follows requests, over reloads too: what is known of those under way stays.
+pub(super) struct Followed {
+    following: Option<Arc<Following>>,
+    /// Has the number of the kernel's map.
+    path: PathBuf,
+}
+
+impl Followed {
+    pub(super) fn new(directory: &Path) -> Followed {
+        Followed { following: None, path: path(directory) }
+    }
+
+    /// Follows requests to these ports from now on. Where the kernel doesn't let it, what it holds in its queues is a lower bound.
+    pub(super) fn follow(&mut self, ports: &BTreeSet<u16>) -> Option<Arc<Following>> {
+        let done = match &self.following {
+            Some(following) => following.follow(ports),
+            None if ports.is_empty() => return None,
+            None => Following::start(ports).map(|following| self.following = Some(Arc::new(following))),
+        };
+        if let Err(error) = done {
+            tracing::warn!("{error}: bytes to send are what the kernel's queues hold, a lower bound");
+        }
+        self.show();
+        self.following.clone()
+    }
+
+    fn show(&self) {
+        let number = self.following.as_deref().and_then(Following::number);
+        let new = self.path.with_extension("requests.new");
+        let written = fs::write(&new, number.map(|number| number.to_string()).unwrap_or_default());
+        if let Err(error) = written.and_then(|()| fs::rename(&new, &self.path)) {
+            tracing::debug!(%error, "requests can't be shown");
+        }
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        // Where there is none, none is shown.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn path(directory: &Path) -> PathBuf {
+    directory.join("agent.requests")
+}
+
+/// The number of the map in which the agent of this folder follows requests.
+pub(in crate::agent) fn number_of(directory: &Path) -> Option<u32> {
+    fs::read_to_string(path(directory)).ok()?.trim().parse().ok()
+}

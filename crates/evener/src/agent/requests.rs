@@ -1,0 +1,210 @@
+//! `evener requests`: what a server has to send of each request that is open. The agent's programs in the kernel know it; where no agent follows
+//! requests, this command does for as long as it runs.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use evener_dataplane::pending::{FollowError, Following, requests_of};
+
+use super::load::{self, host, source_of};
+use super::state;
+use crate::admin::table;
+use crate::cli::{self, CONFIG_FILE};
+use crate::config::{self, Config};
+use crate::io::diag::{self, OpenConnection};
+use crate::io::locating::is_local;
+use crate::runtime::lock::Lock;
+use crate::runtime::{Exit, paths, terminal};
+use crate::views::Request;
+
+/// With `--watch`, between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Clears a terminal, and begins at its top (ECMA-48).
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+enum RequestsError {
+    #[error("clients' requests are shown to root alone")]
+    Privilege,
+    #[error("{0}")]
+    Config(String),
+    #[error(transparent)]
+    Follow(#[from] FollowError),
+    #[error("the kernel doesn't say what its sockets have to send: {0}")]
+    Kernel(io::Error),
+    #[error("the requests could not be written: {0}")]
+    Output(io::Error),
+}
+
+/// Shows them, once or until interrupted.
+pub fn run(args: &cli::Requests) -> Exit {
+    match show(args) {
+        Ok(()) => Exit::Ok,
+        // Whoever reads has enough.
+        Err(RequestsError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Ok,
+        Err(error) => {
+            eprintln!("evener: {error}");
+            if matches!(error, RequestsError::Privilege) { Exit::Privileges } else { Exit::Failed }
+        }
+    }
+}
+
+fn show(args: &cli::Requests) -> Result<(), RequestsError> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(RequestsError::Privilege);
+    }
+    let config = config(args)?;
+    let ports = load::ports(&config);
+    let source = Source::open(&ports)?;
+    if !args.watch && matches!(source, Source::Own(_)) {
+        eprintln!(
+            "evener: no agent follows requests here: of those that have begun, what the kernel holds is shown. `evener requests --watch` \
+             follows those that come"
+        );
+    }
+    let is_terminal = io::stdout().is_terminal();
+    loop {
+        let sending = diag::sending(&ports, source.requests()).map_err(RequestsError::Kernel)?;
+        let now_ns = host::monotonic_ns();
+        let mut requests: Vec<Request> =
+            sending.open.iter().map(|one| request_of(one, &config, now_ns)).collect();
+        requests.sort_by_key(|request| std::cmp::Reverse(request.bytes_left));
+        let text = match (args.json, args.watch) {
+            (true, true) => serde_json::to_string(&requests).map(|line| line + "\n"),
+            (true, false) => serde_json::to_string_pretty(&requests).map(|text| text + "\n"),
+            (false, true) if is_terminal => {
+                Ok(CLEAR.to_owned() + &table::requests(&requests, terminal::width()))
+            }
+            (false, _) => Ok(table::requests(&requests, terminal::width())),
+        };
+        let mut out = io::stdout();
+        let text = text.map_err(|error| RequestsError::Output(error.into()))?;
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(RequestsError::Output)?;
+        if !args.watch {
+            return Ok(());
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// The file: that which is named, or the agent's, or the usual one.
+fn config(args: &cli::Requests) -> Result<Config, RequestsError> {
+    let of_agent = || Some(state::read(&paths::directory().ok()?).ok()??.config).filter(|path| path.exists());
+    let path = args.config.clone().or_else(of_agent).unwrap_or_else(|| PathBuf::from(CONFIG_FILE));
+    config::load(&path).map_err(|problems| RequestsError::Config(problems.render(false)))
+}
+
+/// Who follows requests.
+enum Source {
+    /// The agent of this host.
+    Agent(OwnedFd),
+    /// This command.
+    Own(Following),
+}
+
+impl Source {
+    fn open(ports: &BTreeSet<u16>) -> Result<Source, RequestsError> {
+        let of_agent = || {
+            let directory = paths::directory().ok()?;
+            let number =
+                load::number_of(&directory).filter(|_| Lock::is_held(&state::lock_path(&directory)))?;
+            requests_of(number).ok()
+        };
+        Ok(match of_agent() {
+            Some(map) => Source::Agent(map),
+            None => Source::Own(Following::start(ports)?),
+        })
+    }
+
+    fn requests(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Source::Agent(map) => Some(map.as_fd()),
+            Source::Own(following) => following.requests(),
+        }
+    }
+}
+
+fn request_of(open: &OpenConnection, config: &Config, now_ns: u64) -> Request {
+    let (bytes_left, is_exact) = open.left();
+    let rate = open.rate_since(now_ns).filter(|rate| *rate > 0.0);
+    let line = open.request.as_ref().map(|request| words_of(&request.line)).unwrap_or_default();
+    let (service, server) = place_of(open.server, config);
+    Request {
+        service,
+        client: open.client.to_string(),
+        server: server.unwrap_or_else(|| open.server.to_string()),
+        method: line.0,
+        url: line.1,
+        bytes_sent: open.taken(),
+        bytes_left,
+        rate_bps: rate.map(|rate| rate * 8.0),
+        seconds_left: rate.map(|rate| bytes_left as f64 / rate),
+        source: source_of(is_exact).to_owned(),
+    }
+}
+
+/// Method and target of a request's first line (RFC 9112, section 3), as far as it is kept.
+fn words_of(line: &[u8]) -> (Option<String>, Option<String>) {
+    let text = String::from_utf8_lossy(line);
+    let end = text.find(['\r', '\n']);
+    let first = text.get(..end.unwrap_or(text.len())).unwrap_or_default();
+    let mut words = first.splitn(3, ' ').filter(|word| !word.is_empty());
+    let (method, target) = (words.next(), words.next());
+    // Nothing behind it: there was no room for all of it.
+    let is_whole = end.is_some() || words.next().is_some();
+    let url =
+        target.map(|target| if is_whole { Cow::from(target) } else { Cow::from(format!("{target}...")) });
+    (method.map(str::to_owned), url.map(Cow::into_owned))
+}
+
+/// The service that an address of this host belongs to, and this server's name in it.
+fn place_of(at: SocketAddr, config: &Config) -> (Option<String>, Option<String>) {
+    let services = config.services.iter();
+    let by_address = services.clone().find(|service| service.addresses.contains(&at));
+    let has_server = |service: &&evener_core::farm::Service| {
+        let port = service.addresses.first().map(SocketAddr::port);
+        let is_here = |server: &evener_core::farm::Server| {
+            server.address == at.ip() && server.port.or(port) == Some(at.port())
+        };
+        service.servers.iter().any(is_here)
+    };
+    if let Some(service) = by_address.or_else(|| services.clone().find(has_server)) {
+        let own = service.servers.iter().find(|server| server.address == at.ip() || is_local(server.address));
+        return (Some(service.name.clone()), own.map(|server| server.name.clone()));
+    }
+    for service in &config.groups {
+        let is_here =
+            |url: &evener_core::net::http::Url| url.address() == Some(at.ip()) && url.port() == at.port();
+        if let Some(member) = service.group.members.iter().find(|member| is_here(&member.url)) {
+            return (Some(service.group.name.clone()), Some(member.name.clone()));
+        }
+    }
+    let member = config.members().find(|member| member.address == Some(at.ip()) && member.port == at.port());
+    (None, member.map(|member| member.name.into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn method_and_target_are_read_from_what_is_kept() {
+        let words = |line: &[u8]| {
+            let (method, url) = words_of(line);
+            (method.unwrap_or_default(), url.unwrap_or_default())
+        };
+        let pair = |method: &str, url: &str| (method.to_owned(), url.to_owned());
+        assert_eq!(words(b"GET /a?b=c HTTP/1.1\r\nHost: a"), pair("GET", "/a?b=c"));
+        assert_eq!(words(b"HEAD / HTTP/1.0\r\n"), pair("HEAD", "/"));
+        assert_eq!(words(b"GET /long/pa"), pair("GET", "/long/pa..."));
+        assert_eq!(words(b"GET /\xff\x1b HTTP/1.1\r\n"), pair("GET", "/\u{fffd}\u{1b}"));
+        assert_eq!(words(b"GET"), pair("GET", ""));
+        assert_eq!(words(b""), pair("", ""));
+    }
+}

@@ -1,0 +1,253 @@
+//! What the kernel says of this host's TCP sockets, by sock_diag(7): whether there is one for a connection, and what all of them have to send.
+
+mod sending;
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use evener_core::node::lccp::SocketId;
+use socket2::{Domain, Protocol, Socket, Type};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+pub(crate) use sending::{OpenConnection, Sending, sending};
+
+/// linux/netlink.h and linux/sock_diag.h.
+const NETLINK_SOCK_DIAG: i32 = 4;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLM_F_REQUEST: u16 = 1;
+const NLMSG_ERROR: u16 = 2;
+/// linux/inet_diag.h: the attribute with TCP's own numbers, asked for by its bit.
+const INET_DIAG_INFO: u16 = 2;
+/// Where `struct tcp_info` of linux/tcp.h has `tcpi_bytes_received`.
+const BYTES_RECEIVED: usize = 128;
+/// linux/netlink.h.
+const NLA_TYPE_MASK: u16 = 0x3fff;
+/// Whichever socket is there.
+const NO_COOKIE: [u32; 2] = [u32::MAX; 2];
+/// The kernel answers at once, or not at all.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Longer than the answer.
+const ANSWER_BYTES: usize = 4_096;
+/// States of net/tcp_states.h.
+const LISTEN: u8 = 10;
+const TCP_STATES_OPEN: [u8; 6] = [1, 4, 5, 8, 9, 11];
+
+/// `struct inet_diag_sockid`.
+#[derive(Clone, Copy, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct DiagSocketId {
+    own_port: [u8; 2],
+    other_port: [u8; 2],
+    own: [u8; 16],
+    other: [u8; 16],
+    interface: u32,
+    cookie: [u32; 2],
+}
+
+/// `struct nlmsghdr`, and `struct inet_diag_req_v2` behind it.
+#[derive(IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Question {
+    length: u32,
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    port: u32,
+    family: u8,
+    protocol: u8,
+    extensions: u8,
+    pad: u8,
+    states: u32,
+    ends: DiagSocketId,
+}
+
+/// `struct nlmsghdr`, and `struct inet_diag_msg` behind it.
+#[derive(FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Answer {
+    length: u32,
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    port: u32,
+    family: u8,
+    state: u8,
+    timer: u8,
+    retransmissions: u8,
+    ends: DiagSocketId,
+    numbers: [u32; 5],
+}
+
+/// `struct rtattr`.
+#[derive(FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Attribute {
+    length: u16,
+    kind: u16,
+}
+
+/// What there is between two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing that could take a client's bytes.
+    Nothing,
+    /// A connection that has taken so many of the client's bytes.
+    Connection { received: u64 },
+    /// Somebody who would take one.
+    Listener,
+}
+
+/// Looks for the socket of a connection of this host.
+///
+/// # Errors
+/// When the kernel can't be asked.
+pub(crate) fn find(socket: SocketId) -> io::Result<Found> {
+    ask(socket.server(), socket.client())
+}
+
+/// An attribute of this kind, among those from there on.
+fn attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
+    loop {
+        let (attribute, _) = Attribute::read_from_prefix(rest).ok()?;
+        let len = usize::from(attribute.length);
+        // The highest bits say that there are others within (linux/netlink.h).
+        if attribute.kind & NLA_TYPE_MASK == kind {
+            return rest.get(size_of::<Attribute>()..len);
+        }
+        // Attributes begin at multiples of four (netlink(7)); one that says it has no length ends it.
+        rest = rest.get(len.max(size_of::<Attribute>()).next_multiple_of(4)..)?;
+    }
+}
+
+/// Makes sure that this kernel can be asked at all: `tcp_diag` may be a module that is not there, and then nothing would
+/// ever be found.
+///
+/// # Errors
+/// When a socket that is there is not found.
+pub(crate) fn check() -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    match ask(listener.local_addr()?, (Ipv4Addr::LOCALHOST, 1).into())? {
+        Found::Listener => Ok(()),
+        _ => Err(io::Error::other("the kernel doesn't tell of sockets (CONFIG_INET_TCP_DIAG)")),
+    }
+}
+
+fn ask(own: SocketAddr, other: SocketAddr) -> io::Result<Found> {
+    let mut socket = open()?;
+    let ends = DiagSocketId {
+        own_port: own.port().to_be_bytes(),
+        other_port: other.port().to_be_bytes(),
+        own: octets(own.ip()),
+        other: octets(other.ip()),
+        interface: 0,
+        cookie: NO_COOKIE,
+    };
+    let family = if own.is_ipv4() { nix::libc::AF_INET } else { nix::libc::AF_INET6 };
+    socket.write_all(question(family, ends).as_bytes())?;
+    let mut bytes = [0; ANSWER_BYTES];
+    let len = socket.read(&mut bytes)?;
+    read(bytes.get(..len).unwrap_or_default())
+}
+
+fn open() -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::from(nix::libc::AF_NETLINK),
+        Type::DGRAM,
+        Some(Protocol::from(NETLINK_SOCK_DIAG)),
+    )?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// Asks for TCP's own numbers of the one socket between these ends.
+fn question(family: i32, ends: DiagSocketId) -> Question {
+    Question {
+        length: size_of::<Question>() as u32,
+        kind: SOCK_DIAG_BY_FAMILY,
+        flags: NLM_F_REQUEST,
+        sequence: 1,
+        port: 0,
+        family: family as u8,
+        protocol: nix::libc::IPPROTO_TCP as u8,
+        extensions: 1 << (INET_DIAG_INFO - 1),
+        pad: 0,
+        states: u32::MAX,
+        ends,
+    }
+}
+
+/// Reads what the kernel answered.
+fn read(bytes: &[u8]) -> io::Result<Found> {
+    let kind = bytes.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
+    if kind == Some(NLMSG_ERROR) {
+        let code = bytes.get(16..).and_then(|rest| rest.first_chunk::<4>()).copied().map(i32::from_ne_bytes);
+        return match code {
+            Some(code) if code == -nix::libc::ENOENT => Ok(Found::Nothing),
+            code => Err(io::Error::from_raw_os_error(-code.unwrap_or(-nix::libc::EIO))),
+        };
+    }
+    let odd = || io::Error::from(io::ErrorKind::InvalidData);
+    let (answer, rest) = Answer::read_from_prefix(bytes).map_err(|_| odd())?;
+    if kind != Some(SOCK_DIAG_BY_FAMILY) {
+        return Err(odd());
+    }
+    if answer.state == LISTEN {
+        return Ok(Found::Listener);
+    }
+    match attribute(rest, INET_DIAG_INFO).filter(|_| TCP_STATES_OPEN.contains(&answer.state)) {
+        Some(info) => {
+            let received = info.get(BYTES_RECEIVED..).and_then(|rest| rest.first_chunk::<8>());
+            let received = received.copied().map(u64::from_ne_bytes).ok_or_else(odd)?;
+            Ok(Found::Connection { received })
+        }
+        None => Ok(Found::Nothing),
+    }
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&address.octets());
+            bytes
+        }
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::{Ipv6Addr, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn connections_are_found_with_what_they_have_taken() {
+        check().unwrap();
+        for own in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let listener = TcpListener::bind((own, 0)).unwrap();
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (mut server, _) = listener.accept().unwrap();
+            let socket = SocketId::new(client.local_addr().unwrap(), client.peer_addr().unwrap()).unwrap();
+            assert_eq!(find(socket).unwrap(), Found::Connection { received: 0 });
+            client.write_all(b"GET /").unwrap();
+            server.read_exact(&mut [0; 5]).unwrap();
+            assert_eq!(find(socket).unwrap(), Found::Connection { received: 5 });
+            drop(listener);
+            let none = SocketId::new((own, 1).into(), socket.server()).unwrap();
+            assert_eq!(find(none).unwrap(), Found::Nothing);
+        }
+    }
+
+    #[test]
+    fn odd_answers_are_errors() {
+        for len in [0, 5, 16, 20, 50] {
+            assert!(read(&vec![0; len]).is_err());
+        }
+        let error = |code: i32| [&[0; 4][..], &2u16.to_ne_bytes(), &[0; 10], &code.to_ne_bytes()].concat();
+        assert_eq!(read(&error(-nix::libc::ENOENT)).unwrap(), Found::Nothing);
+        assert_eq!(read(&error(-nix::libc::EPERM)).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+}
