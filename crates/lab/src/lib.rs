@@ -37,6 +37,7 @@ pub mod proc;
 pub mod proxies;
 pub mod queued;
 pub mod raw;
+pub mod reader;
 pub mod shuffle;
 pub mod skip;
 pub mod table;

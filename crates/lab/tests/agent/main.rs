@@ -7,6 +7,7 @@ mod doctor;
 mod host;
 mod load;
 mod refusals;
+mod requests;
 mod tunnels;
 mod wrapper;
 

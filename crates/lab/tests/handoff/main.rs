@@ -18,6 +18,7 @@ mod limits;
 mod others;
 mod own_address;
 mod rehandoff;
+mod requests;
 mod routes;
 mod seen;
 mod segments;

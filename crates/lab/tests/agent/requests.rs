@@ -1,0 +1,292 @@
+//! Bytes still to send, of each request, against what clients lack: on real servers, and on one that answers as it is told.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::evener::program;
+use evener_lab::farm::{Farm, WEB_PORT};
+use evener_lab::host::Host;
+use evener_lab::reader::Reader;
+use evener_lab::wait;
+use evener_lab::web::{BIG_LEN, OTHER_PORT};
+use evener_lab::web_others::{apache, apache_is_there, caddy, caddy_is_there, site};
+use serde_json::Value;
+
+use crate::{Agent, service};
+
+/// What may be in a client's receive buffer, unread, or on its way.
+const NEAR: u64 = 64 * 1024;
+
+/// A file for a host whose server has this port.
+fn config(farm: &Farm, host: &Host, port: u16) -> String {
+    let address = SocketAddr::new(farm.vip(0).into(), port).to_string();
+    let service = service("web", &[address], "method = \"nat\"", &host.address().to_string());
+    format!("[agent]\nreport = \"100ms\"\n{service}")
+}
+
+fn load(host: &Host) -> Result<Value> {
+    Ok(serde_json::from_str(&host.curl(&["http://127.0.0.1:9183/v1/load"])?)?)
+}
+
+fn requests(host: &Host) -> Result<Vec<Value>> {
+    Ok(serde_json::from_str(&host.run(&[&program()?.to_string_lossy(), "requests", "--json"])?)?)
+}
+
+fn bytes(value: &Value, name: &str) -> Result<u64> {
+    value[name].as_u64().with_context(|| format!("{name} in {value}"))
+}
+
+/// Whether it is near what it should be.
+fn is_near(shown: u64, lacks: u64, hundredths: u64) -> bool {
+    shown.abs_diff(lacks) <= NEAR.max(lacks * hundredths / 100)
+}
+
+/// Waits until an agent knows what these clients lack, of all together and of each.
+fn is_known(host: &Host, clients: &[Reader]) -> Result<()> {
+    let lacks: Vec<u64> = clients.iter().map(Reader::lacks).collect::<Result<_>>()?;
+    let sum: u64 = lacks.iter().sum();
+    wait::until("the agent knows what clients lack", || {
+        let load = load(host)?;
+        Ok(load["bytes_source"] == "exact" && is_near(bytes(&load, "bytes_to_send")?, sum, 5))
+    })?;
+    let shown = requests(host)?;
+    for (client, lacks) in clients.iter().zip(lacks).filter(|(_, lacks)| *lacks > NEAR) {
+        let address = client.address()?.to_string();
+        let one = shown.iter().find(|one| one["client"] == *address);
+        let one = one.with_context(|| format!("{address} in {shown:?}"))?;
+        ensure!(
+            one["source"] == "exact" && is_near(bytes(one, "bytes_left")?, lacks, 10),
+            "{lacks} and {one}"
+        );
+        let length = bytes(one, "bytes_left")? + bytes(one, "bytes_sent")?;
+        ensure!(length > BIG_LEN as u64 && length < BIG_LEN as u64 + 1_000, "{one}");
+        ensure!(one["url"] == "/big" && one["service"] == "web" && one["server"] == "web1", "{one}");
+        ensure!(one["rate_bps"].as_f64() > Some(0.0) && one["seconds_left"].as_f64() > Some(0.0), "{one}");
+    }
+    Ok(())
+}
+
+/// Downloads that stop and go on, two one after the other on each connection.
+fn downloads_are_followed(client: &Host, server: &Host) -> Result<()> {
+    let at = SocketAddr::new(server.address().into(), WEB_PORT);
+    let mut clients = (0..4).map(|_| Reader::connect(client, at)).collect::<Result<Vec<_>>>()?;
+    for _ in 0..2 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.get("/big")?;
+            client.read_to(200_000 * (number as u64 + 1))?;
+        }
+        is_known(server, &clients)?;
+        clients.iter_mut().take(3).try_for_each(|client| client.read_to(BIG_LEN as u64 / 2))?;
+        is_known(server, &clients)?;
+        clients.iter_mut().try_for_each(Reader::read_all)?;
+        wait::until("nothing is left to send", || {
+            let load = load(server)?;
+            Ok(load["bytes_to_send"] == 0 && load["delay_seconds"] == 0.0 && requests(server)?.is_empty())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn bytes_to_send_are_what_clients_lack_whatever_the_server_program() -> Result<()> {
+    let mut farm = Farm::builder().servers(3).build()?;
+    let _agents = farm
+        .servers()
+        .iter()
+        .map(|host| Agent::start(host, &config(&farm, host, WEB_PORT), &[]))
+        .collect::<Result<Vec<_>>>()?;
+    downloads_are_followed(farm.client(0), farm.server(0))?;
+    if apache_is_there() {
+        farm.stop_web(1)?;
+        let _apache = apache(farm.server(1), &farm)?;
+        downloads_are_followed(farm.client(0), farm.server(1))?;
+    }
+    if caddy_is_there() {
+        farm.stop_web(2)?;
+        let _caddy = caddy(farm.server(2), WEB_PORT, &site(&farm, ""))?;
+        downloads_are_followed(farm.client(0), farm.server(2))?;
+    }
+    Ok(())
+}
+
+/// A server program that sends what it is given, each piece at once, on one connection after the other: an empty piece ends the connection.
+fn scripted(host: &Host, port: u16) -> Result<mpsc::Sender<Vec<Vec<u8>>>> {
+    let listener = host.enter(|| TcpListener::bind((host.address(), port)))??;
+    let (script, scripts) = mpsc::channel::<Vec<Vec<u8>>>();
+    thread::spawn(move || -> Result<()> {
+        let mut kept: Vec<TcpStream> = Vec::new();
+        while let Ok(pieces) = scripts.recv() {
+            let (mut stream, _) = listener.accept()?;
+            stream.set_nodelay(true)?;
+            let mut reader = BufReader::new(stream.try_clone()?);
+            let mut line = String::new();
+            // Up to the empty line behind the head.
+            while reader.read_line(&mut line)? > 2 {
+                line.clear();
+            }
+            for piece in pieces {
+                if piece.is_empty() {
+                    stream.shutdown(std::net::Shutdown::Write)?;
+                    continue;
+                }
+                // As much as fits: some clients don't read.
+                stream.set_nonblocking(piece.len() > 100_000)?;
+                let _ = stream.write(&piece)?;
+                stream.set_nonblocking(false)?;
+            }
+            kept.push(stream);
+        }
+        Ok(())
+    });
+    Ok(script)
+}
+
+/// How what is left of an answer is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Left {
+    /// To the byte.
+    Exact(u64),
+    /// What the kernel holds.
+    AtLeast,
+    /// Nothing: no request is open.
+    Nothing,
+}
+
+#[test]
+fn each_answer_ends_where_it_says_or_is_known_by_the_kernel_alone() -> Result<()> {
+    let farm = Farm::builder().build()?;
+    let (host, client) = (farm.server(0), farm.client(0));
+    let at = SocketAddr::new(host.address().into(), 8_088);
+    let script = scripted(host, at.port())?;
+    // The agent's own, by which it knows a first speed.
+    script.send(vec![b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), vec![]])?;
+    let _agent = Agent::start(host, &config(&farm, host, at.port()), &[])?;
+    let get = "GET /a?b HTTP/1.1\r\nHost: a\r\n\r\n";
+    let head = |fields: &str| format!("HTTP/1.1 {fields}\r\n\r\n").into_bytes();
+    let (part, much) = (vec![b'x'; 1_000], vec![b'x'; 8_000_000]);
+    let cases: Vec<(&str, &str, Vec<Vec<u8>>, Left)> = vec![
+        ("length", get, vec![head("200 OK\r\nContent-Length: 100000"), part.clone()], Left::Exact(99_000)),
+        (
+            "part",
+            get,
+            vec![head("206 Partial Content\r\nContent-Length: 5000"), part.clone()],
+            Left::Exact(4_000),
+        ),
+        (
+            "5 GB",
+            get,
+            vec![head("200 OK\r\nContent-Length: 5000001000"), part.clone()],
+            Left::Exact(5_000_000_000),
+        ),
+        (
+            "100 first",
+            get,
+            vec![head("100 Continue"), head("200 OK\r\nContent-Length: 3000"), part.clone()],
+            Left::Exact(2_000),
+        ),
+        (
+            "1.0",
+            "GET / HTTP/1.0\r\n\r\n",
+            vec![b"HTTP/1.0 200 OK\r\nContent-Length: 3000\r\n\r\n".to_vec(), part.clone()],
+            Left::Exact(2_000),
+        ),
+        (
+            "POST",
+            "POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\nGET ",
+            vec![head("200 OK\r\nContent-Length: 3000"), part.clone()],
+            Left::Exact(2_000),
+        ),
+        (
+            "HEAD",
+            "HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n",
+            vec![head("200 OK\r\nContent-Length: 5000000")],
+            Left::Nothing,
+        ),
+        ("304", get, vec![head("304 Not Modified\r\nContent-Length: 5000000")], Left::Nothing),
+        ("whole", get, vec![head("200 OK\r\nContent-Length: 1000"), part.clone()], Left::Nothing),
+        (
+            "shorter than it says",
+            get,
+            vec![head("200 OK\r\nContent-Length: 9000"), part.clone(), vec![]],
+            Left::Nothing,
+        ),
+        (
+            "longer than it says",
+            get,
+            vec![head("200 OK\r\nContent-Length: 1000"), much.clone()],
+            Left::AtLeast,
+        ),
+        ("no length", get, vec![head("200 OK\r\nConnection: close"), much.clone()], Left::AtLeast),
+        (
+            "two lengths",
+            get,
+            vec![head("200 OK\r\nContent-Length: 9000000\r\nContent-Length: 9000000"), much.clone()],
+            Left::AtLeast,
+        ),
+        (
+            "chunks",
+            get,
+            vec![head("200 OK\r\nTransfer-Encoding: chunked"), b"7a1200\r\n".to_vec(), much.clone()],
+            Left::AtLeast,
+        ),
+        ("upgrade", get, vec![head("101 Switching Protocols\r\nUpgrade: x"), much.clone()], Left::AtLeast),
+        ("no HTTP", get, vec![much.clone()], Left::AtLeast),
+    ];
+    for (name, request, pieces, expected) in cases {
+        script.send(pieces)?;
+        let mut reader = Reader::connect(client, at)?;
+        reader.ask(request)?;
+        let own = reader.address()?.to_string();
+        let mut last = Vec::new();
+        wait::until(&format!("{name}: {expected:?}"), || {
+            last = requests(host)?;
+            let load = load(host)?;
+            let one = last.iter().find(|one| one["client"] == *own);
+            Ok(match (expected, one) {
+                (Left::Nothing, None) => load["bytes_to_send"] == 0,
+                (Left::Exact(left), Some(one)) => {
+                    one["bytes_left"] == left && one["source"] == "exact" && load["bytes_to_send"] == left
+                }
+                (Left::AtLeast, Some(one)) => {
+                    let bytes = bytes(one, "bytes_left")?;
+                    bytes > 0 && one["source"] == "lower_bound" && load["bytes_source"] == "lower_bound"
+                }
+                _ => false,
+            })
+        })
+        .with_context(|| format!("{name}: {last:?}"))?;
+        // A reset: the connection goes, and what was to be sent with it.
+        drop(reader);
+        wait::until("the connection is gone", || Ok(requests(host)?.is_empty()))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn requests_are_shown_to_root_and_without_an_agent_too() -> Result<()> {
+    let farm = Farm::builder().build()?;
+    let (host, client) = (farm.server(0), farm.client(0));
+    let program = program()?.to_string_lossy().into_owned();
+    let config = host.write("evener.toml", &config(&farm, host, OTHER_PORT))?;
+    let config = config.to_string_lossy();
+    let nobody = host.output(&[
+        "setpriv",
+        "--reuid=65534",
+        "--clear-groups",
+        &program,
+        "requests",
+        "--config",
+        &config,
+    ])?;
+    assert_eq!(nobody.status.code(), Some(3), "{}", String::from_utf8_lossy(&nobody.stderr));
+    let mut watch = host.spawn("watch", &[&program, "requests", "--watch", "--json", "--config", &config])?;
+    watch.wait_for("[]", crate::LIMIT)?;
+    let mut reader = Reader::connect(client, SocketAddr::new(host.address().into(), OTHER_PORT))?;
+    reader.get("/big")?;
+    reader.read_to(100_000)?;
+    watch.wait_for("\"url\":\"/big\"", crate::LIMIT)?;
+    watch.kill9()
+}
