@@ -11,6 +11,7 @@
 #define MESSAGE_PAD 40
 /* What is read of a segment's data: message.h. */
 struct message {
+	__u32 at, len; /* where the reading is, and where it ends */
 	__u32 line; /* where the line begins */
 	__u32 field; /* the line's */
 	__u32 value; /* where that one's value begins */

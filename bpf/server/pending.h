@@ -13,6 +13,8 @@
 
 #define REQUEST_MIN 16
 #define ANSWER_HEAD_MAX MESSAGE_MAX
+/* What is copied of an answer at first: most heads are shorter, and a copy of the most costs as much as to read them. */
+#define ANSWER_HEAD_USUAL 512
 #define PROVISIONAL_MAX 2
 
 /* A segment's data. */
@@ -102,6 +104,16 @@ static __always_inline bool is_status(__u64 status)
 	       third <= '9';
 }
 
+static __always_inline bool read_head(struct __sk_buff *skb, const struct message *m, __u32 from, __u32 len)
+{
+	if (!read_message(skb, from, len < ANSWER_HEAD_USUAL ? len : ANSWER_HEAD_USUAL))
+		return false;
+	if (!m->head_len && !m->odd && len > ANSWER_HEAD_USUAL &&
+	    !read_message(skb, from, len < ANSWER_HEAD_MAX ? len : ANSWER_HEAD_MAX))
+		return false;
+	return m->head_len && !m->odd;
+}
+
 static __always_inline bool begin_answer(struct __sk_buff *skb, struct pending *p, const struct data *data, __u64 position)
 {
 	__u32 from = data->from, len = data->len, sequence = data->sequence;
@@ -116,7 +128,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct pending *
 			p->begin_sequence = sequence;
 			return true;
 		}
-		if (!m || !read_message(skb, from, len < ANSWER_HEAD_MAX ? len : ANSWER_HEAD_MAX) || m->odd || !m->head_len)
+		if (!m || !read_head(skb, m, from, len))
 			return false;
 		status = word_at(m, 8) >> 32;
 		if (word_at(m, 0) >> 8 != WORD(0, 'H', 'T', 'T', 'P', '/', '1', '.') || !is_status(status))

@@ -57,6 +57,16 @@ impl Host {
     }
 }
 
+/// Processor time so far of one process, and of the BPF programs that it holds, while [they are counted](BpfTimes).
+pub fn process_times(pid: u32) -> [Duration; 2] {
+    let process = Path::new("/proc").join(pid.to_string());
+    let total: u64 = paths_in(&process.join("task")).iter().map(|task| run_ns(task)).sum();
+    let held = paths_in(&process.join("fdinfo"));
+    let programs: BTreeMap<_, _> =
+        held.iter().filter_map(|file| program(&fs::read_to_string(file).ok()?)).collect();
+    [total, programs.values().sum()].map(Duration::from_nanos)
+}
+
 fn paths_in(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }

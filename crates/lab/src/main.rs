@@ -47,6 +47,9 @@ enum Command {
         /// Only how long clients wait: for answers that send them on, and for servers, by the policy
         #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director", "redirect"])]
         load: bool,
+        /// Only what agents report of bytes to send, beside what clients lack, and what that costs; `--load` has it too
+        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director", "redirect", "load"])]
+        reports: bool,
         /// Write plots of the papers' figures for these farms to this folder, as SVG
         #[arg(long, value_name = "DIR")]
         plots: Option<PathBuf>,
@@ -115,11 +118,23 @@ struct LoadOptions {
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Demo { json } => show(json),
-        Command::Bench { quick, packets, every_host, handoff, director, redirect, load, plots, json } => {
+        Command::Bench {
+            quick,
+            packets,
+            every_host,
+            handoff,
+            director,
+            redirect,
+            load,
+            reports,
+            plots,
+            json,
+        } => {
             let what = match (packets, every_host, handoff) {
                 _ if director => What::Director,
                 _ if redirect => What::Redirect,
                 _ if load => What::Load,
+                _ if reports => What::Reports,
                 (true, ..) => What::Packets,
                 (_, true, _) => What::EveryHost,
                 (_, _, true) => What::Handoff,

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Socket, Type};
 
 use crate::host::Host;
@@ -62,21 +62,40 @@ impl Reader {
     /// # Errors
     /// When the connection breaks, or ends before that.
     pub fn read_to(&mut self, bytes: u64) -> Result<()> {
-        let mut buffer = vec![0; 64 * 1024];
         while self.length.is_none_or(|length| self.read < length.min(bytes)) {
-            let left = bytes.saturating_sub(self.read).max(1).min(buffer.len() as u64) as usize;
-            let len = match self.stream.read(&mut buffer[..left]) {
-                Ok(0) => bail!("the answer ends after {} bytes", self.read),
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                done => done?,
-            };
-            self.read += len as u64;
-            if self.length.is_none() {
-                self.head.extend_from_slice(&buffer[..len]);
-                self.length = length(&self.head)?;
-            }
+            self.read_some(bytes.saturating_sub(self.read).max(1))?;
         }
         Ok(())
+    }
+
+    /// Reads what there is, once there is anything, and so much at most.
+    ///
+    /// # Errors
+    /// As for [`Reader::read_to`].
+    pub fn read_some(&mut self, most: u64) -> Result<()> {
+        let mut buffer = [0; 16 * 1024];
+        let room = buffer.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        let len = loop {
+            match self.stream.read(&mut buffer[..room]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                done => break done?,
+            }
+        };
+        ensure!(len > 0, "the answer ends after {} bytes", self.read);
+        self.read += len as u64;
+        if self.length.is_none() {
+            self.head.extend_from_slice(&buffer[..len]);
+            self.length = length(&self.head)?;
+        }
+        Ok(())
+    }
+
+    /// What ends the connection while it is read.
+    ///
+    /// # Errors
+    /// When there are too many files.
+    pub fn end(&self) -> Result<TcpStream> {
+        Ok(self.stream.try_clone()?)
     }
 
     /// Reads all of it.

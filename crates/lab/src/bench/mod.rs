@@ -10,6 +10,7 @@ mod packet_cost;
 mod plot;
 mod redirect;
 mod remote;
+mod reports;
 mod session_table;
 mod subject;
 
@@ -54,6 +55,8 @@ pub enum What {
     Redirect,
     /// Only how long clients wait, by the policy.
     Load,
+    /// What agents report, beside what is so.
+    Reports,
 }
 
 impl Effort {
@@ -89,6 +92,7 @@ pub struct Report {
     handoff_scaling: Option<handoff::Scaling>,
     redirect: Option<redirect::Outcome>,
     load: Option<load::Outcome>,
+    reports: Option<reports::Outcome>,
 }
 
 /// The machine, the programs and the day.
@@ -121,20 +125,35 @@ pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
                 handoff::run(effort)?,
             ],
             What::Handoff => vec![handoff::run(effort)?],
-            What::Packets | What::EveryHost | What::Director | What::Redirect | What::Load => Vec::new(),
+            What::Packets
+            | What::EveryHost
+            | What::Director
+            | What::Redirect
+            | What::Load
+            | What::Reports => Vec::new(),
         },
         every_host: match effort.what {
-            What::Packets | What::Handoff | What::Director | What::Redirect | What::Load => None,
+            What::Packets | What::Handoff | What::Director | What::Redirect | What::Load | What::Reports => {
+                None
+            }
             What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
         },
         handoff_scaling: match effort.what {
-            What::Packets | What::EveryHost | What::Director | What::Redirect | What::Load => None,
+            What::Packets
+            | What::EveryHost
+            | What::Director
+            | What::Redirect
+            | What::Load
+            | What::Reports => None,
             What::All | What::Handoff => Some(handoff::scaling(effort, plots)?),
         },
         redirect: matches!(effort.what, What::All | What::Redirect)
             .then(|| redirect::run(effort))
             .transpose()?,
         load: matches!(effort.what, What::All | What::Load).then(|| load::run(effort, plots)).transpose()?,
+        reports: matches!(effort.what, What::All | What::Load | What::Reports)
+            .then(|| reports::run(effort))
+            .transpose()?,
     })
 }
 
@@ -173,6 +192,9 @@ impl Report {
             outcome.print();
         }
         if let Some(outcome) = &self.load {
+            outcome.print();
+        }
+        if let Some(outcome) = &self.reports {
             outcome.print();
         }
     }

@@ -1,11 +1,12 @@
 //! Bytes still to send, of each request, against what clients lack: on real servers, and on one that answers as it is told.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
+use evener_core::server::{Answer, Pending, Sent};
 use evener_lab::evener::program;
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::host::Host;
@@ -13,6 +14,7 @@ use evener_lab::reader::Reader;
 use evener_lab::wait;
 use evener_lab::web::{BIG_LEN, OTHER_PORT};
 use evener_lab::web_others::{apache, apache_is_there, caddy, caddy_is_there, site};
+use evener_sim::Random;
 use serde_json::Value;
 
 use crate::{Agent, service};
@@ -262,6 +264,97 @@ fn each_answer_ends_where_it_says_or_is_known_by_the_kernel_alone() -> Result<()
         drop(reader);
         wait::until("the connection is gone", || Ok(requests(host)?.is_empty()))?;
     }
+    Ok(())
+}
+
+const STATUSES: [&str; 10] = [
+    "200 OK",
+    "200 Fine",
+    "206 Part",
+    "404 Not Found",
+    "500 No",
+    "304 Not",
+    "204 No",
+    "101 Switch",
+    "99 None",
+    "2000 OK",
+];
+
+/// Some answer, and how it is cut: much of it right, much of it not.
+fn some_answer(random: &mut Random) -> Vec<Vec<u8>> {
+    let pick = |random: &mut Random, of: &[&str]| of[random.below(of.len())].to_owned();
+    let mut answer = Vec::new();
+    for _ in 0..random.below(3) {
+        answer.extend(
+            pick(random, &["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 103 Early\r\nLink: <a>\r\n\r\n"])
+                .bytes(),
+        );
+    }
+    let status = pick(random, &STATUSES);
+    answer.extend(
+        format!("{} {status}\r\n", pick(random, &["HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "http/1.1"])).bytes(),
+    );
+    if random.below(6) > 0 {
+        answer.extend(b"Content-Length: 90000\r\n");
+    }
+    for _ in 0..random.below(2) {
+        let fields = [
+            "content-length:\t700",
+            "Content-Length: 5000000000",
+            "Content-Length: x",
+            "Date: today",
+            "X-Content-Length: 3",
+            "Server: some",
+            "Transfer-Encoding: chunked",
+            "Set-Cookie: a=b; Path=/; Expires=Thu, 26 Nov 2026 00:00:00 GMT",
+            "A:\x01b",
+            "Content-Length: 700\n",
+            "\u{e9}: caf\u{e9}, caf\u{e9}",
+        ];
+        answer.extend(format!("{}\r\n", pick(random, &fields)).bytes());
+    }
+    answer.extend(pick(random, &["\r\n", "\r\n", "\r\n", ""]).bytes());
+    answer.extend(vec![b'x'; random.below(1_000)]);
+    let at = random.below(answer.len());
+    let cut = random.below(3) == 0;
+    if cut { vec![answer[..at.max(1)].to_vec(), answer[at.max(1)..].to_vec()] } else { vec![answer] }
+}
+
+#[test]
+fn the_kernel_knows_of_answers_what_core_does() -> Result<()> {
+    let farm = Farm::builder().build()?;
+    let (host, client) = (farm.server(0), farm.client(0));
+    let at = SocketAddr::new(host.address().into(), 8_088);
+    let script = scripted(host, at.port())?;
+    script.send(vec![b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), vec![]])?;
+    let _agent = Agent::start(host, &config(&farm, host, at.port()), &[])?;
+    let (mut known, mut random) = (0, Random::new(20));
+    for number in 0..60 {
+        let method = ["GET", "HEAD", "POST", "X-Y_Z"][random.below(4)];
+        let request = format!("{method} /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let pieces = some_answer(&mut random);
+        let mut expected = Pending::request(None, 0, request.as_bytes()).context("a request")?;
+        let mut position = 0;
+        for piece in &pieces {
+            expected.send(&Sent { sequence: position as u32, position, data: piece, is_last: false });
+            position += piece.len() as u64;
+        }
+        let left = expected.left(position).filter(|left| *left > 0);
+        known += u32::from(left.is_some());
+        script.send(pieces.clone())?;
+        let mut stream = client.enter(|| TcpStream::connect(at))??;
+        stream.write_all(request.as_bytes())?;
+        stream.read_exact(&mut vec![0; position as usize])?;
+        let own = stream.local_addr()?.to_string();
+        wait::until(&format!("{number}, {expected:?}"), || {
+            let shown = requests(host)?;
+            let one = shown.iter().find(|one| one["client"] == *own && one["source"] == "exact");
+            let waits = shown.iter().any(|one| one["client"] == *own && one["source"] != "exact");
+            Ok(one.and_then(|one| one["bytes_left"].as_u64()) == left
+                && waits == (expected.answer == Answer::Waiting))
+        })?;
+    }
+    ensure!((10..50).contains(&known), "{known} of 60 have a length: too few, or too many, to tell anything");
     Ok(())
 }
 
