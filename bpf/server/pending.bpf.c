@@ -130,12 +130,12 @@ int answer_leaves(struct __sk_buff *skb)
 		turn_round(&ends);
 		first = bpf_map_lookup_elem(&early, &ends);
 		known = bpf_sk_storage_get(&pending, sk, first ?: &unknown, BPF_SK_STORAGE_GET_F_CREATE);
+		if (first && !known)
+			count(COUNT_UNFOLLOWED, 1);
 		if (first)
 			bpf_map_delete_elem(&early, &ends);
-		if (!known) {
-			count(COUNT_UNFOLLOWED, 1);
+		if (!known)
 			return PASS;
-		}
 	}
 	follow(skb, known, &data, tcp->bytes_acked + (__u32)(data.sequence - tcp->snd_una));
 	return PASS;

@@ -20,7 +20,7 @@ enum pending_answer {
 enum pending_count {
 	/* bytes that were sent for the first time */
 	COUNT_SENT = 0,
-	/* connections for which there was no memory: of these nothing is known */
+	/* requests for which there was no memory: of these nothing is known */
 	COUNT_UNFOLLOWED = 1,
 	PENDING_COUNTS,
 };

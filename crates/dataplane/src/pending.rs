@@ -160,7 +160,7 @@ impl Following {
         self.count(COUNT_SENT)
     }
 
-    /// Connections that couldn't be followed since the start, for want of memory.
+    /// Requests that couldn't be followed since the start, for want of memory.
     pub fn unfollowed(&self) -> u64 {
         self.count(COUNT_UNFOLLOWED)
     }

@@ -359,6 +359,29 @@ fn the_kernel_knows_of_answers_what_core_does() -> Result<()> {
 }
 
 #[test]
+fn connections_without_memory_to_follow_them_are_counted_and_known_by_the_kernel() -> Result<()> {
+    let farm = Farm::builder().build()?;
+    let (host, client) = (farm.server(0), farm.client(0));
+    let _agent = Agent::start(host, &config(&farm, host, WEB_PORT), &[])?;
+    // What a socket may have beside its buffers; before Linux 6.7 it is the machine's.
+    if host.run(&["sysctl", "-qw", "net.core.optmem_max=64"]).is_err() {
+        evener_lab::skip::skipped("this kernel has no net.core.optmem_max for each network namespace");
+        return Ok(());
+    }
+    let mut reader = Reader::connect(client, SocketAddr::new(host.address().into(), WEB_PORT))?;
+    reader.get("/big")?;
+    reader.read_to(100_000)?;
+    wait::until("it is counted", || {
+        let load = load(host)?;
+        let metrics = host.curl(&["http://127.0.0.1:9183/metrics"])?;
+        Ok(load["requests_unfollowed"].as_u64() > Some(0)
+            && load["bytes_source"] == "lower_bound"
+            && bytes(&load, "bytes_to_send")? > 0
+            && metrics.contains("evener_agent_requests_unfollowed_total"))
+    })
+}
+
+#[test]
 fn requests_are_shown_to_root_and_without_an_agent_too() -> Result<()> {
     let farm = Farm::builder().build()?;
     let (host, client) = (farm.server(0), farm.client(0));

@@ -263,17 +263,29 @@ fn metrics(load: &Load) -> String {
         ("load", "The server groups' load, 10 (r + m).", load.load),
         (
             "bytes_to_send",
-            "Of replies, what clients haven't acknowledged, at least.",
+            "Of answers, what clients lack; at least that, where the end of some isn't known.",
             whole(load.bytes_to_send),
+        ),
+        ("bytes_queued", "What of that the kernel holds.", whole(load.lower_bound)),
+        (
+            "bytes_exact",
+            "Whether the end of each answer is known.",
+            load.bytes_source.map(|source| f64::from(u8::from(source == "exact"))),
         ),
         ("delay_seconds", "How long that will take.", load.delay_seconds),
         ("available_bps", "Bits a second that one client is sent, in the middle.", whole(load.available_bps)),
         ("bottleneck_bps", "Bits a second that the fastest client is sent.", whole(load.bottleneck_bps)),
     ];
-    let known = gauges.into_iter().filter_map(|(name, help, value)| Some((name, help, value?)));
+    let unfollowed = whole(load.requests_unfollowed);
+    let counters =
+        [("requests_unfollowed_total", "Requests that weren't followed, for want of memory.", unfollowed)];
+    let gauges = gauges.into_iter().map(|(name, help, value)| (name, help, value, "gauge"));
+    let counters = counters.into_iter().map(|(name, help, value)| (name, help, value, "counter"));
+    let known =
+        gauges.chain(counters).filter_map(|(name, help, value, kind)| Some((name, help, value?, kind)));
     known
-        .map(|(name, help, value)| {
-            format!("# HELP evener_agent_{name} {help}\n# TYPE evener_agent_{name} gauge\nevener_agent_{name} {value}\n")
+        .map(|(name, help, value, kind)| {
+            format!("# HELP evener_agent_{name} {help}\n# TYPE evener_agent_{name} {kind}\nevener_agent_{name} {value}\n")
         })
         .collect()
 }

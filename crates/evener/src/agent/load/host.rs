@@ -101,7 +101,9 @@ impl Sockets {
     }
 
     fn take(&mut self, sending: &Sending) {
-        self.last = Some(to_send(sending, self.delay.seconds(sending, monotonic_ns())));
+        let delay_seconds = self.delay.seconds(sending, monotonic_ns());
+        let unfollowed = self.following.as_deref().map(Following::unfollowed);
+        self.last = Some(ToSend { delay_seconds, unfollowed, ..to_send(sending) });
     }
 
     /// What the kernel says of sockets, unless that was asked a moment ago. Where it says nothing, nothing is known any more.
@@ -124,7 +126,7 @@ impl Sockets {
 }
 
 /// The sums of all connections.
-fn to_send(sending: &Sending, delay_seconds: Option<f64>) -> ToSend {
+fn to_send(sending: &Sending) -> ToSend {
     let left = sending.open.iter().map(|one| one.left());
     let (bytes, is_exact) =
         left.fold((0u64, true), |(sum, all), (left, exact)| (sum.saturating_add(left), all && exact));
@@ -134,7 +136,7 @@ fn to_send(sending: &Sending, delay_seconds: Option<f64>) -> ToSend {
         bytes: bytes.max(sending.bytes),
         lower_bound: sending.bytes,
         is_exact,
-        delay_seconds,
+        ..ToSend::default()
     }
 }
 

@@ -43,6 +43,8 @@ pub(super) struct ToSend {
     pub(super) is_exact: bool,
     /// How long it takes.
     pub(super) delay_seconds: Option<f64>,
+    /// Requests that couldn't be followed, so far, for want of memory.
+    pub(super) unfollowed: Option<u64>,
 }
 
 /// What is told. What isn't known is null.
@@ -67,6 +69,8 @@ pub(in crate::agent) struct Load {
     pub(in crate::agent) bytes_source: Option<&'static str>,
     /// How long those bytes will take at the speed of now.
     pub(in crate::agent) delay_seconds: Option<f64>,
+    /// Requests that couldn't be followed, so far, for want of memory: of these the kernel's queue is told.
+    pub(in crate::agent) requests_unfollowed: Option<u64>,
     /// What one of the clients is sent at a time, in bits a second, and what the fastest is: by replies of the last minute.
     pub(in crate::agent) available_bps: Option<u64>,
     pub(in crate::agent) bottleneck_bps: Option<u64>,
@@ -138,6 +142,7 @@ impl Load {
         self.lower_bound = now.map(|sums| sums.lower_bound);
         self.bytes_source = now.map(|sums| source_of(sums.is_exact));
         self.delay_seconds = now.and_then(|sums| sums.delay_seconds);
+        self.requests_unfollowed = now.and_then(|sums| sums.unfollowed);
     }
 
     /// How much of its weight the server wants, in percent: what it has left, and something in any case.
@@ -174,6 +179,7 @@ mod tests {
                 lower_bound: 3_000,
                 is_exact: true,
                 delay_seconds: Some(2.0),
+                unfollowed: None,
             }),
             paths: Some(Paths { available: 4_000_000, bottleneck: 9_000_000 }),
             requests: Some(at * 5),
