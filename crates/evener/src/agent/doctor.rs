@@ -9,6 +9,7 @@ use evener_core::net::Protocol;
 use evener_dataplane::server::{self, Hook, Reason};
 
 use super::desired::{self, ArpMode, DesiredState, Host, Identity, Role};
+use super::load;
 use super::member;
 use super::place::{dotted, read_setting};
 use super::prerequisites;
@@ -44,6 +45,7 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
         findings.extend(way_back(role, config, network));
     }
     findings.extend(memberships(config, &identity, network));
+    findings.extend(unfollowed(config));
     findings.extend(tunnels(&roles, config, network, &identity, &host));
     findings.extend(prerequisites::findings(&roles, config));
     findings
@@ -57,6 +59,20 @@ fn left_behind() -> Option<Finding> {
             "It set this host up and no longer runs: changes of the file and of the network are not \
                        followed. Start `evener agent` again; it takes over what is there."
                 .to_owned();
+        finding("agent", State::Warn, message)
+    })
+}
+
+/// An agent that measures, and knows only a part of what this host has to send.
+fn unfollowed(config: &Config) -> Option<Finding> {
+    let directory = paths::directory().ok()?;
+    let measures = config.agent.listen.is_some() && !load::ports(config).is_empty();
+    let is_blind =
+        measures && Lock::is_held(&state::lock_path(&directory)) && load::number_of(&directory).is_none();
+    is_blind.then(|| {
+        let message = "The agent can't follow requests, so `bytes_to_send` is a lower bound: its log says why. It needs \
+                       control groups of version 2, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON."
+            .to_owned();
         finding("agent", State::Warn, message)
     })
 }

@@ -51,7 +51,8 @@ fn is_known(host: &Host, clients: &[Reader]) -> Result<()> {
     let lacks: Vec<u64> = clients.iter().map(Reader::lacks).collect::<Result<_>>()?;
     let sum: u64 = lacks.iter().sum();
     wait::until("the agent knows what clients lack", || {
-        let load = load(host)?;
+        // While the agent begins anew, nobody answers.
+        let Ok(load) = load(host) else { return Ok(false) };
         Ok(load["bytes_source"] == "exact" && is_near(bytes(&load, "bytes_to_send")?, sum, 5))
     })?;
     let shown = requests(host)?;
@@ -92,15 +93,29 @@ fn downloads_are_followed(client: &Host, server: &Host) -> Result<()> {
     Ok(())
 }
 
+/// A request that is open when the agent reads another file stays known.
+fn requests_are_followed_over_a_reload(farm: &Farm, agent: &mut Agent) -> Result<()> {
+    let server = farm.server(0);
+    let mut clients = [Reader::connect(farm.client(0), SocketAddr::new(server.address().into(), WEB_PORT))?];
+    clients[0].get("/big")?;
+    clients[0].read_to(300_000)?;
+    is_known(server, &clients)?;
+    agent.write(&config(farm, server, WEB_PORT).replace("100ms", "200ms"))?;
+    agent.process.sighup()?;
+    agent.process.wait_for("reloaded", crate::LIMIT)?;
+    is_known(server, &clients)
+}
+
 #[test]
 fn bytes_to_send_are_what_clients_lack_whatever_the_server_program() -> Result<()> {
     let mut farm = Farm::builder().servers(3).build()?;
-    let _agents = farm
+    let mut agents = farm
         .servers()
         .iter()
         .map(|host| Agent::start(host, &config(&farm, host, WEB_PORT), &[]))
         .collect::<Result<Vec<_>>>()?;
     downloads_are_followed(farm.client(0), farm.server(0))?;
+    requests_are_followed_over_a_reload(&farm, &mut agents[0])?;
     if apache_is_there() {
         farm.stop_web(1)?;
         let _apache = apache(farm.server(1), &farm)?;
