@@ -1,5 +1,6 @@
 //! What nodes of a farm say to each other: [`peers`] between every-host hosts, [`lccp`] between directors and servers, [`group`] between
-//! the director of a server group and its members.
+//! the director of a server group and its members; and how a director measures the
+//! path from a server ([`path_probe`]).
 //!
 //! The first two stand on one [`association`] with each other node, which says what is believed, and on one [`secret`]. A protocol is its
 //! messages, and what follows from those that are believed.
@@ -7,5 +8,6 @@
 pub mod association;
 pub mod group;
 pub mod lccp;
+pub mod path_probe;
 pub mod peers;
 pub mod secret;

@@ -8,6 +8,7 @@ pub mod doctor;
 mod load;
 pub(crate) mod local_server;
 mod member;
+pub(crate) mod path_probe;
 mod place;
 mod prerequisites;
 pub mod requests;
@@ -190,7 +191,8 @@ impl Agent {
         let counted = counters(&host_state);
         let config_path = config_path.to_owned();
         let wanted = member::wanted(&config, &identity, &network);
-        let telling = Telling::start(&config, &wanted, &directory);
+        let path_key = path_probe::key(&config)?;
+        let telling = Telling::start(&config, &wanted, path_key, &directory);
         let mut memberships = Memberships::new(&directory);
         memberships.follow(wanted, &telling);
         let mut agent = Agent {
@@ -280,9 +282,10 @@ impl Agent {
             .map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.secret =
             secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
+        let path_key = path_probe::key(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         let wanted = member::wanted(&config, &self.identity, &network);
-        self.telling.follow(&config, &wanted);
+        self.telling.follow(&config, &wanted, path_key);
         self.memberships.follow(wanted, &self.telling);
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;

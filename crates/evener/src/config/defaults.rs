@@ -86,6 +86,8 @@ pub(super) const INTERVAL_MS: RangeInclusive<u64> = 50..=3_600_000;
 pub(super) const PERIOD_MS: RangeInclusive<u64> = 0..=86_400_000;
 /// Intervals of hosts' reports, in milliseconds.
 pub(super) const REPORT_MS: RangeInclusive<u64> = 100..=60_000;
+/// A probe of a path takes up to two seconds, and one server is probed at a time.
+pub(super) const PATH_PROBE_MS: RangeInclusive<u64> = 1_000..=86_400_000;
 /// Epochs of cookies, in milliseconds: hosts' clocks may differ by one.
 pub(super) const COOKIE_EPOCH: RangeInclusive<u64> = 1_000..=3_600_000;
 /// Idle times of sessions, in milliseconds.

@@ -411,6 +411,11 @@ fn config(
         refers.cookie_secret_file = section.key_span("cookie_secret_file");
         dns::read(section, &followed, origin, unwritten)
     });
+    if dns.probes_paths() && farm.secret_file.is_none() {
+        let message = "agents answer probes of paths to who has the farm's secret, and [farm] names none";
+        let help = "run `evener keygen FILE` once, copy FILE to this host and to the servers, and add secret_file = \"FILE\" to [farm]";
+        root.problem(Problem::new(refers.dns.clone(), message, help));
+    }
     let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
     let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
     (Config { engine, admin, log, agent, farm, services, groups, dns }, refers, files)

@@ -7,6 +7,7 @@ pub(crate) mod member_probe;
 pub(crate) mod message;
 pub(crate) mod neighbours;
 pub mod network;
+pub(crate) mod path_probe;
 pub mod probe;
 pub(crate) mod raw;
 pub mod report;

@@ -43,6 +43,8 @@ pub(crate) struct Load {
     /// What it says of its load, and how old that is, in milliseconds when this was shown.
     pub(crate) report: Report,
     pub(crate) age_ms: Option<u64>,
+    /// How old what a probe found of its path is, likewise, where that is in the report.
+    pub(crate) probed_ms: Option<u64>,
     /// What of its load its share was made of, where policies go by load.
     pub(crate) weighed: Signals,
 }
@@ -78,6 +80,12 @@ impl ShownAddress {
     pub(crate) fn age_ms(&self) -> Option<u64> {
         self.load.as_ref()?.age_ms
     }
+
+    /// How old what a probe found of its path is, likewise, where that counts.
+    pub(crate) fn probed_ms(&self) -> Option<u64> {
+        self.load.as_ref()?.probed_ms
+    }
+
     /// Whether answers have it while others live.
     pub(crate) fn is_given(&self) -> bool {
         self.state == ServerState::Up.name() && self.share > 0

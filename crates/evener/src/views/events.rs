@@ -80,7 +80,9 @@ fn event(told: &events::Told) -> Event {
     };
     match happened {
         events::Event::Farm(farm) => be_about(&mut event, farm),
-        events::Event::Dispatcher { address, .. } => event.address = Some(address.to_string()),
+        events::Event::Dispatcher { address, .. } | events::Event::Path { address, .. } => {
+            event.address = Some(address.to_string());
+        }
         events::Event::Restored { part } | events::Event::Missing { part, .. } => {
             event.interface = matches!(part, Part::Program(_)).then(|| part.place());
         }

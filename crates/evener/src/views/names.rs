@@ -32,6 +32,10 @@ pub struct Name {
     pub bottleneck_bps: Option<f64>,
     /// What one of its clients is sent, in the middle, likewise.
     pub available_bps: Option<f64>,
+    /// Whence these are: `clients`, or `probe` where clients show nothing.
+    pub path_source: Option<String>,
+    /// How old the probe is, where it counts.
+    pub path_age_seconds: Option<f64>,
     /// How long the server takes to send what it has to, by its report.
     pub delay_seconds: Option<f64>,
     /// How old that is.
@@ -68,8 +72,15 @@ fn name_of(name: &ShownName, shown: &ShownAddress, now_ms: u64) -> Name {
         ttl_seconds: name.settings.ttl_s,
         bottleneck_bps: bps(report.bottleneck_bps),
         available_bps: bps(report.available_bps),
+        path_source: path_source(report.available_bps.or(report.bottleneck_bps), shown),
+        path_age_seconds: shown.probed_ms().map(|ms| (ms + since_ms) as f64 / 1e3),
         delay_seconds: report.delay_us.map(|us| us as f64 / 1e6),
         age_seconds: shown.age_ms().map(|ms| (ms + since_ms) as f64 / 1e3),
         cause: name.cause(shown),
     }
+}
+
+fn path_source(bps: Option<u64>, shown: &ShownAddress) -> Option<String> {
+    let source = if shown.probed_ms().is_some() { "probe" } else { "clients" };
+    bps.map(|_| source.to_owned())
 }

@@ -9,5 +9,6 @@ mod hostile;
 mod loads;
 mod many;
 mod others;
+mod paths;
 mod ranks;
 mod stage;

@@ -16,12 +16,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evener_core::node::secret::Key;
 use evener_dataplane::pending::Following;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::member::Wanted;
+use super::path_probe;
 use crate::config::{AgentConfig, Config};
 use answers::{Door, Permitted};
 use delay::Delay;
@@ -40,11 +42,11 @@ const SOON: Duration = Duration::from_millis(20);
 
 /// The times between attempts to listen.
 #[derive(Default)]
-struct Again(Duration);
+pub(super) struct Again(Duration);
 
 impl Again {
     /// Waits for the next attempt, twice as long each time; true where it takes so long that it is to be told.
-    async fn wait(&mut self) -> bool {
+    pub(super) async fn wait(&mut self) -> bool {
         self.0 = (self.0 * 2).clamp(SOON, AGAIN);
         tokio::time::sleep(self.0).await;
         self.0 > Duration::from_secs(1)
@@ -79,6 +81,8 @@ struct Settings {
     probes_milli: u64,
     /// Where its server program may listen.
     first_requests: Vec<FirstRequest>,
+    /// By which directors are believed that probe the path from here.
+    path_key: Option<Key>,
 }
 
 /// Ports of the services in the file, of servers that have their own, and of those that clients are told.
@@ -90,7 +94,7 @@ pub(super) fn ports(config: &Config) -> BTreeSet<u16> {
 }
 
 impl Settings {
-    fn of(config: &Config, memberships: &[Wanted]) -> Settings {
+    fn of(config: &Config, memberships: &[Wanted], path_key: Option<Key>) -> Settings {
         Settings {
             config: config.agent.clone(),
             ports: ports(config),
@@ -99,6 +103,7 @@ impl Settings {
             is_member: !memberships.is_empty(),
             probes_milli: memberships.iter().map(Wanted::probes_milli).sum(),
             first_requests: first_speed::first_requests(config),
+            path_key,
         }
     }
 }
@@ -112,8 +117,13 @@ impl Settings {
 
 impl Telling {
     /// Begins, by this file. `directory` is where `evener requests` looks.
-    pub(super) fn start(config: &Config, memberships: &[Wanted], directory: &Path) -> Telling {
-        let settings = Settings::of(config, memberships);
+    pub(super) fn start(
+        config: &Config,
+        memberships: &[Wanted],
+        path_key: Option<Key>,
+        directory: &Path,
+    ) -> Telling {
+        let settings = Settings::of(config, memberships, path_key);
         let mut telling = Telling {
             settings: settings.clone(),
             load: Arc::new(watch::channel(Load::default()).0),
@@ -126,8 +136,8 @@ impl Telling {
     }
 
     /// Goes on by another file; begins anew if it says anything else.
-    pub(super) fn follow(&mut self, config: &Config, memberships: &[Wanted]) {
-        let settings = Settings::of(config, memberships);
+    pub(super) fn follow(&mut self, config: &Config, memberships: &[Wanted], path_key: Option<Key>) {
+        let settings = Settings::of(config, memberships, path_key);
         if settings != self.settings {
             self.begin(settings);
         }
@@ -163,6 +173,9 @@ impl Telling {
         }
         if let Some(listen) = listen {
             tasks.spawn(answers::serve(door(listen), self.load(), answers::http));
+        }
+        if let (Some(listen), Some(key)) = (listen, settings.path_key) {
+            tasks.spawn(path_probe::serve(listen, key, settings.askers.clone()));
         }
         if let Some(listen) = check_listen {
             tasks.spawn(answers::serve(door(listen), self.load(), answers::agent_check));

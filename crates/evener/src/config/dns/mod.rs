@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evener_core::dns::{Limit, Name, OwnServer};
+use evener_core::dns::{Limit, Name, OwnServer, PathMode};
 use evener_core::farm::group::Group;
 use evener_core::farm::policy::Consumer;
 use evener_core::farm::report::Report;
@@ -48,6 +48,11 @@ pub struct DnsConfig {
 }
 
 impl DnsConfig {
+    /// Whether agents are asked for packets by which paths are measured.
+    pub fn probes_paths(&self) -> bool {
+        self.names.iter().filter_map(|name| name.probe).any(|probing| probing.mode == PathMode::Udp)
+    }
+
     /// How many servers are listed for names alone.
     pub fn servers(&self) -> usize {
         self.own_servers().count()

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evener_core::dns::{Draw, NoneAlive, OwnServer, ServerList, Settings, rank};
+use evener_core::dns::{Draw, NoneAlive, OwnServer, PathMode, PathProbing, ServerList, Settings, rank};
 use evener_core::farm::policy::score::GAIN_PERCENT;
 use evener_core::farm::policy::{self, Consumer, Weighing};
 use evener_core::farm::{Health, Placement, Reporting};
@@ -40,9 +40,13 @@ pub struct NameConfig {
     pub rank_file: Option<PathBuf>,
     /// Where states are written as gdnsd reads them.
     pub gdnsd_file: Option<PathBuf>,
+    /// How paths to its servers are probed, if they are.
+    pub probe: Option<PathProbing>,
     /// Whose addresses.
     pub from: From,
 }
+
+const PATH_MODES: [(&str, PathMode); 2] = [("udp", PathMode::Udp), ("paper", PathMode::Paper)];
 
 /// Whose addresses a name has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +155,7 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
     let policy = policy_of(section.or("policy", named, by_default));
     let rank_from = section.get("rank_from", written);
     let (policy, period, report_gain_percent) = ranking(section, policy, rank_from.is_some());
+    let probe = path_probing(section, policy);
     let rank_file = section.get("rank_file", written);
     let gdnsd_file = section.get("gdnsd_file", written);
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
@@ -201,6 +206,7 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
             rank_from: rank_from.map(Spanned::into_inner),
             rank_file: rank_file.map(Spanned::into_inner),
             gdnsd_file: gdnsd_file.map(Spanned::into_inner),
+            probe,
             from,
         },
         name: name.span(),
@@ -231,6 +237,23 @@ fn ranking(section: &mut Section<'_>, policy: NamePolicy, is_read: bool) -> (Nam
     }
     let paper = NamePolicy { draw: Draw::First, weighing: Some(&rank::PAPER), ..policy };
     if is_paper { (paper, period, u64::MAX) } else { (policy, period, gain) }
+}
+
+/// How paths are probed: off unless the file has it.
+fn path_probing(section: &mut Section<'_>, policy: NamePolicy) -> Option<PathProbing> {
+    let interval = section.get("probe", values::duration_ms(defaults::PATH_PROBE_MS));
+    let mode = section.get("probe_mode", values::choice(&PATH_MODES, &[]));
+    if let (None, Some(mode)) = (&interval, &mode) {
+        let message = "`probe_mode` says how paths are probed, and no path is";
+        section.problem(Problem::new(mode.span(), message, "add probe = \"60s\", or remove it"));
+    }
+    if let Some(interval) = interval.as_ref().filter(|_| policy.name != rank::POLICY) {
+        let message = format!("policy \"{}\" has no use for `probe`", policy.name);
+        let help = format!("remove it, or use policy {}", rank::POLICY);
+        section.problem(Problem::new(interval.span(), message, help));
+    }
+    let mode = mode.map(Spanned::into_inner).unwrap_or_default();
+    interval.map(|interval| PathProbing { mode, interval_ms: interval.into_inner() })
 }
 
 /// What names do by a policy that they take: one of those, or one by which load is weighed.

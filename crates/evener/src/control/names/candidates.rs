@@ -25,6 +25,8 @@ pub(super) struct Candidate {
     pub(super) known: Known,
     /// Why it isn't up.
     pub(super) reason: Option<String>,
+    /// How old what a probe found of its path is, in milliseconds, where that is among its signals.
+    pub(super) probed_ms: Option<u64>,
     /// How often its address was given first, where it is a name's own; a service's server has a count for each name.
     pub(super) given: Option<Arc<AtomicU64>>,
 }
@@ -100,6 +102,7 @@ fn of_service(name: &str, own: bool, snapshot: &Snapshot, groups: &[ShownGroup])
             known,
             reason: server.reason.clone(),
             given: None,
+            probed_ms: None,
         })
     });
     let servers: Vec<Candidate> = servers.collect();
@@ -135,6 +138,7 @@ fn site(name: &str, addresses: impl Iterator<Item = IpAddr>, servers: &[Candidat
         },
         reason: (!lives).then(|| "none of its servers lives".to_owned()),
         given: None,
+        probed_ms: None,
     };
     addresses.into_iter().map(candidate).collect()
 }
@@ -183,6 +187,7 @@ fn of_member(member: &MemberState) -> Option<Candidate> {
         },
         reason: failed.map(|(_, failure)| failure.to_string()),
         given: None,
+        probed_ms: None,
     })
 }
 
@@ -199,6 +204,7 @@ pub(super) fn of_own(list: &ServerList, states: &ServerStates, now_ms: u64) -> V
             failure => failure.map(ToString::to_string),
         },
         given: Some(Arc::clone(view.given)),
+        probed_ms: None,
     });
     views.collect()
 }

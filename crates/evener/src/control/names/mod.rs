@@ -1,14 +1,16 @@
 //! The loop's part in names: their own servers are probed, and whoever answers goes by what is known of all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use evener_core::director::Snapshot;
-use evener_core::dns::{self, Balanced, Fact, ServerStates};
+use evener_core::dns::{self, Balanced, Fact, MeasuredPath, PathChange, ServerStates};
 use evener_core::farm::group::{MemberChange, State};
 use evener_core::farm::plan::identity;
 use evener_core::farm::signals::Signals;
+use evener_core::node::secret::Key;
 use evener_core::path::sessions::Seed;
 use evener_dataplane::heap;
 use tokio::sync::mpsc;
@@ -16,6 +18,7 @@ use tokio::sync::mpsc;
 mod candidates;
 mod drained;
 mod own;
+mod probing;
 mod ranking;
 mod ranks_from;
 mod running;
@@ -24,16 +27,19 @@ use candidates::Followed;
 use drained::Drained;
 pub(super) use own::Told;
 use own::{Answer, Questions, list_of};
+use probing::Probing;
 use ranking::{RankFiles, Ranking};
 use ranks_from::RanksFrom;
 use running::{Running, Source};
 
 use super::now_ms;
 use super::reading::{DnsFileError, DnsFiles};
+use crate::agent::path_probe;
 use crate::config::{Config, From, NameConfig};
-use crate::events::Bus;
+use crate::events::{Bus, Event};
 use crate::names::{Answering, NamesError, Opened, Servers, Shown, ShownName};
 use crate::redirect::ShownGroup;
+use crate::runtime::secret::ReadError;
 use crate::runtime::spelling::meant;
 
 /// Results of probes that wait for the loop.
@@ -48,12 +54,16 @@ pub(super) enum OpenError {
     /// A zone can't be had, or another file.
     #[error(transparent)]
     File(#[from] DnsFileError),
+    /// There is no secret, by which agents believe who probes paths.
+    #[error(transparent)]
+    Secret(#[from] ReadError),
 }
 
 /// What a file's names need, before anybody answers by it.
 pub(super) struct OpenedNames {
     sockets: Opened,
     files: DnsFiles,
+    path_key: Option<Key>,
 }
 
 /// All that names are answered by. There may be hundreds of thousands of them: what happens to one costs nothing for the others.
@@ -76,6 +86,7 @@ pub(super) struct Names {
     unknown: usize,
     drained: Drained,
     questions: Questions,
+    probing: Probing,
     servers: Servers,
     answering: Arc<Answering>,
     key: Seed,
@@ -107,6 +118,7 @@ impl Names {
             unknown: 0,
             drained: Drained::read(directory),
             questions: Questions::new(results),
+            probing: Probing::default(),
             servers: Servers::new(Arc::clone(&answering)),
             answering,
             key,
@@ -128,7 +140,8 @@ impl Names {
     /// # Errors
     /// What is refused.
     pub(super) fn open(&self, config: &Config, files: DnsFiles) -> Result<OpenedNames, OpenError> {
-        Ok(OpenedNames { sockets: self.servers.open(&config.dns.listen)?, files })
+        let path_key = path_probe::key(config)?;
+        Ok(OpenedNames { sockets: self.servers.open(&config.dns.listen)?, files, path_key })
     }
 
     /// Goes on with the names of a file; what is known of servers that stay is kept.
@@ -163,6 +176,7 @@ impl Names {
         }
         self.due.clear();
         let now_ms = now_ms();
+        self.probing.follow(config, opened.path_key, now_ms);
         for number in 0..self.running.len() {
             self.settle(number, now_ms);
         }
@@ -251,6 +265,21 @@ impl Names {
         match answer {
             Answer::Server(server, fact) => self.answered(&name, server, fact),
             Answer::Ranks(read) => self.ranks_read(&name, read),
+            Answer::Path(address, found) => self.path_probed(address, found),
+        }
+    }
+
+    /// The path to a server was probed: names that ask for that are looked at anew if it is another one.
+    fn path_probed(&mut self, address: IpAddr, found: Result<MeasuredPath, String>) {
+        let PathChange { is_news, turned } = self.probing.probed(address, found, now_ms());
+        if let Some(error) = turned {
+            self.bus.tell(Event::Path { address, error });
+        }
+        if is_news {
+            let asks =
+                |number: &usize| self.running.get(*number).is_some_and(|one| one.config.probe.is_some());
+            let numbers: Vec<usize> = (0..self.running.len()).filter(asks).collect();
+            numbers.into_iter().for_each(|number| self.mark(number));
         }
     }
 
@@ -300,6 +329,7 @@ impl Names {
     /// Time has passed.
     pub(super) fn time(&mut self) {
         let now_ms = now_ms();
+        self.probing.poll(now_ms, self.questions.results());
         while let Some((_, number)) = self.due.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms) {
             self.settle(number, now_ms);
         }
@@ -307,7 +337,8 @@ impl Names {
 
     /// When there is something to do next, in milliseconds of the monotonic clock.
     pub(super) fn next_at(&self) -> u64 {
-        self.due.first().map_or(u64::MAX, |(at_ms, _)| *at_ms)
+        let due_ms = self.due.first().map_or(u64::MAX, |(at_ms, _)| *at_ms);
+        due_ms.min(self.probing.next_at())
     }
 
     /// Whether it is known of every server whether it lives.
@@ -451,7 +482,7 @@ impl Names {
     fn look(&mut self, number: usize, now_ms: u64) -> Option<(Arc<Balanced>, Arc<ShownName>)> {
         let running = self.running.get_mut(number)?;
         running.is_dirty = false;
-        let looks = running.look(&self.followed, now_ms);
+        let looks = running.look(&self.followed, &self.probing, now_ms);
         self.files.write(&running.config, &looks.1);
         self.schedule(number);
         Some(looks)

@@ -2,12 +2,12 @@
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use evener_core::director::{self, LoadQuery, ProbePath, Target};
-use evener_core::dns::{Effect, Fact, Order, OwnServer, ServerList};
+use evener_core::dns::{Effect, Fact, MeasuredPath, Order, OwnServer, ServerList};
 use evener_core::farm::group::MemberEvent;
 use evener_core::farm::health::Failure;
 use evener_core::farm::plan::ServerName;
@@ -34,6 +34,8 @@ pub(super) enum Answer {
     Server(usize, Fact),
     /// Ranks that somebody else made, as text.
     Ranks(Result<String, String>),
+    /// Of the path to a server.
+    Path(IpAddr, Result<MeasuredPath, String>),
 }
 
 /// The servers that a name has of its own.

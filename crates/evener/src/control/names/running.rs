@@ -10,6 +10,7 @@ use evener_core::farm::signals::Signals;
 
 use super::candidates::{Candidate, Followed, of_own};
 use super::own::list_of;
+use super::probing::Probing;
 use super::ranking::{Ranked, Ranking};
 use super::ranks_from::RanksFrom;
 use crate::config::NameConfig;
@@ -51,8 +52,18 @@ pub(super) struct Given {
 
 impl Running {
     /// Takes in how its servers are now, and says how it is answered and shown from now on.
-    pub(super) fn look(&mut self, followed: &[Followed], now_ms: u64) -> (Arc<Balanced>, Arc<ShownName>) {
-        let candidates = self.candidates(followed, now_ms);
+    pub(super) fn look(
+        &mut self,
+        followed: &[Followed],
+        probing: &Probing,
+        now_ms: u64,
+    ) -> (Arc<Balanced>, Arc<ShownName>) {
+        let mut candidates = self.candidates(followed, now_ms);
+        if self.config.probe.is_some() {
+            for one in &mut candidates {
+                one.probed_ms = probing.complete(&mut one.known.signals.report, one.address, now_ms);
+            }
+        }
         let mut ranked = self.ranking.rank(&self.config, candidates, now_ms);
         let mut settings = Arc::clone(&self.config.settings);
         if let Some(ranks_from) = &self.ranks_from {
@@ -108,13 +119,13 @@ impl Running {
 
     fn shown(&mut self, candidate: Candidate, ranked: Option<Ranked>) -> ShownAddress {
         let given = self.given(&candidate);
-        let Candidate { server, address, state, known, reason, .. } = candidate;
+        let Candidate { server, address, state, known, reason, probed_ms, .. } = candidate;
         let weighs = self.config.policy.weighing.is_some();
         let weighed = ranked.map(|ranked| ranked.known).filter(|_| weighs);
         let Signals { report, age_ms, .. } = known.signals;
-        let load = (weighed.is_some() || age_ms.is_some()).then(|| {
+        let load = (weighed.is_some() || age_ms.is_some() || probed_ms.is_some()).then(|| {
             let weighed = weighed.map_or(Signals::default(), |known| known.signals);
-            Box::new(Load { report, age_ms, weighed })
+            Box::new(Load { report, age_ms, probed_ms, weighed })
         });
         let known = ranked.map_or(known, |ranked| ranked.known);
         ShownAddress {

@@ -154,6 +154,8 @@ pub fn names() -> Vec<Name> {
         policy: "expected-delay".into(),
         ttl_seconds: 5,
         bottleneck_bps: None,
+        path_source: None,
+        path_age_seconds: None,
         available_bps: None,
         delay_seconds: Some(0.25),
         age_seconds: Some(0.5),

@@ -1,0 +1,255 @@
+//! Paths to servers that are probed: whose turn it is, and what is known of each for how long.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::farm::report::Report;
+
+/// What a probe found counts for so many intervals.
+const KEPT_INTERVALS: u64 = 3;
+
+/// How a path is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathMode {
+    /// By UDP trains that the server's agent sends.
+    #[default]
+    Udp,
+    /// By ICMP echoes, as bprobe and cprobe do it.
+    Paper,
+}
+
+/// Probes that a name asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathProbing {
+    /// How.
+    pub mode: PathMode,
+    /// Time between two probes of one path, in milliseconds.
+    pub interval_ms: u64,
+}
+
+/// What a path carries, in bits a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeasuredPath {
+    /// Its narrowest link.
+    pub bottleneck_bps: u64,
+    /// What others leave of that; `None`: this couldn't be told.
+    pub available_bps: Option<u64>,
+}
+
+/// A path to be probed now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathOrder {
+    /// The server's agent; by echoes its port doesn't matter.
+    pub to: SocketAddr,
+    /// How.
+    pub mode: PathMode,
+}
+
+/// What changed by a probe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PathChange {
+    /// Whether it is known now, or no more, or as something else.
+    pub is_news: bool,
+    /// Probes have begun to fail, for this reason, or don't fail any more.
+    pub turned: Option<Option<String>>,
+}
+
+/// A server whose path is probed.
+#[derive(Clone, Debug)]
+struct Path {
+    port: u16,
+    probing: PathProbing,
+    due_ms: u64,
+    found: Option<(MeasuredPath, u64)>,
+    fails: bool,
+}
+
+/// All paths that are probed. One is probed at a time, so that probes don't meet on a link that they share.
+#[derive(Debug, Default)]
+pub struct Paths {
+    all: BTreeMap<IpAddr, Path>,
+    /// The one that is being probed.
+    under_way: Option<IpAddr>,
+}
+
+impl Paths {
+    /// Probes the paths to these servers from now on, each at the port of its agent. Of two wishes for one the shorter interval counts.
+    pub fn follow(&mut self, wanted: impl IntoIterator<Item = (IpAddr, u16, PathProbing)>, now_ms: u64) {
+        let mut before = core::mem::take(&mut self.all);
+        for (address, port, probing) in wanted {
+            let shorter = |path: &Path| path.probing.interval_ms <= probing.interval_ms;
+            if self.all.get(&address).is_some_and(shorter) {
+                continue;
+            }
+            let known = self.all.remove(&address).or_else(|| before.remove(&address));
+            let mut path = known.unwrap_or(Path { port, probing, due_ms: now_ms, found: None, fails: false });
+            if path.probing.mode != probing.mode {
+                path.found = None;
+            }
+            path.due_ms = path.due_ms.min(now_ms.saturating_add(probing.interval_ms));
+            (path.port, path.probing) = (port, probing);
+            self.all.insert(address, path);
+        }
+    }
+
+    /// The path that is to be probed now, if any is.
+    pub fn poll(&mut self, now_ms: u64) -> Option<PathOrder> {
+        if self.under_way.is_some() {
+            return None;
+        }
+        let (address, path) = self
+            .all
+            .iter_mut()
+            .filter(|(_, path)| path.due_ms <= now_ms)
+            .min_by_key(|(_, path)| path.due_ms)?;
+        path.due_ms = now_ms.saturating_add(path.probing.interval_ms);
+        self.under_way = Some(*address);
+        Some(PathOrder { to: SocketAddr::new(*address, path.port), mode: path.probing.mode })
+    }
+
+    /// A probe is through: what it found, or why nothing.
+    pub fn probed(
+        &mut self,
+        address: IpAddr,
+        result: Result<MeasuredPath, String>,
+        now_ms: u64,
+    ) -> PathChange {
+        self.under_way = self.under_way.filter(|under_way| *under_way != address);
+        // It may be gone by a reload.
+        let Some(path) = self.all.get_mut(&address) else { return PathChange::default() };
+        let before = path.found.map(|(found, _)| found);
+        match result {
+            Ok(found) => {
+                path.found = Some((found, now_ms));
+                let turned = core::mem::take(&mut path.fails).then_some(None);
+                PathChange { is_news: before != Some(found), turned }
+            }
+            Err(why) => {
+                let is_old =
+                    path.found.is_some_and(|(_, at_ms)| now_ms.saturating_sub(at_ms) >= path.kept_ms());
+                if is_old {
+                    path.found = None;
+                }
+                let turned = (!core::mem::replace(&mut path.fails, true)).then_some(Some(why));
+                PathChange { is_news: is_old, turned }
+            }
+        }
+    }
+
+    /// What is known of the path to a server, and how old that is, in milliseconds.
+    pub fn of(&self, address: IpAddr, now_ms: u64) -> Option<(MeasuredPath, u64)> {
+        let path = self.all.get(&address)?;
+        let (found, at_ms) = path.found?;
+        let age_ms = now_ms.saturating_sub(at_ms);
+        (age_ms < path.kept_ms()).then_some((found, age_ms))
+    }
+
+    /// Adds that to a server's report, which tells what clients have shown: where it does, that counts. How old it is, in milliseconds, if it was used.
+    pub fn complete(&self, report: &mut Report, address: IpAddr, now_ms: u64) -> Option<u64> {
+        let (found, age_ms) = self.of(address, now_ms)?;
+        let is_unknown = report.bottleneck_bps.is_none() || report.available_bps.is_none();
+        report.bottleneck_bps = report.bottleneck_bps.or(Some(found.bottleneck_bps));
+        report.available_bps = report.available_bps.or(found.available_bps);
+        is_unknown.then_some(age_ms)
+    }
+
+    /// When there is something to do next, in milliseconds.
+    pub fn next_at(&self) -> u64 {
+        match self.under_way {
+            Some(_) => u64::MAX,
+            None => self.all.values().map(|path| path.due_ms).min().unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl Path {
+    fn kept_ms(&self) -> u64 {
+        self.probing.interval_ms.saturating_mul(KEPT_INTERVALS)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use alloc::borrow::ToOwned;
+
+    use super::*;
+
+    const PROBING: PathProbing = PathProbing { mode: PathMode::Udp, interval_ms: 1_000 };
+    const FOUND: MeasuredPath = MeasuredPath { bottleneck_bps: 4_000_000, available_bps: Some(2_000_000) };
+
+    fn server(number: u8) -> IpAddr {
+        [192, 0, 2, number].into()
+    }
+
+    fn paths(servers: u8, now_ms: u64) -> Paths {
+        let mut paths = Paths::default();
+        paths.follow((1..=servers).map(|number| (server(number), 9_183, PROBING)), now_ms);
+        paths
+    }
+
+    #[test]
+    fn one_path_is_probed_at_a_time_and_each_once_in_an_interval() {
+        let mut paths = paths(2, 500);
+        let first = paths.poll(500).unwrap();
+        assert_eq!(first, PathOrder { to: (server(1), 9_183).into(), mode: PathMode::Udp });
+        assert_eq!((paths.poll(500), paths.next_at()), (None, u64::MAX));
+        assert!(paths.probed(server(1), Ok(FOUND), 700).is_news);
+        assert_eq!(paths.poll(700).map(|order| order.to.ip()), Some(server(2)));
+        assert!(paths.probed(server(2), Ok(FOUND), 900).is_news);
+        assert_eq!((paths.poll(900), paths.next_at()), (None, 1_500));
+        assert_eq!(paths.poll(1_500).map(|order| order.to.ip()), Some(server(1)));
+        assert!(!paths.probed(server(1), Ok(FOUND), 1_600).is_news, "as before");
+        assert_eq!(paths.of(server(1), 1_700), Some((FOUND, 100)));
+    }
+
+    #[test]
+    fn what_was_found_counts_for_three_intervals_and_failures_are_told_once() {
+        let mut paths = paths(1, 0);
+        paths.poll(0);
+        paths.probed(server(1), Ok(FOUND), 0);
+        let fail = |paths: &mut Paths, at_ms: u64| {
+            paths.poll(at_ms);
+            paths.probed(server(1), Err("nobody answers".to_owned()), at_ms)
+        };
+        let told = PathChange { is_news: false, turned: Some(Some("nobody answers".to_owned())) };
+        assert_eq!(fail(&mut paths, 1_000), told);
+        assert_eq!(fail(&mut paths, 2_000), PathChange::default());
+        assert_eq!((paths.of(server(1), 2_999).is_some(), paths.of(server(1), 3_000)), (true, None));
+        assert_eq!(fail(&mut paths, 3_000), PathChange { is_news: true, turned: None });
+        let change = paths.probed(server(1), Ok(FOUND), 4_000);
+        assert_eq!(change, PathChange { is_news: true, turned: Some(None) });
+    }
+
+    #[test]
+    fn reloads_keep_what_is_known_and_forget_who_is_gone() {
+        let mut paths = paths(2, 0);
+        paths.poll(0);
+        paths.follow([(server(2), 9_183, PROBING)], 100);
+        assert_eq!(paths.probed(server(1), Ok(FOUND), 200), PathChange::default());
+        assert_eq!(paths.poll(200).map(|order| order.to.ip()), Some(server(2)), "the other has ended");
+        paths.probed(server(2), Ok(FOUND), 300);
+        paths.follow([(server(2), 9_183, PROBING), (server(2), 9_183, PROBING)], 400);
+        assert!(paths.of(server(2), 400).is_some());
+        let echoes = PathProbing { mode: PathMode::Paper, ..PROBING };
+        paths.follow([(server(2), 9_183, echoes)], 500);
+        assert_eq!(paths.of(server(2), 500), None, "another way to measure finds something else");
+        assert!(paths.next_at() <= 1_500);
+    }
+
+    #[test]
+    fn clients_count_before_probes() {
+        let mut paths = paths(1, 0);
+        paths.poll(0);
+        paths.probed(server(1), Ok(FOUND), 0);
+        let complete = |mut report: Report| (paths.complete(&mut report, server(1), 100), report);
+        let (age_ms, report) = complete(Report::default());
+        assert_eq!(
+            (age_ms, report.bottleneck_bps, report.available_bps),
+            (Some(100), Some(4_000_000), Some(2_000_000))
+        );
+        let shown = Report { available_bps: Some(7), bottleneck_bps: Some(9), ..Report::default() };
+        assert_eq!(complete(shown), (None, shown));
+    }
+}

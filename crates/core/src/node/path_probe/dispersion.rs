@@ -1,0 +1,212 @@
+//! What the times mean at which packets arrive.
+//!
+//! Two packets that are sent at once are as far apart behind the narrowest link as that takes for one of them (Keshav 1991; bprobe of Carter and Crovella).
+//! A train that goes a little faster than the narrowest link keeps its queue filled, so whatever else went over the link meanwhile makes the train
+//! longer by its own time: the link's rate less that of the others is available (as IGI of Hu and Steenkiste 2003 reckons).
+
+use alloc::vec::Vec;
+
+use super::PACKET_BITS;
+
+/// Gaps that differ by up to so much are of the same link, in percent.
+const ALIKE_PERCENT: u64 = 15;
+/// Fewer gaps than these say nothing.
+const GAPS_MIN: usize = 4;
+/// So many of a train may be lost, in percent.
+const LOST_PERCENT: usize = 10;
+/// A train whose sender took so much longer than it should is none, in percent.
+const LATE_PERCENT: u64 = 30;
+
+/// A packet of a train, as it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its place in the train.
+    pub index: u8,
+    /// When it was sent, by the sender's clock.
+    pub sent_ns: u64,
+    /// When the kernel had it, by ours.
+    pub arrived_ns: u64,
+}
+
+/// The rate of the narrowest link in bits a second, by a train that was sent at once. `None` where too little of it came.
+///
+/// Of the gaps between neighbours those count that are alike and take up most of the train's time: what a shaper lets pass at once, from tokens that were saved
+/// up, takes no time; and what came between two packets makes single gaps longer.
+pub fn bottleneck_bps(train: &[Arrival]) -> Option<u64> {
+    let mut gaps: Vec<u64> =
+        neighbours(train).map(|(one, next)| next.arrived_ns.saturating_sub(one.arrived_ns)).collect();
+    if gaps.len() < GAPS_MIN {
+        return None;
+    }
+    gaps.sort_unstable();
+    let alike = |from: usize| {
+        let most = gaps[from].saturating_mul(100 + ALIKE_PERCENT) / 100;
+        let cluster = &gaps[from..];
+        &cluster[..cluster.partition_point(|gap| *gap <= most)]
+    };
+    let clusters = (0..gaps.len()).map(alike).filter(|cluster| cluster.len() >= GAPS_MIN);
+    let cluster = clusters.max_by_key(|cluster| cluster.iter().sum::<u64>());
+    // On a link that is faster than our clock no gaps are alike: then all of the train counts.
+    let cluster = cluster.filter(|cluster| cluster.iter().sum::<u64>() > 0).unwrap_or(&gaps);
+    rate(cluster.len() as u64, cluster.iter().sum())
+}
+
+/// Packets that came one after the other, with none between them missing.
+fn neighbours(train: &[Arrival]) -> impl Iterator<Item = (&Arrival, &Arrival)> {
+    train.iter().zip(train.iter().skip(1)).filter(|(one, next)| next.index == one.index.wrapping_add(1))
+}
+
+fn rate(packets: u64, time_ns: u64) -> Option<u64> {
+    (packets * PACKET_BITS * 1_000_000_000).checked_div(time_ns)
+}
+
+/// What others leave of a link of `bottleneck_bps`, by a train of so many packets that was sent `gap_ns` apart, a little faster than the link. `None` where
+/// too much of the train is missing, or its sender was late.
+pub fn available_bps(train: &[Arrival], packets: u8, gap_ns: u32, bottleneck_bps: u64) -> Option<u64> {
+    let (first, last) = (train.first()?, train.last()?);
+    let lost = usize::from(packets).saturating_sub(train.len());
+    let between = u64::from(last.index.checked_sub(first.index).filter(|between| *between > 0)?);
+    let sent_ns = last.sent_ns.checked_sub(first.sent_ns)?;
+    let is_late = sent_ns > between * u64::from(gap_ns) * (100 + LATE_PERCENT) / 100;
+    if lost * 100 > usize::from(packets) * LOST_PERCENT || is_late || sent_ns == 0 {
+        return None;
+    }
+    let arrived_ns = last.arrived_ns.checked_sub(first.arrived_ns)?;
+    // In that time the link carried the train and the others, who came while the train was sent.
+    let carried = u128::from(bottleneck_bps) * u128::from(arrived_ns) / 1_000_000_000;
+    let ours = u128::from(between * PACKET_BITS) * train.len() as u128 / u128::from(packets.max(1));
+    let others_bps = carried.saturating_sub(ours) * 1_000_000_000 / u128::from(sent_ns);
+    Some(bottleneck_bps.saturating_sub(u64::try_from(others_bps).unwrap_or(u64::MAX)))
+}
+
+/// What cprobe calls available: trains of echoes, of each the bits by the time from the first to the last; the mean of all but the fastest and the slowest. That is the rate
+/// at which a train comes out (Dovrolis, Ramanathan and Moore 2001), between what is available and what the link carries, and neither.
+pub fn echoes_available_bps(trains: &[Vec<Arrival>]) -> Option<u64> {
+    let of = |train: &Vec<Arrival>| {
+        let time_ns = train.last()?.arrived_ns.checked_sub(train.first()?.arrived_ns)?;
+        rate(train.len() as u64 - 1, time_ns)
+    };
+    let mut rates: Vec<u64> = trains.iter().filter(|train| train.len() > GAPS_MIN).filter_map(of).collect();
+    rates.sort_unstable();
+    let middle = if rates.len() > 2 { &rates[1..rates.len() - 1] } else { &rates[..] };
+    middle.iter().sum::<u64>().checked_div(middle.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AT_ONCE, PACED, paced_gap_ns};
+    use super::*;
+
+    /// A link with a queue and a bucket of tokens, and others on it: when packets come out that go in at these times.
+    struct Link {
+        bps: u64,
+        burst_bits: u64,
+        others_bps: u64,
+    }
+
+    const OTHERS_BITS: u64 = 9_000;
+
+    impl Link {
+        fn of(bps: u64) -> Link {
+            Link { bps, burst_bits: PACKET_BITS, others_bps: 0 }
+        }
+
+        fn carry(&self, sent_ns: &[u64]) -> Vec<Arrival> {
+            let others_gap = (OTHERS_BITS * 1_000_000_000).checked_div(self.others_bps);
+            let end = sent_ns.last().copied().unwrap_or_default();
+            let others = others_gap
+                .into_iter()
+                .flat_map(|gap| (0..).map(move |n| 1_000 + n * gap))
+                .take_while(|at| *at <= end);
+            let ours = sent_ns.iter().enumerate().map(|(index, at)| (*at, PACKET_BITS, Some(index as u8)));
+            let mut all: Vec<(u64, u64, Option<u8>)> =
+                ours.chain(others.map(|at| (at, OTHERS_BITS, None))).collect();
+            all.sort_by_key(|(at, ..)| *at);
+            let (mut free_ns, mut tokens, mut last_ns, mut out) =
+                (0u64, self.burst_bits as f64, 0, Vec::new());
+            for (at, bits, ours) in all {
+                let start = free_ns.max(at);
+                tokens =
+                    (tokens + (start - last_ns) as f64 * self.bps as f64 / 1e9).min(self.burst_bits as f64);
+                let wait_ns = ((bits as f64 - tokens).max(0.0) * 1e9 / self.bps as f64) as u64;
+                tokens = (tokens + wait_ns as f64 * self.bps as f64 / 1e9 - bits as f64).max(0.0);
+                last_ns = start + wait_ns;
+                // Behind it the wire is fast.
+                free_ns = last_ns + 1_000;
+                if let Some(index) = ours {
+                    let sent_ns = sent_ns[usize::from(index)];
+                    out.push(Arrival { index, sent_ns, arrived_ns: free_ns });
+                }
+            }
+            out
+        }
+    }
+
+    fn at_once() -> Vec<u64> {
+        (0..u64::from(AT_ONCE)).map(|index| index * 5_000).collect()
+    }
+
+    fn paced(gap_ns: u32) -> Vec<u64> {
+        (0..u64::from(PACED)).map(|index| index * u64::from(gap_ns)).collect()
+    }
+
+    fn is_near(found: Option<u64>, expected: u64, percent: u64) -> bool {
+        found.is_some_and(|found| found.abs_diff(expected) * 100 <= expected * percent)
+    }
+
+    #[test]
+    fn the_narrowest_link_spaces_packets_that_were_sent_at_once() {
+        for bps in [1_000_000, 4_000_000, 40_000_000, 400_000_000] {
+            let found = bottleneck_bps(&Link::of(bps).carry(&at_once()));
+            assert!(is_near(found, bps, 10), "{bps}: {found:?}");
+            // A third of the train passes by tokens that were saved up.
+            let burst = Link { burst_bits: 6 * PACKET_BITS, ..Link::of(bps) }.carry(&at_once());
+            assert!(is_near(bottleneck_bps(&burst), bps, 10), "{bps}: {:?}", bottleneck_bps(&burst));
+        }
+    }
+
+    #[test]
+    fn what_others_leave_is_available() {
+        for bps in [4_000_000, 40_000_000] {
+            for others_percent in [0, 25, 50, 75] {
+                let link = Link { others_bps: bps * others_percent / 100, ..Link::of(bps) };
+                let gap_ns = paced_gap_ns(bps);
+                let found = available_bps(&link.carry(&paced(gap_ns)), PACED, gap_ns, bps);
+                let expected = bps - link.others_bps;
+                assert!(is_near(found, expected, 25), "{bps}, {others_percent} %: {found:?} for {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn trains_of_which_too_little_came_say_nothing() {
+        let link = Link::of(4_000_000);
+        let train = link.carry(&at_once());
+        assert_eq!(bottleneck_bps(&train[..GAPS_MIN]), None);
+        assert_eq!(bottleneck_bps(&[]), None);
+        let holes: Vec<Arrival> = train.iter().copied().filter(|one| one.index % 2 == 0).collect();
+        assert_eq!(bottleneck_bps(&holes), None, "no two neighbours");
+        let lost: Vec<Arrival> = train.iter().copied().filter(|one| one.index != 7).collect();
+        assert!(is_near(bottleneck_bps(&lost), 4_000_000, 10), "one is lost");
+        let gap_ns = paced_gap_ns(4_000_000);
+        let train = link.carry(&paced(gap_ns));
+        let of = |train: &[Arrival]| available_bps(train, PACED, gap_ns, 4_000_000);
+        assert!(of(&train).is_some() && of(&train[..train.len() - 2]).is_some());
+        assert_eq!(of(&train[..train.len() - 3]), None);
+        assert_eq!((of(&[]), of(&train[..1])), (None, None));
+        let late = link.carry(&paced(gap_ns * 2));
+        assert_eq!(of(&late), None, "its sender was late");
+        let mut odd = train.clone();
+        odd[27].arrived_ns = 0;
+        assert_eq!(of(&odd), None, "a clock that was set");
+    }
+
+    #[test]
+    fn echoes_say_at_which_rate_a_train_comes_out() {
+        let link = Link { others_bps: 2_000_000, ..Link::of(4_000_000) };
+        let train = link.carry(&at_once());
+        let found = echoes_available_bps(&[train.clone(), train.clone(), train]);
+        assert!(is_near(found, 4_000_000, 10), "sent at once, it keeps others behind it: {found:?}");
+        assert_eq!(echoes_available_bps(&[]), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! Probes of the path from a server to a director: the director asks, the server's agent sends trains of packets, and the director looks at when
+//! they arrive.
+//!
+//! The direction is that of answers. Nobody is sent a train who has not the farm's key, and has shown that he is where he says: a director asks
+//! ([`Message::Request`]), the agent answers with a number that only it can make for that address ([`Message::Challenge`]) and that is no longer than the question, and
+//! a train goes only to who sends that number back ([`Message::Go`]). The agent keeps nothing until then. What a listener on the way
+//! records and sends again brings a challenge and no train, since each number is good for one train of each [`Step`].
+
+mod dispersion;
+mod trains;
+
+pub use dispersion::{Arrival, available_bps, bottleneck_bps, echoes_available_bps};
+pub use trains::{Refused, Responder, Response, Train};
+
+use alloc::vec::Vec;
+
+use super::secret::{Key, Secret, split_tag};
+
+/// Numbers that tell one probe from another, in bytes.
+pub const NONCE_LEN: usize = 8;
+/// Bytes of a packet's payload.
+pub const PACKET_LEN: usize = 1_400;
+/// What IPv4 and UDP put before it, in bytes: IPv6 is 20 more, of which nobody makes a difference of 2 %.
+const HEADERS_LEN: usize = 28;
+/// Packets of a train that goes at once; together with those of one that goes at a rate 62,832 bytes with their headers.
+pub const AT_ONCE: u8 = 16;
+/// The latter's.
+pub const PACED: u8 = 28;
+/// A packet's bits on the path.
+pub const PACKET_BITS: u64 = ((PACKET_LEN + HEADERS_LEN) * 8) as u64;
+/// A paced train goes faster than the narrowest link by so much, so that packets queue there whatever the sender's clock does, in percent.
+const FASTER_PERCENT: u64 = 15;
+
+/// The first bytes of each message: what it is, and of which version.
+const MAGIC: [u8; 4] = *b"EvP1";
+const CONTEXT: &[u8] = b"evener path probe";
+
+/// Which train of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// All at once: how far its packets are apart when they arrive is what the narrowest link takes for one.
+    AtOnce,
+    /// One packet after the other, a little faster than that.
+    Paced,
+}
+
+impl Step {
+    fn number(self) -> u8 {
+        match self {
+            Step::AtOnce => 0,
+            Step::Paced => 1,
+        }
+    }
+
+    fn of(number: u8) -> Option<Step> {
+        [Step::AtOnce, Step::Paced].into_iter().find(|step| step.number() == number)
+    }
+
+    /// How many packets it has.
+    pub fn packets(self) -> u8 {
+        match self {
+            Step::AtOnce => AT_ONCE,
+            Step::Paced => PACED,
+        }
+    }
+}
+
+/// A director's number for a probe, or an agent's.
+pub type Nonce = [u8; NONCE_LEN];
+
+/// What is said of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A director would like one.
+    Request(Nonce),
+    /// The agent would have it say that it is where it seems to be.
+    Challenge {
+        /// The director's number.
+        request: Nonce,
+        /// The agent's.
+        challenge: Nonce,
+    },
+    /// It is: a train may go.
+    Go {
+        /// The director's number.
+        request: Nonce,
+        /// The agent's.
+        challenge: Nonce,
+        /// Which train.
+        step: Step,
+        /// The time between two packets, in nanoseconds.
+        gap_ns: u32,
+    },
+}
+
+/// The key of probes that comes from a farm's secret.
+pub fn key(secret: &Secret) -> Key {
+    Key(secret.derive("evener path probe 1"))
+}
+
+impl Message {
+    /// As bytes, with their tag. A request is as long as what is answered to it.
+    pub fn seal(&self, key: &Key) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        match self {
+            Message::Request(request) => {
+                bytes.push(1);
+                bytes.extend(request);
+                bytes.extend([0; NONCE_LEN]);
+            }
+            Message::Challenge { request, challenge } => {
+                bytes.push(2);
+                bytes.extend(request);
+                bytes.extend(challenge);
+            }
+            Message::Go { request, challenge, step, gap_ns } => {
+                bytes.push(3);
+                bytes.extend(request);
+                bytes.extend(challenge);
+                bytes.push(step.number());
+                bytes.extend(gap_ns.to_be_bytes());
+            }
+        }
+        key.seal(CONTEXT, bytes)
+    }
+
+    /// Reads one; nothing unless it is whole, of this version and of somebody with the key.
+    pub fn open(key: &Key, bytes: &[u8]) -> Option<Message> {
+        let (bytes, _) = split_tag(bytes).filter(|(bytes, tag)| key.has_sealed(CONTEXT, bytes, tag))?;
+        let (kind, rest) = bytes.strip_prefix(&MAGIC)?.split_first()?;
+        let (request, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let (challenge, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let (request, challenge) = (*request, *challenge);
+        match (kind, rest) {
+            (1, []) => Some(Message::Request(request)),
+            (2, []) => Some(Message::Challenge { request, challenge }),
+            (3, [step, gap @ ..]) => {
+                let gap_ns = u32::from_be_bytes(gap.try_into().ok()?);
+                Some(Message::Go { request, challenge, step: Step::of(*step)?, gap_ns })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A packet of a train. It has no tag: whoever knows its number sees the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The agent's number of the probe.
+    pub challenge: Nonce,
+    /// Of which train it is.
+    pub step: Step,
+    /// Its place in the train, from 0.
+    pub index: u8,
+    /// When it was sent, by the agent's own clock in nanoseconds.
+    pub sent_ns: u64,
+}
+
+impl Packet {
+    /// Its payload, [`PACKET_LEN`] bytes.
+    pub fn write(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.push(4);
+        bytes.extend(self.challenge);
+        bytes.extend([self.step.number(), self.index]);
+        bytes.extend(self.sent_ns.to_be_bytes());
+        bytes.resize(PACKET_LEN, 0);
+        bytes
+    }
+
+    /// Reads one.
+    pub fn read(bytes: &[u8]) -> Option<Packet> {
+        let rest = bytes.strip_prefix(&MAGIC)?.strip_prefix(&[4])?;
+        let (challenge, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let [step, index, rest @ ..] = rest else { return None };
+        let sent_ns = u64::from_be_bytes(*rest.first_chunk()?);
+        Some(Packet { challenge: *challenge, step: Step::of(*step)?, index: *index, sent_ns })
+    }
+}
+
+/// The time between packets of a paced train over a link of this rate, in nanoseconds.
+pub fn paced_gap_ns(bottleneck_bps: u64) -> u32 {
+    let gap_ns = PACKET_BITS * 1_000_000_000 * 100 / (bottleneck_bps.max(1) * (100 + FASTER_PERCENT)).max(1);
+    u32::try_from(gap_ns).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_back_and_by_the_key_alone() {
+        let (key, other) = (self::key(&Secret::new([1; 32])), self::key(&Secret::new([2; 32])));
+        let (request, challenge) = ([7; NONCE_LEN], [9; NONCE_LEN]);
+        for message in [
+            Message::Request(request),
+            Message::Challenge { request, challenge },
+            Message::Go { request, challenge, step: Step::Paced, gap_ns: 2_856_000 },
+        ] {
+            let bytes = message.seal(&key);
+            assert_eq!(Message::open(&key, &bytes), Some(message));
+            assert_eq!(Message::open(&other, &bytes), None);
+            for at in 0..bytes.len() {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1;
+                assert_eq!(Message::open(&key, &changed), None, "{message:?} at {at}");
+                assert_eq!(Message::open(&key, &bytes[..at]), None, "{message:?} cut at {at}");
+            }
+        }
+        let challenge = Message::Challenge { request, challenge }.seal(&key);
+        assert_eq!(challenge.len(), Message::Request(request).seal(&key).len(), "no amplification");
+    }
+
+    #[test]
+    fn packets_are_read_back() {
+        let packet =
+            Packet { challenge: [3; NONCE_LEN], step: Step::AtOnce, index: 15, sent_ns: u64::MAX - 1 };
+        let bytes = packet.write();
+        assert_eq!((bytes.len(), Packet::read(&bytes)), (PACKET_LEN, Some(packet)));
+        assert_eq!(Packet::read(&bytes[..20]), None);
+        assert_eq!(Packet::read(&[]), None);
+    }
+
+    #[test]
+    fn a_probe_has_at_most_64_kb() {
+        let packets = u64::from(AT_ONCE) + u64::from(PACED);
+        assert!(packets * PACKET_BITS / 8 <= 64 * 1024);
+        assert_eq!(paced_gap_ns(PACKET_BITS * 1_000), 869_565);
+        assert_eq!(paced_gap_ns(0), u32::MAX);
+    }
+}

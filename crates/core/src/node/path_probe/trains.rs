@@ -1,0 +1,208 @@
+//! The agent's side: whom it answers, and whom it sends a train.
+
+use alloc::collections::VecDeque;
+use core::net::{IpAddr, SocketAddr};
+
+use super::{Message, NONCE_LEN, Nonce, Step};
+use crate::node::secret::Key;
+
+/// A challenge is good for one to two of these, in milliseconds.
+const SLOT_MS: u64 = 2_000;
+/// Between the ends of trains, at least, in milliseconds. Within a probe the second train may follow at once.
+const PAUSE_MS: u64 = 250;
+/// Trains that are remembered, so that none is sent twice: more than can have been sent while their challenges are good.
+const REMEMBERED: usize = 64;
+
+/// A train to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Train {
+    /// The agent's number of the probe.
+    pub challenge: Nonce,
+    /// Which train.
+    pub step: Step,
+    /// The time between two packets, in nanoseconds.
+    pub gap_ns: u32,
+}
+
+/// What follows from a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Nothing is answered: it is of nobody who may ask, or makes no sense.
+    Silent,
+    /// A train is on its way, or was a moment ago.
+    Busy,
+}
+
+/// An agent that is asked for probes.
+#[derive(Debug)]
+pub struct Responder {
+    key: Key,
+    /// Its own, which nobody else has: by it challenges are made, and known again.
+    own: Key,
+    /// Trains that were sent, the last one first.
+    sent: VecDeque<(Nonce, Step)>,
+    /// The probe whose train was sent last, and when the next one may be, in milliseconds.
+    last: Option<Nonce>,
+    free_ms: u64,
+}
+
+impl Responder {
+    /// With the farm's key of probes, and a random one of its own.
+    pub fn new(key: Key, own: Key) -> Responder {
+        Responder { key, own, sent: VecDeque::new(), last: None, free_ms: 0 }
+    }
+
+    /// A message from there: what to answer, or the train to send. `is_director` says who may ask.
+    ///
+    /// # Errors
+    /// What it doesn't answer.
+    pub fn receive(
+        &mut self,
+        now_ms: u64,
+        from: SocketAddr,
+        bytes: &[u8],
+        is_director: impl Fn(IpAddr) -> bool,
+    ) -> Result<Response, Refused> {
+        // Before anything is reckoned.
+        if !is_director(from.ip().to_canonical()) {
+            return Err(Refused::Silent);
+        }
+        match Message::open(&self.key, bytes).ok_or(Refused::Silent)? {
+            Message::Request(request) => {
+                let challenge = self.challenge(request, from, now_ms / SLOT_MS);
+                Ok(Response::Answer(Message::Challenge { request, challenge }))
+            }
+            Message::Go { request, challenge, step, gap_ns } => {
+                let slot = now_ms / SLOT_MS;
+                let is_own = [slot, slot.wrapping_sub(1)]
+                    .iter()
+                    .any(|slot| self.challenge(request, from, *slot) == challenge);
+                if !is_own || self.sent.contains(&(challenge, step)) {
+                    return Err(Refused::Silent);
+                }
+                if now_ms < self.free_ms && self.last != Some(challenge) {
+                    return Err(Refused::Busy);
+                }
+                self.sent.push_front((challenge, step));
+                self.sent.truncate(REMEMBERED);
+                self.last = Some(challenge);
+                let train_ms = u64::from(step.packets()) * u64::from(gap_ns) / 1_000_000;
+                self.free_ms = now_ms.saturating_add(train_ms).saturating_add(PAUSE_MS);
+                Ok(Response::Train(Train { challenge, step, gap_ns }))
+            }
+            Message::Challenge { .. } => Err(Refused::Silent),
+        }
+    }
+
+    /// The number that only this agent makes, for this request from there at this time.
+    fn challenge(&self, request: Nonce, from: SocketAddr, slot: u64) -> Nonce {
+        let mut bytes = request.to_vec();
+        match from.ip() {
+            IpAddr::V4(address) => bytes.extend(address.octets()),
+            IpAddr::V6(address) => bytes.extend(address.octets()),
+        }
+        bytes.extend(from.port().to_be_bytes());
+        bytes.extend(slot.to_be_bytes());
+        let len = bytes.len();
+        let sealed = self.own.seal(b"", bytes);
+        let mut challenge = [0; NONCE_LEN];
+        challenge.iter_mut().zip(sealed.iter().skip(len)).for_each(|(to, from)| *to = *from);
+        challenge
+    }
+}
+
+/// What an agent does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// It sends this back.
+    Answer(Message),
+    /// It sends this train there.
+    Train(Train),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::key;
+    use super::*;
+    use crate::node::secret::Secret;
+
+    const REQUEST: Nonce = [5; NONCE_LEN];
+
+    fn director() -> SocketAddr {
+        ([192, 0, 2, 2], 5_000).into()
+    }
+
+    struct Farm {
+        key: Key,
+        responder: Responder,
+    }
+
+    impl Farm {
+        fn new() -> Farm {
+            let key = key(&Secret::new([1; 32]));
+            Farm { key, responder: Responder::new(key, Key([9; 32])) }
+        }
+
+        fn receive(&mut self, now_ms: u64, from: SocketAddr, message: Message) -> Result<Response, Refused> {
+            let bytes = message.seal(&self.key);
+            self.responder.receive(now_ms, from, &bytes, |address| address == director().ip())
+        }
+
+        fn challenge(&mut self, now_ms: u64, request: Nonce) -> Nonce {
+            match self.receive(now_ms, director(), Message::Request(request)) {
+                Ok(Response::Answer(Message::Challenge { request: of, challenge })) if of == request => {
+                    challenge
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn go(
+            &mut self,
+            now_ms: u64,
+            from: SocketAddr,
+            challenge: Nonce,
+            step: Step,
+        ) -> Result<Response, Refused> {
+            self.receive(now_ms, from, Message::Go { request: REQUEST, challenge, step, gap_ns: 1_000_000 })
+        }
+    }
+
+    #[test]
+    fn a_director_that_shows_where_it_is_gets_each_train_once() {
+        let mut farm = Farm::new();
+        let challenge = farm.challenge(1_000, REQUEST);
+        for step in [Step::AtOnce, Step::Paced] {
+            let train = Train { challenge, step, gap_ns: 1_000_000 };
+            assert_eq!(farm.go(1_100, director(), challenge, step), Ok(Response::Train(train)));
+            assert_eq!(farm.go(1_100, director(), challenge, step), Err(Refused::Silent), "again");
+        }
+        let other = farm.challenge(1_200, [6; NONCE_LEN]);
+        assert_ne!(other, challenge);
+        let go = Message::Go { request: [6; NONCE_LEN], challenge: other, step: Step::AtOnce, gap_ns: 0 };
+        assert_eq!(farm.receive(1_200, director(), go), Err(Refused::Busy));
+        assert!(farm.receive(1_400, director(), go).is_ok());
+    }
+
+    #[test]
+    fn who_is_elsewhere_late_or_a_stranger_gets_no_train() {
+        let mut farm = Farm::new();
+        let challenge = farm.challenge(1_000, REQUEST);
+        let elsewhere = ([192, 0, 2, 2], 5_001).into();
+        assert_eq!(farm.go(1_100, elsewhere, challenge, Step::AtOnce), Err(Refused::Silent));
+        assert_eq!(farm.go(4_000, director(), challenge, Step::AtOnce), Err(Refused::Silent), "late");
+        assert_eq!(farm.go(1_100, director(), [0; NONCE_LEN], Step::AtOnce), Err(Refused::Silent));
+        let stranger = ([192, 0, 2, 66], 5_000).into();
+        assert_eq!(farm.receive(1_100, stranger, Message::Request(REQUEST)), Err(Refused::Silent));
+        let forged = Message::Request(REQUEST).seal(&Key([0; 32]));
+        let refused = farm.responder.receive(1_100, director(), &forged, |_| true);
+        assert_eq!(refused, Err(Refused::Silent));
+        // Its own challenge, sent back, is none for it.
+        let own = Message::Challenge { request: REQUEST, challenge };
+        assert_eq!(farm.receive(1_100, director(), own), Err(Refused::Silent));
+        assert!(
+            farm.go(1_100, director(), challenge, Step::AtOnce).is_ok(),
+            "and nothing of that is in the way"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! Sends directors of the farm trains of packets, by which they measure the path from here.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use evener_core::node::path_probe::{self, Packet, Responder, Response, Train};
+use evener_core::node::secret::{KEY_LEN, Key};
+use nix::sys::socket::sockopt;
+use socket2::{Domain, Socket, Type};
+use tokio::net::UdpSocket;
+
+use super::load::Again;
+use super::load::host::monotonic_ns;
+use crate::config::{AgentListen, Config};
+use crate::runtime::secret::{self, ReadError, random};
+
+/// Longer than any message.
+const MESSAGE_MAX: usize = 256;
+/// The kernel wakes a thread later than this by so much: the rest is waited for without sleeping.
+const SLEEP_LATE: Duration = Duration::from_micros(200);
+
+/// The key of probes, where the file has names whose paths are probed by trains.
+///
+/// # Errors
+/// When there is no secret.
+pub(crate) fn key(config: &Config) -> Result<Option<Key>, ReadError> {
+    let file = config.farm.secret_file.as_ref().filter(|_| config.dns.probes_paths());
+    Ok(file.map(|file| secret::read(file)).transpose()?.map(|secret| path_probe::key(&secret)))
+}
+
+/// Answers directors for as long as it lives.
+pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpAddr>) {
+    let mut again = Again::default();
+    let socket = loop {
+        match open(listen) {
+            Ok(socket) => break socket,
+            Err(error) => {
+                if again.wait().await {
+                    tracing::warn!(address = %listen, %error, "directors can't probe the path from here by UDP; it is tried again");
+                }
+            }
+        }
+    };
+    let mut own = [0; KEY_LEN];
+    if let Err(error) = random(&mut own) {
+        tracing::error!(%error, "no random numbers: directors can't probe the path from here");
+        return;
+    }
+    let mut responder = Responder::new(key, Key(own));
+    let mut bytes = [0; MESSAGE_MAX];
+    loop {
+        // An error is of one datagram: of a port that is closed, say.
+        let Ok((len, from)) = socket.recv_from(&mut bytes).await else { continue };
+        let now_ms = monotonic_ns() / 1_000_000;
+        let is_director = |address: IpAddr| directors.contains(&address);
+        let message = bytes.get(..len).unwrap_or_default();
+        match responder.receive(now_ms, from, message, is_director) {
+            Ok(Response::Answer(answer)) => {
+                if let Err(error) = socket.send_to(&answer.seal(&key), from).await {
+                    tracing::debug!(%from, %error, "a probe can't be answered");
+                }
+            }
+            Ok(Response::Train(train)) => start(&socket, from, train),
+            Err(refused) => tracing::debug!(%from, ?refused, "no probe"),
+        }
+    }
+}
+
+fn open(listen: AgentListen) -> io::Result<UdpSocket> {
+    let bind = |address: SocketAddr| -> io::Result<UdpSocket> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+        if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
+            nix::sys::socket::setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        UdpSocket::from_std(socket.into())
+    };
+    match listen {
+        AgentListen::At(address) => bind(address),
+        // A socket of IPv6 takes both; where there is no IPv6, IPv4 is all.
+        AgentListen::Everywhere { port } => {
+            bind((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|_| bind((Ipv4Addr::UNSPECIFIED, port).into()))
+        }
+    }
+}
+
+/// Sends a train on a thread of its own: others aren't kept waiting, and nothing else makes it late.
+fn start(socket: &UdpSocket, to: SocketAddr, train: Train) {
+    use std::os::fd::AsFd;
+    let sender = match socket.as_fd().try_clone_to_owned() {
+        Ok(socket) => std::net::UdpSocket::from(socket),
+        Err(error) => return tracing::debug!(%error, "no train"),
+    };
+    tokio::task::spawn_blocking(move || send(&sender, to, train));
+}
+
+/// Each packet is a call of its own: none is part of another (GSO). What the socket has no room for is lost, as on any full link.
+fn send(socket: &std::net::UdpSocket, to: SocketAddr, train: Train) {
+    let (began, gap) = (Instant::now(), Duration::from_nanos(train.gap_ns.into()));
+    for index in 0..train.step.packets() {
+        let due = began + gap * u32::from(index);
+        if let Some(wait) = due.checked_duration_since(Instant::now() + SLEEP_LATE) {
+            std::thread::sleep(wait);
+        }
+        while Instant::now() < due {
+            std::hint::spin_loop();
+        }
+        let Train { challenge, step, .. } = train;
+        let packet = Packet { challenge, step, index, sent_ns: monotonic_ns() };
+        if let Err(error) = socket.send_to(&packet.write(), to) {
+            tracing::debug!(%error, index, "a packet of a train is lost");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Measures the path from a server: by trains of UDP packets that its agent sends, or by ICMP echoes, as bprobe and cprobe did.
+//!
+//! Packets are looked at one by one with the time at which the kernel had them. Each is sent by a call of its own, so that no segmentation or
+//! coalescing (GSO, GRO) makes one of several.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use evener_core::dns::MeasuredPath;
+use evener_core::node::path_probe::{
+    AT_ONCE, Arrival, Message, NONCE_LEN, Nonce, PACED, PACKET_LEN, Packet, Step, available_bps,
+    bottleneck_bps, paced_gap_ns,
+};
+use evener_core::node::secret::Key;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, timeout_at};
+
+use crate::runtime::secret::random;
+
+mod echoes;
+
+pub(crate) use echoes::by_echoes;
+
+/// What a probe may take.
+const LIMIT: Duration = Duration::from_secs(2);
+/// An answer that isn't there by then is asked for again.
+const AGAIN: Duration = Duration::from_millis(400);
+/// Behind the last packet of a train nothing comes for so long.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// By trains of UDP packets, which an agent sends to who has the farm's key.
+///
+/// # Errors
+/// Why nothing is known, in words.
+pub(crate) async fn by_trains(to: SocketAddr, key: &Key) -> Result<MeasuredPath, String> {
+    let failed = |error: io::Error| format!("the agent at {to} can't be asked by UDP: {error}");
+    let mut request: Nonce = [0; NONCE_LEN];
+    random(&mut request).map_err(failed)?;
+    let mut prober = Prober::open(to, *key, request).await.map_err(failed)?;
+    let challenge = prober.challenge().await.map_err(failed)?;
+    let challenge = challenge.ok_or_else(|| {
+        format!("the agent at {to} doesn't answer by UDP: its file needs [farm] secret_file and this host in [farm] directors")
+    })?;
+    let train = prober.train(challenge, Step::AtOnce, 0).await.map_err(failed)?;
+    let lost = || format!("of a train from {to} {} packets of {AT_ONCE} came", train.len());
+    let bottleneck_bps = bottleneck_bps(&train).ok_or_else(lost)?;
+    let gap_ns = paced_gap_ns(bottleneck_bps);
+    let train = prober.train(challenge, Step::Paced, gap_ns).await.map_err(failed)?;
+    let available_bps = available_bps(&train, PACED, gap_ns, bottleneck_bps);
+    Ok(MeasuredPath { bottleneck_bps, available_bps })
+}
+
+/// One probe.
+struct Prober {
+    socket: UdpSocket,
+    to: SocketAddr,
+    key: Key,
+    request: Nonce,
+    end: Instant,
+}
+
+impl Prober {
+    async fn open(to: SocketAddr, key: Key, request: Nonce) -> io::Result<Prober> {
+        // Not connected: a host with several addresses may answer from another one, and the tag says who it is.
+        let any: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).await?;
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
+        Ok(Prober { socket, to, key, request, end: Instant::now() + LIMIT })
+    }
+
+    async fn send(&self, message: Message) -> io::Result<()> {
+        self.socket.send_to(&message.seal(&self.key), self.to).await.map(drop)
+    }
+
+    /// The agent's number, if it answers.
+    async fn challenge(&mut self) -> io::Result<Option<Nonce>> {
+        while Instant::now() < self.end {
+            self.send(Message::Request(self.request)).await?;
+            let until = self.end.min(Instant::now() + AGAIN);
+            while let Some((bytes, _)) = self.receive(until).await? {
+                match Message::open(&self.key, &bytes) {
+                    Some(Message::Challenge { request, challenge }) if request == self.request => {
+                        return Ok(Some(challenge));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A train, as far as it comes, in the order of its packets.
+    async fn train(&mut self, challenge: Nonce, step: Step, gap_ns: u32) -> io::Result<Vec<Arrival>> {
+        self.send(Message::Go { request: self.request, challenge, step, gap_ns }).await?;
+        let mut train: Vec<Arrival> = Vec::new();
+        while train.len() < usize::from(step.packets()) {
+            let until = self.end.min(Instant::now() + if train.is_empty() { AGAIN } else { QUIET });
+            let Some((bytes, arrived_ns)) = self.receive(until).await? else { break };
+            let Some(packet) = Packet::read(&bytes) else { continue };
+            let is_new = !train.iter().any(|one| one.index == packet.index);
+            if (packet.challenge, packet.step) == (challenge, step) && packet.index < step.packets() && is_new
+            {
+                train.push(Arrival { index: packet.index, sent_ns: packet.sent_ns, arrived_ns });
+            }
+        }
+        train.sort_by_key(|one| one.index);
+        Ok(train)
+    }
+
+    /// A datagram, with the time at which the kernel had it; `None` where none comes until then.
+    async fn receive(&self, until: Instant) -> io::Result<Option<(Vec<u8>, u64)>> {
+        let mut buffer = vec![0; PACKET_LEN + 1];
+        let receive =
+            self.socket.async_io(Interest::READABLE, || receive_with_time(&self.socket, &mut buffer));
+        match timeout_at(until, receive).await {
+            Ok(received) => {
+                let (len, at_ns) = received?;
+                buffer.truncate(len);
+                Ok(Some((buffer, at_ns)))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// Receives into `buffer`: how much, and when the kernel had it, in nanoseconds of the time of day.
+fn receive_with_time(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<(usize, u64)> {
+    let mut parts = [IoSliceMut::new(buffer)];
+    let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
+    let flags = MsgFlags::MSG_DONTWAIT;
+    let message = recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
+    let time = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::ScmTimestampns(time) => Some(Duration::from(time).as_nanos()),
+        _ => None,
+    });
+    let time = time.and_then(|ns| u64::try_from(ns).ok());
+    Ok((message.bytes, time.ok_or_else(|| io::Error::other("the kernel doesn't say when a packet came"))?))
+}
