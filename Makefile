@@ -8,7 +8,8 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 LAB := $(SUDO) target/release/evener-lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test proof demo bench fmt lint fuzz clean
+PREFIX ?= /usr/local
+.PHONY: help setup build install test proof demo bench fmt lint fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +19,10 @@ setup: ## Install what is missing to build and test
 
 build: setup ## Build the release programs
 	@scripts/build
+
+# as root, who need not be able to build
+install: ## Install what was built, below PREFIX (/usr/local) and DESTDIR
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install
 
 test: setup ## Check formatting and lints, and run every test; farm tests need root
 	@scripts/test

@@ -7,6 +7,7 @@ mod admin;
 mod check;
 mod cli;
 mod corpus;
+mod install;
 mod probe;
 mod quick_starts;
 mod rooms;
