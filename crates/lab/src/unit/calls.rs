@@ -1,8 +1,9 @@
 //! System calls that a unit denies, as a service manager would filter them (systemd.exec(5)).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::libc::{self, c_long};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -10,6 +11,7 @@ use seccompiler::{
 };
 
 use super::{Restriction, Unit};
+use syscalls::Sysno;
 
 /// A call, and the cases in which it is denied: all if there is none. Each is of conditions that hold together.
 type Denied = (c_long, Vec<Vec<SeccompCondition>>);
@@ -57,6 +59,10 @@ pub(super) fn filters(unit: &Unit) -> Result<Vec<BpfProgram>> {
         // Its flags are in memory, where no filter can read them; who calls it goes on with clone(2).
         filters.push(filter(vec![(libc::SYS_clone3, Vec::new())], libc::ENOSYS)?);
     }
+    // Last: no filter can be added behind it.
+    if let Some(words) = &unit.allowed {
+        filters.push(only(words)?);
+    }
     Ok(filters)
 }
 
@@ -66,7 +72,23 @@ fn calls(restriction: Restriction) -> Result<Vec<Denied>> {
     let has = |argument, bits: i32| is(argument, MaskedEq(bits as u64), bits as u64);
     Ok(match restriction {
         // What these two are about is seen to elsewhere: there is no new privilege, and every filter is for native calls alone.
-        Restriction::NewPrivileges | Restriction::ForeignCalls => Vec::new(),
+        Restriction::NewPrivileges | Restriction::ForeignCalls | Restriction::ControlGroups => Vec::new(),
+        Restriction::Devices => always(&[libc::SYS_iopl, libc::SYS_ioperm]),
+        Restriction::SetUserBits => {
+            let bits = |argument: u8| -> Result<Vec<Vec<SeccompCondition>>> {
+                let has = |bit: u32| Ok(vec![is(argument, MaskedEq(bit.into()), bit.into())?]);
+                [libc::S_ISUID, libc::S_ISGID].into_iter().map(has).collect()
+            };
+            vec![
+                (libc::SYS_chmod, bits(1)?),
+                (libc::SYS_fchmod, bits(1)?),
+                (libc::SYS_fchmodat, bits(2)?),
+                (libc::SYS_mkdir, bits(1)?),
+                (libc::SYS_mkdirat, bits(2)?),
+                (libc::SYS_mknod, bits(1)?),
+                (libc::SYS_mknodat, bits(2)?),
+            ]
+        }
         Restriction::Clock => always(&[
             libc::SYS_adjtimex,
             libc::SYS_clock_adjtime,
@@ -97,6 +119,36 @@ fn calls(restriction: Restriction) -> Result<Vec<Denied>> {
             (libc::SYS_shmat, vec![vec![has(2, libc::SHM_EXEC)?]]),
         ],
     })
+}
+
+/// Lets through what these words name, and sets of them as systemd knows them; nothing else.
+fn only(words: &[String]) -> Result<BpfProgram> {
+    let (mut rules, mut left, mut seen) = (BTreeMap::new(), words.to_vec(), BTreeSet::new());
+    while let Some(word) = left.pop() {
+        match word.strip_prefix('@') {
+            Some(_) if seen.insert(word.clone()) => left.extend(set(&word)?),
+            Some(_) => {}
+            // Sets have names of all architectures.
+            None => {
+                if let Ok(number) = word.parse::<Sysno>() {
+                    rules.insert(number.id().into(), Vec::new());
+                }
+            }
+        }
+    }
+    let native = TargetArch::try_from(std::env::consts::ARCH)?;
+    let denied = SeccompAction::Errno(libc::EPERM as u32);
+    Ok(SeccompFilter::new(rules, denied, SeccompAction::Allow, native)?.try_into()?)
+}
+
+/// What is in a set of system calls.
+fn set(name: &str) -> Result<Vec<String>> {
+    let output = Command::new("systemd-analyze").args(["syscall-filter", name]).output();
+    let output = output.context("systemd-analyze, which knows sets of system calls, does not run")?;
+    ensure!(output.status.success(), "systemd knows no set of system calls {name}");
+    let text = String::from_utf8(output.stdout)?;
+    let lines = text.lines().skip(1).map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(lines.map(str::to_owned).collect())
 }
 
 fn is(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition> {

@@ -1,13 +1,14 @@
 //! What a service manager does to a process before it becomes the program.
 
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{getrlimit, setrlimit};
@@ -18,12 +19,15 @@ use super::{Limit, Restriction, Unit, calls};
 const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The kernel's own file systems, which `ProtectSystem` leaves alone.
 const OF_THE_KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
+/// Devices that are left (systemd.exec(5), `PrivateDevices`).
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
 /// What flags take capabilities away, however many the unit has.
-const TAKEN: [(Restriction, &[&str]); 3] = [
+const TAKEN: [(Restriction, &[&str]); 4] = [
     (Restriction::Clock, &["sys_time", "wake_alarm"]),
     (Restriction::KernelLogs, &["syslog"]),
     (Restriction::KernelModules, &["sys_module"]),
+    (Restriction::Devices, &["mknod", "sys_rawio"]),
 ];
 
 /// Has this process become a program inside what a unit says. The folders `shown` stay where they are, whatever is hidden:
@@ -109,6 +113,14 @@ fn see_files(unit: &Unit, shown: &[PathBuf]) -> Result<()> {
     if unit.denies(Restriction::KernelLogs) {
         deny(&["/dev/kmsg", "/proc/kmsg"])?;
     }
+    if unit.denies(Restriction::ControlGroups) {
+        below("/sys/fs/cgroup")?
+            .iter()
+            .try_for_each(|point| set(point, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY))?;
+    }
+    if unit.denies(Restriction::Devices) {
+        private_devices()?;
+    }
     for (path, folder) in held {
         if !path.exists() {
             DirBuilder::new().recursive(true).create(path)?;
@@ -139,6 +151,29 @@ fn read_only(writable: &[&PathBuf]) -> Result<()> {
     for point in points.filter(|point| !is_left(point)) {
         // What another mount hides can't be reached.
         let _ = set(&point, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY);
+    }
+    Ok(())
+}
+
+/// Where something is mounted, there and below.
+fn below(folder: &str) -> Result<Vec<String>> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    Ok(points.filter(|at| Path::new(at).starts_with(folder)).map(str::to_owned).collect())
+}
+
+/// Has no devices in /dev but those that are none of the machine's.
+fn private_devices() -> Result<()> {
+    let held = DEVICES.map(|name| Path::new("/dev").join(name));
+    let held = held.iter().filter(|path| path.exists());
+    let held = held
+        .map(|path| Ok((path.clone(), OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?)));
+    let held = held.collect::<Result<Vec<_>>>()?;
+    empty("/dev", "mode=0755")?;
+    DirBuilder::new().mode(0o1777).create("/dev/shm")?;
+    for (path, device) in held {
+        File::create(&path)?;
+        bind(Path::new(&format!("/proc/self/fd/{}", device.as_raw_fd())), &path)?;
     }
     Ok(())
 }

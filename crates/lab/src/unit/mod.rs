@@ -39,6 +39,8 @@ pub struct Unit {
     no_home: bool,
     private_tmp: bool,
     restrictions: Vec<Restriction>,
+    /// System calls that are let through, and sets of them with an @; any, if the file doesn't say.
+    allowed: Option<Vec<String>>,
 }
 
 /// A limit of resources.
@@ -62,10 +64,13 @@ enum Restriction {
     Personality,
     WriteExecute,
     ForeignCalls,
+    Devices,
+    ControlGroups,
+    SetUserBits,
 }
 
 /// Flags, which are either `yes` or not there.
-const FLAGS: [(&str, Restriction); 9] = [
+const FLAGS: [(&str, Restriction); 12] = [
     ("NoNewPrivileges", Restriction::NewPrivileges),
     ("ProtectClock", Restriction::Clock),
     ("ProtectHostname", Restriction::Hostname),
@@ -75,6 +80,9 @@ const FLAGS: [(&str, Restriction); 9] = [
     ("RestrictRealtime", Restriction::Realtime),
     ("LockPersonality", Restriction::Personality),
     ("MemoryDenyWriteExecute", Restriction::WriteExecute),
+    ("PrivateDevices", Restriction::Devices),
+    ("ProtectControlGroups", Restriction::ControlGroups),
+    ("RestrictSUIDSGID", Restriction::SetUserBits),
 ];
 /// What bears on when a service runs and how it is shown, not on what it may do.
 const OF_NO_MATTER: [&str; 20] = [
@@ -143,6 +151,13 @@ impl Unit {
             ("RestrictAddressFamilies", _) => {
                 self.families = Some(words().map(calls::family).collect::<Result<_>>()?);
             }
+            ("SystemCallFilter", _) if !value.starts_with('~') => {
+                self.allowed.get_or_insert_default().extend(words().map(str::to_owned));
+            }
+            // What a call gets that isn't let through; else the process would be ended.
+            ("SystemCallErrorNumber", "EPERM") => {}
+            // Who is in the group root sees all processes all the same (proc_pid(5), `hidepid`).
+            ("ProtectProc", "invisible") => {}
             ("SystemCallArchitectures", "native") => self.restrictions.push(Restriction::ForeignCalls),
             ("ProtectSystem", "strict") => self.strict = true,
             ("ProtectHome", "yes") => self.no_home = true,
@@ -247,7 +262,8 @@ mod tests {
             "NoNewPrivileges=no",
             "ProtectHome=read-only",
             "ProtectSystem=full",
-            "SystemCallFilter=@system-service",
+            "SystemCallFilter=~@system-service",
+            "SystemCallErrorNumber=EACCES",
             "RestrictAddressFamilies=AF_PHONET",
             "RestrictAddressFamilies=~AF_INET",
             "CapabilityBoundingSet=~CAP_SYS_ADMIN",

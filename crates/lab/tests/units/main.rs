@@ -67,6 +67,7 @@ fn tunnels_are_opened(engine: &str) -> Result<()> {
     evener.wait_for_servers(2, LONG)?;
     both(&farm)?;
     for (agent, host) in agents.iter_mut().zip(farm.servers()) {
+        ensure!(!agent.process().log().contains("can't be followed"), "it is told what there is to send");
         let has_address =
             || anyhow::Ok(host.run(&["ip", "-oneline", "address"])?.contains(&farm.vip(0).to_string()));
         // A stop, and so a restart, leaves the host a server.
@@ -89,6 +90,18 @@ fn every_host_serves(engine: &str) -> Result<()> {
             let names = answers(team.farm.client(0), &format!("http://{service}/who"), 16)?;
             ensure!(names == ["web1", "web2"], "{keys}: {names:?}");
         }
+    }
+    Ok(())
+}
+
+/// As systemd reckons it: of 10, what a service could do to its host.
+#[test]
+fn units_are_exposed_at_most_to_3() -> Result<()> {
+    for name in ["evener.service", "evener-agent.service"] {
+        let unit = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
+        let words = ["security", "--offline=true", "--threshold=30"];
+        let output = std::process::Command::new("systemd-analyze").args(words).arg(&unit).output()?;
+        ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stdout));
     }
     Ok(())
 }
@@ -121,6 +134,10 @@ fn the_units_are_carried_out() -> Result<()> {
             "test -e /tmp/evener-lab-seen",
             "chrt -f 1 true",
             "chown nobody /run/evener",
+            "touch /tmp/x && chmod u+s /tmp/x",
+            "mknod /tmp/loop b 7 0",
+            "test -e /dev/loop-control || test -e /dev/vda || test -e /dev/mem",
+            "mkdir $(stat --file-system --format=%T /sys/fs/cgroup/unified >/dev/null 2>&1 && echo /sys/fs/cgroup/unified || echo /sys/fs/cgroup)/evener-was-here",
         ] {
             ensure!(!is(name, denied), "{name}: {denied}");
         }
