@@ -9,7 +9,7 @@ LAB := $(SUDO) target/release/evener-lab
 
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
-.PHONY: help setup build install test proof demo bench fmt lint fuzz clean
+.PHONY: help setup build install packages test proof demo bench fmt lint fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ build: setup ## Build the release programs
 # as root, who need not be able to build
 install: ## Install what was built, below PREFIX (/usr/local) and DESTDIR
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install
+
+packages: setup ## Build a deb and an rpm, in target/packages
+	@scripts/packages
 
 test: setup ## Check formatting and lints, and run every test; farm tests need root
 	@scripts/test
