@@ -166,6 +166,16 @@ impl XdpEngine {
         test_run::director(&self.program, hook, frame)
     }
 
+    /// The kernel's number of the program for `hook`, by which it can be looked at. For tests.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn program_id(&self, hook: Hook) -> Result<u32, EngineError> {
+        let program = self.program.deciding(hook)?;
+        crate::test_run::id(program)
+            .map_err(|error| EngineError::system("looking at a program", "CAP_BPF", error))
+    }
+
     /// Attaches to an interface, or to one that has a program already in a better way, if there is any. What the file asks
     /// for by name it gets, or an error.
     fn attach(&mut self, ifindex: u32) -> Result<(), EngineError> {

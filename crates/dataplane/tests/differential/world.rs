@@ -172,8 +172,8 @@ impl Fragments for TestFragments {
 /// What the farm is made of, one thing after the other.
 pub struct Builder {
     pub tables: Tables,
-    next_server: u16,
-    next_vip: u16,
+    pub next_server: u16,
+    pub next_vip: u16,
 }
 
 impl Builder {

@@ -1,0 +1,80 @@
+//! How many instructions packets of sessions at work take. On the short way a packet's wait for its session overlaps with the next one
+//! only while all of it is short: more instructions cost more than their number says.
+
+use std::sync::Arc;
+
+use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::tables::{Behind, Forwarding, Pick, Tables, VipKey};
+use evener_dataplane::xdp::{Hook, Options, XdpEngine};
+
+use crate::frames::{answer_to, segment};
+use crate::walk::walk;
+use crate::world::{Builder, OWN, RING_SEED, SEED, SESSIONS, vip};
+
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+const SYN_ACK: u8 = 0x12;
+const XDP_PASS: u64 = 2;
+const XDP_TX: u64 = 3;
+
+/// Services by the last byte of their address, and the most instructions that a packet of theirs may take: a few more than it does.
+const L2: (u8, u32) = (1, 198);
+const TUNNEL: (u8, u32) = (2, 288);
+const NAT: (u8, u32) = (3, 286);
+/// Of packets for no service.
+const PASSED: u32 = 108;
+const NO_SERVICE: u8 = 9;
+
+fn tables() -> Tables {
+    let mut builder = Builder { tables: Tables::default(), next_server: 1, next_vip: 1 };
+    builder.tables.interfaces.insert(1, OWN);
+    let at = |last: u8| [10, 0, 5, last].into();
+    let ipip = Encapsulation::Ipip;
+    let tunnel = Forwarding::Tunnel { encapsulation: ipip, from: at(1), to: at(2), mtu: 1500, mark: None };
+    let nat = Forwarding::Nat { to: (at(3), 8080).into(), own: at(1), source_nat: false, mtu: 1500 };
+    for ((last, _), forwarding) in [(L2, Forwarding::Link), (TUNNEL, tunnel), (NAT, nat)] {
+        let server = builder.server(forwarding, 1);
+        let vip = builder.service(vip(false, last), Protocol::Tcp, Pick::Cursor, &[server]);
+        if let Forwarding::Nat { to, .. } = forwarding {
+            let key = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };
+            builder.tables.endpoints.insert(key, vec![Behind { vip, server }]);
+        }
+    }
+    builder.tables
+}
+
+fn start(tables: Tables) -> Option<XdpEngine> {
+    let (seed, ring_seed) = (SEED, Some(RING_SEED));
+    let (sessions_max, sessions6_max) = (SESSIONS, SESSIONS);
+    let options = Options { sessions_max, sessions6_max, seed, ring_seed, mode: None, pins: None };
+    // What needs privileges is skipped without them.
+    let mut engine = XdpEngine::start(options).ok()?;
+    engine.load_tables(&Arc::new(tables)).unwrap();
+    Some(engine)
+}
+
+#[test]
+fn packets_of_sessions_at_work_stay_within_their_instructions() {
+    let Some(engine) = start(tables()) else { return };
+    let run = |frame: &[u8]| engine.test_run(Hook::Xdp, frame).unwrap().1;
+    for (service, most) in [L2, TUNNEL, NAT] {
+        let frame = |flags| segment(false, service, 1, 1000, flags);
+        if let Some(answer) = answer_to(&run(&frame(SYN)), SYN_ACK) {
+            run(&answer);
+        }
+        run(&frame(ACK));
+        let (verdict, count) = walk(&engine, &frame(ACK));
+        println!("service {service}: {count} instructions");
+        assert_eq!(verdict, XDP_TX, "service {service}");
+        assert!(count <= most, "service {service}: {count} of {most}");
+    }
+}
+
+#[test]
+fn packets_for_no_service_stay_within_their_instructions() {
+    let Some(engine) = start(Tables { endpoints: Default::default(), ..tables() }) else { return };
+    let (verdict, count) = walk(&engine, &segment(false, NO_SERVICE, 1, 1000, ACK));
+    println!("no service: {count} instructions");
+    assert_eq!(verdict, XDP_PASS);
+    assert!(count <= PASSED, "{count} of {PASSED}");
+}
