@@ -29,6 +29,7 @@
 #define INTERFACE_PLACES 256
 #define VIP_IDS 256
 #define BEHIND_MAX 8
+#define RETURN_PLACES 8192
 /* So many that a multiplier which gives each of PEERS_MAX peers a place of its own is soon found. */
 #define PEER_PLACES 65536
 
@@ -174,7 +175,7 @@ struct settings {
 	__u64 seed[2];
 	__u64 jiffy_ns; /* 0: what `given_now` says is the time, for tests */
 	__u32 buckets6;
-	__u32 pad;
+	__u32 fib_parts; /* of each CPU, of the cache of the kernel's routes */
 	__u64 ring_seed[2];
 };
 
@@ -272,6 +273,13 @@ struct behind {
 struct endpoint {
 	__u32 count;
 	struct behind behind[BEHIND_MAX];
+};
+
+/* Value of `returns`: the VIP and the server of an endpoint that is one server's of one VIP alone; zeros for others, and where another
+ * endpoint has the place. A hint: the server's entry says whether it is so. */
+struct hint {
+	__u16 vip;
+	__u16 server;
 };
 
 /* Value of `rings`; index: service * 2 + half. Written while the other half is in force. */

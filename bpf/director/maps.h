@@ -17,7 +17,7 @@
 #include "net/tcp.h"
 
 /* Filled before loading. */
-const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2 };
+const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2, .fib_parts = 1 };
 
 /* The settings again, for who adopts a running data plane: a pinned map can be opened, a constant can't. */
 struct {
@@ -47,6 +47,12 @@ __u16 vip_places[2 * VIP_IDS] TABLE(vip_places);
 
 /* How many endpoints answer through the director: where there are none, none is looked up. */
 __u64 answering TABLE(answering);
+
+/* By hint_place() of an endpoint. */
+struct hint returns[RETURN_PLACES] TABLE(returns);
+
+/* How often the host's routes or neighbours have changed, as far as a daemon has heard. */
+__u64 fib_epoch TABLE(fib_epoch);
 
 /*
  * The MACs that other hosts pass packets on with, as mac_bits() makes words of them; in two halves like the VIPs.
@@ -266,6 +272,12 @@ static __always_inline struct vip *find_vip6(const struct ip *address, __be16 po
 		vip = 0;
 	hide(vip);
 	return vip;
+}
+
+/* Where in `returns` an endpoint is, by its address, port and protocol as vip_bits() has them. */
+static __always_inline __u32 hint_place(__u64 bits)
+{
+	return bits * 0x9e3779b97f4a7c15ULL / (~0ULL / RETURN_PLACES + 1);
 }
 
 /* Where in `vips` and `handoffs` the VIP of this id is, if there is one. */

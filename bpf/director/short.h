@@ -8,7 +8,7 @@
 #ifndef EVENER_SHORT_H
 #define EVENER_SHORT_H
 
-#include "director/deliver.h"
+#include "director/answer.h"
 
 /* What it wants of a frame in one piece: the headers of TCP, also of UDP, whose frames are seldom shorter. */
 #define SHORT_LEN (ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr))
@@ -202,6 +202,47 @@ static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u
 #define SELDOM (VIP_HANDOFF << 16 | 0xffff)
 #endif
 
+/* From a server that is reached by NAT to a client, where the kernel's routes said a moment ago. */
+static __always_inline int short_answer(context *ctx, void *frame, __u32 now, __u8 protocol)
+{
+	struct hint hint = returns[hint_place(vip_bits(WORD_AT(26), HALF_AT(34), protocol))];
+	struct server *server = &servers[hint.server % SERVER_SLOTS];
+	struct vip *vip = &vips[place_by_id(hint.vip)];
+	struct iphdr *ip = frame + ETH_HLEN;
+	const struct fib_hop *hop;
+	struct change change = {};
+	__u32 ifindex;
+	__u64 value;
+
+	hide(server);
+	hide(vip);
+	if ((server->flags & ~SERVER_UP & 0xffff) != (SERVER_PRESENT | SERVER_NAT) || !hint.server ||
+	    server->to.word[0] != WORD_AT(26) || server->port != HALF_AT(34) || vip->id != hint.vip ||
+	    vip->key.protocol != protocol || vip->key.v6)
+		return STEP_ANY;
+	if (BYTE_AT(22) <= 1 || segment_len(ctx) ||
+	    (protocol == IPPROTO_TCP && BYTE_AT(47) & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG)))
+		return STEP_ANY;
+	if (!is_at_work(session_key(WORD_AT(30), HALF_AT(36), hint.vip), vip,
+			protocol == IPPROTO_TCP ? STATE_ESTABLISHED : STATE_UDP, now, &value) ||
+	    value_server(value) != hint.server)
+		return STEP_ANY;
+	hop = known_hop(vip->key.address, WORD_AT(30), frame_ingress(ctx), now);
+	if (!hop || bpf_ntohs(HALF_AT(16)) > hop->mtu)
+		return STEP_ANY;
+	*(__u32 *)frame = *(const __u32 *)hop->link;
+	*(__u64 *)(frame + 4) = *(const __u64 *)(hop->link + 4);
+	ifindex = hop->ifindex;
+	put_word(&WORD_AT(26), vip->key.address, &change.pseudo);
+	HALF_AT(24) = changed(HALF_AT(24), change.pseudo);
+	decrement_ttl4(ip);
+	change.body = (__u16)~HALF_AT(34) + vip->key.port;
+	HALF_AT(34) = vip->key.port;
+	frame_fix(ctx, ETH_HLEN + sizeof(*ip) + (protocol == IPPROTO_UDP ? 6 : 16), &change, protocol == IPPROTO_UDP);
+	count_reason(REASON_ANSWERED);
+	return go_out(ctx, ifindex);
+}
+
 /* Behind the headers: a constant protocol, so that each has a way of its own and nothing is asked twice. */
 static __always_inline int short_transport(context *ctx, void *frame, __u32 bytes, __u32 now, __u8 protocol)
 {
@@ -211,8 +252,10 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 
 	hide(vip);
 	if (*(__u64 *)&vip->key != bits) {
-		if (answering || is_martian(WORD_AT(26)) || WORD_AT(26) == WORD_AT(30))
+		if (is_martian(WORD_AT(26)) || WORD_AT(26) == WORD_AT(30))
 			return STEP_ANY;
+		if (answering)
+			return short_answer(ctx, frame, now, protocol);
 		return settle_short(VERDICT_PASS, REASON_NOT_SERVICE);
 	}
 	if (protocol == IPPROTO_TCP && BYTE_AT(47) & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG))

@@ -1,5 +1,6 @@
 //! The types of `bpf/abi.h` as the compiler's BTF gives them, and how core's values become their bytes.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -183,16 +184,17 @@ pub(super) struct Settings {
     pub(super) seed: Seed,
     pub(super) jiffy_ns: u64,
     pub(super) buckets6: u32,
+    pub(super) fib_parts: u32,
     /// Of who runs now: a data plane that is adopted gets its programs anew.
     pub(super) ring_seed: Seed,
 }
 
 impl Settings {
     pub(super) fn to_bytes(self) -> [u8; SETTINGS_LEN] {
-        let Settings { abi_version, buckets, seed, jiffy_ns, buckets6, ring_seed } = self;
+        let Settings { abi_version, buckets, seed, jiffy_ns, buckets6, fib_parts, ring_seed } = self;
         // As multipliers, which are odd.
         let [seed, ring_seed] = [seed, ring_seed].map(|seed| [seed.0 | 1, seed.1 | 1]);
-        bytes(&c::settings { abi_version, buckets, seed, jiffy_ns, buckets6, pad: 0, ring_seed })
+        bytes(&c::settings { abi_version, buckets, seed, jiffy_ns, buckets6, fib_parts, ring_seed })
     }
 
     /// Reads back what an earlier daemon wrote, of any version; the key of rings is for the caller to say.
@@ -206,6 +208,7 @@ impl Settings {
             seed,
             jiffy_ns: u64_at(24)?,
             buckets6: u32_at(32)?,
+            fib_parts: u32_at(36)?,
             ring_seed: seed,
         })
     }
@@ -588,6 +591,26 @@ pub(super) fn endpoint(behind: &[Behind]) -> [u8; ENDPOINT_LEN] {
         value.count += 1;
     }
     bytes(&value)
+}
+
+/// Where in `returns` an endpoint's hint is: `hint_place` of `bpf/director/maps.h`.
+fn hint_place(key: &VipKey) -> usize {
+    let bits = vip_bits(key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (bits / (u64::MAX / h::RETURN_PLACES + 1)) as usize
+}
+
+pub(super) const RETURN_WORDS: usize = h::RETURN_PLACES as usize * size_of::<c::hint>() / 8;
+
+/// All of `returns`. Of endpoints that share a place the last one has it, and of IPv6 none is there.
+pub(super) fn hints(endpoints: &BTreeMap<VipKey, Vec<Behind>>) -> Vec<u64> {
+    let mut hints = vec![c::hint { vip: 0, server: 0 }; h::RETURN_PLACES as usize];
+    for (key, behind) in endpoints.iter().filter(|(key, _)| key.address.is_ipv4()) {
+        if let [Behind { vip, server }] = **behind {
+            hints[hint_place(key)] = c::hint { vip, server };
+        }
+    }
+    // SAFETY: two hints are eight bytes without padding, of which any are a value.
+    hints.as_chunks::<2>().0.iter().map(|pair| unsafe { std::mem::transmute_copy(pair) }).collect()
 }
 
 /// Reads back what [`endpoint`] wrote.

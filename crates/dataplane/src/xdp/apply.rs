@@ -216,6 +216,11 @@ impl Program {
         }
         self.memory().sessions.share(tables);
         self.memory().guesses.keep(tables);
+        if self.is_stale || !(delta.endpoints.is_empty() && delta.endpoints_removed.is_empty()) {
+            for (place, word) in self.returns.iter().zip(abi::hints(&tables.endpoints)) {
+                place.store(word, Release);
+            }
+        }
         // Where the count says that there are none, none is looked for.
         self.answering[0].store(tables.endpoints.len() as u64, Release);
         self.halves = staged.halves;

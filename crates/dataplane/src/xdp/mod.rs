@@ -10,6 +10,7 @@ mod apply;
 mod attach;
 mod bare;
 mod events;
+mod fib_epoch;
 mod grace;
 mod held;
 mod memory;
@@ -36,6 +37,7 @@ use crate::link::name_of;
 use crate::moves::Moves;
 use crate::{Counters, Engine, EngineError, Mover, Readings};
 use attach::Link;
+use fib_epoch::FibEpoch;
 use held::HeldFrames;
 use program::{Program, Size};
 
@@ -66,6 +68,8 @@ pub struct XdpEngine {
     links: BTreeMap<u32, (Link, Mode)>,
     /// From when the first interface is attached.
     held: Option<HeldFrames>,
+    /// Ends what is remembered of routes, when they change.
+    _fib_epoch: FibEpoch,
     moves: Arc<Moves>,
     running: Option<Tables>,
     /// Whether programs are attached where the tables say, and nothing is left of anything else.
@@ -129,12 +133,14 @@ impl XdpEngine {
                 return Err(error);
             }
         }
+        let fib_epoch = FibEpoch::start(&program)?;
         Ok(XdpEngine {
             program,
             mode: options.mode,
             pins: options.pins,
             links,
             held: None,
+            _fib_epoch: fib_epoch,
             moves: Arc::default(),
             running,
             is_settled: false,

@@ -1,7 +1,8 @@
 //! Walks a program as the kernel has translated it (what `bpftool prog dump xlated` shows) with a frame, and counts the
 //! instructions: processors whose counters can't be read are many, and these are the same everywhere. A helper's call is one.
 //!
-//! Maps are read as they stand; what the program writes is seen by the walk alone.
+//! Maps are read as they stand; what the program writes is seen by the walk alone. Where a map has something for each CPU, the thread
+//! must stay on one.
 
 use std::collections::HashMap;
 
@@ -24,6 +25,10 @@ const REGION: u64 = 0xffff << 48;
 const INTERFACE: u64 = 1;
 const HEADROOM: u64 = 256;
 const STACK_LEN: u64 = 512;
+pub const XDP_REDIRECT: u64 = 4;
+/// In the place of a verdict, where the walk has come to what short ways have not.
+pub const LONG_WAY: u64 = u64::MAX;
+const MOST_INTERFACES: u64 = 1 << 16;
 /// More than any way has: it goes in circles.
 const MOST: u32 = 1_000_000;
 
@@ -111,7 +116,8 @@ impl Walk {
                     self.register[10] -= STACK_LEN;
                     at = at.saturating_add_signed(one.offset.into());
                 }
-                0x85 => self.help(),
+                0x85 if self.help() => {}
+                0x85 => return LONG_WAY,
                 0x06 => at = at.saturating_add_signed(one.immediate as isize),
                 0x05 => at = at.saturating_add_signed(one.offset.into()),
                 // A barrier against speculation is none of the program's.
@@ -152,11 +158,18 @@ impl Walk {
         place as u64
     }
 
-    /// The one helper on short ways is that which makes room before a frame.
-    fn help(&mut self) {
-        assert_eq!(self.register[1], CONTEXT, "another helper");
-        self.data[0] = self.data[0].wrapping_add_signed(i64::from(self.register[2] as i32));
-        self.register[0] = 0;
+    /// The helpers on short ways are that which makes room before a frame, and that which names the interface to leave by.
+    /// False for any other.
+    fn help(&mut self) -> bool {
+        self.register[0] = match self.register[1] {
+            CONTEXT => {
+                self.data[0] = self.data[0].wrapping_add_signed(i64::from(self.register[2] as i32));
+                0
+            }
+            1..MOST_INTERFACES => XDP_REDIRECT,
+            _ => return false,
+        };
+        true
     }
 
     fn operand(&self, one: Instruction) -> u64 {
@@ -232,7 +245,7 @@ impl Walk {
             (CONTEXT, 8) if at & !REGION < 16 => self.data[(at & !REGION) as usize / 8],
             (CONTEXT | OBJECT, 8) => OBJECT,
             (OBJECT, 4) => INTERFACE,
-            (VALUES, 8) if self.is_of_cpu(at) => at - VALUES + OF_CPU,
+            (VALUES, 8) if self.is_of_cpu(at) => self.of_cpu(at),
             (CONTEXT..OBJECT, len) => {
                 let bytes: [u8; 8] =
                     std::array::from_fn(|byte| if byte < len { self.byte(at + byte as u64) } else { 0 });
@@ -252,6 +265,12 @@ impl Walk {
         }
     }
 
+    /// An element of each CPU, of which the map has a pointer.
+    fn of_cpu(&self, at: u64) -> u64 {
+        let len = self.maps[(at >> 32) as usize & 0xffff].handle.value_size().next_multiple_of(8);
+        OF_CPU | at & 0xffff << 32 | u64::from(at as u32 / 8 * len)
+    }
+
     fn is_of_cpu(&self, at: u64) -> bool {
         self.maps[(at >> 32) as usize & 0xffff].handle.map_type() == MapType::PercpuArray
     }
@@ -262,18 +281,25 @@ impl Walk {
         }
         match at & REGION {
             FRAME => self.frame[(at - FRAME - HEADROOM) as usize],
-            VALUES => {
+            VALUES | OF_CPU => {
                 let map = &mut self.maps[(at >> 32) as usize & 0xffff];
                 let (place, len) = (at as u32, map.handle.value_size().next_multiple_of(8));
-                let read = |index: &u32| map.handle.lookup(&index.to_ne_bytes(), MapFlags::ANY);
                 let index = place / len;
-                let element =
-                    map.elements.entry(index).or_insert_with_key(|index| read(index).unwrap().unwrap());
-                element[(place % len) as usize]
+                map.elements.entry(index).or_insert_with(|| read(&map.handle, index))[(place % len) as usize]
             }
             _ => 0,
         }
     }
+}
+
+/// An element as it stands; of each CPU's, this one's.
+fn read(map: &MapHandle, index: u32) -> Vec<u8> {
+    let key = index.to_ne_bytes();
+    if map.map_type() != MapType::PercpuArray {
+        return map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+    }
+    let mut all = map.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap();
+    all.swap_remove(nix::sched::sched_getcpu().unwrap())
 }
 
 /// Bytes that are loaded or stored.

@@ -3,10 +3,12 @@
 //!
 //! It is the long way with everything left out that such packets don't need, so it may never decide otherwise, and whatever it
 //! is in doubt about goes the long way from its beginning: nothing is changed or counted before it is known that this one will do.
-//! Addresses that no packet is rightly from aren't looked at, since nothing with such a one ever began a session.
+//! Addresses that no packet is rightly from aren't looked at, since nothing with such a one ever began a session. In C an answer goes
+//! this way only while its session stays as it is and where the kernel's routes were asked a moment ago; here nothing is gained by that.
 
 use core::net::Ipv4Addr;
 
+use super::answer;
 use super::choose::{Choice, Flow, chooses_anew, client_side};
 use super::follow::{Side, next};
 use super::{Decision, Knowledge, Reason, carry};
@@ -35,7 +37,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>) -> Option<D
     let (segment, has_data) = read(known, packet)?;
     let key = VipKey { address: segment.at.dst, port: segment.dst_port, protocol: segment.protocol };
     let Some(vip) = known.tables.vips.get(&key) else {
-        return pass(known, &segment);
+        return without_vip(known, packet, &segment);
     };
     let flow = Flow::new(known, &segment, vip);
     if segment.flags & SELDOM != 0 || flow.arrival != Arrival::Direct {
@@ -58,15 +60,15 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>) -> Option<D
     Some(carry(known, packet, &segment, &flow, &choice))
 }
 
-/// A packet that is for no service, where no server answers through this host. One from an address that it can't be from is
-/// dropped where its destination is a service's.
-fn pass(known: &Knowledge<'_>, segment: &Segment) -> Option<Decision> {
+/// A packet that is for no service, but may be from a server. One from an address that it can't be from is dropped where its
+/// destination is a service's.
+fn without_vip(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment) -> Option<Decision> {
     if is_martian(segment.at.src, segment.at.dst) {
         return None;
     }
     match known.tables.endpoints.is_empty() {
         true => Some(Decision::pass(Reason::NotService)),
-        false => None,
+        false => Some(answer::decide(known, packet, segment)),
     }
 }
 
