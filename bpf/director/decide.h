@@ -74,7 +74,16 @@ static __always_inline __u32 whole_len(context *ctx, const struct packet *packet
 static __always_inline int send_segment(context *ctx, const struct packet *packet, const struct flow *flow,
 					const struct choice *choice, const struct server *server)
 {
-	if (server->flags & (SERVER_TUNNEL | SERVER_NAT) || packet->is_fragment || packet->l3 != ETH_HLEN)
+	__u32 flags = server->flags & ~SERVER_UP & 0xffff;
+	void *frame = bytes_at(ctx, 0, SHORT_LEN);
+
+	/* Most that begin a session. */
+	if (frame && !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN && may_go_to(flow->arrival, server) &&
+	    (choice->session || flags & SERVER_TUNNEL) && may_go_far(ctx, frame, server, flags)) {
+		count_server(choice->server, whole_len(ctx, packet), choice->new_session);
+		return (__u8)go_far_short(ctx, frame, flags, packet->protocol, server);
+	}
+	if (flags & (SERVER_TUNNEL | SERVER_NAT) || packet->is_fragment || packet->l3 != ETH_HLEN)
 		return go_far(packet, flow, choice, whole_len(ctx, packet));
 	count_server(choice->server, whole_len(ctx, packet), choice->new_session);
 	if (server->flags & SERVER_LOCAL || !may_go_to(flow->arrival, server)) {

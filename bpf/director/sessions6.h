@@ -189,8 +189,8 @@ static __always_inline __u32 insert6(enum table6 table, __u32 pool, const struct
 	if (!first || !second)
 		return NOT_FOUND;
 	room1 = room6(first, now);
-	room2 = room6(second, now);
-	if (room1 < BUCKET_SESSIONS / 2 && room2 > room1) {
+	room2 = room1 < BUCKET_SESSIONS / 2 ? room6(second, now) : 0;
+	if (room2 > room1) {
 		struct bucket6 *fuller = first;
 		__u32 index = index1;
 

@@ -65,16 +65,19 @@ static __always_inline struct session *look_in(struct bucket *bucket, __u64 key,
 	return look_round(bucket, key, home_of(hash));
 }
 
-/* A session's value, if it is at work and has so much time left at `now` that none is to be noted. */
-static __always_inline bool is_at_work(__u64 key, const struct vip *vip, __u32 state, __u32 now, __u64 *value)
+/* Where a key stands, whether its session lives or not. */
+static __always_inline struct session *look_up(__u64 key)
 {
 	__u64 hash = flow_hash(key);
 	struct session *slot = look_in(first_bucket(hash), key, hash);
 
-	if (!slot)
-		slot = look_in(second_bucket(hash), key, hash);
-	if (!slot)
-		return false;
+	return slot ? slot : look_in(second_bucket(hash), key, hash);
+}
+
+/* A session's value, if it is at work and has so much time left at `now` that none is to be noted. */
+static __always_inline bool is_at_work(struct session *slot, __u64 key, const struct vip *vip, __u32 state, __u32 now,
+				       __u64 *value)
+{
 	*value = READ_ONCE(slot->value);
 	/* Half of it may be another session's. */
 	return READ_ONCE(slot->key) == key && value_state(*value) == state &&
@@ -159,16 +162,33 @@ static __always_inline __u32 ways_of(const struct server *server, __u8 protocol)
 	return protocol == IPPROTO_UDP ? server->flags ^ SERVER_UP : server->flags & ~SERVER_UP & 0xffff;
 }
 
-/* To the server of a session. */
+/* Whether a whole, untagged IPv4 packet may go to a server behind a tunnel or NAT as it is done here: by IPIP over IPv4, or with the
+ * client's own port. */
+static __always_inline bool may_go_far(context *ctx, void *frame, const struct server *server, __u32 flags)
+{
+	__u32 outer = flags & SERVER_TUNNEL ? sizeof(struct iphdr) : 0;
+
+	return (flags == (SERVER_PRESENT | SERVER_TUNNEL) || flags == (SERVER_PRESENT | SERVER_NAT)) && BYTE_AT(22) > 1 &&
+	       bpf_ntohs(HALF_AT(16)) + outer <= server->mtu && !segment_len(ctx);
+}
+
+/* Sends such a packet there. */
+static __always_inline int go_far_short(context *ctx, void *frame, __u32 flags, __u8 protocol, const struct server *server)
+{
+	if (flags & SERVER_TUNNEL)
+		return wrap_short(ctx, frame, bpf_ntohs(HALF_AT(16)), server);
+	return translate_short(ctx, frame, server, protocol == IPPROTO_UDP);
+}
+
+/* To the server of a session at work. */
 static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u8 protocol, __u32 slot)
 {
 	struct server *server = &servers[slot];
-	__u32 flags, len;
+	__u32 flags;
 
 	/* One address in one register, and not its sum again at each use. */
 	hide(server);
 	flags = ways_of(server, protocol);
-
 	if (flags == SERVER_PRESENT) {
 		__u32 ifindex = server->ifindex;
 
@@ -180,18 +200,25 @@ static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u
 		count_server(slot, bytes, false);
 		return settle_short(VERDICT_PASS, REASON_LOCAL);
 	}
-	if (BYTE_AT(22) <= 1 || segment_len(ctx))
+	if (!may_go_far(ctx, frame, server, flags))
 		return STEP_ANY;
-	len = bpf_ntohs(HALF_AT(16));
-	if (flags == (SERVER_PRESENT | SERVER_TUNNEL) && len + sizeof(struct iphdr) <= server->mtu) {
-		count_server(slot, bytes, false);
-		return wrap_short(ctx, frame, len, server);
-	}
-	if (flags == (SERVER_PRESENT | SERVER_NAT) && len <= server->mtu) {
-		count_server(slot, bytes, false);
-		return translate_short(ctx, frame, server, protocol == IPPROTO_UDP);
-	}
-	return STEP_ANY;
+	count_server(slot, bytes, false);
+	return go_far_short(ctx, frame, flags, protocol, server);
+}
+
+/* Of a service that every host decides without remembering what it passes on: to the host that the hash table names. */
+static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8 protocol, __u64 key, const struct vip *vip)
+{
+	int chosen;
+
+	if (protocol == IPPROTO_UDP || vip->flags & VIP_HANDOFF ||
+	    arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
+		return STEP_ANY;
+	chosen = unknown(vip->service, vip->flags, ring_hash(key), vip->own, ARRIVED_DIRECT);
+	/* With something to count beside, or to nobody. */
+	if (chosen >> 16 || chosen == NO_SERVER)
+		return STEP_ANY;
+	return to_server(ctx, frame, bytes, protocol, chosen % SERVER_SLOTS);
 }
 
 /* Of `struct vip`, what most services have none of, in one word with its neighbours. */
@@ -211,8 +238,9 @@ static __always_inline int short_answer(context *ctx, void *frame, __u32 now, __
 	struct iphdr *ip = frame + ETH_HLEN;
 	const struct fib_hop *hop;
 	struct change change = {};
+	struct session *slot;
+	__u64 key, value;
 	__u32 ifindex;
-	__u64 value;
 
 	hide(server);
 	hide(vip);
@@ -223,8 +251,9 @@ static __always_inline int short_answer(context *ctx, void *frame, __u32 now, __
 	if (BYTE_AT(22) <= 1 || segment_len(ctx) ||
 	    (protocol == IPPROTO_TCP && BYTE_AT(47) & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG)))
 		return STEP_ANY;
-	if (!is_at_work(session_key(WORD_AT(30), HALF_AT(36), hint.vip), vip,
-			protocol == IPPROTO_TCP ? STATE_ESTABLISHED : STATE_UDP, now, &value) ||
+	key = session_key(WORD_AT(30), HALF_AT(36), hint.vip);
+	slot = look_up(key);
+	if (!slot || !is_at_work(slot, key, vip, protocol == IPPROTO_TCP ? STATE_ESTABLISHED : STATE_UDP, now, &value) ||
 	    value_server(value) != hint.server)
 		return STEP_ANY;
 	hop = known_hop(vip->key.address, WORD_AT(30), frame_ingress(ctx), now);
@@ -246,8 +275,9 @@ static __always_inline int short_answer(context *ctx, void *frame, __u32 now, __
 /* Behind the headers: a constant protocol, so that each has a way of its own and nothing is asked twice. */
 static __always_inline int short_transport(context *ctx, void *frame, __u32 bytes, __u32 now, __u8 protocol)
 {
-	__u64 bits = vip_bits(WORD_AT(30), HALF_AT(36), protocol), value;
+	__u64 bits = vip_bits(WORD_AT(30), HALF_AT(36), protocol), value, key;
 	struct vip *vip = vip_at(bits);
+	struct session *slot;
 	bool is_known;
 
 	hide(vip);
@@ -260,8 +290,11 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 	}
 	if (protocol == IPPROTO_TCP && BYTE_AT(47) & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG))
 		return STEP_ANY;
-	if (!is_at_work(session_key(WORD_AT(26), HALF_AT(34), vip->id), vip,
-			protocol == IPPROTO_TCP ? STATE_ESTABLISHED : STATE_UDP, now, &value))
+	key = session_key(WORD_AT(26), HALF_AT(34), vip->id);
+	slot = look_up(key);
+	if (!slot)
+		return vip->flags & VIP_STATELESS ? by_table(ctx, frame, bytes, protocol, key, vip) : STEP_ANY;
+	if (!is_at_work(slot, key, vip, protocol == IPPROTO_TCP ? STATE_ESTABLISHED : STATE_UDP, now, &value))
 		return STEP_ANY;
 	if (VIP_RULES & SELDOM)
 		is_known = is_sessions(frame, protocol, vip, value);
