@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The short way: core/src/path/decide/short.rs. Whole, untagged IPv4 packets of sessions that are at work and are as they will be
- * after the packet, and those that are for no service. It does what the long way does, in few enough instructions that the
+ * The short way: core/src/path/decide/short.rs. Whole, untagged packets of sessions that are at work and are as they will be after the
+ * packet, and those that are for no service. It does what the long way does, in few enough instructions that the
  * processor has begun with the next packet while it waits for this one's session; nothing is changed or counted before it is
  * known that it will do. A test holds it to a number of instructions (dataplane/tests/differential/budget.rs).
  */
@@ -305,6 +305,79 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 	return to_server(ctx, frame, bytes, protocol, value_server(value) % SERVER_SLOTS);
 }
 
+#define SHORT6_LEN (ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
+
+/* Where an IPv6 session's key stands in a bucket. */
+static __always_inline struct session6 *look_in6(struct bucket6 *bucket, const struct key6 *key, __u32 home)
+{
+	__u32 place = home;
+
+	for (int i = 0; bucket && i < BUCKET_SESSIONS; i++, place = next_place(place))
+		if (has_key6(&bucket->slot[place], key))
+			return &bucket->slot[place];
+	return 0;
+}
+
+/*
+ * The same for IPv6 without extension headers, by layer two alone. Not inlined: its key needs the stack that the rest has
+ * registers for. core has no such way, since nothing is gained by it there.
+ */
+__attribute__((noinline)) int short_way6(context *ctx, __u32 now)
+{
+	void *frame = bytes_at(ctx, 0, SHORT6_LEN);
+	__u32 bytes = ctx->data_end - ctx->data, len, index, state, ifindex, server_slot;
+	struct session6 *slot;
+	struct server *server;
+	struct key6 key;
+	struct vip *vip;
+	__u64 hash, value;
+	__u8 protocol;
+
+	if (!frame || BYTE_AT(14) >> 4 != 6)
+		return STEP_ANY;
+	len = bpf_ntohs(HALF_AT(18));
+	protocol = BYTE_AT(20);
+	if (len + ETH_HLEN + sizeof(struct ipv6hdr) > bytes)
+		return STEP_ANY;
+	if (protocol == IPPROTO_TCP) {
+		if (BYTE_AT(66) < sizeof(struct tcphdr) << 2 || (BYTE_AT(66) >> 2 & 0x3c) > len ||
+		    BYTE_AT(67) & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG))
+			return STEP_ANY;
+		state = STATE_ESTABLISHED;
+	} else {
+		if (protocol != IPPROTO_UDP || bpf_ntohs(HALF_AT(58)) < sizeof(struct udphdr) || bpf_ntohs(HALF_AT(58)) > len)
+			return STEP_ANY;
+		state = STATE_UDP;
+	}
+	vip = find_vip6(frame + 38, HALF_AT(56), protocol);
+	if (!vip || VIP_RULES & SELDOM)
+		return STEP_ANY;
+	key.word[0] = bpf_be64_to_cpu(*(__u64 *)(frame + 22));
+	key.word[1] = bpf_be64_to_cpu(*(__u64 *)(frame + 30));
+	key.word[2] = (__u64)bpf_ntohs(HALF_AT(54)) << 16 | vip->id;
+	hash = flow_hash6(&key);
+	slot = look_in6(bucket6_at(TABLE_SESSIONS6, 0, hash, &index), &key, home_of(hash));
+	if (!slot)
+		slot = look_in6(bucket6_at(TABLE_SESSIONS6, 0, hash >> 32, &index), &key, home_of(hash));
+	if (!slot)
+		return STEP_ANY;
+	value = READ_ONCE(slot->value);
+	if (!has_key6(slot, &key) || value_state(value) != state ||
+	    (__u32)(value_expires(value) - now - vip->idle[IDLE_LEAST]) > vip->idle[IDLE_STEP])
+		return STEP_ANY;
+	if (protocol == IPPROTO_TCP && !keeps_mark(value, bpf_ntohl(WORD_AT(58))))
+		return STEP_ANY;
+	server_slot = value_server(value) % SERVER_SLOTS;
+	server = &servers[server_slot];
+	hide(server);
+	if (ways_of(server, protocol) != SERVER_PRESENT)
+		return STEP_ANY;
+	ifindex = server->ifindex;
+	put_link(frame, server);
+	count_server(server_slot, bytes, false);
+	return go_out(ctx, ifindex);
+}
+
 /* A kernel's verdict, or STEP_ANY for the long way. */
 static __always_inline int short_way(context *ctx)
 {
@@ -318,7 +391,7 @@ static __always_inline int short_way(context *ctx)
 		return STEP_ANY;
 	/* IPv4 without options. */
 	if ((WORD_AT(12) & bpf_htonl(0xffffff00)) != bpf_htonl(ETH_P_IP << 16 | 0x4500))
-		return STEP_ANY;
+		return HALF_AT(12) == bpf_htons(ETH_P_IPV6) ? short_way6(ctx, now) : STEP_ANY;
 	bytes = end - frame;
 	len = bpf_ntohs(HALF_AT(16));
 	if (len + ETH_HLEN > bytes)

@@ -284,7 +284,7 @@ pub fn segment(v6: bool, service: u8, client: u8, port: u16, flags: u8) -> Vec<u
 }
 
 /// A whole datagram, with so many bytes of payload.
-pub fn datagram(service: u8, client: u8, port: u16, payload: usize) -> Vec<u8> {
+pub fn datagram(v6: bool, service: u8, client: u8, port: u16, payload: usize) -> Vec<u8> {
     let body = Body {
         udp: true,
         flags: 0,
@@ -295,7 +295,7 @@ pub fn datagram(service: u8, client: u8, port: u16, payload: usize) -> Vec<u8> {
         fragment: None,
         extensions: Vec::new(),
     };
-    link(ip(numbered(false, client), vip(false, service), &body, (port, 80), 64))
+    link(ip(numbered(v6, client), vip(v6, service), &body, (port, 80), 64))
 }
 
 /// What a server says to a packet that was sent on to an address of its own; with TCP, with these flags.

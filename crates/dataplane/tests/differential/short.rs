@@ -22,27 +22,30 @@ const PORT: u16 = 1000;
 /// Of those some are traced and some not; see `told::watch`.
 const CLIENTS: [u8; 3] = [1, 2, 3];
 
-fn services() -> impl Iterator<Item = u8> {
-    L2.into_iter().chain(TUNNELS).chain([NAT, SOURCE_NAT, every_host::EVERY_HOST[0]])
+fn services() -> impl Iterator<Item = (bool, u8)> {
+    let services = L2.into_iter().chain(TUNNELS).chain([NAT, SOURCE_NAT, every_host::EVERY_HOST[0]]);
+    services.flat_map(|service| [(false, service), (true, service)])
+}
+
+fn flows() -> impl Iterator<Item = (bool, u8, u8)> {
+    services().flat_map(|(v6, service)| CLIENTS.map(|client| (v6, service, client)))
 }
 
 /// Opens a session of each protocol with each service from each client, as far as it gets.
 fn open(core: &mut Core, c: &Kernel) {
-    for service in services() {
-        for client in CLIENTS {
-            for flags in [SYN, ACK] {
-                let (_, forwarded) = both(core, c, &segment(false, service, client, PORT, flags));
-                if flags == SYN
-                    && let Some(answer) = answer_to(&forwarded, SYN_ACK)
-                {
-                    both(core, c, &answer);
-                }
+    for (v6, service, client) in flows() {
+        for flags in [SYN, ACK] {
+            let (_, forwarded) = both(core, c, &segment(v6, service, client, PORT, flags));
+            if flags == SYN
+                && let Some(answer) = answer_to(&forwarded, SYN_ACK)
+            {
+                both(core, c, &answer);
             }
         }
     }
     for turn in 0..3 {
-        for (service, client) in services().flat_map(|service| CLIENTS.map(|client| (service, client))) {
-            let (_, forwarded) = both(core, c, &datagram(service, client, PORT, 24));
+        for (v6, service, client) in flows() {
+            let (_, forwarded) = both(core, c, &datagram(v6, service, client, PORT, 24));
             if turn == 0
                 && let Some(answer) = answer_to(&forwarded, 0)
             {
@@ -62,8 +65,8 @@ fn both(core: &mut Core, c: &Kernel, frame: &[u8]) -> (Option<Verdict>, Vec<u8>)
 
 /// A packet of each session, in both directions where answers come by here.
 fn of_all(core: &mut Core, c: &Kernel) {
-    for (service, client) in services().flat_map(|service| CLIENTS.map(|client| (service, client))) {
-        for frame in [segment(false, service, client, PORT, ACK), datagram(service, client, PORT, 24)] {
+    for (v6, service, client) in flows() {
+        for frame in [segment(v6, service, client, PORT, ACK), datagram(v6, service, client, PORT, 24)] {
             let (_, forwarded) = both(core, c, &frame);
             if let Some(answer) = answer_to(&forwarded, ACK) {
                 both(core, c, &answer);
@@ -89,17 +92,17 @@ fn every_byte_of_a_short_packets_headers_is_read_alike() {
         open(&mut core, &c);
         let at_work = core.memory().sessions.shares().all_assured();
         assert!(at_work > 40, "{at_work} sessions are at work");
-        for service in services() {
-            for whole in [segment(false, service, 2, PORT, ACK), datagram(service, 2, PORT, 24)] {
+        for (v6, service) in services() {
+            for whole in [segment(v6, service, 2, PORT, ACK), datagram(v6, service, 2, PORT, 24)] {
                 let (_, forwarded) = both(&mut core, &c, &whole);
                 let answer = answer_to(&forwarded, ACK);
                 for whole in [Some(whole), answer].into_iter().flatten() {
-                    let lengths = [0, 14, 34, 41, 42, 53, 54, 60].into_iter().map(|len| {
+                    let lengths = [0, 14, 34, 41, 42, 53, 54, 60, 73, 74].into_iter().map(|len| {
                         let mut frame = whole.clone();
                         frame.resize(len.max(14), 0);
                         frame
                     });
-                    let changes = (0..whole.len().min(54)).flat_map(|at| {
+                    let changes = (0..whole.len().min(74)).flat_map(|at| {
                         [1, 0x10, 0x80, 0xff].map(|by| {
                             let mut frame = whole.clone();
                             frame[at] ^= by;
